@@ -1,0 +1,86 @@
+"""The errors that a user of Bookspark can catch.
+
+Law: an error says what was wrong and what to do about it, and its class says whose turn it is: the caller's (bad input,
+wrong password), another client's (fenced, changed metadata) or the cluster's (no replica answered, not enough bookies).
+The names follow BookKeeper's ``BKException`` codes.
+"""
+
+
+class BookKeeperError(Exception):
+    """Base of every error that Bookspark raises on purpose."""
+
+
+class LedgerFencedError(BookKeeperError):
+    """Another client fenced the ledger. The outcome of appends that were not acknowledged is unknown."""
+
+
+class LedgerClosedError(BookKeeperError):
+    """The handle or the ledger is closed; nothing more can be appended."""
+
+
+class LedgerExistsError(BookKeeperError):
+    """A ledger with this id exists already."""
+
+
+class NoSuchLedgerError(BookKeeperError):
+    """The metadata store has no ledger of this id."""
+
+
+class NoSuchEntryError(BookKeeperError):
+    """Every bookie that could hold the entry says explicitly that it does not."""
+
+
+class ReadError(BookKeeperError):
+    """The range lies beyond what may be read, or no replica gave a definite answer: the entry may well exist."""
+
+
+class NotEnoughBookiesError(BookKeeperError):
+    """Too few bookies can be used; the message names every candidate and why it was refused."""
+
+
+class UnauthorizedAccessError(BookKeeperError):
+    """The password is not the one that the ledger was created with."""
+
+
+class DigestMismatchError(BookKeeperError):
+    """An entry's bytes do not match the digest that its writer made."""
+
+
+class MetadataVersionError(BookKeeperError):
+    """A compare-and-set lost: somebody else changed the record first."""
+
+
+class MetadataStoreError(BookKeeperError):
+    """The metadata store could not be reached or gave no answer in time; the outcome of a write is unknown."""
+
+
+class LedgerRecoveryError(BookKeeperError):
+    """Ledger recovery stopped without a decision; nothing was truncated and it can be tried again."""
+
+
+class AddTimeoutError(BookKeeperError):
+    """An append was not acknowledged by an ack quorum in time; its outcome is unknown."""
+
+
+class EntryTooLargeError(BookKeeperError):
+    """The payload is larger than a frame may be."""
+
+
+class InvalidCookieError(BookKeeperError):
+    """A bookie's directories are not the ones that its cookie names."""
+
+
+class TooManyRequestsError(BookKeeperError):
+    """A bookie has more requests in flight than it admits."""
+
+
+class StorageError(BookKeeperError):
+    """A bookie's disk failed, or holds what was never written there."""
+
+
+class BookieError(BookKeeperError):
+    """A bookie process could not be started, adopted or stopped; the message has its last words."""
+
+
+class ConfigurationError(BookKeeperError, ValueError):
+    """An option is unknown or has a value that can't be used."""

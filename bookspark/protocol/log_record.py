@@ -1,0 +1,228 @@
+"""A log's record and its commits: who may write, which ledgers make up the log, and what was committed already.
+
+Law: a log is the chain of its commit ledgers, in the record's order, and nothing else. The record never changes but by
+the transitions below, each written by compare-and-set:
+
+=====================  ==========================================================================================
+``claim(run)``         a run that never claimed before becomes the owner, in the next epoch; the owner stays the owner;
+                       a run that claimed once and lost never claims again (its query ends, so two runs can't take
+                       turns for ever)
+``with_commit_ledger`` the owner of the epoch that stands appends a commit ledger, if the chain is still the one that it
+                       recovered
+=====================  ==========================================================================================
+
+Why that is exactly-once (design.md section 10): a commit is one entry of the last commit ledger. Whoever is to write
+the next one in another process, or in another epoch, first *recovers* that ledger, which fences it: from then on the
+former writer's append fails, and what it had written is read by the new one. The new one looks for (query id, batch id)
+in what it read and only then begins a new commit ledger. Each commit ledger starts with a header entry that sums up all
+ledgers before it, and is put into the record only once that header is confirmed, so that one ledger is all that is ever
+read for this.
+
+A batch write has no checkpoint to be replayed from: its query id *is* its run id, and no header of a later epoch keeps
+it. Of streaming queries a header keeps the ``QUERIES_MAX`` that committed last.
+
+Entry 0 of a commit ledger is a ``CommitHeader``, each other one a ``Commit``, both JSON. No I/O here; the bytes are
+made in ``bookspark.spark.logs.codec``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from bookspark.protocol.errors import BookKeeperError
+from bookspark.protocol.ledger_metadata import DigestType, LedgerType, Replication, check_quorums
+
+CLAIMS_MAX = 1000
+"""How many runs the record remembers; older ones could claim again, which costs a fight but no entry."""
+QUERIES_MAX = 1000
+
+LOG_LABEL, EPOCH_LABEL, ROLE_LABEL, RUN_LABEL = "bookspark.log", "bookspark.epoch", "bookspark.role", "bookspark.run"
+COMMIT_ROLE, DATA_ROLE = "commit", "data"
+
+
+class LogTakenOverError(BookKeeperError):
+    """Another run owns the log now; this one's batches that were not committed never will be."""
+
+
+class NoSuchLogError(BookKeeperError):
+    """The metadata store has no log of this name."""
+
+
+class LogChangedError(BookKeeperError):
+    """Another process of the same run put its commit ledger into the chain first: recover that one."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """What a log's data ledgers are created with, fixed when the log is made. Commit ledgers are always PD."""
+
+    ensemble_size: int = 3
+    write_quorum: int = 3
+    ack_quorum: int = 2
+    digest_type: DigestType = DigestType.CRC32C
+    ledger_type: LedgerType = LedgerType.PD_JOURNAL
+    replication: Replication = Replication.BEST_EFFORT
+
+    def __post_init__(self) -> None:
+        check_quorums(self.ensemble_size, self.write_quorum, self.ack_quorum)
+
+
+class CommitLedger(NamedTuple):
+    """A link of the chain."""
+
+    ledger_id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogRecord:
+    """One version of ``/bookspark/logs/<name>``. Epoch 0: nobody has claimed the log yet."""
+
+    name: str
+    options: LogOptions = field(default_factory=LogOptions)
+    master_key: bytes = b""
+    """What the password hashes to; every ledger of the log has the same."""
+    epoch: int = 0
+    owner: str = ""
+    claims: tuple[str, ...] = ()
+    """Run ids in the order of their claims, the owner last."""
+    commit_ledgers: tuple[CommitLedger, ...] = ()
+    ctime_ms: int = 0
+
+    def claim(self, run: str) -> LogRecord:
+        """The record with ``run`` as its owner. Raises LogTakenOverError if ``run`` has lost the log."""
+        if self.owner == run:
+            return self
+        if run in self.claims:
+            raise self._taken_over(run)
+        return replace(self, epoch=self.epoch + 1, owner=run, claims=(*self.claims, run)[-CLAIMS_MAX:])
+
+    def check_owner(self, run: str, epoch: int) -> None:
+        """Raise LogTakenOverError unless ``run``'s ``epoch`` stands."""
+        if (self.owner, self.epoch) != (run, epoch):
+            raise self._taken_over(run)
+
+    def with_commit_ledger(
+        self, ledger_id: int, run: str, epoch: int, recovered: tuple[CommitLedger, ...]
+    ) -> LogRecord:
+        """The record with one more commit ledger, for the owner that ``recovered`` the last of exactly that chain.
+
+        Raises LogTakenOverError, or LogChangedError if the chain is another one. Done twice it changes nothing.
+        """
+        self.check_owner(run, epoch)
+        link = CommitLedger(ledger_id, epoch)
+        if self.commit_ledgers and self.commit_ledgers[-1] == link:
+            return self
+        if self.commit_ledgers != recovered:
+            raise LogChangedError(
+                f"log {self.name!r}: commit ledgers changed to {[c.ledger_id for c in self.commit_ledgers]}"
+            )
+        return replace(self, commit_ledgers=(*self.commit_ledgers, link))
+
+    def _taken_over(self, run: str) -> LogTakenOverError:
+        return LogTakenOverError(
+            f"log {self.name!r}: another run took over: run {self.owner} owns it in epoch {self.epoch}, run {run} does not. "
+            "A log has one writer at a time: stop one of the two queries, then start the other again from its checkpoint"
+        )
+
+
+class EntryRange(NamedTuple):
+    """Entries ``first..last`` of a data ledger: ``rows`` rows with ``size`` bytes of payload."""
+
+    ledger_id: int
+    first_entry_id: int
+    last_entry_id: int
+    rows: int
+    size: int
+
+
+class Position(NamedTuple):
+    """How much of a log lies before a point of it."""
+
+    batches: int = 0
+    rows: int = 0
+    size: int = 0
+
+
+START = Position()
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One micro-batch, or one batch write: its rows are those of ``ranges``, in this order, and of nothing else."""
+
+    query: str
+    batch: int
+    run: str
+    epoch: int
+    ranges: tuple[EntryRange, ...]
+    time_ms: int = 0
+
+    @property
+    def rows(self) -> int:
+        return sum(r.rows for r in self.ranges)
+
+    @property
+    def size(self) -> int:
+        return sum(r.size for r in self.ranges)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitHeader:
+    """All commits before a point of the log: the last batch of each query, in order of commit, and the sums."""
+
+    epoch: int = 0
+    position: Position = START
+    last_batches: Mapping[str, int] = field(default_factory=dict)
+    batch_write: str = ""
+    """The query id of the epoch's batch write, if that is committed."""
+
+    def contains(self, query: str, batch: int) -> bool:
+        """Whether this batch of this query is committed. Spark numbers batches upwards and replays only the last."""
+        return query == self.batch_write or batch <= self.last_batches.get(query, -1)
+
+    def followed_by(self, commit: Commit) -> CommitHeader:
+        """The header after one more commit."""
+        before = self.position
+        position = Position(before.batches + 1, before.rows + commit.rows, before.size + commit.size)
+        if commit.query == commit.run:
+            return CommitHeader(commit.epoch, position, self.last_batches, commit.query)
+        batches = {query: batch for query, batch in self.last_batches.items() if query != commit.query}
+        batches[commit.query] = commit.batch
+        return CommitHeader(commit.epoch, position, batches, self.batch_write)
+
+    def entering(self, epoch: int) -> CommitHeader:
+        """The header that opens a commit ledger of ``epoch``."""
+        newest = dict(list(self.last_batches.items())[-QUERIES_MAX:])
+        return CommitHeader(epoch, self.position, newest, self.batch_write if epoch == self.epoch else "")
+
+
+def merged(ranges: Iterable[EntryRange]) -> tuple[EntryRange, ...]:
+    """``ranges`` in order, neighbours that continue one another made one."""
+    result: list[EntryRange] = []
+    for item in ranges:
+        last = result[-1] if result else None
+        if last and last.ledger_id == item.ledger_id and last.last_entry_id + 1 == item.first_entry_id:
+            result[-1] = EntryRange(
+                last.ledger_id, last.first_entry_id, item.last_entry_id, last.rows + item.rows, last.size + item.size
+            )
+        else:
+            result.append(item)
+    return tuple(result)
+
+
+def is_orphan(record: LogRecord, ledger_id: int, labels: Mapping[str, bytes], referenced: Collection[int]) -> bool:
+    """Whether a ledger was made for the log and can never become part of it.
+
+    ``labels`` is its custom metadata; ``referenced`` the data ledgers named by *all* commits of ``record``'s chain,
+    read after the owner of the current epoch had put its own commit ledger into it. Until then a commit of an earlier
+    epoch may still appear, and nothing is an orphan. Judged by epoch, never by age.
+    """
+    if labels.get(LOG_LABEL) != record.name.encode():
+        return False
+    recovered = bool(record.commit_ledgers) and record.commit_ledgers[-1].epoch == record.epoch
+    if not recovered or int(labels.get(EPOCH_LABEL, b"0")) >= record.epoch:
+        return False
+    return ledger_id not in referenced and all(ledger_id != link.ledger_id for link in record.commit_ledgers)

@@ -1,0 +1,228 @@
+"""Reading a range of entries, and the LAC, from whichever replicas answer.
+
+Law: an entry is delivered at the first positive answer; it is called absent only when all WQ bookies of its write set
+say so, and, where the metadata can be read again, only after that showed no other bookies; anything else is an error
+that says nothing about the entry. Entries are delivered in id order, each once. A LAC that is told is a confirmed one,
+and never goes back.
+
+What may be read is the caller's to know: ids up to a LAC that was heard, or up to LAP for an unconfirmed read, where an
+absent entry is no contradiction.
+
+Sources: BP-46, "Read entry"; bookkeeper-overview, "Reading"; ``ReadOpBase`` and ``ReadLastConfirmedAndEntryOp`` of
+BookKeeper. A replica that delivered is asked first for what follows (a *sticky* read); ``preference`` rotates who is
+asked first, so that readers spread over replicas; a late answer lets the next replica be asked beside it (a
+*speculative* read, ``ReadIsLate``).
+"""
+
+from __future__ import annotations
+
+from bookspark.protocol.actions import (
+    Action,
+    DeadlinePassed,
+    Deliver,
+    Fail,
+    Finish,
+    LacAnswered,
+    MetadataFailed,
+    MetadataRead,
+    ReadAnswered,
+    ReadIsLate,
+    ReadMetadata,
+    SendRead,
+    SendReadLac,
+)
+from bookspark.protocol.errors import NoSuchEntryError, ReadError, UnauthorizedAccessError
+from bookspark.protocol.ledger_metadata import NO_ENTRY, LedgerMetadata
+from bookspark.protocol.quorum import Verdict, fencing_verdict, read_verdict
+from bookspark.protocol.responses import Negative, Positive, Response, Unknown, UnknownReason
+
+
+class RangeRead:
+    """The entries ``first..last`` of a ledger.
+
+    ``rereads_metadata``: the driver answers ``ReadMetadata``, which is asked when no replica delivered: the ledger may
+    have been closed, or its bookies replaced since ``metadata`` was read.
+    """
+
+    def __init__(
+        self, metadata: LedgerMetadata, first: int, last: int, preference: int = 0, rereads_metadata: bool = False
+    ) -> None:
+        self.next_entry_id = first
+        self._metadata = metadata
+        self._last = last
+        self._preference = preference
+        self._rereads_metadata = rereads_metadata
+        self._sticky: str | None = None
+        self._asked: set[str] = set()
+        """Bookies that were asked for ``next_entry_id`` and did not answer yet."""
+        self._answers: dict[str, Response] = {}
+
+    def start(self) -> list[Action]:
+        """The first request."""
+        return self._ask() if self.next_entry_id <= self._last else [Finish()]
+
+    def step(self, event: ReadAnswered | ReadIsLate | MetadataRead | MetadataFailed) -> list[Action]:
+        """The actions that follow from one bookie's answer, from its delay, or from the metadata."""
+        match event:
+            case ReadAnswered():
+                return self._answered(event) if event.first == self.next_entry_id <= self._last else []
+            case ReadIsLate():
+                return self._ask() if event.first == self.next_entry_id <= self._last and self._left() else []
+            case MetadataRead():
+                return self._metadata_read(event.metadata)
+            case MetadataFailed():
+                return [self._fail()]
+
+    def _answered(self, event: ReadAnswered) -> list[Action]:
+        actions: list[Action] = []
+        self._asked.discard(event.bookie)
+        if event.last >= event.first:
+            actions.append(Deliver(event.first, event.last, event.entries))
+            self.next_entry_id = event.last + 1
+            self._answers, self._asked = {}, set()
+            self._sticky = event.bookie
+            if self.next_entry_id > self._last:
+                return [*actions, Finish()]
+        elif isinstance(event.following, Positive):
+            self._answers[event.bookie] = Unknown(UnknownReason.BAD_REQUEST, "an answer without entries or a reason")
+        if not isinstance(event.following, Positive) and event.bookie in self._write_set():
+            self._answers[event.bookie] = event.following
+        return actions + self._ask()
+
+    def _ask(self) -> list[Action]:
+        """Ask one more replica, wait for those that were asked, or end."""
+        left = self._left()
+        if not left:
+            return [] if self._asked else [ReadMetadata() if self._rereads_metadata else self._fail()]
+        m = self._metadata
+        bookie = self._sticky if self._sticky in left else left[self._preference % len(left)]
+        self._asked.add(bookie)
+        last = self._last
+        if m.ensemble_size > m.write_quorum:
+            last = self.next_entry_id  # the entry after it lies on other bookies
+        following = (f.first_entry_id for f in m.fragments if f.first_entry_id > self.next_entry_id)
+        return [SendRead(bookie, self.next_entry_id, min(last, next(following, last + 1) - 1))]
+
+    def _left(self) -> list[str]:
+        return [b for b in self._write_set() if b not in self._answers and b not in self._asked]
+
+    def _write_set(self) -> tuple[str, ...]:
+        return self._metadata.write_set_of(self.next_entry_id)
+
+    def _metadata_read(self, found: LedgerMetadata) -> list[Action]:
+        """Go on with bookies that are new; without any, what was answered stands."""
+        before = self._write_set()
+        if found.closed and self.next_entry_id > found.last_entry_id:
+            end = f"the ledger was closed at entry {found.last_entry_id}"
+            return [Fail(NoSuchEntryError(f"{self._what()}: {end}"))]
+        self._metadata = found
+        if set(self._write_set()) <= set(before):
+            return [self._fail()]
+        self._answers = {b: answer for b, answer in self._answers.items() if b in self._write_set()}
+        return self._ask()
+
+    def _what(self) -> str:
+        return f"ledger {self._metadata.ledger_id}, entry {self.next_entry_id}"
+
+    def _fail(self) -> Fail:
+        what = self._what()
+        answers = list(self._answers.values())
+        if any(isinstance(a, Unknown) and a.reason is UnknownReason.UNAUTHORIZED for a in answers):
+            return Fail(UnauthorizedAccessError(f"{what}: wrong password; use the one the ledger was created with"))
+        negatives = sum(isinstance(answer, Negative) for answer in answers)
+        if read_verdict(self._metadata.write_quorum, 0, negatives, len(answers) - negatives) is Verdict.ABSENT:
+            return Fail(NoSuchEntryError(f"{what}: each of {', '.join(self._answers)} says that it has no such entry"))
+        reasons = ", ".join(f"{bookie}: {_reason(answer)}" for bookie, answer in self._answers.items())
+        return Fail(ReadError(f"{what} could not be read from any replica ({reasons}); it may be readable later"))
+
+
+class LacRead:
+    """The LAC of a ledger that is not closed, from its last ensemble, without fencing.
+
+    Finished as soon as the answers cover every ack quorum, or, with fewer, once all have answered: any LAC that a
+    bookie tells is a confirmed one, if perhaps an older one.
+    """
+
+    def __init__(self, metadata: LedgerMetadata) -> None:
+        self.last_add_confirmed = max(NO_ENTRY, metadata.last_fragment.first_entry_id - 1)
+        self._metadata = metadata
+        self._answers: dict[str, Response] = {}
+
+    def start(self) -> list[Action]:
+        return [SendReadLac(bookie) for bookie in self._metadata.last_fragment.ensemble]
+
+    def step(self, event: LacAnswered) -> list[Action]:
+        """A bookie that never saw the ledger answers LAC −1: it is empty there, which for a LAC is a positive
+        answer."""
+        self._answers[event.bookie] = event.response
+        self.last_add_confirmed = max(self.last_add_confirmed, event.last_add_confirmed)
+        m = self._metadata
+        ensemble = m.last_fragment.ensemble
+        told = [i for i, b in enumerate(ensemble) if isinstance(self._answers.get(b), Positive | Negative)]
+        failed = [i for i, b in enumerate(ensemble) if isinstance(self._answers.get(b), Unknown)]
+        verdict = fencing_verdict(m.ensemble_size, m.write_quorum, m.ack_quorum, told, failed)
+        if verdict is Verdict.PRESENT or (told and len(self._answers) == m.ensemble_size):
+            return [Finish(m)]
+        if len(self._answers) < m.ensemble_size:
+            return []
+        reasons = ", ".join(f"{bookie}: {_reason(answer)}" for bookie, answer in self._answers.items())
+        return [Fail(ReadError(f"ledger {m.ledger_id}: no bookie told its LAC ({reasons}); try again"))]
+
+
+class LacWait:
+    """Wait until ``entry_id`` is confirmed, the ledger closed, or the deadline passed (long poll).
+
+    Every bookie of the last ensemble holds the answer, as each learns of a LAC at another time. A close tells no bookie
+    anything, and an ensemble change none of the new ones, so the driver watches the metadata beside: each
+    ``MetadataRead`` is taken in. ``last_add_confirmed`` is the highest that was heard.
+    """
+
+    def __init__(self, metadata: LedgerMetadata, entry_id: int) -> None:
+        self.last_add_confirmed = NO_ENTRY
+        self._metadata = metadata
+        self._entry_id = entry_id
+        self._asked: set[str] = set()
+        self._answers: dict[str, Response] = {}
+        """Of those that failed."""
+
+    def start(self) -> list[Action]:
+        """The first requests, or the end."""
+        m = self._metadata
+        self._hear(m.last_entry_id if m.closed else m.last_fragment.first_entry_id - 1)
+        if m.closed or self.last_add_confirmed >= self._entry_id:
+            return [Finish(m)]
+        new = [bookie for bookie in m.last_fragment.ensemble if bookie not in self._asked]
+        self._asked |= set(new)
+        return [SendReadLac(bookie, wait_for=self._entry_id) for bookie in new]
+
+    def step(self, event: LacAnswered | MetadataRead | DeadlinePassed) -> list[Action]:
+        """A bookie that held the answer in vain is asked again; one that failed is not."""
+        match event:
+            case DeadlinePassed():
+                return [Finish(self._metadata)]
+            case MetadataRead():
+                self._metadata = event.metadata
+                return self.start()
+            case LacAnswered():
+                return self._answered(event)
+
+    def _answered(self, event: LacAnswered) -> list[Action]:
+        self._hear(event.last_add_confirmed)
+        if self.last_add_confirmed >= self._entry_id:
+            return [Finish(self._metadata)]
+        if event.bookie not in self._metadata.last_fragment.ensemble:
+            return []
+        if not isinstance(event.response, Unknown):
+            return [SendReadLac(event.bookie, wait_for=self._entry_id)]
+        self._answers[event.bookie] = event.response
+        if any(bookie not in self._answers for bookie in self._metadata.last_fragment.ensemble):
+            return []
+        reasons = ", ".join(f"{bookie}: {_reason(answer)}" for bookie, answer in self._answers.items())
+        return [Fail(ReadError(f"ledger {self._metadata.ledger_id}: no bookie tells its LAC ({reasons}); try again"))]
+
+    def _hear(self, last_add_confirmed: int) -> None:
+        self.last_add_confirmed = max(self.last_add_confirmed, last_add_confirmed)
+
+
+def _reason(response: Response) -> str:
+    return response.reason.value if isinstance(response, Negative) else str(response)

@@ -1,0 +1,67 @@
+"""The three classes of answers, as types (BP-46, "A note on Response Codes").
+
+Law: *Positive*, explicit *Negative* and *Unknown* are different types, and nothing turns an Unknown into a Negative. Only
+a Negative may shorten a ledger, so a function that decides about absence takes a ``Negative`` and cannot be handed
+anything else. ``Fenced`` and ``Unauthorized`` are kinds of Unknown: they tell why a bookie refused, and prove nothing about
+what it holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+
+class NegativeReason(Enum):
+    """The two explicit negatives of BP-46."""
+
+    NO_SUCH_ENTRY = "no such entry"
+    NO_SUCH_LEDGER = "no such ledger"
+
+
+class UnknownReason(Enum):
+    """Why nothing is known."""
+
+    TIMEOUT = "no answer in time"
+    UNREACHABLE = "not reachable"
+    IO_ERROR = "I/O error"
+    LIMBO = "in limbo after a lossy boot"
+    TOO_MANY_REQUESTS = "too many requests"
+    BAD_REQUEST = "request refused as malformed"
+    DIGEST_MISMATCH = "digest mismatch"
+    CONFLICT = "holds other content for the entry"
+    READ_ONLY = "read-only"
+    FENCED = "fenced"
+    UNAUTHORIZED = "wrong password"
+
+
+@dataclass(frozen=True, slots=True)
+class Positive:
+    """OK. ``value`` is what the request asked for (entries, a LAC), or None."""
+
+    value: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Negative:
+    """The bookie says explicitly that it has no such entry or ledger."""
+
+    reason: NegativeReason = NegativeReason.NO_SUCH_ENTRY
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Anything else. ``detail`` is for people."""
+
+    reason: UnknownReason
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.reason.value}: {self.detail}" if self.detail else self.reason.value
+
+
+Response = Positive | Negative | Unknown
+
+FENCED = Unknown(UnknownReason.FENCED)
+UNAUTHORIZED = Unknown(UnknownReason.UNAUTHORIZED)

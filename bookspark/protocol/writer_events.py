@@ -1,0 +1,77 @@
+"""What the world tells a writer: its user's wishes, and news of bookies. Answers to its actions are in ``actions``.
+
+Law: an event is a plain value; it says what happened, not what to do about it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bookspark.protocol.actions import (
+    AddAnswered,
+    BookiesChosen,
+    DeadlinePassed,
+    MetadataConflict,
+    MetadataFailed,
+    MetadataRead,
+    MetadataWritten,
+    NoBookies,
+    SyncAnswered,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """``count`` more entries with ``byte_length`` payload bytes together. They get the ids from ``next_entry_id``
+    on."""
+
+    count: int
+    byte_length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """The user appends no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """The user wants all that was appended so far to be confirmed: done at LAC ≥ ``last_add_pushed`` of now."""
+
+
+@dataclass(frozen=True, slots=True)
+class TellLac:
+    """It is time to tell the bookies the LAC without an entry, so that readers see the last one (explicit LAC)."""
+
+
+@dataclass(frozen=True, slots=True)
+class BookieBack:
+    """A bookie of the ensemble can be reached again; ``incarnation`` as it told when it was connected to (0: not
+    known)."""
+
+    bookie: str
+    incarnation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BookiesChanged:
+    """There may be bookies by now for an ensemble change that was put off for lack of them."""
+
+
+WriterEvent = (
+    Append
+    | Close
+    | Sync
+    | TellLac
+    | BookieBack
+    | BookiesChanged
+    | AddAnswered
+    | SyncAnswered
+    | BookiesChosen
+    | NoBookies
+    | DeadlinePassed
+    | MetadataRead
+    | MetadataWritten
+    | MetadataConflict
+    | MetadataFailed
+)

@@ -1,0 +1,27 @@
+"""Fixtures that tests of all layers share."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+
+from bookspark.metadata.embedded import EmbeddedZooKeeper
+
+settings.register_profile("bookspark", deadline=None)  # a machine under load is no bug
+settings.load_profile("bookspark")
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
+    """A ZooKeeper for the whole session. Tests don't stop it, and keep apart by ``chroot``."""
+    with EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
+
+
+@pytest.fixture
+def chroot(zookeeper: EmbeddedZooKeeper) -> str:
+    """The connection string of a cluster of this test's own: ``127.0.0.1:port/…``."""
+    return f"{zookeeper.connection_string}/tests/{uuid.uuid4().hex}"

@@ -1,0 +1,67 @@
+"""For tests that start programs: reading their output with a deadline, and finding what they left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import re
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+
+class Output:
+    """The lines of a program's output, read on a thread as they come."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self.lines: list[str] = []
+        self._queue: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        threading.Thread(target=self._read, args=(stream,), daemon=True).start()
+
+    def wait_for(self, pattern: str, seconds: float) -> re.Match[str]:
+        """The first match in a line from here on. Fails when the output ends or the time is over."""
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                line = self._queue.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                raise AssertionError(f"no {pattern!r} within {seconds:g} s, but:\n" + "".join(self.lines)) from None
+            assert line is not None, f"the output ended without {pattern!r}:\n" + "".join(self.lines)
+            if match := re.search(pattern, line):
+                return match
+
+    def rest(self, seconds: float) -> None:
+        """Wait for the end of the output."""
+        deadline = time.monotonic() + seconds
+        while self._queue.get(timeout=max(0.0, deadline - time.monotonic())) is not None:
+            pass
+
+    def _read(self, stream: IO[str]) -> None:
+        for line in stream:
+            self.lines.append(line)
+            self._queue.put(line)
+        self._queue.put(None)
+
+
+def processes_about(folder: Path) -> dict[int, str]:
+    """The living processes that have ``folder`` in their command line, environment or working directory, by pid."""
+    return {pid: command for pid, about, command in _processes() if str(folder) in about and pid != os.getpid()}
+
+
+def await_no_process(folder: Path, seconds: float = 10.0) -> None:
+    """Wait until no process has to do with ``folder``."""
+    deadline = time.monotonic() + seconds
+    while left := processes_about(folder):
+        assert time.monotonic() < deadline, f"still running: {left}"
+        threading.Event().wait(0.1)
+
+
+def _processes() -> Iterator[tuple[int, str, str]]:
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            about = command + (process / "environ").read_bytes().decode(errors="replace") + os.readlink(process / "cwd")
+            yield int(process.name), about, command

@@ -1,0 +1,190 @@
+"""What a bookie decides at and after a lossy boot (BP-46)."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+
+from bookspark.protocol.bookie_boot import (
+    NO_LOSSY_BOOT,
+    NOT_NAMED,
+    LossyBootNoted,
+    answer_unsure,
+    first_contact,
+    is_lossy,
+    phase_one,
+)
+from bookspark.protocol.bookie_ledger import (
+    IN_LIMBO,
+    NO_SUCH_ENTRY,
+    BookieLedger,
+    FenceNoted,
+    FenceUnsureNoted,
+    LimboCleared,
+    LimboNoted,
+    MasterKeyNoted,
+    acked_after_sync,
+    answer_absent,
+    answer_last_add_confirmed,
+)
+from bookspark.protocol.ledger_metadata import Fragment, LedgerState
+from bookspark.protocol.responses import FENCED, UNAUTHORIZED, Positive
+from tests.protocol.ledgers import metadata
+
+KEY = b"k" * 16
+MARK = LossyBootNoted(1, 20)
+IN_RECOVERY, CLOSED = LedgerState.IN_RECOVERY, LedgerState.CLOSED
+
+
+def replayed(*records):
+    ledger = BookieLedger(7)
+    for record in records:
+        ledger.replay(record)
+    return ledger
+
+
+class TestPhaseOne:
+    @pytest.mark.parametrize(("unclean", "lost", "lossy"), [(0, 0, False), (1, 0, True), (0, 1, True), (1, 1, True)])
+    def test_a_boot_is_lossy_if_the_marker_stands_or_a_directory_is_lost(self, unclean, lost, lossy):
+        assert is_lossy(unclean=bool(unclean), directory_lost=bool(lost)) is lossy
+
+    @pytest.mark.parametrize("state", [LedgerState.OPEN, IN_RECOVERY])
+    def test_each_non_closed_ledger_is_fenced_and_in_limbo(self, state):
+        """BP-46: "For each non-closed ledger, mark the ledger as fenced and in-limbo in the index"."""
+        found = phase_one("b2", [metadata(state=state, master_key=KEY)], 20)
+        assert found.records == (MasterKeyNoted(7, KEY), FenceNoted(7), LimboNoted(7, 1))
+
+    def test_a_closed_ledger_is_left_to_the_mark(self):
+        found = phase_one("b2", [metadata(state=CLOSED, last_entry_id=3, length=4)], 20)
+        assert found == (LossyBootNoted(1, 20), ())
+
+    def test_a_ledger_whose_last_fragment_is_elsewhere_is_left_alone(self):
+        moved = metadata(fragments=(Fragment(0, ("b1", "b2", "b3")), Fragment(4, ("b1", "b4", "b3"))))
+        assert phase_one("b2", [moved], 20).records == ()
+
+    def test_boots_are_counted_and_the_mark_never_falls(self):
+        assert phase_one("b2", [], 15, LossyBootNoted(4, 20)).mark == LossyBootNoted(5, 20)
+
+
+class TestLimbo:
+    def test_an_explicit_negative_becomes_unknown(self):
+        """BP-46: "all explicit negatives are converted to unknowns"."""
+        assert answer_absent(replayed(LimboNoted(7, 1)), storage_damaged=False) == IN_LIMBO
+
+    def test_a_bookie_in_limbo_counts_towards_no_coverage(self):
+        assert answer_last_add_confirmed(replayed(LimboNoted(7, 1))) == IN_LIMBO
+        assert answer_last_add_confirmed(replayed()) == Positive()
+
+    def test_a_fence_is_taken_in_limbo_all_the_same(self):
+        ledger = replayed(LimboNoted(7, 1))
+        assert FenceNoted(7) in ledger.fence(KEY).records
+        assert ledger.fenced
+
+    def test_write_backs_are_taken_in_limbo(self):
+        ledger = replayed(MasterKeyNoted(7, KEY), FenceNoted(7), LimboNoted(7, 1))
+        assert ledger.admit_add(KEY, recovery=True).response == Positive()
+
+    def test_repair_ends_it(self):
+        ledger = replayed(LimboNoted(7, 1))
+        assert ledger.clear_limbo(1).records == (LimboCleared(7, 1),)
+        assert not ledger.limbo
+        assert answer_absent(ledger, storage_damaged=False) == NO_SUCH_ENTRY
+
+    def test_a_repair_that_began_before_the_last_lossy_boot_does_not_end_it(self):
+        ledger = replayed(LimboNoted(7, 1), LimboNoted(7, 2))
+        ledger.clear_limbo(1)
+        assert ledger.limbo
+
+    def test_records_replay_in_any_order(self):
+        records = [LimboNoted(7, 1), LimboCleared(7, 1), LimboNoted(7, 2), FenceUnsureNoted(7), FenceNoted(7)]
+        assert len({repr(replayed(*order)) for order in permutations(records)}) == 1
+
+    def test_what_is_noted_makes_the_same_ledger_again(self):
+        ledger = replayed(MasterKeyNoted(7, KEY), LimboNoted(7, 2), LimboCleared(7, 1), FenceUnsureNoted(7))
+        assert replayed(*ledger.control_records()) == ledger
+
+
+class TestTheLossyBootMark:
+    def test_a_ledger_above_the_mark_is_new(self):
+        assert first_contact(21, MARK).admit_add(KEY, recovery=False).response == Positive()
+        assert first_contact(7, NO_LOSSY_BOOT).admit_add(KEY, recovery=False).response == Positive()
+
+    def test_of_one_below_it_the_metadata_is_asked_before_the_writer_may_add(self):
+        decision = first_contact(20, MARK).admit_add(KEY, recovery=False)
+        assert decision.ask_metadata
+        assert not isinstance(decision.response, Positive)
+
+    def test_a_wrong_password_is_not_asked_about(self):
+        ledger = first_contact(7, MARK)
+        ledger.replay(MasterKeyNoted(7, b"other"))
+        assert ledger.admit_add(KEY, recovery=False).response == UNAUTHORIZED
+
+    def test_open_and_named_in_the_last_fragment_is_good(self):
+        assert answer_unsure("b2", metadata()) == Positive()
+
+    @pytest.mark.parametrize("found", [metadata(state=IN_RECOVERY), metadata(state=CLOSED), None])
+    def test_otherwise_a_fence_may_have_been_lost(self, found):
+        assert answer_unsure("b2", found) == FENCED
+
+    def test_a_writer_that_replaced_the_bookie_is_refused_but_not_fenced(self):
+        """Its add is a late one; FENCED would end a handle that goes on elsewhere."""
+        assert answer_unsure("b4", metadata()) == NOT_NAMED
+
+    def test_once_sure_adds_are_admitted(self):
+        ledger = first_contact(7, MARK)
+        ledger.fence_is_sure()
+        assert ledger.admit_add(KEY, recovery=False).response == Positive()
+
+    def test_a_fence_that_comes_while_the_metadata_is_read_wins(self):
+        ledger = first_contact(7, MARK)
+        assert ledger.admit_add(KEY, recovery=False).ask_metadata
+        ledger.fence(KEY)
+        ledger.fence_is_sure()
+        assert ledger.admit_add(KEY, recovery=False).response == FENCED
+
+    def test_a_copy_that_repair_brings_does_not_make_the_fence_sure(self):
+        """Repair of a closed ledger makes it anew on a bookie that lost it: its old writer must not come in after it."""
+        ledger = first_contact(7, MARK)
+        copied = ledger.admit_add(KEY, recovery=True)
+        assert copied.records == (MasterKeyNoted(7, KEY), FenceUnsureNoted(7))
+        ledger.added(copied, -1, -1)
+        assert ledger.admit_add(KEY, recovery=False).ask_metadata
+        assert replayed(*copied.records).admit_add(KEY, recovery=False).ask_metadata
+
+    def test_an_explicit_lac_is_refused_as_well(self):
+        ledger = first_contact(7, MARK)
+        assert not isinstance(ledger.write_last_add_confirmed(KEY, 3).response, Positive)
+        assert ledger.last_add_confirmed == -1
+
+
+@pytest.mark.parametrize(
+    ("recovery", "volatile", "journal", "waits"),
+    [
+        (False, False, True, True),
+        (False, False, False, False),
+        (False, True, True, False),
+        (False, True, False, False),
+        (True, False, False, True),
+        (True, True, False, True),
+        (True, True, True, True),
+    ],
+)
+def test_what_recovery_writes_is_synced_before_its_ack_in_every_mode(recovery, volatile, journal, waits):
+    assert acked_after_sync(recovery=recovery, volatile=volatile, journal_write_data=journal) is waits
+
+
+class TestTheSyncOfAVDLedger:
+    def test_the_writer_may_ask_for_it(self):
+        assert BookieLedger(7).admit_sync(KEY).response == Positive()
+        assert replayed(MasterKeyNoted(7, KEY)).admit_sync(KEY).response == Positive()
+
+    def test_not_from_the_fence_on(self):
+        """What recovery writes is synced here as well; reported to the old writer it would confirm what is cut off."""
+        assert replayed(MasterKeyNoted(7, KEY), FenceNoted(7)).admit_sync(KEY).response == FENCED
+
+    def test_nor_while_the_fence_is_unsure(self):
+        assert not isinstance(first_contact(7, MARK).admit_sync(KEY).response, Positive)
+
+    def test_nor_with_a_wrong_password(self):
+        assert replayed(MasterKeyNoted(7, b"other")).admit_sync(KEY).response == UNAUTHORIZED

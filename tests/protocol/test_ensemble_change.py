@@ -1,0 +1,382 @@
+"""Ensemble changes of a best-effort writer: when, with one metadata write, and what may complete meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+
+from bookspark.protocol.actions import (
+    AddAnswered,
+    BookiesChosen,
+    ChooseBookies,
+    EnsembleChanged,
+    MetadataConflict,
+    MetadataFailed,
+    MetadataRead,
+    MetadataWritten,
+    NoBookies,
+    ReadMetadata,
+    SendAdd,
+    WriteMetadata,
+)
+from bookspark.protocol.ensemble_change import ChangeMode
+from bookspark.protocol.errors import LedgerFencedError, MetadataStoreError, NoSuchLedgerError, NotEnoughBookiesError
+from bookspark.protocol.ledger_metadata import Fragment, LedgerState
+from bookspark.protocol.responses import Unknown, UnknownReason
+from bookspark.protocol.writer import Append, BookieBack, BookiesChanged, Close, LedgerWriter, State
+from tests.protocol.ledger_pair import LedgerPair
+from tests.protocol.ledgers import LOST, OK, metadata
+
+
+def failing(mode=ChangeMode.AT_ONCE, **quorums):
+    """A writer with e0 confirmed, e1 under way and acknowledged by b1, and a failure of b3."""
+    pair = LedgerPair(changes=mode, **quorums)
+    pair.appended()
+    pair.append()
+    pair.writer.answers("b1", 1)
+    pair.writer.refuses("b3", 1)
+    return pair
+
+
+def test_off_leaves_the_ensemble_as_it_is():
+    pair = failing(ChangeMode.OFF)
+    assert pair.writer.wanted == []
+    pair.writer.answers("b2", 1)
+    assert pair.writer.confirmed == 1
+
+
+def test_a_failed_bookie_is_replaced_in_its_position_from_the_first_unconfirmed_entry_on():
+    pair = failing()
+    assert pair.writer.wanted == [ChooseBookies(("b1", "b2", "b3"), ("b3",))]
+    pair.writer.chooses("b4")
+    changed = metadata(fragments=(Fragment(0, ("b1", "b2", "b3")), Fragment(1, ("b1", "b2", "b4"))))
+    assert pair.writer.wanted == [WriteMetadata(changed, 0)]
+    pair.writer.writes()
+    assert pair.writer.told[-1] == EnsembleChanged(changed, 1)
+    assert pair.writer.waits_for("b4") == [1]
+
+
+def test_a_fragment_without_a_confirmed_entry_gets_another_ensemble():
+    pair = LedgerPair()
+    pair.append()
+    pair.writer.refuses("b1", 0)
+    pair.change_ensemble("b4")
+    assert pair.metadata.fragments == (Fragment(0, ("b4", "b2", "b3")),)
+
+
+def test_no_add_completes_while_a_change_is_under_way():
+    pair = failing()
+    pair.writer.answers("b2", 1)
+    assert pair.writer.confirmed == 0
+    pair.writer.chooses("b4")
+    assert pair.writer.confirmed == 0
+    pair.writer.writes()
+    assert pair.writer.confirmed == 1
+
+
+def test_acks_of_a_replaced_bookie_are_taken_back():
+    pair = LedgerPair()
+    pair.append(2)
+    pair.writer.answers("b3", 1)
+    pair.writer.refuses("b3", 0)
+    pair.writer.answers("b1", 0)
+    pair.writer.answers("b1", 1)
+    pair.writer.answers("b2", 0)
+    pair.change_ensemble("b4")
+    assert pair.writer.confirmed == 0, "e1 has b1 alone: what b3 has does not count"
+    pair.writer.answers("b4", 1)
+    assert pair.writer.confirmed == 1
+
+
+def test_a_late_ack_of_a_replaced_bookie_does_not_count():
+    pair = LedgerPair()
+    pair.append(2)
+    pair.writer.parks("b3", 1)
+    pair.writer.refuses("b3", 0)
+    pair.change_ensemble("b4")
+    pair.writer.answers("b1", 1)
+    pair.writer.releases("b3", 1)
+    pair.writer.answers("b1", 0)
+    pair.writer.answers("b2", 0)
+    assert pair.writer.confirmed == 0
+
+
+def test_many_failures_make_one_metadata_write():
+    pair = LedgerPair(e=5, wq=3, aq=2)
+    pair.append(5)
+    pair.writer.refuses("b1", 0)
+    pair.writer.refuses("b2", 0)
+    pair.writer.refuses("b1", 3)
+    assert pair.writer.wanted == [ChooseBookies(("b1", "b2", "b3", "b4", "b5"), ("b1",))]
+    pair.writer.chooses("b6")
+    assert pair.writer.wanted == [ChooseBookies(("b1", "b2", "b3", "b4", "b5"), ("b1", "b2"))]
+    pair.change_ensemble("b6", "b7")
+    assert pair.store == (pair.metadata, 1)
+    assert pair.ensemble == ("b6", "b7", "b3", "b4", "b5")
+
+
+def test_a_failure_during_the_metadata_write_is_the_next_change():
+    pair = failing()
+    pair.writer.answers("b2", 1)
+    pair.writer.chooses("b4")
+    pair.append()
+    pair.writer.refuses("b2", 2)
+    pair.writer.writes()
+    assert pair.writer.confirmed == 0, "the next change follows at once: still nothing completes"
+    pair.change_ensemble("b5")
+    pair.writer.answers("b5", 1)
+    assert pair.writer.confirmed == 1
+    assert pair.metadata.fragments == (Fragment(0, ("b1", "b2", "b3")), Fragment(1, ("b1", "b5", "b4")))
+
+
+def test_a_bookie_that_failed_after_an_entry_was_confirmed_is_replaced_for_what_follows():
+    pair = LedgerPair()
+    pair.append()
+    pair.writer.answers("b1", 0)
+    pair.writer.answers("b2", 0)
+    pair.writer.refuses("b3", 0)
+    pair.change_ensemble("b4")
+    assert pair.metadata.last_fragment == Fragment(1, ("b1", "b2", "b4"))
+
+
+def test_appends_during_a_change_are_not_sent_to_the_bookie_that_leaves():
+    pair = failing()
+    pair.append()
+    assert pair.writer.waits_for("b3") == []
+    pair.change_ensemble("b4")
+    assert pair.writer.waits_for("b4") == [1, 2]
+
+
+def test_striped_only_entries_of_the_replaced_position_are_sent_again():
+    pair = LedgerPair(e=4, wq=2, aq=2)
+    pair.append(4)
+    for bookie, entry in (("b1", 0), ("b2", 1), ("b3", 2), ("b4", 2), ("b4", 3), ("b1", 3)):
+        pair.writer.answers(bookie, entry)
+    pair.writer.refuses("b2", 0)
+    pair.change_ensemble("b5")
+    assert pair.writer.waits_for("b5") == [0, 1]
+    pair.writer.all_answer()
+    assert pair.writer.confirmed == 3
+
+
+def test_a_busy_bookie_has_not_failed():
+    pair = LedgerPair()
+    pair.append()
+    pair.writer.refuses("b3", 0, response=Unknown(UnknownReason.TOO_MANY_REQUESTS))
+    assert pair.writer.wanted == []
+
+
+class TestDelayed:
+    def test_a_bookie_stays_as_long_as_each_write_set_has_an_ack_quorum(self):
+        pair = failing(ChangeMode.DELAYED)
+        assert pair.writer.wanted == []
+        pair.writer.answers("b2", 1)
+        assert pair.writer.confirmed == 1
+
+    def test_all_that_failed_are_replaced_when_one_has_not(self):
+        pair = failing(ChangeMode.DELAYED)
+        pair.writer.refuses("b2", 1)
+        assert pair.writer.wanted == [ChooseBookies(("b1", "b2", "b3"), ("b2", "b3"))]
+
+    def test_one_that_is_back_has_not_failed_any_more(self):
+        pair = failing(ChangeMode.DELAYED)
+        pair.writer.step(BookieBack("b3"))
+        assert pair.writer.waits_for("b3") == [1]
+        pair.writer.refuses("b2", 1)
+        assert pair.writer.wanted == []
+
+
+class TestConflict:
+    """The record was changed by somebody else before the change was written."""
+
+    @pytest.fixture
+    def writer(self):
+        """e0 to e4 confirmed on two fragments, b2 failed on e5, and the metadata write lost."""
+        found = metadata(fragments=(Fragment(0, ("b1", "b2", "b9")), Fragment(3, ("b1", "b2", "b3"))))
+        writer = LedgerWriter(found, 4, ChangeMode.AT_ONCE)
+        writer.last_add_confirmed = writer.last_add_pushed = writer._released = 4
+        writer.step(Append(1, 10))
+        writer.step(AddAnswered("b2", 5, 5, LOST))
+        (write,) = writer.step(BookiesChosen(("b4",)))
+        assert write.version == 4
+        assert writer.step(MetadataConflict()) == [ReadMetadata()]
+        return writer
+
+    def test_re_replication_of_an_older_fragment_is_merged_with(self, writer):
+        found = metadata(fragments=(Fragment(0, ("b1", "b2", "b8")), Fragment(3, ("b1", "b2", "b3"))))
+        (write,) = writer.step(MetadataRead(found, 7))
+        assert write == WriteMetadata(found.with_ensemble(5, ("b1", "b4", "b3")), 7)
+        changed, send = writer.step(MetadataWritten(8))
+        assert changed == EnsembleChanged(write.metadata, 8)
+        assert send == SendAdd(("b4",), 5, 5, 4)
+
+    def test_its_own_write_is_found_when_the_answer_was_lost(self, writer):
+        found = writer.metadata.with_ensemble(5, ("b1", "b4", "b3"))
+        changed, _ = writer.step(MetadataRead(found, 5))
+        assert changed == EnsembleChanged(found, 5)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda m: m.in_recovery(),
+            lambda m: m.close_at(4, 50),
+            lambda m: m.with_ensemble(5, ("b1", "b7", "b3")),
+        ],
+        ids=["IN_RECOVERY", "CLOSED", "another writer"],
+    )
+    def test_anything_else_means_that_the_writer_is_fenced(self, writer, change):
+        (fail,) = writer.step(MetadataRead(change(writer.metadata), 7))
+        assert isinstance(fail.error, LedgerFencedError)
+        assert writer.state is State.FAILED
+
+
+class TestNoBookies:
+    def test_the_ledger_goes_on_while_it_has_an_ack_quorum(self):
+        pair = failing()
+        pair.append()
+        pair.writer.answers("b2", 1)
+        pair.writer.chooses()
+        assert pair.writer.confirmed == 1
+        assert pair.writer.wanted == []
+        assert pair.writer.waits_for("b3") == [2], "it is still a member"
+
+    def test_it_is_tried_again_when_there_may_be_bookies(self):
+        pair = failing()
+        pair.writer.chooses()
+        pair.writer.refuses("b3", 1)
+        assert pair.writer.wanted == [], "not at each failure"
+        pair.writer.step(BookiesChanged())
+        pair.change_ensemble("b4")
+        assert pair.ensemble == ("b1", "b2", "b4")
+
+    def test_news_of_bookies_while_they_are_being_chosen_is_not_lost(self):
+        """The choice was made from a list that was read before the spare appeared."""
+        pair = failing()
+        pair.writer.step(BookiesChanged())
+        pair.writer.chooses()
+        assert pair.writer.wanted == [ChooseBookies(("b1", "b2", "b3"), ("b3",))]
+        pair.writer.chooses()
+        assert pair.writer.wanted == [], "but then there are none"
+
+    def test_another_failure_asks_again(self):
+        pair = failing()
+        pair.writer.chooses()
+        pair.writer.refuses("b2", 1)
+        assert pair.writer.wanted == [ChooseBookies(("b1", "b2", "b3"), ("b2", "b3"))]
+
+    def test_without_an_ack_quorum_the_ledger_is_closed_at_the_last_confirmed_entry(self):
+        pair = failing()
+        pair.writer.refuses("b2", 1)
+        pair.writer.chooses("b4")
+        pair.writer.chooses()
+        assert pair.writer.error is None, "the user is told once the ledger is closed"
+        pair.writer.writes()
+        assert isinstance(pair.writer.error, NotEnoughBookiesError)
+        assert (pair.metadata.state, pair.metadata.last_entry_id) == (LedgerState.CLOSED, 0)
+        assert pair.writer.machine.state is State.FAILED
+
+    def test_a_bookie_that_came_back_while_bookies_were_chosen_stays_if_there_are_none(self):
+        pair = failing()
+        pair.writer.refuses("b2", 1)
+        pair.writer.chooses("b4")
+        pair.writer.step(BookieBack("b2"))
+        assert pair.writer.waits_for("b2") == []
+        pair.writer.chooses()
+        assert pair.writer.waits_for("b2") == [1]
+        pair.writer.answers("b2", 1)
+        assert pair.writer.confirmed == 1
+
+    def test_unless_a_recoverer_was_faster(self):
+        pair = failing()
+        pair.writer.refuses("b2", 1)
+        pair.writer.chooses("b4")
+        pair.writer.chooses()
+        assert pair.recover("b2").closed.last_entry_id == 1, "e1 is on b1, so recovery keeps it"
+        pair.writer.writes()
+        pair.writer.reads_metadata()
+        assert isinstance(pair.writer.error, LedgerFencedError)
+
+
+class TestClose:
+    def test_close_waits_for_the_change_under_way(self):
+        pair = failing()
+        pair.writer.answers("b2", 1)
+        pair.writer.step(Close())
+        assert pair.writer.wanted == [ChooseBookies(("b1", "b2", "b3"), ("b3",))]
+        pair.change_ensemble("b4")
+        pair.writer.writes()
+        assert pair.writer.closed.last_entry_id == 1
+        assert pair.metadata.fragments == (Fragment(0, ("b1", "b2", "b3")), Fragment(1, ("b1", "b2", "b4")))
+
+    def test_a_closing_ledger_without_pending_adds_changes_no_ensemble(self):
+        pair = LedgerPair()
+        pair.append()
+        pair.writer.answers("b1", 0)
+        pair.writer.answers("b2", 0)
+        pair.writer.step(Close())
+        pair.writer.refuses("b3", 0)
+        assert pair.writer.wanted == [WriteMetadata(metadata(state=LedgerState.CLOSED, last_entry_id=0, length=10), 0)]
+
+
+def test_a_fence_ends_a_change():
+    pair = failing()
+    pair.writer.chooses("b4")
+    pair.writer.refuses("b2", 1, response=Unknown(UnknownReason.FENCED))
+    assert isinstance(pair.writer.error, LedgerFencedError)
+    pair.writer.writes()
+    assert len(pair.writer.told) == 2, "the answer to the metadata write changes nothing any more"
+
+
+class TestStoreOutage:
+    """The metadata store does not answer the change; whether it was written is unknown."""
+
+    def unanswered(self, written):
+        pair = failing()
+        pair.writer.answers("b2", 1)
+        pair.writer.chooses("b4")
+        write = pair.writer.wanted.pop()
+        if written:
+            pair.store = (write.metadata, 1)
+        pair.writer.step(MetadataFailed(MetadataStoreError("no answer")))
+        pair.writer.step(MetadataFailed(MetadataStoreError("still none")))
+        assert pair.writer.confirmed == 0, "meanwhile nothing completes"
+        pair.writer.wanted = pair.writer.wanted[:1]
+        pair.writer.reads_metadata()
+        return pair
+
+    def test_it_was_written(self):
+        assert self.unanswered(written=True).writer.confirmed == 1
+
+    def test_it_was_not(self):
+        pair = self.unanswered(written=False)
+        pair.writer.writes()
+        assert pair.writer.confirmed == 1
+
+    def test_the_ledger_is_gone(self):
+        pair = failing()
+        pair.writer.chooses("b4")
+        pair.writer.step(MetadataFailed(NoSuchLedgerError("deleted")))
+        assert isinstance(pair.writer.error, NoSuchLedgerError)
+
+
+def test_placement_may_not_answer_with_a_member():
+    writer = LedgerWriter(metadata(), 0, ChangeMode.AT_ONCE)
+    writer.step(Append(1, 10))
+    writer.step(AddAnswered("b3", 0, 0, LOST))
+    with pytest.raises(ValueError, match="distinct"):
+        writer.step(BookiesChosen(("b1",)))
+
+
+def test_runs_of_entries_are_sent_again_whole():
+    writer = LedgerWriter(metadata(), 0, ChangeMode.AT_ONCE)
+    writer.step(Append(10, 100))
+    writer.step(AddAnswered("b1", 0, 9, OK))
+    writer.step(AddAnswered("b3", 0, 9, LOST))
+    writer.step(BookiesChosen(("b4",)))
+    assert writer.step(MetadataWritten(1))[1:] == [SendAdd(("b4",), 0, 9, -1)]
+
+
+def test_no_answer_of_placement_is_used_after_the_end():
+    pair = failing()
+    pair.writer.refuses("b2", 1, response=Unknown(UnknownReason.UNAUTHORIZED))
+    assert pair.writer.machine.step(NoBookies(NotEnoughBookiesError("x"))) == []
+    assert pair.writer.machine.step(BookiesChosen(("b4",))) == []

@@ -1,0 +1,142 @@
+"""The transitions of a log's record, the header's arithmetic and the rule about orphans."""
+
+from __future__ import annotations
+
+import pytest
+
+from bookspark.protocol.errors import ConfigurationError
+from bookspark.protocol.log_record import (
+    COMMIT_ROLE,
+    DATA_ROLE,
+    EPOCH_LABEL,
+    LOG_LABEL,
+    QUERIES_MAX,
+    ROLE_LABEL,
+    Commit,
+    CommitHeader,
+    CommitLedger,
+    EntryRange,
+    LogChangedError,
+    LogOptions,
+    LogRecord,
+    LogTakenOverError,
+    Position,
+    is_orphan,
+    merged,
+)
+
+
+def commit(query: str, batch: int, epoch: int = 1, run: str = "run", *ranges: EntryRange) -> Commit:
+    return Commit(query, batch, run, epoch, ranges or (EntryRange(7, 0, 9, 10, 100),))
+
+
+def test_each_new_run_gets_the_next_epoch() -> None:
+    record = LogRecord("orders").claim("a")
+    assert (record.owner, record.epoch) == ("a", 1)
+    record = record.claim("b")
+    assert (record.owner, record.epoch, record.claims) == ("b", 2, ("a", "b"))
+
+
+def test_the_owner_claims_again_and_nothing_changes() -> None:
+    record = LogRecord("orders").claim("a")
+    assert record.claim("a") is record
+
+
+def test_a_run_that_lost_the_log_never_claims_again() -> None:
+    record = LogRecord("orders").claim("a").claim("b")
+    with pytest.raises(LogTakenOverError, match="another run took over: run b owns it in epoch 2, run a does not"):
+        record.claim("a")
+
+
+def test_only_the_owner_of_the_epoch_that_stands_adds_a_commit_ledger() -> None:
+    record = LogRecord("orders").claim("a").with_commit_ledger(4, "a", 1, ())
+    assert record.commit_ledgers == (CommitLedger(4, 1),)
+    taken = record.claim("b")
+    with pytest.raises(LogTakenOverError):
+        taken.with_commit_ledger(5, "a", 1, taken.commit_ledgers)
+
+
+def test_a_commit_ledger_follows_the_chain_that_was_recovered_or_nothing() -> None:
+    record = LogRecord("orders").claim("a").with_commit_ledger(4, "a", 1, ())
+    with pytest.raises(LogChangedError):
+        record.with_commit_ledger(5, "a", 1, ())
+
+
+def test_adding_a_commit_ledger_twice_is_adding_it_once() -> None:
+    """A lost answer to the compare-and-set is settled by trying again."""
+    record = LogRecord("orders").claim("a").with_commit_ledger(4, "a", 1, ())
+    assert record.with_commit_ledger(4, "a", 1, ()) is record
+
+
+def test_options_are_checked_as_quorums_are() -> None:
+    with pytest.raises(ConfigurationError, match="write_quorum 3 ≥ ack_quorum 4"):
+        LogOptions(ack_quorum=4)
+
+
+def test_a_header_contains_what_was_committed_and_adds_up() -> None:
+    header = CommitHeader().followed_by(commit("q", 0)).followed_by(commit("q", 1)).followed_by(commit("p", 5))
+    assert header.contains("q", 0) and header.contains("q", 1) and header.contains("p", 5)
+    assert not header.contains("q", 2) and not header.contains("r", 0)
+    assert header.position == Position(batches=3, rows=30, size=300)
+
+
+def test_streaming_queries_are_remembered_over_epochs_and_batch_writes_are_not() -> None:
+    header = CommitHeader().followed_by(commit("q", 3)).followed_by(commit("w", 0, 2, "w"))
+    assert header.contains("w", 0)
+    assert header.entering(2).contains("w", 0)
+    later = header.entering(3)
+    assert later.contains("q", 3) and not later.contains("w", 0)
+    assert later.position == header.position
+
+
+def test_a_header_keeps_the_queries_that_committed_last() -> None:
+    header = CommitHeader().followed_by(commit("old", 0))
+    for number in range(QUERIES_MAX):
+        header = header.followed_by(commit(f"q{number}", 0))
+    kept = header.entering(2)
+    assert len(kept.last_batches) == QUERIES_MAX
+    assert not kept.contains("old", 0) and kept.contains("q0", 0)
+    again = CommitHeader().followed_by(commit("q0", 0)).followed_by(commit("q1", 0)).followed_by(commit("q0", 1))
+    assert list(again.last_batches) == ["q1", "q0"]
+
+
+def test_ranges_that_continue_one_another_become_one_and_keep_their_order() -> None:
+    a, b, c = EntryRange(1, 0, 4, 5, 50), EntryRange(1, 5, 9, 5, 60), EntryRange(1, 11, 11, 1, 1)
+    other = EntryRange(2, 0, 0, 1, 1)
+    assert merged([a, b, c]) == (EntryRange(1, 0, 9, 10, 110), c)
+    assert merged([a, other, b]) == (a, other, b)
+
+
+def labels(epoch: int, log: str = "orders", role: str = DATA_ROLE) -> dict[str, bytes]:
+    return {LOG_LABEL: log.encode(), EPOCH_LABEL: str(epoch).encode(), ROLE_LABEL: role.encode()}
+
+
+RECOVERED = LogRecord("orders").claim("a").with_commit_ledger(4, "a", 1, ()).claim("b")
+RECOVERED = RECOVERED.with_commit_ledger(9, "b", 2, RECOVERED.commit_ledgers)
+
+
+def test_an_unreferenced_data_ledger_of_an_earlier_epoch_is_an_orphan() -> None:
+    assert is_orphan(RECOVERED, 6, labels(1), referenced={5})
+
+
+def test_a_referenced_ledger_is_none() -> None:
+    assert not is_orphan(RECOVERED, 5, labels(1), referenced={5})
+
+
+def test_a_ledger_of_the_epoch_that_stands_is_none_however_old() -> None:
+    assert not is_orphan(RECOVERED, 6, labels(2), referenced=set())
+
+
+def test_nothing_is_an_orphan_before_the_new_owner_recovered_the_commits() -> None:
+    claimed = LogRecord("orders").claim("a").with_commit_ledger(4, "a", 1, ()).claim("b")
+    assert not is_orphan(claimed, 6, labels(1), referenced=set())
+
+
+def test_a_commit_ledger_is_an_orphan_if_it_is_not_in_the_chain() -> None:
+    assert is_orphan(RECOVERED, 8, labels(1, role=COMMIT_ROLE), referenced=set())
+    assert not is_orphan(RECOVERED, 4, labels(1, role=COMMIT_ROLE), referenced=set())
+
+
+def test_ledgers_of_other_logs_and_of_users_are_none() -> None:
+    assert not is_orphan(RECOVERED, 6, labels(1, log="other"), referenced=set())
+    assert not is_orphan(RECOVERED, 6, {}, referenced=set())

@@ -1,0 +1,232 @@
+"""Reads: the first positive answer, absence only by all, the next replica otherwise."""
+
+from __future__ import annotations
+
+from bookspark.protocol.actions import (
+    DeadlinePassed,
+    Deliver,
+    Fail,
+    Finish,
+    LacAnswered,
+    MetadataFailed,
+    MetadataRead,
+    ReadAnswered,
+    ReadIsLate,
+    ReadMetadata,
+    SendRead,
+    SendReadLac,
+)
+from bookspark.protocol.errors import MetadataStoreError, NoSuchEntryError, ReadError, UnauthorizedAccessError
+from bookspark.protocol.ledger_metadata import Fragment, LedgerState
+from bookspark.protocol.reader import LacRead, LacWait, RangeRead
+from bookspark.protocol.responses import Unknown, UnknownReason
+from tests.protocol.ledgers import LOST, NO, OK, metadata
+
+
+def answer(bookie, first, last, following=OK):
+    return ReadAnswered(bookie, first, last, following, f"{first}..{last}")
+
+
+def test_a_range_comes_from_one_replica_as_long_as_it_delivers():
+    read = RangeRead(metadata(), 0, 99)
+    assert read.start() == [SendRead("b1", 0, 99)]
+    assert read.step(answer("b1", 0, 49)) == [Deliver(0, 49, "0..49"), SendRead("b1", 50, 99)]
+    assert read.step(answer("b1", 50, 99)) == [Deliver(50, 99, "50..99"), Finish()]
+
+
+def test_the_next_replica_is_asked_for_what_one_does_not_have():
+    read = RangeRead(metadata(), 0, 9)
+    read.start()
+    assert read.step(answer("b1", 0, 4, NO)) == [Deliver(0, 4, "0..4"), SendRead("b3", 5, 9)]
+    assert read.step(answer("b3", 5, 9)) == [Deliver(5, 9, "5..9"), Finish()]
+
+
+def test_preference_rotates_the_first_replica():
+    assert [RangeRead(metadata(), 0, 0, preference=p).start()[0].bookie for p in range(4)] == ["b1", "b2", "b3", "b1"]
+
+
+def test_absent_only_if_every_replica_denies():
+    read = RangeRead(metadata(), 3, 3)
+    read.start()
+    read.step(answer("b1", 3, 2, NO))
+    read.step(answer("b2", 3, 2, NO))
+    (fail,) = read.step(answer("b3", 3, 2, NO))
+    assert isinstance(fail.error, NoSuchEntryError)
+
+
+def test_one_unknown_answer_makes_it_a_read_error():
+    read = RangeRead(metadata(), 3, 3)
+    read.start()
+    read.step(answer("b1", 3, 2, NO))
+    read.step(answer("b2", 3, 2, LOST))
+    (fail,) = read.step(answer("b3", 3, 2, NO))
+    assert isinstance(fail.error, ReadError)
+    assert "b2: not reachable" in str(fail.error)
+
+
+def test_a_positive_answer_without_entries_is_no_answer():
+    read = RangeRead(metadata(), 3, 3)
+    read.start()
+    assert read.step(answer("b1", 3, 2, OK)) == [SendRead("b2", 3, 3)]
+
+
+def test_a_wrong_password_is_named():
+    read = RangeRead(metadata(e=1, wq=1, aq=1), 0, 0)
+    read.start()
+    (fail,) = read.step(answer("b1", 0, -1, Unknown(UnknownReason.UNAUTHORIZED)))
+    assert isinstance(fail.error, UnauthorizedAccessError)
+
+
+def test_a_request_stays_within_a_fragment():
+    two = (Fragment(0, ("b1", "b2", "b3")), Fragment(5, ("b4", "b5", "b6")))
+    read = RangeRead(metadata(fragments=two), 2, 8)
+    assert read.start() == [SendRead("b3", 2, 4)]
+    assert read.step(answer("b3", 2, 4))[1] == SendRead("b6", 5, 8)
+
+
+def test_striped_entries_are_asked_of_their_own_write_set():
+    read = RangeRead(metadata(e=3, wq=1, aq=1), 0, 2)
+    assert read.start() == [SendRead("b1", 0, 0)]
+    assert read.step(answer("b1", 0, 0))[1] == SendRead("b2", 1, 1)
+
+
+def test_an_empty_range_needs_no_request():
+    assert RangeRead(metadata(), 0, -1).start() == [Finish()]
+
+
+class TestLacRead:
+    def test_the_highest_of_a_coverage(self):
+        read = LacRead(metadata())
+        assert read.step(LacAnswered("b1", OK, 4)) == []
+        assert isinstance(read.step(LacAnswered("b3", OK, 9))[0], Finish)
+        assert read.last_add_confirmed == 9
+
+    def test_one_bookie_is_enough_when_the_others_have_failed(self):
+        read = LacRead(metadata())
+        read.step(LacAnswered("b1", LOST))
+        read.step(LacAnswered("b2", OK, 4))
+        assert isinstance(read.step(LacAnswered("b3", LOST))[0], Finish)
+        assert read.last_add_confirmed == 4
+
+    def test_a_bookie_without_the_ledger_says_that_it_is_empty_there(self):
+        read = LacRead(metadata())
+        read.step(LacAnswered("b1", NO))
+        assert isinstance(read.step(LacAnswered("b2", NO))[0], Finish)
+        assert read.last_add_confirmed == -1
+
+    def test_no_answer_at_all_is_an_error(self):
+        read = LacRead(metadata())
+        for bookie in ("b1", "b2"):
+            assert read.step(LacAnswered(bookie, LOST)) == []
+        (fail,) = read.step(LacAnswered("b3", LOST))
+        assert isinstance(fail, Fail)
+        assert isinstance(fail.error, ReadError)
+
+    def test_all_before_the_last_fragment_is_confirmed(self):
+        two = (Fragment(0, ("b1", "b2", "b3")), Fragment(5, ("b1", "b2", "b4")))
+        assert LacRead(metadata(fragments=two)).last_add_confirmed == 4
+
+
+class TestSpeculativeRead:
+    def read(self):
+        read = RangeRead(metadata(), 0, 9)
+        read.start()
+        return read
+
+    def test_a_late_answer_lets_the_next_replica_be_asked_beside_it(self):
+        read = self.read()
+        assert read.step(ReadIsLate(0)) == [SendRead("b2", 0, 9)]
+        assert read.step(answer("b2", 0, 9)) == [Deliver(0, 9, "0..9"), Finish()]
+        assert read.step(answer("b1", 0, 9)) == [], "delivered once"
+
+    def test_whichever_answers_first_is_delivered(self):
+        read = self.read()
+        read.step(ReadIsLate(0))
+        assert read.step(answer("b1", 0, 4)) == [Deliver(0, 4, "0..4"), SendRead("b1", 5, 9)]
+
+    def test_a_failure_waits_for_the_ones_that_were_asked(self):
+        read = self.read()
+        read.step(ReadIsLate(0))
+        read.step(ReadIsLate(0))
+        assert read.step(ReadIsLate(0)) == [], "there is no further replica"
+        assert read.step(answer("b1", 0, -1, LOST)) == []
+        assert read.step(answer("b3", 0, -1, NO)) == []
+        assert read.step(answer("b2", 0, 9)) == [Deliver(0, 9, "0..9"), Finish()]
+
+    def test_a_delay_of_what_was_read_since_asks_nothing(self):
+        read = self.read()
+        read.step(answer("b1", 0, 4))
+        assert read.step(ReadIsLate(0)) == []
+
+
+class TestMetadataReadAgain:
+    """An entry of a ledger that changed since its metadata was read."""
+
+    def absent(self):
+        read = RangeRead(metadata(), 5, 9, rereads_metadata=True)
+        read.start()
+        read.step(answer("b3", 5, 4, NO))
+        read.step(answer("b1", 5, 4, NO))
+        assert read.step(answer("b2", 5, 4, NO)) == [ReadMetadata()]
+        return read
+
+    def test_absent_only_if_the_metadata_names_no_other_bookies(self):
+        (fail,) = self.absent().step(MetadataRead(metadata(), 1))
+        assert isinstance(fail.error, NoSuchEntryError)
+
+    def test_bookies_that_came_since_are_asked(self):
+        read = self.absent()
+        found = metadata(fragments=(Fragment(0, ("b4", "b5", "b3")),))
+        assert read.step(MetadataRead(found, 1)) == [SendRead("b4", 5, 9)]
+        assert read.step(answer("b4", 5, 4, LOST)) == [SendRead("b5", 5, 9)]
+        assert read.step(answer("b5", 5, 9)) == [Deliver(5, 9, "5..9"), Finish()]
+
+    def test_a_ledger_that_was_closed_before_it(self):
+        (fail,) = self.absent().step(MetadataRead(metadata(state=LedgerState.CLOSED, last_entry_id=4, length=50), 1))
+        assert isinstance(fail.error, NoSuchEntryError)
+        assert "closed at entry 4" in str(fail.error)
+
+    def test_without_metadata_what_was_answered_stands(self):
+        (fail,) = self.absent().step(MetadataFailed(MetadataStoreError("gone")))
+        assert isinstance(fail.error, NoSuchEntryError)
+
+
+class TestLongPoll:
+    def test_every_bookie_holds_the_answer_and_the_first_that_knows_ends_it(self):
+        wait = LacWait(metadata(), 5)
+        assert wait.start() == [SendReadLac(b, wait_for=5) for b in ("b1", "b2", "b3")]
+        assert wait.step(LacAnswered("b2", OK, 5)) == [Finish(metadata())]
+        assert wait.last_add_confirmed == 5
+
+    def test_one_that_held_it_in_vain_is_asked_again(self):
+        wait = LacWait(metadata(), 5)
+        wait.start()
+        assert wait.step(LacAnswered("b2", OK, 4)) == [SendReadLac("b2", wait_for=5)]
+        assert wait.last_add_confirmed == 4
+
+    def test_it_ends_at_the_deadline(self):
+        wait = LacWait(metadata(), 5)
+        wait.start()
+        assert wait.step(DeadlinePassed()) == [Finish(metadata())]
+
+    def test_a_close_ends_it(self):
+        closed = metadata(state=LedgerState.CLOSED, last_entry_id=3, length=40)
+        wait = LacWait(metadata(), 5)
+        wait.start()
+        assert wait.step(MetadataRead(closed, 1)) == [Finish(closed)]
+        assert wait.last_add_confirmed == 3
+
+    def test_a_new_ensemble_is_asked_too(self):
+        wait = LacWait(metadata(), 5)
+        wait.start()
+        found = metadata().with_ensemble(3, ("b1", "b4", "b3"))
+        assert wait.step(MetadataRead(found, 1)) == [SendReadLac("b4", wait_for=5)]
+        assert wait.last_add_confirmed == 2, "a fragment starts behind a confirmed entry"
+
+    def test_it_fails_when_no_bookie_tells(self):
+        wait = LacWait(metadata(), 5)
+        wait.start()
+        assert wait.step(LacAnswered("b1", LOST)) == []
+        assert wait.step(LacAnswered("b2", LOST)) == []
+        (fail,) = wait.step(LacAnswered("b3", LOST))
+        assert isinstance(fail.error, ReadError)

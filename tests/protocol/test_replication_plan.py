@@ -1,0 +1,158 @@
+"""Autorecovery's decisions and the integrity plan, against dumb twins that look at every id."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bookspark.protocol.ledger_metadata import Fragment, LedgerState
+from bookspark.protocol.quorum import write_set
+from bookspark.protocol.replication_plan import (
+    Copy,
+    Repair,
+    Unreadable,
+    assigned,
+    copies,
+    lacks,
+    may_fence,
+    missing,
+    repaired,
+    repairs,
+    stripe,
+    unreadable,
+    waits_for_close,
+)
+from tests.protocol.ledgers import metadata
+
+TWO = (Fragment(0, ("b1", "b2", "b3")), Fragment(5, ("b1", "b2", "b4")))
+OPEN = metadata(fragments=TWO)
+CLOSED = metadata(fragments=TWO, state=LedgerState.CLOSED, last_entry_id=9, length=100)
+
+
+def ids(ranges):
+    return [i for first, last in ranges for i in range(first, last + 1)]
+
+
+class TestAuditor:
+    def test_each_fragment_that_lost_a_bookie_is_repaired_with_all_that_it_lost(self):
+        assert list(repairs(CLOSED, {"b3", "b2"})) == [
+            Repair(0, 4, ("b1", "b2", "b3"), ("b2", "b3")),
+            Repair(5, 9, ("b1", "b2", "b4"), ("b2",)),
+        ]
+
+    def test_the_last_fragment_of_a_ledger_that_is_not_closed_is_its_writers(self):
+        assert list(repairs(OPEN, {"b1"})) == [Repair(0, 4, ("b1", "b2", "b3"), ("b1",))]
+        assert waits_for_close(OPEN, {"b4"})
+        assert not waits_for_close(OPEN, {"b3"})
+        assert not waits_for_close(CLOSED, {"b4"})
+
+    def test_an_empty_ledger_needs_no_repair(self):
+        empty = metadata(state=LedgerState.CLOSED, last_entry_id=-1, length=0)
+        assert list(repairs(empty, {"b1"})) == []
+
+    def test_a_copy_is_named_only_in_the_fragment_that_it_was_made_for(self):
+        (repair,) = repairs(CLOSED, {"b3"})
+        chosen = {"b3": "b9"}
+        assert list(copies(CLOSED, repair, chosen)) == [Copy(0, 4, "b9")]
+        changed = repaired(CLOSED, repair, chosen)
+        assert changed.fragments == (Fragment(0, ("b1", "b2", "b9")), TWO[1])
+        assert (changed.state, changed.last_entry_id) == (LedgerState.CLOSED, 9)
+
+    def test_a_writers_ensemble_change_meanwhile_is_kept(self):
+        (repair,) = repairs(OPEN, {"b3"})
+        now = OPEN.with_ensemble(7, ("b1", "b5", "b4"))
+        assert repaired(now, repair, {"b3": "b9"}).fragments == (
+            Fragment(0, ("b1", "b2", "b9")), TWO[1], Fragment(7, ("b1", "b5", "b4")),
+        )  # fmt: skip
+
+    def test_a_fragment_that_was_changed_meanwhile_is_looked_at_anew(self):
+        (repair,) = repairs(CLOSED, {"b3"})
+        assert repaired(CLOSED.re_replicated(0, {"b3": "b8"}), repair, {"b3": "b9"}) is None
+
+    def test_the_replacement_is_no_member_of_the_ensemble(self):
+        (repair,) = repairs(CLOSED, {"b3"})
+        with pytest.raises(AssertionError):
+            list(copies(CLOSED, repair, {"b3": "b1"}))
+
+    def test_what_no_copy_can_be_made_of_is_told(self):
+        (repair, _) = repairs(CLOSED, {"b1", "b2", "b3"})
+        assert list(unreadable(CLOSED, repair)) == [Unreadable(0, 4, ("b1", "b2", "b3"))]
+
+    def test_striped_only_some_entries_are_lost_with_two_bookies(self):
+        closed = metadata(e=3, wq=2, aq=2, state=LedgerState.CLOSED, last_entry_id=6, length=70)
+        (repair,) = repairs(closed, {"b1", "b2"})
+        assert [u.first for u in unreadable(closed, repair)] == [0, 3, 6]
+
+
+class TestMayFence:
+    LOST = frozenset({"b4"})
+
+    def test_not_before_the_grace_time(self):
+        assert not may_fence(OPEN, OPEN, self.LOST, 29.0, 30.0)
+        assert may_fence(OPEN, OPEN, self.LOST, 30.0, 30.0)
+
+    def test_not_when_the_bookie_is_back(self):
+        assert not may_fence(OPEN, OPEN, frozenset(), 60.0, 30.0)
+
+    def test_not_when_the_writer_changed_its_ensemble(self):
+        assert not may_fence(OPEN, OPEN.with_ensemble(8, ("b1", "b2", "b5")), self.LOST, 60.0, 30.0)
+        assert not may_fence(OPEN, OPEN.with_ensemble(8, ("b1", "b5", "b4")), self.LOST, 60.0, 30.0)
+
+    def test_not_when_it_is_closed(self):
+        assert not may_fence(OPEN, CLOSED, self.LOST, 60.0, 30.0)
+
+    def test_not_when_a_recoverer_has_just_begun(self):
+        assert not may_fence(OPEN, OPEN.in_recovery(), self.LOST, 60.0, 30.0)
+
+    def test_a_recovery_that_died_half_way_is_done_again(self):
+        assert may_fence(OPEN.in_recovery(), OPEN.in_recovery(), self.LOST, 60.0, 30.0)
+
+
+@pytest.mark.parametrize(("e", "wq"), [(e, wq) for e in range(1, 6) for wq in range(1, e + 1)])
+def test_the_write_set_of_an_entry_is_that_of_its_fragment(e, wq):
+    first, second = tuple(f"a{i}" for i in range(e)), tuple(f"b{i}" for i in range(e))
+    m = metadata(e=e, wq=wq, aq=1, fragments=(Fragment(0, first), Fragment(7, second)))
+    for entry_id in range(20):
+        ensemble = first if entry_id < 7 else second
+        assert m.write_set_of(entry_id) == tuple(ensemble[i] for i in write_set(entry_id, e, wq))
+
+
+@pytest.mark.parametrize(("e", "wq"), [(e, wq) for e in range(1, 6) for wq in range(1, e + 1)])
+def test_a_stripe_is_what_the_write_sets_say(e, wq):
+    shape = metadata(e=e, wq=wq, aq=1)
+    for position in range(e):
+        for first in range(7):
+            for last in range(first - 1, 20):
+                expected = [i for i in range(first, last + 1) if position in write_set(i, e, wq)]
+                assert ids(stripe(shape, position, first, last)) == expected
+
+
+class TestIntegrity:
+    def test_a_bookie_lacks_what_is_assigned_to_it_in_any_fragment(self):
+        assert list(lacks(CLOSED, "b1", [(2, 3), (8, 20)])) == [Copy(0, 1, "b1"), Copy(4, 4, "b1"), Copy(5, 7, "b1")]
+        assert list(lacks(CLOSED, "b4", [])) == [Copy(5, 9, "b4")]
+        assert list(lacks(CLOSED, "b7", [])) == []
+
+    def test_an_open_fragment_is_judged_up_to_the_lac(self):
+        assert list(assigned(OPEN, "b4")) == []
+        assert list(lacks(OPEN, "b4", [(5, 5)], last_add_confirmed=7)) == [Copy(6, 7, "b4")]
+        assert list(lacks(OPEN, "b3", [(0, 3)])) == [Copy(4, 4, "b3")]
+
+
+ranges = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 4)), max_size=8).map(
+    lambda steps: [
+        (start, start + size)
+        for start, size in zip(
+            [sum(gap + length + 1 for gap, length in steps[:i]) + steps[i][0] for i in range(len(steps))],
+            [length for _, length in steps],
+            strict=True,
+        )
+    ]
+)
+
+
+@given(ranges, ranges)
+def test_missing_is_the_difference(wanted, held):
+    result = list(missing(wanted, held))
+    assert ids(result) == sorted(set(ids(wanted)) - set(ids(held)))

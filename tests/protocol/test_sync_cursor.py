@@ -1,0 +1,116 @@
+"""The sync cursor, against a deliberately dumb twin that keeps sets."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bookspark.protocol.quorum import write_set
+from bookspark.protocol.sync_cursor import Assignment, SyncCursor, assignment
+
+SHAPES = [(e, wq) for e in range(1, 6) for wq in range(1, e + 1)]
+
+
+def dumb(synced, first, e, wq, position):
+    """The highest id such that every id up to it that is assigned is synced; looked up id by id."""
+    entry_id = first
+    while entry_id in synced or position not in write_set(entry_id, e, wq):
+        entry_id += 1
+    return entry_id - 1
+
+
+@pytest.mark.parametrize(("e", "wq"), SHAPES)
+def test_an_assignment_holds_what_the_write_sets_say(e, wq):
+    for position in range(e):
+        mine = Assignment(0, e, wq, position)
+        assert [i for i in range(30) if mine.holds(i)] == [i for i in range(30) if position in write_set(i, e, wq)]
+
+
+def test_unstriped_all_positions_have_the_same_assignment():
+    assert assignment(5, 3, 3, 0) == assignment(5, 3, 3, 2) == Assignment(5)
+    assert assignment(5, 3, 2, 0) != assignment(5, 3, 2, 2)
+
+
+def test_in_order():
+    cursor = SyncCursor()
+    cursor.assign(Assignment(0))
+    assert cursor.last_add_synced == -1
+    cursor.synced(0, 0)
+    cursor.synced(1, 5)
+    assert cursor.key() == (Assignment(0), 5, ())
+
+
+def test_bp14_an_id_after_a_gap_goes_into_the_list_of_ranges():
+    cursor = SyncCursor()
+    cursor.assign(Assignment(0))
+    cursor.synced(2, 3)
+    cursor.synced(6, 6)
+    assert cursor.key() == (Assignment(0), -1, ((2, 3), (6, 6)))
+    cursor.synced(0, 1)
+    assert cursor.key() == (Assignment(0), 3, ((6, 6),))
+
+
+def test_striped_it_steps_over_ids_of_others():
+    cursor = SyncCursor()
+    cursor.assign(Assignment(0, 3, 1, 1))
+    assert cursor.last_add_synced == 0, "e0 is on position 0"
+    cursor.synced(1, 1)
+    assert cursor.last_add_synced == 3, "e4 is the next one here"
+
+
+def test_a_bookie_that_joins_later_starts_before_its_fragment():
+    cursor = SyncCursor()
+    cursor.assign(Assignment(7))
+    assert cursor.last_add_synced == 6
+
+
+def test_what_was_on_disk_at_boot_counts_once_the_assignment_is_known():
+    cursor = SyncCursor([(0, 4), (6, 6)])
+    cursor.assign(Assignment(0))
+    assert cursor.last_add_synced == 4
+
+
+def test_a_new_position_starts_again():
+    """Ids that belonged to others in the old stripe may be this bookie's in the new one."""
+    cursor = SyncCursor()
+    cursor.assign(Assignment(0, 3, 1, 0))
+    cursor.synced(0, 0)
+    cursor.synced(6, 6)
+    cursor.assign(Assignment(2, 3, 1, 1))
+    assert cursor.last_add_synced == 3
+    assert cursor.last_add_synced_for(Assignment(0, 3, 1, 0)) == -1
+    assert cursor.last_add_synced_for(Assignment(2, 3, 1, 1)) == 3
+
+
+def test_a_late_request_of_an_earlier_stay_changes_nothing():
+    cursor = SyncCursor()
+    cursor.assign(Assignment(5, 3, 1, 1))
+    before = cursor.key()
+    cursor.assign(Assignment(0, 3, 1, 0))
+    assert cursor.key() == before
+
+
+runs = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 4)).map(lambda r: (r[0], r[0] + r[1])), max_size=15)
+
+
+@given(runs, runs, st.sampled_from(SHAPES), st.integers(0, 4), st.lists(st.integers(0, 12), max_size=3))
+def test_as_the_dumb_twin_says(on_disk, synced, shape, position, firsts):
+    e, wq = shape
+    position %= e
+    cursor = SyncCursor(on_disk)
+    ids = {i for a, b in on_disk for i in range(a, b + 1)}
+    first = 0
+    cursor.assign(Assignment(0, e, wq, position))
+    for number, (a, b) in enumerate(synced):
+        cursor.synced(a, b)
+        ids |= set(range(a, b + 1))
+        if number < len(firsts):
+            first = max(first, firsts[number])
+            cursor.assign(Assignment(firsts[number], e, wq, position))
+        assert cursor.last_add_synced == dumb(ids | set(range(first)), first, e, wq, position)
+        assert all(one[1] + 1 < two[0] for one, two in pairwise(cursor.ranges))
+        copy = cursor.copy()
+        assert copy.key() == cursor.key()

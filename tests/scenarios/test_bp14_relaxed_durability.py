@@ -1,0 +1,468 @@
+"""BP-14, "Relax Durability", sentence by sentence, and what it leaves as future work: ensemble change and striping.
+
+Bookies sync when the test says so. "The paper" is BP-14; the rules beyond it are those of design.md section 8.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from bookspark.protocol.actions import Acknowledge, Confirm, SendSync
+from bookspark.protocol.ensemble_change import ChangeMode
+from bookspark.protocol.errors import AddTimeoutError, NotEnoughBookiesError
+from bookspark.protocol.ledger_metadata import Fragment, LedgerState
+from bookspark.protocol.quorum import last_add_confirmed_of
+from bookspark.protocol.responses import Unknown, UnknownReason
+from bookspark.protocol.sync_cursor import Assignment
+from bookspark.protocol.writer import BookieBack, Close, Sync
+from tests.protocol.ledger_pair import LedgerPair
+
+
+def volatile(**options):
+    return LedgerPair(volatile=True, **options)
+
+
+def synced_and_told(pair, bookie):
+    """The bookie syncs, and its answer to the next add says so."""
+    pair.bookies(bookie).sync()
+    pair.append()
+    pair.writer.answers(bookie)
+
+
+class TestTheExample:
+    """A, B, C is the ensemble, their LastAddSynced are 1, 2, 3."""
+
+    @pytest.mark.parametrize(("ack_quorum", "lac"), [(1, 3), (2, 2), (3, 1)])
+    def test_the_rule(self, ack_quorum, lac):
+        assert last_add_confirmed_of(3, ack_quorum, (1, 2, 3)) == lac
+
+    @pytest.mark.parametrize(("ack_quorum", "lac"), [(1, 3), (2, 2), (3, 1)])
+    def test_the_writer(self, ack_quorum, lac):
+        pair = volatile(aq=ack_quorum)
+        pair.append(4)
+        for number, bookie in enumerate(("b1", "b2", "b3")):
+            for entry in range(number + 2):
+                pair.writer.answers(bookie, entry)
+            pair.bookies(bookie).sync()
+        assert pair.writer.confirmed == -1, "acknowledged is not synced"
+        for number, bookie in enumerate(("b1", "b2", "b3")):
+            pair.append()
+            pair.writer.answers(bookie, 4 + number)
+        assert pair.writer.confirmed == lac
+
+
+@pytest.mark.parametrize(
+    ("e", "wq", "aq"), [(e, w, a) for e in range(1, 5) for w in range(1, e + 1) for a in range(1, w + 1)]
+)
+def test_the_rule_is_that_each_entry_up_to_the_lac_is_synced_on_an_ack_quorum(e, wq, aq):
+    """Against a dumb twin that counts, entry by entry, which bookies have synced it."""
+    for synced in product(range(-1, 5), repeat=e):
+        lac = last_add_confirmed_of(wq, aq, synced)
+        for entry in range(lac + 1):
+            members = [(entry + i) % e for i in range(wq)]
+            assert sum(synced[position] >= entry for position in members) >= aq
+        if e == wq:
+            assert sum(s >= lac + 1 for s in synced) < aq, "and it is the highest such id"
+
+
+class TestAcknowledgement:
+    def test_the_acknowledgement_happens_after_an_entry_is_replicated_to_volatile_memory(self):
+        pair = volatile()
+        pair.append()
+        pair.writer.answers("b1", 0)
+        assert pair.writer.acknowledged == -1
+        pair.writer.answers("b2", 0)
+        assert pair.writer.told == [Acknowledge(0)]
+        assert (pair.writer.acknowledged, pair.writer.confirmed) == (0, -1)
+
+    def test_in_order(self):
+        pair = volatile()
+        pair.append(2)
+        pair.writer.answers("b1", 1)
+        pair.writer.answers("b2", 1)
+        assert pair.writer.acknowledged == -1
+        pair.writer.answers("b1", 0)
+        pair.writer.answers("b2", 0)
+        assert pair.writer.acknowledged == 1
+
+    def test_lac_is_only_advanced_when_all_entries_before_it_are_at_persistent_medium(self):
+        pair = volatile()
+        pair.appended(3)
+        pair.bookies("b1").sync()
+        synced_and_told(pair, "b1")
+        assert pair.writer.confirmed == -1
+        pair.bookies("b2").sync()
+        pair.writer.answers("b2")
+        assert pair.writer.confirmed == 2
+
+    def test_the_lac_that_travels_is_the_synced_one(self):
+        pair = volatile()
+        pair.appended(2)
+        pair.append()
+        assert {request.last_add_confirmed for _, request in pair.writer.sent} == {-1}
+
+
+class TestSync:
+    def test_sync_flushes_in_flight_entries_and_confirms_all_that_was_appended_before_it(self):
+        pair = volatile()
+        pair.append(2)
+        pair.writer.step(Sync())
+        assert "sync" not in pair.writer.waits_for("b1"), "not before all is acknowledged"
+        pair.writer.all_answer()
+        assert pair.writer.confirmed == 1
+
+    def test_one_request_to_each_bookie(self):
+        pair = volatile()
+        pair.appended(100)
+        pair.writer.step(Sync())
+        assert [request for _, request in pair.writer.sent] == 3 * [SendSync(("b1", "b2", "b3"), Assignment(0))]
+
+    def test_a_sync_that_began_before_an_add_never_covers_it(self):
+        pair = volatile()
+        pair.appended()
+        pair.writer.step(Sync())
+        pair.writer.parks("b1", "sync")
+        pair.writer.parks("b2", "sync")
+        pair.append()
+        pair.writer.answers("b1", 1)
+        pair.writer.answers("b2", 1)
+        pair.writer.releases("b1")
+        pair.writer.releases("b2")
+        assert (pair.writer.confirmed, pair.writer.acknowledged) == (0, 1)
+
+    def test_a_straggler_is_asked_again_once_it_has_acknowledged(self):
+        pair = volatile(aq=3)
+        pair.append(2)
+        pair.writer.answers("b1")
+        pair.writer.answers("b2")
+        pair.writer.answers("b3", 0)
+        pair.writer.step(Sync())
+        pair.writer.answers("b3", 1)
+        pair.writer.all_answer()
+        assert pair.writer.confirmed == 1
+
+    def test_one_sync_is_under_way_at_a_bookie(self):
+        pair = volatile()
+        pair.appended()
+        pair.writer.step(Sync())
+        pair.append()
+        for bookie in ("b1", "b2", "b3"):
+            pair.writer.answers(bookie, 1)
+        pair.writer.step(Sync())
+        assert pair.writer.waits_for("b1") == ["sync"]
+        pair.writer.all_answer()
+        assert pair.writer.confirmed == 1
+
+    def test_a_sync_without_anything_to_sync_asks_nothing(self):
+        pair = volatile()
+        pair.writer.step(Sync())
+        assert pair.writer.sent == []
+
+    def test_on_a_pd_ledger_there_is_nothing_to_ask(self):
+        pair = LedgerPair()
+        pair.append()
+        before = len(pair.writer.sent)
+        pair.writer.step(Sync())
+        assert len(pair.writer.sent) == before
+
+    def test_the_writer_syncs_by_itself_after_so_many_bytes(self):
+        pair = volatile(sync_bytes=100)
+        pair.appended(9)
+        assert pair.writer.confirmed == -1
+        pair.appended()
+        assert pair.writer.confirmed == 9
+        assert len(pair.writer.machine.pending) == 0
+
+    def test_a_steady_stream_of_appends_does_not_put_the_sync_off(self):
+        pair = volatile(sync_bytes=20)
+        for entry in range(20):
+            pair.append()
+            for bookie in ("b1", "b2", "b3"):
+                if entry:
+                    pair.writer.answers(bookie, entry - 1)
+            if entry % 4 == 3:
+                for bookie in ("b1", "b2", "b3"):
+                    if "sync" in pair.writer.waits_for(bookie):
+                        pair.writer.answers(bookie, "sync")
+        assert pair.writer.confirmed > 10
+
+
+class TestClose:
+    def test_close_confirms_only_what_is_synced_so_it_syncs(self):
+        pair = volatile()
+        pair.appended(3)
+        pair.writer.step(Close())
+        assert pair.writer.wanted == []
+        pair.writer.all_answer()
+        pair.writer.writes()
+        assert pair.writer.closed.last_entry_id == 2
+
+    def test_a_close_that_can_not_sync_in_time_leaves_the_ledger_open(self):
+        from bookspark.protocol.actions import DeadlinePassed
+
+        pair = volatile()
+        pair.appended(3)
+        pair.writer.step(Close())
+        pair.writer.step(DeadlinePassed())
+        assert isinstance(pair.writer.error, AddTimeoutError)
+        assert "0..2 are not yet synced on 2 bookies" in str(pair.writer.error)
+        assert pair.metadata.state is LedgerState.OPEN
+
+
+class TestCrash:
+    def test_when_the_incarnation_changes_unsynced_acks_are_taken_back_and_sent_again(self):
+        pair = volatile()
+        pair.appended(2)
+        pair.bookies("b1").sync()
+        synced_and_told(pair, "b1")
+        pair.restart("b1")
+        assert pair.writer.waits_for("b1") == [2], "e0 and e1 were synced"
+        assert pair.bookies("b1").entries.keys() == {0, 1}
+
+    def test_the_change_is_noticed_by_any_answer(self):
+        pair = volatile(changes=ChangeMode.OFF)
+        pair.appended(2)
+        pair.bookies("b1").crash()
+        pair.append()
+        pair.writer.answers("b1", 2)
+        assert pair.writer.waits_for("b1") == [0, 1]
+        pair.writer.step(Sync())
+        pair.writer.all_answer()
+        assert pair.writer.confirmed == 2
+
+    def test_an_ack_of_the_process_that_ended_does_not_count(self):
+        pair = volatile(aq=3)
+        pair.append(2)
+        pair.writer.answers("b2")
+        pair.writer.answers("b3")
+        pair.writer.answers("b1", 0)
+        pair.writer.parks("b1", 1)
+        pair.restart("b1")
+        pair.writer.releases("b1", 1)
+        assert pair.writer.acknowledged == 0
+        assert pair.writer.machine.pending[1].acks == {"b2", "b3"}
+
+    def test_nothing_that_is_confirmed_is_lost_when_every_bookie_crashes(self):
+        pair = volatile()
+        pair.appended(3)
+        pair.writer.step(Sync())
+        pair.writer.all_answer()
+        pair.appended(2)
+        for bookie in ("b1", "b2", "b3"):
+            pair.bookies(bookie).crash()
+        closed = pair.recover().closed
+        assert closed.last_entry_id == 2
+
+    def test_a_sync_goes_on_at_a_bookie_that_came_back(self):
+        pair = volatile(changes=ChangeMode.OFF, aq=3)
+        pair.appended(2)
+        pair.writer.step(Sync())
+        pair.writer.refuses("b1", "sync", response=Unknown(UnknownReason.UNREACHABLE))
+        pair.writer.all_answer()
+        assert pair.writer.confirmed == -1
+        pair.restart("b1")
+        pair.writer.all_answer()
+        assert pair.writer.confirmed == 1
+
+    def test_also_if_it_has_lost_nothing(self):
+        pair = volatile(changes=ChangeMode.OFF, aq=3)
+        pair.appended(2)
+        pair.writer.step(Sync())
+        pair.writer.refuses("b1", "sync", response=Unknown(UnknownReason.UNREACHABLE))
+        pair.writer.all_answer()
+        pair.writer.step(BookieBack("b1", 1))
+        assert pair.writer.waits_for("b1") == ["sync"]
+
+
+class TestEnsembleChange:
+    """Future work of the paper: allow ensemble changes for ledgers with no-sync entries."""
+
+    def lost(self, **options):
+        """e0 and e1 synced and confirmed, e2 and e3 acknowledged by all but synced nowhere, and b3 lost."""
+        pair = volatile(**options)
+        pair.appended(2)
+        pair.writer.step(Sync())
+        pair.writer.all_answer()
+        pair.appended(2)
+        pair.append()
+        pair.writer.refuses("b3", 4)
+        return pair
+
+    def test_what_is_acknowledged_but_not_synced_is_sent_to_the_new_bookie(self):
+        pair = self.lost()
+        pair.change_ensemble("b4")
+        assert pair.metadata.fragments == (Fragment(0, ("b1", "b2", "b3")), Fragment(2, ("b1", "b2", "b4")))
+        assert pair.writer.waits_for("b4") == [2, 3, 4]
+        (assignment,) = {request.assignment for bookie, request in pair.writer.sent if bookie == "b4"}
+        assert assignment == Assignment(2)
+
+    def test_before_the_lac_may_count_it(self):
+        pair = self.lost()
+        pair.change_ensemble("b4")
+        pair.writer.answers("b1", 4)
+        pair.writer.answers("b4", 4)
+        pair.bookies("b4").sync()
+        pair.append()
+        pair.writer.answers("b4", 5)
+        pair.bookies("b1").sync()
+        pair.writer.answers("b1", 5)
+        assert pair.writer.confirmed == 1, "b4 has e4 synced, but not e2 and e3"
+        pair.writer.answers("b4")
+        pair.bookies("b4").sync()
+        pair.writer.step(Sync())
+        pair.writer.all_answer()
+        assert pair.writer.confirmed == 5
+
+    def test_a_late_report_of_the_lost_bookie_does_not_count(self):
+        pair = volatile()
+        pair.appended(2)
+        pair.writer.step(Sync())
+        pair.writer.parks("b3", "sync")
+        pair.append()
+        pair.writer.refuses("b3", 2)
+        pair.change_ensemble("b4")
+        pair.writer.releases("b3")
+        pair.writer.answers("b1", "sync")
+        assert pair.writer.confirmed == -1, "b1 alone of the new ensemble has synced"
+        pair.writer.answers("b2", "sync")
+        assert pair.writer.confirmed == 1
+
+    def test_no_lac_while_the_change_is_under_way(self):
+        pair = self.lost()
+        pair.writer.step(Sync())
+        for bookie in ("b1", "b2"):
+            pair.writer.answers(bookie)
+        pair.writer.chooses("b4")
+        assert (pair.writer.confirmed, pair.writer.acknowledged) == (1, 3)
+        pair.writer.writes()
+        assert pair.writer.acknowledged == 4
+        pair.writer.all_answer()
+        assert pair.writer.confirmed == 4
+
+    def test_a_failed_sync_is_a_failure_of_the_bookie(self):
+        pair = volatile()
+        pair.appended(2)
+        pair.writer.step(Sync())
+        pair.writer.refuses("b2", "sync")
+        pair.change_ensemble("b4")
+        pair.writer.all_answer()
+        assert pair.writer.confirmed == 1
+
+    def test_without_bookies_the_ledger_is_closed_at_the_last_synced_entry(self):
+        pair = self.lost()
+        pair.writer.refuses("b2", 4)
+        pair.writer.chooses("b4")
+        pair.writer.chooses()
+        pair.writer.writes()
+        assert isinstance(pair.writer.error, NotEnoughBookiesError)
+        assert pair.metadata.last_entry_id == 1
+
+
+class TestStriping:
+    """Future work of the paper: allow no-sync writes on striping ledgers."""
+
+    def test_each_bookie_is_told_its_stripe(self):
+        pair = volatile(e=3, wq=2, aq=2)
+        pair.append(2)
+        told = {bookie: request.assignment for bookie, request in pair.writer.sent}
+        assert told == {name: Assignment(0, 3, 2, i) for i, name in enumerate(("b1", "b2", "b3"))}
+
+    def test_lac_follows_every_write_set(self):
+        pair = volatile(e=3, wq=2, aq=2)
+        pair.appended(6)
+        pair.writer.step(Sync())
+        pair.writer.answers("b1", "sync")
+        pair.writer.answers("b2", "sync")
+        assert pair.writer.confirmed == 0, "e1 is on b2 and b3"
+        pair.writer.answers("b3", "sync")
+        assert pair.writer.confirmed == 5
+
+    def test_ensemble_change_of_a_striped_ledger(self):
+        pair = volatile(e=3, wq=2, aq=2)
+        pair.appended(6)
+        pair.append()
+        pair.writer.refuses("b1", 6)
+        pair.change_ensemble("b4")
+        assert pair.writer.waits_for("b4") == [0, 2, 3, 5, 6]
+        pair.writer.step(Sync())
+        pair.writer.all_answer()
+        assert pair.writer.confirmed == 6
+        assert all(len(pair.replicas(entry)) == 2 for entry in range(7))
+
+    def test_a_bookie_that_comes_back_at_another_position_starts_again(self):
+        pair = volatile(e=3, wq=1, aq=1)
+        pair.appended(3)
+        pair.append(2)
+        pair.writer.refuses("b1", 3)
+        pair.change_ensemble("b4")
+        pair.writer.refuses("b2", 4)
+        pair.change_ensemble("b1")
+        assert pair.ensemble == ("b4", "b1", "b3")
+        pair.writer.step(Sync())
+        pair.writer.all_answer()
+        assert pair.writer.confirmed == 4
+        assert all(pair.replicas(entry) for entry in range(5))
+
+
+class TestGuaranteed:
+    """Both together: LAFR follows what the whole write set has synced."""
+
+    def test_lac_at_aq_and_lafr_at_wq(self):
+        pair = volatile(guaranteed=True)
+        pair.appended(2)
+        pair.writer.step(Sync())
+        pair.writer.answers("b1", "sync")
+        pair.writer.answers("b2", "sync")
+        machine = pair.writer.machine
+        assert (machine.last_add_confirmed, machine.last_add_fully_replicated) == (1, -1)
+        pair.writer.answers("b3", "sync")
+        assert (machine.last_add_confirmed, machine.last_add_fully_replicated) == (1, 1)
+
+    def test_bookies_that_have_synced_a_confirmed_entry_below_wq_are_pinned(self):
+        pair = volatile(guaranteed=True)
+        pair.appended()
+        pair.writer.step(Sync())
+        pair.writer.answers("b1", "sync")
+        pair.writer.answers("b2", "sync")
+        pair.append()
+        pair.writer.refuses("b1", 1)
+        assert pair.writer.wanted == []
+        pair.writer.answers("b3", "sync")
+        pair.change_ensemble("b4")
+        assert pair.metadata.last_fragment == Fragment(1, ("b4", "b2", "b3"))
+
+    def test_one_that_only_acknowledged_it_is_not(self):
+        pair = volatile(guaranteed=True)
+        pair.appended()
+        pair.append()
+        pair.writer.refuses("b1", 1)
+        pair.change_ensemble("b4")
+        assert pair.metadata.fragments == (Fragment(0, ("b4", "b2", "b3")),)
+
+    def test_close_waits_until_all_is_synced_on_wq(self):
+        pair = volatile(guaranteed=True)
+        pair.appended(2)
+        pair.writer.step(Close())
+        pair.writer.answers("b1", "sync")
+        pair.writer.answers("b2", "sync")
+        assert pair.writer.wanted == []
+        pair.writer.answers("b3", "sync")
+        pair.writer.writes()
+        assert pair.writer.closed.last_entry_id == 1
+
+
+def test_the_confirmation_acknowledges_as_well():
+    """A report may cover an entry whose ack was lost."""
+    pair = volatile()
+    pair.append()
+    pair.writer.parks("b1", 0)
+    pair.writer.parks("b2", 0)
+    for bookie in ("b1", "b2"):
+        pair.bookies(bookie).sync()
+    pair.append()
+    pair.writer.answers("b1", 1)
+    pair.writer.answers("b2", 1)
+    assert Confirm(0) in pair.writer.told
+    assert pair.writer.acknowledged == 1
