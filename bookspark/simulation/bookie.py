@@ -1,0 +1,300 @@
+"""A bookie in the simulation: the real decisions of ``protocol.bookie_ledger`` and ``bookie_boot`` over a disk that can forget.
+
+Law: every answer, and what has to be synced before it, is decided by the protocol's functions; this module only stores. The disk
+has a durable and a volatile part: control records are durable before the answer that rests on them, entries with the next
+``sync``. A crash loses the volatile part, or everything. The bookie does not know its name (``messages``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from bookspark.protocol.actions import SyncReport
+from bookspark.protocol.bookie_boot import (
+    NO_LOSSY_BOOT,
+    LossyBootNoted,
+    PhaseOne,
+    answer_unsure,
+    first_contact,
+    is_lossy,
+    phase_one,
+)
+from bookspark.protocol.bookie_healing import HeldListed, LimboIsCleared
+from bookspark.protocol.bookie_ledger import (
+    BookieLedger,
+    ControlRecord,
+    Decision,
+    FenceNoted,
+    LimboNoted,
+    acked_after_sync,
+    answer_absent,
+    answer_last_add_confirmed,
+    same_content,
+)
+from bookspark.protocol.ledger_metadata import LedgerMetadata, LedgerType
+from bookspark.protocol.responses import Positive, Response, Unknown, UnknownReason
+from bookspark.protocol.sync_cursor import Assignment, SyncCursor
+from bookspark.simulation.messages import (
+    NOBODY,
+    Add,
+    AddAnswer,
+    Answer,
+    Clear,
+    Held,
+    LacAnswer,
+    Message,
+    Read,
+    ReadAnswer,
+    ReadLac,
+    SyncAnswer,
+    SyncLedger,
+)
+from bookspark.simulation.options import CrashLoses, SimulationOptions
+
+LEDGER_ID = 7
+MASTER_KEY = b"key"
+
+_CONFLICT = Unknown(UnknownReason.CONFLICT)
+
+
+class Row(NamedTuple):
+    """An entry as it is stored."""
+
+    content: str
+    last_add_confirmed: int
+    last_add_fully_replicated: int
+
+
+@dataclass(slots=True)
+class Unsure:
+    """An add that waits for the ledger's metadata; ``word`` once it was read."""
+
+    message: Message
+    word: Response | None = None
+
+
+@dataclass(slots=True)
+class SimulatedBookie:
+    """One bookie's memory and disk, as far as the one ledger is concerned."""
+
+    ledger: BookieLedger | None = None
+    rows: dict[int, Row] = field(default_factory=dict)
+    unsynced: set[int] = field(default_factory=set)
+    control: set[ControlRecord] = field(default_factory=set)
+    mark: LossyBootNoted = NO_LOSSY_BOOT
+    unclean: bool = False
+    """The marker: adds were acked unsynced."""
+    waiting: list[Message] = field(default_factory=list)
+    """Acks, and requests for a sync, that wait for the sync."""
+    unsure: list[Unsure] = field(default_factory=list)
+    booting: PhaseOne | None = None
+    """Phase one is under way: nothing is served."""
+    cursor: SyncCursor | None = None
+    """Of a VD ledger that was written to."""
+    incarnation: int = 1
+    """Counted for VD ledgers only."""
+    lost_boots: int = 0
+    """How often entries may have been lost here; for the checkers."""
+
+    # -- requests
+
+    def deliver(self, message: Message, options: SimulationOptions, sync_at_once: bool) -> list[Message]:
+        """Take a request; the answers that can be given now."""
+        request = message.body
+        match request:
+            case Add():
+                ledger = self.ledger or first_contact(LEDGER_ID, self.mark)
+                return self._add(message, request, ledger, options, sync_at_once)
+            case Read():
+                return _reply(message, self._read(request))
+            case ReadLac():
+                return _reply(message, self._read_lac(request))
+            case SyncLedger():
+                return self._sync(message, request, sync_at_once)
+            case Held():
+                return _reply(message, self._held())
+            case Clear():
+                assert self.ledger is not None
+                self._note(self.ledger.clear_limbo(request.boot))
+                return _reply(message, LimboIsCleared())
+        raise AssertionError(f"{request} is no request")
+
+    def _add(
+        self,
+        message: Message,
+        request: Add,
+        ledger: BookieLedger,
+        options: SimulationOptions,
+        sync_at_once: bool,
+    ) -> list[Message]:
+        decision = ledger.admit_add(MASTER_KEY, request.recovery)
+        if decision.ask_metadata:
+            self.unsure.append(Unsure(message))
+            return []
+        ids = range(request.first, request.last + 1)
+        if not isinstance(decision.response, Positive):
+            return _reply(message, AddAnswer(request.first, request.last, decision.response))
+        contents = dict(zip(ids, request.contents, strict=True))
+        if not all(_same(self.rows[i].content, contents[i]) for i in ids if i in self.rows):
+            return _reply(message, AddAnswer(request.first, request.last, _CONFLICT))
+        ledger.added(decision, request.last_add_confirmed, request.last_add_fully_replicated)
+        self.ledger = ledger
+        self._note(decision)
+        for i in ids:
+            if i not in self.rows:
+                self.rows[i] = Row(contents[i], request.last_add_confirmed, request.last_add_fully_replicated)
+                self.unsynced.add(i)
+        report = self._report(request.assignment)
+        answer = _reply(message, AddAnswer(request.first, request.last, Positive(), report))
+        volatile = options.ledger_type is LedgerType.VD_JOURNAL
+        recovery = request.recovery and options.sync_on_recovery_add
+        if self.unsynced.isdisjoint(ids):
+            return answer
+        if acked_after_sync(recovery=recovery, volatile=volatile, journal_write_data=options.journal_write_data):
+            self.waiting += answer
+            return self.sync() if sync_at_once else []
+        self.unclean = self.unclean or not volatile
+        return answer + (self.sync() if sync_at_once else [])
+
+    def _sync(self, message: Message, request: SyncLedger, sync_at_once: bool) -> list[Message]:
+        """What is there now is to be synced."""
+        refusal = self._sync_answer(request)
+        if not isinstance(refusal.response, Positive):
+            return _reply(message, refusal)
+        self.waiting += [Message(message.client, request)]
+        return self.sync() if sync_at_once or not self.unsynced else []
+
+    def _sync_answer(self, request: SyncLedger) -> SyncAnswer:
+        ledger = self.ledger or first_contact(LEDGER_ID, self.mark)
+        response = ledger.admit_sync(MASTER_KEY).response
+        return SyncAnswer(response, self._report(request.assignment) if isinstance(response, Positive) else None)
+
+    def _report(self, assignment: Assignment | None) -> SyncReport | None:
+        """What is told of a VD ledger with every answer to its writer."""
+        if assignment is None:
+            return None
+        if self.cursor is None:
+            self.cursor = SyncCursor((i, i) for i in sorted(self.rows.keys() - self.unsynced))
+        self.cursor.assign(assignment)
+        return SyncReport(self.cursor.last_add_synced_for(assignment), self.incarnation, assignment)
+
+    def _read(self, request: Read) -> Answer:
+        if request.fence:
+            self._fence()
+        contents: list[str] = []
+        for entry_id in range(request.first, request.last + 1):
+            row = self.rows.get(entry_id)
+            if row is None:
+                break
+            contents.append(row.content)
+        last = request.first + len(contents) - 1
+        following: Response = Positive() if last == request.last else answer_absent(self.ledger, storage_damaged=False)
+        return ReadAnswer(request.first, last, following, tuple(contents))
+
+    def _read_lac(self, request: ReadLac) -> Answer:
+        if request.fence:
+            self._fence()
+        if self.ledger is None:
+            return LacAnswer(answer_absent(None, storage_damaged=False))
+        response = answer_last_add_confirmed(self.ledger)
+        if not isinstance(response, Positive):
+            return LacAnswer(response)
+        return LacAnswer(response, self.ledger.last_add_confirmed, self.ledger.last_add_fully_replicated)
+
+    def _fence(self) -> None:
+        if self.ledger is None:
+            self.ledger = first_contact(LEDGER_ID, self.mark)
+        self._note(self.ledger.fence(MASTER_KEY))
+
+    def _held(self) -> HeldListed:
+        synced = sorted(self.rows.keys() - self.unsynced)
+        return HeldListed(tuple((i, i) for i in synced))
+
+    def _note(self, decision: Decision) -> None:
+        self.control.update(decision.records)
+
+    # -- an add that waits for the metadata
+
+    def metadata_read(self, metadata: LedgerMetadata, name: str) -> None:
+        """The oldest add that waits gets the word of the metadata as it is now."""
+        waiting = next(unsure for unsure in self.unsure if unsure.word is None)
+        waiting.word = answer_unsure(name, metadata)
+
+    def metadata_told(self, options: SimulationOptions, sync_at_once: bool) -> list[Message]:
+        """Decide the oldest add that has its word, with what is known by now."""
+        unsure = next(unsure for unsure in self.unsure if unsure.word is not None)
+        self.unsure.remove(unsure)
+        request = unsure.message.body
+        assert isinstance(request, Add) and unsure.word is not None
+        if not isinstance(unsure.word, Positive):
+            return _reply(unsure.message, AddAnswer(request.first, request.last, unsure.word))
+        ledger = self.ledger or first_contact(LEDGER_ID, self.mark)
+        ledger.fence_is_sure()
+        return self._add(unsure.message, request, ledger, options, sync_at_once)
+
+    # -- the disk
+
+    def sync(self) -> list[Message]:
+        """All that was written is durable; the acks that waited for it."""
+        waiting, self.waiting = self.waiting, []
+        if self.cursor is not None:
+            for entry_id in sorted(self.unsynced):
+                self.cursor.synced(entry_id, entry_id)
+        self.unsynced = set()
+        self.unclean = False
+        answers: list[Message] = []
+        for message in waiting:
+            if isinstance(message.body, SyncLedger):
+                answers += _reply(message, self._sync_answer(message.body))
+            else:
+                answers.append(message)
+        return answers
+
+    def crash(self, metadata: LedgerMetadata, name: str, options: SimulationOptions) -> None:
+        """The process dies and starts again. What is volatile is gone, and phase one begins if the boot is lossy."""
+        everything = options.crash_loses is CrashLoses.EVERYTHING
+        lossy = is_lossy(unclean=self.unclean, directory_lost=everything)
+        kept = {} if everything else {i: row for i, row in self.rows.items() if i not in self.unsynced}
+        control = set() if everything else self.control
+        mark = NO_LOSSY_BOOT if everything else self.mark
+        lost_boots = self.lost_boots + lossy
+        incarnation = self.incarnation + (options.ledger_type is LedgerType.VD_JOURNAL)
+        self.__init__(  # type: ignore[misc]
+            rows=kept, control=control, mark=mark, incarnation=incarnation, lost_boots=lost_boots
+        )
+        self._replay()
+        if lossy:
+            self.booting = phase_one(name, [metadata], LEDGER_ID, mark)
+
+    def booted(self, options: SimulationOptions) -> None:
+        """Phase one is durable; the bookie serves. A protection that is switched off leaves no record."""
+        assert self.booting is not None
+        if options.lossy_boot_mark:
+            self.mark = self.booting.mark
+        for record in self.booting.records:
+            if (options.limbo or not isinstance(record, LimboNoted)) and (
+                options.boot_fencing or not isinstance(record, FenceNoted)
+            ):
+                self.control.add(record)
+        self.booting = None
+        self._replay()
+
+    def _replay(self) -> None:
+        """What a boot makes of the control log and of the entries."""
+        self.ledger = BookieLedger(LEDGER_ID) if self.control else None
+        if self.ledger is None and self.rows:
+            self.ledger = first_contact(LEDGER_ID, self.mark)
+        if self.ledger is not None:
+            for record in self.control:
+                self.ledger.replay(record)
+            for row in self.rows.values():
+                self.ledger.note(row.last_add_confirmed, row.last_add_fully_replicated)
+
+
+def _reply(message: Message, answer: Answer) -> list[Message]:
+    return [] if message.client == NOBODY else [Message(message.client, answer)]
+
+
+def _same(kept: str, added: str) -> bool:
+    return same_content((1, kept.encode()), (1, added.encode()))

@@ -1,0 +1,23 @@
+"""What recovery wrote back outlives any crash that takes what was not synced.
+
+Law: once a recoverer has closed the ledger, each entry that it wrote back is on an ack quorum of the bookies that the metadata
+assigns to it, however many bookies crash. Only a disk that is lost takes a copy away. That is why one positive answer is
+enough for a recovery read (design.md sections 1 and 5).
+"""
+
+from __future__ import annotations
+
+from bookspark.simulation.options import CrashLoses
+from bookspark.simulation.view import WorldView
+
+
+def check(view: WorldView) -> str | None:
+    disks_lost = view.lost_boots if view.options.crash_loses is CrashLoses.EVERYTHING else 0
+    for recoverer in view.recoverers:
+        if recoverer.outcome != "finished":
+            continue
+        for entry_id in recoverer.wrote_back:
+            holders = view.holders(entry_id)
+            if len(holders) < view.options.ack_quorum - disks_lost:
+                return f"entry {entry_id} was written back and closed, and only {', '.join(holders) or 'nobody'} has it"
+    return None

@@ -1,0 +1,168 @@
+"""What all clients in the simulation have: a real machine of the protocol, and what its actions make of the world.
+
+Law: a client decides nothing; it hands events to its machine, supplies contents where a real driver would, and remembers what the
+machine told the user. A client that is done forgets all but that, so that worlds that differ in nothing else are one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import permutations
+from typing import Any
+
+from bookspark.protocol.actions import (
+    Action,
+    BookiesChosen,
+    ChooseBookies,
+    Fail,
+    Finish,
+    MetadataConflict,
+    MetadataFailed,
+    MetadataRead,
+    MetadataWritten,
+    NoBookies,
+    ReadMetadata,
+    SendAdd,
+    SendRead,
+    SendReadLac,
+    SendSync,
+    WriteMetadata,
+)
+from bookspark.protocol.errors import NotEnoughBookiesError
+from bookspark.simulation.messages import Add, Read, ReadLac, Request, SyncLedger
+from bookspark.simulation.options import SimulationOptions
+
+Sends = list[tuple[str, Request]]
+Step = tuple[Sends, list[Any]]
+"""Requests with their bookies, and the other actions: what the user is told."""
+
+
+def content_of(entry_id: int) -> str:
+    """What the writer appends as this entry."""
+    return f"e{entry_id}"
+
+
+class Begin:
+    """A user starts the client."""
+
+    def __repr__(self) -> str:
+        return "Begin()"
+
+
+BEGIN = Begin()
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The metadata store has taken the client's write; ``answer`` is under way."""
+
+    answer: MetadataWritten | MetadataConflict
+
+
+@dataclass(frozen=True, slots=True)
+class Heal:
+    """A bookie begins to heal after its lossy boot number ``boot``."""
+
+    boot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Crashed:
+    """The bookie that healed is gone."""
+
+
+_NO_BOOKIES = NoBookies(NotEnoughBookiesError("the simulation has no other bookies"))
+FROM_STORE = MetadataRead | MetadataWritten | MetadataConflict | MetadataFailed
+
+
+class Client:
+    """What all clients have. ``store``: the request to the metadata store that is under way, or the answer that is."""
+
+    kind = ""
+
+    def __init__(self) -> None:
+        self.machine: Any = None
+        self.store: Any = None
+        self.choosing: ChooseBookies | None = None
+        """The machine waits for bookies."""
+        self.outcome = ""
+        """Why it is done: "" while it is not."""
+
+    def choices(self) -> list[Any]:
+        """What the user may do now."""
+        return []
+
+    def placements(self, bookies: tuple[str, ...]) -> list[Any]:
+        """What placement may answer a machine that waits for bookies."""
+        if self.choosing is None:
+            return []
+        free = [bookie for bookie in bookies if bookie not in self.choosing.ensemble]
+        wanted = len(self.choosing.replaced)
+        if len(free) < wanted:
+            return [
+                NoBookies(NotEnoughBookiesError(f"{wanted} bookies are wanted, and only {', '.join(free)} is free"))
+            ]
+        return [BookiesChosen(chosen) for chosen in permutations(free, wanted)]
+
+    def step(self, event: Any, options: SimulationOptions) -> Step:
+        """Hand ``event`` to the machine and see to its actions."""
+        if isinstance(event, Taken):
+            self.store = event.answer
+            return [], []
+        if isinstance(event, FROM_STORE):
+            self.store = None
+        if isinstance(event, BookiesChosen | NoBookies):
+            self.choosing = None
+        if self.machine is None:
+            return [], []
+        return self._perform(self.machine.step(event), options)
+
+    def _perform(self, actions: list[Any], options: SimulationOptions) -> Step:
+        sends: Sends = []
+        told: list[Any] = []
+        for action in actions:
+            match action:
+                case SendAdd():
+                    request = self._add(action)
+                    sends += [(bookie, request) for bookie in action.bookies]
+                case SendRead():
+                    sends.append((action.bookie, Read(action.first, action.last, self._fences(action, options))))
+                case SendReadLac():
+                    sends.append((action.bookie, ReadLac(action.fence)))
+                case SendSync():
+                    sync = SyncLedger(action.assignment)
+                    sends += [(bookie, sync) for bookie in action.bookies]
+                case ReadMetadata() | WriteMetadata():
+                    self.store = action
+                case ChooseBookies():
+                    self.choosing = action
+                case Finish() | Fail():
+                    told.append(action)
+                    self._end(action)
+                case _:
+                    told.append(action)
+                    self._told(action)
+        return sends, told
+
+    def _fences(self, action: SendRead, options: SimulationOptions) -> bool:
+        return action.fence and options.fence_on_recovery_read
+
+    def _add(self, action: SendAdd) -> Request:
+        """A recoverer's: the contents come as they were read."""
+        return Add(
+            action.first,
+            action.last,
+            action.last_add_confirmed,
+            action.last_add_fully_replicated,
+            action.entries,
+            recovery=True,
+        )
+
+    def _told(self, action: Action) -> None:
+        """The machine told the user something."""
+
+    def _end(self, action: Finish | Fail) -> None:
+        self.outcome = "finished" if isinstance(action, Finish) else type(action.error).__name__
+        self.machine = None
+        self.store = None
+        self.choosing = None

@@ -1,0 +1,148 @@
+"""What travels between a client and a bookie in the simulation, without the bookie's name.
+
+Law: a message is a value; a bookie's part of the world does not know which bookie it is, so that equal bookies can be exchanged.
+Contents of entries are strings, one for each id.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bookspark.protocol.actions import AddAnswered, Event, LacAnswered, ReadAnswered, SyncAnswered, SyncReport
+from bookspark.protocol.bookie_healing import HeldListed, LimboIsCleared
+from bookspark.protocol.ledger_metadata import NO_ENTRY
+from bookspark.protocol.responses import Response
+from bookspark.protocol.sync_cursor import Assignment
+from bookspark.protocol.writer import BookieBack
+
+NOBODY = -1
+"""The client of a request whose answer nobody waits for any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    first: int
+    last: int
+    last_add_confirmed: int
+    last_add_fully_replicated: int
+    contents: tuple[str, ...]
+    recovery: bool
+    assignment: Assignment | None = None
+    """Of a VD ledger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    first: int
+    last: int
+    fence: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLac:
+    fence: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SyncLedger:
+    assignment: Assignment
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A bookie's own healing asks what it holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """A bookie's own healing ends limbo."""
+
+    boot: int
+
+
+Request = Add | Read | ReadLac | SyncLedger | Held | Clear
+
+
+@dataclass(frozen=True, slots=True)
+class AddAnswer:
+    first: int
+    last: int
+    response: Response
+    synced: SyncReport | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAnswer:
+    first: int
+    last: int
+    following: Response
+    contents: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LacAnswer:
+    response: Response
+    last_add_confirmed: int = NO_ENTRY
+    last_add_fully_replicated: int = NO_ENTRY
+
+
+@dataclass(frozen=True, slots=True)
+class SyncAnswer:
+    response: Response
+    synced: SyncReport | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reachable:
+    """The bookie can be connected to again. What was under way on the old connection is answered to nobody."""
+
+
+Answer = Reachable | AddAnswer | ReadAnswer | LacAnswer | SyncAnswer | HeldListed | LimboIsCleared
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A request under way, or the answer to one. ``client`` is the number of the client that waits for it."""
+
+    client: int
+    body: Request | Answer
+
+
+def event_of(
+    bookie: str, answer: Answer, incarnation: int = 0
+) -> Event | BookieBack | SyncAnswered | HeldListed | LimboIsCleared:
+    """What the client's machine is told. Each entry is one byte long, so that a length tells how many there are."""
+    match answer:
+        case AddAnswer():
+            return AddAnswered(bookie, answer.first, answer.last, answer.response, answer.synced)
+        case ReadAnswer():
+            return ReadAnswered(bookie, answer.first, answer.last, answer.following, answer.contents, answer.last + 1)
+        case LacAnswer():
+            return LacAnswered(bookie, answer.response, answer.last_add_confirmed, answer.last_add_fully_replicated)
+        case SyncAnswer():
+            return SyncAnswered(bookie, answer.response, answer.synced)
+        case Reachable():
+            return BookieBack(bookie, incarnation)
+    return answer
+
+
+def unanswered(body: Request | Answer, response: Response) -> Answer:
+    """What the client believes when a request, or the answer to it, does not come in time."""
+    match body:
+        case Add() | AddAnswer():
+            return AddAnswer(body.first, body.last, response)
+        case Read() | ReadAnswer():
+            return ReadAnswer(body.first, body.first - 1, response)
+        case SyncLedger() | SyncAnswer():
+            return SyncAnswer(response)
+        case _:
+            return LacAnswer(response)
+
+
+def is_request(body: Request | Answer) -> bool:
+    return isinstance(body, Request)
+
+
+def matters(body: Request | Answer) -> bool:
+    """Is it a request that changes the bookie, even if nobody waits for its answer? (A bookie's own healing ends with it.)"""
+    return isinstance(body, Add | SyncLedger) or (isinstance(body, Read | ReadLac) and body.fence)

@@ -1,0 +1,173 @@
+"""Which states a search need not tell apart.
+
+Law: two states are taken for one only if every violation that one can reach the other can reach too. Three reasons, each of which
+can be switched off so that a test can compare:
+
+- *exchange*: bookies of a ledger whose write set is its whole ensemble are alike. What an exchange makes of a client is found
+  by stepping it through the exchanged events (``World.origins``), so nothing is assumed of how a machine keeps names. Not
+  with readers (they ask one bookie before another), spares or healing.
+- *answers to nobody*: an answer that its client ignores now, and will for ever, is as good as lost; a request of which every
+  answer would be is one that nobody waits for. The client is asked by stepping it. Ignored now is ignored for ever where a
+  machine's phases go one way: a lone recoverer never fences twice, a writer without spares never asks for an ack again.
+- *requests without effect*: a request that nobody waits for and that changes nothing now never will, because what a bookie
+  knows only grows; as long as no crash can make it forget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import permutations, product
+from typing import Any
+
+from bookspark.protocol.bookie_ledger import IN_LIMBO, NO_SUCH_ENTRY
+from bookspark.protocol.ensemble_change import ChangeMode
+from bookspark.protocol.ledger_metadata import NO_ENTRY, LedgerType
+from bookspark.protocol.responses import FENCED, Positive
+from bookspark.simulation.client import content_of
+from bookspark.simulation.messages import (
+    NOBODY,
+    Add,
+    AddAnswer,
+    Answer,
+    LacAnswer,
+    Message,
+    Read,
+    ReadAnswer,
+    ReadLac,
+    Request,
+    is_request,
+    matters,
+)
+from bookspark.simulation.world import CLIENTS, CRASHES, State, World
+
+
+class Reductions:
+    """Maps each state of a world to the one that is visited in its stead."""
+
+    def __init__(self, world: World, *, exchange: bool = True, prune: bool = True) -> None:
+        o = world.options
+        self.exchanges = exchange and o.ensemble == o.write_quorum and not (o.readers or o.spares or o.heals)
+        self.prunes = (
+            prune
+            and not (o.spares or o.heals or o.losses or o.duplicates)
+            and o.ensemble_changes is ChangeMode.OFF
+            and o.ledger_type is LedgerType.PD_JOURNAL
+        )
+        self._world = world
+        writer_and_recoverers = range(CLIENTS, CLIENTS + (2 if o.recoverers == 1 else 1))
+        self._one_way = frozenset(place - CLIENTS for place in writer_and_recoverers)
+        self._last = CLIENTS + len(self._one_way)
+        self._pruned: dict[tuple[object, ...], int] = {}
+        self._renamed: dict[tuple[int, tuple[int, ...]], int] = {}
+
+    def visited(self, state: State) -> State:
+        """The state that is visited for this one."""
+        if self.prunes:
+            start = self._world.slots_from
+            pruned, clients, settled = self._pruned, state[CLIENTS : self._last], not state[CRASHES]
+            slots = []
+            for place, slot in enumerate(state[start:]):
+                key = (slot, place, settled, clients)
+                after = pruned.get(key)
+                if after is None:
+                    after = pruned[key] = self._prune(slot, place, clients, settled)
+                slots.append(after)
+            state = state[:start] + tuple(slots)
+        return self._exchange(state) if self.exchanges else state
+
+    # -- answers to nobody, requests without effect
+
+    def _prune(self, slot: int, place: int, clients: tuple[int, ...], settled: bool) -> int:
+        slots = self._world.slots
+        for number in slots.table[slot].messages:
+            message = slots.messages[number]
+            if message.client in self._one_way:
+                client = clients[message.client]
+                if all(self._ignores(message.client, client, place, answer) for answer in self._answers(message)):
+                    slot = slots.take(slot, number)
+                    if matters(message.body):
+                        slot = slots.put(slot, slots.message(Message(NOBODY, message.body)))
+        return self._without_inert(slot) if settled else slot
+
+    def _answers(self, message: Message) -> Iterator[Answer]:
+        """All that may come back."""
+        if not is_request(message.body):
+            yield message.body  # type: ignore[misc]
+        else:
+            yield from _possible_answers(message.body, self._world.options.entries)  # type: ignore[arg-type]
+
+    def _ignores(self, index: int, client: int, place: int, answer: Answer) -> bool:
+        world = self._world
+        _, event = world.event(world.slots_from + place, Message(index, answer), world.slots.empty)
+        step = world.client_step(CLIENTS + index, client, event)
+        return step.after == client and not step.sends
+
+    def _without_inert(self, slot: int) -> int:
+        slots = self._world.slots
+        for number in slots.table[slot].messages:
+            if slots.messages[number].client == NOBODY and slots.bookie(slot).booting is None:
+                after = slots.deliver(slot, number, sync_at_once=True)
+                if slots.table[after].bookie == slots.table[slot].bookie:
+                    slot = after
+        return slot
+
+    # -- exchanging bookies
+
+    def _exchange(self, state: State) -> State:
+        start = self._world.slots_from
+        slots = state[start:]
+        ordered = tuple(sorted(slots))
+        alike = len(set(slots)) < len(slots)
+        if not alike and ordered == slots:
+            return state
+        clients = state[CLIENTS:start]
+        orders = _orders(slots) if alike else [tuple(map(slots.index, ordered))]
+        best = min(tuple(self._rename(client, order) for client in clients) for order in orders)
+        return (*state[:CLIENTS], *best, *ordered)
+
+    def _rename(self, client: int, order: tuple[int, ...]) -> int:
+        """The client as it would be had bookie ``order[i]`` been bookie i all along."""
+        key = (client, order)
+        found = self._renamed.get(key)
+        if found is None:
+            world = self._world
+            origin = world.origins.get(client)
+            if origin is None:
+                found = client
+            else:
+                place, before, number = origin
+                event = self._renamed_event(world.events[number], order)
+                found = world.client_step(place, self._rename(before, order), world.events.number(event)).after
+            self._renamed[key] = found
+        return found
+
+    def _renamed_event(self, event: Any, order: tuple[int, ...]) -> Any:
+        bookie = getattr(event, "bookie", None)
+        if bookie is None:
+            return event
+        bookies = self._world.bookies
+        return replace(event, bookie=bookies[order.index(bookies.index(bookie))])
+
+
+def _orders(slots: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """All orders of places that sort ``slots``."""
+    groups = [[i for i, slot in enumerate(slots) if slot == value] for value in sorted(set(slots))]
+    return [tuple(i for group in order for i in group) for order in product(*map(permutations, groups))]
+
+
+def _possible_answers(request: Request, entries: int) -> Iterator[Answer]:
+    match request:
+        case Add():
+            for response in (Positive(), FENCED, IN_LIMBO):
+                yield AddAnswer(request.first, request.last, response)
+        case Read():
+            first = request.first
+            for negative in (NO_SUCH_ENTRY, IN_LIMBO):
+                for last in range(first - 1, min(entries - 1, request.last) + 1):
+                    contents = tuple(content_of(i) for i in range(first, last + 1))
+                    yield ReadAnswer(first, last, negative if last < request.last else Positive(), contents)
+        case ReadLac():
+            yield LacAnswer(IN_LIMBO)
+            for last_add_confirmed in range(NO_ENTRY, entries):
+                yield LacAnswer(Positive(), last_add_confirmed, last_add_confirmed)

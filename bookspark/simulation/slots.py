@@ -1,0 +1,216 @@
+"""A bookie together with every message from and to it: the part of the world that one bookie's moves change.
+
+Law: what happens in a slot depends on the slot alone (and on the metadata, where the bookie reads it), so each change is made by
+the real decisions once and then looked up. Messages are kept in an order of their content, so the same slot has one number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from bookspark.protocol.ledger_metadata import LedgerMetadata
+from bookspark.simulation.bookie import SimulatedBookie
+from bookspark.simulation.messages import NOBODY, Clear, Held, Message, Reachable, is_request, matters
+from bookspark.simulation.options import SimulationOptions
+from bookspark.simulation.values import Table, clone
+
+
+class Slot(NamedTuple):
+    """Numbers of a bookie's state and of messages."""
+
+    bookie: int
+    messages: tuple[int, ...]
+
+
+class SlotMoves(NamedTuple):
+    """What may happen next in a slot. ``requests`` and ``answers`` are messages under way, each named once."""
+
+    requests: tuple[int, ...]
+    answers: tuple[int, ...]
+    others: tuple[str, ...]
+    """Of "boot", "sync", "ask", "told": see ``Slots.change``."""
+    fallible: tuple[int, ...]
+    """Messages that the network may lose or bring twice."""
+    limbo_boot: int
+
+
+class Slots:
+    """Numbers for slots, and what one becomes."""
+
+    def __init__(self, options: SimulationOptions) -> None:
+        self._options = options
+        self.bookies: Table[SimulatedBookie] = Table()
+        self.messages: Table[Message] = Table()
+        self.table: Table[Slot] = Table(tuple)
+        self._order: list[str] = []
+        self._moves: dict[int, SlotMoves] = {}
+        self._changes: dict[tuple[object, ...], int] = {}
+        self.empty = self.table.number(Slot(self.bookies.number(SimulatedBookie()), ()))
+
+    def bookie(self, slot: int) -> SimulatedBookie:
+        """The bookie's state, not to be changed."""
+        return self.bookies[self.table[slot].bookie]
+
+    def message(self, message: Message) -> int:
+        """The number of a message."""
+        number = self.messages.number(message)
+        if number == len(self._order):
+            self._order.append(repr(message))
+        return number
+
+    def moves(self, slot: int) -> SlotMoves:
+        """What may happen next."""
+        found = self._moves.get(slot)
+        if found is None:
+            found = self._moves[slot] = self._find_moves(slot)
+        return found
+
+    def _find_moves(self, slot: int) -> SlotMoves:
+        bookie = self.bookie(slot)
+        requests: list[int] = []
+        answers: list[int] = []
+        for number in dict.fromkeys(self.table[slot].messages):
+            body = self.messages[number].body
+            if is_request(body):
+                requests.append(number)
+            elif bookie.booting is None or not isinstance(body, Reachable):
+                answers.append(number)
+        fallible = tuple(number for number in (*requests, *answers) if _fallible(self.messages[number]))
+        others = {
+            "boot": bookie.booting is not None,
+            "sync": bool(bookie.unsynced or bookie.waiting),
+            "ask": any(unsure.word is None for unsure in bookie.unsure),
+            "told": any(unsure.word is not None for unsure in bookie.unsure),
+        }
+        in_limbo = bookie.booting is None and bookie.ledger is not None and bookie.ledger.limbo
+        return SlotMoves(
+            () if bookie.booting else tuple(requests),
+            tuple(answers),
+            tuple(kind for kind, possible in others.items() if possible),
+            fallible,
+            bookie.ledger.limbo_boot if in_limbo and bookie.ledger else 0,
+        )
+
+    # -- messages
+
+    def _number(self, bookie: int, messages: list[int]) -> int:
+        messages.sort(key=self._order.__getitem__)
+        return self.table.number(Slot(bookie, tuple(messages)))
+
+    def put(self, slot: int, message: int) -> int:
+        """A message is sent."""
+        key = ("put", slot, message)
+        found = self._changes.get(key)
+        if found is None:
+            bookie, messages = self.table[slot]
+            found = self._changes[key] = self._number(bookie, [*messages, message])
+        return found
+
+    def take(self, slot: int, message: int) -> int:
+        """A message is gone: it arrived at its client, or it is lost."""
+        key = ("take", slot, message)
+        found = self._changes.get(key)
+        if found is None:
+            bookie, messages = self.table[slot]
+            left = list(messages)
+            left.remove(message)
+            found = self._changes[key] = self._number(bookie, left)
+        return found
+
+    def arrive(self, slot: int, message: int) -> int:
+        """An answer reaches its client. A new connection ends the one before."""
+        left = self.take(slot, message)
+        found = self.messages[message]
+        return self.purge(left, found.client) if isinstance(found.body, Reachable) else left
+
+    def purge(self, slot: int, client: int) -> int:
+        """The client waits for nothing any more: only what still changes the bookie stays under way."""
+        key = ("purge", slot, client)
+        found = self._changes.get(key)
+        if found is None:
+            bookie, messages = self.table[slot]
+            left = [kept for number in messages if (kept := self._without(number, client)) is not None]
+            found = self._changes[key] = self._number(bookie, left)
+        return found
+
+    def time_out(self, slot: int, message: int) -> int:
+        """The client gives up waiting. A request may still arrive."""
+        found = self.messages[message]
+        after = self.take(slot, message)
+        orphan = self._without(message, found.client)
+        return after if orphan is None else self.put(after, orphan)
+
+    def _without(self, message: int, client: int) -> int | None:
+        found = self.messages[message]
+        if found.client != client:
+            return message
+        return self.message(Message(NOBODY, found.body)) if matters(found.body) else None
+
+    # -- the bookie
+
+    def deliver(self, slot: int, message: int, *, sync_at_once: bool, kept: bool = False) -> int:
+        """A request arrives; ``kept``: and a copy of it stays under way, the answer to this one being lost."""
+        key = ("deliver", slot, message, sync_at_once, kept)
+        found = self._changes.get(key)
+        if found is None:
+            number, messages = self.table[slot]
+            left = list(messages)
+            if not kept:
+                left.remove(message)
+            request = self.messages[message]
+            if kept:
+                request = Message(NOBODY, request.body)
+            found = self._changes[key] = self._changed(
+                number, left, lambda bookie: bookie.deliver(request, self._options, sync_at_once)
+            )
+        return found
+
+    def change(self, slot: int, kind: str, *, sync_at_once: bool) -> int:
+        """Phase one ends ("boot"), the disk is synced ("sync"), or metadata that was read is told ("told")."""
+        key = (kind, slot, sync_at_once)
+        found = self._changes.get(key)
+        if found is None:
+
+            def step(bookie: SimulatedBookie) -> list[Message]:
+                match kind:
+                    case "boot":
+                        bookie.booted(self._options)
+                        return []
+                    case "sync":
+                        return bookie.sync()
+                    case "told":
+                        return bookie.metadata_told(self._options, sync_at_once)
+                raise AssertionError(f"no such change: {kind}")
+
+            number, messages = self.table[slot]
+            found = self._changes[key] = self._changed(number, list(messages), step)
+        return found
+
+    def with_metadata(self, slot: int, kind: str, name: str, metadata: LedgerMetadata, version: int) -> int:
+        """What needs the metadata of the moment: a crash and the boot that follows ("crash"), an add of which the fence is
+        unsure ("ask"). ``version`` stands for the metadata."""
+        key = (kind, slot, name, version)
+        found = self._changes.get(key)
+        if found is None:
+
+            def step(bookie: SimulatedBookie) -> list[Message]:
+                if kind == "crash":
+                    bookie.crash(metadata, name, self._options)
+                else:
+                    bookie.metadata_read(metadata, name)
+                return []
+
+            number, messages = self.table[slot]
+            found = self._changes[key] = self._changed(number, list(messages), step)
+        return found
+
+    def _changed(self, bookie: int, messages: list[int], step: Callable[[SimulatedBookie], list[Message]]) -> int:
+        copy = clone(self.bookies[bookie])
+        answers = step(copy)
+        return self._number(self.bookies.number(copy), messages + [self.message(answer) for answer in answers])
+
+
+def _fallible(message: Message) -> bool:
+    """A bookie's own healing talks to it without a network, and nobody waits for an orphan."""
+    return message.client != NOBODY and not isinstance(message.body, Held | Clear | Reachable)

@@ -1,0 +1,346 @@
+"""The world around the real machines: messages, disks, metadata, and everything that can happen next.
+
+Law: a state is a value and a move leads to exactly one state, so a list of moves is a replay. Whatever may be lost, late or out
+of order in production may be so here: a request is delivered at any later time, a time-out is told while the request is still
+under way, an answer waits as long as it likes, and a bookie crashes between any two moves.
+
+A state is a tuple of small numbers::
+
+    metadata │ crashes left │ losses left │ duplicates left │ client … │ slot …
+
+Numbers come from tables (``values``), and each step of a component is made by the real machine once and then looked up. Metadata
+is read in one move (an answer that comes late is one that came just before its client's next move), and written in two: the
+compare-and-set, and its answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from bookspark.protocol.actions import (
+    DeadlinePassed,
+    MetadataConflict,
+    MetadataFailed,
+    MetadataRead,
+    MetadataWritten,
+    ReadMetadata,
+    WriteMetadata,
+)
+from bookspark.protocol.errors import MetadataStoreError
+from bookspark.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerType
+from bookspark.protocol.responses import Unknown, UnknownReason
+from bookspark.simulation.bookie import LEDGER_ID, MASTER_KEY
+from bookspark.simulation.checkers import CHECKERS
+from bookspark.simulation.client import BEGIN, Client, Crashed, Heal, Taken
+from bookspark.simulation.clients import HealingClient, make_clients
+from bookspark.simulation.messages import Message, Reachable, event_of, unanswered
+from bookspark.simulation.options import CrashLoses, SimulationOptions
+from bookspark.simulation.slots import Slots
+from bookspark.simulation.values import Table, clone
+from bookspark.simulation.view import Violation, WorldView
+
+State = tuple[int, ...]
+
+METADATA, CRASHES, LOSSES, DUPLICATES, CLIENTS = range(5)
+
+_TIMEOUT = Unknown(UnknownReason.TIMEOUT)
+_STORE_LOST = MetadataFailed(MetadataStoreError("no answer in time"))
+
+
+class Move(NamedTuple):
+    """One thing that happens. ``place``, in the state, is a client's or a slot's; ``argument`` an event or a message."""
+
+    kind: str
+    place: int
+    argument: int = 0
+
+
+class Record(NamedTuple):
+    """The ledger's record in the metadata store."""
+
+    metadata: LedgerMetadata
+    version: int
+
+
+class ClientStep(NamedTuple):
+    """What one event makes of a client: its state, (slot, message) for each request, and whether it waits for nothing more."""
+
+    after: int
+    sends: tuple[tuple[int, int], ...]
+    idle: bool
+
+
+class World:
+    """All that can happen to one ledger under ``options``."""
+
+    def __init__(self, options: SimulationOptions) -> None:
+        self.options = options
+        self.bookies = tuple(f"b{i + 1}" for i in range(options.ensemble + options.spares))
+        metadata = LedgerMetadata(
+            LEDGER_ID,
+            options.ensemble,
+            options.write_quorum,
+            options.ack_quorum,
+            (Fragment(0, self.bookies[: options.ensemble]),),
+            master_key=MASTER_KEY,
+            ledger_type=options.ledger_type,
+            replication=options.replication,
+        )
+        clients = make_clients(metadata, 0, self.bookies, options)
+        self.client_names = _names(clients)
+        self.slots_from = CLIENTS + len(clients)
+        self.records: Table[Record] = Table()
+        self.clients: Table[Client] = Table()
+        self.events: Table[Any] = Table()
+        self.slots = Slots(options)
+        self.origins: dict[int, tuple[int, int, int]] = {}
+        """Of a client's state: the place, the state and the event that first led to it."""
+        self._steps: dict[tuple[int, int, int], ClientStep] = {}
+        self._choices: dict[int, tuple[tuple[str, int], ...]] = {}
+        self._moves: dict[tuple[int, ...], tuple[Move, ...]] = {}
+        self._served: dict[tuple[int, int], tuple[int, int]] = {}
+        self._verdicts: dict[State, Violation | None] = {}
+        self._instant = options.crash_loses is CrashLoses.EVERYTHING
+        self._volatile = options.ledger_type is LedgerType.VD_JOURNAL
+        self.initial: State = (
+            self.records.number(Record(metadata, 0)),
+            options.crashes,
+            options.losses,
+            options.duplicates,
+            *(self.clients.number(client) for client in clients),
+            *(self.slots.empty for _ in self.bookies),
+        )
+
+    @property
+    def size(self) -> int:
+        """How much the tables hold."""
+        return len(self._verdicts) + len(self.slots.table) + len(self.clients)
+
+    # -- what can happen
+
+    def moves(self, state: State) -> list[Move]:
+        """Everything that may happen next, in an order that depends on nothing but what the state says."""
+        moves: list[Move] = []
+        cached = self._moves
+        for index in range(CLIENTS, self.slots_from):
+            key: tuple[int, ...] = (index, state[index])
+            found = cached.get(key)
+            if found is None:
+                found = cached[key] = tuple(Move(kind, index, what) for kind, what in self.choices(state[index]))
+            moves += found
+        crashes, losses, duplicates = state[CRASHES] > 0, state[LOSSES] > 0, state[DUPLICATES] > 0
+        if losses:
+            moves += self._failures(state)
+        for index in range(self.slots_from, len(state)):
+            key = (index, state[index], crashes, losses, duplicates)
+            found = cached.get(key)
+            if found is None:
+                found = cached[key] = tuple(self._slot_moves(index, state[index], crashes, losses, duplicates))
+            moves += found
+            if self.options.heals and self.slots.moves(state[index]).limbo_boot and self._may_heal(state, index):
+                moves.append(Move("heal", index))
+        return moves
+
+    def _slot_moves(self, index: int, slot: int, crashes: bool, losses: bool, duplicates: bool) -> Iterator[Move]:
+        found = self.slots.moves(slot)
+        for message in found.requests:
+            yield Move("request", index, message)
+        for message in found.answers:
+            yield Move("answer", index, message)
+        for kind in found.others:
+            yield Move(kind, index)
+        if crashes and "boot" not in found.others:
+            yield Move("crash", index)
+        for message in found.fallible:
+            if losses:
+                yield Move("timeout", index, message)
+            if duplicates and message in found.requests:
+                yield Move("duplicate", index, message)
+
+    def choices(self, client: int) -> tuple[tuple[str, int], ...]:
+        """(kind, argument) of what a client's user and the metadata store may do."""
+        found = self._choices.get(client)
+        if found is None:
+            told = self.clients[client]
+            events = [*told.choices(), *told.placements(self.bookies)]
+            choices = [("user", self.events.number(event)) for event in events]
+            if told.store is not None:
+                choices.append(("store", 0))
+            found = self._choices[client] = tuple(choices)
+        return found
+
+    def _failures(self, state: State) -> Iterator[Move]:
+        """What a client may give up: a request to the metadata store, or, except for the writer, the whole thing."""
+        for index in range(CLIENTS, self.slots_from):
+            client = self.clients[state[index]]
+            if client.store is not None:
+                yield Move("store_lost", index)
+            if client.machine is not None and index > CLIENTS:
+                yield Move("deadline", index)
+
+    def _may_heal(self, state: State, index: int) -> bool:
+        return self.clients[state[index - len(self.bookies)]].machine is None
+
+    # -- what happens
+
+    def apply(self, state: State, move: Move) -> State:
+        """The state after ``move``."""
+        kind, index, argument = move
+        after = list(state)
+        slot = state[index]
+        match kind:
+            case "request":
+                after[index] = self.slots.deliver(slot, argument, sync_at_once=self.sync_at_once(state))
+            case "answer":
+                after[index] = self.slots.arrive(slot, argument)
+                client, event = self.event(index, self.slots.messages[argument], slot)
+                self.step(after, client, event)
+            case "user":
+                self.step(after, index, argument)
+                if self.events[argument] is BEGIN:
+                    self._serve(after, index)
+            case "store":
+                self._serve(after, index)
+            case "boot" | "sync" | "told":
+                after[index] = self.slots.change(slot, kind, sync_at_once=self.sync_at_once(state))
+            case "ask":
+                after[index] = self._with_metadata(state, index, kind)
+            case "crash":
+                after[CRASHES] -= 1
+                after[index] = self._with_metadata(state, index, kind)
+                if self._volatile or self.options.losses:
+                    self._reconnect(after, index)
+                if self.options.heals:
+                    self.step(after, index - len(self.bookies), self.events.number(Crashed()))
+            case "heal":
+                healing = index - len(self.bookies)
+                self.step(after, healing, self.events.number(Heal(self.slots.moves(slot).limbo_boot)))
+                self._serve(after, healing)
+            case "timeout":
+                after[LOSSES] -= 1
+                self._time_out(after, index, self.slots.messages[argument], argument)
+            case "store_lost" | "deadline":
+                after[LOSSES] -= 1
+                self.step(after, index, self.events.number(_STORE_LOST if kind == "store_lost" else DeadlinePassed()))
+            case "duplicate":
+                after[DUPLICATES] -= 1
+                sync_at_once = self.sync_at_once(state)
+                after[index] = self.slots.deliver(slot, argument, sync_at_once=sync_at_once, kept=True)
+            case _:
+                raise AssertionError(f"unknown move {kind}")
+        return tuple(after)
+
+    def sync_at_once(self, state: State) -> bool:
+        """Where no crash can tell the difference, everything is synced at once."""
+        return not self._volatile and (self._instant or not state[CRASHES])
+
+    def _with_metadata(self, state: State, index: int, kind: str) -> int:
+        record = self.records[state[METADATA]]
+        name = self.bookies[index - self.slots_from]
+        return self.slots.with_metadata(state[index], kind, name, record.metadata, state[METADATA])
+
+    def _reconnect(self, after: list[int], index: int) -> None:
+        """The writer's connection to the bookie is to be made anew."""
+        again = self.slots.message(Message(0, Reachable()))
+        if again not in self.slots.table[after[index]].messages and self.clients[after[CLIENTS]].machine is not None:
+            after[index] = self.slots.put(after[index], again)
+
+    def _time_out(self, after: list[int], index: int, message: Message, number: int) -> None:
+        after[index] = self.slots.time_out(after[index], number)
+        if message.client == 0:
+            self._reconnect(after, index)
+        told = Message(message.client, unanswered(message.body, _TIMEOUT))
+        client, event = self.event(index, told, after[index])
+        self.step(after, client, event)
+
+    # -- clients
+
+    def event(self, index: int, message: Message, slot: int) -> tuple[int, int]:
+        """The place of the client that ``message`` from ``slot``, at ``index``, is for, and what it is told."""
+        name = self.bookies[index - self.slots_from]
+        event = event_of(name, message.body, self.slots.bookie(slot).incarnation)  # type: ignore[arg-type]
+        return CLIENTS + message.client, self.events.number(event)
+
+    def step(self, after: list[int], index: int, event: int) -> None:
+        """A client is told something, and what it sends is under way."""
+        found = self.client_step(index, after[index], event)
+        after[index] = found.after
+        for slot, message in found.sends:
+            after[slot] = self.slots.put(after[slot], message)
+        if found.idle:
+            for slot in range(self.slots_from, len(after)):
+                after[slot] = self.slots.purge(after[slot], index - CLIENTS)
+
+    def client_step(self, index: int, client: int, event: int) -> ClientStep:
+        """The real machine's step, made once."""
+        key = (index, client, event)
+        found = self._steps.get(key)
+        if found is None:
+            copy = clone(self.clients[client])
+            sends, _ = copy.step(self.events[event], self.options)
+            after = self.clients.number(copy)
+            self.origins.setdefault(after, key)
+            messages = tuple(
+                (self.slots_from + self.bookies.index(bookie), self.slots.message(Message(index - CLIENTS, request)))
+                for bookie, request in sends
+            )
+            idle = copy.machine is None and self.clients[client].machine is not None
+            found = self._steps[key] = ClientStep(after, messages, idle)
+        return found
+
+    def _serve(self, after: list[int], index: int) -> None:
+        """The metadata store takes the client's request, or its answer arrives."""
+        key = (after[index], after[METADATA])
+        found = self._served.get(key)
+        if found is None:
+            record = self.records[after[METADATA]]
+            event: Any = self.clients[after[index]].store
+            if isinstance(event, ReadMetadata):
+                event = MetadataRead(*record)
+            elif isinstance(event, WriteMetadata):
+                if event.version == record.version:
+                    record = Record(event.metadata, record.version + 1)
+                    event = Taken(MetadataWritten(record.version))
+                else:
+                    event = Taken(MetadataConflict())
+            found = self._served[key] = (self.records.number(record), self.events.number(event))
+        after[METADATA], told = found
+        self.step(after, index, told)
+
+    # -- checks
+
+    def violation(self, state: State) -> Violation | None:
+        """What the first checker that is not satisfied says of ``state``."""
+        slots = self.slots.table.values
+        key = (state[METADATA], *state[CLIENTS : self.slots_from], *[slots[n][0] for n in state[self.slots_from :]])
+        try:
+            return self._verdicts[key]
+        except KeyError:
+            view = self.view(state)
+            found = ((name, check(view)) for name, check in CHECKERS.items())
+            verdict = next((Violation(name, what) for name, what in found if what is not None), None)
+            self._verdicts[key] = verdict
+            return verdict
+
+    def view(self, state: State) -> WorldView:
+        """What checkers and stories look at; not to be changed."""
+        bookies = (self.slots.bookie(slot) for slot in state[self.slots_from :])
+        return WorldView(
+            self.options,
+            self.records[state[METADATA]].metadata,
+            tuple(self.clients[number] for number in state[CLIENTS : self.slots_from]),
+            dict(zip(self.bookies, bookies, strict=True)),
+        )
+
+
+def _names(clients: list[Client]) -> tuple[str, ...]:
+    names: list[str] = []
+    for client in clients:
+        if isinstance(client, HealingClient):
+            names.append(f"healing of {client.bookie}")
+            continue
+        same = sum(other.kind == client.kind for other in clients)
+        count = 1 + sum(name.startswith(client.kind) for name in names)
+        names.append(f"{client.kind} {count}" if same > 1 else client.kind)
+    return tuple(names)

@@ -1,0 +1,106 @@
+"""Each checker can fail: a state is bent until it has to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bookspark.protocol.bookie_ledger import BookieLedger
+from bookspark.protocol.ledger_metadata import Fragment, LedgerState, Replication
+from bookspark.simulation import checkers
+from bookspark.simulation.bookie import Row, SimulatedBookie
+from bookspark.simulation.checkers import CHECKERS
+from bookspark.simulation.client import content_of
+from bookspark.simulation.clients import ReaderClient, RecovererClient
+from bookspark.simulation.options import SimulationOptions
+from bookspark.simulation.view import WorldView
+from bookspark.simulation.world import World
+
+
+def holding(*entry_ids, **state):
+    return SimulatedBookie(rows={i: Row(content_of(i), -1, -1) for i in entry_ids}, **state)
+
+
+def view(lac=-1, b1=(), b2=(), b3=(), closed_at=None, length=None, lafr=-1, fragments=None, **options):
+    """Ledger 7 at 3/3/2 with what its bookies hold."""
+    world = World(SimulationOptions(readers=1, **options))
+    found = world.view(world.initial)
+    metadata = found.metadata if fragments is None else replace(found.metadata, fragments=fragments)
+    if closed_at is not None:
+        length = closed_at + 1 if length is None else length
+        metadata = replace(metadata, state=LedgerState.CLOSED, last_entry_id=closed_at, length=length)
+    found.writer.last_add_confirmed = lac
+    found.writer.last_add_fully_replicated = lafr
+    given = {"b1": b1, "b2": b2, "b3": b3}
+    held = {name: b if isinstance(b, SimulatedBookie) else holding(*b) for name, b in given.items()}
+    return WorldView(found.options, metadata, found.clients, held)
+
+
+def a_recoverer_closed_after_writing_back(entry_id, **state):
+    found = view(closed_at=entry_id, **state)
+    recoverer = next(client for client in found.clients if isinstance(client, RecovererClient))
+    recoverer.outcome, recoverer.wrote_back = "finished", (entry_id,)
+    return found
+
+
+def a_reader(lac=0, b1=(0,), b2=(0,), **what):
+    found = view(lac=lac, b1=b1, b2=b2)
+    reader = next(client for client in found.clients if isinstance(client, ReaderClient))
+    for name, value in what.items():
+        setattr(reader, name, value)
+    return found
+
+
+GUARANTEED = {"replication": Replication.GUARANTEED}
+TWO_FRAGMENTS = (Fragment(0, ("b1", "b2", "b3")), Fragment(1, ("b3", "b1", "b2")))
+VIOLATIONS = {
+    "no_divergence_between_writer_and_metadata": [view(lac=0, b1=(0,), b2=(0,), closed_at=-1)],
+    "all_acked_entries_are_readable": [view(lac=0)],
+    "all_committed_entries_reach_ack_quorum": [
+        view(lac=0, b1=(0,)),
+        view(lac=1, b1=(0, 1), b2=(0, 1), b3=(), ack_quorum=3),
+    ],
+    "all_entries_of_closed_ledger_are_readable": [view(closed_at=0)],
+    "no_out_of_order_entries": [view(b1=SimulatedBookie(rows={0: Row("e1", -1, -1)}))],
+    "last_add_confirmed_is_confirmed": [view(b1=SimulatedBookie(ledger=BookieLedger(7, last_add_confirmed=0)))],
+    "no_dirty_reads": [
+        a_reader(read={1: "e1"}),
+        a_reader(read={0: "e7"}),
+        a_reader(denied=frozenset({0})),
+        a_reader(contradiction="entry 0 was e0 and is e1"),
+    ],
+    "closed_length_is_that_of_the_last_entry": [view(b1=(0,), closed_at=0, length=2)],
+    "what_recovery_wrote_is_synced": [a_recoverer_closed_after_writing_back(0, b1=(0,))],
+    "tail_fragments_reach_write_quorum": [
+        view(b1=(0,), b2=(0,), lafr=0, **GUARANTEED),
+        view(b1=(0,), b2=(0,), fragments=TWO_FRAGMENTS, **GUARANTEED),
+    ],
+    "all_entries_of_closed_ledger_reached_write_quorum": [view(b1=(0,), b2=(0,), closed_at=0, **GUARANTEED)],
+}
+SOUND = [
+    view(),
+    view(lac=0, b1=(0,), b2=(0,)),
+    view(lac=0, b1=(0,), b2=(0,), closed_at=0),
+    view(lac=0, b1=(0,), b2=(0,), b3=(0,), lafr=0, closed_at=0, **GUARANTEED),
+    view(lac=0, b1=(0,), b2=SimulatedBookie(lost_boots=1), closed_at=0),
+    a_recoverer_closed_after_writing_back(0, b1=(0,), b2=(0,)),
+    a_reader(read={0: "e0"}),
+]
+
+
+def test_each_has_a_file_and_a_violation():
+    files = {path.stem for path in Path(checkers.__file__).parent.glob("*.py")} - {"__init__"}
+    assert files == set(CHECKERS) == set(VIOLATIONS)
+
+
+@pytest.mark.parametrize("name", VIOLATIONS)
+def test_it_sees_what_it_is_for(name):
+    for found in VIOLATIONS[name]:
+        assert CHECKERS[name](found) is not None
+
+
+@pytest.mark.parametrize("found", SOUND)
+def test_a_sound_state_passes_them_all(found):
+    assert {name: said for name, check in CHECKERS.items() if (said := check(found))} == {}

@@ -1,0 +1,143 @@
+"""The exhaustive driver: BP-46's table on our code, #2614, and that its reductions leave nothing out."""
+
+from __future__ import annotations
+
+import pytest
+
+from bookspark.protocol.ensemble_change import ChangeMode
+from bookspark.protocol.ledger_metadata import LedgerType, Replication
+from bookspark.simulation.exhaustive import Exhaustive
+from bookspark.simulation.options import CrashLoses, SimulationOptions
+from bookspark.simulation.reductions import Reductions
+from bookspark.simulation.story import tell
+from bookspark.simulation.world import World
+
+NO_DIVERGENCE = "no_divergence_between_writer_and_metadata"
+BP46 = SimulationOptions(2, 2, 1, crashes=1, crash_loses=CrashLoses.EVERYTHING, journal_write_data=False)
+
+
+class TestTheTableOfBP46:
+    """Crashes that lose everything, at E/WQ/AQ 2/2/1: one entry, one writer, one recoverer, one crash."""
+
+    def test_with_all_protections_no_order_violates_anything(self):
+        result = Exhaustive(BP46).run()
+        assert result.finished
+        assert result.violation is None
+        assert result.states > 9_000
+
+    @pytest.mark.parametrize(
+        ("protection", "said"),
+        [
+            ("limbo", "fenced, not in limbo"),  # scenario 2: a bookie that lost the entry denies it
+            ("boot_fencing", "not fenced, in limbo"),  # scenario 1: a bookie that lost its fence takes an add
+            ("lossy_boot_mark", "not fenced, not in limbo"),  # the disk is lost after the close
+        ],
+    )
+    def test_each_protection_is_needed(self, protection, said):
+        search = Exhaustive(BP46.without(protection))
+        result = search.run()
+        assert result.violation.invariant == NO_DIVERGENCE
+        story = tell(search.world, result.moves)
+        assert len(result.moves) == 17
+        assert any(said in line for line in story)
+
+
+def test_without_the_fence_flag_on_recovery_reads_the_truncation_of_2614_is_found():
+    search = Exhaustive(SimulationOptions(3, 3, 2).without("fence_on_recovery_read"))
+    result = search.run()
+    assert result.violation.invariant == NO_DIVERGENCE
+    assert len(result.moves) == 17
+
+
+def test_with_the_fence_flag_no_order_violates_anything_at_3_3_2():
+    result = Exhaustive(SimulationOptions(3, 3, 2)).run()
+    assert result.finished
+    assert result.violation is None
+
+
+def test_without_pinning_a_confirmed_entry_of_a_guaranteed_ledger_becomes_unreadable():
+    """ "Guaranteeing write quorum", figure 3."""
+    options = SimulationOptions(
+        2, 2, 1, spares=1, entries=2, losses=1, recoverers=0, closes=False,
+        replication=Replication.GUARANTEED, ensemble_changes=ChangeMode.AT_ONCE,
+    )  # fmt: skip
+    assert Exhaustive(options.without("pinning")).run().violation.invariant == "all_acked_entries_are_readable"
+    result = Exhaustive(options).run()
+    assert result.finished
+    assert result.violation is None
+
+
+def test_what_recovery_writes_has_to_be_synced_before_its_ack():
+    options = SimulationOptions(2, 2, 2, crashes=1, journal_write_data=False, closes=False)
+    result = Exhaustive(options.without("sync_on_recovery_add")).run()
+    assert result.violation.invariant == "what_recovery_wrote_is_synced"
+    result = Exhaustive(options).run()
+    assert result.finished
+    assert result.violation is None
+
+
+SMALL = [
+    SimulationOptions(2, 2, 1, closes=False),
+    SimulationOptions(2, 2, 2),
+    SimulationOptions(2, 2, 1, closes=False, crashes=1, crash_loses=CrashLoses.EVERYTHING).without("limbo"),
+    SimulationOptions(2, 2, 2, crashes=1, recoverers=0, journal_write_data=False),
+    SimulationOptions(2, 2, 1, recoverers=2, entries=0),
+    SimulationOptions(2, 2, 1, replication=Replication.GUARANTEED, closes=False),
+]
+
+
+@pytest.mark.parametrize("options", SMALL, ids=lambda options: options.arguments())
+def test_the_reductions_leave_no_state_out(options):
+    """Every state that a plain search visits is one that the reduced search visits, or is taken for one."""
+    world = World(options)
+    visited = Reductions(world).visited
+    plain = reachable(world, lambda state: state)
+    reduced = reachable(world, visited)
+    assert {visited(state) for state in plain} == reduced
+    assert {world.violation(state) for state in plain} == {world.violation(state) for state in reduced}
+    assert len(reduced) < len(plain)
+
+
+@pytest.mark.parametrize("options", [BP46, SMALL[3]], ids=["disks lost", "unsynced lost"])
+def test_the_search_makes_every_move(options):
+    """Its own successors are what ``moves`` and ``apply`` say."""
+    search = Exhaustive(options)
+    world = search.world
+    for state in sorted(reachable(world, Reductions(world).visited))[::7]:
+        assert set(search.successors(state)) == {world.apply(state, move) for move in world.moves(state)}
+
+
+def test_a_search_that_is_cut_short_says_so():
+    result = Exhaustive(BP46).run(states_max=500)
+    assert not result.finished
+    assert result.violation is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        SimulationOptions(2, 2, 1, spares=1, losses=1, ensemble_changes=ChangeMode.AT_ONCE, closes=False, recoverers=0),
+        SimulationOptions(2, 2, 2, entries=1, readers=1, reads=1, closes=False),
+        SimulationOptions(3, 2, 2, entries=1, closes=False),
+        SimulationOptions(1, 1, 1, crashes=1, ledger_type=LedgerType.VD_JOURNAL),
+        SimulationOptions(1, 1, 1, entries=2, crashes=1, journal_write_data=False, heals=True, closes=False),
+    ],
+    ids=lambda options: options.arguments(),
+)
+def test_other_modes_within_small_bounds(options):
+    result = Exhaustive(options).run()
+    assert result.finished
+    assert result.violation is None
+
+
+def reachable(world, visited):
+    first = visited(world.initial)
+    seen, left = {first}, [first]
+    while left:
+        state = left.pop()
+        for move in world.moves(state):
+            after = visited(world.apply(state, move))
+            if after not in seen:
+                seen.add(after)
+                left.append(after)
+    return seen

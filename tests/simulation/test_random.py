@@ -1,0 +1,51 @@
+"""The random driver: it repeats itself byte for byte, finds what it should, and shrinks what it finds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from bookspark.simulation.options import CrashLoses, SimulationOptions
+from bookspark.simulation.random import RandomSchedules, shrink
+from bookspark.simulation.story import tell
+
+SCHEDULES = 400 * int(os.environ.get("SCHEDULES", "1"))
+NO_LIMBO = {"limbo": False, "ensemble": 2, "crash_loses": CrashLoses.EVERYTHING}
+
+
+def test_random_schedules_of_all_modes_violate_nothing():
+    """``SCHEDULES=1000`` in the environment makes it a thousand times as many."""
+    result = RandomSchedules({}).run(SCHEDULES, seed=1)
+    failure = result.failure
+    assert failure is None, "\n".join((str(failure.seed), *tell(failure.world, failure.moves)))
+
+
+def test_a_schedule_is_a_function_of_its_seed_in_any_process():
+    command = [sys.executable, "-m", "bookspark.cli.main", "simulate", "--random", "400", "--seed", "1"]
+    command += ["--no-limbo", "--ensemble", "2", "--crash-loses", "everything"]
+    runs = [
+        subprocess.run(command, capture_output=True, timeout=120, env={**os.environ, "PYTHONHASHSEED": hash_seed})
+        for hash_seed in ("1", "2")
+    ]
+    assert [run.returncode for run in runs] == [1, 1]
+    assert runs[0].stdout == runs[1].stdout
+
+
+def test_a_failing_schedule_is_replayed_by_its_seed_alone():
+    failure = RandomSchedules(NO_LIMBO).run(400, seed=1).failure
+    again = RandomSchedules(NO_LIMBO).run(1, seed=failure.seed).failure
+    assert tell(again.world, again.moves) == tell(failure.world, failure.moves)
+
+
+def test_what_is_left_of_a_story_is_needed():
+    failure = RandomSchedules(NO_LIMBO).run(400, seed=1).failure
+    assert len(failure.moves) < failure.moves_before
+    assert len(tell(failure.world, failure.moves)) == len(failure.moves) + 1
+    assert shrink(failure.world, failure.moves, failure.violation) == list(failure.moves)
+
+
+def test_options_that_are_given_are_kept():
+    world, _, _ = RandomSchedules({"ensemble": 4, "crashes": 0, "entries": 3}).schedule(5)
+    options: SimulationOptions = world.options
+    assert (options.ensemble, options.crashes, options.entries) == (4, 0, 3)

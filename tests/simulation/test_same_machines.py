@@ -1,0 +1,79 @@
+"""The machines that the simulator drives are those that the client and the bookie run: breaking one breaks both."""
+
+from __future__ import annotations
+
+import pytest
+
+from bookspark.client import bookkeeper, ledger_handle, read_handle
+from bookspark.local import LocalCluster
+from bookspark.protocol.bookie_ledger import BookieLedger, Decision
+from bookspark.protocol.responses import Positive
+from bookspark.protocol.writer import LedgerWriter
+from bookspark.simulation import clients
+from bookspark.simulation.exhaustive import Exhaustive
+from bookspark.simulation.options import SimulationOptions
+from bookspark.wire.header import Status
+from tests.bookie.kit import KEY, Pumped, config
+
+
+def test_the_client_imports_them():
+    assert ledger_handle.LedgerWriter is clients.LedgerWriter
+    assert bookkeeper.LedgerRecovery is clients.LedgerRecovery
+    assert read_handle.RangeRead is clients.RangeRead
+    assert read_handle.LacRead is clients.LacRead
+
+
+def add_after_fence(directory):
+    """A real bookie's storage, fenced, gets the old writer's add."""
+    storage = Pumped(config(directory))
+    try:
+        assert storage.add(7, 0) is Status.OK
+        assert storage.fence(7, KEY) is Status.OK
+        return storage.add(7, 1)
+    finally:
+        storage.storage.close()
+
+
+def test_a_bookie_that_forgets_fences_fails_in_the_simulator_and_for_real(monkeypatch, tmp_path):
+    options = SimulationOptions(2, 2, 1)
+    assert Exhaustive(options).run().violation is None
+    assert add_after_fence(tmp_path / "whole") is Status.FENCED
+    monkeypatch.setattr(BookieLedger, "admit_add", lambda self, key, recovery: Decision(Positive()))
+    assert Exhaustive(options).run().violation.invariant == "no_divergence_between_writer_and_metadata"
+    assert add_after_fence(tmp_path / "broken") is Status.OK
+
+
+def append_while_one_hangs(cluster):
+    """A real client appends at AQ 3 while one of three bookies hangs. Is it told that the entry is confirmed?"""
+    with cluster.bookkeeper() as client:
+        ledger = client.create_ledger(ack_quorum=3)
+        cluster.bookies[0].suspend()
+        try:
+            ledger.append_async(b"entry").result(1.5)
+        except TimeoutError:
+            return False
+        finally:
+            cluster.bookies[0].resume()
+        return True
+
+
+def counts_one_ack_for_all(writer, event):
+    op = writer.pending.get(event.first)
+    if op is not None:
+        op.acks |= set(op.bookies)
+    return writer._advance()
+
+
+def test_a_writer_that_counts_no_acks_fails_in_the_simulator_and_for_real(monkeypatch):
+    options = SimulationOptions(2, 2, 2, recoverers=0)
+    with LocalCluster(bookies=3) as cluster:
+        assert Exhaustive(options).run().violation is None
+        assert not append_while_one_hangs(cluster)
+        monkeypatch.setattr(LedgerWriter, "_answered", counts_one_ack_for_all)
+        assert Exhaustive(options).run().violation.invariant == "all_committed_entries_reach_ack_quorum"
+        assert append_while_one_hangs(cluster)
+
+
+@pytest.mark.parametrize("machine", [clients.LedgerWriter, clients.LedgerRecovery, clients.RangeRead, clients.LacRead])
+def test_they_are_the_protocols_own(machine):
+    assert machine.__module__.startswith("bookspark.protocol.")
