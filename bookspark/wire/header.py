@@ -1,0 +1,220 @@
+"""The header of every request and response, and what each kind of request means.
+
+Law: a header is 112 bytes at a fixed offset of its frame, checksummed, and the same in both directions; it carries the LAC, the
+LAFR, LastAddSynced and the bookie's incarnation with every message, so that no mode of durability or replication needs
+another one. Little-endian::
+
+      0  u16 protocol version      48  i64 last_add_fully_replicated
+      2  u8  kind                  56  i64 last_add_synced       (responses)
+      3  u8  flags                 64  u64 incarnation           (responses)
+      4  u16 status                72  16 bytes master key       (requests)
+      6  u16 reserved, 0           88  u32 limit
+      8  u64 request id            92  u32 CRC32C of the body
+     16  i64 ledger_id             96  i64 value
+     24  i64 first_entry_id       104  u32 reserved, 0
+     32  i64 last_entry_id        108  u32 CRC32C of bytes 0–107
+     40  i64 last_add_confirmed   112
+
+Kinds, by what a bookie does (``-`` after a name: the request is a control frame, ``=``: a batch frame):
+
+``HELLO-``
+    The first request of a connection. ``value`` is the client's highest protocol version; the answer's is the one to use, and its
+    body is the bookie id, so that a client never talks to another bookie at a reused address.
+``ADD=``
+    Append the entries ``first..last`` of one ledger, all or none; the answer is a control frame with the same range.
+    ``RECOVERY``: from a recoverer or a repair, allowed on a fenced ledger, synced before the ack in every mode.
+    ``VOLATILE``: a VD ledger, acked before the sync (BP-14).
+``READ-``
+    Entries ``first..last``, about ``limit`` bytes at most but at least one. The answer is any number of batch frames with
+    ``MORE``, then a control frame: ``last_entry_id`` is the last id that was sent (``first − 1`` if none was), and ``status``
+    tells about the id after it; OK if the range or the limit ended there. ``FENCE``: fence first (recovery reads).
+    ``SPARSE``: skip ids that this bookie doesn't hold (striped ledgers); ``last_entry_id`` is then how far it looked.
+``READ_LAC-``
+    The LAC, the LAFR and (``value``) the highest entry id held. ``FENCE``: fence first, durably (the first step of ledger
+    recovery; it creates the ledger where it was never seen, so it has no Negative). ``limit`` > 0: wait up to so many ms
+    until the LAC is at least ``first_entry_id`` (long poll).
+``WRITE_LAC-``
+    Explicit LAC: note ``last_add_confirmed`` without an entry.
+``RANGES-``
+    All that is held from entry ``first_entry_id`` of ``ledger_id`` on, and of the ledgers after it (of that one only if
+    ``value`` is 1), ``limit`` rows at most. The body is ``messages.Ranges``; the answer's ``value`` and ``first_entry_id``
+    are the ledger and the entry to go on with, −1 at the end.
+``STATUS-``
+    The body of the answer is ``messages.BookieStatus``.
+
+The body of a BAD_REQUEST says in words what was wrong with the request.
+
+Source: BookKeeper's ``BookkeeperProtocol.proto`` for the kinds; BP-14 for LastAddSynced; "Guaranteeing write quorum" for LAFR.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum, IntFlag
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from bookspark.protocol.ledger_metadata import NO_ENTRY
+from bookspark.protocol.responses import Negative, NegativeReason, Positive, Response, Unknown, UnknownReason
+
+PROTOCOL_VERSION = 1
+HEADER_BYTES = 112
+NO_KEY = bytes(16)
+
+_LAYOUT = struct.Struct("<HBBHHQqqqqqqQ16sIIqI")
+_CHECKED = struct.Struct("<I")
+assert _LAYOUT.size + _CHECKED.size == HEADER_BYTES
+
+
+class Kind(IntEnum):
+    HELLO = 1
+    ADD = 2
+    READ = 3
+    READ_LAC = 4
+    WRITE_LAC = 5
+    RANGES = 6
+    STATUS = 7
+
+
+class Flag(IntFlag):
+    NONE = 0
+    FENCE = 1
+    RECOVERY = 2
+    VOLATILE = 4
+    SPARSE = 8
+    MORE = 16
+    RESPONSE = 128
+
+
+class Status(IntEnum):
+    """A response's outcome on the wire; ``to_response`` sorts it into the three classes."""
+
+    OK = 0
+    NO_SUCH_ENTRY = 1
+    NO_SUCH_LEDGER = 2
+    FENCED = 3
+    UNAUTHORIZED = 4
+    IO_ERROR = 5
+    LIMBO = 6
+    TOO_MANY_REQUESTS = 7
+    BAD_REQUEST = 8
+    CONFLICT = 9
+    READ_ONLY = 10
+
+
+_NEGATIVE = {
+    Status.NO_SUCH_ENTRY: NegativeReason.NO_SUCH_ENTRY,
+    Status.NO_SUCH_LEDGER: NegativeReason.NO_SUCH_LEDGER,
+}
+_UNKNOWN = {
+    Status.FENCED: UnknownReason.FENCED,
+    Status.UNAUTHORIZED: UnknownReason.UNAUTHORIZED,
+    Status.IO_ERROR: UnknownReason.IO_ERROR,
+    Status.LIMBO: UnknownReason.LIMBO,
+    Status.TOO_MANY_REQUESTS: UnknownReason.TOO_MANY_REQUESTS,
+    Status.BAD_REQUEST: UnknownReason.BAD_REQUEST,
+    Status.CONFLICT: UnknownReason.CONFLICT,
+    Status.READ_ONLY: UnknownReason.READ_ONLY,
+}
+
+
+class WireError(Exception):
+    """Bytes that are no frame of ours. Whoever receives them closes the connection: nothing after them can be trusted."""
+
+
+class Header(NamedTuple):
+    """One decoded header. Ids are −1 where they mean nothing; times are milliseconds, sizes bytes."""
+
+    kind: int
+    request_id: int
+    ledger_id: int = -1
+    first_entry_id: int = NO_ENTRY
+    last_entry_id: int = NO_ENTRY
+    last_add_confirmed: int = NO_ENTRY
+    flags: int = 0
+    status: int = Status.OK
+    last_add_fully_replicated: int = NO_ENTRY
+    last_add_synced: int = NO_ENTRY
+    incarnation: int = 0
+    master_key: bytes = NO_KEY
+    limit: int = 0
+    value: int = 0
+
+    def encode(self, body_crc: int) -> bytes:
+        """112 bytes, with the checksum of the body that will follow."""
+        packed = _LAYOUT.pack(
+            PROTOCOL_VERSION,
+            self.kind,
+            self.flags,
+            self.status,
+            0,
+            self.request_id,
+            self.ledger_id,
+            self.first_entry_id,
+            self.last_entry_id,
+            self.last_add_confirmed,
+            self.last_add_fully_replicated,
+            self.last_add_synced,
+            self.incarnation,
+            self.master_key,
+            self.limit,
+            body_crc,
+            self.value,
+            0,
+        )
+        return packed + _CHECKED.pack(crc32c(packed))
+
+    def response(self) -> Response:
+        """The class of this answer, for the decisions of ``protocol``. Never a Negative but for the two explicit statuses."""
+        if self.status == Status.OK:
+            return Positive(self)
+        if self.status in _NEGATIVE:
+            return Negative(_NEGATIVE[Status(self.status)])
+        return Unknown(_UNKNOWN.get(self.status, UnknownReason.BAD_REQUEST))  # type: ignore[call-overload]
+
+
+def decode(buffer: bytes | bytearray | memoryview, offset: int) -> tuple[Header, int]:
+    """The header at ``offset`` and the body's CRC32C that it names. Raises WireError if it is damaged or foreign."""
+    (
+        version,
+        kind,
+        flags,
+        status,
+        _,
+        request_id,
+        ledger_id,
+        first,
+        last,
+        confirmed,
+        replicated,
+        synced,
+        incarnation,
+        key,
+        limit,
+        body_crc,
+        value,
+        _,
+    ) = _LAYOUT.unpack_from(buffer, offset)
+    checksum = _CHECKED.unpack_from(buffer, offset + _LAYOUT.size)[0]
+    if checksum != crc32c(buffer[offset : offset + _LAYOUT.size]):
+        raise WireError("header checksum does not match: damaged bytes, or no Bookspark peer")
+    if version != PROTOCOL_VERSION:
+        raise WireError(f"protocol version {version}, this is {PROTOCOL_VERSION}")
+    header = Header(
+        kind,
+        request_id,
+        ledger_id,
+        first,
+        last,
+        confirmed,
+        flags,
+        status,
+        replicated,
+        synced,
+        incarnation,
+        key,
+        limit,
+        value,
+    )
+    return header, body_crc

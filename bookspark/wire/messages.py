@@ -1,0 +1,56 @@
+"""Bodies of control frames, where the header is not enough: JSON by ``msgspec``, but ``Ranges``, which is columns."""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from typing import NamedTuple
+
+import msgspec
+
+from bookspark.wire.header import WireError
+
+_COUNT = struct.Struct("<I")
+
+
+class Ranges(NamedTuple):
+    """What a bookie holds, as columns of equal length: one row a run of consecutive ids in one batch on disk.
+
+    ``logs`` and ``positions`` are the location (entry log number, byte offset), ``sizes`` the batch's bytes. Body: u32 row
+    count, 4 bytes of zeros, then the six i64 columns one after the other.
+    """
+
+    ledger_ids: array[int]
+    first_entry_ids: array[int]
+    last_entry_ids: array[int]
+    logs: array[int]
+    positions: array[int]
+    sizes: array[int]
+
+    @classmethod
+    def empty(cls) -> Ranges:
+        return cls(*(array("q") for _ in range(6)))
+
+    def encode(self) -> bytes:
+        return b"".join((_COUNT.pack(len(self.ledger_ids)), bytes(4), *(column.tobytes() for column in self)))
+
+    @classmethod
+    def decode(cls, body: memoryview) -> Ranges:
+        count = _COUNT.unpack_from(body, 0)[0] if len(body) >= 8 else -1
+        if len(body) != 8 + 48 * count:
+            raise WireError(f"{len(body)} bytes are not {count} ranges")
+        columns = (array("q", body[8 + 8 * count * i : 8 + 8 * count * (i + 1)].cast("q")) for i in range(6))
+        return cls(*columns)
+
+
+class BookieStatus(msgspec.Struct):
+    """What ``STATUS`` tells of a bookie. Sizes in bytes."""
+
+    bookie_id: str
+    incarnation: int
+    pid: int
+    directories: list[str]
+    ledgers: int
+    log_bytes: int
+    free_bytes: int
+    read_only: bool = False

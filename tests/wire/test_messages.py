@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+from array import array
+
+import pytest
+
+from bookspark.wire.header import WireError
+from bookspark.wire.messages import Ranges
+
+
+def test_ranges_survive_their_encoding():
+    ranges = Ranges(*(array("q", (i, i + 1, -1)) for i in range(6)))
+    assert Ranges.decode(memoryview(ranges.encode())) == ranges
+    assert Ranges.decode(memoryview(Ranges.empty().encode())) == Ranges.empty()
+
+
+@pytest.mark.parametrize("cut", [0, 3, 8, 30])
+def test_cut_ranges_are_refused(cut):
+    body = Ranges(*(array("q", (1, 2)) for _ in range(6))).encode()
+    with pytest.raises(WireError):
+        Ranges.decode(memoryview(body[:cut]))
