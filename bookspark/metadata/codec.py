@@ -1,0 +1,176 @@
+"""Records of the metadata store as JSON documents.
+
+Law: what is decoded is exactly what was encoded, or an error names the record and says why. A document of a newer format, or
+one with fields that this version does not know, is refused: a compare-and-set by an older client would drop them.
+
+A ledger's record has the field names of BookKeeper's ``LedgerMetadataFormat`` (bookkeeper-overview, "Metadata Store")::
+
+    {"formatVersion": 1, "quorumSize": 3, "ensembleSize": 3, "ackQuorumSize": 2, "length": 0, "lastEntryId": -1,
+     "state": "OPEN", "segment": [{"ensembleMember": ["bookie-5f2c9a1e", …], "firstEntryId": 0}], "digestType": "CRC32C",
+     "password": "<master key, base64>", "ctime": 1700000000000, "customMetadata": {"name": "<base64>"}, "cToken": 42,
+     "ledgerType": "PD_JOURNAL", "replication": "best_effort"}
+
+``quorumSize`` is the write quorum. The ledger's id is not in it: it is the record's path.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from bookspark.metadata.store import BookieRegistration
+from bookspark.protocol.cookie import Cookie
+from bookspark.protocol.errors import ConfigurationError, MetadataStoreError
+from bookspark.protocol.ledger_metadata import (
+    DigestType,
+    Fragment,
+    LedgerMetadata,
+    LedgerState,
+    LedgerType,
+    Replication,
+)
+
+FORMAT_VERSION = 1
+
+Document = TypeVar("Document", bound="_Document")
+
+
+class _Document(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    format_version: int = FORMAT_VERSION
+
+
+class _AnyDocument(msgspec.Struct, frozen=True, rename="camel"):
+    """Just the version, of whatever else may be there."""
+
+    format_version: int
+
+
+class _Segment(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    ensemble_member: tuple[str, ...]
+    first_entry_id: int
+
+
+class _LedgerDocument(_Document, frozen=True, kw_only=True):
+    quorum_size: int
+    ensemble_size: int
+    length: int
+    last_entry_id: int
+    state: LedgerState
+    segment: tuple[_Segment, ...]
+    digest_type: DigestType
+    password: bytes
+    ack_quorum_size: int
+    ctime: int
+    custom_metadata: dict[str, bytes]
+    c_token: int
+    ledger_type: LedgerType
+    replication: Replication
+
+
+class _CookieDocument(_Document, frozen=True, kw_only=True):
+    bookie_id: str
+    directories: tuple[str, ...]
+    instance_id: str
+    nonce: str
+
+
+def encode_ledger(metadata: LedgerMetadata) -> bytes:
+    """The JSON document of a ledger's metadata."""
+    return msgspec.json.encode(
+        _LedgerDocument(
+            quorum_size=metadata.write_quorum,
+            ensemble_size=metadata.ensemble_size,
+            length=metadata.length,
+            last_entry_id=metadata.last_entry_id,
+            state=metadata.state,
+            segment=tuple(_Segment(f.ensemble, f.first_entry_id) for f in metadata.fragments),
+            digest_type=metadata.digest_type,
+            password=metadata.master_key,
+            ack_quorum_size=metadata.ack_quorum,
+            ctime=metadata.ctime_ms,
+            custom_metadata=dict(metadata.custom_metadata),
+            c_token=metadata.c_token,
+            ledger_type=metadata.ledger_type,
+            replication=metadata.replication,
+        )
+    )
+
+
+def decode_ledger(ledger_id: int, document: bytes) -> LedgerMetadata:
+    """The metadata of ledger ``ledger_id``. Raises MetadataStoreError, naming the ledger."""
+    what = f"metadata of ledger {ledger_id}"
+    found = _decode(document, _LedgerDocument, what)
+    try:
+        return LedgerMetadata(
+            ledger_id=ledger_id,
+            ensemble_size=found.ensemble_size,
+            write_quorum=found.quorum_size,
+            ack_quorum=found.ack_quorum_size,
+            fragments=tuple(Fragment(s.first_entry_id, s.ensemble_member) for s in found.segment),
+            state=found.state,
+            last_entry_id=found.last_entry_id,
+            length=found.length,
+            digest_type=found.digest_type,
+            master_key=found.password,
+            ledger_type=found.ledger_type,
+            replication=found.replication,
+            ctime_ms=found.ctime,
+            c_token=found.c_token,
+            custom_metadata=found.custom_metadata,
+        )
+    except ConfigurationError as error:
+        raise MetadataStoreError(f"{what} contradicts itself: {error}") from error
+
+
+def encode_cookie(cookie: Cookie) -> bytes:
+    """The JSON document of a cookie, in the metadata store and in each of the bookie's directories."""
+    return msgspec.json.encode(
+        _CookieDocument(
+            bookie_id=cookie.bookie_id,
+            directories=cookie.directories,
+            instance_id=cookie.instance_id,
+            nonce=cookie.nonce,
+        )
+    )
+
+
+def decode_cookie(document: bytes, where: str) -> Cookie:
+    """A cookie; ``where`` it was found goes into the MetadataStoreError."""
+    found = _decode(document, _CookieDocument, f"cookie {where}")
+    return Cookie(found.bookie_id, found.directories, found.instance_id, found.nonce)
+
+
+def encode_registration(registration: BookieRegistration) -> bytes:
+    """What stands in a bookie's ephemeral node. It lives no longer than its process, so it has no format version."""
+    return msgspec.json.encode(registration)
+
+
+def decode_registration(bookie_id: str, document: bytes) -> BookieRegistration:
+    """Fields that a newer bookie added are passed over. Raises MetadataStoreError, naming the bookie."""
+    try:
+        return msgspec.json.decode(document, type=BookieRegistration)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise MetadataStoreError(f"registration of {bookie_id} can't be read: {error}") from error
+
+
+def _decode(document: bytes, kind: type[Document], what: str) -> Document:
+    try:
+        found = msgspec.json.decode(document, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        try:
+            version = msgspec.json.decode(document, type=_AnyDocument).format_version
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            version = 0
+        if version > FORMAT_VERSION:
+            raise _newer(what, version) from error
+        raise MetadataStoreError(f"{what} can't be read: {error}; it begins with {document[:80]!r}") from error
+    if found.format_version > FORMAT_VERSION:
+        raise _newer(what, found.format_version)
+    return found
+
+
+def _newer(what: str, version: int) -> MetadataStoreError:
+    return MetadataStoreError(
+        f"{what} has format version {version} and this version of Bookspark knows up to {FORMAT_VERSION}; upgrade Bookspark"
+    )

@@ -1,0 +1,43 @@
+"""The refusals that every metadata store gives in the same words."""
+
+from __future__ import annotations
+
+from bookspark.protocol.errors import (
+    ConfigurationError,
+    InvalidCookieError,
+    LedgerExistsError,
+    MetadataVersionError,
+    NoSuchLedgerError,
+)
+
+RECORD_BYTES_MAX = 1_000_000
+"""ZooKeeper drops the connection of a client that sends more than 1 MiB (jute.maxbuffer)."""
+
+
+def sized(document: bytes, what: str) -> bytes:
+    """``document``, or a ConfigurationError if it is too large for ZooKeeper: sent, it would only cost the connection."""
+    if len(document) > RECORD_BYTES_MAX:
+        raise ConfigurationError(
+            f"{what} takes {len(document)} bytes as a record, and the metadata store keeps at most {RECORD_BYTES_MAX}; "
+            "make it smaller"
+        )
+    return document
+
+
+def no_such_ledger(ledger_id: int) -> NoSuchLedgerError:
+    return NoSuchLedgerError(f"there is no ledger {ledger_id}; it was deleted or never created")
+
+
+def ledger_exists(ledger_id: int) -> LedgerExistsError:
+    return LedgerExistsError(f"ledger {ledger_id} exists already; take another id")
+
+
+def no_cookie(bookie_id: str) -> InvalidCookieError:
+    return InvalidCookieError(f"{bookie_id} has no cookie in the metadata store; `bookspark cookie generate` makes one")
+
+
+def version_changed(what: str, version: int | None) -> MetadataVersionError:
+    """A compare-and-set lost: against ``version``, or (None) against there being no such record."""
+    if version is None:
+        return MetadataVersionError(f"{what} is there already; read it, and change it from its version")
+    return MetadataVersionError(f"{what} is no longer at version {version}: another client changed it; read it again")

@@ -1,0 +1,116 @@
+"""What the metadata store must do: the interface that ZooKeeper and its in-memory twin both implement.
+
+Law: a record is changed by compare-and-set only, a listing is whole or raises (BookKeeper #870 deleted live ledgers after a
+partial one), and a call whose outcome is not known raises ``MetadataStoreError`` instead of guessing. Every call has a
+deadline; none blocks for ever. One behaviour suite, ``tests/metadata``, runs over every implementation.
+
+The layout is BookKeeper's (bookkeeper-overview, "Ledger manager"): ``/ledgers/{LAYOUT,INSTANCEID,available,cookies,idgen,…}``,
+and ``/bookspark/logs`` for the records of section 10 of the design.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from bookspark.protocol.cookie import Cookie
+from bookspark.protocol.ledger_metadata import LedgerMetadata
+
+Value = TypeVar("Value")
+
+
+class Versioned(NamedTuple, Generic[Value]):
+    """A record with the version that a compare-and-set on it has to name."""
+
+    value: Value
+    version: int
+
+
+class BookieRegistration(msgspec.Struct, frozen=True):
+    """What a bookie publishes while it serves: where it is reached, and what placement wants to know of it."""
+
+    bookie_id: str
+    address: str
+    """``host:port`` of its request server."""
+    incarnation: int
+    """Random per start of the process: unsynced adds acked by another incarnation may be gone."""
+    host: str = ""
+    pid: int = 0
+    read_only: bool = False
+
+
+class MetadataStore(Protocol):
+    """Ledgers, bookies, cookies and logs. All methods may raise ``MetadataStoreError`` when the store can't be reached."""
+
+    # -- cluster
+    @property
+    def instance_id(self) -> str:
+        """The cluster's identity, made once when the layout is made; part of every cookie."""
+
+    def close(self) -> None:
+        """End the session. Registrations made through this store disappear."""
+
+    # -- ledgers
+    def new_ledger_id(self) -> int:
+        """A ledger id that was never given out before (ids start at 0 and may have gaps)."""
+
+    def create_ledger(self, metadata: LedgerMetadata) -> int:
+        """Make the record of ``metadata.ledger_id``, return its version. Raises LedgerExistsError (but not for a record with
+        the same ``c_token``: that one is ours, the answer to its create was lost)."""
+
+    def read_ledger(self, ledger_id: int) -> Versioned[LedgerMetadata]:
+        """Raises NoSuchLedgerError."""
+
+    def write_ledger(self, metadata: LedgerMetadata, version: int) -> int:
+        """Compare-and-set; returns the new version. Raises MetadataVersionError, NoSuchLedgerError."""
+
+    def delete_ledger(self, ledger_id: int) -> None:
+        """Raises NoSuchLedgerError."""
+
+    def list_ledgers(self) -> list[int]:
+        """All ledger ids, ascending; whole or an error."""
+
+    def watch_ledger(self, ledger_id: int, changed: Callable[[], None]) -> None:
+        """Call ``changed`` once, from a thread of the store's own, when the record is changed or deleted."""
+
+    # -- bookies
+    def register_bookie(self, registration: BookieRegistration) -> None:
+        """Announce a bookie until ``unregister_bookie`` or ``close``. Survives the loss of a session by registering again.
+        A registration of the same id that another session left behind is replaced (the directory locks, not the metadata
+        store, keep two processes from being one bookie)."""
+
+    def unregister_bookie(self, bookie_id: str) -> None: ...
+
+    def bookies(self) -> dict[str, BookieRegistration]:
+        """Every registered bookie by id, read-only ones included (see ``read_only``)."""
+
+    def watch_bookies(self, changed: Callable[[], None]) -> None:
+        """Call ``changed`` whenever the set of registered bookies changes, until ``close``."""
+
+    # -- cookies
+    def read_cookie(self, bookie_id: str) -> Versioned[Cookie] | None: ...
+
+    def write_cookie(self, cookie: Cookie, version: int | None) -> int:
+        """Create (version None) or compare-and-set. Raises MetadataVersionError."""
+
+    def delete_cookie(self, bookie_id: str, version: int) -> None:
+        """Raises MetadataVersionError, or InvalidCookieError if there is none."""
+
+    def list_cookies(self) -> list[str]:
+        """The bookie ids that have one."""
+
+    # -- small records of other layers (log records, service records), each an opaque JSON document under a name
+    def read_record(self, kind: str, name: str) -> Versioned[bytes] | None: ...
+
+    def write_record(self, kind: str, name: str, value: bytes, version: int | None) -> int:
+        """Create (version None) or compare-and-set. Raises MetadataVersionError."""
+
+    def delete_record(self, kind: str, name: str, version: int | None = None) -> None:
+        """Raises MetadataVersionError; deleting what is not there is no error."""
+
+    def list_records(self, kind: str) -> list[str]: ...
+
+    def watch_record(self, kind: str, name: str, changed: Callable[[], None]) -> None:
+        """Call ``changed`` once when the record is created, changed or deleted."""

@@ -1,0 +1,131 @@
+"""What several tests of the metadata store need: sample records, awaited events, and a proxy that loses replies."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from bookspark.protocol.ledger_metadata import Fragment, LedgerMetadata
+
+EVENT_SECONDS = 20.0
+CREATE, DELETE, SET_DATA, MULTI = 1, 2, 5, 14
+"""Operation codes of ZooKeeper's protocol."""
+
+
+def ledger(ledger_id: int, **fields: Any) -> LedgerMetadata:
+    made = LedgerMetadata(ledger_id, 3, 3, 2, (Fragment(0, ("bookie-1", "bookie-2", "bookie-3")),))
+    return replace(made, **fields)
+
+
+class Calls:
+    """A callback to hand to ``watch_…``, and the wait for it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._changed = threading.Condition()
+
+    def __call__(self) -> None:
+        with self._changed:
+            self.count += 1
+            self._changed.notify_all()
+
+    def wait(self, count: int = 1) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.count >= count, EVENT_SECONDS), (
+                f"{self.count} calls, not {count}"
+            )
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Look at ``condition`` at once and after each call."""
+        seen = -1
+        while not condition():
+            with self._changed:
+                assert self._changed.wait_for(lambda: self.count != seen, EVENT_SECONDS), "never came true"  # noqa: B023
+                seen = self.count
+
+
+class LossyProxy:
+    """Stands between a client and ZooKeeper on ``127.0.0.1:port``. ``lose_reply`` to an operation: the server does it, and
+    instead of its reply the client sees the connection end. ``meanwhile`` runs just before that."""
+
+    def __init__(self, upstream: str) -> None:
+        host, _, port = upstream.partition(":")
+        self._upstream = (host, int(port))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._losing: dict[int, Callable[[], None]] = {}
+        self.lost = 0
+        self._threads: list[threading.Thread] = []
+        self._sockets: list[socket.socket] = []
+        self._spawn(self._accept)
+
+    def __enter__(self) -> LossyProxy:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in [self._listener, *self._sockets]:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+        for thread in self._threads:
+            thread.join(EVENT_SECONDS)
+
+    def lose_reply(self, operation: int, meanwhile: Callable[[], None] = lambda: None) -> None:
+        self._losing[operation] = meanwhile
+
+    def _spawn(self, target: Callable[..., None], *args: object) -> None:
+        thread = threading.Thread(target=target, args=args, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(self._upstream)
+                self._sockets += [client, server]
+                doomed: dict[int, Callable[[], None]] = {}
+                self._spawn(self._requests, client, server, doomed)
+                self._spawn(self._replies, client, server, doomed)
+
+    def _requests(self, client: socket.socket, server: socket.socket, doomed: dict[int, Callable[[], None]]) -> None:
+        first = True
+        for frame in _frames(client):
+            if not first and len(frame) >= 12:
+                xid, operation = struct.unpack_from(">ii", frame, 4)
+                if operation in self._losing:
+                    doomed[xid] = self._losing.pop(operation)
+            first = False
+            with contextlib.suppress(OSError):
+                server.sendall(frame)
+        _end(client, server)
+
+    def _replies(self, client: socket.socket, server: socket.socket, doomed: dict[int, Callable[[], None]]) -> None:
+        first = True
+        for frame in _frames(server):
+            xid = struct.unpack_from(">i", frame, 4)[0]
+            if not first and xid in doomed:
+                doomed.pop(xid)()
+                self.lost += 1
+                break
+            first = False
+            with contextlib.suppress(OSError):
+                client.sendall(frame)
+        _end(client, server)
+
+
+def _frames(source: socket.socket) -> Any:
+    with contextlib.suppress(OSError), source.makefile("rb") as stream:
+        while len(head := stream.read(4)) == 4:
+            yield head + stream.read(struct.unpack(">i", head)[0])
+
+
+def _end(*sockets: socket.socket) -> None:
+    for each in sockets:
+        with contextlib.suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)

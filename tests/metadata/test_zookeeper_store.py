@@ -1,0 +1,372 @@
+"""What only a real ZooKeeper can do to a store: lose replies, sessions and itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+from bookspark.metadata.embedded import EmbeddedZooKeeper
+from bookspark.metadata.layout import Address, parse_address
+from bookspark.metadata.store import BookieRegistration
+from bookspark.metadata.zookeeper import ZooKeeperStore
+from bookspark.protocol.cookie import Cookie
+from bookspark.protocol.errors import (
+    ConfigurationError,
+    LedgerExistsError,
+    MetadataStoreError,
+    MetadataVersionError,
+    NoSuchLedgerError,
+)
+from tests.metadata.kit import CREATE, DELETE, MULTI, SET_DATA, Calls, LossyProxy, ledger
+
+BOOKIE = BookieRegistration("bookie-1", "127.0.0.1:3181", incarnation=7)
+
+
+@pytest.fixture
+def store(chroot: str) -> Iterator[ZooKeeperStore]:
+    made = ZooKeeperStore(chroot)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def kazoo(zookeeper: EmbeddedZooKeeper) -> Iterator[KazooClient]:
+    client = KazooClient(zookeeper.connection_string)
+    client.start()
+    yield client
+    client.stop()
+    client.close()
+
+
+@pytest.fixture
+def proxy(zookeeper: EmbeddedZooKeeper) -> Iterator[LossyProxy]:
+    with LossyProxy(zookeeper.connection_string) as made:
+        yield made
+
+
+@pytest.fixture
+def lossy(store: ZooKeeperStore, proxy: LossyProxy, chroot: str) -> Iterator[ZooKeeperStore]:
+    """A second client of the same cluster, whose replies can be lost."""
+    made = ZooKeeperStore(proxy.address + "/" + chroot.partition("/")[2])
+    yield made
+    made.close()
+
+
+# -- names
+
+
+@pytest.mark.parametrize(
+    ("connect", "servers", "chroot"),
+    [
+        ("h", "h:2181", ""),
+        ("h1:1,h2", "h1:1,h2:2181", ""),
+        ("zk://h1,h2,h3/a/b", "h1:2181,h2:2181,h3:2181", "/a/b"),
+        (" h1:2181, h2:2182/a/ ", "h1:2181,h2:2182", "/a"),
+        ("zk://[::1]:21,10.0.0.1/", "[::1]:21,10.0.0.1:2181", ""),
+    ],
+)
+def test_connection_strings(connect: str, servers: str, chroot: str) -> None:
+    assert parse_address(connect) == Address(servers, chroot)
+
+
+@pytest.mark.parametrize(
+    "connect", ["", "zk://", "/a", "h:", "h:0", "h:99999", "http://h", "h1,,h2", "h:1:2", "h/../a", "h i"]
+)
+def test_a_bad_connection_string_is_named(connect: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"does not name a ZooKeeper.*zk://"):
+        ZooKeeperStore(connect)
+
+
+# -- layout
+
+
+def test_the_layout_is_bookkeepers(store: ZooKeeperStore, chroot: str, kazoo: KazooClient) -> None:
+    root = "/" + chroot.partition("/")[2]
+    store.create_ledger(ledger(1))
+    store.register_bookie(BOOKIE)
+    store.write_cookie(Cookie("bookie-1", ("/a",), store.instance_id, "n"), None)
+    store.write_record("logs", "orders", b"{}", None)
+    special = {"LAYOUT", "INSTANCEID", "available", "cookies", "idgen", "underreplication"}
+    assert set(kazoo.get_children(f"{root}/ledgers")) == special | {"00"}
+    assert kazoo.get(f"{root}/ledgers/LAYOUT")[0] == b"2\nhierarchical:1"
+    assert kazoo.get(f"{root}/ledgers/INSTANCEID")[0].decode() == store.instance_id
+    assert set(kazoo.get_children(f"{root}/ledgers/available")) == {"bookie-1", "readonly"}
+    for path in ("ledgers/00/0000/L0001", "ledgers/cookies/bookie-1", "bookspark/logs/orders"):
+        assert kazoo.exists(f"{root}/{path}")
+    store.delete_ledger(1)
+    assert store.list_ledgers() == []
+    assert "00" not in kazoo.get_children(f"{root}/ledgers")
+
+
+def test_a_client_follows_the_manager_that_layout_names(chroot: str, kazoo: KazooClient) -> None:
+    flat = ZooKeeperStore(chroot, manager="flat")
+    hierarchical = ZooKeeperStore(chroot)
+    hierarchical.create_ledger(ledger(7))
+    assert kazoo.exists("/" + chroot.partition("/")[2] + "/ledgers/L0000000007")
+    assert flat.list_ledgers() == hierarchical.list_ledgers() == [7]
+    for each in (flat, hierarchical):
+        each.close()
+
+
+def test_an_unknown_manager_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"'flt'.*flat"):
+        ZooKeeperStore("h", manager="flt")
+
+
+def test_a_foreign_layout_is_refused(chroot: str, kazoo: KazooClient) -> None:
+    layout = "/" + chroot.partition("/")[2] + "/ledgers/LAYOUT"
+    kazoo.create(layout, b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1", makepath=True)
+    with pytest.raises(MetadataStoreError, match="another chroot"):
+        ZooKeeperStore(chroot)
+    kazoo.delete(layout)
+    with pytest.raises(MetadataStoreError, match="has no LAYOUT"):
+        ZooKeeperStore(chroot)
+
+
+def test_a_damaged_record_is_an_error_that_names_the_ledger(store: ZooKeeperStore) -> None:
+    store.create_ledger(ledger(5))
+    store.client.set(store.layout.ledger(5), b"rubbish")
+    with pytest.raises(MetadataStoreError, match="ledger 5 can't be read"):
+        store.read_ledger(5)
+
+
+def test_used_up_ids_are_refused(store: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store._nodes, "count", lambda *_: -(2**31))
+    with pytest.raises(MetadataStoreError, match="given out"):
+        store.new_ledger_id()
+
+
+def test_a_layout_that_is_gone_is_named(store: ZooKeeperStore) -> None:
+    store.client.delete(store.layout.ledgers, recursive=True)
+    for operation in (
+        store.new_ledger_id,
+        store.bookies,
+        lambda: store.watch_bookies(Calls()),
+        lambda: store.register_bookie(BOOKIE),
+    ):
+        with pytest.raises(MetadataStoreError, match="/ledgers/"):
+            operation()
+
+
+# -- lost replies
+
+
+def test_the_layout_is_made_although_the_reply_is_lost(zookeeper: EmbeddedZooKeeper, proxy: LossyProxy) -> None:
+    proxy.lose_reply(MULTI)
+    made = ZooKeeperStore(proxy.address + "/tests/lost-layout")
+    assert proxy.lost == 1 and made.instance_id
+    made.close()
+
+
+def test_create_ledger(lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeperStore) -> None:
+    store.create_ledger(ledger(4))
+    proxy.lose_reply(CREATE)
+    assert lossy.create_ledger(ledger(5, c_token=9)) == 0
+    assert proxy.lost == 1
+    assert store.read_ledger(5) == (ledger(5, c_token=9), 0)
+
+
+def test_create_ledger_whose_record_was_fenced_meanwhile(
+    lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeperStore
+) -> None:
+    metadata = ledger(5, c_token=9)
+    store.create_ledger(ledger(4))
+    proxy.lose_reply(CREATE, lambda: store.write_ledger(metadata.in_recovery(), 0) and None)
+    version = lossy.create_ledger(metadata)
+    with pytest.raises(MetadataVersionError):
+        lossy.write_ledger(metadata.close_at(1, 1), version)
+
+
+def test_create_ledger_that_another_created_first(
+    lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeperStore
+) -> None:
+    store.create_ledger(ledger(5, c_token=1))
+    proxy.lose_reply(CREATE)
+    with pytest.raises(LedgerExistsError):
+        lossy.create_ledger(ledger(5, c_token=2))
+    assert proxy.lost == 1
+
+
+def test_write_ledger(lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeperStore) -> None:
+    store.create_ledger(ledger(5))
+    proxy.lose_reply(SET_DATA)
+    assert lossy.write_ledger(ledger(5).in_recovery(), 0) == 1
+    assert proxy.lost == 1 and store.read_ledger(5).version == 1
+
+
+def test_write_ledger_that_lost_the_race(lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeperStore) -> None:
+    store.create_ledger(ledger(5))
+    store.write_ledger(ledger(5).in_recovery(), 0)
+    proxy.lose_reply(SET_DATA)
+    with pytest.raises(MetadataVersionError):
+        lossy.write_ledger(ledger(5).close_at(1, 1), 0)
+    assert proxy.lost == 1 and store.read_ledger(5) == (ledger(5).in_recovery(), 1)
+
+
+def test_write_ledger_over_which_another_wrote_is_unknown(
+    lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeperStore
+) -> None:
+    closed = ledger(5).in_recovery().close_at(1, 1)
+    store.create_ledger(ledger(5))
+    proxy.lose_reply(SET_DATA, lambda: store.write_ledger(closed, 1) and None)
+    with pytest.raises(MetadataStoreError, match="unknown"):
+        lossy.write_ledger(ledger(5).in_recovery(), 0)
+    assert store.read_ledger(5) == (closed, 2)
+
+
+def test_write_ledger_that_was_deleted_meanwhile(
+    lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeperStore
+) -> None:
+    store.create_ledger(ledger(5))
+    proxy.lose_reply(SET_DATA, lambda: store.delete_ledger(5))
+    with pytest.raises(NoSuchLedgerError):
+        lossy.write_ledger(ledger(5).in_recovery(), 0)
+
+
+def test_delete_ledger(lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeperStore) -> None:
+    store.create_ledger(ledger(5))
+    proxy.lose_reply(DELETE)
+    lossy.delete_ledger(5)
+    assert proxy.lost == 1 and store.list_ledgers() == []
+
+
+def test_write_record(lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeperStore) -> None:
+    store.write_record("logs", "a", b"", None)
+    proxy.lose_reply(CREATE)
+    assert lossy.write_record("logs", "b", b"1", None) == 0
+    proxy.lose_reply(SET_DATA)
+    assert lossy.write_record("logs", "b", b"2", 0) == 1
+    proxy.lose_reply(DELETE)
+    lossy.delete_record("logs", "b", 1)
+    assert proxy.lost == 3 and store.list_records("logs") == ["a"]
+
+
+def test_register_bookie(lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeperStore) -> None:
+    proxy.lose_reply(MULTI)
+    lossy.register_bookie(BOOKIE)
+    assert proxy.lost == 1 and store.bookies() == {"bookie-1": BOOKIE}
+    lossy.unregister_bookie("bookie-1")
+    assert store.bookies() == {}
+
+
+def test_new_ledger_id_may_leave_a_gap_and_repeats_nothing(
+    lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeperStore
+) -> None:
+    proxy.lose_reply(SET_DATA)
+    assert [lossy.new_ledger_id(), store.new_ledger_id()] == [1, 2]
+
+
+def test_watchers_are_called_when_the_connection_is_lost(
+    lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeperStore
+) -> None:
+    """The server forgets its watches with the connection, so a change in the gap would go unseen."""
+    ledger_calls, record_calls, bookie_calls = Calls(), Calls(), Calls()
+    store.create_ledger(ledger(5))
+    lossy.watch_ledger(5, ledger_calls)
+    lossy.watch_record("logs", "a", record_calls)
+    lossy.watch_bookies(bookie_calls)
+    proxy.lose_reply(SET_DATA)
+    lossy.new_ledger_id()
+    for calls in (ledger_calls, record_calls, bookie_calls):
+        calls.wait()
+    store.register_bookie(BOOKIE)
+    bookie_calls.wait_until(lambda: "bookie-1" in lossy.bookies())
+
+
+# -- lost sessions
+
+
+def expire(store: ZooKeeperStore, zookeeper: EmbeddedZooKeeper) -> None:
+    """End the store's session at the server: a second client takes it over by its id and password, and closes it."""
+    thief = KazooClient(zookeeper.connection_string, client_id=store.client.client_id)
+    thief.start()
+    thief.stop()
+    thief.close()
+
+
+def test_registration_and_watches_outlive_the_session(
+    store: ZooKeeperStore, chroot: str, zookeeper: EmbeddedZooKeeper
+) -> None:
+    watcher, calls, own_calls = ZooKeeperStore(chroot), Calls(), Calls()
+    store.register_bookie(BOOKIE)
+    store.watch_bookies(own_calls)
+    watcher.watch_bookies(calls)
+    session_id = store.client.client_id[0]
+    expire(store, zookeeper)
+    calls.wait()
+    calls.wait_until(lambda: watcher.bookies() == {"bookie-1": BOOKIE} and store.client.client_id[0] != session_id)
+    own_calls.wait()
+    watcher.register_bookie(BookieRegistration("bookie-2", "a:1", 1))
+    own_calls.wait_until(lambda: "bookie-2" in store.bookies())
+    store.unregister_bookie("bookie-1")
+    assert set(watcher.bookies()) == {"bookie-2"}
+    watcher.close()
+
+
+def test_a_registration_that_was_withdrawn_does_not_come_back(
+    store: ZooKeeperStore, zookeeper: EmbeddedZooKeeper
+) -> None:
+    calls = Calls()
+    store.register_bookie(BOOKIE)
+    store.unregister_bookie("bookie-1")
+    store.watch_bookies(calls)
+    expire(store, zookeeper)
+    calls.wait()
+    assert store.bookies() == {}
+
+
+def test_calls_go_on_over_an_expired_session(store: ZooKeeperStore, zookeeper: EmbeddedZooKeeper) -> None:
+    for turn in range(3):
+        expire(store, zookeeper)
+        assert store.new_ledger_id() == turn
+
+
+# -- lost servers
+
+
+def test_an_unreachable_server_is_an_error_within_seconds_that_names_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        for connect in (f"127.0.0.1:{port}", "127.0.0.1:1", "no-such-host.invalid:2181"):
+            begun = time.monotonic()
+            with pytest.raises(MetadataStoreError, match=f"ZooKeeper at {connect} could not be reached"):
+                ZooKeeperStore(connect, start_timeout_seconds=0.5)
+            assert time.monotonic() - begun < 5
+
+
+def test_a_hanging_server_costs_a_call_its_deadline_and_no_more(tmp_path: Path) -> None:
+    with EmbeddedZooKeeper(tmp_path) as server:
+        store = ZooKeeperStore(server.connection_string, timeout_seconds=1.0)
+        assert server.pid
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            begun = time.monotonic()
+            with pytest.raises(MetadataStoreError, match=r"creating ledger 5: no answer from ZooKeeper .* in 1 s"):
+                store.create_ledger(ledger(5, c_token=3))
+            with pytest.raises(MetadataStoreError, match="listing the ledgers"):
+                store.list_ledgers()
+            store.close()
+            assert time.monotonic() - begun < 6
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+
+
+def test_a_restarted_server_finds_its_clients_again(tmp_path: Path) -> None:
+    with EmbeddedZooKeeper(tmp_path) as server:
+        port = server.port
+        store, calls = ZooKeeperStore(server.connection_string), Calls()
+        store.create_ledger(ledger(5))
+        store.register_bookie(BOOKIE)
+        store.watch_bookies(calls)
+    with EmbeddedZooKeeper(tmp_path, port=port):
+        assert store.list_ledgers() == [5]
+        calls.wait()
+        calls.wait_until(lambda: store.bookies() == {"bookie-1": BOOKIE})
+        store.close()
