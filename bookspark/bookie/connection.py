@@ -1,0 +1,378 @@
+"""One client's connection to a bookie: frames in, requests to the storage, answers out.
+
+Law: each request is answered once, whatever happens, unless the connection ends first. What is no frame ends the connection; a
+frame whose header can be read but that makes no sense is answered BAD_REQUEST. A fault of the bookie's own is I/O error, never a
+Negative. What a peer does not read, it does not get to ask more of: while its answers wait in the bookie, its requests do too.
+
+Answers are gathered and written once per turn of the loop. A stored batch is sent as it lies in the log: a new prefix with the
+answer's header, and the body that is not copied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+
+from bookspark.bookie.reads import ReadPlan
+from bookspark.bookie.statuses import status_of
+from bookspark.protocol.bookie_ledger import answer_absent
+from bookspark.protocol.ledger_metadata import NO_ENTRY
+from bookspark.wire.entry_batch import Buffer, EntryBatch, with_header
+from bookspark.wire.frames import Frame, FrameReceiver, control_frame
+from bookspark.wire.header import NO_KEY, PROTOCOL_VERSION, Flag, Header, Kind, Status, WireError
+from bookspark.wire.messages import BookieStatus
+
+if TYPE_CHECKING:
+    from bookspark.bookie.server import BookieServer
+
+_FENCE, _SPARSE, _VOLATILE = int(Flag.FENCE), int(Flag.SPARSE), int(Flag.VOLATILE)
+_RESPONSE = int(Flag.RESPONSE)
+_MORE = int(Flag.RESPONSE | Flag.MORE)
+_ADD = int(Kind.ADD)
+_OK = int(Status.OK)
+
+_JOINED_BYTES_MAX = 64 << 10
+_WRITE_BUFFER_BYTES_MAX = 4 << 20
+_READS_MAX = 8
+_LONG_POLL_MS_MAX = 300_000
+
+log = logging.getLogger(__name__)
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Made by ``BookieServer`` for each connection that it accepts."""
+
+    def __init__(self, server: BookieServer) -> None:
+        self._server = server
+        self._storage = server.storage
+        self._loop = asyncio.get_running_loop()
+        self._receiver = FrameReceiver()
+        self._transport: asyncio.Transport | None = None
+        self._peer = "?"
+        self._greeted = False
+        self._answers: list[Buffer] = []
+        self._held: deque[Frame] = deque()
+        """Requests that came while the peer's answers, or the disk, were behind."""
+        self._reads = 0
+        """Reads that a thread is doing."""
+        self._writing_paused = False
+        self._reading_paused = False
+        self._polls: dict[int, tuple[Header, asyncio.TimerHandle]] = {}
+        """Long polls, by the number of their watch."""
+
+    # -- asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES_MAX)
+        self._peer = str(transport.get_extra_info("peername"))
+        self._server.connections.add(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        self._held.clear()
+        self._answers.clear()
+        for watch, (header, timer) in self._polls.items():
+            timer.cancel()
+            self._storage.watches.remove(header.ledger_id, watch)
+        self._polls.clear()
+        self._server.lost(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._receiver.buffer()
+
+    def buffer_updated(self, count: int) -> None:
+        try:
+            for frame in self._receiver.received(count):
+                if self._held or self._is_behind():
+                    self._held.append(frame)
+                else:
+                    self._handle(frame)
+        except WireError as error:
+            log.warning("connection from %s closed: %s", self._peer, error)
+            self.close()
+        self._server.check_pressure()
+        self.adjust_reading()
+
+    def pause_writing(self) -> None:
+        self._writing_paused = True
+        self.adjust_reading()
+
+    def resume_writing(self) -> None:
+        self._writing_paused = False
+        self._go_on()
+
+    # -- flow
+
+    def _is_behind(self) -> bool:
+        return self._writing_paused or self._reads >= _READS_MAX
+
+    def _go_on(self) -> None:
+        """Take up held requests, as far as the peer and the disk keep up."""
+        while self._held and not self._is_behind():
+            self._handle(self._held.popleft())
+        self.adjust_reading()
+
+    def adjust_reading(self) -> None:
+        """Read from the socket, or don't."""
+        pause = bool(self._held) or self._writing_paused or self._server.overloaded
+        if self._transport is None or self._transport.is_closing() or pause == self._reading_paused:
+            return
+        self._reading_paused = pause
+        if pause:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        """Send what is answered, then end the connection."""
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _send(self, *pieces: Buffer) -> None:
+        if self._transport is None:
+            return
+        if not self._answers:
+            self._loop.call_soon(self._flush)
+        self._answers += pieces
+
+    def _flush(self) -> None:
+        answers, self._answers = self._answers, []
+        if not answers or self._transport is None:
+            return
+        if len(answers) > 1 and sum(map(len, answers)) > _JOINED_BYTES_MAX:
+            self._transport.writelines(answers)
+        else:
+            self._transport.write(b"".join(answers))
+
+    def _answer(
+        self,
+        request: Header,
+        status: int,
+        *,
+        last: int | None = None,
+        value: int = 0,
+        first: int | None = None,
+        body: bytes = b"",
+    ) -> None:
+        """The control frame that answers a request: its own range unless told otherwise, and what is known of its ledger."""
+        ledger = self._storage.ledger(request.ledger_id)
+        confirmed, replicated = NO_ENTRY, NO_ENTRY
+        if ledger is not None:
+            confirmed, replicated = ledger.last_add_confirmed, ledger.last_add_fully_replicated
+        header = Header(
+            request.kind,
+            request.request_id,
+            request.ledger_id,
+            request.first_entry_id if first is None else first,
+            request.last_entry_id if last is None else last,
+            confirmed,
+            _RESPONSE,
+            status,
+            replicated,
+            NO_ENTRY,
+            self._server.incarnation,
+            NO_KEY,
+            0,
+            value,
+        )
+        self._send(control_frame(header, body))
+
+    def _refuse(self, request: Header, why: str) -> None:
+        """BAD_REQUEST; the body says why, for people."""
+        log.warning("request %d from %s refused: %s", request.request_id, self._peer, why)
+        self._answer(request, Status.BAD_REQUEST, body=why.encode())
+
+    # -- requests
+
+    def _handle(self, frame: Frame) -> None:
+        header = frame.header
+        try:
+            if header.kind == _ADD:
+                self._add(frame)
+            elif frame.batch is not None:
+                self._refuse(header, f"kind {header.kind} is not asked for with a batch")
+            elif header.kind == Kind.HELLO:
+                self._hello(header)
+            elif not self._greeted:
+                self._refuse(header, "the first request of a connection is HELLO")
+            else:
+                request = _REQUESTS.get(header.kind)
+                if request is None:
+                    self._refuse(header, f"unknown kind {header.kind}")
+                else:
+                    request(self, header)
+        except WireError as error:
+            self._refuse(header, str(error))
+        except Exception:
+            log.exception("request %r from %s failed", header, self._peer)
+            self._answer(header, Status.IO_ERROR)
+
+    def _hello(self, header: Header) -> None:
+        if header.value < PROTOCOL_VERSION:
+            self._refuse(header, f"protocol version {header.value}; this bookie speaks {PROTOCOL_VERSION}")
+            return
+        self._greeted = True
+        self._answer(header, _OK, value=PROTOCOL_VERSION, body=self._server.bookie_id.encode())
+
+    def _add(self, frame: Frame) -> None:
+        header = frame.header
+        if not self._greeted:
+            self._refuse(header, "the first request of a connection is HELLO")
+        elif frame.batch is None or header.ledger_id < 0 or header.first_entry_id < 0:
+            self._refuse(header, "an add is a batch of entries of one ledger, with ids from 0")
+        elif header.flags & _VOLATILE:
+            self._refuse(header, "volatile durability is not supported")
+        else:
+            batch = EntryBatch.checked(frame.batch, header, frame.body_crc)
+            self._storage.add(header, batch, partial(self._answer, header))
+
+    def _read(self, header: Header) -> None:
+        if not 0 <= header.first_entry_id <= header.last_entry_id:
+            self._refuse(header, f"a read of entries {header.first_entry_id}..{header.last_entry_id}")
+        elif header.flags & _FENCE:
+            self._storage.fence(header.ledger_id, header.master_key, partial(self._read_fenced, header))
+        elif self._may_read(header):
+            self._send_entries(header)
+
+    def _read_fenced(self, header: Header, status: int) -> None:
+        if status == Status.OK:
+            self._send_entries(header)
+        else:
+            self._answer(header, status, last=header.first_entry_id - 1)
+
+    def _may_read(self, header: Header) -> bool:
+        if self._storage.may_read(header.ledger_id, header.master_key):
+            return True
+        self._answer(header, Status.UNAUTHORIZED, last=header.first_entry_id - 1)
+        return False
+
+    def _send_entries(self, header: Header) -> None:
+        plan = self._storage.plan_read(
+            header.ledger_id,
+            header.first_entry_id,
+            header.last_entry_id,
+            header.limit,
+            sparse=bool(header.flags & _SPARSE),
+        )
+        frames = self._storage.files.fetch(plan.pieces, cached_only=True)
+        if frames is not None:
+            self._send_frames(header, plan, frames)
+            return
+        self._reads += 1
+        fetch = partial(self._storage.files.fetch, plan.pieces, cached_only=False)
+        reading = self._loop.run_in_executor(self._server.readers, fetch)
+        reading.add_done_callback(partial(self._read_done, header, plan))
+
+    def _read_done(self, header: Header, plan: ReadPlan, reading: asyncio.Future[list[Buffer] | None]) -> None:
+        self._reads -= 1
+        error = None if reading.cancelled() else reading.exception()
+        if error is not None:
+            log.error("read %r failed", header, exc_info=error)
+        frames = [] if error is not None or reading.cancelled() else reading.result()
+        self._send_frames(header, plan, frames or [])
+        self._go_on()
+
+    def _send_frames(self, header: Header, plan: ReadPlan, frames: list[Buffer]) -> None:
+        """The entries, then what is said of the id after them."""
+        ledger = self._storage.ledger(header.ledger_id)
+        if ledger is not None:
+            answer = Header(
+                Kind.READ,
+                header.request_id,
+                header.ledger_id,
+                last_add_confirmed=ledger.last_add_confirmed,
+                flags=_MORE,
+                last_add_fully_replicated=ledger.last_add_fully_replicated,
+                incarnation=self._server.incarnation,
+            )
+            for piece, frame in zip(plan.pieces, frames, strict=False):
+                part = answer._replace(first_entry_id=piece.first, last_entry_id=piece.last)
+                batch = EntryBatch(frame)
+                if batch.first_entry_id == piece.first and batch.last_entry_id == piece.last:
+                    self._send(*with_header(frame, part))
+                else:
+                    self._send(batch.slice(piece.first, piece.last, part))
+        if len(frames) < len(plan.pieces):
+            end, status = plan.pieces[len(frames)].first - 1, Status.IO_ERROR
+        else:
+            end, status = plan.end, Status.OK if plan.refusal is None else status_of(plan.refusal)
+        self._answer(header, status, last=end)
+        self._flush()  # at once, so that a peer that does not read is noticed before its next request is taken
+
+    def _read_last_add_confirmed(self, header: Header) -> None:
+        if header.flags & _FENCE:
+            self._storage.fence(header.ledger_id, header.master_key, partial(self._answer_last_add_confirmed, header))
+        elif self._may_read(header):
+            ledger = self._storage.ledger(header.ledger_id)
+            confirmed = NO_ENTRY if ledger is None else ledger.last_add_confirmed
+            if header.limit and confirmed < header.first_entry_id:
+                self._poll(header)
+            else:
+                self._answer_last_add_confirmed(header, _OK)
+
+    def _answer_last_add_confirmed(self, header: Header, status: int) -> None:
+        ledger = self._storage.ledger(header.ledger_id)
+        if status == Status.OK and ledger is None:
+            status = status_of(answer_absent(ledger, self._storage.damaged))
+        self._answer(header, status, value=self._storage.last_entry_id(header.ledger_id))
+
+    def _poll(self, header: Header) -> None:
+        """Answer once the LAC is there, or the time is up; of a ledger that is not known yet, too."""
+
+        def finish() -> None:
+            _, timer = self._polls.pop(watch)
+            timer.cancel()
+            self._storage.watches.remove(header.ledger_id, watch)
+            self._answer_last_add_confirmed(header, _OK)
+
+        watch = self._storage.watches.add(header.ledger_id, header.first_entry_id, finish)
+        self._polls[watch] = (header, self._loop.call_later(min(header.limit, _LONG_POLL_MS_MAX) / 1000, finish))
+
+    def _write_last_add_confirmed(self, header: Header) -> None:
+        if header.ledger_id < 0 or header.last_add_confirmed < NO_ENTRY:
+            self._refuse(header, "an explicit LAC is of one ledger, and an entry id")
+            return
+        self._storage.write_last_add_confirmed(
+            header.ledger_id, header.master_key, header.last_add_confirmed, partial(self._answer, header)
+        )
+
+    def _ranges(self, header: Header) -> None:
+        ranges, ledger_id, first = self._storage.ranges(
+            max(header.ledger_id, 0), max(header.first_entry_id, 0), header.limit, only=header.value == 1
+        )
+        self._answer(header, _OK, first=first, value=ledger_id, body=ranges.encode())
+
+    def _status(self, header: Header) -> None:
+        status = self._storage.status()
+        body = BookieStatus(
+            bookie_id=self._server.bookie_id,
+            incarnation=self._server.incarnation,
+            pid=self._server.pid,
+            directories=self._storage.directories,
+            ledgers=status.ledgers,
+            log_bytes=status.log_bytes,
+            free_bytes=status.free_bytes,
+            read_only=status.read_only,
+        )
+        self._answer(header, _OK, body=msgspec.json.encode(body))
+
+
+_REQUESTS: dict[int, Callable[[Connection, Header], None]] = {
+    Kind.READ: Connection._read,
+    Kind.READ_LAC: Connection._read_last_add_confirmed,
+    Kind.WRITE_LAC: Connection._write_last_add_confirmed,
+    Kind.RANGES: Connection._ranges,
+    Kind.STATUS: Connection._status,
+}

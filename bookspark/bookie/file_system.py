@@ -1,0 +1,200 @@
+"""The one seam through which a bookie touches files.
+
+Law: nothing in ``bookspark.bookie`` opens, writes, syncs, renames or removes a file but through a ``FileSystem``, so that a
+stand-in can lose what was not synced or fail any single call. Calls are those of the kernel and promise no more than it does: a
+write may be short, a created or renamed name is durable only after ``sync_directory``, and a failed ``sync`` says that data
+may be gone (it is never tried again; see "fsyncgate", PostgreSQL 2018).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from collections.abc import Sequence
+from typing import Protocol
+
+from bookspark.wire.entry_batch import Buffer
+
+_IOV_MAX = 1024
+_FALLOC_FL_KEEP_SIZE = 1
+
+
+class File(Protocol):
+    """An open file. Positions and sizes in bytes. Safe to read from several threads; closed when the last user drops it."""
+
+    def write(self, buffers: Sequence[Buffer], position: int) -> int:
+        """Write at most what ``buffers`` hold, one after the other; returns how many bytes were."""
+
+    def read(self, size: int, position: int) -> bytes:
+        """``size`` bytes, or fewer at the end of the file."""
+
+    def read_cached(self, size: int, position: int) -> Buffer | None:
+        """As ``read``, or None if that would have to wait for the disk."""
+
+    def sync(self) -> None:
+        """Make the content durable."""
+
+    def preallocate(self, size: int) -> None:
+        """Reserve disk space for the first ``size`` bytes; the file's length stays what it is."""
+
+    def truncate(self, size: int) -> None:
+        """Set the length, and give back what is reserved beyond it."""
+
+    def size(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class FileSystem(Protocol):
+    """Names and directories. Paths are absolute."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        """Open for reading and writing; FileNotFoundError unless it exists or ``create`` is set."""
+
+    def exists(self, path: str) -> bool: ...
+
+    def list(self, directory: str) -> list[str]:
+        """The names in a directory, sorted."""
+
+    def make_directory(self, path: str) -> None:
+        """Make it with its parents; no error if it is there."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Atomic; replaces ``target``."""
+
+    def unlink(self, path: str) -> None: ...
+
+    def sync_directory(self, path: str) -> None: ...
+
+    def free_bytes(self, path: str) -> int: ...
+
+
+def write_all(file: File, buffers: Sequence[Buffer], position: int) -> int:
+    """Write every byte of ``buffers`` from ``position`` on, however short the single writes are; returns the end."""
+    for start in range(0, len(buffers), _IOV_MAX):
+        chunk = buffers[start : start + _IOV_MAX]
+        expected = sum(map(len, chunk))
+        written = file.write(chunk, position)
+        if written < expected:
+            rest = memoryview(b"".join(chunk))
+            while written < expected:
+                count = file.write([rest[written:]], position + written)
+                if count == 0:
+                    raise OSError(errno.EIO, "a write wrote nothing")
+                written += count
+        position += expected
+    return position
+
+
+def read_all(file: File) -> bytes:
+    """The whole content of a small file."""
+    return file.read(file.size(), 0)
+
+
+def replace_file(file_system: FileSystem, path: str, content: Sequence[Buffer]) -> None:
+    """Put ``content`` in place of ``path`` atomically and durably: a crash leaves the old content or the new."""
+    temporary = path + TEMPORARY_SUFFIX
+    if file_system.exists(temporary):
+        file_system.unlink(temporary)
+    file = file_system.open(temporary, create=True)
+    try:
+        write_all(file, content, 0)
+        file.sync()
+    finally:
+        file.close()
+    file_system.rename(temporary, path)
+    file_system.sync_directory(os.path.dirname(path))
+
+
+TEMPORARY_SUFFIX = ".new"
+"""Files that end so are left over from a crash and are removed at boot."""
+
+
+class _RealFile:
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def write(self, buffers: Sequence[Buffer], position: int) -> int:
+        return os.pwritev(self._descriptor, buffers, position)
+
+    def read(self, size: int, position: int) -> bytes:
+        content = os.pread(self._descriptor, size, position)
+        while len(content) < size and (
+            more := os.pread(self._descriptor, size - len(content), position + len(content))
+        ):
+            content += more
+        return content
+
+    def read_cached(self, size: int, position: int) -> Buffer | None:
+        buffer = bytearray(size)
+        try:
+            count = os.preadv(self._descriptor, [buffer], position, os.RWF_NOWAIT)
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):
+                return None
+            raise
+        return buffer if count == size else None
+
+    def sync(self) -> None:
+        os.fdatasync(self._descriptor)
+
+    def preallocate(self, size: int) -> None:
+        if _libc.fallocate(self._descriptor, _FALLOC_FL_KEEP_SIZE, 0, size) != 0:
+            number = ctypes.get_errno()
+            if number != errno.EOPNOTSUPP:  # only a speed-up, where the file system can't
+                raise OSError(number, os.strerror(number))
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+
+
+class RealFileSystem:
+    """The operating system's."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return _RealFile(os.open(path, flags, 0o644))
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def list(self, directory: str) -> list[str]:
+        return sorted(os.listdir(directory))
+
+    def make_directory(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def sync_directory(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def free_bytes(self, path: str) -> int:
+        status = os.statvfs(path)
+        return status.f_bavail * status.f_frsize

@@ -1,0 +1,153 @@
+"""The index: which entries a bookie holds, and where.
+
+Law: the rows of a ledger are ranges of consecutive ids in one batch, sorted and never overlapping; the copy that came first is
+the one that counts. A row is 24 bytes in three arrays (tuples take 152 to 236)::
+
+    first    entry id of the range's first entry
+    where    log number << 32 │ position of the batch frame in the log
+    extent   entries in the range << 32 │ bytes of the batch frame
+
+A range may be a part of its batch, when other entries of that batch had been there before. The index is owned by the bookie's
+loop and lives in memory; ``checkpoint`` keeps a copy of what is synced.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from bookspark.protocol.ledger_metadata import NO_ENTRY
+
+_LOW = (1 << 32) - 1
+
+
+class Row(NamedTuple):
+    """Entries ``first..last`` lie in the batch frame of ``size`` bytes at ``where``."""
+
+    first: int
+    last: int
+    where: int
+    size: int
+
+
+def location(log: int, position: int) -> int:
+    """``where`` of a row."""
+    return log << 32 | position
+
+
+def log_of(where: int) -> int:
+    return where >> 32
+
+
+def position_of(where: int) -> int:
+    return where & _LOW
+
+
+class LedgerRows:
+    """The rows of one ledger."""
+
+    __slots__ = ("extent", "first", "where")
+
+    def __init__(self, first: array[int], where: array[int], extent: array[int]) -> None:
+        self.first = first
+        self.where = where
+        self.extent = extent
+
+    @classmethod
+    def empty(cls) -> LedgerRows:
+        return cls(array("q"), array("q"), array("q"))
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    @property
+    def last_entry_id(self) -> int:
+        """The highest id held, NO_ENTRY if none."""
+        return self.first[-1] + (self.extent[-1] >> 32) - 1 if self.first else NO_ENTRY
+
+    def row(self, index: int) -> Row:
+        first, extent = self.first[index], self.extent[index]
+        return Row(first, first + (extent >> 32) - 1, self.where[index], extent & _LOW)
+
+    def covering(self, first: int, last: int) -> Iterator[Row]:
+        """The rows that hold any of ``first..last``, ascending, whole. Not to be held over a change."""
+        index = max(0, bisect_right(self.first, first) - 1)
+        for i in range(index, len(self.first)):
+            row = self.row(i)
+            if row.first > last:
+                return
+            if row.last >= first:
+                yield row
+
+    def insert(self, first: int, last: int, where: int, size: int) -> None:
+        """Add the ids of ``first..last`` that are not there yet."""
+        if first > self.last_entry_id:
+            self._insert_at(len(self.first), first, last, where, size)
+            return
+        gap = first
+        for row in list(self.covering(first, last)):
+            if gap < row.first:
+                self._insert_at(bisect_right(self.first, gap), gap, row.first - 1, where, size)
+            gap = row.last + 1
+        if gap <= last:
+            self._insert_at(bisect_right(self.first, gap), gap, last, where, size)
+
+    def _insert_at(self, index: int, first: int, last: int, where: int, size: int) -> None:
+        extent = (last - first + 1) << 32 | size
+        if index == len(self.first):
+            self.first.append(first)
+            self.where.append(where)
+            self.extent.append(extent)
+        else:
+            self.first.insert(index, first)
+            self.where.insert(index, where)
+            self.extent.insert(index, extent)
+
+    def remove(self, first_where: int, last_where: int) -> bool:
+        """Remove the rows whose frames lie at ``first_where..last_where``; True if there were any."""
+        kept = [i for i, where in enumerate(self.where) if not first_where <= where <= last_where]
+        if len(kept) == len(self.first):
+            return False
+        for name in self.__slots__:
+            column = getattr(self, name)
+            setattr(self, name, array("q", (column[i] for i in kept)))
+        return True
+
+
+class Index:
+    """The rows of every ledger of a bookie, over all of its directories. A ledger without entries has none."""
+
+    def __init__(self) -> None:
+        self._ledgers: dict[int, LedgerRows] = {}
+        self._sorted: list[int] = []
+
+    def get(self, ledger_id: int) -> LedgerRows | None:
+        return self._ledgers.get(ledger_id)
+
+    def of(self, ledger_id: int) -> LedgerRows:
+        """The rows of a ledger, to be added to."""
+        rows = self._ledgers.get(ledger_id)
+        if rows is None:
+            rows = self._ledgers[ledger_id] = LedgerRows.empty()
+        return rows
+
+    def put(self, ledger_id: int, rows: LedgerRows) -> None:
+        """Take over the rows of a checkpoint; rows that are there already count."""
+        present = self._ledgers.get(ledger_id)
+        if present is None:
+            self._ledgers[ledger_id] = rows
+        else:
+            for i in range(len(rows)):
+                present.insert(*rows.row(i))
+
+    def ledger_ids(self, start: int = 0) -> list[int]:
+        """All ledgers that have rows from id ``start`` on, ascending."""
+        if len(self._sorted) != len(self._ledgers):  # ledgers are never taken out
+            self._sorted = sorted(self._ledgers)
+        return self._sorted[bisect_right(self._sorted, start - 1) :]
+
+    def remove(self, first_where: int, last_where: int) -> list[int]:
+        """Remove all rows whose frames lie in ``first_where..last_where``; returns the ledgers that had some."""
+        return [ledger_id for ledger_id, rows in self._ledgers.items() if rows.remove(first_where, last_where)]

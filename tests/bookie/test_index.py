@@ -1,0 +1,67 @@
+"""The index against a dict."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bookspark.bookie.index import Index, LedgerRows, location, log_of, position_of
+
+ranges = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)), max_size=25)
+
+
+def built(spans):
+    rows, model = LedgerRows.empty(), {}
+    for number, (first, more) in enumerate(spans):
+        where = location(1 + number % 3, 408 + 8 * number)
+        rows.insert(first, first + more, where, 100 + number)
+        for entry_id in range(first, first + more + 1):
+            model.setdefault(entry_id, (where, 100 + number))
+    return rows, model
+
+
+def expanded(rows):
+    return {i: (row.where, row.size) for row in rows.covering(0, 1 << 40) for i in range(row.first, row.last + 1)}
+
+
+@given(ranges)
+def test_the_first_copy_counts_and_rows_never_overlap(spans):
+    rows, model = built(spans)
+    assert expanded(rows) == model
+    found = list(rows.covering(0, 1 << 40))
+    assert all(a.last < b.first for a, b in pairwise(found))
+    assert rows.last_entry_id == max(model, default=-1)
+
+
+@given(ranges, st.integers(0, 80), st.integers(0, 30))
+def test_covering_finds_what_is_in_a_range(spans, first, more):
+    rows, model = built(spans)
+    found = {i for row in rows.covering(first, first + more) for i in range(row.first, row.last + 1)}
+    wanted = {i for i in model if first <= i <= first + more}
+    assert {i for i in found if first <= i <= first + more} == wanted
+
+
+@given(ranges, st.integers(1, 3))
+def test_remove_takes_out_a_logs_rows(spans, log):
+    rows, model = built(spans)
+    removed = rows.remove(location(log, 0), location(log, (1 << 32) - 1))
+    kept = {i: value for i, value in model.items() if log_of(value[0]) != log}
+    assert expanded(rows) == kept
+    assert removed == (kept != model)
+
+
+def test_locations_pack_log_and_position():
+    where = location(0x7FFFFFFF, 0xFFFFFFF8)
+    assert (log_of(where), position_of(where)) == (0x7FFFFFFF, 0xFFFFFFF8)
+    assert where < 1 << 63
+
+
+def test_ledger_ids_ascend_from_a_start():
+    index = Index()
+    for ledger_id in (9, 2, 5):
+        index.of(ledger_id).insert(0, 0, location(1, 408), 1)
+    assert index.ledger_ids() == [2, 5, 9]
+    assert index.ledger_ids(5) == [5, 9]
+    assert index.ledger_ids(6) == [9]

@@ -1,0 +1,375 @@
+"""The request server over a real socket."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from itertools import cycle
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bookspark.protocol.errors import BookieError
+from bookspark.wire.frames import FrameReceiver, control_frame
+from bookspark.wire.header import PROTOCOL_VERSION, Flag, Header, Kind, Status, WireError
+from bookspark.wire.messages import BookieStatus, Ranges
+from tests.bookie.faulty_files import FaultyFiles
+from tests.bookie.kit import KEY, OTHER_KEY, Client, add_frame, config, payloads, serving
+
+FENCE, RECOVERY, SPARSE = int(Flag.FENCE), int(Flag.RECOVERY), int(Flag.SPARSE)
+
+
+@pytest.fixture(scope="module")
+def bookie(tmp_path_factory):
+    with serving(config(tmp_path_factory.mktemp("bookie"))) as (server, address):
+        yield server, address
+
+
+@pytest.fixture
+def client(bookie):
+    made = Client(bookie[1])
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def ledger_id(request):
+    """A ledger of the test's own on the shared bookie."""
+    return abs(hash(request.node.nodeid)) & 0xFFFFFFFF
+
+
+def test_hello_tells_version_and_bookie_id(bookie):
+    client = Client(bookie[1], greet=False)
+    answer = client.call(Header(Kind.HELLO, 0, value=9))
+    assert (answer.header.value, bytes(answer.body), answer.header.incarnation) == (
+        PROTOCOL_VERSION,
+        b"bookie-test",
+        77,
+    )
+    client.close()
+
+
+def test_hello_comes_first(bookie):
+    client = Client(bookie[1], greet=False)
+    assert client.call(Header(Kind.STATUS, 0)).header.status == Status.BAD_REQUEST
+    assert client.add(1, 0).status == Status.BAD_REQUEST
+    client.close()
+
+
+def test_add_and_read_back(client, ledger_id):
+    answer = client.add(ledger_id, 0, 9, last_add_confirmed=4, last_add_fully_replicated=2, request_id=3)
+    assert (answer.status, answer.first_entry_id, answer.last_entry_id, answer.request_id) == (Status.OK, 0, 9, 3)
+    assert (answer.last_add_confirmed, answer.last_add_fully_replicated, answer.incarnation) == (4, 2, 77)
+    assert answer.flags & Flag.RESPONSE
+    entries, end = client.read(ledger_id, 0, 9)
+    assert payloads(entries) == [b"%08d:payload" % i for i in range(10)]
+    assert (end.status, end.last_entry_id, end.last_add_confirmed) == (Status.OK, 9, 4)
+
+
+def test_a_read_tells_about_the_id_after_what_it_sent(client, ledger_id):
+    client.add(ledger_id, 0, 4)
+    entries, end = client.read(ledger_id, 2, 7)
+    assert [entry.entry_id for entry in entries] == [2, 3, 4]
+    assert (end.status, end.last_entry_id) == (Status.NO_SUCH_ENTRY, 4)
+    assert client.read(ledger_id, 5, 7)[1][7] == Status.NO_SUCH_ENTRY
+    assert client.read(ledger_id, 5, 7)[1].last_entry_id == 4
+    assert client.read(ledger_id + 1, 0, 0)[1].status == Status.NO_SUCH_LEDGER
+
+
+def test_a_limit_ends_a_read_with_ok(client, ledger_id):
+    for entry_id in range(6):
+        client.add(ledger_id, entry_id)
+    entries, end = client.read(ledger_id, 0, 5, limit=1000)
+    assert [entry.entry_id for entry in entries] == [0, 1]
+    assert (end.status, end.last_entry_id) == (Status.OK, 1)
+
+
+def test_a_sparse_read_skips(client, ledger_id):
+    for entry_id in (0, 3, 6):
+        client.add(ledger_id, entry_id)
+    entries, end = client.read(ledger_id, 0, 8, flags=SPARSE)
+    assert [entry.entry_id for entry in entries] == [0, 3, 6]
+    assert (end.status, end.last_entry_id) == (Status.OK, 8)
+
+
+def test_pipelined_adds_are_all_answered(client, ledger_id):
+    client.send(*(add_frame(ledger_id, i, request_id=i) for i in range(2000)))
+    answers = [client.receive().header for _ in range(2000)]
+    assert {answer.status for answer in answers} == {Status.OK}
+    assert [answer.request_id for answer in answers] == list(range(2000))
+    assert len(client.read(ledger_id, 0, 1999)[0]) == 2000
+
+
+def test_large_and_small_frames_mix(client, ledger_id):
+    sizes = [1, 300_000, 5, 3_000_000, 7, 65_000]
+    for entry_id, size in enumerate(sizes):
+        client.send(add_frame(ledger_id, entry_id, payload=b"x" * size))
+    assert [client.receive().header.status for _ in sizes] == [Status.OK] * len(sizes)
+    assert [len(payload) - 9 for payload in payloads(client.read(ledger_id, 0, 3)[0])] == sizes[:4]
+    assert [len(payload) - 9 for payload in payloads(client.read(ledger_id, 4, 5)[0])] == sizes[4:]
+
+
+# -- fencing, passwords
+
+
+def test_a_fencing_lac_read_fences_what_was_never_seen(client, ledger_id):
+    answer = client.call(Header(Kind.READ_LAC, 0, ledger_id, flags=FENCE, master_key=KEY)).header
+    assert (answer.status, answer.last_add_confirmed, answer.value) == (Status.OK, -1, -1)
+    assert client.add(ledger_id, 0).status == Status.FENCED
+    assert client.add(ledger_id, 0, flags=RECOVERY).status == Status.OK
+
+
+def test_a_recovery_read_fences(client, ledger_id):
+    client.add(ledger_id, 0)
+    entries, end = client.read(ledger_id, 0, 1, flags=FENCE, master_key=KEY)
+    assert ([entry.entry_id for entry in entries], end.status) == ([0], Status.NO_SUCH_ENTRY)
+    assert client.add(ledger_id, 1).status == Status.FENCED
+
+
+def test_a_fence_sees_every_add_admitted_before_it(client, ledger_id):
+    fence = control_frame(Header(Kind.READ_LAC, 9, ledger_id, flags=FENCE, master_key=KEY))
+    client.send(*(add_frame(ledger_id, i) for i in range(50)), fence, add_frame(ledger_id, 50))
+    answers = [client.receive().header for _ in range(52)]
+    [fenced] = [answer for answer in answers if answer.kind == Kind.READ_LAC]
+    assert fenced.value == 49
+    assert sum(answer.status == Status.FENCED for answer in answers) == 1
+    assert len(client.read(ledger_id, 0, 49)[0]) == 50
+
+
+def test_a_wrong_password_is_refused_and_does_nothing(client, ledger_id):
+    client.add(ledger_id, 0)
+    for header in (
+        Header(Kind.READ_LAC, 0, ledger_id, flags=FENCE, master_key=OTHER_KEY),
+        Header(Kind.READ_LAC, 0, ledger_id, master_key=OTHER_KEY),
+        Header(Kind.WRITE_LAC, 0, ledger_id, last_add_confirmed=5, master_key=OTHER_KEY),
+        Header(Kind.READ, 0, ledger_id, 0, 0, flags=FENCE, master_key=OTHER_KEY),
+        Header(Kind.READ, 0, ledger_id, 0, 0, master_key=OTHER_KEY),
+    ):
+        assert client.call(header).header.status == Status.UNAUTHORIZED
+    assert client.add(ledger_id, 1, master_key=OTHER_KEY).status == Status.UNAUTHORIZED
+    answer = client.add(ledger_id, 1)
+    assert (answer.status, answer.last_add_confirmed) == (Status.OK, -1)
+
+
+# -- LAC
+
+
+def test_read_lac(client, ledger_id):
+    assert client.call(Header(Kind.READ_LAC, 0, ledger_id)).header.status == Status.NO_SUCH_LEDGER
+    client.add(ledger_id, 0, 5, last_add_confirmed=2)
+    answer = client.call(Header(Kind.READ_LAC, 0, ledger_id)).header
+    assert (answer.status, answer.last_add_confirmed, answer.value) == (Status.OK, 2, 5)
+
+
+def test_a_long_poll_ends_when_the_lac_is_there(bookie, client, ledger_id):
+    client.add(ledger_id, 0)
+    client.send(control_frame(Header(Kind.READ_LAC, 8, ledger_id, first_entry_id=1, limit=60_000)))
+    writer = Client(bookie[1])
+    writer.add(ledger_id, 1, last_add_confirmed=0)
+    assert writer.call(Header(Kind.WRITE_LAC, 0, ledger_id, last_add_confirmed=1, master_key=KEY)).header.status == 0
+    answer = client.receive().header
+    assert (answer.request_id, answer.status, answer.last_add_confirmed) == (8, Status.OK, 1)
+    writer.close()
+
+
+def test_a_long_poll_ends_when_the_time_is_up(client, ledger_id):
+    answer = client.call(Header(Kind.READ_LAC, 0, ledger_id, first_entry_id=1, limit=20)).header
+    assert answer.status == Status.NO_SUCH_LEDGER
+    client.add(ledger_id, 0)
+    answer = client.call(Header(Kind.READ_LAC, 0, ledger_id, first_entry_id=1, limit=20)).header
+    assert (answer.status, answer.last_add_confirmed) == (Status.OK, -1)
+
+
+def test_a_connection_that_ends_takes_its_long_polls_along(bookie, ledger_id):
+    client = Client(bookie[1])
+    client.send(control_frame(Header(Kind.READ_LAC, 8, ledger_id, first_entry_id=0, limit=60_000)))
+    client.call(Header(Kind.STATUS, 0))
+    client.close()
+    other = Client(bookie[1])
+    assert other.add(ledger_id, 0, 3, last_add_confirmed=2).status == Status.OK
+    other.close()
+
+
+# -- lists
+
+
+def test_ranges_and_status(client, ledger_id):
+    client.add(ledger_id, 0, 4)
+    client.add(ledger_id, 5)
+    answer = client.call(Header(Kind.RANGES, 0, ledger_id, value=1))
+    ranges = Ranges.decode(answer.body)
+    assert (list(ranges.first_entry_ids), list(ranges.last_entry_ids)) == ([0, 5], [4, 5])
+    assert list(ranges.sizes) == [len(add_frame(ledger_id, 0, 4)), len(add_frame(ledger_id, 5))]
+    assert answer.header.value == -1
+    partial = client.call(Header(Kind.RANGES, 0, ledger_id, limit=1, value=1)).header
+    assert (partial.value, partial.first_entry_id) == (ledger_id, 5)
+    status = msgspec.json.decode(client.call(Header(Kind.STATUS, 0)).body, type=BookieStatus)
+    assert status.bookie_id == "bookie-test" and status.ledgers > 0 and not status.read_only
+
+
+# -- bad peers
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        control_frame(Header(99, 5)),
+        control_frame(Header(Kind.ADD, 5, 1, 0, 0)),
+        control_frame(Header(Kind.READ, 5, 1, 3, 2)),
+        control_frame(Header(Kind.READ, 5, 1, -1, 2)),
+        control_frame(Header(Kind.WRITE_LAC, 5, -1)),
+        add_frame(1, 0, request_id=5, flags=int(Flag.VOLATILE)),
+        add_frame(1, 0, request_id=5)[:-8] + bytes(8),
+    ],
+)
+def test_what_makes_no_sense_is_a_bad_request_and_the_connection_goes_on(client, frame):
+    client.send(frame)
+    answer = client.receive()
+    assert (answer.header.status, answer.header.request_id) == (Status.BAD_REQUEST, 5)
+    assert bytes(answer.body), "it says why"
+    assert client.call(Header(Kind.STATUS, 0)).header.status == Status.OK
+
+
+@pytest.mark.parametrize(
+    "rubbish",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"BSPK" + struct.pack("<I", 1 << 31) + bytes(200),
+        b"BSPK" + bytes(200),
+        add_frame(1, 0)[:110] + b"\xee" + add_frame(1, 0)[111:],
+    ],
+)
+def test_what_is_no_frame_ends_the_connection_and_nothing_else(bookie, client, rubbish):
+    bad = Client(bookie[1])
+    try:
+        bad.send(rubbish)
+        with pytest.raises((EOFError, ConnectionResetError)):
+            bad.receive()
+    finally:
+        bad.close()
+    assert client.call(Header(Kind.STATUS, 0)).header.status == Status.OK
+
+
+@given(st.lists(st.integers(1, 4000), min_size=1, max_size=8))
+@settings(max_examples=60)
+def test_frames_come_whole_however_the_bytes_fall(sizes):
+    frames = [add_frame(1, 0, 3), control_frame(Header(Kind.STATUS, 1), b"body"), add_frame(1, 4, payload=b"x" * 5000)]
+    stream = b"".join(frames * 2)
+    receiver, received, at = FrameReceiver(), [], 0
+    for size in cycle(sizes):
+        buffer = receiver.buffer()
+        piece = stream[at : at + min(size, len(buffer))]
+        buffer[: len(piece)] = piece
+        at += len(piece)
+        received += [bytes(f.batch) if f.batch is not None else bytes(f.body) for f in receiver.received(len(piece))]
+        if at == len(stream):
+            break
+    assert received == [frames[0], b"body", frames[2]] * 2
+
+
+@given(st.integers(0, 2000), st.integers(1, 255))
+@settings(max_examples=150)
+def test_a_damaged_frame_is_refused_and_raises_nothing_else(at, flip):
+    stream = bytearray(add_frame(1, 0, 3) + control_frame(Header(Kind.STATUS, 1), b"body"))
+    stream[at % len(stream)] ^= flip
+    receiver = FrameReceiver()
+    receiver.buffer()[: len(stream)] = stream
+    try:
+        for frame in receiver.received(len(stream)):
+            assert frame.header.kind in (Kind.ADD, Kind.STATUS)
+    except WireError:
+        pass
+
+
+# -- life, pressure
+
+
+def test_a_port_in_use_is_named(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with (
+            pytest.raises(BookieError, match=f"port {port} on 127.0.0.1 is in use"),
+            serving(config(tmp_path, port=port)),
+        ):
+            pass
+
+
+def test_backpressure_admits_everything_in_the_end(tmp_path):
+    with serving(config(tmp_path, request_bytes_in_flight_max=20_000)) as (_, address):
+        client = Client(address)
+        client.send(*(add_frame(1, i, payload=b"x" * 2000) for i in range(500)))
+        assert {client.receive().header.status for _ in range(500)} == {Status.OK}
+        client.close()
+
+
+def test_a_peer_that_does_not_read_is_not_read_from(tmp_path):
+    with serving(config(tmp_path)) as (server, address):
+        client = Client(address)
+        client.add(1, 0, payload=b"x" * 3_000_000)
+        requests = 200
+        for _ in range(requests):
+            client.send(control_frame(Header(Kind.READ, 7, 1, 0, 0)))
+        other = Client(address)
+        assert other.add(2, 0).status == Status.OK
+        [behind] = [c for c in server.connections if c._held]
+        assert behind._transport.get_write_buffer_size() < 20_000_000
+        ends = 0
+        while ends < requests:
+            ends += client.receive().batch is None
+        assert not behind._held
+        client.close()
+        other.close()
+
+
+def test_a_disk_that_fails_is_answered_and_the_bookie_lives(tmp_path):
+    files = FaultyFiles()
+    with serving(config(tmp_path), files) as (_, address):
+        client = Client(address)
+        assert client.add(1, 0).status == Status.OK
+        files.fail("sync", ".arrows")
+        assert client.add(1, 1).status == Status.IO_ERROR
+        assert client.add(1, 1).status == Status.READ_ONLY
+        entries, end = client.read(1, 0, 1)
+        assert ([entry.entry_id for entry in entries], end.status) == ([0], Status.IO_ERROR)
+        client.close()
+
+
+def test_cold_reads_leave_the_loop_to_others(tmp_path, monkeypatch):
+    from bookspark.bookie import file_system
+
+    monkeypatch.setattr(file_system._RealFile, "read_cached", lambda *_: None)
+    with serving(config(tmp_path)) as (_, address):
+        client = Client(address)
+        client.add(1, 0, 9)
+        client.add(1, 10)
+        for _ in range(20):
+            client.send(control_frame(Header(Kind.READ, 7, 1, 0, 10)))
+        answers = [client.receive() for _ in range(60)]
+        assert sum(answer.batch is None for answer in answers) == 20
+        client.close()
+
+
+def test_what_was_acked_is_there_after_a_restart(tmp_path):
+    for start in range(3):
+        with serving(config(tmp_path)) as (_, address):
+            client = Client(address)
+            assert len(client.read(1, 0, 100)[0]) == start
+            assert client.add(1, start).status == Status.OK
+            client.close()
+
+
+def test_checkpoints_are_made_while_it_serves(tmp_path, monkeypatch):
+    written = threading.Event()
+    monkeypatch.setattr(
+        "bookspark.bookie.storage.write_checkpoint", lambda files, path, snapshot: written.set() if path else None
+    )
+    with serving(config(tmp_path, checkpoint_interval_seconds=0.01)) as (_, address):
+        client = Client(address)
+        client.add(1, 0)
+        assert written.wait(20)
+        client.close()
