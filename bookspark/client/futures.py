@@ -1,0 +1,111 @@
+"""Completing appends by a watermark instead of a lock-laden future each.
+
+Law: a ledger's appends are acknowledged in id order, so one number, the last confirmed id, completes all of them. A future looks
+at that number and takes a lock only when somebody waits or wants to be called back. (``bench.md``: 1.0–1.2 M entries/s against
+45–78 k/s with a ``concurrent.futures.Future`` each.)
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import threading
+from collections.abc import Callable
+
+from bookspark.protocol.errors import BookKeeperError
+
+log = logging.getLogger(__name__)
+
+
+class Watermark:
+    """The last confirmed entry id of a ledger, or the error that ended it. Advanced by one thread, watched by any."""
+
+    def __init__(self) -> None:
+        self.value = -1
+        self.error: BookKeeperError | None = None
+        self._changed = threading.Condition()
+        self._waiting = 0
+        self._callbacks: list[tuple[int, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+
+    def advance(self, value: int) -> None:
+        """Everything up to ``value`` is confirmed."""
+        # Written before `_waiting` is looked at; a waiter counts itself before it looks at the value: one sees the other.
+        self.value = value
+        if self._waiting or self._callbacks:
+            self._tell()
+
+    def fail(self, error: BookKeeperError) -> None:
+        """Nothing after ``value`` will be confirmed."""
+        self.error = self.error or error
+        self._tell()
+
+    def _tell(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+            due = []
+            while self._callbacks and (self.error or self._callbacks[0][0] <= self.value):
+                due.append(heapq.heappop(self._callbacks)[2])
+        for callback in due:
+            try:
+                callback()
+            except Exception:
+                log.exception("a callback of an append raised")
+
+    def wait(self, condition: Callable[[], bool], timeout_seconds: float | None) -> bool:
+        """Wait until ``condition()`` or an error; False if neither came in time."""
+        with self._changed:
+            self._waiting += 1
+            try:
+                return self._changed.wait_for(lambda: self.error is not None or condition(), timeout_seconds)
+            finally:
+                self._waiting -= 1
+
+    def call_when(self, entry_id: int, callback: Callable[[], None]) -> None:
+        """Call ``callback`` once, when ``entry_id`` is confirmed or an error came: now, or from the client's I/O thread."""
+        with self._changed:
+            self._waiting += 1  # from here on `advance` takes the lock, and so finds what is pushed below
+            try:
+                if not self.error and entry_id > self.value:
+                    heapq.heappush(self._callbacks, (entry_id, next(self._order), callback))
+                    return
+            finally:
+                self._waiting -= 1
+        callback()
+
+
+class AppendFuture:
+    """The outcome of one append: the methods of ``concurrent.futures.Future`` that make sense for it. It can't be cancelled."""
+
+    __slots__ = ("_watermark", "entry_id")
+
+    def __init__(self, watermark: Watermark, entry_id: int) -> None:
+        self._watermark = watermark
+        self.entry_id = entry_id
+        """The id the entry has if it is confirmed."""
+
+    def done(self) -> bool:
+        """True once the entry is confirmed or the ledger failed before it was."""
+        return self.entry_id <= self._watermark.value or self._watermark.error is not None
+
+    def result(self, timeout: float | None = None) -> int:
+        """The entry id once it is confirmed. Raises the ledger's error, or TimeoutError after ``timeout`` seconds.
+
+        Without ``timeout`` it waits as long as the client's own add timeout lets the append wait.
+        """
+        error = self.exception(timeout)
+        if error is not None:
+            raise error
+        return self.entry_id
+
+    def exception(self, timeout: float | None = None) -> BookKeeperError | None:
+        """The error that the append failed with, None if it is confirmed. Raises TimeoutError after ``timeout`` seconds."""
+        watermark, entry_id = self._watermark, self.entry_id
+        if entry_id > watermark.value and not watermark.wait(lambda: entry_id <= watermark.value, timeout):
+            raise TimeoutError(f"entry {entry_id} is not acknowledged after {timeout} s")
+        return None if entry_id <= watermark.value else watermark.error
+
+    def add_done_callback(self, callback: Callable[[AppendFuture], object]) -> None:
+        """Call ``callback(self)`` when done; it must not block, as it runs in the client's I/O thread."""
+        self._watermark.call_when(self.entry_id, lambda: (callback(self), None)[1])

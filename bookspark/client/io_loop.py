@@ -1,0 +1,47 @@
+"""The client's one I/O thread: an event loop that all connections of a process live in."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import uvloop
+
+log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+
+class IoLoop:
+    """A running event loop in a daemon thread. Everything that touches a connection runs in it, by ``submit``."""
+
+    def __init__(self, name: str) -> None:
+        self.loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+        self.loop.close()
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Run ``function`` in the loop, soon; from any thread. Does nothing once the loop has stopped."""
+        try:
+            self.loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:
+            if not self.loop.is_closed():
+                raise
+
+    def call(self, coroutine: Coroutine[Any, Any, Result], timeout_seconds: float = 10.0) -> Result:
+        """Run a coroutine in the loop and return what it returns; not from the loop's own thread. Raises TimeoutError."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(timeout_seconds)
+
+    def stop(self) -> None:
+        """End the thread; what was submitted before is done first."""
+        if self._thread.is_alive():
+            self.submit(self.loop.stop)
+            self._thread.join(timeout=10.0)
