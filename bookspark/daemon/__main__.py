@@ -1,0 +1,51 @@
+"""``python -m bookspark.daemon OPTIONS.json``: a bookie process.
+
+Law: it ends with status 0 after a clean stop, or with 1 and a last line ``bookspark bookie: <what is wrong and what
+to do>``. Log lines go to stderr.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+import msgspec
+
+from bookspark.bookie.config import bookie_config
+from bookspark.daemon.process import run_bookie
+from bookspark.protocol.errors import BookKeeperError, ConfigurationError
+
+
+def main(arguments: list[str]) -> int:
+    """Run the bookie whose options the only argument names; returns the exit status."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("bookspark.metadata.connection.kazoo").setLevel(logging.ERROR)  # a line a second while it tries
+    try:
+        if len(arguments) != 1:
+            raise ConfigurationError(
+                "name one file with a bookie's options in JSON: python -m bookspark.daemon OPTIONS.json"
+            )
+        run_bookie(bookie_config(**_options(arguments[0])))
+    except BookKeeperError as error:
+        problem = " ".join(str(error).split())
+    except Exception as error:
+        logging.getLogger(__name__).exception("the bookie failed")
+        problem = f"failed with {type(error).__name__}: {' '.join(str(error).split())}; the lines above tell where"
+    else:
+        return 0
+    print(f"bookspark bookie: {problem}", file=sys.stderr, flush=True)
+    return 1
+
+
+def _options(path: str) -> dict[str, object]:
+    try:
+        return msgspec.json.decode(Path(path).read_bytes(), type=dict[str, object])
+    except OSError as error:
+        raise ConfigurationError(f"options file {path} can't be read: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise ConfigurationError(f"options file {path} is not a JSON object: {error}") from error
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,203 @@
+"""A bookie's directories: the lock that makes them one process's own, the cookie in each, and what else lies there.
+
+Law: a bookie process holds the lock of every one of its directories from before it reads anything there until it ends,
+and nobody holds it for it: the lock is an ``flock`` on a descriptor that no child inherits, so it ends with the
+process, however that ends. Two processes never share a directory. Bytes::
+
+    LOCK         {"pid": 4711, "start_time": 815}   start in clock ticks after the machine's: tells a pid from a reused one
+    COOKIE       the same document as in the metadata store: see metadata.codec
+    lease.sock   in the first directory only: the lease, see lease_server
+    bookie.json  in the first directory only: the options it was started with
+    bookie.log   in the first directory only: what it logged; bookie.log.1 is that of the start before
+
+Source: design.md section 3; BookKeeper's ``Cookie`` and its lock file.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+
+from bookspark.metadata.codec import decode_cookie, encode_cookie
+from bookspark.protocol.cookie import Cookie
+from bookspark.protocol.errors import BookieError, InvalidCookieError, MetadataStoreError
+
+LOCK, COOKIE, LEASE_SOCKET, OPTIONS, LOG = "LOCK", "COOKIE", "lease.sock", "bookie.json", "bookie.log"
+PREVIOUS_LOG = LOG + ".1"
+NOT_DATA = frozenset({LOCK, COOKIE, COOKIE + ".tmp", LEASE_SOCKET, OPTIONS, LOG, PREVIOUS_LOG, "lost+found"})
+"""What may lie in a directory that holds no data yet."""
+LOCK_SECONDS_MAX = 2.0
+"""How long a boot tries for a lock: those who only look whether it is held hold it for a moment."""
+
+
+class Process(msgspec.Struct, frozen=True):
+    """A process, told from a later one that got the same pid."""
+
+    pid: int
+    start_time: int
+
+    @classmethod
+    def of(cls, pid: int) -> Process | None:
+        """The process that has ``pid`` now; None if there is none or it is only a zombie."""
+        fields = _stat(pid)
+        return None if fields is None or fields[0] in "ZX" else cls(pid, int(fields[19]))
+
+    @property
+    def alive(self) -> bool:
+        return Process.of(self.pid) == self
+
+    @property
+    def suspended(self) -> bool:
+        """Whether a SIGSTOP has taken effect."""
+        fields = _stat(self.pid)
+        return fields is not None and fields[0] == "T"
+
+
+class DirectoryLocks:
+    """Holds the lock of every directory while it is open, from its making. Raises BookieError that names who holds one."""
+
+    def __init__(self, directories: Iterable[str]) -> None:
+        self._descriptors: list[int] = []
+        try:
+            for directory in directories:
+                self._lock(directory)
+        except BaseException:
+            self.close()
+            raise
+
+    def _lock(self, directory: str) -> None:
+        make_directory(directory)
+        try:
+            descriptor = os.open(os.path.join(directory, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise not_writable(directory, error) from error
+        self._descriptors.append(descriptor)
+        deadline = time.monotonic() + LOCK_SECONDS_MAX
+        while not _try_lock(descriptor, fcntl.LOCK_EX):
+            if time.monotonic() > deadline:
+                holder = _read_holder(descriptor)
+                who = f"process {holder.pid}" if holder else "another process"
+                raise BookieError(
+                    f"directory {directory} is in use by {who}; stop it, or give this bookie another directory"
+                )
+            time.sleep(0.05)
+        process = Process.of(os.getpid())
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, msgspec.json.encode(process), 0)
+
+    def close(self) -> None:
+        """Let go of all."""
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+        self._descriptors.clear()
+
+    def __enter__(self) -> DirectoryLocks:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def lock_holder(directory: str) -> Process | None:
+    """The living process that holds the directory's lock; None if nobody does. A lock held by a process that can't
+    be named from here (another pid namespace) is a BookieError."""
+    try:
+        descriptor = os.open(os.path.join(directory, LOCK), os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        deadline = time.monotonic() + LOCK_SECONDS_MAX
+        while not _try_lock(descriptor, fcntl.LOCK_SH):
+            holder = _read_holder(descriptor)
+            if holder is not None and holder.alive:
+                return holder
+            if time.monotonic() > deadline:
+                raise BookieError(
+                    f"directory {directory} is locked by a process that can't be seen from here; stop it there"
+                )
+            time.sleep(0.05)
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def read_cookie(directory: str) -> Cookie | None:
+    """The cookie that lies in the directory. Raises InvalidCookieError if it can't be read."""
+    path = Path(directory, COOKIE)
+    try:
+        return decode_cookie(path.read_bytes(), f"in {directory}")
+    except FileNotFoundError:
+        return None
+    except MetadataStoreError as error:
+        raise InvalidCookieError(
+            f"{path} is damaged ({error}); restore it from the copy in another directory"
+        ) from error
+
+
+def write_cookie(directory: str, cookie: Cookie) -> None:
+    """Stamp the directory, durably: after this returns the cookie is there whatever fails."""
+    path = os.path.join(directory, COOKIE)
+    try:
+        with open(path + ".tmp", "wb") as file:
+            file.write(encode_cookie(cookie))
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(path + ".tmp", path)
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise not_writable(directory, error) from error
+
+
+def holds_data(directory: str) -> bool:
+    """Whether anything lies there that a first boot does not make."""
+    return any(name not in NOT_DATA for name in os.listdir(directory))
+
+
+def make_directory(directory: str) -> None:
+    """Make it if it is not there; what can't be made or isn't a directory is a BookieError that says so."""
+    try:
+        os.makedirs(directory, mode=0o755, exist_ok=True)
+    except OSError as error:
+        raise not_writable(directory, error) from error
+
+
+def not_writable(directory: str, error: OSError) -> BookieError:
+    """One line for every way in which a directory can't be written."""
+    return BookieError(
+        f"directory {directory} is not writable ({error.strerror}); make it writable for this user, or choose another"
+    )
+
+
+def _stat(pid: int) -> list[str] | None:
+    """``/proc/<pid>/stat`` from the state on: a process may have any name, in brackets, before it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def _try_lock(descriptor: int, mode: int) -> bool:
+    try:
+        fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _read_holder(descriptor: int) -> Process | None:
+    try:
+        return msgspec.json.decode(os.pread(descriptor, 4096, 0), type=Process)
+    except msgspec.DecodeError:
+        return None

@@ -1,0 +1,252 @@
+"""Starting a bookie process, adopting one that runs, stopping it, and ending one that hangs.
+
+Law: a bookie is looked after through its lease, whoever started it: ``adopt_or_start`` claims the bookie that runs in
+the directories, or, if none does, starts one and claims that. It never starts a second one: it looks at the directory
+locks first, and the new process takes them itself. A process is ended by force only after pid and start time were
+compared with what the lock says.
+
+A bookie is a child process in its own session, so that it outlives its starter. Its options lie in ``bookie.json``
+and its log in ``bookie.log`` of its first directory (that of the start before in ``bookie.log.1``); the log's last
+line is what an error quotes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from bookspark.bookie.config import BookieConfig
+from bookspark.daemon.directories import LOG, OPTIONS, PREVIOUS_LOG, Process, lock_holder, make_directory, not_writable
+from bookspark.daemon.lease_client import LeaseConnection, LeaseLostError, LeaseRefusedError
+from bookspark.daemon.lease_server import Status
+from bookspark.protocol.errors import BookieError
+
+START_SECONDS = 60.0
+STOP_SECONDS = 60.0
+_RETRY_SECONDS = 0.02
+_UNANSWERED_SECONDS = 10.0
+"""How long a bookie that holds its locks may leave its lease socket unanswered before it counts as hung."""
+_LAST_WORDS = "bookspark bookie: "
+
+log = logging.getLogger(__name__)
+
+
+class Bookie:
+    """A bookie process whose lease is held here. ``started`` tells whether it was started here, or adopted."""
+
+    def __init__(
+        self, config: BookieConfig, process: Process, lease: LeaseConnection, child: subprocess.Popen[bytes] | None
+    ) -> None:
+        self.config = config
+        self.process = process
+        self.lease = lease
+        self._child = child
+
+    @property
+    def started(self) -> bool:
+        return self._child is not None
+
+    @property
+    def status(self) -> Status:
+        """What was last heard of it."""
+        assert self.lease.status is not None, "a granted claim brings a status"
+        return self.lease.status
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process has not ended; a child of ours that has is reaped."""
+        if self._child is not None:
+            return self._child.poll() is None
+        return self.process.alive
+
+    def wait_serving(self, timeout: float = START_SECONDS) -> Status:
+        """Return its status once it serves. Raises BookieError with its last words if it ends or takes longer."""
+        try:
+            return self.lease.wait_serving(timeout)
+        except LeaseLostError as error:
+            self.lease.close()
+            if not self.wait_ended(STOP_SECONDS):
+                raise BookieError(
+                    f"the bookie in {self.config.directories[0]} hangs at its end; see its log"
+                ) from error
+            raise BookieError(last_words(self.config.directories[0])) from error
+
+    def stop(self, timeout: float = STOP_SECONDS) -> bool:
+        """Stop it cleanly; False if it had to be ended by force (at once when it doesn't answer, else after
+        ``timeout``)."""
+        deadline = time.monotonic() + timeout
+        try:
+            self.lease.ask_stop(min(timeout, _UNANSWERED_SECONDS))
+        except LeaseLostError:
+            deadline = time.monotonic() + 1.0  # it has ended, or hangs
+        clean = self.wait_ended(deadline - time.monotonic())
+        if not clean:
+            log.warning(
+                "the bookie in %s did not stop; ending process %d", self.config.directories[0], self.process.pid
+            )
+            self.kill()
+        self.lease.close()
+        return clean
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process, if it still runs."""
+        signal_process(self.process, number)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        signal_process(self.process, signal.SIGKILL)
+        self.wait_ended(STOP_SECONDS)
+        self.lease.close()
+
+    def wait_ended(self, timeout: float) -> bool:
+        """Wait for the end of the process, whoever's child it is; False if it has not come within ``timeout``."""
+        ended = wait_for_end(self.process, timeout)
+        if ended and self._child is not None:
+            self._child.wait()
+        return ended
+
+
+def adopt_or_start(config: BookieConfig, holder: str, timeout: float = START_SECONDS) -> Bookie:
+    """Look after the bookie of ``config.directories``: the running one, whatever options it runs with (but a bookie
+    of another ZooKeeper is stopped first), or a new one, which may still be booting on return (``wait_serving``). A
+    bookie that is stopping is waited for; one that hangs is ended. Raises LeaseRefusedError if another looks after
+    it."""
+    deadline = time.monotonic() + timeout
+    directory = config.directories[0]
+    while (process := _running(config)) is not None:
+        try:
+            bookie = _claim(config, process, holder, min(deadline, time.monotonic() + _UNANSWERED_SECONDS), None)
+            if bookie.status.zookeeper == config.zookeeper:
+                return bookie
+            log.info("the bookie in %s knows another ZooKeeper; starting it anew", directory)
+            bookie.stop(deadline - time.monotonic())
+        except LeaseRefusedError as refusal:
+            if refusal.holder:
+                raise
+            if not wait_for_end(process, deadline - time.monotonic()):
+                raise BookieError(
+                    f"the bookie in {directory} (process {process.pid}) does not finish stopping"
+                ) from refusal
+        except LeaseLostError:
+            log.warning("the bookie in %s does not answer; ending process %d", directory, process.pid)
+            signal_process(process, signal.SIGKILL)
+            wait_for_end(process, deadline - time.monotonic())
+        if time.monotonic() > deadline:
+            raise BookieError(f"directory {directory} stays locked by process {process.pid}; stop that process")
+    return _start(config, holder, deadline)
+
+
+def _running(config: BookieConfig) -> Process | None:
+    """Who holds the lock of any of the directories."""
+    holders = (lock_holder(directory) for directory in config.directories if os.path.isdir(directory))
+    return next((holder for holder in holders if holder is not None), None)
+
+
+def _start(config: BookieConfig, holder: str, deadline: float) -> Bookie:
+    directory = config.directories[0]
+    make_directory(directory)
+    options = Path(directory, OPTIONS)
+    try:
+        options.write_bytes(msgspec.json.format(msgspec.json.encode(config)))
+        log_path = Path(directory, LOG)
+        if log_path.exists():
+            log_path.replace(Path(directory, PREVIOUS_LOG))
+        output = log_path.open("wb")
+    except OSError as error:
+        raise not_writable(directory, error) from error
+    with output:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "bookspark.daemon", str(options)],
+            cwd="/",
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    process = Process.of(child.pid)
+    if process is None:
+        child.wait()
+        raise BookieError(last_words(directory))
+    try:
+        return _claim(config, process, holder, deadline, child)
+    except LeaseLostError as error:
+        signal_process(process, signal.SIGKILL)
+        child.wait()
+        raise BookieError(last_words(directory)) from error
+
+
+def _claim(
+    config: BookieConfig, process: Process, holder: str, deadline: float, child: subprocess.Popen[bytes] | None
+) -> Bookie:
+    """Claim the lease of ``process``, which may not be listening yet."""
+    directory = config.directories[0]
+    while True:
+        try:
+            lease = LeaseConnection(directory, max(deadline - time.monotonic(), 0.1))
+            try:
+                status = lease.claim(holder, max(deadline - time.monotonic(), 0.1))
+                if status.pid == process.pid:
+                    return Bookie(config, process, lease, child)
+                # Another process came first, and ours will find the locks taken: leave that one to whoever started it.
+                raise LeaseRefusedError(
+                    f"another process ({status.pid}) took over the bookie in {directory}", str(status.pid)
+                )
+            except BaseException:
+                lease.close()
+                raise
+        except LeaseLostError:
+            ended = not process.alive if child is None else child.poll() is not None
+            if ended or time.monotonic() > deadline:
+                raise
+            time.sleep(_RETRY_SECONDS)
+
+
+def signal_process(process: Process, number: signal.Signals) -> None:
+    """Send a signal to exactly that process: not to a later one with its pid."""
+    with contextlib.suppress(ProcessLookupError):
+        descriptor = os.pidfd_open(process.pid)
+        try:
+            if process.alive:  # looked at after the descriptor was made, which stays with the process
+                signal.pidfd_send_signal(descriptor, number)
+        finally:
+            os.close(descriptor)
+
+
+def wait_for_end(process: Process, timeout: float) -> bool:
+    """Wait until the process has ended, without being its parent; False after ``timeout`` seconds."""
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return True
+    try:
+        if not process.alive:
+            return True
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        return bool(poll.poll(max(timeout, 0.0) * 1000))
+    finally:
+        os.close(descriptor)
+
+
+def last_words(directory: str) -> str:
+    """The error line that the bookie's log ends with, or else where that log is."""
+    path = Path(directory, LOG)
+    try:
+        lines = path.read_bytes()[-8192:].decode(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    for line in reversed(lines):
+        if line.startswith(_LAST_WORDS):
+            return line.removeprefix(_LAST_WORDS)
+    said = f"; it last said: {lines[-1]}" if lines else ""
+    return f"the bookie in {directory} ended without a word of why (killed?){said}"

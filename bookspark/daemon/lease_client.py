@@ -1,0 +1,151 @@
+"""The other end of a bookie's lease socket: claim it, hear its phases, ask it to stop.
+
+Law: an open connection that was granted the lease *is* the lease, so whoever looks after a bookie keeps this object
+and nothing else; its end of file says that the bookie process has ended. Every call has a deadline. Lines: see
+``lease_server``.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from typing import Any
+
+import msgspec
+
+from bookspark.daemon.directories import LEASE_SOCKET
+from bookspark.daemon.lease_server import SERVING, STOPPING, Status
+from bookspark.protocol.errors import BookieError
+
+
+class LeaseRefusedError(BookieError):
+    """The bookie is looked after by another, or is stopping (``holder`` is then empty)."""
+
+    def __init__(self, reason: str, holder: str) -> None:
+        super().__init__(reason)
+        self.holder = holder
+
+
+class LeaseLostError(BookieError):
+    """The bookie gave no answer, or its process has ended."""
+
+
+class LeaseConnection:
+    """A connection to the bookie that has ``directory`` as its first; raises LeaseLostError if nobody listens there."""
+
+    def __init__(self, directory: str, timeout: float = 10.0) -> None:
+        self.directory = directory
+        self.status: Status | None = None
+        """What was last heard of it."""
+        self._buffer = bytearray()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(timeout)
+        try:
+            descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                self._socket.connect(f"/proc/self/fd/{descriptor}/{LEASE_SOCKET}")
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            self._socket.close()
+            raise LeaseLostError(f"no bookie answers in {directory}: {error.strerror or error}") from error
+
+    def fileno(self) -> int:
+        """For a selector: readable means that there is news (``read_news``)."""
+        return self._socket.fileno()
+
+    def claim(self, holder: str, timeout: float = 10.0) -> Status:
+        """Take the lease. Raises LeaseRefusedError."""
+        answer = self._ask({"request": "claim", "holder": holder}, timeout)
+        if answer["answer"] == "refused":
+            raise LeaseRefusedError(
+                f"the bookie in {self.directory} can't be claimed: {answer['reason']}", answer["holder"]
+            )
+        return self._note(answer)
+
+    def ask_status(self, timeout: float = 10.0) -> Status:
+        return self._note(self._ask({"request": "status"}, timeout))
+
+    def ask_stop(self, timeout: float = 10.0) -> None:
+        """Ask for a clean stop; ``wait_ended`` waits for it."""
+        self._ask({"request": "stop"}, timeout)
+
+    def wait_serving(self, timeout: float) -> Status:
+        """Wait, as the holder, until it serves. Raises LeaseLostError if the process ends or stops before."""
+        deadline = time.monotonic() + timeout
+        while self.status is None or self.status.phase != SERVING:
+            if self.status is not None and self.status.phase == STOPPING:
+                raise LeaseLostError(f"the bookie in {self.directory} stopped before it served")
+            try:
+                self._note(self._read_line(deadline))
+            except TimeoutError as error:
+                phase = self.status.phase if self.status else "starting"
+                raise BookieError(
+                    f"the bookie in {self.directory} does not serve after {timeout:g} s (phase: {phase}); see its log"
+                ) from error
+        return self.status
+
+    def read_news(self) -> bool:
+        """Take in what has come, without waiting; False once the process has ended."""
+        try:
+            while True:
+                self._note(self._read_line(time.monotonic()))
+        except TimeoutError:
+            return True
+        except LeaseLostError:
+            return False
+
+    def wait_ended(self, timeout: float) -> bool:
+        """Wait until the process has ended; False if it has not within ``timeout``."""
+        deadline = time.monotonic() + timeout
+        try:
+            while True:
+                self._read_line(deadline)
+        except TimeoutError:
+            return False
+        except LeaseLostError:
+            return True
+
+    def close(self) -> None:
+        """Drop the lease, if it was held."""
+        self._socket.close()
+
+    def _note(self, answer: dict[str, Any]) -> Status:
+        self.status = msgspec.convert(answer, Status)
+        return self.status
+
+    def _ask(self, request: dict[str, str], timeout: float) -> dict[str, Any]:
+        deadline = time.monotonic() + timeout
+        try:
+            self._socket.settimeout(timeout)
+            self._socket.sendall(msgspec.json.encode(request) + b"\n")
+            while (answer := self._read_line(deadline))["answer"] == "phase":
+                self._note(answer)
+        except TimeoutError as error:
+            raise LeaseLostError(f"the bookie in {self.directory} gives no answer within {timeout:g} s") from error
+        except OSError as error:
+            raise LeaseLostError(f"the bookie in {self.directory} has ended") from error
+        if answer["answer"] == "error":
+            raise BookieError(f"the bookie in {self.directory}: {answer['reason']}")
+        return answer
+
+    def _read_line(self, deadline: float) -> dict[str, Any]:
+        while b"\n" not in self._buffer:
+            remaining = deadline - time.monotonic()
+            self._socket.settimeout(max(remaining, 0.0))
+            try:
+                received = self._socket.recv(4096)
+            except BlockingIOError as error:
+                raise TimeoutError from error
+            except TimeoutError:
+                raise
+            except OSError:
+                received = b""
+            if not received:
+                raise LeaseLostError(f"the bookie in {self.directory} has ended")
+            self._buffer += received
+        line, _, rest = bytes(self._buffer).partition(b"\n")
+        self._buffer[:] = rest
+        answer: dict[str, Any] = msgspec.json.decode(line)
+        return answer

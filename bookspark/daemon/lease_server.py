@@ -1,0 +1,221 @@
+"""The lease socket of a bookie process: ``lease.sock`` in its first directory, served by a thread of its own.
+
+Law: a connection that was granted the lease holds it until it is closed; the kernel closes it when its owner dies, so
+no heartbeat is needed. What a claim is answered is decided by ``protocol.lease``. The thread serves from before the
+boot phases until the process ends, so a bookie that boots slowly is not taken for a hung one. Lines::
+
+    {"request": "claim", "holder": "task 2 of …"}  →  {"answer": "granted", …status}
+                                                  or  {"answer": "refused", "reason": …, "holder": …}
+    {"request": "status"}                          →  {"answer": "status", …status}
+    {"request": "stop"}                            →  {"answer": "stopping"}; closed when the process has ended
+    unasked, to the holder, at each new phase:        {"answer": "phase", …status}
+
+Status: phase, pid, zookeeper, bookie_id, address and incarnation (empty or 0 before they are known), holder.
+
+A path may be longer than the 108 bytes of a Unix socket address, so both sides name it through ``/proc/self/fd``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from bookspark.daemon.directories import LEASE_SOCKET
+from bookspark.protocol.lease import Claim, Drop, End, Event, Grant, Lease, Refuse, Stop, Tick
+
+LINE_BYTES_MAX = 4096
+CONNECTIONS_MAX = 64
+SERVING, STOPPING = "serving", "stopping"
+"""The phases that others wait for; the phases before are for people."""
+
+log = logging.getLogger(__name__)
+
+
+class Status(msgspec.Struct, frozen=True):
+    """What a bookie process says of itself."""
+
+    phase: str
+    pid: int
+    bookie_id: str = ""
+    address: str = ""
+    incarnation: int = 0
+    zookeeper: str = ""
+    holder: str = ""
+
+
+class Request(msgspec.Struct, frozen=True):
+    request: str
+    holder: str = ""
+
+
+class LeaseServer:
+    """Listens from ``start`` to ``close``. ``ended`` is called once, from the thread, with why the bookie has to stop."""
+
+    def __init__(self, directory: str, lease_seconds: float, zookeeper: str, ended: Callable[[str], None]) -> None:
+        self._directory = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._lease = Lease(lease_seconds, time.monotonic())
+        self._ended = ended
+        self._status = Status(phase="starting", pid=os.getpid(), zookeeper=zookeeper)
+        self._inbox: deque[Stop | dict[str, Any] | None] = deque()
+        self._woken, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._selector = selectors.DefaultSelector()
+        self._connections: dict[int, tuple[socket.socket, bytearray]] = {}
+        self._holder: int | None = None
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with contextlib.suppress(FileNotFoundError):  # of a process that was killed: the lock says that nobody uses it
+            os.unlink(LEASE_SOCKET, dir_fd=self._directory)
+        self._listener.bind(f"/proc/self/fd/{self._directory}/{LEASE_SOCKET}")
+        self._listener.listen(CONNECTIONS_MAX)
+        self._listener.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._serve, name="lease", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def update(self, **facts: Any) -> None:
+        """Change fields of the status; the holder hears of it."""
+        self._post(facts)
+
+    def stop(self, why: str) -> None:
+        """Ask for a clean stop. Takes no lock, so a signal handler may call it."""
+        self._post(Stop(why))
+
+    def close(self) -> None:
+        """Answer nobody any more and take the socket away. Connections stay open: they close with the process."""
+        self._post(None)
+        self._thread.join(timeout=5.0)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(LEASE_SOCKET, dir_fd=self._directory)
+        self._listener.close()
+
+    def _post(self, message: Stop | dict[str, Any] | None) -> None:
+        self._inbox.append(message)
+        with contextlib.suppress(BlockingIOError):  # a full pipe wakes as well
+            os.write(self._wake, b".")
+
+    def _serve(self) -> None:
+        while True:
+            deadline = self._lease.deadline
+            timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
+            for key, _ in self._selector.select(timeout):
+                if key.fileobj is self._listener:
+                    self._accept()
+                elif key.fd == self._woken:
+                    os.read(self._woken, 4096)
+                else:
+                    self._receive(key.fd)
+            while self._inbox:
+                message = self._inbox.popleft()
+                if message is None:
+                    return
+                if isinstance(message, Stop):
+                    self._step(message)
+                else:
+                    self._change(**message)
+            self._step(Tick())
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            connection, _ = self._listener.accept()
+            if len(self._connections) >= CONNECTIONS_MAX:
+                connection.close()
+                return
+            connection.setblocking(False)
+            self._connections[connection.fileno()] = (connection, bytearray())
+            self._selector.register(connection, selectors.EVENT_READ)
+
+    def _receive(self, number: int) -> None:
+        if number not in self._connections:  # closed by an event before it in the same round
+            return
+        connection, buffer = self._connections[number]
+        try:
+            received = connection.recv(LINE_BYTES_MAX)
+        except BlockingIOError:
+            return
+        except OSError:
+            received = b""
+        buffer += received
+        while b"\n" in buffer and number in self._connections:
+            line, _, rest = bytes(buffer).partition(b"\n")
+            buffer[:] = rest
+            self._answer(number, line)
+        if not received or len(buffer) > LINE_BYTES_MAX:
+            self._drop(number)
+
+    def _answer(self, number: int, line: bytes) -> None:
+        try:
+            request = msgspec.json.decode(line, type=Request)
+        except msgspec.DecodeError as error:
+            self._send(number, {"answer": "error", "reason": f"not a request: {error}"})
+            return
+        match request.request:
+            case "claim":
+                self._step(Claim(number, request.holder))
+            case "status":
+                self._send(number, self._status_line("status"))
+            case "stop":
+                self._send(number, {"answer": "stopping"})
+                self._step(Stop("asked to through its lease socket"))
+            case other:
+                self._send(
+                    number, {"answer": "error", "reason": f"unknown request {other!r}; known: claim, status, stop"}
+                )
+
+    def _step(self, event: Event) -> None:
+        for action in self._lease.step(event, time.monotonic()):
+            match action:
+                case Grant(connection):
+                    log.info("lease claimed by %s", self._lease.holder)
+                    self._holder = connection
+                    self._status = msgspec.structs.replace(self._status, holder=self._lease.holder)
+                    self._send(connection, self._status_line("granted"))
+                case Refuse(connection, reason, holder):
+                    self._send(connection, {"answer": "refused", "reason": reason, "holder": holder})
+                case End(why):
+                    self._change(phase=STOPPING)
+                    self._ended(why)
+
+    def _drop(self, number: int) -> None:
+        connection, _ = self._connections.pop(number)
+        self._selector.unregister(connection)
+        connection.close()
+        if number == self._holder:
+            log.warning(
+                "lease dropped by %s; stopping in %g s if nobody claims it",
+                self._lease.holder,
+                self._lease.lease_seconds,
+            )
+            self._holder = None
+            self._status = msgspec.structs.replace(self._status, holder="")
+        self._step(Drop(number))
+
+    def _change(self, **facts: Any) -> None:
+        self._status = msgspec.structs.replace(self._status, **facts)
+        if self._holder is not None:
+            self._send(self._holder, self._status_line("phase"))
+
+    def _status_line(self, answer: str) -> dict[str, Any]:
+        return {"answer": answer, **msgspec.structs.asdict(self._status)}
+
+    def _send(self, number: int, message: dict[str, Any]) -> None:
+        """One line to a peer. One that doesn't read is not waited for: its connection is of no use."""
+        if number not in self._connections:
+            return
+        connection, _ = self._connections[number]
+        try:
+            connection.send(msgspec.json.encode(message) + b"\n")
+        except OSError:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)  # read next as an end of file, and dropped there

@@ -1,0 +1,38 @@
+"""The request server on a loop (uvloop) and a thread of its own, started and stopped from another thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import uvloop
+
+from bookspark.bookie.server import BookieServer
+from bookspark.protocol.errors import BookieError
+
+_START_SECONDS = 30.0
+_STOP_SECONDS = 30.0
+
+
+class RequestLoop:
+    """``start`` to ``stop``, once each."""
+
+    def __init__(self, server: BookieServer) -> None:
+        self._server = server
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="requests", daemon=True)
+
+    def start(self) -> str:
+        """Listen; returns ``host:port``. Raises BookieError if the address can't be had."""
+        self._thread.start()
+        host, port = asyncio.run_coroutine_threadsafe(self._server.start(), self._loop).result(_START_SECONDS)
+        return f"{host}:{port}"
+
+    def stop(self) -> None:
+        """Answer what was asked, close the connections, end the loop. Raises BookieError if that takes too long."""
+        try:
+            asyncio.run_coroutine_threadsafe(self._server.stop(), self._loop).result(_STOP_SECONDS)
+        except TimeoutError as error:
+            raise BookieError(f"the request server did not stop within {_STOP_SECONDS:g} s") from error
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_STOP_SECONDS)

@@ -1,0 +1,237 @@
+"""A cluster on this host without Spark: ZooKeeper and bookie processes, for tests and development.
+
+Law: everything in it is real (processes, sockets, disks, ZooKeeper) and nothing outlives it: what it started is stopped
+with it, and if its process is killed ZooKeeper dies at once and the bookies when their lease has lapsed. A bookie that
+dies is *not* started again: that is the test's to do, as is every other fault::
+
+    with LocalCluster(bookies=3) as cluster:
+        ledger = cluster.bookkeeper().create_ledger()
+        cluster.bookies[0].kill()
+        cluster.bookies[0].start()
+
+The bookies' directories are ``<directory>/bookie-<k>``; a cluster made again in the same directory is the same
+cluster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from bookspark.bookie.config import BookieConfig, bookie_config
+from bookspark.bookie.power_loss import lose_unsynced
+from bookspark.daemon.launch import START_SECONDS, STOP_SECONDS, Bookie, adopt_or_start
+from bookspark.daemon.lease_server import Status
+from bookspark.metadata.embedded import EmbeddedZooKeeper
+from bookspark.protocol.errors import BookieError, ConfigurationError
+from bookspark.protocol.options import check_names
+
+if TYPE_CHECKING:
+    from bookspark.client import BookKeeper
+
+LEASE_SECONDS = 10.0
+_SUSPEND_SECONDS_MAX = 10.0
+_HOLDER = "a local cluster"
+
+
+class LocalBookie:
+    """One bookie of a LocalCluster, over all of its processes."""
+
+    def __init__(self, config: BookieConfig) -> None:
+        self._config = config
+        self._bookie: Bookie | None = None
+        self._status: Status | None = None
+
+    @property
+    def bookie_id(self) -> str:
+        """Its id: the same over every restart (after ``wipe`` it is a new bookie)."""
+        return self._known().bookie_id
+
+    @property
+    def address(self) -> str:
+        """``host:port`` where it serves, or served last."""
+        return self._known().address
+
+    @property
+    def pid(self) -> int | None:
+        """Its process; None while there is none."""
+        return self._bookie.process.pid if self._bookie is not None and self._bookie.alive else None
+
+    @property
+    def directories(self) -> tuple[str, ...]:
+        return self._config.directories
+
+    def start(self, timeout: float = START_SECONDS) -> None:
+        """Return once it serves. Raises BookieError with its last words. Does nothing if it runs."""
+        if self.pid is not None:
+            return
+        bookie = adopt_or_start(self._config, _HOLDER, timeout)
+        try:
+            self._status = bookie.wait_serving(timeout)
+        except BaseException:
+            bookie.kill()
+            raise
+        self._bookie = bookie
+
+    def stop(self, timeout: float = STOP_SECONDS) -> None:
+        """Stop it cleanly. Raises BookieError if it had to be killed after ``timeout`` seconds."""
+        if self.pid is not None and self._bookie is not None:
+            self.resume()
+            if not self._bookie.stop(timeout):
+                raise BookieError(f"{self.bookie_id} did not stop cleanly within {timeout:g} s and was killed")
+
+    def kill(self) -> None:
+        """SIGKILL; returns once the process is gone."""
+        if self._bookie is not None:
+            self._bookie.kill()
+
+    def suspend(self) -> None:
+        """SIGSTOP: it answers nobody, and its connections stay open. Returns once it stands still."""
+        bookie = self._running()
+        bookie.send_signal(signal.SIGSTOP)
+        deadline = time.monotonic() + _SUSPEND_SECONDS_MAX
+        while bookie.alive and not bookie.process.suspended:
+            if time.monotonic() > deadline:
+                raise BookieError(f"{self.bookie_id} is not suspended after {_SUSPEND_SECONDS_MAX:g} s")
+            time.sleep(0.001)
+
+    def resume(self) -> None:
+        """SIGCONT, after ``suspend``."""
+        self._running().send_signal(signal.SIGCONT)
+
+    def wipe(self) -> None:
+        """Empty its directories, as if each disk had been replaced; it must not run."""
+        self._must_not_run("wipe")
+        for directory in self.directories:
+            for path in Path(directory).iterdir():
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
+
+    def lose_unsynced(self) -> None:
+        """After ``kill``: cut its logs back to what had been synced, as a power failure may."""
+        self._must_not_run("lose_unsynced")
+        for directory in self.directories:
+            lose_unsynced(directory)
+
+    def _running(self) -> Bookie:
+        if self._bookie is None or self.pid is None:
+            raise BookieError(f"the bookie in {self.directories[0]} does not run: start() it first")
+        return self._bookie
+
+    def _must_not_run(self, verb: str) -> None:
+        if self.pid is not None:
+            raise BookieError(f"{self.bookie_id} runs: kill() or stop() it before {verb}()")
+
+    def _known(self) -> Status:
+        if self._status is None:
+            raise BookieError(f"the bookie in {self.directories[0]} was never started: start() it first")
+        return self._status
+
+
+class LocalCluster:
+    """``bookies`` bookies over a ZooKeeper: the one at ``zookeeper`` (connection string), or its own. ``directory``:
+    where all of it lies; a temporary one by default, removed at the end. ``bookie_options``: fields of BookieConfig."""
+
+    def __init__(
+        self,
+        bookies: int = 3,
+        directory: str | Path | None = None,
+        zookeeper: str | None = None,
+        **bookie_options: Any,
+    ) -> None:
+        names = {"bookies", "directory", "zookeeper", *BookieConfig.__struct_fields__} - {"directories"}
+        check_names(bookie_options, names, "LocalCluster option")
+        if bookies < 0:
+            raise ConfigurationError(f"bookies={bookies} is not a number of bookies; use 0 or more")
+        self.bookies: list[LocalBookie] = []
+        self._count = bookies
+        self._given_directory = directory
+        self._given_zookeeper = zookeeper
+        self._options = {"lease_seconds": LEASE_SECONDS, **bookie_options}
+        bookie_config(directories=["/"], zookeeper="", **self._options)  # ill-typed options: now, not at start
+        self._stack = contextlib.ExitStack()
+        self._zookeeper = ""
+        self._directory = Path()
+
+    @property
+    def zookeeper(self) -> str:
+        """The connection string. Raises BookieError if the cluster is not started."""
+        if not self._zookeeper:
+            raise BookieError("the cluster is not started: use it in a with statement, or call start()")
+        return self._zookeeper
+
+    def start(self) -> None:
+        """Return once every bookie serves; a failed start leaves nothing running."""
+        with contextlib.ExitStack() as stack:
+            if self._given_directory is None:
+                self._directory = Path(tempfile.mkdtemp(prefix="bookspark-"))
+                stack.callback(shutil.rmtree, self._directory, ignore_errors=True)
+            else:
+                self._directory = Path(self._given_directory).absolute()
+            if self._given_zookeeper is None:
+                own = stack.enter_context(EmbeddedZooKeeper(self._directory / "zookeeper"))
+                self._zookeeper = own.connection_string
+            else:
+                self._zookeeper = self._given_zookeeper
+            stack.callback(self._stop_bookies)
+            self.bookies = [self._new_bookie(k) for k in range(self._count)]
+            _all_at_once(bookie.start for bookie in self.bookies)
+            self._stack = stack.pop_all()
+
+    def stop(self) -> None:
+        """Close the clients made here, stop every bookie and ZooKeeper, remove the temporary directory."""
+        try:
+            self._stack.close()
+        finally:
+            self._zookeeper = ""
+
+    def add_bookie(self) -> LocalBookie:
+        """One bookie more; returns once it serves."""
+        bookie = self._new_bookie(len(self.bookies))
+        bookie.start()
+        self.bookies.append(bookie)
+        return bookie
+
+    def bookkeeper(self, **options: Any) -> BookKeeper:
+        """A client of the cluster, closed with it at the latest. ``options`` are those of BookKeeper."""
+        from bookspark.client import BookKeeper  # a cluster is of use without one
+
+        client = BookKeeper(self.zookeeper, **options)
+        self._stack.callback(client.close)
+        return client
+
+    def __enter__(self) -> LocalCluster:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _new_bookie(self, k: int) -> LocalBookie:
+        home = str(self._directory / f"bookie-{k}")
+        return LocalBookie(bookie_config(directories=[home], zookeeper=self.zookeeper, **self._options))
+
+    def _stop_bookies(self) -> None:
+        _all_at_once(bookie.stop for bookie in self.bookies)
+
+
+def _all_at_once(calls: Iterable[Callable[[], None]]) -> None:
+    """Make every call, each on a thread of its own; the first error is raised once all have returned."""
+    calls = list(calls)
+    if calls:
+        with ThreadPoolExecutor(len(calls)) as pool:
+            futures = [pool.submit(call) for call in calls]
+        for future in futures:
+            future.result()

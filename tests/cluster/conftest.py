@@ -1,0 +1,19 @@
+"""A cluster of real bookie processes, shared by the tests of a module that leave it as they found it."""
+
+from __future__ import annotations
+
+import pytest
+
+from bookspark.local import LocalCluster
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with LocalCluster(bookies=3) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def bookkeeper(cluster):
+    """A client with short deadlines, so that a test that meets a dead bookie goes on soon."""
+    return cluster.bookkeeper(answer_timeout_seconds=2.0, add_timeout_seconds=20.0)

@@ -1,0 +1,143 @@
+"""Ensemble changes on real bookies, with spares."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from bookspark.local import LocalCluster
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with LocalCluster(bookies=5) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def everyone_is_back(cluster):
+    yield
+    for bookie in cluster.bookies:
+        if bookie.pid is not None:
+            bookie.resume()
+        bookie.start()
+
+
+def of_ensemble(cluster, ledger, position):
+    """The bookie at this position of the ledger's last ensemble."""
+    bookie_id = ledger.metadata.last_fragment.ensemble[position]
+    return next(bookie for bookie in cluster.bookies if bookie.bookie_id == bookie_id)
+
+
+def read_all(bookkeeper, ledger_id):
+    return [entry.payload for entry in bookkeeper.open_ledger(ledger_id).read()]
+
+
+def test_one_failure_is_one_metadata_write_and_the_writer_goes_on(bookkeeper, cluster):
+    ledger = bookkeeper.create_ledger(ack_quorum=3)
+    before = bookkeeper.metadata.read_ledger(ledger.ledger_id).version
+    ledger.append_batch([b"%d" % i for i in range(100)])
+    dead = of_ensemble(cluster, ledger, 1)
+    dead.kill()
+    futures = [ledger.append_async(b"%d" % i) for i in range(100, 1100)]
+    assert futures[-1].result(20) == 1099
+    found = bookkeeper.metadata.read_ledger(ledger.ledger_id)
+    assert found.version == before + 1
+    assert dead.bookie_id not in found.value.last_fragment.ensemble
+    assert [fragment.first_entry_id for fragment in found.value.fragments] == [0, 100]
+    ledger.close()
+    assert read_all(bookkeeper, ledger.ledger_id) == [b"%d" % i for i in range(1100)]
+
+
+def test_a_second_failure_while_the_first_is_handled(bookkeeper, cluster):
+    ledger = bookkeeper.create_ledger(ack_quorum=2)
+    ledger.append(b"0")
+    for position in (0, 2):
+        of_ensemble(cluster, ledger, position).kill()
+    futures = [ledger.append_async(b"%d" % i) for i in range(1, 500)]
+    assert futures[-1].result(20) == 499
+    ledger.close()
+    assert read_all(bookkeeper, ledger.ledger_id) == [b"%d" % i for i in range(500)]
+
+
+def test_every_bookie_of_the_ensemble_in_turn(bookkeeper, cluster):
+    ledger = bookkeeper.create_ledger(ack_quorum=3)
+    expected = [b"first"]
+    ledger.append(expected[0])
+    for round_ in range(4):
+        dead = of_ensemble(cluster, ledger, round_ % 3)
+        dead.kill()
+        for i in range(50):
+            expected.append(b"%d %d" % (round_, i))
+            ledger.append(expected[-1])
+        dead.start()
+    ledger.close()
+    assert len(bookkeeper.get_ledger_metadata(ledger.ledger_id).fragments) == 5
+    assert read_all(bookkeeper, ledger.ledger_id) == expected
+
+
+def test_a_hung_bookie_is_replaced_after_the_answer_timeout(cluster):
+    client = cluster.bookkeeper(answer_timeout_seconds=0.5)
+    ledger = client.create_ledger(ack_quorum=3)
+    ledger.append(b"0")
+    hung = of_ensemble(cluster, ledger, 0)
+    hung.suspend()
+    assert ledger.append_async(b"1").result(20) == 1
+    assert hung.bookie_id not in ledger.metadata.last_fragment.ensemble
+    ledger.close()
+
+
+def test_a_delayed_change_waits_until_an_ack_quorum_needs_it(cluster):
+    client = cluster.bookkeeper(delay_ensemble_change=True)
+    ledger = client.create_ledger(ack_quorum=2)
+    ledger.append(b"0")
+    of_ensemble(cluster, ledger, 0).kill()
+    assert ledger.append(b"1") == 1
+    assert len(ledger.metadata.fragments) == 1
+    of_ensemble(cluster, ledger, 1).kill()
+    assert ledger.append_async(b"2").result(20) == 2
+    assert len(ledger.metadata.fragments) == 2
+    ledger.close()
+    assert read_all(client, ledger.ledger_id) == [b"0", b"1", b"2"]
+
+
+def test_an_ensemble_change_of_a_recovered_ledger_fences_the_writer(bookkeeper, cluster):
+    from bookspark import errors
+
+    ledger = bookkeeper.create_ledger(ack_quorum=3)
+    ledger.append(b"0")
+    assert read_all(bookkeeper, ledger.ledger_id) == [b"0"]
+    of_ensemble(cluster, ledger, 0).kill()
+    with pytest.raises(errors.LedgerFencedError):
+        ledger.append(b"1")
+
+
+def test_a_spare_that_appears_is_used(bookkeeper, cluster):
+    ledger = bookkeeper.create_ledger(ensemble_size=5, write_quorum=5, ack_quorum=4)
+    ledger.append(b"0")
+    dead = of_ensemble(cluster, ledger, 3)
+    dead.kill()
+    assert ledger.append(b"1") == 1
+    spare = cluster.add_bookie()
+    # The appends don't wait for the change, as an ack quorum of four is there without the spare.
+    deadline, count = time.monotonic() + 20, 2
+    while spare.bookie_id not in ledger.metadata.last_fragment.ensemble:
+        assert time.monotonic() < deadline
+        assert ledger.append(b"%d" % count) == count
+        count += 1
+    ledger.close()
+    assert read_all(bookkeeper, ledger.ledger_id) == [b"%d" % i for i in range(count)]
+
+
+def test_recovery_replaces_bookies_that_are_gone(bookkeeper, cluster):
+    """Write-backs need all three here: with spares, recovery ends although one of the ensemble is dead."""
+    quiet = cluster.bookkeeper(explicit_lac_interval_seconds=3600)
+    ledger = quiet.create_ledger(ack_quorum=3)
+    ledger.append_batch([b"%d" % i for i in range(100)])
+    gone = of_ensemble(cluster, ledger, 0)
+    gone.kill()
+    reader = bookkeeper.open_ledger(ledger.ledger_id)
+    assert [entry.payload for entry in reader.read()] == [b"%d" % i for i in range(100)]
+    assert reader.metadata.closed
+    assert gone.bookie_id not in reader.metadata.last_fragment.ensemble

@@ -1,0 +1,201 @@
+"""Ledgers while bookies are killed, suspended and restarted, within what an ack quorum promises."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from bookspark import errors
+
+
+@pytest.fixture(autouse=True)
+def everyone_is_back(cluster):
+    yield
+    for bookie in cluster.bookies:
+        if bookie.pid is not None:
+            bookie.resume()
+        bookie.start()
+
+
+def read_all(bookkeeper, ledger_id):
+    return [entry.payload for entry in bookkeeper.open_ledger(ledger_id).read()]
+
+
+def test_after_kill_9_of_every_bookie_all_that_was_acknowledged_is_there(bookkeeper, cluster):
+    ledger = bookkeeper.create_ledger()
+    futures = [ledger.append_async(b"%d" % i) for i in range(3000)]
+    futures[1000].result(30)
+    acknowledged = ledger.last_add_confirmed
+    for bookie in cluster.bookies:
+        bookie.kill()
+    for bookie in cluster.bookies:
+        bookie.start()
+    payloads = read_all(bookkeeper, ledger.ledger_id)
+    assert len(payloads) > acknowledged
+    assert payloads == [b"%d" % i for i in range(len(payloads))]
+
+
+def test_what_was_acknowledged_survives_a_power_cut_of_every_bookie(bookkeeper, cluster):
+    """Acks come after the sync: cutting each log back to what was synced loses nothing."""
+    ledger = bookkeeper.create_ledger(ack_quorum=3)
+    futures = [ledger.append_async(b"%d" % i) for i in range(3000)]
+    futures[1000].result(30)
+    acknowledged = ledger.last_add_confirmed
+    for bookie in cluster.bookies:
+        bookie.kill()
+        bookie.lose_unsynced()
+    for bookie in cluster.bookies:
+        bookie.start()
+    payloads = read_all(bookkeeper, ledger.ledger_id)
+    assert payloads[: acknowledged + 1] == [b"%d" % i for i in range(acknowledged + 1)]
+
+
+def test_every_entry_that_a_killed_bookie_acked_is_readable_from_it(bookkeeper, cluster):
+    bookie = cluster.bookies[0]
+    identity = bookie.bookie_id
+    ledger = bookkeeper.create_ledger(ack_quorum=3)  # so that each acknowledgement is also this bookie's
+    ledger.append_batch([b"%d" % i for i in range(5000)])
+    bookie.kill()
+    bookie.start()
+    assert bookie.bookie_id == identity
+    held = set()
+    for row in bookkeeper.list_ranges(identity, ledger.ledger_id).to_pylist():
+        held.update(range(row["first_entry_id"], row["last_entry_id"] + 1))
+    assert held == set(range(5000))
+    others = cluster.bookies[1:]
+    for other in others:
+        other.kill()
+    payloads = [
+        entry.payload for entry in bookkeeper.open_ledger_no_recovery(ledger.ledger_id).read_unconfirmed(0, 4999)
+    ]
+    assert payloads == [b"%d" % i for i in range(5000)]
+    for other in others:
+        other.start()
+
+
+def test_a_writer_goes_on_without_one_bookie_and_with_it_again(bookkeeper, cluster):
+    ledger = bookkeeper.create_ledger()
+    ledger.append(b"before")
+    cluster.bookies[1].kill()
+    assert ledger.append(b"without") == 1
+    cluster.bookies[1].start()
+    assert ledger.append_batch([b"with"] * 100) == range(2, 102)
+    cluster.bookies[0].kill()
+    assert ledger.append(b"by the one that was away") == 102
+    ledger.close()
+    assert read_all(bookkeeper, ledger.ledger_id) == [
+        b"before",
+        b"without",
+        *[b"with"] * 100,
+        b"by the one that was away",
+    ]
+
+
+def test_without_an_ack_quorum_or_spare_bookies_the_ledger_is_closed_at_its_last_confirmed_entry(bookkeeper, cluster):
+    ledger = bookkeeper.create_ledger()
+    ledger.append(b"0")
+    dead = cluster.bookies[:2]
+    for bookie in dead:
+        bookie.kill()
+    with pytest.raises(errors.NotEnoughBookiesError, match="start more bookies") as caught:
+        ledger.append(b"1")
+    assert any(bookie.bookie_id in str(caught.value) for bookie in dead)
+    with pytest.raises(errors.NotEnoughBookiesError):
+        ledger.close()
+    metadata = bookkeeper.get_ledger_metadata(ledger.ledger_id)
+    assert (metadata.closed, metadata.last_entry_id, metadata.length) == (True, 0, 1)
+
+
+def test_appends_that_hang_fail_at_the_deadline_with_the_names_of_who_is_missing(cluster):
+    client = cluster.bookkeeper(add_timeout_seconds=1.0, answer_timeout_seconds=30.0)
+    ledger = client.create_ledger()
+    ledger.append(b"0")
+    hung = cluster.bookies[:2]
+    for bookie in hung:
+        bookie.suspend()
+    with pytest.raises(errors.AddTimeoutError, match=r"entries 1\.\.1 ") as caught:
+        ledger.append(b"1")
+    assert all(bookie.bookie_id in str(caught.value) for bookie in hung)
+    with pytest.raises(errors.AddTimeoutError):
+        ledger.close(timeout=1.0)
+    for bookie in hung:
+        bookie.resume()
+    assert read_all(client, ledger.ledger_id)[0] == b"0"
+
+
+def test_a_suspended_bookie_delays_no_append_and_no_recovery(bookkeeper, cluster):
+    ledger = bookkeeper.create_ledger()
+    ledger.append(b"0")
+    cluster.bookies[2].suspend()
+    assert ledger.append(b"1") == 1
+    other = cluster.bookkeeper()
+    assert read_all(other, ledger.ledger_id) == [b"0", b"1"]
+
+
+def test_the_fence_holds_after_all_bookies_restarted(bookkeeper, cluster):
+    ledger = bookkeeper.create_ledger()
+    ledger.append(b"0")
+    assert read_all(bookkeeper, ledger.ledger_id) == [b"0"]
+    for bookie in cluster.bookies:
+        bookie.kill()
+    for bookie in cluster.bookies:
+        bookie.start()
+    with pytest.raises(errors.LedgerFencedError):
+        ledger.append(b"1")
+
+
+def test_recovery_needs_enough_bookies_and_can_be_tried_again(cluster):
+    client = cluster.bookkeeper(answer_timeout_seconds=1.0, connect_timeout_seconds=1.0)
+    ledger = client.create_ledger()
+    ledger.append(b"0")
+    for bookie in cluster.bookies[:2]:
+        bookie.kill()
+    with pytest.raises(errors.LedgerRecoveryError, match="try again"):
+        client.open_ledger(ledger.ledger_id)
+    cluster.bookies[0].start()
+    assert read_all(client, ledger.ledger_id) == [b"0"]
+
+
+def test_recovery_writes_back_to_an_ack_quorum(bookkeeper, cluster):
+    quiet = cluster.bookkeeper(explicit_lac_interval_seconds=3600)  # so that recovery has to look for the end itself
+    ledger = quiet.create_ledger(ack_quorum=2)
+    cluster.bookies[0].kill()
+    ledger.append_batch([b"%d" % i for i in range(100)])
+    cluster.bookies[0].start()
+    cluster.bookies[1].kill()
+    assert read_all(bookkeeper, ledger.ledger_id) == [b"%d" % i for i in range(100)]
+    cluster.bookies[2].kill()
+    held = bookkeeper.list_ranges(cluster.bookies[0].bookie_id, ledger.ledger_id)
+    assert held["last_entry_id"].to_pylist()[-1:] == [99], "the bookie that was away has the tail now"
+
+
+def test_a_handle_is_read_only_in_a_forked_process(bookkeeper):
+    """Spark forks its Python workers: a client opens connections of its own there (design.md, layers)."""
+    ledger = bookkeeper.create_ledger()
+    ledger.append_batch([b"a", b"b"])
+    ledger.flush_last_add_confirmed()
+    reader = bookkeeper.open_ledger_no_recovery(ledger.ledger_id)
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            told = b",".join(entry.payload for entry in reader.read())
+            try:
+                ledger.append(b"c")
+            except errors.LedgerClosedError:
+                told += b" refused"
+            own = bookkeeper.create_ledger()
+            told += b" %d" % own.append(b"mine")
+            os.write(write_end, told)
+        finally:
+            os._exit(0)
+    os.close(write_end)
+    done = threading.Event()
+    threading.Thread(target=lambda: (os.waitpid(child, 0), done.set())).start()
+    assert done.wait(30)
+    with os.fdopen(read_end, "rb") as pipe:
+        assert pipe.read() == b"a,b refused 0"
+    assert ledger.append(b"c") == 2
+    ledger.close()

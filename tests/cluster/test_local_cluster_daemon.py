@@ -1,0 +1,274 @@
+"""The bookie process: its lease, its locks, and what it says when it can't start."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bookspark.bookie.config import BookieConfig, bookie_config
+from bookspark.daemon import launch
+from bookspark.daemon.directories import DirectoryLocks, Process, lock_holder, read_cookie, write_cookie
+from bookspark.daemon.launch import Bookie, adopt_or_start, wait_for_end
+from bookspark.daemon.lease_client import LeaseConnection, LeaseLostError, LeaseRefusedError
+from bookspark.metadata.zookeeper import ZooKeeperStore
+from bookspark.protocol.errors import BookieError
+
+Launcher = Callable[..., Bookie]
+
+
+@pytest.fixture
+def config(tmp_path: Path, chroot: str) -> Callable[..., BookieConfig]:
+    """Options of a bookie of two directories, in paths too long for a Unix socket's address."""
+    base = tmp_path / ("long " * 20 + "path")
+
+    def make(**options: Any) -> BookieConfig:
+        directories = [str(base / name) for name in ("one", "two")]
+        return bookie_config(**{"directories": directories, "zookeeper": chroot, **options})
+
+    return make
+
+
+@pytest.fixture
+def start() -> Iterator[Launcher]:
+    """``start(config, holder)``: a serving bookie, ended with the test."""
+    started: list[Bookie] = []
+
+    def launcher(config: BookieConfig, holder: str = "test") -> Bookie:
+        bookie = adopt_or_start(config, holder)
+        started.append(bookie)
+        bookie.wait_serving()
+        return bookie
+
+    yield launcher
+    for bookie in started:
+        bookie.kill()
+
+
+def log_of(config: BookieConfig) -> str:
+    return Path(config.directories[0], "bookie.log").read_text()
+
+
+def test_a_dropped_lease_is_adopted_with_the_process_as_it_is(config: Any, start: Launcher) -> None:
+    first = start(config(), "task 0 of attempt 0")
+    first.lease.close()
+    second = start(config(), "task 1 of attempt 1")
+    assert first.started and not second.started
+    assert second.process == first.process
+    assert second.status.bookie_id == first.status.bookie_id
+    assert second.status.holder == "task 1 of attempt 1"
+
+
+def test_a_lease_that_is_held_is_refused_and_the_holder_named(config: Any, start: Launcher) -> None:
+    bookie = start(config(), "task 0")
+    with pytest.raises(LeaseRefusedError, match="held by task 0") as caught:
+        adopt_or_start(config(), "task 1")
+    assert caught.value.holder == "task 0"
+    assert bookie.alive
+
+
+def test_a_lapsed_lease_ends_the_bookie_cleanly(config: Any, start: Launcher, chroot: str) -> None:
+    bookie = start(config(lease_seconds=0.5))
+    bookie.lease.close()
+    assert bookie.wait_ended(30)
+    assert "stopping: nobody has held its lease for 0.5 s" in log_of(bookie.config)
+    store = ZooKeeperStore(chroot)
+    assert store.bookies() == {}
+    store.close()
+    assert lock_holder(bookie.config.directories[0]) is None
+    assert not Path(bookie.config.directories[0], "lease.sock").exists()
+
+
+def test_status_tells_who_it_is_to_anybody(config: Any, start: Launcher) -> None:
+    bookie = start(config(), "task 0")
+    other = LeaseConnection(bookie.config.directories[0])
+    status = other.ask_status()
+    other.close()
+    cookie = read_cookie(bookie.config.directories[1])
+    assert cookie is not None
+    assert (status.bookie_id, status.pid, status.phase) == (cookie.bookie_id, bookie.process.pid, "serving")
+    assert status.holder == "task 0" and status.address.startswith("127.0.0.1:") and status.incarnation > 0
+
+
+def test_nonsense_on_the_lease_socket_gets_an_error_and_harms_nobody(config: Any, start: Launcher) -> None:
+    bookie = start(config())
+    with socket.socket(socket.AF_UNIX) as nonsense:
+        directory = os.open(bookie.config.directories[0], os.O_RDONLY)
+        nonsense.connect(f"/proc/self/fd/{directory}/lease.sock")
+        os.close(directory)
+        nonsense.settimeout(10)
+        nonsense.sendall(b'{"request": "dance"}\n')
+        assert b"unknown request 'dance'" in nonsense.recv(4096)
+        nonsense.sendall(b"x" * 10_000)
+        with contextlib.suppress(ConnectionResetError):
+            assert nonsense.recv(4096) == b""
+    assert bookie.lease.ask_status().phase == "serving"
+
+
+def test_sigterm_is_a_clean_stop(config: Any, start: Launcher) -> None:
+    bookie = start(config())
+    bookie.send_signal(signal.SIGTERM)
+    assert bookie.wait_ended(30)
+    assert bookie._child is not None and bookie._child.returncode == 0
+    assert "stopping: SIGTERM" in log_of(bookie.config)
+
+
+def test_sigterm_during_the_boot_is_a_clean_stop_too(config: Any) -> None:
+    bookie = adopt_or_start(config(), "test")
+    bookie.send_signal(signal.SIGTERM)
+    assert bookie.wait_ended(30)
+    assert bookie._child is not None and bookie._child.returncode == 0
+    bookie.lease.close()
+
+
+def test_a_bookie_that_holds_its_locks_and_answers_nobody_is_ended(
+    config: Any, start: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "_UNANSWERED_SECONDS", 0.5)
+    hung = start(config())
+    hung.send_signal(signal.SIGSTOP)
+    while not hung.process.suspended:
+        assert hung.alive
+    hung.lease.close()
+    bookie = start(config())
+    assert not hung.alive
+    assert bookie.status.bookie_id == hung.status.bookie_id and bookie.process != hung.process
+
+
+def test_a_bookie_of_another_zookeeper_is_started_anew(config: Any, start: Launcher, chroot: str) -> None:
+    first = start(config())
+    first.lease.close()
+    host = chroot.partition("/")[0].replace("127.0.0.1", "localhost")
+    second = start(config(zookeeper=f"{host}/{chroot.partition('/')[2]}"))
+    assert second.started and second.status.bookie_id == first.status.bookie_id
+
+
+def test_two_processes_never_share_a_directory(config: Any, start: Launcher) -> None:
+    bookie = start(config())
+    with pytest.raises(BookieError, match=f"in use by process {bookie.process.pid}; stop it, or give"):
+        DirectoryLocks([bookie.config.directories[1]])
+    assert lock_holder(bookie.config.directories[1]) == bookie.process
+
+
+def test_a_process_is_told_from_a_later_one_with_its_pid() -> None:
+    own = Process.of(os.getpid())
+    assert own is not None and own.alive
+    stranger = Process(own.pid, own.start_time + 1)
+    assert not stranger.alive
+    launch.signal_process(stranger, signal.SIGKILL)  # would end this test run
+    assert wait_for_end(stranger, 0)
+
+
+def refusal(config: BookieConfig) -> str:
+    with pytest.raises(BookieError) as caught:
+        adopt_or_start(config, "test").wait_serving()
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_a_directory_that_can_not_be_written_is_named(config: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    directory = str(tmp_path / "file" / "bookie")
+    assert refusal(config(directories=[directory])) == (
+        f"directory {directory} is not writable (Not a directory); make it writable for this user, or choose another"
+    )
+
+
+def test_a_directory_with_other_files_is_left_alone(config: Any) -> None:
+    options = config()
+    os.makedirs(options.directories[1])
+    Path(options.directories[1], "thesis.txt").write_text("mine")
+    assert "has no cookie but is not empty" in refusal(options)
+    assert Path(options.directories[1], "thesis.txt").read_text() == "mine"
+
+
+def test_a_directory_of_another_bookie_is_refused(config: Any, start: Launcher) -> None:
+    bookie = start(config())
+    bookie.stop()
+    message = refusal(config(directories=[bookie.config.directories[1]]))
+    assert f"belongs to {bookie.status.bookie_id}: expected directories {bookie.config.directories[0]}" in message
+
+
+def test_a_directory_of_another_cluster_is_refused(config: Any, start: Launcher, chroot: str) -> None:
+    bookie = start(config())
+    bookie.stop()
+    assert f"belongs to {bookie.status.bookie_id} of another cluster" in refusal(config(zookeeper=chroot + "-other"))
+
+
+def test_an_emptied_directory_is_noticed(config: Any, start: Launcher) -> None:
+    bookie = start(config())
+    bookie.stop()
+    Path(bookie.config.directories[1], "COOKIE").unlink()
+    assert "its disk is missing or was emptied" in refusal(config())
+
+
+def test_a_first_boot_that_crashed_between_stamps_is_finished(config: Any, start: Launcher, chroot: str) -> None:
+    bookie = start(config(directories=[config().directories[0]]))
+    cookie = read_cookie(bookie.config.directories[0])
+    assert cookie is not None
+    bookie.kill()
+    other = config(directories=[config().directories[1]])
+    os.makedirs(other.directories[0])
+    stamped = type(cookie)("bookie-crashed", other.directories, cookie.instance_id, "nonce")
+    write_cookie(other.directories[0], stamped)  # and the crash came before the metadata store heard of it
+    assert start(other).status.bookie_id == "bookie-crashed"
+    store = ZooKeeperStore(chroot)
+    assert "bookie-crashed" in store.list_cookies()
+    store.close()
+
+
+def test_a_port_in_use_is_named(config: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert f"port {port} on 127.0.0.1 is in use" in refusal(config(port=port))
+
+
+def test_an_unreachable_zookeeper_is_named(config: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    assert f"127.0.0.1:{port}" in refusal(config(zookeeper=f"127.0.0.1:{port}"))
+
+
+def test_the_daemon_ends_with_status_1_and_one_last_line(tmp_path: Path) -> None:
+    options = tmp_path / "options.json"
+    for content, words in (
+        (
+            json.dumps({"directories": ["/x"], "zookeeper": "z", "prot": 1}),
+            "unknown bookie option 'prot'; did you mean 'port'?",
+        ),
+        ("[]", "is not a JSON object"),
+        (None, "can't be read: No such file or directory"),
+    ):
+        options.unlink(missing_ok=True)
+        if content is not None:
+            options.write_text(content)
+        command = [sys.executable, "-m", "bookspark.daemon", str(options)]
+        daemon = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert daemon.returncode == 1
+        last = daemon.stderr.splitlines()[-1]
+        assert last.startswith("bookspark bookie: ") and words in last
+
+
+def test_a_connection_to_where_no_bookie_is_says_so(tmp_path: Path) -> None:
+    with pytest.raises(LeaseLostError, match="no bookie answers"):
+        LeaseConnection(str(tmp_path))
+
+
+def test_the_daemon_imports_neither_spark_nor_arrow() -> None:
+    program = (
+        "import sys, bookspark.daemon.process; "
+        "print([name for name in ('pyarrow', 'pyspark', 'pandas', 'numpy') if name in sys.modules])"
+    )
+    assert (
+        subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, timeout=60).stdout == b"[]\n"
+    )
