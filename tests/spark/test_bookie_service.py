@@ -1,0 +1,181 @@
+"""The bookie service on real executors: what is lost is looked after again, and what is not lost serves on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from bookspark import BookKeeper
+from bookspark.daemon.directories import Process, read_cookie
+from bookspark.protocol.errors import BookieError, ConfigurationError
+from bookspark.spark.bookie_service import BookieService
+from bookspark.spark.session import session
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    """Three executors of two slots each, as ``scripts/run`` has them."""
+    spark = session("bookie service tests", master="local-cluster[3,2,1024]")
+    spark.sparkContext.setLogLevel("OFF")
+    yield spark
+    spark.stop()
+
+
+@pytest.fixture(scope="module")
+def roots(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return [tmp_path_factory.mktemp("disk1"), tmp_path_factory.mktemp("disk2")]
+
+
+@pytest.fixture(scope="module")
+def service(spark: SparkSession, roots: list[Path]) -> Iterator[BookieService]:
+    service = BookieService(spark, bookies=3, directories=roots)
+    service.start()
+    yield service
+    service.stop()
+
+
+@pytest.fixture(scope="module")
+def bookkeeper(service: BookieService) -> Iterator[BookKeeper]:
+    with BookKeeper(service.zookeeper) as bookkeeper:
+        yield bookkeeper
+
+
+def wait_until(true: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    waiting = threading.Event()
+    while not true():
+        assert time.monotonic() < deadline, f"{what}: not within {seconds:g} s"
+        waiting.wait(0.05)
+
+
+class Writer:
+    """Appends to a ledger with AQ 2 of 3 until it is told to stop; keeps when each append was acked."""
+
+    def __init__(self, bookkeeper: BookKeeper) -> None:
+        self.ledger = bookkeeper.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
+        self.acked: list[float] = []
+        self.failure: BaseException | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._write)
+        self._thread.start()
+
+    def _write(self) -> None:
+        try:
+            while not self._stop.wait(0.005):
+                assert self.ledger.append(payload(len(self.acked))) == len(self.acked)
+                self.acked.append(time.monotonic())
+        except BaseException as failure:
+            self.failure = failure
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(60)
+        self.ledger.close()
+
+
+def payload(entry_id: int) -> bytes:
+    return b"entry %d of a ledger" % entry_id
+
+
+def test_all_serve_and_each_is_looked_after_by_one_task(service: BookieService, roots: list[Path]) -> None:
+    assert len(service.bookies) == 3
+    assert sorted(len(task.bookies) for task in service.executors.values()) == [1, 1, 1]
+    for bookie in service.bookies.values():
+        directories = [str(root / Path(bookie.home).name) for root in roots]
+        assert bookie.home == directories[0] and os.getsid(bookie.pid) == bookie.pid
+        assert [read_cookie(directory) for directory in directories].count(read_cookie(bookie.home)) == 2
+    for task in service.executors.values():
+        assert Path(f"/proc/{task.executor_pid}/exe").resolve().name == "java" and task.executor_id in "012"
+
+
+def test_kill_9_of_an_executor_stops_neither_the_bookies_nor_a_writer(
+    service: BookieService, bookkeeper: BookKeeper
+) -> None:
+    before = {bookie.bookie_id: (bookie.pid, bookie.address) for bookie in service.bookies.values()}
+    incarnations = {name: found.incarnation for name, found in bookkeeper.metadata.bookies().items()}
+    attempt = max(task.attempt for task in service.executors.values())
+    lost = service.executors[1]
+    writer = Writer(bookkeeper)
+    wait_until(lambda: len(writer.acked) >= 20, "the writer's first appends")
+
+    os.kill(lost.executor_pid, signal.SIGKILL)
+
+    def all_adopted() -> bool:
+        tasks = service.executors.values()
+        bookies = [bookie for task in tasks for bookie in task.bookies]
+        return {task.attempt for task in tasks} == {attempt + 1} and [b.phase for b in bookies] == ["serving"] * 3
+
+    wait_until(all_adopted, "adoption by the next attempt")
+    acked = len(writer.acked)
+    wait_until(lambda: len(writer.acked) >= acked + 20, "appends after the adoption")
+    writer.stop()
+
+    assert writer.failure is None
+    assert max(b - a for a, b in zip(writer.acked, writer.acked[1:], strict=False)) < 2.0, "acks went on meanwhile"
+    assert {bookie.bookie_id: (bookie.pid, bookie.address) for bookie in service.bookies.values()} == before
+    assert all(bookie.adopted and bookie.failures == 0 for bookie in service.bookies.values())
+    assert {name: found.incarnation for name, found in bookkeeper.metadata.bookies().items()} == incarnations
+    reader = bookkeeper.open_ledger(writer.ledger.ledger_id)
+    assert [entry.payload for entry in reader.read(0, len(writer.acked) - 1)] == list(
+        map(payload, range(len(writer.acked)))
+    )
+
+
+def test_kill_9_of_a_bookie_has_it_restarted_in_place_with_all_that_it_acked(
+    service: BookieService, bookkeeper: BookKeeper
+) -> None:
+    with bookkeeper.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=3) as ledger:
+        ledger.append_batch([payload(k) for k in range(100)])
+    victim = next(iter(service.bookies.values()))
+    cookie = read_cookie(victim.home)
+    killed = time.monotonic()
+    os.kill(victim.pid, signal.SIGKILL)
+
+    def restarted() -> bool:
+        now = service.bookies[victim.bookie_id]
+        return now.phase == "serving" and now.pid != victim.pid
+
+    wait_until(restarted, "the restart")
+    assert time.monotonic() - killed < 30
+    now = service.bookies[victim.bookie_id]
+    assert (now.home, now.failures, now.adopted) == (victim.home, 1, False)
+    assert read_cookie(victim.home) == cookie
+    ranges = bookkeeper.list_ranges(victim.bookie_id).to_pylist()
+    rows = [row for row in ranges if row["ledger_id"] == ledger.ledger_id]
+    assert sum(row["last_entry_id"] - row["first_entry_id"] + 1 for row in rows) == 100
+
+
+def test_queries_find_room_beside_the_bookies(service: BookieService, spark: SparkSession) -> None:
+    assert spark.sparkContext.parallelize(range(1000), 6).sum() == 499_500
+
+
+def test_stop_leaves_no_process_and_the_next_start_finds_the_same_bookies(
+    service: BookieService, spark: SparkSession, roots: list[Path]
+) -> None:
+    identities = set(service.bookies)
+    processes = [Process.of(bookie.pid) for bookie in service.bookies.values()]
+    service.stop()
+    assert not any(process is not None and process.alive for process in processes)
+    with pytest.raises(BookieError, match="not started"):
+        assert service.zookeeper
+    service.start()
+    assert set(service.bookies) == identities
+    service.stop()
+
+
+def test_more_bookies_than_slots_are_refused_within_ten_seconds(spark: SparkSession, tmp_path: Path) -> None:
+    began = time.monotonic()
+    with pytest.raises(
+        ConfigurationError, match=r"too few slots: 4 bookies .* there are 6 on 3 .*local-cluster\[4,2,1024\]"
+    ):
+        BookieService(spark, bookies=4, directories=[tmp_path]).start()
+    assert time.monotonic() - began < 10

@@ -1,0 +1,73 @@
+"""What keeps a bookie service from starting is said in one line, and a start that fails leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from bookspark.daemon.directories import lock_holder
+from bookspark.protocol.errors import BookieError, BookKeeperError, ConfigurationError, MetadataStoreError
+from bookspark.spark.bookie_service import BookieService
+
+pytestmark = pytest.mark.spark
+
+
+def refusal(spark: SparkSession, kind: type[BookKeeperError], **options: Any) -> str:
+    service = BookieService(spark, **{"bookies": 1, **options})
+    with pytest.raises(kind) as caught:
+        service.start()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_unknown_and_impossible_options(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigurationError, match="unknown BookieService option 'lease_secs'; did you mean 'lease_seconds'"
+    ):
+        BookieService(spark, directories=[tmp_path], lease_secs=1)
+    with pytest.raises(ConfigurationError, match="name one per disk"):
+        BookieService(spark)
+    with pytest.raises(ConfigurationError, match="leave port out"):
+        BookieService(spark, directories=[tmp_path], port=3181)
+    with pytest.raises(ConfigurationError, match="lease_seconds"):
+        BookieService(spark, directories=[tmp_path], lease_seconds="long")
+
+
+def test_a_root_that_can_not_be_written(spark: SparkSession, tmp_path: Path, chroot: str) -> None:
+    (tmp_path / "file").touch()
+    root = tmp_path / "file"
+    assert f"directory {root}/bookie-0 is not writable (Not a directory)" in refusal(
+        spark, BookieError, directories=[root], zookeeper=chroot
+    )
+    assert f"ZooKeeper's directory {root}/zookeeper can't be written" in refusal(
+        spark, ConfigurationError, directories=[root]
+    )
+
+
+def test_a_home_of_another_cluster(spark: SparkSession, tmp_path: Path, chroot: str) -> None:
+    with BookieService(spark, bookies=1, directories=[tmp_path], zookeeper=chroot) as service:
+        [identity] = service.bookies
+    assert f"belongs to {identity} of another cluster" in refusal(
+        spark, BookieError, directories=[tmp_path], zookeeper=chroot + "-other"
+    )
+    assert lock_holder(str(tmp_path / "bookie-0")) is None
+
+
+def test_a_home_with_other_files(spark: SparkSession, tmp_path: Path, chroot: str) -> None:
+    os.mkdir(tmp_path / "bookie-0")
+    (tmp_path / "bookie-0" / "thesis.txt").write_text("mine")
+    assert "has no cookie but is not empty" in refusal(spark, BookieError, directories=[tmp_path], zookeeper=chroot)
+    assert (tmp_path / "bookie-0" / "thesis.txt").read_text() == "mine"
+
+
+def test_an_unreachable_zookeeper(spark: SparkSession, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    assert f"127.0.0.1:{port}" in refusal(
+        spark, MetadataStoreError, directories=[tmp_path], zookeeper=f"127.0.0.1:{port}"
+    )
