@@ -1,0 +1,7 @@
+"""Audits: SQL over a snapshot that answers where each entry lies, and whether that is where it should."""
+
+from __future__ import annotations
+
+from bookspark.spark.audit.runner import Finding, names, run, show
+
+__all__ = ["Finding", "names", "run", "show"]

@@ -1,0 +1,15 @@
+-- Orphans: ledgers made for a log in an earlier epoch that none of its commits names, and entries of ledgers that are gone.
+-- By epoch, never by age. Logs whose password the snapshot did not have are left out.
+SELECT l.ledger_id, 'unreferenced ledger of a log' AS kind, l.log, l.log_epoch, l.log_role, l.state,
+       CAST(NULL AS BIGINT) AS entries
+FROM ledgers l JOIN logs g ON g.log = l.log AND g.readable AND g.committed_epoch = g.epoch
+WHERE l.log_epoch < g.epoch
+  AND NOT ARRAY_CONTAINS(g.commit_ledgers, l.ledger_id)
+  AND NOT EXISTS (SELECT 1 FROM log_commits c WHERE c.log = l.log AND c.ledger_id = l.ledger_id)
+UNION ALL
+SELECT c.ledger_id, 'entries of a deleted ledger' AS kind, NULL, NULL, NULL, NULL,
+       SUM(c.last_entry_id - c.first_entry_id + 1)
+FROM copies c LEFT ANTI JOIN ledgers l ON l.ledger_id = c.ledger_id
+WHERE c.ledger_id <= (SELECT COALESCE(MAX(ledger_id), -1) FROM ledgers)
+GROUP BY c.ledger_id
+ORDER BY kind, ledger_id

@@ -1,0 +1,118 @@
+"""Runs the audit queries: each ``*.sql`` file here, over the tables of one snapshot.
+
+Law: a query sees one snapshot and nothing live. The system tables are temporary views by their names, and so are the files in
+``views/`` (a query may use a view, a view those before it). The comment at the head of a query is its title and explanation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from bookspark.protocol.options import check_names
+from bookspark.spark import snapshots
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from rich.console import Console
+
+VIEWS = ("copies", "entry_ranges")
+ROWS_MAX = 1000
+"""Of a finding; ``total`` tells how many there are."""
+_FOLDER = files(__package__)
+_EMPTY_IS_GOOD = frozenset({"under_replicated_ranges", "over_replicated_ranges", "orphans", "stuck_ledgers"})
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The answer of one query: its rows by column, at most ROWS_MAX of ``total``."""
+
+    name: str
+    title: str
+    explanation: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    total: int
+
+    @property
+    def good(self) -> bool | None:
+        """Whether nothing was found that should not be there; None where the query only tells how things are."""
+        return not self.rows if self.name in _EMPTY_IS_GOOD else None
+
+
+def names() -> list[str]:
+    """The audit queries there are."""
+    return sorted(entry.name.removesuffix(".sql") for entry in _FOLDER.iterdir() if entry.name.endswith(".sql"))
+
+
+def run(
+    spark: SparkSession, path: str, version: int | None = None, queries: Iterable[str] | None = None
+) -> list[Finding]:
+    """Run ``queries`` (default: all) over the newest snapshot under ``path``, or over that of ``version``."""
+    chosen = list(queries) if queries is not None else names()
+    check_names(chosen, names(), "audit query")
+    return run_over(spark, snapshots.tables(spark, path, version), chosen)
+
+
+def run_over(spark: SparkSession, tables: Mapping[str, DataFrame], queries: Iterable[str]) -> list[Finding]:
+    """Run ``queries`` over these system tables."""
+    # Read once for all queries: Delta alone spends more on planning a scan than a small table takes.
+    views: dict[str, DataFrame] = {}
+
+    def add(name: str, content: DataFrame) -> None:
+        views[name] = content.cache()
+        content.createOrReplaceTempView(name)
+
+    try:
+        for table, content in tables.items():
+            add(table, content)
+        for view in VIEWS:
+            add(view, spark.sql((_FOLDER / "views" / f"{view}.sql").read_text()))
+        return [_answer(spark, name) for name in queries]
+    finally:
+        for name, content in reversed(views.items()):
+            spark.catalog.dropTempView(name)
+            content.unpersist()
+
+
+def _answer(spark: SparkSession, name: str) -> Finding:
+    text = (_FOLDER / f"{name}.sql").read_text()
+    head = " ".join(line[2:].strip() for line in text.splitlines() if line.startswith("--"))
+    title, _, explanation = head.partition(": ")
+    answer = spark.sql(text)
+    rows = answer.limit(ROWS_MAX + 1).collect()
+    total = len(rows) if len(rows) <= ROWS_MAX else answer.count()
+    return Finding(name, title, explanation, tuple(answer.columns), tuple(map(tuple, rows[:ROWS_MAX])), total)
+
+
+def show(findings: Iterable[Finding], console: Console, rows_max: int = 20) -> None:
+    """Print each finding as a table."""
+    from rich.table import Table
+
+    for finding in findings:
+        if finding.good:
+            console.print(f"[green]✓[/] {finding.title}: none")
+            continue
+        style = "red" if finding.good is False else None
+        table = Table(title=finding.title, title_justify="left", title_style=style or "bold", caption_justify="left")
+        for column in finding.columns:
+            table.add_column(column.replace("_", " "), overflow="fold")
+        for row in finding.rows[:rows_max]:
+            table.add_row(*(_cell(value) for value in row))
+        if finding.total > rows_max:
+            table.caption = f"{rows_max} of {finding.total:,}"
+        console.print(table)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return str(value)

@@ -1,0 +1,24 @@
+"""Logs: named, unbounded chains of ledgers (design.md section 10)."""
+
+from __future__ import annotations
+
+from bookspark.spark.logs.committer import Committer, current_committer, release_committer
+from bookspark.spark.logs.data_ledgers import DataWriter, RollPolicy, current_data_ledger
+from bookspark.spark.logs.maintenance import collect_orphans, recover_ledgers
+from bookspark.spark.logs.reader import commits, header_of
+from bookspark.spark.logs.registry import LogRegistry, check_password
+
+__all__ = [
+    "Committer",
+    "DataWriter",
+    "LogRegistry",
+    "RollPolicy",
+    "check_password",
+    "collect_orphans",
+    "commits",
+    "current_committer",
+    "current_data_ledger",
+    "header_of",
+    "recover_ledgers",
+    "release_committer",
+]

@@ -1,0 +1,81 @@
+"""The bytes of log records and commit entries: JSON by msgspec, so that ``bookspark ledger read`` shows them to people.
+
+Law: a document says which format it is; a newer one than this code knows is an error that says so, never a guess.
+
+* record ``/bookspark/logs/<name>``: ``{"format": 1, "log": LogRecord}``
+* entry 0 of a commit ledger: ``{"format": 1, "header": CommitHeader}``
+* each other entry: ``{"format": 1, "commit": Commit}``, its ranges as arrays ``[ledger, first, last, rows, size]``
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from bookspark.protocol.errors import BookKeeperError, ConfigurationError
+from bookspark.protocol.log_record import Commit, CommitHeader, LogRecord
+
+FORMAT = 1
+
+
+class LogFormatError(BookKeeperError):
+    """A log's record or commit entry is not what this version of Bookspark writes."""
+
+
+class _Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
+    format: int
+    log: LogRecord | None = None
+    header: CommitHeader | None = None
+    commit: Commit | None = None
+
+
+class _Version(msgspec.Struct, frozen=True):
+    format: int = 0
+
+
+_ENCODER = msgspec.json.Encoder()
+_DECODER = msgspec.json.Decoder(_Envelope)
+
+
+def _decode(data: bytes, field: str, what: str) -> Any:
+    try:
+        version = msgspec.json.decode(data, type=_Version).format
+        if version > FORMAT:
+            raise LogFormatError(f"{what}: format {version} is newer than {FORMAT}; use a newer version of bookspark")
+        value = getattr(_DECODER.decode(data), field)
+    except (msgspec.DecodeError, ConfigurationError) as error:
+        raise LogFormatError(f"{what}: not a {field} of a log ({error})") from error
+    if value is None:
+        raise LogFormatError(f"{what}: holds no {field} of a log")
+    return value
+
+
+def encode_record(record: LogRecord) -> bytes:
+    return _ENCODER.encode(_Envelope(FORMAT, log=record))
+
+
+def decode_record(data: bytes, name: str) -> LogRecord:
+    """Raises LogFormatError, naming the log."""
+    record: LogRecord = _decode(data, "log", f"record of log {name!r}")
+    return record
+
+
+def encode_header(header: CommitHeader) -> bytes:
+    return _ENCODER.encode(_Envelope(FORMAT, header=header))
+
+
+def decode_header(data: bytes, ledger_id: int) -> CommitHeader:
+    """Raises LogFormatError, naming the ledger."""
+    header: CommitHeader = _decode(data, "header", f"commit ledger {ledger_id}, entry 0")
+    return header
+
+
+def encode_commit(commit: Commit) -> bytes:
+    return _ENCODER.encode(_Envelope(FORMAT, commit=commit))
+
+
+def decode_commit(data: bytes, ledger_id: int, entry_id: int) -> Commit:
+    """Raises LogFormatError, naming the entry."""
+    commit: Commit = _decode(data, "commit", f"commit ledger {ledger_id}, entry {entry_id}")
+    return commit

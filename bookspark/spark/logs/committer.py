@@ -1,0 +1,194 @@
+"""The committer: the only writer of commit entries, in whatever process Spark runs ``commit()``.
+
+Law: a commit is appended to a commit ledger only by a process that has itself recovered all before it, in this epoch,
+and did not find the batch there. So each (query id, batch id) is committed once, whoever dies when:
+
+* killed before the append: nothing is committed; the batch is replayed, its first entries stay unreferenced;
+* killed between the append and the return: the next committer recovers the ledger, finds the batch, and returns;
+* fenced (Spark ended this worker as idle and began another; a newer run took over): the handle is dropped and all
+  begins with the record again. If the epoch stands: recover, look, roll, append. If it does not: LogTakenOverError.
+
+A new commit ledger gets its header *before* the compare-and-set that puts it into the record, so the last ledger of a
+chain always tells all that came before it. One that lost the compare-and-set is deleted; one that a crash left behind
+is an orphan.
+
+After each append the LAC is sent to the bookies at once: readers see the commit without waiting for the next one.
+Source: design.md section 10, and Spark's ``PythonStreamingSinkCommitRunner`` (a pooled worker beside the driver's JVM).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING
+
+from bookspark.protocol.errors import (
+    AddTimeoutError,
+    BookKeeperError,
+    LedgerClosedError,
+    LedgerFencedError,
+    LedgerRecoveryError,
+)
+from bookspark.protocol.ledger_metadata import LedgerType
+from bookspark.protocol.log_record import (
+    COMMIT_ROLE,
+    Commit,
+    CommitHeader,
+    CommitLedger,
+    LogChangedError,
+    LogTakenOverError,
+)
+from bookspark.spark.logs.codec import decode_commit, decode_header, encode_commit, encode_header
+from bookspark.spark.logs.labels import labels
+from bookspark.spark.logs.registry import LogRegistry
+
+if TYPE_CHECKING:
+    from bookspark.client import BookKeeper, LedgerHandle
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS_MAX = 5
+COMMITS_PER_LEDGER_MAX = 10_000
+"""A commit ledger with so many entries is closed and a new one begun: it is read whole when it is recovered."""
+
+
+class Committer:
+    """Commits the batches of one run, which is the owner of ``name`` in ``epoch``."""
+
+    def __init__(self, bookkeeper: BookKeeper, name: str, run: str, epoch: int, password: bytes) -> None:
+        self._bookkeeper = bookkeeper
+        self._registry = LogRegistry(bookkeeper.metadata)
+        self._name, self._run, self._epoch, self._password = name, run, epoch, password
+        self._ledger: LedgerHandle | None = None
+        self._header = CommitHeader()
+        self._left_open: list[int] = []
+
+    def commit(self, commit: Commit) -> bool:
+        """Make ``commit`` part of the log; False if it was already. Raises LogTakenOverError once the epoch is over.
+
+        Any other error leaves the outcome open: calling again with the same commit settles it.
+        """
+        failure: BookKeeperError | None = None
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                if self._ledger is None:
+                    if self._recover().contains(commit.query, commit.batch):
+                        return False
+                    self._roll()
+                elif self._header.contains(commit.query, commit.batch):
+                    return False
+                elif self._ledger.last_add_confirmed >= COMMITS_PER_LEDGER_MAX:
+                    self._ledger.close()
+                    self._roll()
+                assert self._ledger is not None
+                self._ledger.append(encode_commit(commit))
+            except (LedgerFencedError, LedgerClosedError, AddTimeoutError, LogChangedError) as error:
+                # Whether the entry was kept is unknown, and only a recovery can tell.
+                log.info("log %s, epoch %d: begins again after: %s", self._name, self._epoch, error)
+                self._ledger, failure = None, error
+                continue
+            self._header = self._header.followed_by(commit)
+            self._publish()
+            return True
+        raise LedgerRecoveryError(
+            f"log {self._name!r}: batch {commit.batch} of query {commit.query} could not be committed in {ATTEMPTS_MAX} "
+            f"attempts; the last failed with: {failure}. Restart the query: it goes on from its checkpoint"
+        ) from failure
+
+    def take_left_open(self) -> list[int]:
+        """Data ledgers of earlier epochs, named by the commits that were recovered, whose writers may be gone. Once."""
+        ledgers, self._left_open = self._left_open, []
+        return ledgers
+
+    def close(self) -> None:
+        """Close the commit ledger, so that nobody has to recover it. What is committed stays so if this fails."""
+        ledger, self._ledger = self._ledger, None
+        if ledger is not None:
+            try:
+                ledger.close()
+            except BookKeeperError as error:
+                log.info("log %s: its commit ledger %d is left for recovery: %s", self._name, ledger.ledger_id, error)
+
+    def _recover(self) -> CommitHeader:
+        """Fence and read the last commit ledger: all that is committed up to here."""
+        record = self._registry.get(self._name)
+        record.check_owner(self._run, self._epoch)
+        self._chain: tuple[CommitLedger, ...] = record.commit_ledgers
+        self._options = record.options
+        header = CommitHeader()
+        earlier: dict[int, None] = {}
+        if self._chain:
+            ledger_id = self._chain[-1].ledger_id
+            with self._bookkeeper.open_ledger(ledger_id, password=self._password) as reader:
+                if reader.last_add_confirmed < 0:
+                    raise LedgerRecoveryError(
+                        f"log {self._name!r}: commit ledger {ledger_id} was recovered without its header, which had been "
+                        "confirmed: bookies lost it. Nothing is written; run the audits, and bring back the bookies that held it"
+                    )
+                for entry in reader.read(0, reader.last_add_confirmed):
+                    if entry.entry_id == 0:
+                        header = decode_header(entry.payload, ledger_id)
+                    else:
+                        commit = decode_commit(entry.payload, ledger_id, entry.entry_id)
+                        header = header.followed_by(commit)
+                        if commit.epoch < self._epoch:
+                            earlier.update(dict.fromkeys(item.ledger_id for item in commit.ranges))
+        self._left_open = list(earlier)
+        self._header = header.entering(self._epoch)
+        return header
+
+    def _roll(self) -> None:
+        """Begin a commit ledger with a header of all before it, then make it the chain's last."""
+        options = self._options
+        ledger = self._bookkeeper.create_ledger(
+            ensemble_size=options.ensemble_size,
+            write_quorum=options.write_quorum,
+            ack_quorum=options.ack_quorum,
+            digest_type=options.digest_type,
+            password=self._password,
+            custom_metadata=labels(self._name, self._epoch, self._run, COMMIT_ROLE),
+            ledger_type=LedgerType.PD_JOURNAL,
+            replication=options.replication,
+        )
+        self._header = self._header.entering(self._epoch)
+        try:
+            ledger.append(encode_header(self._header))
+            record = self._registry.add_commit_ledger(self._name, ledger.ledger_id, self._run, self._epoch, self._chain)
+        except (LogTakenOverError, LogChangedError):
+            ledger.close()
+            self._bookkeeper.delete_ledger(ledger.ledger_id)
+            raise
+        self._chain, self._ledger = record.commit_ledgers, ledger
+
+    def _publish(self) -> None:
+        assert self._ledger is not None
+        try:
+            self._ledger.flush_last_add_confirmed()
+        except BookKeeperError as error:
+            # The commit stands; readers see it with the next one, or once the ledger is recovered.
+            log.warning("log %s: the newest commit is not announced to readers yet: %s", self._name, error)
+
+
+_committers: dict[tuple[int, str, str], tuple[int, Committer]] = {}
+"""(pid, zookeeper, log) → (epoch, its committer). Spark commits one batch of a query at a time."""
+
+
+def current_committer(
+    bookkeeper: BookKeeper, zookeeper: str, name: str, run: str, epoch: int, password: bytes
+) -> Committer:
+    """This process's committer for the log; the one of an earlier epoch is closed."""
+    key = os.getpid(), zookeeper, name
+    held_epoch, held = _committers.get(key, (0, None))
+    if held is None or held_epoch != epoch:
+        if held is not None:
+            held.close()
+        held = Committer(bookkeeper, name, run, epoch, password)
+        _committers[key] = epoch, held
+    return held
+
+
+def release_committer(zookeeper: str, name: str) -> None:
+    """Close this process's committer for the log, if there is one."""
+    _, held = _committers.pop((os.getpid(), zookeeper, name), (0, None))
+    if held is not None:
+        held.close()

@@ -1,0 +1,198 @@
+"""Data ledgers: where the sink's tasks put rows, each row an entry.
+
+Law: a range is handed out only once every entry of it is acknowledged, so whatever a commit names is there. Entries
+whose outcome is unknown (the ledger was fenced, an ack quorum did not answer in time) are written again to a new
+ledger: nobody ever names the first copies.
+
+One ledger per Python worker, log and epoch is kept open over tasks and micro-batches (Spark reuses its workers), and
+rolled by size and age. A worker that Spark ends leaves its ledger open: that harms no reader, as committed ranges are
+readable as they are, and whoever owns the log later recovers it. Source: design.md section 10.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from bookspark.protocol.errors import AddTimeoutError, BookKeeperError, LedgerClosedError, LedgerFencedError
+from bookspark.protocol.log_record import DATA_ROLE, EntryRange, LogOptions, merged
+from bookspark.spark.logs.labels import labels
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from bookspark.client import BookKeeper, LedgerHandle
+    from bookspark.client.futures import AppendFuture
+
+log = logging.getLogger(__name__)
+
+PENDING_BATCHES_MAX = 8
+"""Arrow batches of a task that are not acknowledged yet; the client bounds their bytes."""
+_GONE = (LedgerFencedError, LedgerClosedError, AddTimeoutError)
+
+
+class RollPolicy(NamedTuple):
+    """When a data ledger is closed and the next one begun."""
+
+    bytes_max: int = 1 << 30
+    seconds_max: float = 3600.0
+
+
+class DataLedger:
+    """The open data ledger of this process for one log and epoch, replaced by a new one as ``policy`` says."""
+
+    def __init__(
+        self,
+        bookkeeper: BookKeeper,
+        name: str,
+        run: str,
+        epoch: int,
+        options: LogOptions,
+        password: bytes,
+        policy: RollPolicy,
+    ) -> None:
+        self._bookkeeper, self._password, self._policy = bookkeeper, password, policy
+        self._options = options
+        self._labels = labels(name, epoch, run, DATA_ROLE)
+        self._ledger: LedgerHandle | None = None
+        self._opened_at = 0.0
+
+    @property
+    def due(self) -> bool:
+        """Whether the ledger is large or old enough to be closed."""
+        return self._ledger is not None and (
+            self._ledger.length >= self._policy.bytes_max
+            or time.monotonic() - self._opened_at >= self._policy.seconds_max
+        )
+
+    def handle(self) -> LedgerHandle:
+        """The ledger to append to."""
+        if self._ledger is None:
+            options = self._options
+            self._ledger = self._bookkeeper.create_ledger(
+                ensemble_size=options.ensemble_size,
+                write_quorum=options.write_quorum,
+                ack_quorum=options.ack_quorum,
+                digest_type=options.digest_type,
+                password=self._password,
+                custom_metadata=self._labels,
+                ledger_type=options.ledger_type,
+                replication=options.replication,
+            )
+            self._opened_at = time.monotonic()
+        return self._ledger
+
+    def publish(self) -> None:
+        """Tell the bookies the LAC, so that readers see all that is acknowledged."""
+        if self._ledger is not None:
+            try:
+                self._ledger.flush_last_add_confirmed()
+            except BookKeeperError as error:
+                # A commit that names the range is proof enough; only LAC-bound readers wait.
+                log.info("data ledger %d: its LAC is not announced: %s", self._ledger.ledger_id, error)
+
+    def close(self, wait: bool = True) -> None:
+        """Close the ledger, or with ``wait=False`` give it up: its recovery is then the business of the log's owner."""
+        ledger, self._ledger = self._ledger, None
+        if ledger is not None:
+            try:
+                ledger.close(wait=wait)
+            except BookKeeperError as error:
+                log.info("data ledger %d is left for recovery: %s", ledger.ledger_id, error)
+
+
+class _Pending(NamedTuple):
+    ledger_id: int
+    future: AppendFuture
+    values: pyarrow.Array
+
+
+class DataWriter:
+    """One task's rows on their way into the data ledger, several Arrow batches at a time."""
+
+    def __init__(self, ledger: DataLedger) -> None:
+        self._ledger = ledger
+        self._pending: deque[_Pending] = deque()
+        self._ranges: list[EntryRange] = []
+        self._failed = False
+
+    def append(self, values: pyarrow.Array) -> None:
+        """Append each value of a binary array (no nulls, not empty) as an entry; may return before it is acknowledged."""
+        if self._ledger.due:
+            self._settle(0)
+            self._ledger.close()
+        self._send(values)
+        self._settle(PENDING_BATCHES_MAX)
+
+    def finish(self) -> tuple[EntryRange, ...]:
+        """Wait until everything is acknowledged; the ranges in the order of the rows."""
+        self._settle(0)
+        if self._ranges:
+            self._ledger.publish()
+        return merged(self._ranges)
+
+    def _send(self, values: pyarrow.Array) -> None:
+        handle = self._ledger.handle()
+        try:
+            self._pending.append(_Pending(handle.ledger_id, handle.append_batch_async(values), values))
+        except _GONE as error:
+            self._begin_anew(handle.ledger_id, error)
+            self._send(values)
+
+    def _settle(self, pending_max: int) -> None:
+        while len(self._pending) > pending_max:
+            oldest = self._pending[0]
+            try:
+                last = oldest.future.result()
+            except _GONE as error:
+                self._begin_anew(oldest.ledger_id, error)
+                continue
+            self._pending.popleft()
+            first = last - len(oldest.values) + 1
+            self._ranges.append(EntryRange(oldest.ledger_id, first, last, len(oldest.values), _size(oldest.values)))
+
+    def _begin_anew(self, ledger_id: int, error: BookKeeperError) -> None:
+        """The kept ledger went bad: send all that is not acknowledged to a new one. Once: then the cluster is bad."""
+        if self._failed:
+            raise error
+        self._failed = True
+        log.info("data ledger %d is given up: %s", ledger_id, error)
+        self._ledger.close(wait=False)
+        again, self._pending = self._pending, deque()
+        for item in again:
+            self._send(item.values)
+
+
+def _size(values: pyarrow.Array) -> int:
+    """Bytes of payload of a binary array without nulls."""
+    import pyarrow.compute
+
+    return int(pyarrow.compute.sum(pyarrow.compute.binary_length(values)).as_py())
+
+
+_open: dict[tuple[int, str, str], tuple[int, DataLedger]] = {}
+"""(pid, zookeeper, log) → (epoch, its data ledger). A Python worker runs one task at a time, so there is no lock."""
+
+
+def current_data_ledger(
+    bookkeeper: BookKeeper,
+    zookeeper: str,
+    name: str,
+    run: str,
+    epoch: int,
+    options: LogOptions,
+    password: bytes,
+    policy: RollPolicy,
+) -> DataLedger:
+    """This process's data ledger for the log; the one of an earlier epoch is closed."""
+    key = os.getpid(), zookeeper, name
+    held_epoch, held = _open.get(key, (0, None))
+    if held is None or held_epoch != epoch:
+        if held is not None:
+            held.close()
+        held = DataLedger(bookkeeper, name, run, epoch, options, password, policy)
+        _open[key] = epoch, held
+    return held

@@ -1,0 +1,118 @@
+"""The records of logs in the metadata store: ``/bookspark/logs/<name>``, changed by compare-and-set only.
+
+Law: every change is one of the transitions of ``bookspark.protocol.log_record``, tried again on the newest version when
+another client was first. The transitions change nothing when done twice, so a write whose answer was lost is simply
+tried again too. Source: design.md section 10.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from difflib import get_close_matches
+
+from bookspark.metadata.store import MetadataStore
+from bookspark.protocol.errors import ConfigurationError, MetadataVersionError, UnauthorizedAccessError
+from bookspark.protocol.log_record import CommitLedger, LogOptions, LogRecord, NoSuchLogError
+from bookspark.spark.logs.codec import decode_record, encode_record
+from bookspark.wire.digests import master_key
+
+KIND = "logs"
+ATTEMPTS_MAX = 100
+"""Compare-and-sets lost in a row after which something is wrong; each loss is another client's success."""
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+"""What Kafka lets a topic be called."""
+
+
+class LogRegistry:
+    """Reads and changes log records in ``store``."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    def names(self) -> list[str]:
+        return sorted(self._store.list_records(KIND))
+
+    def get(self, name: str) -> LogRecord:
+        """Raises NoSuchLogError, naming the nearest one."""
+        record = self._store.read_record(KIND, check_name(name))
+        if record is None:
+            nearest = get_close_matches(name, self.names(), n=1)
+            hint = f"did you mean {nearest[0]!r}?" if nearest else "a log is made by the first write to it"
+            raise NoSuchLogError(f"there is no log {name!r}; {hint}")
+        return decode_record(record.value, name)
+
+    def ensure(self, name: str, options: dict[str, object], password: bytes) -> LogRecord:
+        """The record of ``name``, made with ``options`` (fields of LogOptions, the rest as by default) if there is none.
+
+        Raises ConfigurationError if there is one and an option given differs from it, UnauthorizedAccessError if the
+        password does.
+        """
+        while True:
+            found = self._store.read_record(KIND, check_name(name))
+            if found is not None:
+                record = decode_record(found.value, name)
+                check_password(record, password)
+                for option, wanted in options.items():
+                    if getattr(record.options, option) != wanted:
+                        raise ConfigurationError(
+                            f"log {name!r} was made with {option} {_text(getattr(record.options, option))}, and options are "
+                            f"fixed when a log is made: leave out {option} {_text(wanted)}, or write to another log"
+                        )
+                return record
+            chosen = LogOptions(**options)  # type: ignore[arg-type]
+            record = LogRecord(name, chosen, master_key(password), ctime_ms=time.time_ns() // 1_000_000)
+            try:
+                self._store.write_record(KIND, name, encode_record(record), None)
+            except MetadataVersionError:
+                continue
+            return record
+
+    def update(self, name: str, transition: Callable[[LogRecord], LogRecord]) -> LogRecord:
+        """Compare-and-set the record to ``transition(record)``; what that raises is raised. Returns what stands then."""
+        for _ in range(ATTEMPTS_MAX):
+            found = self._store.read_record(KIND, check_name(name))
+            if found is None:
+                raise NoSuchLogError(f"there is no log {name!r}; was it deleted while being written?")
+            record = decode_record(found.value, name)
+            changed = transition(record)
+            if changed == record:
+                return record
+            try:
+                self._store.write_record(KIND, name, encode_record(changed), found.version)
+            except MetadataVersionError:
+                continue
+            return changed
+        raise MetadataVersionError(
+            f"log {name!r}: its record changed {ATTEMPTS_MAX} times in a row; too many writers claim it"
+        )
+
+    def claim(self, name: str, run: str) -> LogRecord:
+        """Make ``run`` the owner. Raises LogTakenOverError if it has lost the log already."""
+        return self.update(name, lambda record: record.claim(run))
+
+    def add_commit_ledger(
+        self, name: str, ledger_id: int, run: str, epoch: int, recovered: tuple[CommitLedger, ...]
+    ) -> LogRecord:
+        """Put ``ledger_id`` at the end of the chain. Raises LogTakenOverError or LogChangedError: then it is not in it."""
+        return self.update(name, lambda record: record.with_commit_ledger(ledger_id, run, epoch, recovered))
+
+
+def check_name(name: str) -> str:
+    """``name``, or a ConfigurationError that says what a log may be called."""
+    if not _NAME.fullmatch(name) or name in (".", ".."):
+        raise ConfigurationError(f"log name {name!r}: use 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-'")
+    return name
+
+
+def check_password(record: LogRecord, password: bytes) -> None:
+    """Raise UnauthorizedAccessError unless ``password`` is the log's."""
+    if record.master_key != master_key(password):
+        raise UnauthorizedAccessError(
+            f"log {record.name!r}: wrong password; give the one that it was made with as option password"
+        )
+
+
+def _text(value: object) -> object:
+    return getattr(value, "value", value)

@@ -1,0 +1,194 @@
+"""Options of ``format("bookspark")``: what ``.option(...)`` may say, as frozen values.
+
+Law: an option that is unknown, or has a value that can't be used, is a ConfigurationError on the driver, before
+anything is read or written. Spark hands option names over in lower case; here they are known, and shown, as they are
+written in programs.
+
+Sink
+    ``log`` (required), ``zookeeper``, ``password``; ``ensembleSize``, ``writeQuorum``, ``ackQuorum`` (3, 3, 2) and
+    ``digestType`` (CRC32C) of a log that this write makes; ``ledgerRollBytes``, ``ledgerRollSeconds``: when a data
+    ledger is closed.
+Source
+    one of ``log``, ``ledger`` (an id), ``ledgers`` (``1,2,7-9``) and ``table`` (a system table); ``zookeeper``,
+    ``password``; ``minPartitions``; of a log also ``startingOffsets`` (``earliest`` or a position) and
+    ``endingOffsets`` (``latest`` or the position after the last one).
+
+``zookeeper`` may be left out where the session knows it (``spark.bookspark.zookeeper``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, TypeVar
+
+from bookspark.protocol.errors import ConfigurationError
+from bookspark.protocol.ledger_metadata import DigestType
+from bookspark.protocol.log_record import LogOptions
+from bookspark.spark.logs import RollPolicy
+from bookspark.spark.logs.registry import check_name
+
+Value = TypeVar("Value")
+
+_SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname"})
+"""Spark's own, handed to sinks along with theirs."""
+
+
+class _Options:
+    """The options given, each taken by name once; ``finish`` complains about what was not asked for."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self._given = {name.lower(): value for name, value in given.items()}
+        self._known: list[str] = []
+
+    def take(self, name: str, convert: Callable[[str], Value], what: str) -> Value | None:
+        """The option's value, None if it was not given."""
+        self._known.append(name)
+        text = self._given.get(name.lower())
+        if text is None:
+            return None
+        try:
+            return convert(text)
+        except ConfigurationError:
+            raise
+        except (ValueError, KeyError):
+            raise ConfigurationError(f"option {name}: {text!r} is not {what}") from None
+
+    def text(self, name: str) -> str | None:
+        return self.take(name, str, "text")
+
+    def finish(self) -> None:
+        known = {name.lower(): name for name in self._known}
+        for name in self._given:
+            if name not in known and name not in _SPARK_OPTIONS:
+                nearest = get_close_matches(name, known, n=1)
+                hint = (
+                    f"did you mean {known[nearest[0]]!r}?"
+                    if nearest
+                    else f"known are: {', '.join(sorted(self._known))}"
+                )
+                raise ConfigurationError(f"unknown option {name!r} of format bookspark; {hint}")
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
+def _not_negative(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError
+    return number
+
+
+def _ids(text: str) -> tuple[int, ...]:
+    ids: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        start = _not_negative(first)
+        stop = _not_negative(last) if dash else start
+        if stop < start:
+            raise ValueError
+        ids.extend(range(start, stop + 1))
+    return tuple(ids)
+
+
+def _digest(text: str) -> DigestType:
+    return DigestType[text.upper()]
+
+
+def _offset(word: str) -> Callable[[str], int | None]:
+    return lambda text: None if text.lower() == word else _not_negative(text)
+
+
+def _cluster(options: _Options, default: str | None) -> tuple[str, bytes]:
+    zookeeper = options.text("zookeeper") or default
+    password = options.text("password") or ""
+    if not zookeeper:
+        raise ConfigurationError(
+            "which cluster? Give option zookeeper (host:port[,host:port…]), "
+            "or start the session with bookspark.spark.session(…, zookeeper=…)"
+        )
+    return zookeeper, password.encode()
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """What a write asks for. ``chosen`` are fields of LogOptions that were given; the log may be made with others."""
+
+    zookeeper: str
+    log: str
+    password: bytes
+    chosen: Mapping[str, Any]
+    roll: RollPolicy
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str], zookeeper: str | None = None) -> SinkOptions:
+        """``zookeeper`` is the session's."""
+        options = _Options(given)
+        log = options.text("log")
+        chosen: dict[str, Any] = {
+            "ensemble_size": options.take("ensembleSize", _positive, "a positive number"),
+            "write_quorum": options.take("writeQuorum", _positive, "a positive number"),
+            "ack_quorum": options.take("ackQuorum", _positive, "a positive number"),
+            "digest_type": options.take("digestType", _digest, f"one of {', '.join(d.name for d in DigestType)}"),
+        }
+        chosen = {name: value for name, value in chosen.items() if value is not None}
+        bytes_max = options.take("ledgerRollBytes", _positive, "a positive number of bytes")
+        seconds_max = options.take("ledgerRollSeconds", _positive, "a positive number of seconds")
+        default = RollPolicy()
+        roll = RollPolicy(bytes_max or default.bytes_max, seconds_max or default.seconds_max)
+        address, password = _cluster(options, zookeeper)
+        options.finish()
+        if log is None:
+            raise ConfigurationError("which log? A write needs option log, the name of the log to append to")
+        LogOptions(**chosen)
+        return cls(address, check_name(log), password, chosen, roll)
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """What a read asks for: exactly one of ``log``, ``ledgers`` and ``table``."""
+
+    zookeeper: str
+    password: bytes
+    log: str | None
+    ledgers: tuple[int, ...] | None
+    table: str | None
+    min_partitions: int
+    start: int | None
+    """First position of the log; None: its beginning."""
+    end: int | None
+    """The position after the last one; None: what is committed when the read is planned."""
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str], zookeeper: str | None = None) -> SourceOptions:
+        """``zookeeper`` is the session's."""
+        options = _Options(given)
+        log = options.text("log")
+        ledger = options.take("ledger", _not_negative, "a ledger id")
+        ledgers = options.take("ledgers", _ids, "a list of ledger ids like 1,2,7-9")
+        table = options.text("table")
+        start = options.take("startingOffsets", _offset("earliest"), "'earliest' or a position (a number from 0)")
+        end = options.take("endingOffsets", _offset("latest"), "'latest' or a position (a number from 0)")
+        min_partitions = options.take("minPartitions", _positive, "a positive number") or 1
+        address, password = _cluster(options, zookeeper)
+        options.finish()
+        choices = {"log": log, "ledger": ledger, "ledgers": ledgers, "table": table}
+        chosen = [name for name, value in choices.items() if value is not None]
+        if len(chosen) != 1:
+            found = f"not {' and '.join(chosen)} at once" if chosen else "none was given"
+            raise ConfigurationError(
+                f"what to read? Give exactly one of the options log, ledger, ledgers and table; {found}"
+            )
+        if log is None and (start is not None or end is not None):
+            raise ConfigurationError(
+                f"options startingOffsets and endingOffsets are for reading a log, not a {chosen[0]}"
+            )
+        if ledger is not None:
+            ledgers = (ledger,)
+        return cls(address, password, log and check_name(log), ledgers, table, min_partitions, start, end)

@@ -1,0 +1,36 @@
+"""spark-submit entry point: run the audit queries over a snapshot and print what they find.
+
+spark-submit jobs/audit.py --path DIRECTORY [--version N] [QUERY…]
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+from pyspark.errors import PySparkException
+from rich.console import Console
+
+from bookspark.cli.spark import plain_reason
+from bookspark.protocol.errors import BookKeeperError
+from bookspark.spark import audit
+from bookspark.spark.session import session
+
+
+def main(
+    path: Annotated[str, typer.Option(help="where the Delta tables of the snapshots are")],
+    version: Annotated[int | None, typer.Option(help="audit this snapshot instead of the newest")] = None,
+    queries: Annotated[list[str] | None, typer.Argument(help="names of audit queries; all, if none is given")] = None,
+) -> None:
+    """Run the audits."""
+    try:
+        spark = session("bookspark audit")
+        audit.show(audit.run(spark, path, version, queries or None), Console())
+        spark.stop()
+    except (BookKeeperError, PySparkException) as error:
+        sys.exit(f"bookspark audit: {plain_reason(error)}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,139 @@
+"""A client without bookies, for tests of the log code: ledgers are lists, metadata is MemoryStore, faults are told in advance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+from bookspark.metadata.memory import MemoryStore
+from bookspark.protocol.errors import AddTimeoutError, LedgerClosedError, LedgerFencedError
+from bookspark.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from bookspark.wire.digests import master_key
+from bookspark.wire.entry_batch import Entry
+
+
+class MemoryBookKeeper:
+    """Several of them over one ``store`` and ``entries`` are several clients of one cluster."""
+
+    def __init__(self, store: MemoryStore | None = None, entries: dict[int, list[bytes]] | None = None) -> None:
+        self.metadata = store or MemoryStore()
+        self.entries = entries if entries is not None else {}
+        self.before_append: list[Callable[[int], None]] = []
+        """Called once each, in order, before the next appends."""
+        self.lose_answers = 0
+        """So many appends are kept, but answered with a timeout."""
+
+    def other(self) -> MemoryBookKeeper:
+        """Another client of the same cluster."""
+        return MemoryBookKeeper(self.metadata, self.entries)
+
+    def create_ledger(self, **options: Any) -> MemoryLedger:
+        password = options.pop("password")
+        metadata = LedgerMetadata(
+            ledger_id=self.metadata.new_ledger_id(),
+            fragments=(Fragment(0, tuple(f"bookie-{n}" for n in range(options["ensemble_size"]))),),
+            master_key=master_key(password),
+            **options,
+        )
+        self.metadata.create_ledger(metadata)
+        self.entries[metadata.ledger_id] = []
+        return MemoryLedger(self, metadata.ledger_id)
+
+    def open_ledger(self, ledger_id: int, password: bytes = b"") -> MemoryReader:
+        metadata, version = self.metadata.read_ledger(ledger_id)
+        if not metadata.closed:
+            size = sum(map(len, self.entries[ledger_id]))
+            closed = replace(
+                metadata, state=LedgerState.CLOSED, last_entry_id=len(self.entries[ledger_id]) - 1, length=size
+            )
+            self.metadata.write_ledger(closed, version)
+        return MemoryReader(self, ledger_id)
+
+    def open_ledger_no_recovery(self, ledger_id: int, password: bytes = b"") -> MemoryReader:
+        self.metadata.read_ledger(ledger_id)
+        return MemoryReader(self, ledger_id)
+
+    def delete_ledger(self, ledger_id: int) -> None:
+        self.metadata.delete_ledger(ledger_id)
+
+    def list_ledgers(self) -> list[int]:
+        return self.metadata.list_ledgers()
+
+    def get_ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
+        return self.metadata.read_ledger(ledger_id).value
+
+
+class MemoryLedger:
+    def __init__(self, bookkeeper: MemoryBookKeeper, ledger_id: int) -> None:
+        self._bookkeeper, self.ledger_id = bookkeeper, ledger_id
+        self._closed = False
+
+    @property
+    def last_add_confirmed(self) -> int:
+        return len(self._bookkeeper.entries[self.ledger_id]) - 1
+
+    @property
+    def length(self) -> int:
+        return sum(map(len, self._bookkeeper.entries[self.ledger_id]))
+
+    def append(self, payload: bytes) -> int:
+        bookkeeper = self._bookkeeper
+        if bookkeeper.before_append:
+            bookkeeper.before_append.pop(0)(self.ledger_id)
+        if self._closed:
+            raise LedgerClosedError("closed")
+        if bookkeeper.metadata.read_ledger(self.ledger_id).value.closed:
+            raise LedgerFencedError("fenced")
+        bookkeeper.entries[self.ledger_id].append(payload)
+        if bookkeeper.lose_answers:
+            bookkeeper.lose_answers -= 1
+            raise AddTimeoutError("no answer")
+        return self.last_add_confirmed
+
+    def append_batch_async(self, payloads: Any) -> SimpleNamespace:
+        try:
+            for value in payloads.to_pylist():
+                self.append(value)
+        except AddTimeoutError as error:
+            return SimpleNamespace(result=_raiser(error))
+        last = self.last_add_confirmed
+        return SimpleNamespace(result=lambda: last)
+
+    def flush_last_add_confirmed(self) -> int:
+        return self.last_add_confirmed
+
+    def close(self, wait: bool = True) -> None:
+        if not self._closed and not self._bookkeeper.metadata.read_ledger(self.ledger_id).value.closed and wait:
+            self._bookkeeper.open_ledger(self.ledger_id)
+        self._closed = True
+
+
+class MemoryReader:
+    def __init__(self, bookkeeper: MemoryBookKeeper, ledger_id: int) -> None:
+        self._bookkeeper, self.ledger_id = bookkeeper, ledger_id
+
+    @property
+    def last_add_confirmed(self) -> int:
+        return len(self._bookkeeper.entries[self.ledger_id]) - 1
+
+    def read(self, first: int, last: int) -> Iterator[Entry]:
+        for entry_id in range(first, last + 1):
+            yield Entry(self.ledger_id, entry_id, -1, 0, self._bookkeeper.entries[self.ledger_id][entry_id], b"")
+
+    def close(self) -> None:
+        pass
+
+    def __enter__(self) -> MemoryReader:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        pass
+
+
+def _raiser(error: Exception) -> Callable[[], int]:
+    def result() -> int:
+        raise error
+
+    return result

@@ -1,0 +1,237 @@
+"""The audit queries over made-up system tables: each finds its own kind of damage, exactly, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from io import StringIO
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from rich.console import Console
+
+from bookspark.spark.audit import Finding, names, show
+from bookspark.spark.audit.runner import run_over
+from bookspark.spark.system_tables import TABLES
+
+pytestmark = pytest.mark.spark
+A, B, C, D = "a", "b", "c", "d"
+
+
+class Cluster:
+    """Rows of system tables, as a test tells them."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, list[dict[str, Any]]] = {name: [] for name in TABLES}
+        for bookie in (A, B, C, D):
+            self.rows["bookies"].append({"bookie_id": bookie, "state": "writable"})
+
+    def ledger(self, ledger_id: int, last: int, ensembles: dict[int, list[str]], **values: Any) -> None:
+        """A ledger whose fragments start where ``ensembles`` says; closed at ``last`` unless ``values`` say OPEN."""
+        first_ensemble = next(iter(ensembles.values()))
+        closed = values.setdefault("state", "CLOSED") == "CLOSED"
+        defaults = {"write_quorum": len(first_ensemble), "ack_quorum": 2, "metadata_version": 1}
+        self.rows["ledgers"].append(
+            {
+                "ledger_id": ledger_id,
+                "ensemble_size": len(first_ensemble),
+                "last_entry_id": last if closed else None,
+                "last_add_confirmed": last,
+                **defaults,
+                **values,
+            }
+        )
+        starts = [*ensembles, last + 1]
+        for number, (first, ensemble) in enumerate(ensembles.items()):
+            open_end = not closed and number == len(ensembles) - 1
+            self.rows["fragments"].append(
+                {
+                    "ledger_id": ledger_id,
+                    "metadata_version": 1,
+                    "fragment": number,
+                    "first_entry_id": first,
+                    "last_entry_id": None if open_end else starts[number + 1] - 1,
+                    "ensemble": ensemble,
+                }
+            )
+
+    def holds(self, bookie: str, ledger_id: int, *ranges: tuple[int, int]) -> None:
+        for first, last in ranges:
+            self.rows["index_ranges"].append(
+                {
+                    "bookie_id": bookie,
+                    "ledger_id": ledger_id,
+                    "first_entry_id": first,
+                    "last_entry_id": last,
+                    "bytes": 10,
+                }
+            )
+
+    def audit(self, spark: SparkSession, *queries: str) -> dict[str, Finding]:
+        tables = {}
+        for name, table in TABLES.items():
+            rows = [tuple(row.get(column) for column in table.schema.names) for row in self.rows[name]]
+            tables[name] = spark.createDataFrame(rows, table.schema)
+        return {finding.name: finding for finding in run_over(spark, tables, queries or names())}
+
+
+def select(finding: Finding, *columns: str) -> list[tuple[Any, ...]]:
+    places = [finding.columns.index(column) for column in columns]
+    return [tuple(row[place] for place in places) for row in finding.rows]
+
+
+UNDER = ("first_entry_id", "last_entry_id", "replication_factor", "held_by", "missing_on")
+OVER = ("bookie_id", "first_entry_id", "last_entry_id")
+
+
+@pytest.fixture(scope="module")
+def found(spark: SparkSession) -> dict[str, Finding]:
+    """What the audits find in one cluster with every kind of damage, each in a ledger of its own."""
+    cluster = Cluster()
+    cluster.rows["bookies"][3]["state"] = "down"
+
+    # 1: healthy, with an ensemble change; 2: healthy and empty
+    cluster.ledger(1, 99, {0: [A, B, C], 50: [A, D, C]})
+    cluster.holds(A, 1, (0, 9), (10, 99))
+    cluster.holds(B, 1, (0, 49))
+    cluster.holds(C, 1, (0, 99))
+    cluster.holds(D, 1, (50, 99))
+    cluster.ledger(2, -1, {0: [A, B, C]})
+
+    # 3: ranges are missing; 4: a bookie has nothing; 5: metadata changed while the snapshot was taken
+    cluster.ledger(3, 99, {0: [A, B, C]})
+    cluster.holds(A, 3, (0, 19), (30, 99))
+    cluster.holds(B, 3, (0, 99))
+    cluster.holds(C, 3, (0, 24), (26, 99))
+    cluster.ledger(4, 9, {0: [A, B, D]})
+    cluster.holds(A, 4, (0, 9))
+    cluster.holds(B, 4, (0, 9))
+    cluster.ledger(5, 9, {0: [A, B, C]})
+    cluster.rows["ledgers"][-1]["metadata_version"] = 2
+
+    # 6, 7: striped; entry e lies on places e mod 3 and e + 1 mod 3
+    cluster.ledger(6, 5, {0: [A, B, C]}, write_quorum=2)
+    cluster.holds(A, 6, (0, 0), (2, 3), (5, 5))
+    cluster.holds(B, 6, (0, 1), (3, 4))
+    cluster.holds(C, 6, (1, 2), (4, 5))
+    cluster.ledger(7, 5, {0: [A, B, C]}, write_quorum=2)
+    cluster.holds(A, 7, (0, 0), (2, 3), (5, 5))
+    cluster.holds(B, 7, (0, 1))
+    cluster.holds(C, 7, (1, 5))
+
+    # 8: open, LAC 10; 9: open, and a commit names entries that no LAC was heard of
+    cluster.ledger(8, 10, {0: [A, B, C]}, state="OPEN")
+    cluster.holds(A, 8, (0, 20))
+    cluster.holds(B, 8, (0, 12))
+    cluster.holds(C, 8, (0, 9))
+    cluster.ledger(9, -1, {0: [A, B, C]}, state="OPEN", log="orders", log_epoch=2, log_role="data")
+    cluster.rows["log_commits"].append({"log": "orders", "ledger_id": 9, "first_entry_id": 0, "last_entry_id": 4})
+    cluster.holds(A, 9, (0, 9))
+    cluster.holds(B, 9, (0, 9))
+
+    # 10: copies that no metadata names
+    cluster.ledger(10, 99, {0: [A, B, C], 50: [A, D, C]})
+    cluster.holds(A, 10, (0, 120))
+    cluster.holds(B, 10, (0, 60))
+    cluster.holds(C, 10, (0, 99))
+    cluster.holds(D, 10, (40, 99))
+
+    # 11 to 16: a log in epoch 2; 13 is deleted, 14 and 15 are its commit ledgers, 16 was begun by the owner
+    cluster.rows["logs"].append(
+        {"log": "orders", "epoch": 2, "committed_epoch": 2, "readable": True, "commit_ledgers": [14, 15]}
+    )
+    for ledger_id, epoch, state in (
+        (11, 1, "OPEN"), (12, 1, "CLOSED"), (14, 1, "CLOSED"), (15, 2, "OPEN"), (16, 2, "OPEN"),
+    ):  # fmt: skip
+        cluster.ledger(ledger_id, -1, {0: [A, B, C]}, state=state, log="orders", log_epoch=epoch, log_role="data")
+    cluster.rows["log_commits"].append({"log": "orders", "ledger_id": 11, "first_entry_id": 0, "last_entry_id": -1})
+    cluster.holds(A, 13, (0, 3))
+    cluster.ledger(17, -1, {0: [A, B, C]}, state="IN_RECOVERY")
+    return cluster.audit(spark)
+
+
+def of(finding: Finding, ledger_id: int, *columns: str) -> list[tuple[Any, ...]]:
+    return sorted(row[1:] for row in select(finding, "ledger_id", *columns) if row[0] == ledger_id)
+
+
+def test_a_healthy_ledger_is_in_no_finding(found: dict[str, Finding]) -> None:
+    for name in ("under_replicated_ranges", "over_replicated_ranges", "orphans", "stuck_ledgers"):
+        for ledger_id in (1, 2, 6, 16):
+            assert of(found[name], ledger_id, "ledger_id") == [], name
+
+
+def test_a_missing_range_is_found_to_the_entry(found: dict[str, Finding]) -> None:
+    assert of(found["under_replicated_ranges"], 3, *UNDER) == [
+        (20, 24, 2, [B, C], [A]),
+        (25, 25, 1, [B], [A, C]),
+        (26, 29, 2, [B, C], [A]),
+    ]
+
+
+def test_a_bookie_without_any_entry_of_a_fragment_is_found_and_named_if_down(found: dict[str, Finding]) -> None:
+    assert of(found["under_replicated_ranges"], 4, *UNDER, "of_them_down") == [(0, 9, 2, [A, B], [D], [D])]
+
+
+def test_striped_ledgers_are_judged_by_each_entrys_write_set(found: dict[str, Finding]) -> None:
+    """Bookie c has entry 3 of ledger 7, but is not in its write set."""
+    assert of(found["under_replicated_ranges"], 7, *UNDER) == [(3, 3, 1, [A], [B]), (4, 4, 1, [C], [B])]
+
+
+def test_entries_above_the_lac_of_an_open_ledger_are_not_judged(found: dict[str, Finding]) -> None:
+    assert of(found["under_replicated_ranges"], 8, *UNDER) == [(10, 10, 2, [A, B], [C])]
+
+
+def test_a_commit_is_proof_that_its_entries_are_confirmed(found: dict[str, Finding]) -> None:
+    assert of(found["under_replicated_ranges"], 9, *UNDER) == [(0, 4, 2, [A, B], [C])]
+
+
+def test_a_ledger_that_changed_while_the_snapshot_was_taken_is_not_judged(found: dict[str, Finding]) -> None:
+    assert of(found["under_replicated_ranges"], 5, *UNDER) == []
+
+
+def test_copies_that_no_metadata_names_are_over_replicated(found: dict[str, Finding]) -> None:
+    assert of(found["over_replicated_ranges"], 10, *OVER) == [(A, 100, 120), (B, 50, 60), (D, 40, 49)]
+    assert {row[0] for row in select(found["over_replicated_ranges"], "ledger_id")} == {10}
+
+
+def test_orphans_go_by_epoch(found: dict[str, Finding]) -> None:
+    assert select(found["orphans"], "ledger_id", "kind", "entries") == [
+        (13, "entries of a deleted ledger", 4),
+        (12, "unreferenced ledger of a log", None),
+    ]
+
+
+def test_ledgers_whose_writer_is_gone_are_stuck(found: dict[str, Finding]) -> None:
+    assert select(found["stuck_ledgers"], "ledger_id", "why") == [
+        (11, "its writer lost the log"),
+        (17, "its recovery did not end"),
+    ]
+
+
+def test_bytes_are_counted_per_bookie(found: dict[str, Finding]) -> None:
+    assert select(found["bytes_per_bookie"], "bookie_id", "state", "entries") == [
+        (A, "writable", 100 + 90 + 10 + 4 + 4 + 21 + 10 + 121 + 4),
+        (B, "writable", 50 + 100 + 10 + 4 + 2 + 13 + 10 + 61),
+        (C, "writable", 100 + 99 + 4 + 5 + 10 + 100),
+        (D, "down", 50 + 60),
+    ]
+
+
+def test_the_histogram_has_three_kinds_of_factors(spark: SparkSession) -> None:
+    cluster = Cluster()
+    cluster.ledger(3, 99, {0: [A, B, C]})
+    cluster.holds(A, 3, (0, 19), (30, 99))
+    cluster.holds(B, 3, (0, 99))
+    cluster.holds(C, 3, (0, 24), (26, 99))
+    (histogram,) = cluster.audit(spark, "replication_factor_histogram").values()
+    kinds = ("replication_factor", "entries_by_prefix_factor", "entries", "entries_by_suffix_factor")
+    # Up to entry 19 all before is at 3; from 25 on something before is at 1. The last entry is at 3, so every suffix is.
+    assert select(histogram, *kinds) == [(1, 75, 1, 0), (2, 5, 9, 0), (3, 20, 90, 100)]
+
+
+def test_findings_are_shown_as_tables(found: dict[str, Finding]) -> None:
+    out = StringIO()
+    show(found.values(), Console(file=out, width=200))
+    show([replace(found["orphans"], rows=(), total=0)], Console(file=out, width=200))
+    text = out.getvalue()
+    assert "Under-replicated ranges" in text and "✓ Orphans: none" in text

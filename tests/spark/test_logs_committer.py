@@ -1,0 +1,215 @@
+"""The committer and the data writer under every order of death and takeover that one process can stage."""
+
+from __future__ import annotations
+
+import pyarrow
+import pytest
+
+from bookspark.protocol.errors import LedgerRecoveryError
+from bookspark.protocol.log_record import Commit, EntryRange, LogOptions, LogTakenOverError
+from bookspark.spark.logs import DataWriter, LogRegistry, RollPolicy, collect_orphans, commits, header_of
+from bookspark.spark.logs.committer import Committer
+from bookspark.spark.logs.data_ledgers import DataLedger
+from tests.spark.memory_bookkeeper import MemoryBookKeeper
+
+
+@pytest.fixture
+def bookkeeper() -> MemoryBookKeeper:
+    bookkeeper = MemoryBookKeeper()
+    LogRegistry(bookkeeper.metadata).ensure("orders", {}, b"")
+    return bookkeeper
+
+
+def claimed(bookkeeper: MemoryBookKeeper, run: str) -> Committer:
+    epoch = LogRegistry(bookkeeper.metadata).claim("orders", run).epoch
+    return Committer(bookkeeper, "orders", run, epoch, b"")
+
+
+def batch(number: int, run: str = "a", epoch: int = 1, query: str = "q", ledger: int = 1000) -> Commit:
+    return Commit(query, number, run, epoch, (EntryRange(ledger, number * 10, number * 10 + 9, 10, 100),))
+
+
+def committed(bookkeeper: MemoryBookKeeper) -> list[tuple[str, int]]:
+    record = LogRegistry(bookkeeper.metadata).get("orders")
+    return [(c.query, c.batch) for c in commits(bookkeeper, record, b"")]
+
+
+def test_batches_are_committed_in_order_to_one_commit_ledger(bookkeeper: MemoryBookKeeper) -> None:
+    writer = claimed(bookkeeper, "a")
+    assert all(writer.commit(batch(n)) for n in range(3))
+    assert committed(bookkeeper) == [("q", 0), ("q", 1), ("q", 2)]
+    assert len(LogRegistry(bookkeeper.metadata).get("orders").commit_ledgers) == 1
+
+
+def test_a_replayed_batch_is_not_committed_again(bookkeeper: MemoryBookKeeper) -> None:
+    writer = claimed(bookkeeper, "a")
+    writer.commit(batch(0))
+    assert not writer.commit(batch(0))
+    assert committed(bookkeeper) == [("q", 0)]
+
+
+def test_killed_between_append_and_return_a_new_process_of_the_run_finds_the_batch(
+    bookkeeper: MemoryBookKeeper,
+) -> None:
+    claimed(bookkeeper, "a").commit(batch(0))
+    assert not claimed(bookkeeper.other(), "a").commit(batch(0))
+    assert committed(bookkeeper) == [("q", 0)]
+
+
+def test_a_restarted_query_is_a_new_run_and_finds_the_batch_of_the_former(bookkeeper: MemoryBookKeeper) -> None:
+    claimed(bookkeeper, "a").commit(batch(0))
+    after = claimed(bookkeeper.other(), "b")
+    assert not after.commit(batch(0, "b", 2))
+    assert after.commit(batch(1, "b", 2))
+    assert committed(bookkeeper) == [("q", 0), ("q", 1)]
+
+
+def test_an_append_whose_answer_was_lost_is_settled_by_recovery(bookkeeper: MemoryBookKeeper) -> None:
+    writer = claimed(bookkeeper, "a")
+    writer.commit(batch(0))
+    bookkeeper.lose_answers = 1
+    assert not writer.commit(batch(1))
+    assert writer.commit(batch(2))
+    assert committed(bookkeeper) == [("q", 0), ("q", 1), ("q", 2)]
+
+
+def test_a_zombie_is_fenced_by_the_next_owner_and_told_so(bookkeeper: MemoryBookKeeper) -> None:
+    zombie = claimed(bookkeeper, "a")
+    zombie.commit(batch(0))
+    claimed(bookkeeper.other(), "b").commit(batch(1, "b", 2))
+    with pytest.raises(LogTakenOverError, match="another run took over: run b"):
+        zombie.commit(batch(2))
+    assert committed(bookkeeper) == [("q", 0), ("q", 1)]
+
+
+def test_a_zombie_may_still_commit_until_the_next_owner_recovers_and_is_then_seen(bookkeeper: MemoryBookKeeper) -> None:
+    zombie = claimed(bookkeeper, "a")
+    zombie.commit(batch(0))
+    after = claimed(bookkeeper.other(), "b")
+    assert zombie.commit(batch(1))
+    assert not after.commit(batch(1, "b", 2))
+    assert committed(bookkeeper) == [("q", 0), ("q", 1)]
+
+
+def test_fenced_while_the_epoch_stands_the_committer_rolls_and_goes_on(bookkeeper: MemoryBookKeeper) -> None:
+    writer = claimed(bookkeeper, "a")
+    writer.commit(batch(0))
+    bookkeeper.open_ledger(LogRegistry(bookkeeper.metadata).get("orders").commit_ledgers[-1].ledger_id)
+    assert writer.commit(batch(1))
+    assert committed(bookkeeper) == [("q", 0), ("q", 1)]
+    assert len(LogRegistry(bookkeeper.metadata).get("orders").commit_ledgers) == 2
+
+
+def test_two_processes_of_one_run_that_roll_at_once_make_one_chain(bookkeeper: MemoryBookKeeper) -> None:
+    first, second = claimed(bookkeeper, "a"), claimed(bookkeeper.other(), "a")
+    # While the first writes its header, the second gets its commit ledger into the record.
+    bookkeeper.before_append.append(lambda ledger_id: second.commit(batch(0)) and None)
+    assert not first.commit(batch(0))
+    assert committed(bookkeeper) == [("q", 0)]
+    record = LogRegistry(bookkeeper.metadata).get("orders")
+    assert bookkeeper.list_ledgers() == [link.ledger_id for link in record.commit_ledgers], (
+        "the loser's ledger is deleted"
+    )
+
+
+def test_the_loser_of_a_takeover_during_its_roll_leaves_no_ledger(bookkeeper: MemoryBookKeeper) -> None:
+    first = claimed(bookkeeper, "a")
+    bookkeeper.before_append.append(lambda ledger_id: claimed(bookkeeper.other(), "b") and None)
+    with pytest.raises(LogTakenOverError):
+        first.commit(batch(0))
+    assert bookkeeper.list_ledgers() == []
+
+
+def test_a_full_commit_ledger_is_closed_and_the_next_sums_it_up(
+    bookkeeper: MemoryBookKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bookspark.spark.logs.committer.COMMITS_PER_LEDGER_MAX", 2)
+    writer = claimed(bookkeeper, "a")
+    for number in range(5):
+        writer.commit(batch(number))
+    record = LogRegistry(bookkeeper.metadata).get("orders")
+    assert len(record.commit_ledgers) == 3
+    assert committed(bookkeeper) == [("q", n) for n in range(5)]
+    assert header_of(bookkeeper, record, b"").position == (5, 50, 500)
+
+
+def test_a_commit_ledger_that_lost_its_header_stops_everything(bookkeeper: MemoryBookKeeper) -> None:
+    claimed(bookkeeper, "a").commit(batch(0))
+    ledger_id = LogRegistry(bookkeeper.metadata).get("orders").commit_ledgers[-1].ledger_id
+    bookkeeper.entries[ledger_id].clear()
+    with pytest.raises(LedgerRecoveryError, match="recovered without its header"):
+        claimed(bookkeeper.other(), "b").commit(batch(1, "b", 2))
+
+
+def test_the_next_owner_learns_which_data_ledgers_may_be_left_open(bookkeeper: MemoryBookKeeper) -> None:
+    claimed(bookkeeper, "a").commit(batch(0, ledger=77))
+    after = claimed(bookkeeper.other(), "b")
+    after.commit(batch(1, "b", 2, ledger=78))
+    assert after.take_left_open() == [77]
+    assert after.take_left_open() == []
+
+
+# -- data ledgers
+
+
+def data_writer(bookkeeper: MemoryBookKeeper, run: str = "a", **policy: float) -> DataWriter:
+    epoch = LogRegistry(bookkeeper.metadata).claim("orders", run).epoch
+    return DataWriter(DataLedger(bookkeeper, "orders", run, epoch, LogOptions(), b"", RollPolicy(**policy)))
+
+
+def values(*payloads: bytes) -> pyarrow.Array:
+    return pyarrow.array(payloads, pyarrow.binary())
+
+
+def rows_of(bookkeeper: MemoryBookKeeper, ranges: tuple[EntryRange, ...]) -> list[bytes]:
+    return [bookkeeper.entries[r.ledger_id][i] for r in ranges for i in range(r.first_entry_id, r.last_entry_id + 1)]
+
+
+def test_arrow_batches_of_a_task_become_one_range(bookkeeper: MemoryBookKeeper) -> None:
+    writer = data_writer(bookkeeper)
+    writer.append(values(b"a", b"", b"ccc"))
+    writer.append(values(b"d"))
+    (ranges,) = (writer.finish(),)
+    assert [(r.first_entry_id, r.last_entry_id, r.rows, r.size) for r in ranges] == [(0, 3, 4, 5)]
+    assert rows_of(bookkeeper, ranges) == [b"a", b"", b"ccc", b"d"]
+
+
+def test_a_fenced_data_ledger_is_given_up_and_its_unacknowledged_rows_are_written_again(
+    bookkeeper: MemoryBookKeeper,
+) -> None:
+    writer = data_writer(bookkeeper)
+    writer.append(values(b"a"))
+    bookkeeper.before_append.append(lambda ledger_id: bookkeeper.open_ledger(ledger_id) and None)
+    writer.append(values(b"b"))
+    assert rows_of(bookkeeper, writer.finish()) == [b"a", b"b"]
+
+
+def test_rows_with_an_unknown_outcome_are_named_once(bookkeeper: MemoryBookKeeper) -> None:
+    writer = data_writer(bookkeeper)
+    bookkeeper.lose_answers = 1
+    writer.append(values(b"a", b"b"))
+    writer.append(values(b"c"))
+    assert rows_of(bookkeeper, writer.finish()) == [b"a", b"b", b"c"]
+
+
+def test_a_data_ledger_is_rolled_by_size(bookkeeper: MemoryBookKeeper) -> None:
+    writer = data_writer(bookkeeper, bytes_max=3)
+    for payload in (b"aaaa", b"b", b"cc", b"d"):
+        writer.append(values(payload))
+    ranges = writer.finish()
+    assert rows_of(bookkeeper, ranges) == [b"aaaa", b"b", b"cc", b"d"]
+    assert len({r.ledger_id for r in ranges}) == 3
+
+
+def test_orphans_are_collected_once_the_new_owner_has_committed(bookkeeper: MemoryBookKeeper) -> None:
+    lost = data_writer(bookkeeper, "a")
+    lost.append(values(b"never committed"))
+    (orphan,) = {r.ledger_id for r in lost.finish()}
+    kept = data_writer(bookkeeper, "a")
+    kept.append(values(b"committed"))
+    ranges = kept.finish()
+    claimed(bookkeeper, "a").commit(Commit("q", 0, "a", 1, ranges))
+    assert collect_orphans(bookkeeper, "orders", b"") == []
+    claimed(bookkeeper, "b").commit(Commit("q", 1, "b", 2, (EntryRange(ranges[0].ledger_id, 0, 0, 1, 1),)))
+    assert collect_orphans(bookkeeper, "orders", b"") == [orphan]
+    assert orphan not in bookkeeper.list_ledgers()

@@ -1,0 +1,103 @@
+"""Log records in the metadata store: made once, changed by compare-and-set, refused with a reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from bookspark.metadata.memory import MemoryStore
+from bookspark.protocol.errors import ConfigurationError, MetadataVersionError, UnauthorizedAccessError
+from bookspark.protocol.log_record import Commit, CommitHeader, EntryRange, LogRecord, NoSuchLogError
+from bookspark.spark.logs import LogRegistry
+from bookspark.spark.logs.codec import (
+    LogFormatError,
+    decode_commit,
+    decode_header,
+    decode_record,
+    encode_commit,
+    encode_header,
+    encode_record,
+)
+
+
+@pytest.fixture
+def registry() -> LogRegistry:
+    return LogRegistry(MemoryStore())
+
+
+def test_a_log_is_made_by_the_first_write_and_then_found(registry: LogRegistry) -> None:
+    made = registry.ensure("orders", {"ensemble_size": 5}, b"secret")
+    assert (made.options.ensemble_size, made.options.write_quorum, made.epoch) == (5, 3, 0)
+    assert registry.ensure("orders", {}, b"secret") == made == registry.get("orders")
+    assert registry.names() == ["orders"]
+
+
+def test_an_option_other_than_the_logs_is_refused(registry: LogRegistry) -> None:
+    registry.ensure("orders", {}, b"")
+    with pytest.raises(ConfigurationError, match=r"made with ack_quorum 2, .* leave out ack_quorum 1"):
+        registry.ensure("orders", {"ack_quorum": 1}, b"")
+
+
+def test_a_wrong_password_is_refused(registry: LogRegistry) -> None:
+    registry.ensure("orders", {}, b"secret")
+    with pytest.raises(UnauthorizedAccessError, match="log 'orders': wrong password"):
+        registry.ensure("orders", {}, b"guess")
+
+
+def test_a_log_that_is_not_there_is_named_with_the_nearest(registry: LogRegistry) -> None:
+    registry.ensure("orders", {}, b"")
+    with pytest.raises(NoSuchLogError, match="there is no log 'order'; did you mean 'orders'"):
+        registry.get("order")
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", "ä", "x" * 250])
+def test_names_are_what_kafka_lets_a_topic_be_called(registry: LogRegistry, name: str) -> None:
+    with pytest.raises(ConfigurationError, match="log name"):
+        registry.ensure(name, {}, b"")
+
+
+def test_a_claim_that_lost_the_compare_and_set_is_tried_again_on_the_newest_record(
+    registry: LogRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry.ensure("orders", {}, b"")
+    store = registry._store
+    write = store.write_record
+
+    def another_first(kind: str, name: str, value: bytes, version: int | None) -> int:
+        monkeypatch.undo()
+        registry.claim("orders", "other")
+        return write(kind, name, value, version)
+
+    monkeypatch.setattr(store, "write_record", another_first)
+    assert registry.claim("orders", "mine").claims == ("other", "mine")
+
+
+def test_a_record_that_always_changes_is_an_error_and_not_a_loop(
+    registry: LogRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry.ensure("orders", {}, b"")
+
+    def lost(kind: str, name: str, value: bytes, version: int | None) -> int:
+        raise MetadataVersionError("changed")
+
+    monkeypatch.setattr(registry._store, "write_record", lost)
+    with pytest.raises(MetadataVersionError, match="changed 100 times in a row"):
+        registry.claim("orders", "mine")
+
+
+def test_documents_come_back_as_they_were() -> None:
+    record = LogRecord("orders", master_key=b"\0\xff").claim("a").with_commit_ledger(4, "a", 1, ())
+    assert decode_record(encode_record(record), "orders") == record
+    commit = Commit("q", 3, "a", 1, (EntryRange(7, 0, 9, 10, 100), EntryRange(8, 0, 0, 1, 0)), 123)
+    assert decode_commit(encode_commit(commit), 4, 1) == commit
+    header = CommitHeader().followed_by(commit)
+    assert decode_header(encode_header(header), 4) == header
+
+
+def test_a_document_of_another_kind_or_format_is_named() -> None:
+    commit = encode_commit(Commit("q", 3, "a", 1, ()))
+    with pytest.raises(LogFormatError, match="commit ledger 4, entry 0: holds no header"):
+        decode_header(commit, 4)
+    with pytest.raises(LogFormatError, match="format 2 is newer"):
+        decode_commit(commit.replace(b'"format":1', b'"format":2'), 4, 1)
+    with pytest.raises(LogFormatError, match="commit ledger 4, entry 1: not a commit"):
+        decode_commit(b"{", 4, 1)

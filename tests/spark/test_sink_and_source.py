@@ -1,0 +1,282 @@
+"""The data source over real bookies: what goes in comes out, once, whoever dies or comes second."""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StreamingQuery
+
+from bookspark.local import LocalCluster
+from bookspark.protocol.ledger_metadata import LedgerState
+from bookspark.spark.data_source import register
+from bookspark.spark.logs import LogRegistry
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(autouse=True)
+def registered(spark: SparkSession, cluster: LocalCluster) -> None:
+    register(spark, cluster.zookeeper)
+
+
+@pytest.fixture
+def log() -> str:
+    return f"log-{uuid.uuid4().hex[:8]}"
+
+
+def rows_of(spark: SparkSession, log: str, **options: str) -> DataFrame:
+    return spark.read.format("bookspark").option("log", log).options(**options).load()
+
+
+def values_of(spark: SparkSession, log: str, **options: str) -> list[str]:
+    rows = rows_of(spark, log, **options).selectExpr("CAST(value AS STRING) AS value", "position").collect()
+    assert sorted(row.position for row in rows) == list(range(len(rows))) or "startingOffsets" in options
+    return [row.value for row in sorted(rows, key=lambda row: row.position)]
+
+
+class Ingest:
+    """A streaming query from the files of a folder into a log, one file a micro-batch."""
+
+    def __init__(self, spark: SparkSession, folder: Path, log: str) -> None:
+        self.spark, self.log = spark, log
+        self.input, self.checkpoint = folder / "input", folder / f"checkpoint-{uuid.uuid4().hex[:4]}"
+        self.input.mkdir(exist_ok=True)
+
+    def add(self, *lines: str) -> None:
+        number = len(list(self.input.iterdir()))
+        temporary = self.input.parent / "next"
+        temporary.write_text("".join(f"{line}\n" for line in lines))
+        os.utime(temporary, (number, number))  # Spark takes the oldest first
+        temporary.rename(self.input / f"{number:03}.txt")
+
+    def start(self, **trigger: object) -> StreamingQuery:
+        lines = self.spark.readStream.option("maxFilesPerTrigger", 1).text(str(self.input))
+        writer = lines.writeStream.format("bookspark").option("log", self.log)
+        writer = writer.option("checkpointLocation", str(self.checkpoint))
+        return writer.trigger(**(trigger or {"availableNow": True})).start()  # type: ignore[arg-type]
+
+    def run(self) -> None:
+        query = self.start()
+        assert query.awaitTermination(120), "the query did not end"
+
+    def forget_last_commit(self) -> None:
+        """What Spark finds when it was killed after our commit and before its own."""
+        last = max((self.checkpoint / "commits").glob("[0-9]*"), key=lambda file: int(file.name))
+        last.unlink()
+        (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
+
+
+@pytest.fixture
+def ingest(spark: SparkSession, tmp_path: Path, log: str) -> Ingest:
+    return Ingest(spark, tmp_path, log)
+
+
+def test_a_stream_comes_back_as_it_went_in(spark: SparkSession, cluster: LocalCluster, ingest: Ingest) -> None:
+    batches = [["a", "", "ä" * 7, "x" * (1 << 20), ""], [str(n) * (n % 50) for n in range(3000)], ["last"]]
+    for lines in batches:
+        ingest.add(*lines)
+    ingest.run()
+    back = values_of(spark, ingest.log)
+    assert [sorted(back[:5]), sorted(back[5:-1]), back[-1:]] == [sorted(lines) for lines in batches]
+    with cluster.bookkeeper() as bookkeeper:
+        record = LogRegistry(bookkeeper.metadata).get(ingest.log)
+        assert len(record.commit_ledgers) == 1, "one commit ledger serves all micro-batches"
+    data = rows_of(spark, ingest.log).select("ledger_id").distinct().count()
+    assert data <= 2, "a Python worker keeps its data ledger over micro-batches"
+
+
+def test_a_replayed_batch_is_not_doubled(spark: SparkSession, ingest: Ingest) -> None:
+    ingest.add("0", "1", "2")
+    ingest.add("3", "4")
+    ingest.run()
+    ingest.forget_last_commit()
+    ingest.add("5")
+    ingest.run()
+    assert sorted(values_of(spark, ingest.log)) == ["0", "1", "2", "3", "4", "5"]
+
+
+def test_a_replayed_first_batch_is_not_doubled(spark: SparkSession, ingest: Ingest) -> None:
+    ingest.add("0", "1", "2")
+    ingest.run()
+    ingest.forget_last_commit()
+    ingest.run()
+    assert sorted(values_of(spark, ingest.log)) == ["0", "1", "2"]
+
+
+def test_a_second_query_takes_the_log_over_and_the_first_fails_and_says_so(
+    spark: SparkSession, ingest: Ingest, tmp_path: Path
+) -> None:
+    ingest.add("first")
+    first = ingest.start(processingTime="0 seconds")
+    first.processAllAvailable()
+    other = tmp_path / "other"
+    other.mkdir()
+    second = Ingest(spark, other, ingest.log)
+    second.add("second")
+    second.run()
+    ingest.add("too late")
+    with pytest.raises(PySparkException, match="another run took over"):
+        first.awaitTermination(120)
+    assert sorted(values_of(spark, ingest.log)) == ["first", "second"]
+
+
+def test_a_batch_write_appends_and_leaves_its_ledgers_closed(
+    spark: SparkSession, cluster: LocalCluster, log: str
+) -> None:
+    frame = spark.range(2000).selectExpr("CAST(id AS STRING) AS value").repartition(3)
+    for _ in range(2):
+        frame.write.format("bookspark").option("log", log).mode("append").save()
+    assert sorted(map(int, values_of(spark, log))) == sorted([*range(2000), *range(2000)])
+    with cluster.bookkeeper() as bookkeeper:
+        record = LogRegistry(bookkeeper.metadata).get(log)
+        assert (record.epoch, len(record.commit_ledgers)) == (2, 2)
+        ledgers = {row.ledger_id for row in rows_of(spark, log).select("ledger_id").distinct().collect()}
+        ledgers |= {link.ledger_id for link in record.commit_ledgers}
+        assert {bookkeeper.get_ledger_metadata(ledger).state for ledger in ledgers} == {LedgerState.CLOSED}
+
+
+def test_binary_values_and_a_password(spark: SparkSession, log: str) -> None:
+    payloads = [bytes([n, 0, 255]) * n for n in range(100)]
+    secret = {"log": log, "password": "secret", "digestType": "HMAC"}
+    frame = spark.createDataFrame([(payload,) for payload in payloads], "value binary")
+    frame.write.format("bookspark").options(**secret).mode("append").save()
+    back = rows_of(spark, log, password="secret").collect()
+    assert sorted(bytes(row.value) for row in back) == sorted(payloads)
+    with pytest.raises(PySparkException, match=f"log '{log}': wrong password"):
+        rows_of(spark, log, password="guess")
+    with pytest.raises(PySparkException, match=f"log '{log}': wrong password"):
+        frame.write.format("bookspark").option("log", log).mode("append").save()
+
+
+def test_a_failed_write_leaves_nothing_in_the_log(spark: SparkSession, log: str) -> None:
+    good = spark.range(100).selectExpr("CAST(id AS STRING) AS value")
+    good.write.format("bookspark").option("log", log).mode("append").save()
+    bad = spark.range(0, 100, 1, 2).select(
+        F.when(F.col("id") == 99, F.raise_error(F.lit("made to fail")))
+        .otherwise(F.col("id").cast("string"))
+        .alias("value")
+    )
+    with pytest.raises(PySparkException, match="made to fail"):
+        bad.write.format("bookspark").option("log", log).mode("append").save()
+    assert len(values_of(spark, log)) == 100
+
+
+def test_ledgers_are_read_by_id_and_a_log_in_parts(spark: SparkSession, cluster: LocalCluster, log: str) -> None:
+    frame = spark.range(0, 1000, 1, 2).selectExpr("CAST(id AS STRING) AS value")
+    frame.write.format("bookspark").option("log", log).mode("append").save()
+    parts = rows_of(spark, log, minPartitions="7")
+    assert parts.rdd.getNumPartitions() == 7
+    assert sorted(map(int, values_of(spark, log, minPartitions="7"))) == list(range(1000))
+    everything = values_of(spark, log)
+    assert values_of(spark, log, startingOffsets="10", endingOffsets="600") == everything[10:600]
+
+    with cluster.bookkeeper() as bookkeeper, bookkeeper.create_ledger() as ledger:
+        ledger.append_batch([b"one", b"", b"three"])
+        ledger.flush_last_add_confirmed()
+        rows = spark.read.format("bookspark").option("ledger", ledger.ledger_id).load().orderBy("entry_id").collect()
+        assert [(row.ledger_id, row.entry_id, bytes(row.payload), row.length) for row in rows] == [
+            (ledger.ledger_id, 0, b"one", 3),
+            (ledger.ledger_id, 1, b"", 3),
+            (ledger.ledger_id, 2, b"three", 8),
+        ]
+        assert ledger.append(b"still open") == 3, "reading does not fence"
+
+
+def test_writing_no_rows_takes_no_log_over(spark: SparkSession, cluster: LocalCluster, log: str) -> None:
+    write(spark.range(0).selectExpr("CAST(id AS STRING) AS value"), log=log)
+    assert rows_of(spark, log).count() == 0
+    with cluster.bookkeeper() as bookkeeper:
+        assert LogRegistry(bookkeeper.metadata).get(log).epoch == 0
+
+
+def test_a_bookie_down_disturbs_neither_writing_nor_reading(
+    spark: SparkSession, cluster: LocalCluster, ingest: Ingest
+) -> None:
+    ingest.add("before")
+    query = ingest.start(processingTime="0 seconds")
+    query.processAllAvailable()
+    victim = cluster.bookies[0]
+    victim.kill()
+    try:
+        ingest.add("during")
+        query.processAllAvailable()
+        assert sorted(values_of(spark, ingest.log)) == ["before", "during"]
+    finally:
+        query.stop()
+        victim.start()
+
+
+# -- what is refused, and how
+
+
+def write(frame: DataFrame, **options: str) -> None:
+    frame.write.format("bookspark").options(**options).mode("append").save()
+
+
+REFUSED: dict[str, tuple[Callable[[SparkSession], object], str]] = {
+    "reading a log that is not there": (
+        lambda spark: rows_of(spark, "nowhere"),
+        "there is no log 'nowhere'",
+    ),
+    "reading a ledger that is not there": (
+        lambda spark: spark.read.format("bookspark").option("ledger", 10**9).load().collect(),
+        "there is no ledger 1000000000",
+    ),
+    "a table that is not there": (
+        lambda spark: spark.read.format("bookspark").option("table", "ledger").load(),
+        "unknown system table 'ledger'; did you mean 'ledgers'",
+    ),
+    "an unknown option": (
+        lambda spark: write(spark.sql("SELECT 'a' AS value"), log="x", ensembleSiz="3"),
+        "unknown option 'ensemblesiz' of format bookspark; did you mean 'ensembleSize'",
+    ),
+    "no log": (lambda spark: write(spark.sql("SELECT 'a' AS value")), "which log"),
+    "other columns": (
+        lambda spark: write(spark.sql("SELECT 'a' AS value, 1 AS price"), log="x"),
+        "takes one column, 'value'.*'price'",
+    ),
+    "another type": (lambda spark: write(spark.sql("SELECT 1 AS value"), log="x"), "column 'value' is int"),
+    "a null": (
+        lambda spark: write(spark.sql("SELECT CAST(NULL AS STRING) AS value"), log="x"),
+        "column 'value' is null in row 0 of partition 0",
+    ),
+    "overwriting": (
+        lambda spark: (
+            spark.sql("SELECT 'a' AS value").write.format("bookspark").option("log", "x").mode("overwrite").save()
+        ),
+        "can only be appended to",
+    ),
+    "more bookies than there are": (
+        lambda spark: write(spark.sql("SELECT 'a' AS value"), log="y", ensembleSize="9"),
+        "needs 9 writable bookies, and 4 are registered",
+    ),
+    "a cluster that is not there": (
+        lambda spark: write(spark.sql("SELECT 'a' AS value"), log="x", zookeeper="127.0.0.1:1"),
+        "127.0.0.1:1",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_mistake_is_one_clear_error_on_the_driver(spark: SparkSession, case: str) -> None:
+    action, message = REFUSED[case]
+    with pytest.raises(PySparkException) as raised:
+        action(spark)
+    assert re.search(message, str(raised.value)), str(raised.value)
+
+
+def test_a_stream_that_can_not_work_fails_at_its_start(spark: SparkSession, ingest: Ingest) -> None:
+    ingest.add("a")
+    lines = spark.readStream.text(str(ingest.input)).withColumn("price", F.lit(1))
+    writer = lines.writeStream.format("bookspark").option("log", ingest.log)
+    query = writer.option("checkpointLocation", str(ingest.checkpoint)).start()
+    with pytest.raises(PySparkException, match="takes one column, 'value'"):
+        query.awaitTermination(120)

@@ -1,0 +1,67 @@
+"""Options of format bookspark: parsed on the driver, refused with the nearest name."""
+
+from __future__ import annotations
+
+import pytest
+
+from bookspark.protocol.errors import ConfigurationError
+from bookspark.protocol.ledger_metadata import DigestType
+from bookspark.spark.options import SinkOptions, SourceOptions
+
+SINK = {"zookeeper": "h:1", "log": "orders"}
+SOURCE = {"zookeeper": "h:1"}
+
+
+def test_names_arrive_in_lower_case_and_are_known_as_written() -> None:
+    options = SinkOptions.parse({**SINK, "ensemblesize": "5", "DigestType": "hmac", "ledgerrollbytes": "1000"})
+    assert options.chosen == {"ensemble_size": 5, "digest_type": DigestType.HMAC}
+    assert options.roll.bytes_max == 1000
+
+
+def test_the_option_wins_over_the_sessions_cluster() -> None:
+    assert SinkOptions.parse(SINK, "session:1").zookeeper == "h:1"
+    assert SinkOptions.parse({"log": "orders"}, "session:1").zookeeper == "session:1"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"zookeeper": "h:1"}, "which log"),
+        ({"log": "orders"}, "which cluster"),
+        ({**SINK, "ensemblsize": "3"}, "unknown option 'ensemblsize' of format bookspark; did you mean 'ensembleSize'"),
+        ({**SINK, "ackQuorum": "two"}, "option ackQuorum: 'two' is not a positive number"),
+        ({**SINK, "ackQuorum": "0"}, "option ackQuorum: '0' is not a positive number"),
+        ({**SINK, "ackQuorum": "4"}, "ack_quorum 4"),
+        ({**SINK, "digestType": "md5"}, "option digestType: 'md5' is not one of CRC32C"),
+        ({**SINK, "log": "a/b"}, "log name 'a/b'"),
+    ],
+)
+def test_a_sink_refuses(given: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        SinkOptions.parse(given)
+
+
+def test_sparks_own_options_pass() -> None:
+    SinkOptions.parse({**SINK, "checkpointLocation": "/tmp/x"})
+
+
+def test_a_list_of_ledgers_has_single_ids_and_spans() -> None:
+    assert SourceOptions.parse({**SOURCE, "ledgers": "1, 3,7-9"}).ledgers == (1, 3, 7, 8, 9)
+    assert SourceOptions.parse({**SOURCE, "ledger": "42"}).ledgers == (42,)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "Give exactly one of the options log, ledger, ledgers and table; none was given"),
+        ({"log": "a", "ledger": "1"}, "not log and ledger at once"),
+        ({"ledger": "x"}, "'x' is not a ledger id"),
+        ({"ledgers": "9-7"}, "'9-7' is not a list of ledger ids"),
+        ({"ledger": "1", "startingOffsets": "5"}, "are for reading a log, not a ledger"),
+        ({"log": "a", "startingOffsets": "latest"}, "'latest' is not 'earliest' or a position"),
+        ({"log": "a", "minPartition": "4"}, "did you mean 'minPartitions'"),
+    ],
+)
+def test_a_source_refuses(given: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        SourceOptions.parse({**SOURCE, **given})

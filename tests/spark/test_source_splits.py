@@ -1,0 +1,57 @@
+"""Splitting ranges into partitions: nothing twice, nothing left out, about equal."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bookspark.protocol.log_record import EntryRange
+from bookspark.spark import splits
+from bookspark.spark.splits import Piece, positioned, split
+
+RANGES = st.lists(
+    st.tuples(st.integers(0, 50), st.integers(1, 400), st.integers(0, 1 << 22)).map(
+        lambda t: EntryRange(1, t[0], t[0] + t[1] - 1, t[1], t[2])
+    ),
+    max_size=30,
+)
+
+
+def rows(ranges: list[EntryRange]) -> list[tuple[int, int]]:
+    """(position, entry id) of each row."""
+    ids = [i for r in ranges for i in range(r.first_entry_id, r.last_entry_id + 1)]
+    return list(enumerate(ids))
+
+
+def rows_of(pieces: list[Piece]) -> list[tuple[int, int]]:
+    return [
+        (p.position + i - p.first_entry_id, i) for p in pieces for i in range(p.first_entry_id, p.last_entry_id + 1)
+    ]
+
+
+@given(RANGES, st.integers(1, 40))
+def test_partitions_in_order_are_the_ranges_in_order(ranges: list[EntryRange], min_partitions: int) -> None:
+    parts = split(positioned(ranges), min_partitions)
+    assert [row for part in parts for row in rows_of(part)] == rows(ranges)
+    assert all(parts)
+    assert len(parts) >= min(min_partitions, len(rows(ranges)))
+
+
+@given(RANGES, st.integers(0, 5000), st.integers(0, 5000))
+def test_a_cut_by_positions_is_a_slice(ranges: list[EntryRange], start: int, end: int) -> None:
+    pieces = [piece for piece, _ in positioned(ranges, start, end)]
+    assert rows_of(pieces) == [row for row in rows(ranges) if start <= row[0] < end]
+
+
+def test_one_large_range_becomes_partitions_of_the_target_size() -> None:
+    count = 100_000
+    parts = split(positioned([EntryRange(1, 0, count - 1, count, 1 << 30)]), 1)
+    weight = (1 << 30) + splits.ENTRY_COST_BYTES * count
+    assert len(parts) == -(-weight // splits.PARTITION_BYTES_MAX)
+    sizes = [sum(p.last_entry_id - p.first_entry_id + 1 for p in part) for part in parts]
+    assert max(sizes) - min(sizes[:-1]) <= 1
+
+
+def test_a_few_long_rows_do_not_end_up_in_one_partition() -> None:
+    ranges = [EntryRange(1, 0, 9, 10, 10 * (splits.PARTITION_BYTES_MAX - 1))]
+    assert len(split(positioned(ranges), 1)) == 10
