@@ -1,0 +1,63 @@
+"""``bookspark snapshot`` and ``bookspark audit``: the system tables as Delta, and what SQL finds in them."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import ExitStack
+from typing import Annotated
+
+import typer
+
+from bookspark.cli.options import Password, Zookeeper, given
+from bookspark.cli.output import console
+from bookspark.cli.spark import quiet_session
+
+_FOUND = 1
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(snapshot)
+    app.command()(audit)
+
+
+def snapshot(
+    path: Annotated[str, typer.Option(help="Where the Delta tables are, or shall be.")],
+    zookeeper: Zookeeper = "",
+    password: Password = "",
+) -> None:
+    """Write one snapshot of the system tables to Delta: ledgers, fragments, logs, commits, bookies, index ranges."""
+    from bookspark.spark import snapshots
+
+    given(zookeeper)
+    with quiet_session("bookspark snapshot") as spark:
+        taken = snapshots.write(spark, zookeeper, path, password)
+        typer.echo(f"snapshot {taken.snapshot_id} is version {taken.version} of the tables under {path}")
+
+
+def audit(
+    queries: Annotated[list[str] | None, typer.Argument(metavar="[QUERY…]", help="Which; all by default.")] = None,
+    path: Annotated[
+        str | None, typer.Option(help="Audit the newest snapshot there; by default a new one, which is not kept.")
+    ] = None,
+    version: Annotated[int | None, typer.Option(help="Audit this version of the snapshots under --path.")] = None,
+    zookeeper: Zookeeper = "",
+    password: Password = "",
+) -> None:
+    """Run audit queries over a snapshot. Ends with status 1 if they find something that should not be."""
+    from bookspark.protocol.options import check_names
+    from bookspark.spark import audit, snapshots
+
+    check_names(queries or (), audit.names(), "audit query")
+    if path is None:
+        given(zookeeper)
+    with ExitStack() as stack:
+        place = path or stack.enter_context(tempfile.TemporaryDirectory(prefix="bookspark-audit-"))
+        spark = stack.enter_context(quiet_session("bookspark audit"))
+        if path is None:
+            typer.echo(f"taking a snapshot of {zookeeper}", err=True)
+            snapshots.write(spark, zookeeper, place, password)
+        findings = audit.run(spark, place, version, queries or None)
+        audit.show(findings, console())
+    if any(finding.good is False for finding in findings):
+        raise typer.Exit(_FOUND)

@@ -1,0 +1,141 @@
+"""``bookspark local``, ``zookeeper`` and ``bookies``: a cluster on this host, and who is in one."""
+
+from __future__ import annotations
+
+import json
+import signal
+import tempfile
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bookspark.cli import settings
+from bookspark.cli.options import Json, Zookeeper, client
+from bookspark.cli.output import console, size_text, table
+from bookspark.protocol.errors import BookKeeperError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bookspark.client import BookKeeper
+    from bookspark.local import LocalCluster
+
+_UNTIL = "until Ctrl-C or SIGTERM"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command(
+        help=f"Run a cluster on this host, without Spark, {_UNTIL}. For development; bookies here are not restarted."
+    )(local)
+    app.command(help=f"Run a ZooKeeper on this host's loopback, {_UNTIL}.")(zookeeper)
+    app.command(help="Print the cluster's bookies: who serves, where, and what each holds.")(bookies)
+
+
+def local(
+    bookies: Annotated[int, typer.Option("--bookies", min=0, help="How many.")] = 3,
+    directory: Annotated[
+        Path | None, typer.Option(help="Where its data lies, for this run and later ones; a temporary one by default.")
+    ] = None,
+    zookeeper: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Use this one instead of one of its own.")
+    ] = None,
+) -> None:
+    with _until_signal() as stop, _cluster(bookies, directory, zookeeper) as cluster:
+        typer.echo(cluster.zookeeper)
+        for bookie in cluster.bookies:
+            typer.echo(f"{bookie.bookie_id} serves at {bookie.address}", err=True)
+        typer.echo(f"to use it: export BOOKSPARK_ZOOKEEPER={cluster.zookeeper}; to end it: Ctrl-C", err=True)
+        stop()
+
+
+def _cluster(bookies: int, directory: Path | None, zookeeper: str | None) -> LocalCluster:
+    from bookspark.local import LocalCluster
+
+    return LocalCluster(bookies, directory, zookeeper, **settings.chosen("bookie"))
+
+
+def zookeeper(
+    directory: Annotated[
+        Path | None, typer.Option(help="Where its data lies, for this run and later ones; a temporary one by default.")
+    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 is any free one.")] = 2181,
+) -> None:
+    from bookspark.metadata.embedded import EmbeddedZooKeeper
+
+    with _until_signal() as stop, ExitStack() as stack:
+        place = directory or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bookspark-zookeeper-")))
+        server = stack.enter_context(EmbeddedZooKeeper(place, port))
+        typer.echo(server.connection_string)
+        stop()
+
+
+def bookies(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
+    with client(zookeeper) as bookkeeper:
+        found = list(_states(bookkeeper))
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    columns = ("bookie", "state", "address", "host", "pid", "ledgers", "in logs", "free")
+    rows = [
+        (
+            one["bookie_id"],
+            one["state"],
+            one["address"],
+            one["host"],
+            str(one["pid"] or ""),
+            one["ledgers"],
+            None if one["log_bytes"] is None else size_text(one["log_bytes"]),
+            None if one["free_bytes"] is None else size_text(one["free_bytes"]),
+        )
+        for one in found
+    ]
+    console().print(table("", columns, rows))
+
+
+def _states(bookkeeper: BookKeeper) -> Iterator[dict[str, Any]]:
+    store = bookkeeper.metadata
+    registered = store.bookies()
+    for bookie_id in sorted({*registered, *store.list_cookies()}):
+        there = registered.get(bookie_id)
+        state: dict[str, Any] = {
+            "bookie_id": bookie_id,
+            "state": "down",
+            "address": there.address if there else None,
+            "host": there.host if there else None,
+            "pid": there.pid if there else None,
+            "ledgers": None,
+            "log_bytes": None,
+            "free_bytes": None,
+        }
+        if there:
+            state["state"] = "read-only" if there.read_only else "writable"
+            try:
+                status = bookkeeper.bookie_status(bookie_id)
+            except BookKeeperError:
+                state["state"] = "does not answer"
+            else:
+                state |= {"ledgers": status.ledgers, "log_bytes": status.log_bytes, "free_bytes": status.free_bytes}
+        yield state
+
+
+@contextmanager
+def _until_signal() -> Iterator[Any]:
+    """Gives a function that returns when Ctrl-C or SIGTERM comes. One that comes before, while things start, ends the block by
+    KeyboardInterrupt, so that what was started is stopped."""
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+    def wait() -> None:
+        try:
+            signal.pause()
+        except KeyboardInterrupt:
+            # From here on it is being stopped, which a second Ctrl-C must not cut short.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    try:
+        yield wait
+    finally:
+        signal.signal(signal.SIGTERM, previous)

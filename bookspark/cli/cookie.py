@@ -1,0 +1,167 @@
+"""``bookspark cookie …``: a bookie's identity, in its directories and in the metadata store.
+
+Law: nothing is changed while a bookie runs in the directories (its locks are taken), and what is written is one identity, the
+same in every directory and in the metadata store. A first boot makes the cookie; these commands are for what went wrong since.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bookspark.cli.options import Yes, Zookeeper, client
+from bookspark.daemon.directories import DirectoryLocks, read_cookie, write_cookie
+from bookspark.metadata.store import MetadataStore, Versioned
+from bookspark.protocol.cookie import Cookie
+from bookspark.protocol.errors import BookieError, InvalidCookieError
+
+app = typer.Typer(help="See and mend the identities of bookies.", no_args_is_help=True, rich_markup_mode=None)
+
+Directories = Annotated[
+    list[Path],
+    typer.Argument(metavar="DIRECTORY…", help="All directories of the bookie, in the order of its configuration."),
+]
+BookieId = Annotated[str, typer.Argument(metavar="BOOKIE", help="Id of the bookie, as `bookspark bookies` prints it.")]
+
+
+@app.command()
+def get(bookie: BookieId, zookeeper: Zookeeper = "") -> None:
+    """Print the cookie that the metadata store has of a bookie, as JSON."""
+    with client(zookeeper) as bookkeeper:
+        typer.echo(json.dumps(asdict(_recorded(bookkeeper.metadata, bookie).value), indent=2))
+
+
+@app.command()
+def create(directories: Directories, zookeeper: Zookeeper = "") -> None:
+    """Tell the metadata store the cookie that lies in the directories, of a bookie that it does not know (any more)."""
+    places = _absolute(directories)
+    with client(zookeeper) as bookkeeper, _locked(places):
+        store = bookkeeper.metadata
+        cookie = _whole(places, store)
+        if cookie.directories != places:
+            raise InvalidCookieError(
+                f"the cookie of {cookie.bookie_id} names {', '.join(cookie.directories)}, not {', '.join(places)}; "
+                "use `bookspark cookie update` if they were moved"
+            )
+        if store.read_cookie(cookie.bookie_id) is not None:
+            raise InvalidCookieError(
+                f"the metadata store has a cookie of {cookie.bookie_id} already; see `bookspark cookie get {cookie.bookie_id}`"
+            )
+        store.write_cookie(cookie, None)
+        typer.echo(f"{cookie.bookie_id} is known to the metadata store")
+
+
+@app.command()
+def update(directories: Directories, zookeeper: Zookeeper = "") -> None:
+    """Make the directories given those of the bookie whose cookie lies in them, for example after they were moved."""
+    places = _absolute(directories)
+    with client(zookeeper) as bookkeeper, _locked(places):
+        store = bookkeeper.metadata
+        cookie = replace(_whole(places, store), directories=places)
+        _write(places, store, cookie)
+        typer.echo(f"{cookie.bookie_id} has the directories {', '.join(places)}")
+
+
+@app.command()
+def fix(directories: Directories, zookeeper: Zookeeper = "", yes: Yes = False) -> None:
+    """Stamp those of a bookie's directories that lost their cookie, because a disk was replaced or emptied.
+
+    The bookie then serves without the entries that were lost: other bookies have copies of them, but as long as these are not
+    copied back each such entry has one copy less."""
+    places = _absolute(directories)
+    with client(zookeeper) as bookkeeper, _locked(places):
+        store = bookkeeper.metadata
+        cookies = {place: read_cookie(place) for place in places}
+        lost = [place for place, cookie in cookies.items() if cookie is None]
+        cookie = _agreed(places, {place: cookie for place, cookie in cookies.items() if cookie is not None}, store)
+        if set(cookie.directories) != set(places):
+            raise InvalidCookieError(
+                f"the cookie of {cookie.bookie_id} names {', '.join(cookie.directories)}, not {', '.join(places)}; name those"
+            )
+        if not lost:
+            typer.echo(f"{cookie.bookie_id}: no directory lacks its cookie")
+            return
+        if not yes:
+            typer.confirm(f"Are the entries in {', '.join(lost)} of {cookie.bookie_id} lost?", abort=True, err=True)
+        for place in lost:
+            write_cookie(place, cookie)
+        typer.echo(f"{cookie.bookie_id} can start again, without what was in {', '.join(lost)}")
+
+
+@app.command()
+def delete(bookie: BookieId, zookeeper: Zookeeper = "", yes: Yes = False) -> None:
+    """Make the metadata store forget a bookie that will not come back. Its directories are not touched."""
+    with client(zookeeper) as bookkeeper:
+        store = bookkeeper.metadata
+        recorded = _recorded(store, bookie)
+        serving = store.bookies().get(bookie)
+        if serving is not None:
+            raise BookieError(f"{bookie} serves at {serving.address}; stop it first")
+        if not yes:
+            typer.confirm(f"Forget {bookie} ({', '.join(recorded.value.directories)})?", abort=True, err=True)
+        store.delete_cookie(bookie, recorded.version)
+
+
+def _absolute(directories: list[Path]) -> tuple[str, ...]:
+    places = tuple(str(directory.absolute()) for directory in directories)
+    for place in places:
+        if not Path(place).is_dir():
+            raise InvalidCookieError(f"{place} is not a directory; name the bookie's directories on this host")
+    return places
+
+
+def _locked(places: tuple[str, ...]) -> DirectoryLocks:
+    """Held while they are changed. A running bookie is an error that names its process."""
+    return DirectoryLocks(places)
+
+
+def _recorded(store: MetadataStore, bookie: str) -> Versioned[Cookie]:
+    found = store.read_cookie(bookie)
+    if found is None:
+        known = ", ".join(sorted(store.list_cookies())) or "none"
+        raise InvalidCookieError(f"the metadata store has no cookie of {bookie}; it knows: {known}")
+    return found
+
+
+def _whole(places: tuple[str, ...], store: MetadataStore) -> Cookie:
+    """The cookie that lies in every one of the directories."""
+    cookies = {}
+    for place in places:
+        cookie = read_cookie(place)
+        if cookie is None:
+            raise InvalidCookieError(
+                f"{place} has no cookie; if it is a bookie's that lost it: `bookspark cookie fix` with all of its directories"
+            )
+        cookies[place] = cookie
+    return _agreed(places, cookies, store)
+
+
+def _agreed(places: tuple[str, ...], cookies: dict[str, Cookie], store: MetadataStore) -> Cookie:
+    """The cookie of all directories, which has to be one bookie's, of this cluster."""
+    if not cookies:
+        raise InvalidCookieError(
+            f"none of {', '.join(places)} has a cookie; a bookie makes it when it first starts there"
+        )
+    place, cookie = next(iter(cookies.items()))
+    for other_place, other in cookies.items():
+        if (other.bookie_id, other.nonce, other.instance_id) != (cookie.bookie_id, cookie.nonce, cookie.instance_id):
+            raise InvalidCookieError(
+                f"{place} is {cookie.bookie_id}'s and {other_place} is {other.bookie_id}'s; name the directories of one bookie"
+            )
+    if cookie.instance_id != store.instance_id:
+        raise InvalidCookieError(
+            f"{place} belongs to cluster {cookie.instance_id}, and this ZooKeeper to {store.instance_id}; name the right one"
+        )
+    return cookie
+
+
+def _write(places: tuple[str, ...], store: MetadataStore, cookie: Cookie) -> None:
+    """Directories first: only what is stamped everywhere is told to the metadata store."""
+    for place in places:
+        write_cookie(place, cookie)
+    recorded = store.read_cookie(cookie.bookie_id)
+    store.write_cookie(cookie, recorded.version if recorded else None)

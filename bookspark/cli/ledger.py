@@ -1,0 +1,230 @@
+"""``bookspark ledger …``: ledgers from the command line.
+
+A ledger has one writer, the process that created it, so ``append`` creates the ledger that it appends to, and closes it at the
+end of its input. ``create`` makes an empty ledger that nobody will write: what a crashed writer leaves behind, for trying
+``recover``.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Iterator
+from io import BufferedReader
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated
+
+import typer
+
+from bookspark.cli.options import Json, LedgerId, Password, Yes, Zookeeper, client
+from bookspark.cli.output import console, metadata_document, table
+from bookspark.protocol.errors import ConfigurationError
+from bookspark.protocol.ledger_metadata import DigestType
+
+if TYPE_CHECKING:
+    from bookspark.client import BookKeeper, LedgerHandle
+
+app = typer.Typer(
+    help="Create, write, read, list, recover and delete ledgers.", no_args_is_help=True, rich_markup_mode=None
+)
+
+Ensemble = Annotated[
+    int, typer.Option("--ensemble-size", "-E", min=1, help="Bookies that the entries are spread over.")
+]
+WriteQuorum = Annotated[int, typer.Option("--write-quorum", "-w", min=1, help="Copies written of each entry.")]
+AckQuorum = Annotated[int, typer.Option("--ack-quorum", "-a", min=1, help="Copies that acknowledge an entry.")]
+Digest = Annotated[DigestType, typer.Option("--digest-type", case_sensitive=False, help="How entries are protected.")]
+Custom = Annotated[list[str] | None, typer.Option("--custom-metadata", metavar="NAME=VALUE", help="May be repeated.")]
+_CHUNK_BYTES = 1 << 18
+
+
+@app.command()
+def append(
+    zookeeper: Zookeeper = "",
+    file: Annotated[Path | None, typer.Argument(help="Lines to append; standard input if not given.")] = None,
+    ensemble_size: Ensemble = 3,
+    write_quorum: WriteQuorum = 3,
+    ack_quorum: AckQuorum = 2,
+    digest_type: Digest = DigestType.CRC32C,
+    password: Password = "",
+    custom_metadata: Custom = None,
+) -> None:
+    """Create a ledger, append each line as an entry (without its line break), close it, and print its id.
+
+    Appending to a ledger that exists is not possible: a ledger has one writer, which is the one that created it."""
+    labels = _labels(custom_metadata)
+    with _opened(file) as lines, client(zookeeper) as bookkeeper:
+        ledger = _create(bookkeeper, ensemble_size, write_quorum, ack_quorum, digest_type, password, labels)
+        for batch in _batches(lines):
+            ledger.append_batch_async(batch)
+        ledger.close()
+        typer.echo(ledger.ledger_id)
+
+
+@app.command()
+def create(
+    zookeeper: Zookeeper = "",
+    ensemble_size: Ensemble = 3,
+    write_quorum: WriteQuorum = 3,
+    ack_quorum: AckQuorum = 2,
+    digest_type: Digest = DigestType.CRC32C,
+    password: Password = "",
+    custom_metadata: Custom = None,
+) -> None:
+    """Create an empty ledger, leave it open without a writer, and print its id.
+
+    That is what a writer that crashed leaves behind; `bookspark ledger recover` closes it. To write, use `append`."""
+    labels = _labels(custom_metadata)
+    with client(zookeeper) as bookkeeper:
+        ledger = _create(bookkeeper, ensemble_size, write_quorum, ack_quorum, digest_type, password, labels)
+        typer.echo(ledger.ledger_id)
+
+
+@app.command()
+def read(
+    ledger: LedgerId,
+    zookeeper: Zookeeper = "",
+    first: Annotated[int, typer.Option(min=0, help="First entry.")] = 0,
+    last: Annotated[int | None, typer.Option(min=0, help="Last entry; by default the last confirmed one.")] = None,
+    password: Password = "",
+    as_json: Json = False,
+) -> None:
+    """Print entries, each followed by a line break. Reading disturbs no writer: an open ledger is read up to its LAC.
+
+    With --json: one object a line, with entry_id, length and payload, or payload_base64 where it is not UTF-8."""
+    out = sys.stdout.buffer
+    with (
+        client(zookeeper) as bookkeeper,
+        bookkeeper.open_ledger_no_recovery(ledger, password=password.encode()) as handle,
+    ):
+        if last is None and handle.last_add_confirmed < first:
+            return
+        for entry in handle.read(first, last):
+            if as_json:
+                out.write(_entry_line(entry.entry_id, entry.length, bytes(entry.payload)))
+            else:
+                out.write(entry.payload)
+                out.write(b"\n")
+    out.flush()
+
+
+@app.command()
+def metadata(ledger: LedgerId, zookeeper: Zookeeper = "") -> None:
+    """Print a ledger's metadata as JSON."""
+    with client(zookeeper) as bookkeeper:
+        typer.echo(json.dumps(metadata_document(bookkeeper.get_ledger_metadata(ledger)), indent=2))
+
+
+@app.command("list")
+def list_ledgers(
+    zookeeper: Zookeeper = "",
+    long: Annotated[bool, typer.Option("--long", "-l", help="With state, quorums and size of each.")] = False,
+) -> None:
+    """Print the id of each ledger, a line each."""
+    with client(zookeeper) as bookkeeper:
+        ids = bookkeeper.list_ledgers()
+        if not long:
+            for ledger_id in ids:
+                typer.echo(ledger_id)
+            return
+        found = [bookkeeper.get_ledger_metadata(ledger_id) for ledger_id in ids]
+    columns = ("ledger", "state", "E/WQ/AQ", "digest", "last entry", "bytes", "fragments", "log")
+    rows = [
+        (
+            str(one.ledger_id),
+            one.state.value,
+            f"{one.ensemble_size}/{one.write_quorum}/{one.ack_quorum}",
+            one.digest_type.value,
+            one.last_entry_id if one.closed else None,
+            one.length if one.closed else None,
+            len(one.fragments),
+            one.custom_metadata.get("bookspark.log", b"").decode(errors="backslashreplace"),
+        )
+        for one in found
+    ]
+    console().print(table("", columns, rows))
+
+
+@app.command()
+def delete(ledger: LedgerId, zookeeper: Zookeeper = "", yes: Yes = False) -> None:
+    """Delete a ledger. Its entries can't be read any more, by anybody."""
+    with client(zookeeper) as bookkeeper:
+        found = bookkeeper.get_ledger_metadata(ledger)
+        if not yes:
+            what = f"{found.last_entry_id + 1:,} entries" if found.closed else found.state.value
+            typer.confirm(f"Delete ledger {ledger} ({what}) for ever?", abort=True, err=True)
+        bookkeeper.delete_ledger(ledger)
+
+
+@app.command()
+def recover(ledger: LedgerId, zookeeper: Zookeeper = "", password: Password = "") -> None:
+    """Fence a ledger's writer, find the ledger's end and close it there. A closed ledger is left as it is."""
+    with client(zookeeper) as bookkeeper:
+        before = bookkeeper.get_ledger_metadata(ledger)
+        with bookkeeper.open_ledger(ledger, password=password.encode()) as handle:
+            entries = handle.metadata.last_entry_id + 1
+            verb = "was closed already" if before.closed else "is recovered and closed"
+            typer.echo(f"ledger {ledger} {verb}: {entries:,} entries, {handle.length:,} bytes")
+
+
+def _create(
+    bookkeeper: BookKeeper,
+    ensemble_size: int,
+    write_quorum: int,
+    ack_quorum: int,
+    digest_type: DigestType,
+    password: str,
+    labels: dict[str, bytes],
+) -> LedgerHandle:
+    return bookkeeper.create_ledger(
+        ensemble_size=ensemble_size,
+        write_quorum=write_quorum,
+        ack_quorum=ack_quorum,
+        digest_type=digest_type,
+        password=password.encode(),
+        custom_metadata=labels,
+    )
+
+
+def _labels(given: list[str] | None) -> dict[str, bytes]:
+    labels = {}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise ConfigurationError(f"--custom-metadata {text!r} is not NAME=VALUE")
+        labels[name] = value.encode()
+    return labels
+
+
+def _opened(file: Path | None) -> IO[bytes]:
+    if file is None:
+        return sys.stdin.buffer
+    try:
+        return file.open("rb")
+    except OSError as error:
+        raise ConfigurationError(f"{file} can't be read: {error.strerror}") from error
+
+
+def _batches(lines: IO[bytes]) -> Iterator[list[bytes]]:
+    """The lines without their breaks, as many at a time as are there: a line that was typed is not kept waiting."""
+    read = lines.read1 if isinstance(lines, BufferedReader) else lines.read
+    begun: list[bytes] = []
+    while chunk := read(_CHUNK_BYTES):
+        *complete, rest = chunk.split(b"\n")
+        if complete:
+            complete[0] = b"".join((*begun, complete[0]))
+            begun = []
+            yield complete
+        if rest:
+            begun.append(rest)
+    if begun:
+        yield [b"".join(begun)]
+
+
+def _entry_line(entry_id: int, length: int, payload: bytes) -> bytes:
+    try:
+        content = {"payload": payload.decode()}
+    except UnicodeDecodeError:
+        content = {"payload_base64": base64.b64encode(payload).decode()}
+    return json.dumps({"entry_id": entry_id, "length": length, **content}, ensure_ascii=False).encode() + b"\n"

@@ -1,0 +1,71 @@
+"""Spark's event logs as an input that grows while it is ingested.
+
+Law: only complete lines are staged, each once, and a staged file appears whole: it is written beside the folder that Spark
+watches and then renamed into it. Spark appends to its event logs and renames them at the end (``.inprogress`` is dropped), so
+what was staged of a log is remembered by its name without that.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+_IN_PROGRESS = ".inprogress"
+_READ_BYTES_MAX = 64 << 20
+
+
+class EventLogStager:
+    """Each second, makes a file in ``destination`` of the lines that are new in the event logs in ``source``."""
+
+    def __init__(self, source: Path, destination: Path, temporary: Path, interval_seconds: float = 1.0) -> None:
+        self._source = source
+        self._destination = destination
+        self._temporary = temporary
+        self._interval_seconds = interval_seconds
+        self._positions: dict[str, int] = {}
+        self._staged: list[Path] = []
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="event log stager", daemon=True)
+        self._error: Exception | None = None
+
+    @property
+    def files(self) -> list[Path]:
+        """What was staged so far."""
+        return list(self._staged)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop staging; raises what staging failed with. May be called again."""
+        self._ending.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def stage(self) -> None:
+        """Stage what is new now."""
+        for log in sorted(self._source.iterdir()):
+            name = log.name.removesuffix(_IN_PROGRESS)
+            position = self._positions.get(name, 0)
+            try:
+                with log.open("rb") as file:
+                    file.seek(position)
+                    data = file.read(_READ_BYTES_MAX)
+            except FileNotFoundError:  # renamed at this moment: next time, by its new name
+                continue
+            complete = data[: data.rfind(b"\n") + 1]
+            if not complete:
+                continue
+            draft = self._temporary / f"{len(self._staged):06d}.part"
+            draft.write_bytes(complete)
+            self._staged.append(draft.rename(self._destination / f"{len(self._staged):06d}-{name}.jsonl"))
+            self._positions[name] = position + len(complete)
+
+    def _run(self) -> None:
+        try:
+            while not self._ending.wait(self._interval_seconds):
+                self.stage()
+        except Exception as error:
+            self._error = error

@@ -1,0 +1,81 @@
+"""Spark as the command line uses it: on this host, for minutes, over small tables.
+
+Spark's defaults pay off in long jobs over much data. In a short one they are most of the work: on two cores these settings
+halve the CPU time of the main job and of an audit. What is too large for them has ``spark-submit`` and ``jobs/``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from bookspark.cli.output import one_line
+from bookspark.protocol.errors import BookKeeperError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SMALL_TABLES = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+_REASON_CHARACTERS_MAX = 500
+_STREAM_FAILED = re.compile(r"^.*terminated with exception: (.*?)(?: SQLSTATE: \w+)?$")
+_OUR_ERROR = re.compile(r"\bbookspark(?:\.\w+)+: (.+)")
+
+
+@contextmanager
+def quiet_session(name: str) -> Iterator[SparkSession]:
+    """A session that says nothing itself. Spark's errors come out as one line."""
+    from pyspark.errors import PySparkException
+
+    from bookspark.spark.session import session
+
+    keep = False
+    with tempfile.NamedTemporaryFile(prefix="bookspark-spark-", suffix=".log", delete=False) as log:
+        with _standard_error_to(log.fileno()):  # what is started here keeps it: the JVM, and Spark's workers
+            spark = session(name, master="local[2]", **SMALL_TABLES, **{"spark.driver.extraJavaOptions": QUICK_JVM})
+        try:
+            yield spark
+        except PySparkException as error:
+            keep = True
+            raise BookKeeperError(f"{plain_reason(error)} (details: {log.name})") from error
+        finally:
+            spark.stop()
+            if not keep:
+                os.unlink(log.name)
+
+
+@contextmanager
+def _standard_error_to(descriptor: int) -> Iterator[None]:
+    """Within, descriptor 2 is another name of ``descriptor``."""
+    sys.stderr.flush()
+    saved = os.dup(2)
+    os.dup2(descriptor, 2)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(saved, 2)
+        os.close(saved)
+
+
+def plain_reason(error: BaseException) -> str:
+    """One line for people from any error: ours as it is, even when it comes wrapped in Spark's traceback of a worker."""
+    text = str(error)
+    if isinstance(error, BookKeeperError | OSError):
+        return one_line(error)
+    if ours := _OUR_ERROR.findall(text):
+        return str(ours[-1]).strip()
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    first = _STREAM_FAILED.sub(r"\1", lines[0]) if lines else ""
+    return f"{type(error).__name__}: {first}"[:_REASON_CHARACTERS_MAX]

@@ -1,0 +1,140 @@
+"""The other commands, and what a wrong command line is answered."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bookspark.local import LocalCluster
+from tests.cli.conftest import Run
+
+BOOKSPARK = str(Path(sys.executable).with_name("bookspark"))
+
+
+def test_bookies(on_cluster: Run, cluster: LocalCluster) -> None:
+    told = json.loads(on_cluster("bookies", "--json").out)
+    assert [(one["bookie_id"], one["state"]) for one in told] == [
+        (bookie_id, "writable") for bookie_id in sorted(bookie.bookie_id for bookie in cluster.bookies)
+    ]
+    shown = on_cluster("bookies").text
+    assert all(bookie.address in shown for bookie in cluster.bookies)
+
+
+def test_a_suspended_bookie_does_not_answer(on_cluster: Run, cluster: LocalCluster, tmp_path: Path) -> None:
+    settings = tmp_path / "settings.toml"
+    settings.write_text("[client]\nanswer_timeout_seconds = 0.2\n")
+    bookie = cluster.bookies[0]
+    bookie.suspend()
+    try:
+        told = json.loads(on_cluster("--config", str(settings), "bookies", "--json").out)
+    finally:
+        bookie.resume()
+    assert {one["state"] for one in told if one["bookie_id"] == bookie.bookie_id} == {"does not answer"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("ledgr",), "Did you mean 'ledger'?"),
+        (("ledger", "lst"), "Did you mean 'list'?"),
+        (("local", "--bookie", "3"), "--bookies"),
+        (("ledger", "read", "x"), "LEDGER"),
+        (("ledger", "read", "-1"), "-1"),
+    ],
+)
+def test_a_wrong_command_line(bookspark: Run, arguments: tuple[str, ...], words: str) -> None:
+    outcome = bookspark(*arguments)
+    assert outcome.status == 2
+    assert words in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_no_cluster_named(bookspark: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BOOKSPARK_ZOOKEEPER", raising=False)
+    for command in (("bookies",), ("ledger", "list"), ("log", "list"), ("audit",), ("snapshot", "--path", "x")):
+        outcome = bookspark(*command)
+        assert (outcome.status, outcome.err) == (
+            1,
+            "bookspark: which cluster? Give --zookeeper HOST:PORT, or set BOOKSPARK_ZOOKEEPER\n",
+        )
+
+
+def test_zookeeper_unreachable(bookspark: Run, tmp_path: Path) -> None:
+    settings = tmp_path / "settings.toml"
+    settings.write_text("[client]\nmetadata_timeout_seconds = 0.5\n")
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+    outcome = bookspark("--config", str(settings), "ledger", "list", "--zookeeper", address)
+    assert outcome.status == 1
+    assert address in outcome.err and outcome.err.count("\n") == 1
+    assert bookspark("ledger", "list", "--zookeeper", "http://x").err.startswith(
+        "bookspark: 'http://x' does not name a"
+    )
+
+
+def test_debug_shows_where(bookspark: Run) -> None:
+    outcome = bookspark("--debug", "ledger", "list", "--zookeeper", "http://x")
+    assert outcome.status == 1
+    assert "Traceback" in outcome.err and outcome.err.splitlines()[-1].startswith("bookspark: ")
+
+
+def test_logs(on_cluster: Run) -> None:
+    assert on_cluster("log", "list").status == 0
+    outcome = on_cluster("log", "describe", "nothing")
+    assert outcome.status == 1
+    assert "no log 'nothing'" in outcome.err and outcome.err.count("\n") == 1
+
+
+def test_an_unknown_audit_query_is_told_before_spark_starts(on_cluster: Run) -> None:
+    outcome = on_cluster("audit", "orphan")
+    assert (outcome.status, outcome.err) == (1, "bookspark: unknown audit query 'orphan'; did you mean 'orphans'?\n")
+
+
+def test_local_runs_until_it_is_told_to_stop(tmp_path: Path) -> None:
+    command = [BOOKSPARK, "local", "--bookies", "1", "--directory", str(tmp_path / "a cluster")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        zookeeper = process.stdout.readline().strip()
+        line = process.stderr.readline()
+        assert line.startswith("bookie-")
+        told = subprocess.run(
+            [BOOKSPARK, "bookies", "--json"],
+            env={**os.environ, "BOOKSPARK_ZOOKEEPER": zookeeper},
+            capture_output=True,
+            timeout=30,
+            check=True,
+        )
+        (bookie,) = json.loads(told.stdout)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+        assert "Traceback" not in process.stderr.read()
+    assert not Path(f"/proc/{bookie['pid']}").exists()
+
+
+def test_zookeeper_at_a_port_that_is_taken(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = subprocess.run(
+            [BOOKSPARK, "zookeeper", "--port", str(port), "--directory", str(tmp_path)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert f"port {port}" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_no_java(monkeypatch: pytest.MonkeyPatch, bookspark: Run) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    for command in (("local",), ("zookeeper", "--port", "0"), ("run",), ("audit", "--path", "x")):
+        outcome = bookspark(*command)
+        assert outcome.status == 1
+        assert outcome.err.startswith("bookspark: JAVA_HOME is '/nowhere'") and outcome.err.count("\n") == 1

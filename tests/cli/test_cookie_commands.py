@@ -1,0 +1,124 @@
+"""``bookspark cookie``: what goes wrong with a bookie's identity, and the commands that the errors name."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bookspark.bookie.config import bookie_config
+from bookspark.daemon.launch import Bookie, adopt_or_start
+from bookspark.metadata.zookeeper import ZooKeeperStore
+from bookspark.protocol.errors import BookieError
+from tests.cli.conftest import Outcome, Run
+
+
+class Host:
+    """A bookie with two directories, by the processes that run in them."""
+
+    def __init__(self, zookeeper: str, root: Path) -> None:
+        self.zookeeper = zookeeper
+        self.directories = [root / "disk1", root / "disk2"]
+        self._bookie: Bookie | None = None
+
+    @property
+    def arguments(self) -> list[str]:
+        return ["--zookeeper", self.zookeeper, *map(str, self.directories)]
+
+    def start(self) -> str:
+        """Start it and return its id. Raises BookieError with its last words."""
+        config = bookie_config(
+            directories=list(map(str, self.directories)), zookeeper=self.zookeeper, lease_seconds=5.0
+        )
+        self._bookie = adopt_or_start(config, "a test")
+        return self._bookie.wait_serving().bookie_id
+
+    def stop(self) -> None:
+        if self._bookie is not None:
+            assert self._bookie.stop()
+            self._bookie = None
+
+    def refused(self) -> str:
+        """Why it does not start."""
+        with pytest.raises(BookieError) as error:
+            self.start()
+        return str(error.value)
+
+
+@pytest.fixture
+def host(chroot: str, tmp_path: Path) -> Iterator[Host]:
+    host = Host(chroot, tmp_path)
+    yield host
+    host.stop()
+
+
+def run_advice(bookspark: Run, words: str, *more: str) -> Outcome:
+    """Run the command that an error ends with."""
+    command = words[words.index("bookspark cookie") :].split()
+    return bookspark(*command[1:], *more)
+
+
+def test_get_and_delete(bookspark: Run, host: Host) -> None:
+    bookie = host.start()
+    cookie = json.loads(bookspark("cookie", "get", "--zookeeper", host.zookeeper, bookie).out)
+    assert cookie["directories"] == list(map(str, host.directories))
+    serving = bookspark("cookie", "delete", "--yes", "--zookeeper", host.zookeeper, bookie)
+    assert serving.status == 1 and "stop it first" in serving.err
+    host.stop()
+    assert bookspark("cookie", "delete", "--yes", "--zookeeper", host.zookeeper, bookie).status == 0
+    gone = bookspark("cookie", "get", "--zookeeper", host.zookeeper, bookie)
+    assert (gone.status, gone.err.count("\n")) == (1, 1)
+
+
+def test_nothing_is_changed_while_the_bookie_runs(bookspark: Run, host: Host) -> None:
+    host.start()
+    outcome = bookspark("cookie", "update", *host.arguments)
+    assert outcome.status == 1 and "in use by process" in outcome.err
+
+
+def test_moved_directories(bookspark: Run, host: Host, tmp_path: Path) -> None:
+    bookie = host.start()
+    host.stop()
+    for directory in host.directories:
+        directory.rename(tmp_path / f"moved-{directory.name}")
+    host.directories = [tmp_path / f"moved-{directory.name}" for directory in host.directories]
+    assert run_advice(bookspark, host.refused()).status == 0
+    assert host.start() == bookie
+
+
+def test_a_cookie_that_the_metadata_store_lost(bookspark: Run, host: Host) -> None:
+    bookie = host.start()
+    host.stop()
+    store = ZooKeeperStore(host.zookeeper)
+    found = store.read_cookie(bookie)
+    assert found is not None
+    store.delete_cookie(bookie, found.version)
+    store.close()
+    (host.directories[0] / "entries").touch()  # so that it is no first boot that was cut short
+    assert run_advice(bookspark, host.refused()).status == 0
+    (host.directories[0] / "entries").unlink()
+    assert host.start() == bookie
+    again = bookspark("cookie", "create", *host.arguments)
+    assert again.status == 1
+
+
+def test_an_emptied_directory(bookspark: Run, host: Host) -> None:
+    bookie = host.start()
+    host.stop()
+    shutil.rmtree(host.directories[1])
+    words = host.refused()
+    assert run_advice(bookspark, words, "--yes").status == 0
+    assert host.start() == bookie
+
+
+def test_directories_of_two_bookies(bookspark: Run, chroot: str, tmp_path: Path) -> None:
+    hosts = [Host(chroot, tmp_path / name) for name in ("a", "b")]
+    for host in hosts:
+        host.start()
+        host.stop()
+    mixed = [str(hosts[0].directories[0]), str(hosts[1].directories[1])]
+    outcome = bookspark("cookie", "update", "--zookeeper", chroot, *mixed)
+    assert outcome.status == 1 and "of one bookie" in outcome.err

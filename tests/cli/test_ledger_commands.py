@@ -1,0 +1,107 @@
+"""``bookspark ledger`` over real bookies."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from bookspark.local import LocalCluster
+from tests.cli.conftest import Run
+
+
+def test_lines_are_appended_and_read_back(on_cluster: Run) -> None:
+    appended = on_cluster("ledger", "append", stdin=b"one\n\nthree \xff\r\nno end of line")
+    assert appended.status == 0, appended.err
+    read = on_cluster("ledger", "read", appended.text.strip())
+    assert read.out == b"one\n\nthree \xff\r\nno end of line\n"
+    assert read.err == ""
+
+
+def test_a_long_line_that_comes_in_pieces_is_one_entry(on_cluster: Run) -> None:
+    line = bytes(range(11, 256)) * 5000
+    ledger = on_cluster("ledger", "append", stdin=line + b"\nlast\n").text.strip()
+    assert on_cluster("ledger", "read", ledger).out == line + b"\nlast\n"
+
+
+def test_append_takes_a_file(on_cluster: Run, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_bytes(b"a\nb\n")
+    ledger = on_cluster("ledger", "append", str(tmp_path / "lines")).text.strip()
+    assert on_cluster("ledger", "read", ledger, "--first", "1").out == b"b\n"
+    missing = on_cluster("ledger", "append", str(tmp_path / "missing"))
+    assert (missing.status, missing.err) == (
+        1,
+        f"bookspark: {tmp_path}/missing can't be read: No such file or directory\n",
+    )
+
+
+def test_read_as_json(on_cluster: Run) -> None:
+    ledger = on_cluster("ledger", "append", stdin=b"text\n\xff").text.strip()
+    lines = [json.loads(line) for line in on_cluster("ledger", "read", ledger, "--json").out.splitlines()]
+    assert lines == [
+        {"entry_id": 0, "length": 4, "payload": "text"},
+        {"entry_id": 1, "length": 5, "payload_base64": "/w=="},
+    ]
+
+
+def test_metadata_and_list(on_cluster: Run) -> None:
+    options = ("-E", "2", "-w", "2", "-a", "1", "--digest-type", "hmac", "--custom-metadata", "owner=me")
+    ledger = on_cluster("ledger", "append", *options, stdin=b"x\n").text.strip()
+    metadata = json.loads(on_cluster("ledger", "metadata", ledger).out)
+    assert (metadata["state"], metadata["last_entry_id"], metadata["length"]) == ("CLOSED", 0, 1)
+    assert (metadata["digest_type"], metadata["custom_metadata"]) == ("HMAC", {"owner": "me"})
+    assert len(metadata["fragments"][0]["ensemble"]) == 2
+    assert ledger in on_cluster("ledger", "list").text.split()
+    assert "2/2/1" in on_cluster("ledger", "list", "--long").text
+
+
+def test_a_ledger_without_its_writer_is_recovered(on_cluster: Run) -> None:
+    ledger = on_cluster("ledger", "create").text.strip()
+    assert json.loads(on_cluster("ledger", "metadata", ledger).out)["state"] == "OPEN"
+    assert on_cluster("ledger", "read", ledger).out == b""
+    assert (
+        on_cluster("ledger", "recover", ledger).text == f"ledger {ledger} is recovered and closed: 0 entries, 0 bytes\n"
+    )
+    assert "was closed already" in on_cluster("ledger", "recover", ledger).text
+
+
+def test_delete_asks(on_cluster: Run) -> None:
+    ledger = on_cluster("ledger", "append", stdin=b"x\n").text.strip()
+    assert on_cluster("ledger", "delete", ledger, stdin=b"n\n").status == 1
+    assert on_cluster("ledger", "metadata", ledger).status == 0
+    assert on_cluster("ledger", "delete", ledger, stdin=b"y\n").status == 0
+    gone = on_cluster("ledger", "read", ledger)
+    assert (gone.status, gone.err) == (1, f"bookspark: there is no ledger {ledger}; it was deleted or never created\n")
+
+
+def test_a_wrong_password_is_one_line(on_cluster: Run) -> None:
+    ledger = on_cluster("ledger", "append", "--password", "right", stdin=b"x\n").text.strip()
+    assert on_cluster("ledger", "read", ledger, "--password", "right").out == b"x\n"
+    wrong = on_cluster("ledger", "read", ledger, "--password", "wrong")
+    assert wrong.status == 1
+    assert wrong.err.startswith("bookspark: ") and "password" in wrong.err and wrong.err.count("\n") == 1
+
+
+def test_entries_beyond_the_end_are_one_line(on_cluster: Run) -> None:
+    ledger = on_cluster("ledger", "append", stdin=b"x\n").text.strip()
+    beyond = on_cluster("ledger", "read", ledger, "--last", "5")
+    assert beyond.status == 1 and beyond.err.count("\n") == 1
+
+
+def test_whoever_reads_the_output_may_stop_reading(cluster: LocalCluster) -> None:
+    command = shlex.quote(str(Path(sys.executable).with_name("bookspark")))
+    script = (
+        f"set -o pipefail; ledger=$(seq 200000 | {command} ledger append) && {command} ledger read $ledger | head -n 2"
+    )
+    done = subprocess.run(
+        ["bash", "-c", script],
+        env={**os.environ, "BOOKSPARK_ZOOKEEPER": cluster.zookeeper},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("1\n2\n", "")

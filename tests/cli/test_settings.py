@@ -1,0 +1,50 @@
+"""``conf/bookspark.toml`` says what the code says."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from bookspark.bookie.config import BookieConfig
+from bookspark.cli.settings import TABLES, read_settings
+from bookspark.client.config import ClientConfig
+from bookspark.protocol.errors import ConfigurationError
+
+CONF = Path(__file__).parents[2] / "conf" / "bookspark.toml"
+STRUCTS: dict[str, type[msgspec.Struct]] = {"bookie": BookieConfig, "client": ClientConfig}
+
+
+def test_every_option_is_there_with_its_default() -> None:
+    uncommented = re.sub(r"^# (\w+ = )", r"\1", CONF.read_text(), flags=re.MULTILINE)
+    defaults = {
+        table: {field.name: field.default for field in msgspec.structs.fields(struct) if field.name in TABLES[table]}
+        for table, struct in STRUCTS.items()
+    }
+    assert tomllib.loads(uncommented) == defaults
+
+
+def test_it_changes_nothing_as_it_is() -> None:
+    assert read_settings(CONF) == {"bookie": {}, "client": {}}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[bookies]", "did you mean 'bookie'?"),
+        ("[bookie]\nlease_second = 3", "did you mean 'lease_seconds'?"),
+        ("[client]\nframe_byte = 3", "did you mean 'frame_bytes'?"),
+        ("bookie = 3", r"write \[bookie\]"),
+        ("[bookie", "is not TOML"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "settings.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigurationError, match=words):
+        read_settings(path)
+    with pytest.raises(ConfigurationError, match="can't be read"):
+        read_settings(tmp_path / "missing.toml")
