@@ -1,0 +1,83 @@
+"""The README's code, run as it is written: each block in order, Python blocks of a section in one session."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+COUNT = '\nprint(f"rows: {lines.count()}")\n'
+TEXT = (ROOT / "README.md").read_text()
+
+
+def blocks(language):
+    return re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+
+
+def environment(home):
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "HOME": str(home), "XDG_CACHE_HOME": cache, "PATH": path, "PYTHONPATH": ""}
+
+
+def run(command, **options):
+    done = subprocess.run(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=240, **options
+    )
+    assert done.returncode == 0, done.stdout[-5000:]
+    return done.stdout
+
+
+def first_rows(output):
+    """The rows of the first table that Spark shows; its log may come in between."""
+    return [line for line in output.splitlines() if re.match(r"\|\s*\d+\|", line)][:5]
+
+
+def test_every_block_of_code_is_run():
+    assert len(blocks("bash")) == 2
+    assert len(blocks("python")) == 3
+    assert TEXT.count("```") == 2 * (len(blocks("bash")) + len(blocks("python"))), "a block in a language not run here"
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_the_three_ways_to_use_it(tmp_path):
+    env = environment(tmp_path)
+    bookie_job, audits = blocks("bash")
+    sink_and_source, own_question, _ = blocks("python")
+    job = subprocess.Popen(
+        ["bash", "-ec", f"exec {bookie_job}"],
+        cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    )  # fmt: skip
+    guard = threading.Timer(240, lambda: os.killpg(job.pid, signal.SIGKILL))
+    guard.start()
+    try:
+        serving = next((line for line in job.stdout if line.startswith("{")), None)
+        assert serving is not None, "the bookie job ended without serving"
+        env["BOOKSPARK_ZOOKEEPER"] = json.loads(serving)["zookeeper"]
+        shown = run([sys.executable, "-c", sink_and_source + COUNT], env=env)
+        assert "only showing top 5 rows" in shown
+        audited = run(["bash", "-ec", audits], env=env)
+        assert "Under-replicated ranges: none" in audited
+        asked = run([sys.executable, "-c", sink_and_source + own_question], env=env)
+        assert asked.count("bookie-") == 3
+        assert len(first_rows(shown)) == 5
+        assert first_rows(shown) == first_rows(asked), "run again with its checkpoint, nothing is doubled"
+    finally:
+        job.send_signal(signal.SIGTERM)
+        try:
+            job.communicate(timeout=60)
+        finally:
+            guard.cancel()
+
+
+def test_ledgers_without_spark(tmp_path):
+    run([sys.executable, "-c", blocks("python")[2]], env=environment(tmp_path))
