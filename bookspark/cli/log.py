@@ -10,10 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
-from bookspark.cli.options import Json, Password, Zookeeper, client
+from bookspark.cli.options import Json, Password, Yes, Zookeeper, client
 from bookspark.cli.output import console, table
 
-app = typer.Typer(help="Look at logs.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="Look at logs, truncate and delete them.", no_args_is_help=True, rich_markup_mode=None)
 
 LogName = Annotated[str, typer.Argument(metavar="LOG", help="Name of the log.")]
 
@@ -36,8 +36,8 @@ def describe(log: LogName, zookeeper: Zookeeper = "", password: Password = "", a
     with client(zookeeper) as bookkeeper:
         record = LogRegistry(bookkeeper.metadata).get(log)
         check_password(record, password.encode())
-        found = list(commits(bookkeeper, record, password.encode()))
-    ranges = list(chain.from_iterable(commit.ranges for commit in found))
+        found = list(commits(bookkeeper, log, password.encode()))
+    ranges = list(chain.from_iterable(placed.commit.ranges for placed in found))
     facts: dict[str, Any] = {
         "log": log,
         "created": _time(record.ctime_ms),
@@ -47,10 +47,11 @@ def describe(log: LogName, zookeeper: Zookeeper = "", password: Password = "", a
         "write_quorum": record.options.write_quorum,
         "ack_quorum": record.options.ack_quorum,
         "digest_type": record.options.digest_type.value,
-        "commits": len(found),
-        "last_commit": _time(found[-1].time_ms) if found else None,
-        "rows": sum(item.rows for item in ranges),
-        "bytes": sum(item.size for item in ranges),
+        "commits": found[-1].after.batches if found else 0,
+        "last_commit": _time(found[-1].commit.time_ms) if found else None,
+        "first_position": record.first_position,
+        "rows": found[-1].after.rows if found else 0,
+        "bytes": found[-1].after.size if found else 0,
         "commit_ledgers": [link.ledger_id for link in record.commit_ledgers],
         "data_ledgers": sorted({item.ledger_id for item in ranges}),
     }
@@ -63,19 +64,53 @@ def describe(log: LogName, zookeeper: Zookeeper = "", password: Password = "", a
 @app.command()
 def read(log: LogName, zookeeper: Zookeeper = "", password: Password = "") -> None:
     """Print the rows of a log in its order, each followed by a line break: all that is committed now."""
-    from bookspark.spark.logs import LogRegistry, check_password, commits
+    from bookspark.spark.logs import LogRegistry, commits
+    from bookspark.spark.splits import positioned
 
     out = sys.stdout.buffer
+    secret = password.encode()
     with client(zookeeper) as bookkeeper:
-        record = LogRegistry(bookkeeper.metadata).get(log)
-        check_password(record, password.encode())
-        for item in chain.from_iterable(commit.ranges for commit in commits(bookkeeper, record, password.encode())):
-            with bookkeeper.open_ledger_no_recovery(item.ledger_id, password=password.encode()) as ledger:
-                ledger.confirm(item.last_entry_id)
-                for entry in ledger.read(item.first_entry_id, item.last_entry_id):
-                    out.write(entry.payload)
-                    out.write(b"\n")
+        first = LogRegistry(bookkeeper.metadata).get(log).first_position
+        for placed in commits(bookkeeper, log, secret, first):
+            for piece, _ in positioned(placed.commit.ranges, placed.before.rows, first):
+                with bookkeeper.open_ledger_no_recovery(piece.ledger_id, password=secret) as ledger:
+                    ledger.confirm(piece.last_entry_id)
+                    for entry in ledger.read(piece.first_entry_id, piece.last_entry_id):
+                        out.write(entry.payload)
+                        out.write(b"\n")
     out.flush()
+
+
+@app.command()
+def truncate(
+    log: LogName,
+    row: Annotated[int, typer.Argument(metavar="ROW", min=0, help="The first row (its position) that is kept.")],
+    zookeeper: Zookeeper = "",
+    password: Password = "",
+) -> None:
+    """Give up the rows before ROW. Ledgers that hold nothing else are deleted, those of a query that runs once it ended."""
+    from bookspark.spark.logs import truncate_log
+
+    with client(zookeeper) as bookkeeper:
+        deleted = truncate_log(bookkeeper, log, row, password.encode())
+    typer.echo(f"log {log} begins at row {row}; ledgers deleted: {', '.join(map(str, deleted)) or 'none'}")
+
+
+@app.command()
+def delete(
+    log: LogName,
+    yes: Yes = False,
+    zookeeper: Zookeeper = "",
+    password: Password = "",
+) -> None:
+    """Delete a log, its ledgers and all its rows. A query that still writes to it fails."""
+    from bookspark.spark.logs import delete_log
+
+    if not yes:
+        typer.confirm(f"Delete log {log} and all its rows for ever?", abort=True, err=True)
+    with client(zookeeper) as bookkeeper:
+        deleted = delete_log(bookkeeper, log, password.encode())
+    typer.echo(f"log {log} is deleted; ledgers deleted: {', '.join(map(str, deleted)) or 'none'}")
 
 
 def _time(milliseconds: int) -> str:

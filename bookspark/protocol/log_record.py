@@ -9,6 +9,8 @@ the transitions below, each written by compare-and-set:
                        turns for ever)
 ``with_commit_ledger`` the owner of the epoch that stands appends a commit ledger, if the chain is still the one that it
                        recovered
+``truncated(row)``     anyone who may write says that the rows before ``row`` are not wanted any more; ledgers of the
+                       chain that hold nothing else leave it, but for the last one
 =====================  ==========================================================================================
 
 Why that is exactly-once (design.md section 10): a commit is one entry of the last commit ledger. Whoever is to write
@@ -90,6 +92,9 @@ class LogRecord:
     """Run ids in the order of their claims, the owner last."""
     commit_ledgers: tuple[CommitLedger, ...] = ()
     ctime_ms: int = 0
+    """When the log was made; with the name it tells one log from a later one of the same name."""
+    first_position: int = 0
+    """Rows before it are truncated: they may be gone."""
 
     def claim(self, run: str) -> LogRecord:
         """The record with ``run`` as its owner. Raises LogTakenOverError if ``run`` has lost the log."""
@@ -121,6 +126,17 @@ class LogRecord:
             )
         return replace(self, commit_ledgers=(*self.commit_ledgers, link))
 
+    def truncated(self, row: int, ends: Mapping[CommitLedger, int]) -> LogRecord:
+        """The record without the rows before ``row``. ``ends``: the row after the last one of each closed ledger of the chain.
+
+        Never undoes an earlier truncation, and never drops the last ledger, which sums up all before it.
+        """
+        first = max(row, self.first_position)
+        dropped = 0
+        while dropped < len(self.commit_ledgers) - 1 and ends.get(self.commit_ledgers[dropped], first + 1) <= first:
+            dropped += 1
+        return replace(self, first_position=first, commit_ledgers=self.commit_ledgers[dropped:])
+
     def _taken_over(self, run: str) -> LogTakenOverError:
         return LogTakenOverError(
             f"log {self.name!r}: another run took over: run {self.owner} owns it in epoch {self.epoch}, run {run} does not. "
@@ -144,6 +160,10 @@ class Position(NamedTuple):
     batches: int = 0
     rows: int = 0
     size: int = 0
+
+    def followed_by(self, commit: Commit) -> Position:
+        """The position after ``commit``, if this is the one before it."""
+        return Position(self.batches + 1, self.rows + commit.rows, self.size + commit.size)
 
 
 START = Position()
@@ -185,8 +205,7 @@ class CommitHeader:
 
     def followed_by(self, commit: Commit) -> CommitHeader:
         """The header after one more commit."""
-        before = self.position
-        position = Position(before.batches + 1, before.rows + commit.rows, before.size + commit.size)
+        position = self.position.followed_by(commit)
         if commit.query == commit.run:
             return CommitHeader(commit.epoch, position, self.last_batches, commit.query)
         batches = {query: batch for query, batch in self.last_batches.items() if query != commit.query}

@@ -1,7 +1,8 @@
-"""``format("bookspark")`` for Spark: a sink for streams and batches, and a batch source.
+"""``format("bookspark")`` for Spark: a sink and a source, for streams and batches.
 
     df.writeStream.format("bookspark").option("log", "orders").option("checkpointLocation", …).start()
     df.write.format("bookspark").option("log", "orders").mode("append").save()
+    spark.readStream.format("bookspark").option("log", "orders").load()
     spark.read.format("bookspark").option("log", "orders").load()         # value, position, ledger_id, entry_id
     spark.read.format("bookspark").option("ledger", 42).load()            # ledger_id, entry_id, …, payload
     spark.read.format("bookspark").option("table", "fragments").load()    # system tables
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
+    DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
 )
@@ -25,7 +27,7 @@ from pyspark.sql.types import StructType
 from bookspark.protocol.errors import ConfigurationError
 from bookspark.spark.options import SinkOptions, SourceOptions
 from bookspark.spark.sink import LogBatchWriter, LogStreamWriter, check_input, prepare
-from bookspark.spark.source import EntryReader, TableReader, schema_of
+from bookspark.spark.source import EntryReader, EntryStreamReader, TableReader, schema_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,16 +44,14 @@ class BookSparkDataSource(DataSource):
         return "bookspark"
 
     def schema(self) -> StructType:
-        return schema_of(self._source())
+        return schema_of(SourceOptions.parse(self.options, self.zookeeper))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = self._source()
-        expected = schema_of(options)
-        if schema.names != expected.names:
-            raise ConfigurationError(
-                f"the columns are {expected.names}, not {schema.names}; leave the schema out and select"
-            )
+        options = self._source(schema).for_batch()
         return TableReader(options) if options.table is not None else EntryReader(options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return EntryStreamReader(self._source(schema).for_stream())
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         return LogBatchWriter(self._sink(schema, overwrite))
@@ -59,8 +59,14 @@ class BookSparkDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         return LogStreamWriter(self._sink(schema, overwrite))
 
-    def _source(self) -> SourceOptions:
-        return SourceOptions.parse(self.options, self.zookeeper)
+    def _source(self, schema: StructType) -> SourceOptions:
+        options = SourceOptions.parse(self.options, self.zookeeper)
+        expected = schema_of(options)
+        if schema.names != expected.names:
+            raise ConfigurationError(
+                f"the columns are {expected.names}, not {schema.names}; leave the schema out and select"
+            )
+        return options
 
     def _sink(self, schema: StructType, overwrite: bool) -> SinkOptions:
         options = SinkOptions.parse(self.options, self.zookeeper)

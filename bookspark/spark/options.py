@@ -10,8 +10,14 @@ Sink
     ledger is closed.
 Source
     one of ``log``, ``ledger`` (an id), ``ledgers`` (``1,2,7-9``) and ``table`` (a system table); ``zookeeper``,
-    ``password``; ``minPartitions``; of a log also ``startingOffsets`` (``earliest`` or a position) and
-    ``endingOffsets`` (``latest`` or the position after the last one).
+    ``password``; ``minPartitions``; ``failOnDataLoss`` (true); of a log also ``startingOffsets`` (``earliest`` or a
+    position).
+Batch source
+    also, of a log, ``endingOffsets`` (``latest`` or the position after the last one).
+Streaming source
+    also ``maxOffsetsPerTrigger`` or ``maxBytesPerTrigger``; ``pollTimeoutMs`` (500): how long a trigger waits for entries
+    when there are none; of a log also ``startingOffsets`` ``latest``, together with ``subscription``, a name under which the
+    start is kept until the first micro-batch is done: Spark does not keep it, and would begin anew at a later one.
 
 ``zookeeper`` may be left out where the session knows it (``spark.bookspark.zookeeper``).
 """
@@ -30,6 +36,8 @@ from bookspark.spark.logs import RollPolicy
 from bookspark.spark.logs.registry import check_name
 
 Value = TypeVar("Value")
+
+EARLIEST, LATEST = "earliest", "latest"
 
 _SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname"})
 """Spark's own, handed to sinks along with theirs."""
@@ -101,8 +109,12 @@ def _digest(text: str) -> DigestType:
     return DigestType[text.upper()]
 
 
-def _offset(word: str) -> Callable[[str], int | None]:
-    return lambda text: None if text.lower() == word else _not_negative(text)
+def _offset(*words: str) -> Callable[[str], int | str]:
+    return lambda text: text.lower() if text.lower() in words else _not_negative(text)
+
+
+def _boolean(text: str) -> bool:
+    return {"true": True, "false": False}[text.lower()]
 
 
 def _cluster(options: _Options, default: str | None) -> tuple[str, bytes]:
@@ -160,10 +172,17 @@ class SourceOptions:
     ledgers: tuple[int, ...] | None
     table: str | None
     min_partitions: int
-    start: int | None
-    """First position of the log; None: its beginning."""
-    end: int | None
-    """The position after the last one; None: what is committed when the read is planned."""
+    fail_on_data_loss: bool
+    start: int | str
+    """First position of the log, EARLIEST or LATEST."""
+    end: int | str
+    """The position after the last one, or LATEST: what is committed when the read is planned."""
+    subscription: str | None
+    rows_max: int | None
+    """Of a micro-batch."""
+    bytes_max: int | None
+    """Of a micro-batch."""
+    poll_timeout_seconds: float
 
     @classmethod
     def parse(cls, given: Mapping[str, str], zookeeper: str | None = None) -> SourceOptions:
@@ -173,9 +192,18 @@ class SourceOptions:
         ledger = options.take("ledger", _not_negative, "a ledger id")
         ledgers = options.take("ledgers", _ids, "a list of ledger ids like 1,2,7-9")
         table = options.text("table")
-        start = options.take("startingOffsets", _offset("earliest"), "'earliest' or a position (a number from 0)")
-        end = options.take("endingOffsets", _offset("latest"), "'latest' or a position (a number from 0)")
+        start = options.take(
+            "startingOffsets",
+            _offset(EARLIEST, LATEST),
+            "'earliest', a position (a number from 0) or, of a stream, 'latest'",
+        )
+        end = options.take("endingOffsets", _offset(LATEST), "'latest' or a position (a number from 0)")
         min_partitions = options.take("minPartitions", _positive, "a positive number") or 1
+        fail_on_data_loss = options.take("failOnDataLoss", _boolean, "'true' or 'false'")
+        subscription = options.text("subscription")
+        rows_max = options.take("maxOffsetsPerTrigger", _positive, "a positive number of entries")
+        bytes_max = options.take("maxBytesPerTrigger", _positive, "a positive number of bytes")
+        poll_timeout_ms = options.take("pollTimeoutMs", _not_negative, "a number of milliseconds")
         address, password = _cluster(options, zookeeper)
         options.finish()
         choices = {"log": log, "ledger": ledger, "ledgers": ledgers, "table": table}
@@ -185,10 +213,58 @@ class SourceOptions:
             raise ConfigurationError(
                 f"what to read? Give exactly one of the options log, ledger, ledgers and table; {found}"
             )
-        if log is None and (start is not None or end is not None):
+        if log is None and (start is not None or end is not None or subscription is not None):
             raise ConfigurationError(
-                f"options startingOffsets and endingOffsets are for reading a log, not a {chosen[0]}"
+                "options startingOffsets, endingOffsets and subscription are for reading a log, "
+                f"not a {chosen[0].removesuffix('s')}"
             )
+        if rows_max is not None and bytes_max is not None:
+            raise ConfigurationError("give maxOffsetsPerTrigger or maxBytesPerTrigger: Spark knows one limit at a time")
         if ledger is not None:
             ledgers = (ledger,)
-        return cls(address, password, log and check_name(log), ledgers, table, min_partitions, start, end)
+        return cls(
+            address,
+            password,
+            log and check_name(log),
+            ledgers,
+            table,
+            min_partitions,
+            fail_on_data_loss is not False,
+            EARLIEST if start is None else start,
+            LATEST if end is None else end,
+            subscription and check_name(subscription),
+            rows_max,
+            bytes_max,
+            0.5 if poll_timeout_ms is None else poll_timeout_ms / 1000,
+        )
+
+    def for_batch(self) -> SourceOptions:
+        """Raises ConfigurationError for options that only a stream has."""
+        if self.start == LATEST:
+            raise ConfigurationError("startingOffsets 'latest' is for streams: a batch read would have no rows")
+        only = {
+            "subscription": self.subscription,
+            "maxOffsetsPerTrigger": self.rows_max,
+            "maxBytesPerTrigger": self.bytes_max,
+        }
+        for name, value in only.items():
+            if value is not None:
+                raise ConfigurationError(f"option {name} is for streams (spark.readStream); leave it out")
+        return self
+
+    def for_stream(self) -> SourceOptions:
+        """Raises ConfigurationError for options that a stream can't have."""
+        if self.table is not None:
+            raise ConfigurationError(
+                f"system table {self.table!r} can't be read as a stream: read it with spark.read, as often as you like"
+            )
+        if self.end != LATEST:
+            raise ConfigurationError("option endingOffsets is for batch reads (spark.read); a stream has no end")
+        if self.start == LATEST and self.subscription is None:
+            raise ConfigurationError(
+                "startingOffsets 'latest' needs option subscription, a name for this query of yours: its start is kept under "
+                "it, so that nothing is lost if the query ends before its first micro-batch is done"
+            )
+        if self.start != LATEST and self.subscription is not None:
+            raise ConfigurationError("option subscription is only used with startingOffsets 'latest'; leave it out")
+        return self

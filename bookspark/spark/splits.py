@@ -24,14 +24,17 @@ class Piece(NamedTuple):
     position: int
 
 
+SizedPiece = tuple[Piece, int]
+"""With its bytes of payload."""
+
+
 def positioned(
-    ranges: Iterable[EntryRange], start: int | None = None, end: int | None = None
-) -> Iterator[tuple[Piece, int]]:
-    """Each range, cut to the rows ``start`` to before ``end``, with its position and its bytes. A row is an entry."""
-    at = 0
+    ranges: Iterable[EntryRange], at: int = 0, start: int = 0, end: int | None = None
+) -> Iterator[SizedPiece]:
+    """Each range, cut to the rows ``start`` to before ``end``. The first one begins at row ``at``; a row is an entry."""
     for item in ranges:
         count = item.last_entry_id - item.first_entry_id + 1
-        low = max(at, start or 0) - at
+        low = max(at, start) - at
         high = (count if end is None else min(at + count, end) - at) - 1
         if low <= high:
             size = item.size * (high - low + 1) // count
@@ -39,7 +42,25 @@ def positioned(
         at += count
 
 
-def split(sized: Iterable[tuple[Piece, int]], min_partitions: int) -> list[list[Piece]]:
+def rows_within(sized: Iterable[SizedPiece], rows: int | None, size: int | None) -> int | None:
+    """The position up to which pieces have at most ``rows`` rows and ``size`` bytes, one row at least; None: all of them."""
+    least = 1
+    for piece, weight in sized:
+        count = taken = _count(piece)
+        if rows is not None:
+            taken = min(taken, rows)
+            rows -= taken
+        if size is not None:
+            taken = min(taken, max(size, 0) * count // max(weight, 1))
+            size -= weight
+        taken = max(taken, least)
+        if taken < count:
+            return piece.position + taken
+        least = 0
+    return None
+
+
+def split(sized: Iterable[SizedPiece], min_partitions: int) -> list[list[Piece]]:
     """At least ``min_partitions`` lists of pieces (if there are as many entries), none much over PARTITION_BYTES_MAX."""
     weighed = [(piece, size + ENTRY_COST_BYTES * _count(piece)) for piece, size in sized]
     total = sum(weight for _, weight in weighed)

@@ -228,11 +228,11 @@ def _commit_rows(bookkeeper: BookKeeper, name: str, password: bytes) -> Rows:
     record = LogRegistry(bookkeeper.metadata).get(name)
     if not _readable(record, password):
         return
-    position = 0
-    for number, commit in enumerate(commits(bookkeeper, record, password)):
+    for before, commit in commits(bookkeeper, name, password):
+        position = before.rows
         for item in commit.ranges:
             yield (
-                name, number, commit.query, commit.batch, commit.run, commit.epoch, _time(commit.time_ms),
+                name, before.batches, commit.query, commit.batch, commit.run, commit.epoch, _time(commit.time_ms),
                 position, item.ledger_id, item.first_entry_id, item.last_entry_id, item.rows, item.size,
             )  # fmt: skip
             position += item.rows

@@ -140,3 +140,19 @@ def test_a_commit_ledger_is_an_orphan_if_it_is_not_in_the_chain() -> None:
 def test_ledgers_of_other_logs_and_of_users_are_none() -> None:
     assert not is_orphan(RECOVERED, 6, labels(1, log="other"), referenced=set())
     assert not is_orphan(RECOVERED, 6, {}, referenced=set())
+
+
+CHAIN = tuple(CommitLedger(ledger, 1) for ledger in (10, 11, 12))
+LONG = LogRecord("orders", epoch=1, owner="a", commit_ledgers=CHAIN)
+ENDS = {CHAIN[0]: 100, CHAIN[1]: 200}
+
+
+@pytest.mark.parametrize(("row", "kept"), [(0, 3), (99, 3), (100, 2), (199, 2), (200, 1), (10_000, 1)])
+def test_truncation_drops_commit_ledgers_that_hold_nothing_else_but_never_the_last(row: int, kept: int) -> None:
+    record = LONG.truncated(row, ENDS)
+    assert record.first_position == row and record.commit_ledgers == CHAIN[-kept:]
+
+
+def test_a_truncation_is_never_undone() -> None:
+    record = LONG.truncated(150, ENDS)
+    assert record.truncated(20, ENDS) == record.truncated(150, ENDS) == record

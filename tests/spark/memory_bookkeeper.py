@@ -118,6 +118,20 @@ class MemoryReader:
     def last_add_confirmed(self) -> int:
         return len(self._bookkeeper.entries[self.ledger_id]) - 1
 
+    @property
+    def metadata(self) -> LedgerMetadata:
+        return self._bookkeeper.get_ledger_metadata(self.ledger_id)
+
+    @property
+    def length(self) -> int:
+        return sum(map(len, self._bookkeeper.entries[self.ledger_id]))
+
+    def read_last_add_confirmed(self) -> int:
+        return self.last_add_confirmed
+
+    def confirm(self, entry_id: int) -> None:
+        assert entry_id <= self.last_add_confirmed
+
     def read(self, first: int, last: int) -> Iterator[Entry]:
         for entry_id in range(first, last + 1):
             yield Entry(self.ledger_id, entry_id, -1, 0, self._bookkeeper.entries[self.ledger_id][entry_id], b"")

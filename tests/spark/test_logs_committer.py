@@ -30,8 +30,7 @@ def batch(number: int, run: str = "a", epoch: int = 1, query: str = "q", ledger:
 
 
 def committed(bookkeeper: MemoryBookKeeper) -> list[tuple[str, int]]:
-    record = LogRegistry(bookkeeper.metadata).get("orders")
-    return [(c.query, c.batch) for c in commits(bookkeeper, record, b"")]
+    return [(commit.query, commit.batch) for _, commit in commits(bookkeeper, "orders", b"")]
 
 
 def test_batches_are_committed_in_order_to_one_commit_ledger(bookkeeper: MemoryBookKeeper) -> None:

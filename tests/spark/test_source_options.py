@@ -58,10 +58,39 @@ def test_a_list_of_ledgers_has_single_ids_and_spans() -> None:
         ({"ledger": "x"}, "'x' is not a ledger id"),
         ({"ledgers": "9-7"}, "'9-7' is not a list of ledger ids"),
         ({"ledger": "1", "startingOffsets": "5"}, "are for reading a log, not a ledger"),
-        ({"log": "a", "startingOffsets": "latest"}, "'latest' is not 'earliest' or a position"),
+        ({"log": "a", "startingOffsets": "newest"}, "'newest' is not 'earliest', a position"),
+        ({"log": "a", "failOnDataLoss": "no"}, "'no' is not 'true' or 'false'"),
+        ({"ledgers": "1", "subscription": "x"}, "are for reading a log, not a ledger"),
+        ({"log": "a", "maxOffsetsPerTrigger": "1", "maxBytesPerTrigger": "1"}, "one limit at a time"),
         ({"log": "a", "minPartition": "4"}, "did you mean 'minPartitions'"),
     ],
 )
 def test_a_source_refuses(given: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         SourceOptions.parse({**SOURCE, **given})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"log": "a", "startingOffsets": "latest", "subscription": "x"}, "'latest' is for streams"),
+        ({"log": "a", "maxOffsetsPerTrigger": "1"}, "option maxOffsetsPerTrigger is for streams"),
+    ],
+)
+def test_a_batch_read_refuses(given: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        SourceOptions.parse({**SOURCE, **given}).for_batch()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"table": "ledgers"}, "system table 'ledgers' can't be read as a stream"),
+        ({"log": "a", "endingOffsets": "7"}, "a stream has no end"),
+        ({"log": "a", "startingOffsets": "latest"}, "'latest' needs option subscription"),
+        ({"log": "a", "subscription": "x"}, "only used with startingOffsets 'latest'"),
+    ],
+)
+def test_a_stream_refuses(given: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        SourceOptions.parse({**SOURCE, **given}).for_stream()

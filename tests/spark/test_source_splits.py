@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from bookspark.protocol.log_record import EntryRange
 from bookspark.spark import splits
-from bookspark.spark.splits import Piece, positioned, split
+from bookspark.spark.splits import Piece, positioned, rows_within, split
 
 RANGES = st.lists(
     st.tuples(st.integers(0, 50), st.integers(1, 400), st.integers(0, 1 << 22)).map(
@@ -39,7 +39,7 @@ def test_partitions_in_order_are_the_ranges_in_order(ranges: list[EntryRange], m
 
 @given(RANGES, st.integers(0, 5000), st.integers(0, 5000))
 def test_a_cut_by_positions_is_a_slice(ranges: list[EntryRange], start: int, end: int) -> None:
-    pieces = [piece for piece, _ in positioned(ranges, start, end)]
+    pieces = [piece for piece, _ in positioned(ranges, 0, start, end)]
     assert rows_of(pieces) == [row for row in rows(ranges) if start <= row[0] < end]
 
 
@@ -55,3 +55,16 @@ def test_one_large_range_becomes_partitions_of_the_target_size() -> None:
 def test_a_few_long_rows_do_not_end_up_in_one_partition() -> None:
     ranges = [EntryRange(1, 0, 9, 10, 10 * (splits.PARTITION_BYTES_MAX - 1))]
     assert len(split(positioned(ranges), 1)) == 10
+
+
+def test_a_limit_takes_rows_or_bytes_up_to_it_and_one_row_at_least() -> None:
+    ranges = [EntryRange(1, 0, 9, 10, 100), EntryRange(2, 5, 24, 20, 2000)]
+
+    def within(rows: int | None = None, size: int | None = None) -> int | None:
+        return rows_within(positioned(ranges, 100), rows, size)
+
+    assert [within(rows=n) for n in (1, 9, 10, 11, 29)] == [101, 109, 110, 111, 129]
+    assert [within(rows=n) for n in (30, 31)] == [None, None]
+    assert [within(size=n) for n in (1, 10, 99, 100, 250, 2099)] == [101, 101, 109, 110, 111, 129]
+    assert within(size=2100) is within() is None
+    assert rows_within([], 1, None) is None

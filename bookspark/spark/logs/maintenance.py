@@ -1,20 +1,23 @@
-"""What the owner of a log cleans up: data ledgers that their writers left open, and orphans.
+"""Cleaning up after a log: data ledgers that their writers left open, orphans, truncated rows, the whole log.
 
-Law: only the owner does this, and only after it has recovered all commits before its own epoch (see ``is_orphan``).
-Nothing here decides what is part of the log; if it fails or is never run, readers see the same rows.
+Law: an orphan is judged by epoch, once the owner has recovered all commits before its own (see ``is_orphan``), never by
+age. What is part of a log is said by its record, which is changed before any ledger is deleted; if the deleting fails or is
+never done, readers see the same rows.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from bookspark.protocol.errors import BookKeeperError, NoSuchLedgerError
-from bookspark.protocol.log_record import is_orphan
-from bookspark.spark.logs.reader import commits
-from bookspark.spark.logs.registry import LogRegistry
+from bookspark.protocol.errors import BookKeeperError, ConfigurationError, NoSuchLedgerError
+from bookspark.protocol.log_record import LOG_LABEL, is_orphan
+from bookspark.spark.logs.reader import LogReader, commits, open_commit_ledger, read_header
+from bookspark.spark.logs.registry import LogRegistry, check_password
 
 if TYPE_CHECKING:
     from bookspark.client import BookKeeper
@@ -41,17 +44,58 @@ def recover_ledgers(
 
 
 def collect_orphans(bookkeeper: BookKeeper, name: str, password: bytes) -> list[int]:
-    """Fence, then delete every ledger that was made for the log in an earlier epoch and never became part of it.
+    """Fence, then delete every ledger that was made for the log in an earlier epoch and is no part of it (any more).
 
     Reads the metadata of all ledgers: for maintenance, not for each batch. Returns the ids deleted.
     """
     record = LogRegistry(bookkeeper.metadata).get(name)
-    referenced = {item.ledger_id for commit in commits(bookkeeper, record, password) for item in commit.ranges}
+    check_password(record, password)
+    referenced = {
+        item.ledger_id
+        for placed in commits(bookkeeper, name, password)
+        for item in placed.commit.ranges
+        if placed.after.rows > record.first_position
+    }
+    return _delete(bookkeeper, password, lambda ledger_id, labels: is_orphan(record, ledger_id, labels, referenced))
+
+
+def truncate_log(bookkeeper: BookKeeper, name: str, row: int, password: bytes) -> list[int]:
+    """Give up the rows before ``row``, and delete the ledgers that only they needed. Returns the ids deleted.
+
+    Ledgers of the epoch that stands stay until the next one: their writer may be about to commit entries of them. Raises
+    ConfigurationError if the log is not that long.
+    """
+    registry = LogRegistry(bookkeeper.metadata)
+    end = LogReader(bookkeeper, name, password, row)
+    deque(end.commits(), maxlen=0)
+    if row > end.position.rows:
+        raise ConfigurationError(
+            f"log {name!r} has {end.position.rows} rows; it can be truncated up to row {end.position.rows}, not {row}"
+        )
+    chain = end.record.commit_ledgers
+    ends = {
+        link: read_header(open_commit_ledger(bookkeeper, following, password)).position.rows
+        for link, following in pairwise(chain)
+    }
+    registry.update(name, lambda record: record.truncated(row, ends))
+    return collect_orphans(bookkeeper, name, password)
+
+
+def delete_log(bookkeeper: BookKeeper, name: str, password: bytes) -> list[int]:
+    """Delete a log with all its ledgers, fenced first, so that a query that still writes to it fails. Returns their ids."""
+    registry = LogRegistry(bookkeeper.metadata)
+    check_password(registry.get(name), password)
+    # The record first: a reader that plans from now on finds no log, instead of one with holes.
+    registry.delete(name)
+    return _delete(bookkeeper, password, lambda _, labels: labels.get(LOG_LABEL) == name.encode())
+
+
+def _delete(bookkeeper: BookKeeper, password: bytes, chosen: Callable[[int, Mapping[str, bytes]], bool]) -> list[int]:
+    """Fence, then delete each ledger that is ``chosen`` by its id and custom metadata."""
     deleted = []
     for ledger_id in bookkeeper.list_ledgers():
         try:
-            metadata = bookkeeper.get_ledger_metadata(ledger_id)
-            if is_orphan(record, ledger_id, metadata.custom_metadata, referenced):
+            if chosen(ledger_id, bookkeeper.get_ledger_metadata(ledger_id).custom_metadata):
                 # Fenced first, so that its writer, if it still lives, does not take the loss for a failing cluster.
                 bookkeeper.open_ledger(ledger_id, password=password).close()
                 bookkeeper.delete_ledger(ledger_id)

@@ -1,43 +1,146 @@
-"""Reading a log's commits: what is part of it, in order.
+"""Reading a log's commits: what is part of it, in order, from any row on, and as it grows.
 
 Law: readers follow commit ledgers only, and never fence: entries of failed, speculative or zombie attempts lie in data
 ledgers too and are never seen. A range named by a commit is confirmed up to its last entry, whatever LAC a reader has
-heard. Source: design.md section 10.
+heard; so is the header of a ledger that the chain names. A ledger of the chain is left for the next one only once it is
+closed and read to its end.
+
+Source: design.md section 10.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from bookspark.protocol.log_record import Commit, CommitHeader, CommitLedger, LogRecord
+from bookspark.protocol.log_record import Commit, CommitHeader, CommitLedger, LogRecord, Position
 from bookspark.spark.logs.codec import decode_commit, decode_header
+from bookspark.spark.logs.registry import KIND, LogRegistry, check_password
 
 if TYPE_CHECKING:
     from bookspark.client import BookKeeper
-    from bookspark.wire.entry_batch import Entry
+    from bookspark.client.read_handle import ReadHandle
+
+HEADER_ENTRY = 0
 
 
-def commits(bookkeeper: BookKeeper, record: LogRecord, password: bytes) -> Iterator[Commit]:
-    """All commits of the chain up to the LAC of its last ledger, in order. Raises UnauthorizedAccessError, ReadError."""
-    for link in record.commit_ledgers:
-        for entry in _entries(bookkeeper, link, password, 1):
-            yield decode_commit(entry.payload, link.ledger_id, entry.entry_id)
+class PlacedCommit(NamedTuple):
+    """A commit, and how much of the log lies before it."""
+
+    before: Position
+    commit: Commit
+
+    @property
+    def after(self) -> Position:
+        return self.before.followed_by(self.commit)
+
+
+class LogReader:
+    """Follows a log from the commit on that holds row ``position``. Reads no more of the chain than that needs.
+
+    Raises NoSuchLogError and UnauthorizedAccessError when it is made, and ReadError where bookies can't be read.
+    """
+
+    def __init__(self, bookkeeper: BookKeeper, name: str, password: bytes, position: int = 0) -> None:
+        self._bookkeeper, self._name, self._password = bookkeeper, name, password
+        self._registry = LogRegistry(bookkeeper.metadata)
+        self.record: LogRecord = self._registry.get(name)
+        """As it was last read."""
+        check_password(self.record, password)
+        self.position = Position()
+        """How much of the log lies before the next commit."""
+        self._link: CommitLedger | None = None
+        self._handle: ReadHandle | None = None
+        self._next_entry = HEADER_ENTRY + 1
+        self._record_changed: threading.Event | None = None
+        self._seek(position)
+
+    def commits(self) -> Iterator[PlacedCommit]:
+        """What was committed since the last call, in order; the first call begins where the reader was made for."""
+        while True:
+            if self._handle is None and not self._next_link():
+                return
+            assert self._handle is not None and self._link is not None
+            closed = self._handle.metadata.closed
+            last = self._handle.read_last_add_confirmed()
+            while self._next_entry <= last:
+                for entry in self._handle.read(self._next_entry, last):
+                    placed = PlacedCommit(
+                        self.position, decode_commit(entry.payload, self._link.ledger_id, entry.entry_id)
+                    )
+                    self.position, self._next_entry = placed.after, entry.entry_id + 1
+                    yield placed
+            if not closed and not self._handle.metadata.closed:
+                return
+            if closed:  # and was so before its LAC was read: this was all of it
+                self._handle = None
+
+    def wait(self, seconds: float) -> None:
+        """Return once there may be more to read, or after ``seconds``. The bookies hold the answer until then."""
+        if self._handle is not None:
+            self._handle.read_last_add_confirmed_and_entry(self._next_entry, timeout=seconds)
+            return
+        if self._record_changed is None:
+            self._record_changed = threading.Event()
+            self._bookkeeper.metadata.watch_record(KIND, self._name, self._record_changed.set)
+            if self._following() is not None:
+                return
+        if self._record_changed.wait(seconds):
+            self._record_changed = None
+
+    # -- inside
+
+    def _seek(self, position: int) -> None:
+        """Stand behind the header of the last ledger of the chain that begins at or before row ``position``."""
+        for link in reversed(self.record.commit_ledgers):
+            self._enter(link)
+            if self.position.rows <= position:
+                return
+
+    def _enter(self, link: CommitLedger) -> None:
+        self._link, self._handle = link, open_commit_ledger(self._bookkeeper, link, self._password)
+        self._next_entry = HEADER_ENTRY + 1
+        self.position = read_header(self._handle).position
+
+    def _next_link(self) -> bool:
+        link = self._following()
+        if link is not None:
+            self._enter(link)
+        return link is not None
+
+    def _following(self) -> CommitLedger | None:
+        """The ledger of the chain after the one that was read last."""
+        self.record = self._registry.get(self._name)
+        chain = self.record.commit_ledgers
+        following = chain.index(self._link) + 1 if self._link in chain else 0
+        return chain[following] if following < len(chain) else None
+
+
+def commits(bookkeeper: BookKeeper, name: str, password: bytes, position: int = 0) -> Iterator[PlacedCommit]:
+    """All that is committed now, from the commit on that holds row ``position`` or, for speed, some before it."""
+    return LogReader(bookkeeper, name, password, position).commits()
 
 
 def header_of(bookkeeper: BookKeeper, record: LogRecord, password: bytes) -> CommitHeader:
     """What all commits of the chain come to; reads its last ledger only."""
     header = CommitHeader()
     for link in record.commit_ledgers[-1:]:
-        for entry in _entries(bookkeeper, link, password, 0):
-            if entry.entry_id == 0:
-                header = decode_header(entry.payload, link.ledger_id)
-            else:
-                header = header.followed_by(decode_commit(entry.payload, link.ledger_id, entry.entry_id))
+        handle = open_commit_ledger(bookkeeper, link, password)
+        header = read_header(handle)
+        for entry in handle.read(HEADER_ENTRY + 1, handle.read_last_add_confirmed()):
+            header = header.followed_by(decode_commit(entry.payload, link.ledger_id, entry.entry_id))
     return header
 
 
-def _entries(bookkeeper: BookKeeper, link: CommitLedger, password: bytes, first: int) -> Iterator[Entry]:
-    with bookkeeper.open_ledger_no_recovery(link.ledger_id, password=password) as reader:
-        if reader.last_add_confirmed >= first:
-            yield from reader.read(first, reader.last_add_confirmed)
+def open_commit_ledger(bookkeeper: BookKeeper, link: CommitLedger, password: bytes) -> ReadHandle:
+    """For reading; fences nothing."""
+    handle = bookkeeper.open_ledger_no_recovery(link.ledger_id, password=password)
+    handle.confirm(HEADER_ENTRY)
+    return handle
+
+
+def read_header(handle: ReadHandle) -> CommitHeader:
+    """The header of a commit ledger."""
+    (entry,) = handle.read(HEADER_ENTRY, HEADER_ENTRY)
+    return decode_header(entry.payload, handle.ledger_id)

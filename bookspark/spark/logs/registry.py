@@ -88,6 +88,9 @@ class LogRegistry:
             f"log {name!r}: its record changed {ATTEMPTS_MAX} times in a row; too many writers claim it"
         )
 
+    def delete(self, name: str) -> None:
+        self._store.delete_record(KIND, check_name(name))
+
     def claim(self, name: str, run: str) -> LogRecord:
         """Make ``run`` the owner. Raises LogTakenOverError if it has lost the log already."""
         return self.update(name, lambda record: record.claim(run))

@@ -1,0 +1,238 @@
+"""What can be read from some offset to another, now or as it grows: a log, or a set of ledgers.
+
+Law: an offset names the same entries for ever. What lies between two offsets is planned whole, or it is a DataLossError
+that says what is missing, from where to where and why; with ``failOnDataLoss`` false that is logged and left out.
+
+Offsets are what Spark keeps in its checkpoints, as JSON:
+
+* of a log ``{"position": rows before it, "log": when the log was made, in ms}``: the second tells a log from a later
+  one of the same name;
+* of ledgers ``{"<ledger id>": the next entry id, …}``.
+
+Source: design.md section 10; the meaning of ``failOnDataLoss``, and the share that each ledger gets of a limited
+micro-batch, follow Spark's Kafka source.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from bookspark.protocol.errors import BookKeeperError, NoSuchLedgerError
+from bookspark.protocol.log_record import EntryRange
+from bookspark.spark.clients import client
+from bookspark.spark.logs import LogReader, PlacedCommit
+from bookspark.spark.options import SourceOptions
+from bookspark.spark.splits import Piece, SizedPiece, positioned, rows_within
+
+if TYPE_CHECKING:
+    from bookspark.client import BookKeeper
+    from bookspark.client.read_handle import ReadHandle
+
+log = logging.getLogger(__name__)
+
+Offset = dict[str, int]
+_AT_THE_END = (1 << 63) - 1
+
+
+class DataLossError(BookKeeperError):
+    """Entries that were to be read are gone: truncated, or deleted with their ledger."""
+
+
+class Limit(NamedTuple):
+    """How much one micro-batch takes; it takes one entry at least."""
+
+    rows: int | None = None
+    size: int | None = None
+    """Bytes of payload."""
+
+
+class Feed(Protocol):
+    """A log, or ledgers."""
+
+    def earliest(self) -> Offset:
+        """Before the first entry that is still there."""
+
+    def newest(self) -> Offset:
+        """After the last entry that is confirmed now."""
+
+    def wait(self, seconds: float) -> None:
+        """Return once there may be more than the last ``newest`` told, or after ``seconds``."""
+
+    def check(self, offset: Offset) -> None:
+        """Raise DataLossError if ``offset`` is not one of this feed's."""
+
+    def limited(self, start: Offset, end: Offset, limit: Limit) -> Offset:
+        """``end``, or an offset before it such that there is no more between ``start`` and it than ``limit``."""
+
+    def pieces(self, start: Offset, end: Offset) -> list[SizedPiece]:
+        """What lies between two offsets, in order, with its bytes."""
+
+
+def feed(options: SourceOptions) -> Feed:
+    """The feed that a read asks for. Raises NoSuchLogError, NoSuchLedgerError, UnauthorizedAccessError."""
+    bookkeeper = client(options.zookeeper)
+    if options.log is not None:
+        return LogFeed(bookkeeper, options.log, options.password, options.fail_on_data_loss)
+    return LedgersFeed(bookkeeper, options.ledgers or (), options.password, options.fail_on_data_loss)
+
+
+def data_loss(what: str, fail: bool) -> None:
+    """Raise DataLossError, or log it if the reader said that it goes on."""
+    if fail:
+        raise DataLossError(
+            f"{what}. To go on without them, set option failOnDataLoss to false: they are skipped, and logged"
+        )
+    log.warning("%s; the reader goes on without them (failOnDataLoss=false)", what)
+
+
+class LogFeed:
+    """The rows of a log. Keeps the commits of what was planned last, so that the next plan goes on from there."""
+
+    def __init__(self, bookkeeper: BookKeeper, name: str, password: bytes, fail_on_data_loss: bool) -> None:
+        self._bookkeeper, self._name, self._password = bookkeeper, name, password
+        self._fail_on_data_loss = fail_on_data_loss
+        self._head = LogReader(bookkeeper, name, password, _AT_THE_END)
+        self._made = self._head.record.ctime_ms
+        self._body: LogReader | None = None
+        self._more: Iterator[PlacedCommit] = iter(())
+        self._planned: deque[PlacedCommit] = deque()
+        self._planned_from = 0
+        """The row from which on ``_planned``, and then ``_more``, have all commits."""
+
+    def earliest(self) -> Offset:
+        return self.at(self._head.record.first_position)
+
+    def newest(self) -> Offset:
+        deque(self._head.commits(), maxlen=0)
+        return self.at(self._head.position.rows)
+
+    def at(self, position: int) -> Offset:
+        """The offset before row ``position``."""
+        return {"position": position, "log": self._made}
+
+    def wait(self, seconds: float) -> None:
+        self._head.wait(seconds)
+
+    def check(self, offset: Offset) -> None:
+        if offset["log"] != self._made:
+            raise DataLossError(
+                f"log {self._name!r} was deleted and made anew since this query read it up to row {offset['position']}; "
+                "start the query with a new checkpoint to read the new log"
+            )
+
+    def limited(self, start: Offset, end: Offset, limit: Limit) -> Offset:
+        first, last = start["position"], end["position"]
+        rows = rows_within(self._pieces(first, last), limit.rows, limit.size)
+        # Rows that are gone count towards no limit: they are passed over together with what follows them.
+        return end if rows is None else self.at(rows)
+
+    def pieces(self, start: Offset, end: Offset) -> list[SizedPiece]:
+        first, last = start["position"], end["position"]
+        found: list[SizedPiece] = []
+        at = first
+        for piece, size in self._pieces(first, last):
+            self._passed_over(at, piece.position)
+            found.append((piece, size))
+            at = piece.position + piece.last_entry_id - piece.first_entry_id + 1
+        self._passed_over(at, last)
+        return found
+
+    def _passed_over(self, at: int, following: int) -> None:
+        if at < following:
+            data_loss(
+                f"log {self._name!r}: rows {at} to {following - 1} were truncated, and were not read before",
+                self._fail_on_data_loss,
+            )
+
+    def _pieces(self, first: int, last: int) -> Iterator[SizedPiece]:
+        """The rows from ``first`` to before ``last`` that are still there."""
+        body = self._body
+        if body is None or first < self._planned_from:
+            body = self._body = LogReader(self._bookkeeper, self._name, self._password, first)
+            self._more, self._planned, self._planned_from = body.commits(), deque(), first
+        while self._planned and self._planned[0].after.rows <= first:
+            self._planned_from = self._planned.popleft().after.rows
+        kept = max(first, body.record.first_position)
+        for placed in self._planned:
+            yield from positioned(placed.commit.ranges, placed.before.rows, kept, last)
+        while body.position.rows < last:
+            following = next(self._more, None)
+            if following is None:
+                self._more = body.commits()
+                following = next(self._more, None)
+                if following is None:
+                    return
+            if following.after.rows > first:
+                self._planned.append(following)
+                yield from positioned(following.commit.ranges, following.before.rows, kept, last)
+
+
+class LedgersFeed:
+    """The entries of some ledgers, each up to its LAC."""
+
+    def __init__(
+        self, bookkeeper: BookKeeper, ledger_ids: tuple[int, ...], password: bytes, fail_on_data_loss: bool
+    ) -> None:
+        self._handles: dict[int, ReadHandle] = {}
+        for ledger_id in ledger_ids:
+            try:
+                self._handles[ledger_id] = bookkeeper.open_ledger_no_recovery(ledger_id, password=password)
+            except NoSuchLedgerError:
+                data_loss(f"there is no ledger {ledger_id}; it was deleted, or is another cluster's", fail_on_data_loss)
+
+    def earliest(self) -> Offset:
+        return {str(ledger_id): 0 for ledger_id in self._handles}
+
+    def newest(self) -> Offset:
+        return {str(ledger_id): handle.read_last_add_confirmed() + 1 for ledger_id, handle in self._handles.items()}
+
+    def wait(self, seconds: float) -> None:
+        growing = [handle for handle in self._handles.values() if not handle.metadata.closed]
+        for handle in growing:
+            known = handle.last_add_confirmed
+            if handle.read_last_add_confirmed_and_entry(known + 1, timeout=seconds / len(growing))[0] > known:
+                return
+
+    def check(self, offset: Offset) -> None:
+        """Ledger ids are never given out twice."""
+
+    def limited(self, start: Offset, end: Offset, limit: Limit) -> Offset:
+        waiting = {ledger: last - start.get(ledger, 0) for ledger, last in end.items()}
+        total = sum(waiting.values())
+        allowed = total
+        if limit.rows is not None:
+            allowed = min(allowed, limit.rows)
+        if limit.size is not None and total:
+            size = sum(size for _, size in self.pieces(start, end))
+            allowed = min(allowed, int(limit.size * total / max(size, 1)))
+        if allowed >= total:
+            return end
+        shares = {ledger: count * allowed // total for ledger, count in waiting.items()}
+        if not any(shares.values()):
+            shares[max(waiting, key=waiting.__getitem__)] = 1
+        return {ledger: start.get(ledger, 0) + share for ledger, share in shares.items()}
+
+    def pieces(self, start: Offset, end: Offset) -> list[SizedPiece]:
+        ranges = []
+        for ledger, last in end.items():
+            first = start.get(ledger, 0)
+            handle = self._handles.get(int(ledger))
+            if first < last and handle is not None:
+                handle.confirm(last - 1)
+                ranges.append(EntryRange(handle.ledger_id, first, last - 1, last - first, _size(handle, first, last)))
+        return list(positioned(ranges))
+
+
+def _size(handle: ReadHandle, first: int, last: int) -> int:
+    """Bytes of payload from entry ``first`` to before entry ``last``, by what all entries before ``last`` have on average."""
+    if handle.metadata.closed and last == handle.last_add_confirmed + 1:
+        length = handle.length
+    else:
+        length = next(handle.read(last - 1, last - 1)).length  # of the ledger up to and with this entry
+    return length * (last - first) // last
+
+
+__all__ = ["DataLossError", "Feed", "LedgersFeed", "Limit", "LogFeed", "Offset", "Piece", "data_loss", "feed"]

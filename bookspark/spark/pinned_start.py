@@ -1,0 +1,41 @@
+"""Where a stream that begins at ``latest`` began, kept until Spark itself remembers how far the query is.
+
+Law: between the moment a query first asked for the end of the log and the end of its first micro-batch, the start stays the
+same, however often the query dies and however far the log has grown. Spark asks for the initial offset again as long as
+no micro-batch is done, and would begin at the new end: what came in between would be lost.
+
+The record is ``/bookspark/starts/<subscription>@<log>``, the offset as JSON.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from bookspark.protocol.errors import MetadataVersionError
+from bookspark.spark.clients import client
+from bookspark.spark.feeds import Offset
+from bookspark.spark.options import SourceOptions
+
+KIND = "starts"
+
+
+class PinnedStart:
+    """The start of the query that reads ``options.log`` as ``options.subscription``."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._zookeeper = options.zookeeper
+        self._name = f"{options.subscription}@{options.log}"
+
+    def pin(self, offset: Offset) -> Offset:
+        """The start that was pinned before, or else ``offset``, which is from now on."""
+        try:
+            client(self._zookeeper).metadata.write_record(KIND, self._name, msgspec.json.encode(offset), None)
+        except MetadataVersionError:
+            found = client(self._zookeeper).metadata.read_record(KIND, self._name)
+            if found is not None:
+                return msgspec.json.decode(found.value, type=Offset)
+        return offset
+
+    def unpin(self) -> None:
+        """A micro-batch is done: from now on Spark's own checkpoint says where to go on."""
+        client(self._zookeeper).metadata.delete_record(KIND, self._name)

@@ -1,0 +1,214 @@
+"""What a read is planned from: offsets, limits, truncated and deleted rows, and logs whose chain grows meanwhile."""
+
+from __future__ import annotations
+
+import logging
+from typing import cast
+
+import pytest
+
+from bookspark.client import BookKeeper
+from bookspark.protocol.errors import ConfigurationError, NoSuchLedgerError
+from bookspark.protocol.log_record import Commit, EntryRange, NoSuchLogError
+from bookspark.spark.feeds import DataLossError, LedgersFeed, Limit, LogFeed
+from bookspark.spark.logs import LogRegistry, delete_log, truncate_log
+from bookspark.spark.logs.committer import Committer
+from tests.spark.memory_bookkeeper import MemoryBookKeeper, MemoryLedger
+
+ROWS = 10
+
+
+class Log:
+    """A log in memory; each batch has ``ROWS`` rows of 10 bytes in a data ledger of its run."""
+
+    def __init__(self) -> None:
+        self.bookkeeper = MemoryBookKeeper()
+        self.registry = LogRegistry(self.bookkeeper.metadata)
+        self.registry.ensure("orders", {}, b"")
+        self.batches = 0
+        self.begin("a")
+
+    def begin(self, run: str) -> None:
+        """A new run takes over; it has a commit ledger and a data ledger of its own."""
+        epoch = self.registry.claim("orders", run).epoch
+        self.run, self.epoch = run, epoch
+        self.committer = Committer(cast(BookKeeper, self.bookkeeper), "orders", run, epoch, b"")
+        options = {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2, "password": b""}
+        labels = {"bookspark.log": b"orders", "bookspark.epoch": str(epoch).encode()}
+        self.data: MemoryLedger = self.bookkeeper.create_ledger(**options, custom_metadata=labels)
+
+    def commit(self, count: int = 1) -> None:
+        for _ in range(count):
+            first = self.data.last_add_confirmed + 1
+            for _ in range(ROWS):
+                last = self.data.append(b"0123456789")
+            item = EntryRange(self.data.ledger_id, first, last, ROWS, 10 * ROWS)
+            self.committer.commit(Commit("q", self.batches, self.run, self.epoch, (item,)))
+            self.batches += 1
+
+    def feed(self, fail_on_data_loss: bool = True) -> LogFeed:
+        return LogFeed(cast(BookKeeper, self.bookkeeper.other()), "orders", b"", fail_on_data_loss)
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+def positions(feed: LogFeed, start: int, end: int) -> list[int]:
+    pieces = [piece for piece, _ in feed.pieces(feed.at(start), feed.at(end))]
+    return [p.position + n for p in pieces for n in range(p.last_entry_id - p.first_entry_id + 1)]
+
+
+def test_a_log_that_nobody_has_written_yet_has_no_rows_and_grows(log: Log) -> None:
+    feed = log.feed()
+    assert feed.earliest() == feed.newest() == feed.at(0)
+    assert feed.pieces(feed.at(0), feed.at(0)) == []
+    log.commit(2)
+    assert feed.newest() == feed.at(20)
+    assert positions(feed, 0, 20) == list(range(20))
+
+
+def test_a_feed_follows_the_chain_over_runs(log: Log) -> None:
+    feed = log.feed()
+    read: list[int] = []
+    at = 0
+    for run in "bcd":
+        log.commit(3)
+        end = feed.newest()["position"]
+        read += positions(feed, at, end)
+        at = end
+        log.begin(run)
+        assert feed.newest() == feed.at(at)
+    log.commit()
+    assert read + positions(feed, at, feed.newest()["position"]) == list(range(100))
+
+
+def test_a_plan_goes_on_from_the_last_one_and_reads_no_commit_twice(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.commit(50)
+    feed = log.feed()
+    feed.newest()
+    assert positions(feed, 0, 100) == list(range(100))
+    read: list[int] = []
+    reader = type(log.bookkeeper.open_ledger_no_recovery(log.data.ledger_id))
+    original = reader.read
+
+    def counted(self: object, first: int, last: int) -> object:
+        read.extend(range(first, last + 1))
+        return original(self, first, last)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(reader, "read", counted)
+    assert positions(feed, 100, 105) == list(range(100, 105))
+    assert positions(feed, 105, 300) == list(range(105, 300))
+    assert read == []
+
+
+def test_a_replayed_plan_is_the_same_plan(log: Log) -> None:
+    log.commit(3)
+    log.begin("b")
+    log.commit(3)
+    feed = log.feed()
+    first = feed.pieces(feed.at(7), feed.at(44))
+    feed.pieces(feed.at(44), feed.at(60))
+    assert feed.pieces(feed.at(7), feed.at(44)) == first == log.feed().pieces(feed.at(7), feed.at(44))
+
+
+def test_limits_cut_within_a_commit(log: Log) -> None:
+    log.commit(3)
+    feed = log.feed()
+    start, end = feed.at(4), feed.newest()
+    assert feed.limited(start, end, Limit(rows=1)) == feed.at(5)
+    assert feed.limited(start, end, Limit(rows=13)) == feed.at(17)
+    assert feed.limited(start, end, Limit(rows=26)) == feed.limited(start, end, Limit()) == end
+    assert feed.limited(start, end, Limit(size=95)) == feed.at(13)
+    assert feed.limited(start, end, Limit(size=1)) == feed.at(5)
+
+
+def test_rows_that_were_truncated_before_they_were_read_fail_the_read(log: Log) -> None:
+    log.commit(3)
+    log.begin("b")
+    log.commit(3)
+    deleted = truncate_log(cast(BookKeeper, log.bookkeeper), "orders", 35, b"")
+    assert len(deleted) == 2, "the first run's commit ledger and data ledger"
+    feed = log.feed()
+    assert feed.earliest() == feed.at(35)
+    assert positions(feed, 35, 60) == list(range(35, 60))
+    with pytest.raises(DataLossError, match=r"rows 7 to 34 were truncated.*failOnDataLoss"):
+        feed.pieces(feed.at(7), feed.at(60))
+
+
+def test_without_failing_truncated_rows_are_logged_and_passed_over(log: Log, caplog: pytest.LogCaptureFixture) -> None:
+    log.commit(3)
+    truncate_log(cast(BookKeeper, log.bookkeeper), "orders", 12, b"")
+    feed = log.feed(fail_on_data_loss=False)
+    with caplog.at_level(logging.WARNING):
+        assert positions(feed, 5, 30) == list(range(12, 30))
+    assert "rows 5 to 11 were truncated" in caplog.text
+    assert feed.limited(feed.at(5), feed.at(30), Limit(rows=4)) == feed.at(16)
+
+
+def test_truncation_keeps_a_ledger_that_later_rows_need(log: Log) -> None:
+    log.commit(3)
+    log.begin("b")
+    log.commit()
+    assert truncate_log(cast(BookKeeper, log.bookkeeper), "orders", 29, b"") == []
+    assert positions(log.feed(), 29, 40) == list(range(29, 40))
+
+
+def test_truncation_leaves_the_ledgers_of_the_running_epoch(log: Log) -> None:
+    log.commit(2)
+    assert truncate_log(cast(BookKeeper, log.bookkeeper), "orders", 20, b"") == []
+    log.commit()
+    assert positions(log.feed(), 20, 30) == list(range(20, 30))
+
+
+def test_a_log_is_not_truncated_beyond_its_end(log: Log) -> None:
+    log.commit()
+    with pytest.raises(ConfigurationError, match="has 10 rows"):
+        truncate_log(cast(BookKeeper, log.bookkeeper), "orders", 11, b"")
+
+
+def test_a_log_that_was_made_anew_is_not_taken_for_the_old_one(log: Log) -> None:
+    log.commit(2)
+    offset = log.feed().newest()
+    ledgers = log.bookkeeper.list_ledgers()
+    assert delete_log(cast(BookKeeper, log.bookkeeper), "orders", b"") == ledgers
+    with pytest.raises(NoSuchLogError):
+        log.feed()
+    log.registry.ensure("orders", {}, b"")
+    feed = log.feed()
+    offset["log"] -= feed.earliest()["log"] == offset["log"]  # made within the same millisecond
+    with pytest.raises(DataLossError, match=r"deleted and made anew.*new checkpoint"):
+        feed.check(offset)
+
+
+def ledgers_feed(bookkeeper: MemoryBookKeeper, *ids: int, fail: bool = True) -> LedgersFeed:
+    return LedgersFeed(cast(BookKeeper, bookkeeper), ids, b"", fail)
+
+
+def test_ledgers_share_a_limit_by_what_waits_in_them(log: Log) -> None:
+    small, large = (
+        log.data,
+        log.bookkeeper.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2, password=b"", custom_metadata={}),
+    )
+    log.commit()
+    for _ in range(90):
+        large.append(b"0123456789")
+    feed = ledgers_feed(log.bookkeeper, small.ledger_id, large.ledger_id)
+    names = [str(small.ledger_id), str(large.ledger_id)]
+    start, end = feed.earliest(), feed.newest()
+    assert [end[name] for name in names] == [10, 90]
+    assert [feed.limited(start, end, Limit(rows=20))[name] for name in names] == [2, 18]
+    assert [feed.limited(start, end, Limit(rows=1))[name] for name in names] == [0, 1]
+    assert feed.limited(start, end, Limit(rows=100)) == end
+    assert sum(p.last_entry_id - p.first_entry_id + 1 for p, _ in feed.pieces(start, end)) == 100
+
+
+def test_a_ledger_that_is_gone(log: Log) -> None:
+    log.commit()
+    with pytest.raises(DataLossError, match="there is no ledger 77"):
+        ledgers_feed(log.bookkeeper, log.data.ledger_id, 77)
+    feed = ledgers_feed(log.bookkeeper, log.data.ledger_id, 77, fail=False)
+    assert list(feed.newest().values()) == [10]
+    with pytest.raises(NoSuchLedgerError):
+        log.bookkeeper.get_ledger_metadata(77)

@@ -1,0 +1,162 @@
+"""Reading logs and ledgers as streams, over real bookies: every row once, over restarts, limits and truncations."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from bookspark.local import LocalCluster
+from bookspark.spark.data_source import register
+from bookspark.spark.logs import truncate_log
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(autouse=True)
+def registered(spark: SparkSession, cluster: LocalCluster) -> None:
+    register(spark, cluster.zookeeper)
+
+
+@pytest.fixture
+def log() -> str:
+    return f"log-{uuid.uuid4().hex[:8]}"
+
+
+def write(spark: SparkSession, log: str, first: int, last: int) -> None:
+    """Rows with the numbers ``first..last`` as text, in one commit."""
+    rows = spark.range(first, last + 1, 1, 1).selectExpr("CAST(id AS STRING) AS value")
+    rows.write.format("bookspark").option("log", log).mode("append").save()
+
+
+class Follower:
+    """A streaming query from a log, or ledgers, into Parquet files."""
+
+    def __init__(self, spark: SparkSession, folder: Path, **options: object) -> None:
+        self.spark, self.options = spark, options
+        self.output, self.checkpoint = folder / "output", folder / "checkpoint"
+        self.failing = False
+
+    def start(self, **trigger: object) -> StreamingQuery:
+        rows = self.spark.readStream.format("bookspark").options(**self.options).load()  # type: ignore[arg-type]
+        if self.failing:
+            rows = rows.where("raise_error('this task fails') IS NULL")
+        writer = rows.writeStream.format("parquet").option("path", str(self.output))
+        writer = writer.option("checkpointLocation", str(self.checkpoint))
+        return writer.trigger(**(trigger or {"availableNow": True})).start()  # type: ignore[arg-type]
+
+    def run(self) -> StreamingQuery:
+        """Everything that is there now."""
+        query = self.start()
+        assert query.awaitTermination(120), "the query did not end"
+        return query
+
+    def numbers(self, column: str = "value") -> list[int]:
+        rows = self.spark.read.parquet(str(self.output)).selectExpr(f"CAST(CAST({column} AS STRING) AS BIGINT) AS n")
+        return sorted(row.n for row in rows.collect())
+
+
+def test_a_stream_reads_each_row_once_over_restarts_in_limited_micro_batches(
+    spark: SparkSession, tmp_path: Path, log: str
+) -> None:
+    write(spark, log, 0, 99)
+    write(spark, log, 100, 149)
+    follower = Follower(spark, tmp_path, log=log, maxOffsetsPerTrigger=40)
+    query = follower.run()
+    assert [progress.numInputRows for progress in query.recentProgress if progress.numInputRows] == [40, 40, 40, 30]
+    source = query.lastProgress.sources[0]
+    assert json.loads(source.endOffset)["position"] == json.loads(source.latestOffset)["position"] == 150
+    write(spark, log, 150, 199)
+    follower.run()
+    follower.run()
+    assert follower.numbers() == list(range(200))
+
+
+def test_a_running_stream_sees_what_is_committed_while_it_runs(spark: SparkSession, tmp_path: Path, log: str) -> None:
+    write(spark, log, 0, 9)
+    follower = Follower(spark, tmp_path, log=log)
+    query = follower.start(processingTime="0 seconds")
+    try:
+        query.processAllAvailable()
+        for first in (10, 20, 30):  # each in a new epoch with a commit ledger of its own
+            write(spark, log, first, first + 9)
+            query.processAllAvailable()
+            assert follower.numbers() == list(range(first + 10))
+    finally:
+        query.stop()
+
+
+def test_latest_loses_nothing_when_the_query_dies_before_its_first_micro_batch_is_done(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path, log: str
+) -> None:
+    write(spark, log, 0, 9)
+    follower = Follower(spark, tmp_path, log=log, startingOffsets="latest", subscription="mine")
+    follower.run()
+    write(spark, log, 10, 19)
+    follower.failing = True
+    with pytest.raises(PySparkException, match="this task fails"):
+        follower.run()
+    write(spark, log, 20, 29)
+    follower.failing = False
+    follower.run()
+    assert follower.numbers() == list(range(10, 30)), "the start was pinned when the query first ran"
+    with cluster.bookkeeper() as bookkeeper:
+        write(spark, log, 30, 39)
+        follower.run()
+        assert bookkeeper.metadata.list_records("starts") == [], "from the first micro-batch on Spark knows"
+
+
+def test_truncated_rows_fail_the_query_or_are_passed_over(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path, log: str
+) -> None:
+    write(spark, log, 0, 9)
+    follower = Follower(spark, tmp_path, log=log)
+    follower.run()
+    write(spark, log, 10, 19)
+    write(spark, log, 20, 29)
+    with cluster.bookkeeper() as bookkeeper:
+        truncate_log(bookkeeper, log, 15, b"")
+    with pytest.raises(PySparkException, match="rows 10 to 14 were truncated"):
+        follower.run()
+    follower.options["failOnDataLoss"] = "false"
+    follower.run()
+    assert follower.numbers() == [*range(10), *range(15, 30)]
+
+
+def test_ledgers_are_streams_too(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
+    with cluster.bookkeeper() as bookkeeper:
+        ledgers = [bookkeeper.create_ledger(3, 3, 2) for _ in range(2)]
+        ids = ",".join(str(ledger.ledger_id) for ledger in ledgers)
+        follower = Follower(spark, tmp_path, ledgers=ids, maxBytesPerTrigger=12)
+        for number in range(20):
+            ledgers[number % 2].append(b"%d" % number)
+        for ledger in ledgers:
+            ledger.flush_last_add_confirmed()
+        query = follower.run()
+        assert len([p for p in query.recentProgress if p.numInputRows]) > 1
+        ledgers[0].append(b"20")
+        ledgers[0].close()
+        ledgers[1].append(b"21")
+        ledgers[1].close()
+        follower.run()
+        assert follower.numbers("payload") == list(range(22))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"log": "nothing"}, "there is no log 'nothing'"),
+        ({"table": "ledgers"}, "can't be read as a stream"),
+        ({"log": "nothing", "startingOffset": "1"}, "did you mean 'startingOffsets'"),
+    ],
+)
+def test_bad_options_fail_at_the_start(
+    spark: SparkSession, tmp_path: Path, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(PySparkException, match=message):
+        Follower(spark, tmp_path, **options).run()
