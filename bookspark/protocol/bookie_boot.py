@@ -30,6 +30,7 @@ from bookspark.protocol.bookie_ledger import (
     LimboNoted,
     MasterKeyNoted,
 )
+from bookspark.protocol.garbage_collection import NOTHING_COLLECTED, CollectionNoted
 from bookspark.protocol.ledger_metadata import LedgerMetadata, LedgerState
 from bookspark.protocol.responses import FENCED, Positive, Unknown, UnknownReason
 
@@ -39,6 +40,12 @@ class LossyBootNoted(NamedTuple):
 
     boot: int
     highest_ledger_id: int
+
+
+class HealedNoted(NamedTuple):
+    """What lossy boot number ``boot``, or one before it, had lost is back. Of several, the highest holds."""
+
+    boot: int
 
 
 NO_LOSSY_BOOT = LossyBootNoted(0, -1)
@@ -75,9 +82,11 @@ def phase_one(
     return PhaseOne(mark, tuple(records))
 
 
-def first_contact(ledger_id: int, mark: LossyBootNoted) -> BookieLedger:
-    """A ledger that the bookie has no state of."""
-    return BookieLedger(ledger_id, fence_unsure=ledger_id <= mark.highest_ledger_id)
+def first_contact(ledger_id: int, mark: LossyBootNoted, collected: CollectionNoted = NOTHING_COLLECTED) -> BookieLedger:
+    """A ledger that the bookie has no state of. It may have had some, and a fence, if a lossy boot or a collection of deleted
+    ledgers (``garbage_collection``) came since the ledger was made."""
+    unsure_to = max(mark.highest_ledger_id, collected.highest_ledger_id)
+    return BookieLedger(ledger_id, fence_unsure=ledger_id <= unsure_to)
 
 
 def answer_unsure(bookie: str, metadata: LedgerMetadata | None) -> Positive | Unknown:

@@ -3,10 +3,10 @@
 Law: limbo ends only when the ledger is CLOSED and every entry of it that is assigned to this bookie is on it, synced; what can't
 be recovered or copied now stays in limbo and is tried again. It runs while the bookie serves::
 
-    RECOVERING ──► LISTING ──► COPYING ⇄ SAVING ──► CLEARING ──► DONE
-     (LedgerRecovery)            (RangeRead, one run after the other)
+    RECOVERING ──► LISTING ──► COPYING ──► CLEARING ──► DONE
+     (LedgerRecovery)       (EntryCopying)
 
-Copies go to the bookie itself as recovery adds, so they are synced before they count. Source: BP-46, "The Full Boot-Up
+Copies go to the bookie itself. Source: BP-46, "The Full Boot-Up
 Sequence", phase two; what is missing is for ``replication_plan`` to say.
 """
 
@@ -19,19 +19,16 @@ from bookspark.protocol.actions import (
     Action,
     AddAnswered,
     DeadlinePassed,
-    Deliver,
     Event,
     Fail,
     Finish,
     ReadAnswered,
-    SendAdd,
 )
+from bookspark.protocol.entry_copying import EntryCopying
 from bookspark.protocol.errors import BookKeeperError, LedgerRecoveryError
 from bookspark.protocol.ledger_metadata import LedgerMetadata
-from bookspark.protocol.reader import RangeRead
 from bookspark.protocol.recovery import LedgerRecovery
 from bookspark.protocol.replication_plan import lacks
-from bookspark.protocol.responses import Positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +63,6 @@ class HealingPhase(Enum):
     RECOVERING = auto()
     LISTING = auto()
     COPYING = auto()
-    SAVING = auto()
     CLEARING = auto()
     DONE = auto()
 
@@ -81,9 +77,7 @@ class LedgerHealing:
         self._run_entries_max = run_entries_max
         self._recovery: LedgerRecovery | None = LedgerRecovery(run_entries_max)
         self._metadata: LedgerMetadata | None = None
-        self._missing: tuple[tuple[int, int], ...] = ()
-        self._read: RangeRead | None = None
-        self._saving: tuple[int, int] | None = None
+        self._copying: EntryCopying | None = None
 
     def step(self, event: HealingEvent) -> list[HealingAction]:
         """The actions that follow from ``event``; those of an earlier phase are ignored."""
@@ -98,14 +92,13 @@ class LedgerHealing:
                 return self._fail(LedgerRecoveryError(f"{self._what()} was not healed in time; it is tried again"))
             case HealingPhase.LISTING, HeldListed():
                 assert self._metadata is not None
-                self._missing = tuple(
-                    (run.first, run.last) for run in lacks(self._metadata, self._bookie, event.ranges)
-                )
-                return self._next_run()
-            case HealingPhase.COPYING, ReadAnswered():
-                return self._copied(event)
-            case HealingPhase.SAVING, AddAnswered() if (event.first, event.last) == self._saving:
-                return self._saved(event)
+                plan = lacks(self._metadata, self._bookie, event.ranges)
+                self.phase = HealingPhase.COPYING
+                self._copying = EntryCopying(self._metadata, plan, self._run_entries_max)
+                return self._copied(self._copying.start())
+            case HealingPhase.COPYING, ReadAnswered() | AddAnswered():
+                assert self._copying is not None
+                return self._copied(self._copying.step(event))
             case HealingPhase.CLEARING, LimboIsCleared():
                 self.phase = HealingPhase.DONE
                 return [Finish(self._metadata)]
@@ -124,39 +117,15 @@ class LedgerHealing:
             actions.append(action)
         return actions
 
-    def _next_run(self) -> list[HealingAction]:
-        if not self._missing:
-            self.phase = HealingPhase.CLEARING
-            return [ClearLimbo(self._boot)]
-        assert self._metadata is not None
-        first, last = self._missing[0]
-        self.phase = HealingPhase.COPYING
-        self._read = RangeRead(self._metadata, first, min(last, first + self._run_entries_max - 1))
-        return list(self._read.start())
-
-    def _copied(self, event: ReadAnswered) -> list[HealingAction]:
-        assert self._read is not None and self._metadata is not None
-        for action in (actions := self._read.step(event)):
-            if isinstance(action, Deliver):
-                # What else the read asks for comes with the next run, which starts behind what is saved now.
-                self.phase = HealingPhase.SAVING
-                self._read = None
-                self._saving = (action.first, action.last)
-                lac = self._metadata.last_entry_id
-                return [SendAdd((self._bookie,), action.first, action.last, lac, action.entries)]
-            if isinstance(action, Fail):
-                return self._fail(action.error)
+    def _copied(self, actions: list[Action]) -> list[HealingAction]:
+        match actions:
+            case [Finish()]:
+                self.phase = HealingPhase.CLEARING
+                self._copying = None
+                return [ClearLimbo(self._boot)]
+            case [Fail(error)]:
+                return self._fail(error)
         return list(actions)
-
-    def _saved(self, event: AddAnswered) -> list[HealingAction]:
-        if not isinstance(event.response, Positive):
-            return self._fail(LedgerRecoveryError(f"{self._what()}: the copy was refused ({event.response})"))
-        (first, last), *others = self._missing
-        behind = [(event.last + 1, last)] if event.last < last else []
-        assert event.first == first
-        self._missing = (*behind, *others)
-        self._saving = None
-        return self._next_run()
 
     def _fail(self, error: BookKeeperError) -> list[HealingAction]:
         self.phase = HealingPhase.DONE

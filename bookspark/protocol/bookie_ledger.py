@@ -15,7 +15,8 @@ because from then on the old writer is refused, and a recoverer's adds carry the
 sections 2 and 6, trap 1). A refused request leaves the LAC as it was.
 
 Source: BookKeeper's ``LedgerDescriptorImpl`` and ``HandleFactoryImpl``; #4462 (a fenced ledger is not made anew by its old
-writer's add: the fence needs no entry to stand on); TLA+ actions ``BookieSendsAddConfirmedResponse``,
+writer's add: the fence needs no entry to stand on, and when a deleted ledger is collected with its fence,
+``garbage_collection`` keeps a number that makes the fence *unsure*); TLA+ actions ``BookieSendsAddConfirmedResponse``,
 ``BookieSendsAddFencedResponse``; BP-46, "Protection Mechanism", for limbo (``bookie_boot`` says who enters it).
 """
 

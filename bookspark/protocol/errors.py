@@ -9,6 +9,9 @@ The names follow BookKeeper's ``BKException`` codes.
 class BookKeeperError(Exception):
     """Base of every error that Bookspark raises on purpose."""
 
+    unconfirmed: range = range(0)
+    """Of a close that failed: the ids that were given to appends and not confirmed; each may be part of the ledger or not."""
+
 
 class LedgerFencedError(BookKeeperError):
     """Another client fenced the ledger. The outcome of appends that were not acknowledged is unknown."""
@@ -59,7 +62,8 @@ class LedgerRecoveryError(BookKeeperError):
 
 
 class AddTimeoutError(BookKeeperError):
-    """An append was not acknowledged by an ack quorum in time; its outcome is unknown."""
+    """What was asked for did not come about in time, and the message says what: an append that an ack quorum did not acknowledge,
+    whose outcome is unknown; or a sync or a close, after which the ledger is open and what was confirmed is kept."""
 
 
 class EntryTooLargeError(BookKeeperError):

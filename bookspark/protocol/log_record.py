@@ -34,7 +34,8 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from bookspark.protocol.errors import BookKeeperError
-from bookspark.protocol.ledger_metadata import DigestType, LedgerType, Replication, check_quorums
+from bookspark.protocol.ledger_choices import check_choices
+from bookspark.protocol.ledger_metadata import DigestType, LedgerType, Replication
 
 CLAIMS_MAX = 1000
 """How many runs the record remembers; older ones could claim again, which costs a fight but no entry."""
@@ -68,7 +69,7 @@ class LogOptions:
     replication: Replication = Replication.BEST_EFFORT
 
     def __post_init__(self) -> None:
-        check_quorums(self.ensemble_size, self.write_quorum, self.ack_quorum)
+        check_choices(self.ensemble_size, self.write_quorum, self.ack_quorum, self.ledger_type, self.replication)
 
 
 class CommitLedger(NamedTuple):

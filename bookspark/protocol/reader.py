@@ -9,12 +9,13 @@ What may be read is the caller's to know: ids up to a LAC that was heard, or up 
 absent entry is no contradiction.
 
 Sources: BP-46, "Read entry"; bookkeeper-overview, "Reading"; ``ReadOpBase`` and ``ReadLastConfirmedAndEntryOp`` of
-BookKeeper. A replica that delivered is asked first for what follows (a *sticky* read); ``preference`` rotates who is
-asked first, so that readers spread over replicas; a late answer lets the next replica be asked beside it (a
-*speculative* read, ``ReadIsLate``).
+BookKeeper. ``ReadOrder`` says who is asked first; a late answer lets the next replica be asked beside it (a *speculative*
+read, ``ReadIsLate``), and one that was late is asked last until it delivers.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from bookspark.protocol.actions import (
     Action,
@@ -31,10 +32,33 @@ from bookspark.protocol.actions import (
     SendRead,
     SendReadLac,
 )
-from bookspark.protocol.errors import NoSuchEntryError, ReadError, UnauthorizedAccessError
+from bookspark.protocol.errors import (
+    BookKeeperError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    ReadError,
+    TooManyRequestsError,
+    UnauthorizedAccessError,
+)
 from bookspark.protocol.ledger_metadata import NO_ENTRY, LedgerMetadata
 from bookspark.protocol.quorum import Verdict, fencing_verdict, read_verdict
 from bookspark.protocol.responses import Negative, Positive, Response, Unknown, UnknownReason
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOrder:
+    """In which order the replicas of an entry are asked. Each of them is, before the entry counts as unreadable."""
+
+    rotation: int = 0
+    """Which of those that are alike is first, so that readers spread over replicas."""
+    sticky: bool = True
+    """Whether the replica that delivered is asked first for what follows; if not, one that delivered less often."""
+    first: str | None = None
+    """The one that delivered before this read."""
+    near: frozenset[str] = frozenset()
+    """Asked before the others."""
+    doubtful: frozenset[str] = frozenset()
+    """Asked after the others: they could not be reached a moment ago."""
 
 
 class RangeRead:
@@ -45,14 +69,23 @@ class RangeRead:
     """
 
     def __init__(
-        self, metadata: LedgerMetadata, first: int, last: int, preference: int = 0, rereads_metadata: bool = False
+        self,
+        metadata: LedgerMetadata,
+        first: int,
+        last: int,
+        order: ReadOrder = ReadOrder(),
+        rereads_metadata: bool = False,
     ) -> None:
         self.next_entry_id = first
+        self.delivered_by = order.first
+        """The bookie that delivered last."""
         self._metadata = metadata
         self._last = last
-        self._preference = preference
+        self._order = order
+        self._deliveries: dict[str, int] = {}
+        """How often each bookie delivered, as far as it matters."""
         self._rereads_metadata = rereads_metadata
-        self._sticky: str | None = None
+        self._late: set[str] = set()
         self._asked: set[str] = set()
         """Bookies that were asked for ``next_entry_id`` and did not answer yet."""
         self._answers: dict[str, Response] = {}
@@ -67,11 +100,14 @@ class RangeRead:
             case ReadAnswered():
                 return self._answered(event) if event.first == self.next_entry_id <= self._last else []
             case ReadIsLate():
-                return self._ask() if event.first == self.next_entry_id <= self._last and self._left() else []
+                if not event.first == self.next_entry_id <= self._last:
+                    return []
+                self._late |= self._asked
+                return self._ask() if self._left() else []
             case MetadataRead():
                 return self._metadata_read(event.metadata)
             case MetadataFailed():
-                return [self._fail()]
+                return [Fail(self._unconfirmed_absence(event.error))]
 
     def _answered(self, event: ReadAnswered) -> list[Action]:
         actions: list[Action] = []
@@ -80,7 +116,10 @@ class RangeRead:
             actions.append(Deliver(event.first, event.last, event.entries))
             self.next_entry_id = event.last + 1
             self._answers, self._asked = {}, set()
-            self._sticky = event.bookie
+            self.delivered_by = event.bookie
+            self._late.discard(event.bookie)
+            if not self._order.sticky:
+                self._deliveries[event.bookie] = self._deliveries.get(event.bookie, 0) + 1
             if self.next_entry_id > self._last:
                 return [*actions, Finish()]
         elif isinstance(event.following, Positive):
@@ -95,13 +134,24 @@ class RangeRead:
         if not left:
             return [] if self._asked else [ReadMetadata() if self._rereads_metadata else self._fail()]
         m = self._metadata
-        bookie = self._sticky if self._sticky in left else left[self._preference % len(left)]
+        bookie = self._next_of(left)
         self._asked.add(bookie)
         last = self._last
         if m.ensemble_size > m.write_quorum:
             last = self.next_entry_id  # the entry after it lies on other bookies
         following = (f.first_entry_id for f in m.fragments if f.first_entry_id > self.next_entry_id)
         return [SendRead(bookie, self.next_entry_id, min(last, next(following, last + 1) - 1))]
+
+    def _next_of(self, left: list[str]) -> str:
+        order = self._order
+        if order.sticky and self.delivered_by in left and self.delivered_by not in self._late:
+            return self.delivered_by
+        start = order.rotation % len(left)
+        turned = left[start:] + left[:start]
+        return min(
+            turned,
+            key=lambda b: (b in self._late, b in order.doubtful, b not in order.near, self._deliveries.get(b, 0)),
+        )
 
     def _left(self) -> list[str]:
         return [b for b in self._write_set() if b not in self._answers and b not in self._asked]
@@ -132,8 +182,23 @@ class RangeRead:
         negatives = sum(isinstance(answer, Negative) for answer in answers)
         if read_verdict(self._metadata.write_quorum, 0, negatives, len(answers) - negatives) is Verdict.ABSENT:
             return Fail(NoSuchEntryError(f"{what}: each of {', '.join(self._answers)} says that it has no such entry"))
-        reasons = ", ".join(f"{bookie}: {_reason(answer)}" for bookie, answer in self._answers.items())
-        return Fail(ReadError(f"{what} could not be read from any replica ({reasons}); it may be readable later"))
+        if all(isinstance(a, Unknown) and a.reason is UnknownReason.TOO_MANY_REQUESTS for a in answers):
+            who = ", ".join(self._answers)
+            return Fail(TooManyRequestsError(f"{what}: {who} have too many requests under way; ask for less at once"))
+        why = f"{what} could not be read from any replica ({self._reasons()}); it may be readable later"
+        return Fail(ReadError(why))
+
+    def _unconfirmed_absence(self, error: BookKeeperError) -> BookKeeperError:
+        """The metadata could not be read again, so it is not known who else may hold the entry."""
+        if isinstance(error, NoSuchLedgerError):
+            return error
+        return ReadError(
+            f"{self._what()} could not be read from any replica ({self._reasons()}), and whether other bookies hold it could "
+            f"not be looked up: {error}"
+        )
+
+    def _reasons(self) -> str:
+        return ", ".join(f"{bookie}: {_reason(answer)}" for bookie, answer in self._answers.items())
 
 
 class LacRead:
@@ -151,12 +216,16 @@ class LacRead:
     def start(self) -> list[Action]:
         return [SendReadLac(bookie) for bookie in self._metadata.last_fragment.ensemble]
 
-    def step(self, event: LacAnswered) -> list[Action]:
+    def step(self, event: LacAnswered | DeadlinePassed) -> list[Action]:
         """A bookie that never saw the ledger answers LAC −1: it is empty there, which for a LAC is a positive
-        answer."""
-        self._answers[event.bookie] = event.response
-        self.last_add_confirmed = max(self.last_add_confirmed, event.last_add_confirmed)
+        answer. At the deadline, those that did not answer have failed."""
         m = self._metadata
+        if isinstance(event, DeadlinePassed):
+            late = Unknown(UnknownReason.TIMEOUT)
+            self._answers = {b: self._answers.get(b, late) for b in m.last_fragment.ensemble}
+        else:
+            self._answers[event.bookie] = event.response
+            self.last_add_confirmed = max(self.last_add_confirmed, event.last_add_confirmed)
         ensemble = m.last_fragment.ensemble
         told = [i for i, b in enumerate(ensemble) if isinstance(self._answers.get(b), Positive | Negative)]
         failed = [i for i, b in enumerate(ensemble) if isinstance(self._answers.get(b), Unknown)]

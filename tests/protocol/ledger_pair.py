@@ -53,9 +53,12 @@ class Bookie:
             case act.SendAdd():
                 return self._add(request, recovery)
             case act.SendSync():
+                response = (self.ledger or BookieLedger(7)).admit_sync(KEY).response
+                if not isinstance(response, Positive):
+                    return act.SyncAnswered(self.name, response)
                 self.cursor.assign(request.assignment)
                 self.sync()
-                return act.SyncAnswered(self.name, Positive(), self._report(request.assignment))
+                return act.SyncAnswered(self.name, response, self._report(request.assignment))
             case act.SendReadLac():
                 ledger = self._fenced() if request.fence else self.ledger
                 if ledger is None:

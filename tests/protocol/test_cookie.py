@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from bookspark.protocol.cookie import Cookie, CookieCopies, Stamps, check_cookies
+from bookspark.protocol.cookie import Cookie, CookieCopies, CookiePermissions, Stamps, check_cookies
 from bookspark.protocol.errors import InvalidCookieError
 
 ONE, TWO = "/disk1/bookie-0", "/disk2/bookie-0"
@@ -64,6 +64,107 @@ def test_a_crash_after_any_stamp_of_a_first_boot_leaves_a_bootable_bookie() -> N
     ],
 )
 def test_any_other_combination_stays_down_and_says_what_to_do(case, says: list[str]) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(InvalidCookieError) as caught:
+        case()
+    for part in says:
+        assert part in str(caught.value)
+
+
+# -- what an operator may permit
+
+THREE = "/disk3/bookie-0"
+STAMP = CookiePermissions(stamp_missing=True)
+NAMED = CookiePermissions(named="bookie-aa", stamp_missing=True)
+ADD = CookiePermissions(add_empty=True)
+GROWN = replace(MINE, directories=(ONE, TWO, THREE))
+
+
+def permit(
+    permitted: CookiePermissions,
+    found: dict[str, Cookie | None],
+    metadata: Cookie | None,
+    data: tuple[str, ...] = (),
+    configured: tuple[str, ...] = (ONE, TWO),
+) -> Stamps:
+    ids = {cookie.bookie_id for cookie in found.values() if cookie} | {permitted.named}
+    copies = CookieCopies(found, dict.fromkeys(ids, metadata), data)
+    return check_cookies(copies, replace(FRESH, directories=configured), "zk:2181", permitted)
+
+
+def test_an_emptied_directory_is_stamped_again_and_known_to_be_lost() -> None:
+    assert permit(STAMP, {ONE: MINE, TWO: None}, MINE, data=(ONE,)) == Stamps(MINE, (TWO,), lost=(TWO,))
+
+
+def test_a_bookie_that_lost_every_cookie_comes_back_by_its_name() -> None:
+    assert permit(NAMED, {ONE: None, TWO: None}, MINE) == Stamps(MINE, (ONE, TWO), lost=(ONE, TWO))
+
+
+def test_a_named_bookie_has_its_first_boot_under_that_name() -> None:
+    named = CookiePermissions(named="bookie-aa")
+    assert permit(named, {ONE: None, TWO: None}, None) == Stamps(
+        replace(FRESH, bookie_id="bookie-aa"), (ONE, TWO), metadata=True
+    )
+
+
+def test_empty_directories_are_added_in_any_place() -> None:
+    found = {ONE: MINE, TWO: MINE, THREE: None}
+    assert permit(ADD, found, MINE, data=(ONE,), configured=(ONE, TWO, THREE)) == Stamps(
+        GROWN, (ONE, TWO, THREE), metadata=True
+    )
+    first = replace(MINE, directories=(THREE, ONE, TWO))
+    assert permit(ADD, found, MINE, configured=(THREE, ONE, TWO)).cookie == first
+
+
+@pytest.mark.parametrize(
+    ("stamped", "metadata"), [((ONE,), MINE), ((ONE, TWO), MINE), ((THREE,), MINE), ((ONE, TWO, THREE), MINE)]
+)
+def test_a_crash_while_a_directory_is_added_is_made_good(stamped: tuple[str, ...], metadata: Cookie) -> None:
+    found: dict[str, Cookie | None] = {ONE: MINE, TWO: MINE, THREE: None}
+    found |= dict.fromkeys(stamped, GROWN)
+    stamps = permit(ADD, found, metadata, data=(ONE, TWO), configured=(ONE, TWO, THREE))
+    assert (stamps.cookie, stamps.metadata, stamps.lost) == (GROWN, True, ())
+    assert set(stamps.directories) | set(stamped) == {ONE, TWO, THREE}
+
+
+def test_a_directory_that_cannot_be_read_is_neither_found_nor_lost() -> None:
+    assert permit(CookiePermissions(), {ONE: MINE}, MINE, data=(ONE,)) == Stamps(MINE)
+
+
+@pytest.mark.parametrize(
+    ("case", "says"),
+    [
+        (lambda: permit(STAMP, {ONE: MINE, TWO: None}, MINE, data=(ONE, TWO)), ["other files", TWO]),
+        (
+            lambda: permit(CookiePermissions(named="bookie-aa"), {ONE: None, TWO: None}, MINE),
+            ["expected bookie-aa", f"cookie generate --zookeeper zk:2181 bookie-aa {ONE} {TWO}"],
+        ),
+        (
+            lambda: permit(NAMED, {ONE: None, TWO: None}, replace(MINE, directories=(ONE,))),
+            ["no directory has the cookie of bookie-aa", f"{ONE})"],
+        ),
+        (lambda: permit(NAMED, {ONE: None, TWO: None}, MINE, data=(TWO,)), ["not empty"]),
+        (
+            lambda: permit(replace(NAMED, named="bookie-bb"), {ONE: MINE, TWO: MINE}, MINE),
+            ["expected bookie-bb", "found bookie-aa"],
+        ),
+        (
+            lambda: permit(ADD, {ONE: MINE, TWO: None}, MINE, data=(ONE,)),
+            [f"directory {TWO}", "missing or was emptied"],
+        ),
+        (
+            lambda: permit(ADD, {ONE: MINE, TWO: MINE, THREE: None}, MINE, data=(THREE,), configured=(ONE, TWO, THREE)),
+            ["expected directories"],
+        ),
+        (
+            lambda: permit(
+                CookiePermissions(), {ONE: MINE, TWO: MINE, THREE: None}, MINE, configured=(ONE, TWO, THREE)
+            ),
+            ["set add_empty_directories"],
+        ),
+        (lambda: permit(ADD, {ONE: MINE, TWO: MINE}, MINE, configured=(TWO, ONE)), ["the order counts"]),
+    ],
+)
+def test_a_permission_covers_nothing_else(case, says: list[str]) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(InvalidCookieError) as caught:
         case()
     for part in says:

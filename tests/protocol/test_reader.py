@@ -16,9 +16,16 @@ from bookspark.protocol.actions import (
     SendRead,
     SendReadLac,
 )
-from bookspark.protocol.errors import MetadataStoreError, NoSuchEntryError, ReadError, UnauthorizedAccessError
+from bookspark.protocol.errors import (
+    MetadataStoreError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    ReadError,
+    TooManyRequestsError,
+    UnauthorizedAccessError,
+)
 from bookspark.protocol.ledger_metadata import Fragment, LedgerState
-from bookspark.protocol.reader import LacRead, LacWait, RangeRead
+from bookspark.protocol.reader import LacRead, LacWait, RangeRead, ReadOrder
 from bookspark.protocol.responses import Unknown, UnknownReason
 from tests.protocol.ledgers import LOST, NO, OK, metadata
 
@@ -42,7 +49,33 @@ def test_the_next_replica_is_asked_for_what_one_does_not_have():
 
 
 def test_preference_rotates_the_first_replica():
-    assert [RangeRead(metadata(), 0, 0, preference=p).start()[0].bookie for p in range(4)] == ["b1", "b2", "b3", "b1"]
+    orders = [ReadOrder(rotation=turn) for turn in range(4)]
+    assert [RangeRead(metadata(), 0, 0, order).start()[0].bookie for order in orders] == ["b1", "b2", "b3", "b1"]
+
+
+def test_near_replicas_come_first_and_doubtful_ones_last():
+    near = ReadOrder(near=frozenset({"b3"}))
+    assert RangeRead(metadata(), 0, 0, near).start()[0].bookie == "b3"
+    doubtful = RangeRead(metadata(), 0, 0, ReadOrder(near=frozenset({"b3"}), doubtful=frozenset({"b3", "b1"})))
+    assert doubtful.start()[0].bookie == "b2"
+    assert doubtful.step(answer("b2", 0, -1, LOST))[0].bookie == "b3"
+    assert doubtful.step(answer("b3", 0, -1, LOST))[0].bookie == "b1", "each is asked in the end"
+
+
+def test_the_replica_that_delivered_before_this_read_is_asked_first():
+    read = RangeRead(metadata(), 0, 9, ReadOrder(first="b2"))
+    assert read.start() == [SendRead("b2", 0, 9)]
+    read.step(answer("b2", 0, -1, LOST))
+    read.step(answer("b1", 0, 9))
+    assert read.delivered_by == "b1"
+
+
+def test_without_stickiness_each_request_goes_to_the_next_replica():
+    read = RangeRead(metadata(), 0, 99, ReadOrder(sticky=False, first="b3"))
+    asked = [read.start()[0].bookie]
+    for first in (0, 10, 20):
+        asked.append(read.step(answer(asked[-1], first, first + 9))[1].bookie)
+    assert asked == ["b1", "b2", "b3", "b1"]
 
 
 def test_absent_only_if_every_replica_denies():
@@ -68,6 +101,17 @@ def test_a_positive_answer_without_entries_is_no_answer():
     read = RangeRead(metadata(), 3, 3)
     read.start()
     assert read.step(answer("b1", 3, 2, OK)) == [SendRead("b2", 3, 3)]
+
+
+def test_too_many_requests_everywhere_is_an_error_of_its_own():
+    busy = Unknown(UnknownReason.TOO_MANY_REQUESTS)
+    for others, error in ((busy, TooManyRequestsError), (LOST, ReadError)):
+        read = RangeRead(metadata(), 3, 3)
+        read.start()
+        read.step(answer("b1", 3, 2, busy))
+        read.step(answer("b2", 3, 2, others))
+        (fail,) = read.step(answer("b3", 3, 2, busy))
+        assert isinstance(fail.error, error)
 
 
 def test_a_wrong_password_is_named():
@@ -122,6 +166,14 @@ class TestLacRead:
         assert isinstance(fail, Fail)
         assert isinstance(fail.error, ReadError)
 
+    def test_at_the_deadline_what_one_bookie_told_is_enough(self):
+        read = LacRead(metadata())
+        read.step(LacAnswered("b2", OK, 4))
+        assert isinstance(read.step(DeadlinePassed())[0], Finish)
+        assert read.last_add_confirmed == 4
+        (fail,) = LacRead(metadata()).step(DeadlinePassed())
+        assert isinstance(fail.error, ReadError)
+
     def test_all_before_the_last_fragment_is_confirmed(self):
         two = (Fragment(0, ("b1", "b2", "b3")), Fragment(5, ("b1", "b2", "b4")))
         assert LacRead(metadata(fragments=two)).last_add_confirmed == 4
@@ -138,6 +190,17 @@ class TestSpeculativeRead:
         assert read.step(ReadIsLate(0)) == [SendRead("b2", 0, 9)]
         assert read.step(answer("b2", 0, 9)) == [Deliver(0, 9, "0..9"), Finish()]
         assert read.step(answer("b1", 0, 9)) == [], "delivered once"
+
+    def test_one_that_was_late_is_asked_last_until_it_delivers(self):
+        read = RangeRead(metadata(), 0, 99, ReadOrder(sticky=False))
+        read.start()
+        read.step(ReadIsLate(0))
+        asked = [read.step(answer("b2", 0, 9))[1].bookie]
+        for first in (10, 20, 30, 40):
+            asked.append(read.step(answer(asked[-1], first, first + 9))[1].bookie)
+        assert "b1" not in asked
+        (last_but_one,) = read.step(answer(asked[-1], 50, 49, LOST))
+        assert read.step(answer(last_but_one.bookie, 50, 49, LOST))[0].bookie == "b1"
 
     def test_whichever_answers_first_is_delivered(self):
         read = self.read()
@@ -186,9 +249,14 @@ class TestMetadataReadAgain:
         assert isinstance(fail.error, NoSuchEntryError)
         assert "closed at entry 4" in str(fail.error)
 
-    def test_without_metadata_what_was_answered_stands(self):
-        (fail,) = self.absent().step(MetadataFailed(MetadataStoreError("gone")))
-        assert isinstance(fail.error, NoSuchEntryError)
+    def test_without_metadata_nothing_is_absent(self):
+        (fail,) = self.absent().step(MetadataFailed(MetadataStoreError("no answer from ZooKeeper")))
+        assert isinstance(fail.error, ReadError)
+        assert "no answer from ZooKeeper" in str(fail.error)
+
+    def test_a_ledger_that_was_deleted(self):
+        (fail,) = self.absent().step(MetadataFailed(NoSuchLedgerError("there is no ledger 7")))
+        assert isinstance(fail.error, NoSuchLedgerError)
 
 
 class TestLongPoll:

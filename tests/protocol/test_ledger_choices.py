@@ -1,0 +1,59 @@
+"""What a creator may choose, what is refused with its reason, and what is warned of."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from bookspark.protocol.errors import ConfigurationError
+from bookspark.protocol.ledger_choices import check_choices, choice_of, risk_of
+from bookspark.protocol.ledger_metadata import LedgerType, Replication
+
+PD, VD = LedgerType.PD_JOURNAL, LedgerType.VD_JOURNAL
+BEST_EFFORT, GUARANTEED = Replication.BEST_EFFORT, Replication.GUARANTEED
+
+
+@pytest.mark.parametrize(("ledger_type", "replication"), list(product(LedgerType, Replication)))
+@pytest.mark.parametrize("quorums", [(3, 3, 2), (3, 3, 3), (5, 3, 2), (2, 2, 1), (1023, 2, 2)])
+def test_what_makes_sense_is_taken(quorums, ledger_type, replication):
+    check_choices(*quorums, ledger_type, replication)
+
+
+def test_one_copy_is_allowed_where_nothing_is_promised_about_copies():
+    check_choices(1, 1, 1, VD, BEST_EFFORT)
+
+
+@pytest.mark.parametrize(
+    ("choices", "why"),
+    [
+        ((3, 4, 2, PD, BEST_EFFORT), "ensemble_size 3 ≥ write_quorum 4"),
+        ((3, 1, 1, PD, GUARANTEED), "that is what ack_quorum 1 promises already; choose a write_quorum of 2 or more"),
+        (
+            (1024, 2, 2, VD, BEST_EFFORT),
+            "at most 1023 bookies, not 1024; choose a smaller ensemble_size, or PD_JOURNAL",
+        ),
+    ],
+)
+def test_what_makes_none_is_refused_with_the_reason(choices, why):
+    with pytest.raises(ConfigurationError, match=why):
+        check_choices(*choices)
+
+
+def test_choices_by_name_in_any_case():
+    assert choice_of(LedgerType, "vd_journal", "ledger_type") is VD
+    assert choice_of(Replication, "GUARANTEED", "replication") is GUARANTEED
+    assert choice_of(Replication, BEST_EFFORT, "replication") is BEST_EFFORT
+
+
+@pytest.mark.parametrize("value", ["all", "", None, LedgerType.PD_JOURNAL])
+def test_a_name_that_is_none(value):
+    with pytest.raises(ConfigurationError, match="is none of best_effort, guaranteed"):
+        choice_of(Replication, value, "replication")
+
+
+def test_the_risk_of_one_acknowledgement_without_a_journal():
+    assert "choose an ack_quorum of 2 or more" in risk_of(1, PD, 1)
+    assert risk_of(2, PD, 3) == ""
+    assert risk_of(1, PD, 0) == ""
+    assert risk_of(1, VD, 3) == "", "it promises nothing before the sync"
