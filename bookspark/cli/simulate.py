@@ -30,8 +30,8 @@ def _number(help_text: str, panel: str) -> Any:
 
 
 def _switch(name: str) -> Any:
-    help_text = dict(SimulationOptions.switches())[name]
-    return typer.Option(f"--no-{name.replace('_', '-')}", help=f"Do not {help_text}.", rich_help_panel=_SWITCHES)
+    what = dict(SimulationOptions.switches())[name]
+    return typer.Option(f"--no-{name.replace('_', '-')}", help=f"Switched off: {what}.", rich_help_panel=_SWITCHES)
 
 
 def simulate(
@@ -50,6 +50,8 @@ def simulate(
     recoverers: Annotated[int | None, _number("Attempts at ledger recovery (1).", _SIZES)] = None,
     readers: Annotated[int | None, _number("Tailing readers (0).", _SIZES)] = None,
     reads: Annotated[int | None, _number("How often each of them reads (2).", _SIZES)] = None,
+    explicit_lacs: Annotated[int | None, _number("How often the writer tells its LAC by itself (0).", _SIZES)] = None,
+    replicators: Annotated[int | None, _number("Attempts of autorecovery (0).", _SIZES)] = None,
     crashes: Annotated[int | None, _number("Bookie crashes (0).", _TROUBLE)] = None,
     losses: Annotated[int | None, _number("Messages that time out (0).", _TROUBLE)] = None,
     duplicates: Annotated[int | None, _number("Requests that arrive twice (0).", _TROUBLE)] = None,
@@ -58,6 +60,12 @@ def simulate(
     ] = None,
     closes: Annotated[
         bool | None, typer.Option(help="May the writer close the ledger?", rich_help_panel=_MODES)
+    ] = None,
+    long_polls: Annotated[
+        bool | None, typer.Option(help="May readers wait for an entry?", rich_help_panel=_MODES)
+    ] = None,
+    deletes: Annotated[
+        bool | None, typer.Option(help="May the ledger be deleted, and collected?", rich_help_panel=_MODES)
     ] = None,
     heals: Annotated[bool | None, typer.Option(help="Phase two after a lossy boot.", rich_help_panel=_MODES)] = None,
     journal_write_data: Annotated[
@@ -76,6 +84,7 @@ def simulate(
     no_lossy_boot_mark: Annotated[bool, _switch("lossy_boot_mark")] = False,
     no_fence_on_recovery_read: Annotated[bool, _switch("fence_on_recovery_read")] = False,
     no_sync_on_recovery_add: Annotated[bool, _switch("sync_on_recovery_add")] = False,
+    no_collection_mark: Annotated[bool, _switch("collection_mark")] = False,
     no_pinning: Annotated[bool, _switch("pinning")] = False,
 ) -> None:
     """Check the protocol: acknowledged data is never lost, truncated or contradicted, in any order of events.

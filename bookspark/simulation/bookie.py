@@ -7,6 +7,7 @@ has a durable and a volatile part: control records are durable before the answer
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -24,7 +25,6 @@ from bookspark.protocol.bookie_healing import HeldListed, LimboIsCleared
 from bookspark.protocol.bookie_ledger import (
     BookieLedger,
     ControlRecord,
-    Decision,
     FenceNoted,
     LimboNoted,
     acked_after_sync,
@@ -32,6 +32,7 @@ from bookspark.protocol.bookie_ledger import (
     answer_last_add_confirmed,
     same_content,
 )
+from bookspark.protocol.garbage_collection import NOTHING_COLLECTED, CollectionNoted, note_collection
 from bookspark.protocol.ledger_metadata import LedgerMetadata, LedgerType
 from bookspark.protocol.responses import Positive, Response, Unknown, UnknownReason
 from bookspark.protocol.sync_cursor import Assignment, SyncCursor
@@ -49,8 +50,10 @@ from bookspark.simulation.messages import (
     ReadLac,
     SyncAnswer,
     SyncLedger,
+    WriteLac,
 )
 from bookspark.simulation.options import CrashLoses, SimulationOptions
+from bookspark.simulation.values import clone
 
 LEDGER_ID = 7
 MASTER_KEY = b"key"
@@ -81,8 +84,10 @@ class SimulatedBookie:
     ledger: BookieLedger | None = None
     rows: dict[int, Row] = field(default_factory=dict)
     unsynced: set[int] = field(default_factory=set)
-    control: set[ControlRecord] = field(default_factory=set)
+    control: BookieLedger | None = None
+    """What the control log says: its records, replayed."""
     mark: LossyBootNoted = NO_LOSSY_BOOT
+    collected: CollectionNoted = NOTHING_COLLECTED
     unclean: bool = False
     """The marker: adds were acked unsynced."""
     waiting: list[Message] = field(default_factory=list)
@@ -104,19 +109,21 @@ class SimulatedBookie:
         request = message.body
         match request:
             case Add():
-                ledger = self.ledger or first_contact(LEDGER_ID, self.mark)
-                return self._add(message, request, ledger, options, sync_at_once)
+                return self._add(message, request, self._met(), options, sync_at_once)
             case Read():
                 return _reply(message, self._read(request))
             case ReadLac():
                 return _reply(message, self._read_lac(request))
+            case WriteLac():
+                self._write_lac(request)
+                return []
             case SyncLedger():
                 return self._sync(message, request, sync_at_once)
             case Held():
                 return _reply(message, self._held())
             case Clear():
-                assert self.ledger is not None
-                self._note(self.ledger.clear_limbo(request.boot))
+                if self.ledger is not None:  # it was not deleted and collected meanwhile
+                    self._keep(self.ledger.clear_limbo(request.boot).records)
                 return _reply(message, LimboIsCleared())
         raise AssertionError(f"{request} is no request")
 
@@ -140,7 +147,7 @@ class SimulatedBookie:
             return _reply(message, AddAnswer(request.first, request.last, _CONFLICT))
         ledger.added(decision, request.last_add_confirmed, request.last_add_fully_replicated)
         self.ledger = ledger
-        self._note(decision)
+        self._keep(decision.records)
         for i in ids:
             if i not in self.rows:
                 self.rows[i] = Row(contents[i], request.last_add_confirmed, request.last_add_fully_replicated)
@@ -166,8 +173,7 @@ class SimulatedBookie:
         return self.sync() if sync_at_once or not self.unsynced else []
 
     def _sync_answer(self, request: SyncLedger) -> SyncAnswer:
-        ledger = self.ledger or first_contact(LEDGER_ID, self.mark)
-        response = ledger.admit_sync(MASTER_KEY).response
+        response = self._met().admit_sync(MASTER_KEY).response
         return SyncAnswer(response, self._report(request.assignment) if isinstance(response, Positive) else None)
 
     def _report(self, assignment: Assignment | None) -> SyncReport | None:
@@ -203,20 +209,33 @@ class SimulatedBookie:
         return LacAnswer(response, self.ledger.last_add_confirmed, self.ledger.last_add_fully_replicated)
 
     def _fence(self) -> None:
-        if self.ledger is None:
-            self.ledger = first_contact(LEDGER_ID, self.mark)
-        self._note(self.ledger.fence(MASTER_KEY))
+        self.ledger = self._met()
+        self._keep(self.ledger.fence(MASTER_KEY).records)
+
+    def _write_lac(self, request: WriteLac) -> None:
+        ledger = self._met()
+        decision = ledger.write_last_add_confirmed(MASTER_KEY, request.last_add_confirmed)
+        if isinstance(decision.response, Positive):
+            self.ledger = ledger
+            self._keep(decision.records)
+
+    def _met(self) -> BookieLedger:
+        """The ledger's state; a new one if there is none, which is kept if something comes of it."""
+        return self.ledger or first_contact(LEDGER_ID, self.mark, self.collected)
 
     def _held(self) -> HeldListed:
         synced = sorted(self.rows.keys() - self.unsynced)
         return HeldListed(tuple((i, i) for i in synced))
 
-    def _note(self, decision: Decision) -> None:
-        self.control.update(decision.records)
+    def _keep(self, records: Iterable[ControlRecord]) -> None:
+        for record in records:
+            if self.control is None:
+                self.control = BookieLedger(LEDGER_ID)
+            self.control.replay(record)
 
     # -- an add that waits for the metadata
 
-    def metadata_read(self, metadata: LedgerMetadata, name: str) -> None:
+    def metadata_read(self, metadata: LedgerMetadata | None, name: str) -> None:
         """The oldest add that waits gets the word of the metadata as it is now."""
         waiting = next(unsure for unsure in self.unsure if unsure.word is None)
         waiting.word = answer_unsure(name, metadata)
@@ -229,7 +248,7 @@ class SimulatedBookie:
         assert isinstance(request, Add) and unsure.word is not None
         if not isinstance(unsure.word, Positive):
             return _reply(unsure.message, AddAnswer(request.first, request.last, unsure.word))
-        ledger = self.ledger or first_contact(LEDGER_ID, self.mark)
+        ledger = self._met()
         ledger.fence_is_sure()
         return self._add(unsure.message, request, ledger, options, sync_at_once)
 
@@ -251,43 +270,56 @@ class SimulatedBookie:
                 answers.append(message)
         return answers
 
-    def crash(self, metadata: LedgerMetadata, name: str, options: SimulationOptions) -> None:
+    def collect(self, options: SimulationOptions) -> None:
+        """The ledger was deleted: forget it."""
+        if options.collection_mark:
+            self.collected = note_collection(self.collected, (LEDGER_ID,))
+        self.ledger = self.control = self.cursor = None
+        self.rows = {}
+        self.unsynced = set()
+
+    def crash(self, metadata: LedgerMetadata | None, name: str, options: SimulationOptions) -> None:
         """The process dies and starts again. What is volatile is gone, and phase one begins if the boot is lossy."""
         everything = options.crash_loses is CrashLoses.EVERYTHING
         lossy = is_lossy(unclean=self.unclean, directory_lost=everything)
         kept = {} if everything else {i: row for i, row in self.rows.items() if i not in self.unsynced}
-        control = set() if everything else self.control
+        control = None if everything else self.control
         mark = NO_LOSSY_BOOT if everything else self.mark
+        collected = NOTHING_COLLECTED if everything else self.collected
         lost_boots = self.lost_boots + lossy
         incarnation = self.incarnation + (options.ledger_type is LedgerType.VD_JOURNAL)
         self.__init__(  # type: ignore[misc]
-            rows=kept, control=control, mark=mark, incarnation=incarnation, lost_boots=lost_boots
+            rows=kept,
+            control=control,
+            mark=mark,
+            collected=collected,
+            incarnation=incarnation,
+            lost_boots=lost_boots,
         )
         self._replay()
         if lossy:
-            self.booting = phase_one(name, [metadata], LEDGER_ID, mark)
+            self.booting = phase_one(name, [metadata] if metadata else [], LEDGER_ID, mark)
 
     def booted(self, options: SimulationOptions) -> None:
         """Phase one is durable; the bookie serves. A protection that is switched off leaves no record."""
         assert self.booting is not None
         if options.lossy_boot_mark:
             self.mark = self.booting.mark
-        for record in self.booting.records:
-            if (options.limbo or not isinstance(record, LimboNoted)) and (
-                options.boot_fencing or not isinstance(record, FenceNoted)
-            ):
-                self.control.add(record)
+        self._keep(
+            record
+            for record in self.booting.records
+            if (options.limbo or not isinstance(record, LimboNoted))
+            and (options.boot_fencing or not isinstance(record, FenceNoted))
+        )
         self.booting = None
         self._replay()
 
     def _replay(self) -> None:
         """What a boot makes of the control log and of the entries."""
-        self.ledger = BookieLedger(LEDGER_ID) if self.control else None
+        self.ledger = clone(self.control)
         if self.ledger is None and self.rows:
-            self.ledger = first_contact(LEDGER_ID, self.mark)
+            self.ledger = self._met()
         if self.ledger is not None:
-            for record in self.control:
-                self.ledger.replay(record)
             for row in self.rows.values():
                 self.ledger.note(row.last_add_confirmed, row.last_add_fully_replicated)
 

@@ -23,13 +23,14 @@ from bookspark.protocol.actions import (
     NoBookies,
     ReadMetadata,
     SendAdd,
+    SendLac,
     SendRead,
     SendReadLac,
     SendSync,
     WriteMetadata,
 )
 from bookspark.protocol.errors import NotEnoughBookiesError
-from bookspark.simulation.messages import Add, Read, ReadLac, Request, SyncLedger
+from bookspark.simulation.messages import Add, Read, ReadLac, Request, SyncLedger, WriteLac
 from bookspark.simulation.options import SimulationOptions
 
 Sends = list[tuple[str, Request]]
@@ -56,7 +57,7 @@ BEGIN = Begin()
 class Taken:
     """The metadata store has taken the client's write; ``answer`` is under way."""
 
-    answer: MetadataWritten | MetadataConflict
+    answer: MetadataWritten | MetadataConflict | MetadataFailed
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,9 @@ class Client:
                     sends.append((action.bookie, Read(action.first, action.last, self._fences(action, options))))
                 case SendReadLac():
                     sends.append((action.bookie, ReadLac(action.fence)))
+                case SendLac():
+                    told_lac = WriteLac(action.last_add_confirmed)
+                    sends += [(bookie, told_lac) for bookie in action.bookies]
                 case SendSync():
                     sync = SyncLedger(action.assignment)
                     sends += [(bookie, sync) for bookie in action.bookies]

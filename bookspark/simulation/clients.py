@@ -1,4 +1,4 @@
-"""The clients in the simulation: the writer, recoverers, readers, and a bookie's own healing.
+"""The clients in the simulation: the writer and recoverers (readers: ``readers``; those that repair: ``repairers``).
 
 Law: that of ``client``; what a user may do is in ``choices``, and nothing else starts a machine.
 """
@@ -11,32 +11,24 @@ from typing import Any
 from bookspark.protocol.actions import (
     Action,
     Confirm,
-    DeadlinePassed,
-    Deliver,
     Fail,
     Finish,
-    LacAnswered,
-    MetadataFailed,
-    MetadataRead,
     MetadataWritten,
     NoBookies,
-    ReadAnswered,
-    ReadIsLate,
     ReadMetadata,
     Release,
     SendAdd,
 )
-from bookspark.protocol.bookie_healing import ClearLimbo, LedgerHealing, ListHeld
 from bookspark.protocol.ensemble_change import ChangeMode
-from bookspark.protocol.errors import NoSuchEntryError
 from bookspark.protocol.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerType, Replication
-from bookspark.protocol.reader import LacRead, RangeRead
 from bookspark.protocol.recovery import LedgerRecovery
 from bookspark.protocol.replication import GuaranteedWriteQuorum
-from bookspark.protocol.writer import SYNC_BYTES, Append, BookiesChanged, Close, LedgerWriter, State, Sync
-from bookspark.simulation.client import BEGIN, FROM_STORE, Begin, Client, Crashed, Heal, Step, content_of
-from bookspark.simulation.messages import Add, Clear, Held, Request
+from bookspark.protocol.writer import SYNC_BYTES, Append, BookiesChanged, Close, LedgerWriter, State, Sync, TellLac
+from bookspark.simulation.client import BEGIN, Begin, Client, Step, content_of
+from bookspark.simulation.messages import Add, Request
 from bookspark.simulation.options import SimulationOptions
+from bookspark.simulation.readers import ReaderClient
+from bookspark.simulation.repairers import HealingClient, ReplicatorClient
 
 
 class WriterClient(Client):
@@ -52,6 +44,7 @@ class WriterClient(Client):
         self.machine = LedgerWriter(metadata, version, options.ensemble_changes, sync_bytes, replication)
         self.appends_left = options.entries
         self.may_close = options.closes
+        self.tells_left = options.explicit_lacs
         self.may_sync = metadata.ledger_type is LedgerType.VD_JOURNAL
         self.may_retry = False
         """Were there no bookies for an ensemble change?"""
@@ -65,6 +58,7 @@ class WriterClient(Client):
             Sync(): self.may_sync and self.machine is not None and self.machine.last_add_pushed > NO_ENTRY,
             Close(): self.may_close,
             BookiesChanged(): self.may_retry,
+            TellLac(): self.tells_left > 0 and self.last_add_confirmed > NO_ENTRY,
         }
         return [event for event, may in possible.items() if may and not self.outcome]
 
@@ -74,8 +68,10 @@ class WriterClient(Client):
                 self.appends_left -= 1
             case Sync():
                 self.may_sync = False
+            case TellLac():
+                self.tells_left -= 1
             case Close():
-                self.appends_left, self.may_close, self.may_sync = 0, False, False
+                self._no_more()
             case NoBookies():
                 self.may_retry = True
             case BookiesChanged():
@@ -83,7 +79,7 @@ class WriterClient(Client):
         step = super().step(event, options)
         if self.machine is not None and self.machine.state is not State.OPEN:
             # It gave up, and closes the ledger by itself.
-            self.appends_left, self.may_close, self.may_sync = 0, False, False
+            self._no_more()
         return step
 
     def _add(self, action: SendAdd) -> Request:
@@ -99,7 +95,13 @@ class WriterClient(Client):
 
     def _end(self, action: Finish | Fail) -> None:
         super()._end(action)
-        self.appends_left, self.may_close, self.may_sync, self.may_retry = 0, False, False, False
+        self._no_more()
+        self.may_retry = False
+        self.tells_left = 0
+
+    def _no_more(self) -> None:
+        """Nothing is appended any more."""
+        self.appends_left, self.may_close, self.may_sync = 0, False, False
 
 
 class WithoutPinning(GuaranteedWriteQuorum):
@@ -142,125 +144,14 @@ class RecovererClient(Client):
         return super()._add(action)
 
 
-class HealingClient(Client):
-    """A bookie's own phase two. The world starts it when the bookie is in limbo, and ends it when the bookie crashes."""
-
-    kind = "healing"
-
-    def __init__(self, bookie: str) -> None:
-        super().__init__()
-        self.bookie = bookie
-
-    def step(self, event: Any, options: SimulationOptions) -> Step:
-        match event:
-            case Heal():
-                self.machine = LedgerHealing(self.bookie, event.boot)
-                self.store = ReadMetadata()
-                return [], []
-            case Crashed():
-                self.machine = self.store = None
-                return [], []
-        return super().step(event, options)
-
-    def _perform(self, actions: list[Any], options: SimulationOptions) -> Step:
-        sends, told = super()._perform(actions, options)
-        for action in actions:
-            if isinstance(action, ListHeld):
-                sends.append((self.bookie, Held()))
-            if isinstance(action, ClearLimbo):
-                sends.append((self.bookie, Clear(action.boot)))
-        return sends, told
-
-    def _end(self, action: Finish | Fail) -> None:
-        self.machine = self.store = None  # it may begin again
-
-
-class ReaderClient(Client):
-    """A tailing reader: opens the ledger without recovery, asks for the LAC and reads up to it, some times over."""
-
-    kind = "reader"
-
-    def __init__(self, options: SimulationOptions) -> None:
-        super().__init__()
-        self.reads_left = options.reads
-        self.may_speculate = False
-        """May another replica be asked before the first has answered? Once a read."""
-        self.metadata: LedgerMetadata | None = None
-        self.last_add_confirmed = NO_ENTRY
-        self.read: dict[int, str] = {}
-        """Everything that was ever read, by id."""
-        self.denied: frozenset[int] = frozenset()
-        """Ids up to the LAC that were said not to exist."""
-        self.contradiction = ""
-        """A read that did not repeat, or a LAC that went back."""
-
-    def choices(self) -> list[Any]:
-        if self.may_speculate and isinstance(self.machine, RangeRead):
-            return [ReadIsLate(self.machine.next_entry_id)]
-        return [BEGIN] if self.reads_left and self.machine is None and self.store is None else []
-
-    def step(self, event: Any, options: SimulationOptions) -> Step:
-        if isinstance(event, FROM_STORE):
-            self.store = None
-        match event:
-            case Begin():
-                self.reads_left -= 1
-                self.store = ReadMetadata()
-                return [], []
-            case MetadataRead() if self.machine is None:
-                self.metadata = event.metadata
-                if event.metadata.closed:
-                    return self._confirmed(event.metadata.last_entry_id, options)
-                self.machine = LacRead(event.metadata)
-                return self._perform(self.machine.start(), options)
-            case LacAnswered() if isinstance(self.machine, LacRead):
-                machine = self.machine
-                actions = machine.step(event)
-                if any(isinstance(action, Finish) for action in actions):
-                    return self._confirmed(machine.last_add_confirmed, options)
-                return self._perform(actions, options)
-            case ReadIsLate() if isinstance(self.machine, RangeRead):
-                self.may_speculate = False
-                return self._perform(self.machine.step(event), options)
-            case ReadAnswered() | MetadataRead() | MetadataFailed() if isinstance(self.machine, RangeRead):
-                return self._perform(self.machine.step(event), options)
-            case DeadlinePassed() | MetadataFailed():
-                self._end(Finish())
-        return [], []
-
-    def _confirmed(self, last_add_confirmed: int, options: SimulationOptions) -> Step:
-        assert self.metadata is not None
-        if self.metadata.closed and last_add_confirmed < self.last_add_confirmed:
-            self.contradiction = (
-                f"the LAC was {self.last_add_confirmed}, and the ledger is closed at {last_add_confirmed}"
-            )
-        self.last_add_confirmed = max(last_add_confirmed, self.last_add_confirmed)
-        self.machine = RangeRead(self.metadata, 0, self.last_add_confirmed, rereads_metadata=True)
-        self.may_speculate = True
-        return self._perform(self.machine.start(), options)
-
-    def _told(self, action: Action) -> None:
-        if isinstance(action, Deliver):
-            for entry_id, content in zip(range(action.first, action.last + 1), action.entries, strict=True):
-                if self.read.setdefault(entry_id, content) != content:
-                    self.contradiction = f"entry {entry_id} was {self.read[entry_id]} and is {content}"
-
-    def _end(self, action: Finish | Fail) -> None:
-        if isinstance(action, Fail) and isinstance(action.error, NoSuchEntryError) and self.machine is not None:
-            self.denied |= {self.machine.next_entry_id}
-        self.machine = None
-        self.store = None
-        self.metadata = None
-        self.may_speculate = False
-
-
 def make_clients(
     metadata: LedgerMetadata, version: int, bookies: tuple[str, ...], options: SimulationOptions
 ) -> list[Client]:
-    """The writer first, then recoverers, readers, and one healing for each bookie if they heal."""
+    """The writer first, then recoverers, readers, replicators, and one healing for each bookie if they heal."""
     clients: list[Client] = [WriterClient(metadata, version, options)]
     clients += [RecovererClient() for _ in range(options.recoverers)]
     clients += [ReaderClient(options) for _ in range(options.readers)]
+    clients += [ReplicatorClient(bookies) for _ in range(options.replicators)]
     if options.heals:
         clients += [HealingClient(bookie) for bookie in bookies]
     return clients

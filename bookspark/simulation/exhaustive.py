@@ -78,7 +78,7 @@ class Exhaustive:
     def successors(self, state: State) -> list[State]:
         """The states after each of ``World.moves(state)``, perhaps with repetitions."""
         world = self.world
-        if state[CRASHES + 1] or state[CRASHES + 2] or world.options.heals:
+        if state[CRASHES + 1] or state[CRASHES + 2] or world.options.heals or world.options.deletes:
             return [world.apply(state, move) for move in world.moves(state)]
         found: list[State] = []
         crashes, record = state[CRASHES], state[METADATA]

@@ -44,6 +44,13 @@ class ReadLac:
 
 
 @dataclass(frozen=True, slots=True)
+class WriteLac:
+    """Explicit LAC. The writer's machine needs no answer, so there is none."""
+
+    last_add_confirmed: int
+
+
+@dataclass(frozen=True, slots=True)
 class SyncLedger:
     assignment: Assignment
 
@@ -60,7 +67,7 @@ class Clear:
     boot: int
 
 
-Request = Add | Read | ReadLac | SyncLedger | Held | Clear
+Request = Add | Read | ReadLac | WriteLac | SyncLedger | Held | Clear
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,4 +152,4 @@ def is_request(body: Request | Answer) -> bool:
 
 def matters(body: Request | Answer) -> bool:
     """Is it a request that changes the bookie, even if nobody waits for its answer? (A bookie's own healing ends with it.)"""
-    return isinstance(body, Add | SyncLedger) or (isinstance(body, Read | ReadLac) and body.fence)
+    return isinstance(body, Add | SyncLedger | WriteLac) or (isinstance(body, Read | ReadLac) and body.fence)

@@ -44,6 +44,14 @@ class SimulationOptions:
     readers: int = 0
     reads: int = 2
     """How often each reader asks for the LAC and reads up to it."""
+    long_polls: bool = False
+    """May readers wait for the next entry to be confirmed?"""
+    explicit_lacs: int = 0
+    """How often the writer may tell its LAC without an entry."""
+    replicators: int = 0
+    """Attempts of autorecovery to replace a bookie that it takes for lost, at any time."""
+    deletes: bool = False
+    """May the ledger be deleted, and then be collected by its bookies?"""
     crashes: int = 0
     losses: int = 0
     """Requests and answers that time out. The request may still arrive, at any later time."""
@@ -62,13 +70,16 @@ class SimulationOptions:
     lossy_boot_mark: bool = _switch("refuse a closed ledger's old writer after a lossy boot")
     fence_on_recovery_read: bool = _switch("recovery reads carry the fence flag (BookKeeper #2614)")
     sync_on_recovery_add: bool = _switch("what recovery writes is synced before its ack")
+    collection_mark: bool = _switch("remember that deleted ledgers were collected with their fences (BookKeeper #4462)")
     pinning: bool = _switch("keep bookies that hold confirmed entries below the write quorum (guaranteed ledgers)")
 
     def __post_init__(self) -> None:
         check_quorums(self.ensemble, self.write_quorum, self.ack_quorum)
-        for name in ("spares", "entries", "recoverers", "readers", "reads", "crashes", "losses", "duplicates"):
-            if getattr(self, name) < 0:
-                raise ConfigurationError(f"--{name} {getattr(self, name)} is negative; give 0 or more")
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if isinstance(value, int) and value < 0:
+                name = option.name.replace("_", "-")
+                raise ConfigurationError(f"--{name} {value} is negative; give 0 or more")
 
     @classmethod
     def switches(cls) -> Iterator[tuple[str, str]]:

@@ -12,6 +12,7 @@ of seeds has the same options, for speed: its schedules take the same steps agai
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -19,10 +20,9 @@ from typing import Any
 
 from bookspark.protocol.ensemble_change import ChangeMode
 from bookspark.protocol.ledger_metadata import LedgerType, Replication
-from bookspark.simulation.messages import NOBODY
 from bookspark.simulation.options import CrashLoses, SimulationOptions
 from bookspark.simulation.view import Violation
-from bookspark.simulation.world import CLIENTS, Move, State, World
+from bookspark.simulation.world import CLIENTS, METADATA, Move, State, World
 
 _SIZES = (
     (1, 1, 1),
@@ -37,45 +37,73 @@ _SIZES = (
     (4, 3, 2),
     (5, 3, 2),
 )
+_SMALL_SIZES = ((2, 2, 1), (2, 2, 2), (3, 3, 2))
+_Sizes = tuple[int, int, int]
 _WAYS = (0.003, 0.1, 1.0, 1.0)
-_BLOCK = 50
+_PLACES = (0.02, 0.3, 1.0, 1.0)
+_BLOCK = 20
 """So many neighbouring seeds have the same options."""
 _NUMBERS_MAX = 300_000
 """So many numbers a world's tables may have before it is made anew."""
 
 
 def draw_options(random: Random, given: Mapping[str, Any]) -> SimulationOptions:
-    """Options for one schedule: those that are ``given``, and the others drawn."""
-    ensemble, write_quorum, ack_quorum = _draw_sizes(random, given)
+    """Options for one schedule: those that are ``given``, and the others drawn. Half of the schedules are *small*: few entries
+    and clients on few bookies, so that what is rare comes often; the others have some of everything."""
+    small = random.random() < 0.5
+    ensemble, write_quorum, ack_quorum = _draw_sizes(random, given, _SMALL_SIZES if small else _SIZES)
     volatile = random.random() < 0.3
     guaranteed = random.random() < 0.4
     drawn: dict[str, Any] = {
         "ensemble": ensemble,
         "write_quorum": write_quorum,
         "ack_quorum": ack_quorum,
-        "spares": random.choice((0, 0, 1, 2)),
-        "entries": random.choice((1, 2, 3, 4, 6)),
         "closes": random.random() < 0.7,
-        "recoverers": random.choice((0, 1, 1, 2, 3)),
-        "readers": random.choice((0, 1, 2)),
-        "reads": random.choice((1, 3)),
-        "crashes": random.choice((0, 0, 1, 1, 2, 3)),
-        "losses": random.choice((0, 0, 1, 3, 8)),
-        "duplicates": random.choice((0, 0, 1, 3)),
-        "crash_loses": random.choice((CrashLoses.UNSYNCED, CrashLoses.UNSYNCED, CrashLoses.EVERYTHING)),
-        "heals": random.random() < 0.5,
+        "crash_loses": random.choice((CrashLoses.UNSYNCED, CrashLoses.EVERYTHING)),
+        "heals": random.random() < 0.3,
         "journal_write_data": random.random() < 0.5,
         "ledger_type": LedgerType.VD_JOURNAL if volatile else LedgerType.PD_JOURNAL,
         "replication": Replication.GUARANTEED if guaranteed else Replication.BEST_EFFORT,
-        "ensemble_changes": random.choice((ChangeMode.OFF, ChangeMode.AT_ONCE, ChangeMode.AT_ONCE, ChangeMode.DELAYED)),
+        "deletes": random.random() < 0.15,
     }
+    drawn |= _little(random) if small else _of_everything(random)
     return SimulationOptions(**{**drawn, **given})
 
 
-def _draw_sizes(random: Random, given: Mapping[str, Any]) -> tuple[int, int, int]:
+def _little(random: Random) -> dict[str, Any]:
+    spares = random.choice((0, 0, 1))
+    return {
+        "spares": spares,
+        "entries": random.choice((1, 1, 2, 3)),
+        "recoverers": random.choice((1, 1, 2)),
+        "crashes": random.choice((0, 1, 1, 2)),
+        "losses": random.choice((0, 1)) if spares else 0,
+        "replicators": random.choice((0, 1)) if spares else 0,
+        "ensemble_changes": ChangeMode.AT_ONCE if spares else ChangeMode.OFF,
+    }
+
+
+def _of_everything(random: Random) -> dict[str, Any]:
+    return {
+        "spares": random.choice((0, 0, 1, 2)),
+        "entries": random.choice((1, 2, 3, 4, 6)),
+        "recoverers": random.choice((0, 1, 1, 2, 3)),
+        "readers": random.choice((0, 1, 2)),
+        "reads": random.choice((1, 3)),
+        "long_polls": random.random() < 0.5,
+        "explicit_lacs": random.choice((0, 0, 1, 3)),
+        "replicators": random.choice((0, 0, 1, 2)),
+        "crashes": random.choice((0, 0, 1, 1, 2, 3)),
+        "losses": random.choice((0, 0, 1, 3, 8)),
+        "duplicates": random.choice((0, 0, 1, 3)),
+        "ensemble_changes": random.choice((ChangeMode.OFF, ChangeMode.AT_ONCE, ChangeMode.AT_ONCE, ChangeMode.DELAYED)),
+    }
+
+
+def _draw_sizes(random: Random, given: Mapping[str, Any], sizes: Sequence[_Sizes]) -> _Sizes:
     """(E, WQ, AQ) that go with those that are given."""
     wanted = tuple(given.get(name) for name in ("ensemble", "write_quorum", "ack_quorum"))
-    fitting = [sizes for sizes in _SIZES if all(w in (None, size) for w, size in zip(wanted, sizes, strict=True))]
+    fitting = [drawn for drawn in sizes if all(w in (None, size) for w, size in zip(wanted, drawn, strict=True))]
     if fitting:
         return random.choice(fitting)
     ensemble = wanted[0] or wanted[1] or wanted[2] or 1
@@ -134,8 +162,7 @@ class RandomSchedules:
         likely = _Likelihoods(Random(seed), world)
         state = world.initial
         moves: list[Move] = []
-        while len(moves) < self._steps_max and (possible := world.moves(state)):
-            move = likely.choose(possible)
+        while len(moves) < self._steps_max and (move := likely.choose(world.groups(state))) is not None:
             state = world.apply(state, move)
             moves.append(move)
             violation = world.violation(state)
@@ -151,33 +178,69 @@ class RandomSchedules:
 
 class _Likelihoods:
     """How likely each move is in this schedule: by its kind, by how slow the client or the bookie is, and by how slow the way
-    between the two is."""
+    between the two is. All of that changes now and then: who was slow overtakes the others."""
 
-    _KINDS = ("request", "answer", "user", "store", "boot", "sync", "told", "ask", "heal")
-    _TROUBLES = ("crash", "timeout", "duplicate", "store_lost", "deadline")
+    _KINDS = ("request", "answer", "user", "store", "boot", "sync", "told", "ask", "heal", "collect")
+    _TROUBLES = ("crash", "timeout", "duplicate", "store_lost", "deadline", "delete")
 
     def __init__(self, random: Random, world: World) -> None:
         self._random = random
-        self._kinds = {kind: 4.0 ** random.uniform(-1, 1) for kind in self._KINDS}
-        self._kinds |= {kind: 4.0 ** random.uniform(-3, 0) for kind in self._TROUBLES}
-        places = range(CLIENTS, len(world.initial))
-        self._places = {place: random.choice((0.02, 0.3, 1.0, 1.0)) for place in places}
-        clients = range(NOBODY, world.slots_from - CLIENTS)
-        self._ways = {(client, place): random.choice(_WAYS) for place in places for client in clients}
+        self._world = world
         self._messages = world.slots.messages.values
+        self._change = random.choice((0.0, 0.04, 0.15))
+        self._draw()
 
-    def choose(self, moves: Sequence[Move]) -> Move:
-        kinds, places, ways, messages = self._kinds, self._places, self._ways, self._messages
+    def _draw(self) -> None:
+        random, world = self._random, self._world
+        self._kinds = {kind: 4.0 ** random.uniform(-1, 1) for kind in self._KINDS}
+        self._kinds |= {kind: 4.0 ** random.uniform(-3, 0.5) for kind in self._TROUBLES}
+        places = (METADATA, *range(CLIENTS, len(world.initial)))
+        self._places = {place: random.choice(_PLACES) for place in places}
+        self._by_message = random.random() < 0.5
+        self._ways: dict[tuple[int, int], float] = {}
+        self._known: dict[int, tuple[float, ...]] = {}
+        """By the identity of a group of moves, which lives as long as the world."""
+
+    def choose(self, groups: Sequence[tuple[Move, ...]]) -> Move | None:
+        """One of the moves, or None if there is none."""
+        if self._random.random() < self._change:
+            self._draw()
+        known = self._known
+        limits: list[tuple[float, ...]] = []
         total = 0.0
-        sums = []
-        for kind, place, argument in moves:
-            likely = kinds[kind] * places[place]
-            if kind in ("request", "answer"):
-                likely *= ways[messages[argument].client, place]
-            total += likely
-            sums.append(total)
+        for group in groups:
+            sums = known.get(id(group))
+            if sums is None:
+                sums = known[id(group)] = self._sums(group)
+            limits.append(sums)
+            total += sums[-1]
         wanted = self._random.random() * total
-        return next((move for move, limit in zip(moves, sums, strict=True) if wanted < limit), moves[-1])
+        last: Move | None = None
+        for group, sums in zip(groups, limits, strict=True):
+            if group:
+                if wanted < sums[-1]:
+                    return group[bisect_right(sums, wanted) - 1]
+                last = group[-1]
+            wanted -= sums[-1]
+        return last
+
+    def _sums(self, group: Sequence[Move]) -> tuple[float, ...]:
+        """How likely it is that one of the first 0, 1, 2, … moves of a group is made."""
+        sums = [0.0]
+        for kind, place, argument in group:
+            likely = self._kinds[kind] * self._places[place]
+            if kind in ("request", "answer"):
+                likely *= self._way(place, argument)
+            sums.append(sums[-1] + likely)
+        return tuple(sums)
+
+    def _way(self, place: int, message: int) -> float:
+        """How fast the message is: like all of its client on this way, or by itself."""
+        key = (message if self._by_message else -1 - self._messages[message].client, place)
+        found = self._ways.get(key)
+        if found is None:
+            found = self._ways[key] = self._random.choice(_WAYS)
+        return found
 
 
 def shrink(world: World, moves: Sequence[Move], violation: Violation) -> list[Move]:

@@ -10,7 +10,8 @@ can be switched off so that a test can compare:
   answer would be is one that nobody waits for. The client is asked by stepping it. Ignored now is ignored for ever where a
   machine's phases go one way: a lone recoverer never fences twice, a writer without spares never asks for an ack again.
 - *requests without effect*: a request that nobody waits for and that changes nothing now never will, because what a bookie
-  knows only grows; as long as no crash can make it forget.
+  knows only grows; as long as no crash or collection can make it forget. An explicit LAC that a bookie refuses because a fence is
+  unsure is not such a one: the metadata may settle that.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from bookspark.protocol.bookie_ledger import IN_LIMBO, NO_SUCH_ENTRY
 from bookspark.protocol.ensemble_change import ChangeMode
 from bookspark.protocol.ledger_metadata import NO_ENTRY, LedgerType
 from bookspark.protocol.responses import FENCED, Positive
+from bookspark.simulation.bookie import LEDGER_ID, SimulatedBookie
 from bookspark.simulation.client import content_of
 from bookspark.simulation.messages import (
     NOBODY,
@@ -36,6 +38,7 @@ from bookspark.simulation.messages import (
     ReadAnswer,
     ReadLac,
     Request,
+    WriteLac,
     is_request,
     matters,
 )
@@ -47,13 +50,16 @@ class Reductions:
 
     def __init__(self, world: World, *, exchange: bool = True, prune: bool = True) -> None:
         o = world.options
-        self.exchanges = exchange and o.ensemble == o.write_quorum and not (o.readers or o.spares or o.heals)
+        self.exchanges = (
+            exchange and o.ensemble == o.write_quorum and not (o.readers or o.spares or o.heals or o.replicators)
+        )
         self.prunes = (
             prune
-            and not (o.spares or o.heals or o.losses or o.duplicates)
+            and not (o.spares or o.heals or o.losses or o.duplicates or o.replicators)
             and o.ensemble_changes is ChangeMode.OFF
             and o.ledger_type is LedgerType.PD_JOURNAL
         )
+        self._forgets = o.deletes
         self._world = world
         writer_and_recoverers = range(CLIENTS, CLIENTS + (2 if o.recoverers == 1 else 1))
         self._one_way = frozenset(place - CLIENTS for place in writer_and_recoverers)
@@ -65,7 +71,7 @@ class Reductions:
         """The state that is visited for this one."""
         if self.prunes:
             start = self._world.slots_from
-            pruned, clients, settled = self._pruned, state[CLIENTS : self._last], not state[CRASHES]
+            pruned, clients, settled = self._pruned, state[CLIENTS : self._last], not (state[CRASHES] or self._forgets)
             slots = []
             for place, slot in enumerate(state[start:]):
                 key = (slot, place, settled, clients)
@@ -106,7 +112,12 @@ class Reductions:
     def _without_inert(self, slot: int) -> int:
         slots = self._world.slots
         for number in slots.table[slot].messages:
-            if slots.messages[number].client == NOBODY and slots.bookie(slot).booting is None:
+            bookie = slots.bookie(slot)
+            if (
+                slots.messages[number].client == NOBODY
+                and bookie.booting is None
+                and not _in_doubt(bookie, slots.messages[number])
+            ):
                 after = slots.deliver(slot, number, sync_at_once=True)
                 if slots.table[after].bookie == slots.table[slot].bookie:
                     slot = after
@@ -148,6 +159,12 @@ class Reductions:
             return event
         bookies = self._world.bookies
         return replace(event, bookie=bookies[order.index(bookies.index(bookie))])
+
+
+def _in_doubt(bookie: SimulatedBookie, message: Message) -> bool:
+    """May the metadata settle whether the bookie takes this?"""
+    unsure_to = max(bookie.mark.highest_ledger_id, bookie.collected.highest_ledger_id)
+    return isinstance(message.body, WriteLac) and unsure_to >= LEDGER_ID
 
 
 def _orders(slots: tuple[int, ...]) -> list[tuple[int, ...]]:

@@ -6,12 +6,12 @@ the real decisions once and then looked up. Messages are kept in an order of the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from bookspark.protocol.ledger_metadata import LedgerMetadata
 from bookspark.simulation.bookie import SimulatedBookie
-from bookspark.simulation.messages import NOBODY, Clear, Held, Message, Reachable, is_request, matters
+from bookspark.simulation.messages import NOBODY, Clear, Held, Message, Reachable, WriteLac, is_request, matters
 from bookspark.simulation.options import SimulationOptions
 from bookspark.simulation.values import Table, clone
 
@@ -33,6 +33,8 @@ class SlotMoves(NamedTuple):
     fallible: tuple[int, ...]
     """Messages that the network may lose or bring twice."""
     limbo_boot: int
+    collectable: bool
+    """Is there something that goes if the ledger is deleted?"""
 
 
 class Slots:
@@ -44,6 +46,7 @@ class Slots:
         self.messages: Table[Message] = Table()
         self.table: Table[Slot] = Table(tuple)
         self._order: list[str] = []
+        self._traits: list[_Traits] = []
         self._moves: dict[int, SlotMoves] = {}
         self._changes: dict[tuple[object, ...], int] = {}
         self.empty = self.table.number(Slot(self.bookies.number(SimulatedBookie()), ()))
@@ -57,6 +60,8 @@ class Slots:
         number = self.messages.number(message)
         if number == len(self._order):
             self._order.append(repr(message))
+            reachable = isinstance(message.body, Reachable)
+            self._traits.append(_Traits(is_request(message.body), _fallible(message), reachable))
         return number
 
     def moves(self, slot: int) -> SlotMoves:
@@ -68,28 +73,30 @@ class Slots:
 
     def _find_moves(self, slot: int) -> SlotMoves:
         bookie = self.bookie(slot)
+        serves = bookie.booting is None
         requests: list[int] = []
         answers: list[int] = []
-        for number in dict.fromkeys(self.table[slot].messages):
-            body = self.messages[number].body
-            if is_request(body):
+        fallible: list[int] = []
+        last = -1
+        for number in self.table[slot].messages:
+            if number == last:
+                continue  # equal messages are neighbours
+            last = number
+            traits = self._traits[number]
+            if traits.request:
                 requests.append(number)
-            elif bookie.booting is None or not isinstance(body, Reachable):
+            elif serves or not traits.reachable:
                 answers.append(number)
-        fallible = tuple(number for number in (*requests, *answers) if _fallible(self.messages[number]))
-        others = {
-            "boot": bookie.booting is not None,
-            "sync": bool(bookie.unsynced or bookie.waiting),
-            "ask": any(unsure.word is None for unsure in bookie.unsure),
-            "told": any(unsure.word is not None for unsure in bookie.unsure),
-        }
-        in_limbo = bookie.booting is None and bookie.ledger is not None and bookie.ledger.limbo
+            if traits.fallible:
+                fallible.append(number)
+        ledger = bookie.ledger
         return SlotMoves(
-            () if bookie.booting else tuple(requests),
+            tuple(requests) if serves else (),
             tuple(answers),
-            tuple(kind for kind, possible in others.items() if possible),
-            fallible,
-            bookie.ledger.limbo_boot if in_limbo and bookie.ledger else 0,
+            tuple(_own_moves(bookie)),
+            tuple(fallible),
+            ledger.limbo_boot if serves and ledger is not None and ledger.limbo else 0,
+            serves and ledger is not None,
         )
 
     # -- messages
@@ -167,7 +174,8 @@ class Slots:
         return found
 
     def change(self, slot: int, kind: str, *, sync_at_once: bool) -> int:
-        """Phase one ends ("boot"), the disk is synced ("sync"), or metadata that was read is told ("told")."""
+        """Phase one ends ("boot"), the disk is synced ("sync"), metadata that was read is told ("told"), or the ledger, which was
+        deleted, is collected ("collect")."""
         key = (kind, slot, sync_at_once)
         found = self._changes.get(key)
         if found is None:
@@ -181,15 +189,18 @@ class Slots:
                         return bookie.sync()
                     case "told":
                         return bookie.metadata_told(self._options, sync_at_once)
+                    case "collect":
+                        bookie.collect(self._options)
+                        return []
                 raise AssertionError(f"no such change: {kind}")
 
             number, messages = self.table[slot]
             found = self._changes[key] = self._changed(number, list(messages), step)
         return found
 
-    def with_metadata(self, slot: int, kind: str, name: str, metadata: LedgerMetadata, version: int) -> int:
-        """What needs the metadata of the moment: a crash and the boot that follows ("crash"), an add of which the fence is
-        unsure ("ask"). ``version`` stands for the metadata."""
+    def with_metadata(self, slot: int, kind: str, name: str, metadata: LedgerMetadata | None, version: int) -> int:
+        """What needs the metadata of the moment (None: there is none any more): a crash and the boot that follows ("crash"), an
+        add of which the fence is unsure ("ask"). ``version`` stands for the metadata."""
         key = (kind, slot, name, version)
         found = self._changes.get(key)
         if found is None:
@@ -211,6 +222,25 @@ class Slots:
         return self._number(self.bookies.number(copy), messages + [self.message(answer) for answer in answers])
 
 
+class _Traits(NamedTuple):
+    """What is asked of a message again and again."""
+
+    request: bool
+    fallible: bool
+    reachable: bool
+
+
+def _own_moves(bookie: SimulatedBookie) -> Iterator[str]:
+    if bookie.booting is not None:
+        yield "boot"
+    if bookie.unsynced or bookie.waiting:
+        yield "sync"
+    if any(unsure.word is None for unsure in bookie.unsure):
+        yield "ask"
+    if any(unsure.word is not None for unsure in bookie.unsure):
+        yield "told"
+
+
 def _fallible(message: Message) -> bool:
-    """A bookie's own healing talks to it without a network, and nobody waits for an orphan."""
-    return message.client != NOBODY and not isinstance(message.body, Held | Clear | Reachable)
+    """A bookie's own healing talks to it without a network, and nobody waits for an orphan or for an explicit LAC."""
+    return message.client != NOBODY and not isinstance(message.body, Held | Clear | Reachable | WriteLac)

@@ -16,6 +16,7 @@ from bookspark.protocol.actions import (
     Fail,
     Finish,
     MetadataConflict,
+    MetadataFailed,
     MetadataWritten,
     NoBookies,
     ReadIsLate,
@@ -23,8 +24,9 @@ from bookspark.protocol.actions import (
     WriteMetadata,
 )
 from bookspark.protocol.ledger_metadata import LedgerMetadata
+from bookspark.protocol.ledger_replication import WriterWaitedFor
 from bookspark.protocol.responses import Negative, Positive, Response, Unknown
-from bookspark.protocol.writer import Append, Close, Sync
+from bookspark.protocol.writer import Append, Close, Sync, TellLac
 from bookspark.simulation.bookie import SimulatedBookie
 from bookspark.simulation.client import Begin
 from bookspark.simulation.messages import (
@@ -41,7 +43,10 @@ from bookspark.simulation.messages import (
     Request,
     SyncAnswer,
     SyncLedger,
+    WriteLac,
 )
+from bookspark.simulation.readers import BeginWaiting, MetadataWatched
+from bookspark.simulation.repairers import TakeForLost
 from bookspark.simulation.values import clone
 from bookspark.simulation.world import CLIENTS, METADATA, Move, State, World
 
@@ -66,6 +71,8 @@ def sentence(world: World, state: State, move: Move, after: State) -> str:
     """What happens when ``move`` leads from ``state`` to ``after``."""
     kind, place, argument = move
     slots = world.slots
+    if kind == "delete":
+        return f"the ledger is deleted ({say_metadata(world.records[state[METADATA]].metadata)})"
     if place < world.slots_from:
         name = world.client_names[place - CLIENTS]
         match kind:
@@ -102,11 +109,13 @@ def sentence(world: World, state: State, move: Move, after: State) -> str:
         case "sync":
             return f"{bookie} syncs"
         case "ask":
-            return f"{bookie} reads the metadata ({say_metadata(world.records[state[METADATA]].metadata)}) for an add"
+            return f"{bookie} reads the metadata ({say_store(world, state)}) for an add"
         case "told":
             return f"{bookie} decides the add that waited: {_outcome(world, state[place], after[place], NOBODY)}"
         case "heal":
             return f"{bookie} begins to heal the ledger"
+        case "collect":
+            return f"{bookie} collects the ledger"
     raise AssertionError(f"unknown move {kind}")
 
 
@@ -125,8 +134,19 @@ def _user(world: World, state: State, place: int, name: str, argument: int) -> s
             return f"the {name}'s user asks for a sync"
         case ReadIsLate():
             return f"the {name} asks another replica for entry {world.events[argument].first} as well"
+        case TakeForLost() as taken:
+            return f"the {name} takes {taken.bookie} for lost, and reads the metadata ({say_store(world, state)})"
+        case WriterWaitedFor():
+            return f"the {name} has waited for the writer to replace the bookie"
+        case TellLac():
+            writer = world.clients[state[place]].machine
+            return f"the writer tells its LAC {writer.last_add_confirmed} without an entry"
+        case BeginWaiting():
+            return f"the {name} opens the ledger to wait for the next entry ({say_store(world, state)})"
+        case MetadataWatched():
+            return f"the {name}, still waiting, looks at the metadata"
         case Begin():
-            return f"the {name} opens the ledger and reads its metadata ({say_metadata(world.records[state[METADATA]].metadata)})"
+            return f"the {name} opens the ledger and reads its metadata ({say_store(world, state)})"
     return f"the {name}: {world.events[argument]}"
 
 
@@ -134,14 +154,17 @@ def _store(world: World, state: State, place: int, name: str) -> str:
     record = world.records[state[METADATA]]
     match world.clients[state[place]].store:
         case ReadMetadata():
-            return f"the {name} reads the metadata ({say_metadata(record.metadata)})"
+            return f"the {name} reads the metadata ({say_store(world, state)})"
         case WriteMetadata() as write:
             won = "" if write.version == record.version else ", and loses: the record has changed"
+            won = ", and loses: the ledger is deleted" if record.deleted else won
             return f"the {name} writes the metadata ({say_metadata(write.metadata)}){won}"
         case MetadataWritten() as answer:
             return f"the {name} learns that its metadata was written{_told(world, state, place, world.events.number(answer))}"
         case MetadataConflict():
             return f"the {name} learns that the record had changed"
+        case MetadataFailed():
+            return f"the {name} learns that the ledger is deleted"
     return f"the {name} waits for nothing"
 
 
@@ -162,6 +185,12 @@ def _say_told(action: Any) -> Iterator[str]:
             yield f"done, the ledger is {say_metadata(action.metadata)}"
         case Fail():
             yield f"it ends with {type(action.error).__name__}"
+
+
+def say_store(world: World, state: State) -> str:
+    """The ledger's record as the metadata store has it."""
+    record = world.records[state[METADATA]]
+    return "it is deleted" if record.deleted else say_metadata(record.metadata)
 
 
 def _name(world: World, client: int) -> str:
@@ -193,6 +222,8 @@ def say_request(request: Request) -> str:
             return f"{'fencing ' if request.fence else ''}LAC read"
         case SyncLedger():
             return "request to sync"
+        case WriteLac():
+            return f"explicit LAC {request.last_add_confirmed}"
     return type(request).__name__.lower()
 
 

@@ -11,8 +11,9 @@ millions of states that differ in how few distinct component states are combined
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from enum import Enum
+from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -22,6 +23,8 @@ _ATOMS = (int, str, bytes, bool, float, type(None), type, Enum)
 Function = Callable[[Any], Any]
 _UNSET = None
 """What a field that was never set is taken for. No machine tells the two apart."""
+_PLAIN: set[type] = set()
+"""Types that were found to be their own frozen form, and their own copy: to be asked first, as most fields are of them."""
 _FREEZERS: dict[type, Function] = {}
 _CLONERS: dict[type, Function] = {}
 
@@ -35,27 +38,33 @@ def freeze(value: Any) -> Hashable:
     return function(value)  # type: ignore[no-any-return]
 
 
+def _freeze_all(values: Iterable[Any]) -> list[Hashable]:
+    plain = _PLAIN
+    return [value if type(value) in plain else freeze(value) for value in values]
+
+
 def _freezer(kind: type) -> Function:
     if issubclass(kind, _ATOMS):
+        _PLAIN.add(kind)
         return _itself
     if issubclass(kind, BaseException):
         return lambda value: kind.__name__
     if _immutable(kind):
         return _freeze_immutable
     if issubclass(kind, tuple | list):
-        return lambda value: (kind, *map(freeze, value))
+        return lambda value: (kind, *_freeze_all(value))
     if issubclass(kind, Mapping):
-        return lambda value: (kind, frozenset([(freeze(key), freeze(item)) for key, item in value.items()]))
+        return lambda value: (kind, frozenset(zip(_freeze_all(value), _freeze_all(value.values()), strict=True)))
     if issubclass(kind, set | frozenset):
-        return lambda value: (kind, frozenset(map(freeze, value)))
+        return lambda value: (kind, frozenset(_freeze_all(value)))
     return _structure_freezer(kind)
 
 
 def _structure_freezer(kind: type) -> Function:
     if kind.__dictoffset__:
         return lambda value: (kind, *[(name, freeze(item)) for name, item in sorted(vars(value).items())])
-    slots = _slots_of(kind)
-    return lambda value: (kind, *[freeze(getattr(value, name, _UNSET)) for name in slots])
+    fields = _fields_getter(kind)
+    return lambda value: (kind, *_freeze_all(fields(value)))
 
 
 def _freeze_immutable(value: Any) -> Hashable:
@@ -76,25 +85,50 @@ def clone(value: T) -> T:
     return function(value)  # type: ignore[no-any-return]
 
 
+def _clone_all(values: Iterable[Any]) -> list[Any]:
+    plain = _PLAIN
+    return [value if type(value) in plain else clone(value) for value in values]
+
+
 def _cloner(kind: type) -> Function:
     if issubclass(kind, (*_ATOMS, BaseException, tuple, frozenset)) or _immutable(kind):
         return _itself
     if issubclass(kind, dict):
-        return lambda value: kind([(key, clone(item)) for key, item in value.items()])
+        return lambda value: kind(zip(value, _clone_all(value.values()), strict=True))
     if issubclass(kind, list | set):
-        return lambda value: kind([clone(item) for item in value])
-    slots = _slots_of(kind)
+        return lambda value: kind(_clone_all(value))
+    return _object_cloner(kind)
+
+
+def _object_cloner(kind: type) -> Function:
+    names = _slots_of(kind)
+    fields = _fields_getter(kind)
 
     def clone_object(value: Any) -> Any:
-        copy = object.__new__(kind)
-        for name in slots:
-            if hasattr(value, name):
-                object.__setattr__(copy, name, clone(getattr(value, name)))
+        copy: Any = object.__new__(kind)
+        for name, item in zip(names, _clone_all(fields(value)), strict=True):
+            setattr(copy, name, item)
         if kind.__dictoffset__:
             copy.__dict__.update({name: clone(item) for name, item in vars(value).items()})
         return copy
 
     return clone_object
+
+
+def _fields_getter(kind: type) -> Callable[[Any], tuple[Any, ...]]:
+    """What is in an object's slots, in their order."""
+    names = _slots_of(kind)
+    if len(names) < 2:
+        return lambda value: tuple(getattr(value, name, _UNSET) for name in names)
+    getter = attrgetter(*names)
+
+    def fields(value: Any) -> tuple[Any, ...]:
+        try:
+            return getter(value)
+        except AttributeError:
+            return tuple(getattr(value, name, _UNSET) for name in names)
+
+    return fields
 
 
 def _itself(value: Any) -> Any:

@@ -6,16 +6,15 @@ happened yet, and the verdict on a state is looked up by the rest.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from bookspark.protocol.ledger_metadata import LedgerMetadata
-from bookspark.protocol.quorum import write_set
 from bookspark.simulation.bookie import SimulatedBookie
 from bookspark.simulation.client import Client
-from bookspark.simulation.clients import ReaderClient, RecovererClient, WriterClient
+from bookspark.simulation.clients import RecovererClient, WriterClient
 from bookspark.simulation.options import SimulationOptions
+from bookspark.simulation.readers import ReaderClient
 
 
 class Violation(NamedTuple):
@@ -25,35 +24,31 @@ class Violation(NamedTuple):
     what: str
 
 
-@dataclass(frozen=True, slots=True)
 class WorldView:
-    options: SimulationOptions
-    metadata: LedgerMetadata
-    clients: tuple[Client, ...]
-    bookies: dict[str, SimulatedBookie]
+    """One state. ``lost_boots``: on how many occasions a bookie may have lost entries. If the ledger is ``deleted``, ``metadata``
+    is the last one; its copies are nobody's concern any more, but what was fenced stays so."""
 
-    @property
-    def writer(self) -> WriterClient:
-        writer = self.clients[0]
+    def __init__(
+        self,
+        options: SimulationOptions,
+        metadata: LedgerMetadata,
+        clients: Sequence[Client],
+        bookies: Mapping[str, SimulatedBookie],
+        deleted: bool = False,
+    ) -> None:
+        writer = clients[0]
         assert isinstance(writer, WriterClient)
-        return writer
-
-    @property
-    def readers(self) -> Iterator[ReaderClient]:
-        return (client for client in self.clients if isinstance(client, ReaderClient))
-
-    @property
-    def recoverers(self) -> Iterator[RecovererClient]:
-        return (client for client in self.clients if isinstance(client, RecovererClient))
-
-    @property
-    def lost_boots(self) -> int:
-        """On how many occasions a bookie may have lost entries."""
-        return sum(bookie.lost_boots for bookie in self.bookies.values())
+        self.options = options
+        self.metadata = metadata
+        self.writer = writer
+        self.clients = clients
+        self.bookies = bookies
+        self.deleted = deleted
+        self.readers = [client for client in clients if isinstance(client, ReaderClient)]
+        self.recoverers = [client for client in clients if isinstance(client, RecovererClient)]
+        self.lost_boots = sum(bookie.lost_boots for bookie in bookies.values())
 
     def holders(self, entry_id: int) -> list[str]:
         """The bookies that hold the entry and that the metadata assigns to it."""
-        m = self.metadata
-        ensemble = m.fragment_of(entry_id).ensemble
-        assigned = [ensemble[i] for i in write_set(entry_id, m.ensemble_size, m.write_quorum)]
-        return [bookie for bookie in assigned if entry_id in self.bookies[bookie].rows]
+        bookies = self.bookies
+        return [name for name in self.metadata.write_set_of(entry_id) if entry_id in bookies[name].rows]

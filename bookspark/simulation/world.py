@@ -27,15 +27,16 @@ from bookspark.protocol.actions import (
     ReadMetadata,
     WriteMetadata,
 )
-from bookspark.protocol.errors import MetadataStoreError
+from bookspark.protocol.errors import MetadataStoreError, NoSuchLedgerError
 from bookspark.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerType
 from bookspark.protocol.responses import Unknown, UnknownReason
 from bookspark.simulation.bookie import LEDGER_ID, MASTER_KEY
 from bookspark.simulation.checkers import CHECKERS
-from bookspark.simulation.client import BEGIN, Client, Crashed, Heal, Taken
-from bookspark.simulation.clients import HealingClient, make_clients
+from bookspark.simulation.client import Begin, Client, Crashed, Heal, Taken
+from bookspark.simulation.clients import make_clients
 from bookspark.simulation.messages import Message, Reachable, event_of, unanswered
 from bookspark.simulation.options import CrashLoses, SimulationOptions
+from bookspark.simulation.repairers import HealingClient
 from bookspark.simulation.slots import Slots
 from bookspark.simulation.values import Table, clone
 from bookspark.simulation.view import Violation, WorldView
@@ -46,21 +47,28 @@ METADATA, CRASHES, LOSSES, DUPLICATES, CLIENTS = range(5)
 
 _TIMEOUT = Unknown(UnknownReason.TIMEOUT)
 _STORE_LOST = MetadataFailed(MetadataStoreError("no answer in time"))
+_DELETED = MetadataFailed(NoSuchLedgerError("the ledger was deleted"))
 
 
 class Move(NamedTuple):
-    """One thing that happens. ``place``, in the state, is a client's or a slot's; ``argument`` an event or a message."""
+    """One thing that happens. ``place``, in the state, is a client's, a slot's or the metadata's; ``argument`` an event or a
+    message."""
 
     kind: str
     place: int
     argument: int = 0
 
 
+_DELETE = (Move("delete", METADATA),)
+
+
 class Record(NamedTuple):
     """The ledger's record in the metadata store."""
 
     metadata: LedgerMetadata
+    """The last one, if it was deleted."""
     version: int
+    deleted: bool = False
 
 
 class ClientStep(NamedTuple):
@@ -121,28 +129,46 @@ class World:
 
     def moves(self, state: State) -> list[Move]:
         """Everything that may happen next, in an order that depends on nothing but what the state says."""
-        moves: list[Move] = []
-        cached = self._moves
-        for index in range(CLIENTS, self.slots_from):
-            key: tuple[int, ...] = (index, state[index])
-            found = cached.get(key)
-            if found is None:
-                found = cached[key] = tuple(Move(kind, index, what) for kind, what in self.choices(state[index]))
-            moves += found
-        crashes, losses, duplicates = state[CRASHES] > 0, state[LOSSES] > 0, state[DUPLICATES] > 0
-        if losses:
-            moves += self._failures(state)
-        for index in range(self.slots_from, len(state)):
-            key = (index, state[index], crashes, losses, duplicates)
-            found = cached.get(key)
-            if found is None:
-                found = cached[key] = tuple(self._slot_moves(index, state[index], crashes, losses, duplicates))
-            moves += found
-            if self.options.heals and self.slots.moves(state[index]).limbo_boot and self._may_heal(state, index):
-                moves.append(Move("heal", index))
-        return moves
+        return [move for group in self.groups(state) for move in group]
 
-    def _slot_moves(self, index: int, slot: int, crashes: bool, losses: bool, duplicates: bool) -> Iterator[Move]:
+    def groups(self, state: State) -> list[tuple[Move, ...]]:
+        """``moves``, of each place by themselves. A group is made once and lives as long as the world."""
+        groups: list[tuple[Move, ...]] = []
+        cached = self._moves
+        crashes, losses, duplicates = state[CRASHES] > 0, state[LOSSES] > 0, state[DUPLICATES] > 0
+        deleted = self.records[state[METADATA]].deleted
+        if self.options.deletes and not deleted:
+            groups.append(_DELETE)
+        for index in range(CLIENTS, self.slots_from):
+            key: tuple[int, ...] = (index, state[index], losses)
+            found = cached.get(key)
+            if found is None:
+                found = cached[key] = tuple(self._client_moves(index, state[index], losses))
+            groups.append(found)
+        for index in range(self.slots_from, len(state)):
+            slot = state[index]
+            heals = self.options.heals and self._may_heal(state, index)
+            key = (index, slot, crashes, losses, duplicates, heals, deleted)
+            found = cached.get(key)
+            if found is None:
+                found = cached[key] = tuple(self._slot_moves(*key))
+            groups.append(found)
+        return groups
+
+    def _client_moves(self, index: int, client: int, losses: bool) -> Iterator[Move]:
+        for kind, what in self.choices(client):
+            yield Move(kind, index, what)
+        if losses:
+            # What a client may give up: a request to the metadata store, or, except for the writer, the whole thing.
+            told = self.clients[client]
+            if told.store is not None:
+                yield Move("store_lost", index)
+            if told.machine is not None and index > CLIENTS:
+                yield Move("deadline", index)
+
+    def _slot_moves(
+        self, index: int, slot: int, crashes: int, losses: int, duplicates: int, heals: int, deleted: int
+    ) -> Iterator[Move]:
         found = self.slots.moves(slot)
         for message in found.requests:
             yield Move("request", index, message)
@@ -157,6 +183,10 @@ class World:
                 yield Move("timeout", index, message)
             if duplicates and message in found.requests:
                 yield Move("duplicate", index, message)
+        if heals and found.limbo_boot:
+            yield Move("heal", index)
+        if deleted and found.collectable:
+            yield Move("collect", index)
 
     def choices(self, client: int) -> tuple[tuple[str, int], ...]:
         """(kind, argument) of what a client's user and the metadata store may do."""
@@ -169,15 +199,6 @@ class World:
                 choices.append(("store", 0))
             found = self._choices[client] = tuple(choices)
         return found
-
-    def _failures(self, state: State) -> Iterator[Move]:
-        """What a client may give up: a request to the metadata store, or, except for the writer, the whole thing."""
-        for index in range(CLIENTS, self.slots_from):
-            client = self.clients[state[index]]
-            if client.store is not None:
-                yield Move("store_lost", index)
-            if client.machine is not None and index > CLIENTS:
-                yield Move("deadline", index)
 
     def _may_heal(self, state: State, index: int) -> bool:
         return self.clients[state[index - len(self.bookies)]].machine is None
@@ -198,11 +219,13 @@ class World:
                 self.step(after, client, event)
             case "user":
                 self.step(after, index, argument)
-                if self.events[argument] is BEGIN:
+                if isinstance(self.events[argument], Begin):
                     self._serve(after, index)
             case "store":
                 self._serve(after, index)
-            case "boot" | "sync" | "told":
+            case "delete":
+                after[METADATA] = self.records.number(self.records[state[METADATA]]._replace(deleted=True))
+            case "boot" | "sync" | "told" | "collect":
                 after[index] = self.slots.change(slot, kind, sync_at_once=self.sync_at_once(state))
             case "ask":
                 after[index] = self._with_metadata(state, index, kind)
@@ -238,7 +261,8 @@ class World:
     def _with_metadata(self, state: State, index: int, kind: str) -> int:
         record = self.records[state[METADATA]]
         name = self.bookies[index - self.slots_from]
-        return self.slots.with_metadata(state[index], kind, name, record.metadata, state[METADATA])
+        metadata = None if record.deleted else record.metadata
+        return self.slots.with_metadata(state[index], kind, name, metadata, state[METADATA])
 
     def _reconnect(self, after: list[int], index: int) -> None:
         """The writer's connection to the bookie is to be made anew."""
@@ -297,7 +321,9 @@ class World:
             record = self.records[after[METADATA]]
             event: Any = self.clients[after[index]].store
             if isinstance(event, ReadMetadata):
-                event = MetadataRead(*record)
+                event = _DELETED if record.deleted else MetadataRead(record.metadata, record.version)
+            elif isinstance(event, WriteMetadata) and record.deleted:
+                event = Taken(_DELETED)
             elif isinstance(event, WriteMetadata):
                 if event.version == record.version:
                     record = Record(event.metadata, record.version + 1)
@@ -312,8 +338,8 @@ class World:
 
     def violation(self, state: State) -> Violation | None:
         """What the first checker that is not satisfied says of ``state``."""
-        slots = self.slots.table.values
-        key = (state[METADATA], *state[CLIENTS : self.slots_from], *[slots[n][0] for n in state[self.slots_from :]])
+        start, slots = self.slots_from, self.slots.table.values
+        key = (state[METADATA], *state[CLIENTS:start], *[slots[number][0] for number in state[start:]])
         try:
             return self._verdicts[key]
         except KeyError:
@@ -325,12 +351,14 @@ class World:
 
     def view(self, state: State) -> WorldView:
         """What checkers and stories look at; not to be changed."""
+        record = self.records[state[METADATA]]
         bookies = (self.slots.bookie(slot) for slot in state[self.slots_from :])
         return WorldView(
             self.options,
-            self.records[state[METADATA]].metadata,
+            record.metadata,
             tuple(self.clients[number] for number in state[CLIENTS : self.slots_from]),
             dict(zip(self.bookies, bookies, strict=True)),
+            record.deleted,
         )
 
 

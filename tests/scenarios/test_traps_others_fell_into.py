@@ -1,4 +1,4 @@
-"""The traps of design.md section 6, one test (or class) a trap, named after it: 1 to 6 and 9, which are the protocol's own.
+"""The traps of design.md section 6, one test (or class) a trap, named after it.
 
 Each tells the published bug as steps of the real machines, and where a step can be taken wrongly by hand, what it would lose.
 """
@@ -6,14 +6,32 @@ Each tells the published bug as steps of the real machines, and where a step can
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
+import pytest
+
+from bookspark.bookie.config import BookieConfig
+from bookspark.daemon.directories import write_cookie
+from bookspark.daemon.identity import Identity
 from bookspark.protocol.actions import SendAdd, SendRead, SendReadLac
 from bookspark.protocol.bookie_ledger import BookieLedger
-from bookspark.protocol.errors import LedgerFencedError
+from bookspark.protocol.cookie import Cookie
+from bookspark.protocol.errors import InvalidCookieError, LedgerFencedError, MetadataStoreError
+from bookspark.protocol.garbage_collection import Complete, Incomplete, collectable, suspects
 from bookspark.protocol.ledger_metadata import Fragment, LedgerState
-from bookspark.protocol.responses import FENCED, UNAUTHORIZED, Positive
+from bookspark.protocol.responses import (
+    FENCED,
+    UNAUTHORIZED,
+    Negative,
+    NegativeReason,
+    Positive,
+    Unknown,
+    UnknownReason,
+)
 from bookspark.protocol.writer import Close, State
+from bookspark.simulation.options import SimulationOptions
 from tests.protocol.ledger_pair import LedgerPair
+from tests.simulation.stage import Stage
 
 
 class TestTrap1LacFencingReadsAndRecoveryReadsCarryTheFenceFlag:
@@ -234,6 +252,87 @@ class TestTrap6AFencedLedgerIsNotRecreatedByItsOldWritersAdd:
         for record in fenced.control_records():
             again.replay(record)
         assert again.admit_add(b"key", recovery=False).response == FENCED
+
+    A_LEDGER_IS_CLOSED_DELETED_AND_COLLECTED = """
+        the writer appends e0
+        the recoverer opens the ledger
+        the recoverer writes the metadata (IN_RECOVERY)
+        the recoverer learns that its metadata was written
+        the recoverer's fencing LAC read reaches b1
+        the recoverer's fencing LAC read reaches b2
+        the recoverer hears from b1
+        the recoverer hears from b2
+        the recoverer's fencing read of entry 0 on reaches b1: it answers 0 no such entry
+        the recoverer's fencing read of entry 0 on reaches b2: it answers 0 no such entry
+        the recoverer hears from b1
+        the recoverer hears from b2
+        the recoverer writes the metadata (CLOSED at entry -1)
+        the ledger is deleted (CLOSED at entry -1)
+        b1 collects the ledger
+    """
+
+    def test_nor_after_it_was_deleted_and_collected_with_its_fence(self):
+        stage = Stage(SimulationOptions(2, 2, 1, deletes=True))
+        stage.play(self.A_LEDGER_IS_CLOSED_DELETED_AND_COLLECTED)
+        stage.play("""
+            the writer's add of e0 (LAC -1) reaches b1: it waits for the metadata
+            b1 reads the metadata (it is deleted) for an add
+            b1 decides the add that waited: it answers add of 0 unknown (fenced)
+            the writer hears from b1: add of 0 unknown (fenced); it ends with LedgerFencedError
+        """)
+        assert stage.violation is None
+        assert stage.view.writer.last_add_confirmed == -1
+
+    def test_a_bookie_that_does_not_remember_collecting_it_takes_the_add(self):
+        stage = Stage(SimulationOptions(2, 2, 1, deletes=True).without("collection_mark"))
+        stage.play(self.A_LEDGER_IS_CLOSED_DELETED_AND_COLLECTED)
+        stage.play("""
+            the writer's add of e0 (LAC -1) reaches b1: it answers add of 0 ok
+            the writer hears from b1: add of 0 ok; entry 0 is confirmed
+        """)
+        assert stage.violation is not None
+
+
+class TestTrap7PreBootChecksAreWaitedForAndAFailedOneKeepsTheBookieDown:
+    """BookKeeper's own boot drops the result of its checks. Here who the bookie is *is* their result, so nothing can go on
+    without it (``tests/cluster/test_local_cluster_daemon.py`` has the refusals of real processes)."""
+
+    def identity(self, directory, instance, read_cookie):
+        """What the checks of a boot over this metadata store make of a directory of b1, of cluster ``instance``."""
+        write_cookie(directory, Cookie("b1", (directory,), instance, "nonce"))
+        store = SimpleNamespace(read_cookie=read_cookie, instance_id="here")
+        return Identity(BookieConfig(directories=(directory,), zookeeper="127.0.0.1:1"), store, {})
+
+    def test_a_check_that_gets_no_answer(self, tmp_path):
+        def no_answer(_):
+            raise MetadataStoreError("no answer in time")
+
+        with pytest.raises(MetadataStoreError, match="no answer in time"):
+            self.identity(str(tmp_path), "here", no_answer)
+
+    def test_a_check_that_says_no(self, tmp_path):
+        with pytest.raises(InvalidCookieError, match="of another cluster"):
+            self.identity(str(tmp_path), "elsewhere", lambda _: None)
+
+    def test_checks_that_are_passed_say_who_it_is(self, tmp_path):
+        assert self.identity(str(tmp_path), "here", lambda _: None).cookie.bookie_id == "b1"
+
+
+class TestTrap8GarbageCollectionDeletesNothingWhenListingMetadataFailedOrWasPartial:
+    """BookKeeper #870: ledgers that were alive, and not in a listing."""
+
+    GONE = Negative(NegativeReason.NO_SUCH_LEDGER)
+
+    def test_failed_or_partial(self):
+        assert suspects({1, 2, 3}, Incomplete("/ledgers/00/0001 could not be listed")) == ()
+
+    def test_a_listing_that_is_wrong_deletes_nothing_either(self):
+        """Bugs in the listing were what lost data: each ledger's own record has the last word."""
+        wrong = Complete(frozenset())
+        assert collectable(suspects({1, 2}, wrong), {1: Positive(), 2: Unknown(UnknownReason.TIMEOUT)}) == ()
+
+    def test_two_looks_that_agree_delete(self):
+        assert collectable(suspects({1, 2}, Complete(frozenset({2}))), {1: self.GONE}) == (1,)
 
 
 def test_trap_9_a_wrong_password_has_no_side_effect_it_does_not_fence():

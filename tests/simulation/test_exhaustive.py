@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from bookspark.protocol import ledger_replication
 from bookspark.protocol.ensemble_change import ChangeMode
-from bookspark.protocol.ledger_metadata import LedgerType, Replication
+from bookspark.protocol.ledger_metadata import Fragment, LedgerType, Replication
+from bookspark.protocol.replication_plan import Repair
 from bookspark.simulation.exhaustive import Exhaustive
 from bookspark.simulation.options import CrashLoses, SimulationOptions
 from bookspark.simulation.reductions import Reductions
@@ -83,6 +87,8 @@ SMALL = [
     SimulationOptions(2, 2, 2, crashes=1, recoverers=0, journal_write_data=False),
     SimulationOptions(2, 2, 1, recoverers=2, entries=0),
     SimulationOptions(2, 2, 1, replication=Replication.GUARANTEED, closes=False),
+    SimulationOptions(2, 2, 1, deletes=True, closes=False),
+    SimulationOptions(2, 2, 1, entries=2, explicit_lacs=1, recoverers=0, closes=False),
 ]
 
 
@@ -107,6 +113,44 @@ def test_the_search_makes_every_move(options):
         assert set(search.successors(state)) == {world.apply(state, move) for move in world.moves(state)}
 
 
+def test_a_bookie_has_to_remember_that_it_collected_deleted_ledgers():
+    """BookKeeper #4462, after the fence has gone with the ledger."""
+    options = SimulationOptions(2, 2, 1, deletes=True, closes=False)
+    assert Exhaustive(options.without("collection_mark")).run().violation.invariant == NO_DIVERGENCE
+    result = Exhaustive(options).run()
+    assert result.finished
+    assert result.violation is None
+
+
+class TestAutorecovery:
+    OPTIONS = SimulationOptions(1, 1, 1, spares=1, entries=2, replicators=1, recoverers=0)
+
+    def test_whoever_it_takes_for_lost_nothing_is_lost(self):
+        result = Exhaustive(self.OPTIONS).run()
+        assert result.finished
+        assert result.violation is None
+
+    def test_a_copy_has_to_be_made_before_it_is_named(self, monkeypatch):
+        monkeypatch.setattr(ledger_replication, "copies", lambda *_: ())
+        assert Exhaustive(self.OPTIONS).run().violation.invariant == "all_acked_entries_are_readable"
+
+    def test_the_last_fragment_of_an_open_ledger_has_to_be_left_to_its_writer(self, monkeypatch):
+        def all_of_it(metadata, lost):
+            last = metadata.last_entry_id if metadata.closed else 0
+            ensemble = metadata.last_fragment.ensemble
+            if ensemble[0] in lost and last >= 0:
+                yield Repair(0, last, ensemble, ensemble)
+
+        monkeypatch.setattr(ledger_replication, "repairs", all_of_it)
+        monkeypatch.setattr(ledger_replication, "repaired", lambda now, *_: swapped(now))
+        assert Exhaustive(self.OPTIONS).run().violation is not None
+
+
+def swapped(metadata):
+    """The record with the spare in place of the bookie, whether or not it is still written to."""
+    return replace(metadata, fragments=(Fragment(0, ("b2",)),))
+
+
 def test_a_search_that_is_cut_short_says_so():
     result = Exhaustive(BP46).run(states_max=500)
     assert not result.finished
@@ -119,6 +163,7 @@ def test_a_search_that_is_cut_short_says_so():
         SimulationOptions(2, 2, 1, spares=1, losses=1, ensemble_changes=ChangeMode.AT_ONCE, closes=False, recoverers=0),
         SimulationOptions(2, 2, 2, entries=1, readers=1, reads=1, closes=False),
         SimulationOptions(3, 2, 2, entries=1, closes=False),
+        SimulationOptions(2, 2, 1, readers=1, reads=1, long_polls=True, explicit_lacs=1, closes=False, recoverers=0),
         SimulationOptions(1, 1, 1, crashes=1, ledger_type=LedgerType.VD_JOURNAL),
         SimulationOptions(1, 1, 1, entries=2, crashes=1, journal_write_data=False, heals=True, closes=False),
     ],

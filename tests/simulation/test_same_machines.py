@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from bookspark.client import bookkeeper, ledger_handle, read_handle
+from bookspark.client import bookkeeper, ledger_driver, read_handle
 from bookspark.local import LocalCluster
 from bookspark.protocol.bookie_ledger import BookieLedger, Decision
 from bookspark.protocol.responses import Positive
 from bookspark.protocol.writer import LedgerWriter
-from bookspark.simulation import clients
+from bookspark.simulation import clients, readers
 from bookspark.simulation.exhaustive import Exhaustive
 from bookspark.simulation.options import SimulationOptions
 from bookspark.wire.header import Status
@@ -17,10 +17,11 @@ from tests.bookie.kit import KEY, Pumped, config
 
 
 def test_the_client_imports_them():
-    assert ledger_handle.LedgerWriter is clients.LedgerWriter
+    assert ledger_driver.LedgerWriter is clients.LedgerWriter
     assert bookkeeper.LedgerRecovery is clients.LedgerRecovery
-    assert read_handle.RangeRead is clients.RangeRead
-    assert read_handle.LacRead is clients.LacRead
+    assert read_handle.RangeRead is readers.RangeRead
+    assert read_handle.LacRead is readers.LacRead
+    assert read_handle.LacWait is readers.LacWait
 
 
 def add_after_fence(directory):
@@ -74,6 +75,8 @@ def test_a_writer_that_counts_no_acks_fails_in_the_simulator_and_for_real(monkey
         assert append_while_one_hangs(cluster)
 
 
-@pytest.mark.parametrize("machine", [clients.LedgerWriter, clients.LedgerRecovery, clients.RangeRead, clients.LacRead])
+@pytest.mark.parametrize(
+    "machine", [clients.LedgerWriter, clients.LedgerRecovery, readers.RangeRead, readers.LacRead, readers.LacWait]
+)
 def test_they_are_the_protocols_own(machine):
     assert machine.__module__.startswith("bookspark.protocol.")

@@ -62,6 +62,7 @@ def test_a_search_that_gives_up_says_that_it_did_not_finish():
         "--exhaustive --ensemble 2",
         "--exhaustive --crash-loses nothing",
         "--exhaustive --ensemble-changes sometimes",
+        "--exhaustive --replicators -1",
         "--random 5 --ensemble 2 --write-quorum 3",
         "--random 0",
     ],

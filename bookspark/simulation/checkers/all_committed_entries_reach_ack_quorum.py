@@ -10,6 +10,8 @@ from bookspark.simulation.view import WorldView
 
 
 def check(view: WorldView) -> str | None:
+    if view.deleted:
+        return None
     needed = view.options.ack_quorum - view.lost_boots
     for entry_id in range(view.writer.last_add_confirmed + 1):
         holders = view.holders(entry_id)

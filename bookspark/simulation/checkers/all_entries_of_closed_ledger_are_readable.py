@@ -10,7 +10,7 @@ from bookspark.simulation.view import WorldView
 
 
 def check(view: WorldView) -> str | None:
-    if not view.metadata.closed or view.lost_boots >= view.options.ack_quorum:
+    if view.deleted or not view.metadata.closed or view.lost_boots >= view.options.ack_quorum:
         return None
     for entry_id in range(view.metadata.last_entry_id + 1):
         if not view.holders(entry_id):

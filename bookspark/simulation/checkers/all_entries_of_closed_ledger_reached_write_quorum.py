@@ -11,7 +11,7 @@ from bookspark.simulation.view import WorldView
 
 
 def check(view: WorldView) -> str | None:
-    if view.options.replication is not Replication.GUARANTEED or not view.metadata.closed:
+    if view.deleted or not view.metadata.closed or view.options.replication is not Replication.GUARANTEED:
         return None
     for entry_id in range(view.metadata.last_entry_id + 1):
         holders = view.holders(entry_id)

@@ -24,6 +24,6 @@ def check(view: WorldView) -> str | None:
                 return f"a reader read {content} as entry {entry_id}"
             if view.metadata.closed and entry_id > view.metadata.last_entry_id:
                 return f"a reader read entry {entry_id}, and the ledger is closed at {view.metadata.last_entry_id}"
-        if reader.denied and view.lost_boots < view.options.ack_quorum:
+        if reader.denied and not view.deleted and view.lost_boots < view.options.ack_quorum:
             return f"a reader was told that entry {min(reader.denied)} does not exist, and it is confirmed"
     return None

@@ -11,7 +11,7 @@ from bookspark.simulation.view import WorldView
 
 
 def check(view: WorldView) -> str | None:
-    if view.options.replication is not Replication.GUARANTEED:
+    if view.deleted or view.options.replication is not Replication.GUARANTEED:
         return None
     needed = view.options.write_quorum - view.lost_boots
     last = max(view.writer.last_add_fully_replicated, view.metadata.last_fragment.first_entry_id - 1)

@@ -12,6 +12,8 @@ from bookspark.simulation.view import WorldView
 
 
 def check(view: WorldView) -> str | None:
+    if view.deleted:
+        return None
     disks_lost = view.lost_boots if view.options.crash_loses is CrashLoses.EVERYTHING else 0
     for recoverer in view.recoverers:
         if recoverer.outcome != "finished":

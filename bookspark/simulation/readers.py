@@ -1,0 +1,164 @@
+"""A tailing reader in the simulation: LAC reads or long polls, and reads of all that it may read.
+
+Law: that of ``client``; what it was ever told it remembers, and a contradiction in it too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bookspark.protocol.actions import (
+    Action,
+    DeadlinePassed,
+    Deliver,
+    Fail,
+    Finish,
+    LacAnswered,
+    MetadataFailed,
+    MetadataRead,
+    ReadAnswered,
+    ReadIsLate,
+    ReadMetadata,
+)
+from bookspark.protocol.errors import NoSuchEntryError
+from bookspark.protocol.ledger_metadata import NO_ENTRY, LedgerMetadata
+from bookspark.protocol.reader import LacRead, LacWait, RangeRead
+from bookspark.protocol.responses import Unknown
+from bookspark.simulation.client import BEGIN, FROM_STORE, Begin, Client, Step
+from bookspark.simulation.options import SimulationOptions
+
+_VAIN_ANSWERS_MAX = 2
+"""So many answers that came in vain are the time that a user waits."""
+
+
+class BeginWaiting(Begin):
+    """A user asks for the next entry, and waits for it (long poll)."""
+
+
+class MetadataWatched:
+    """The metadata may have changed: a reader that waits looks at it."""
+
+    def __repr__(self) -> str:
+        return "MetadataWatched()"
+
+
+_BEGIN_WAITING = BeginWaiting()
+_WATCHED = MetadataWatched()
+
+
+class ReaderClient(Client):
+    """A tailing reader: opens the ledger without recovery, asks for the LAC or waits for the next entry, and reads up to the LAC,
+    some times over."""
+
+    kind = "reader"
+
+    def __init__(self, options: SimulationOptions) -> None:
+        super().__init__()
+        self.reads_left = options.reads
+        self.may_wait = options.long_polls
+        self.may_watch = False
+        """May the metadata's watch fire? Once a long poll."""
+        self.patience = 0
+        self.may_speculate = False
+        """May another replica be asked before the first has answered? Once a read."""
+        self.waits_for = NO_ENTRY
+        """The entry that the user waits for."""
+        self.metadata: LedgerMetadata | None = None
+        self.last_add_confirmed = NO_ENTRY
+        self.read: dict[int, str] = {}
+        """Everything that was ever read, by id."""
+        self.denied: frozenset[int] = frozenset()
+        """Ids up to the LAC that were said not to exist."""
+        self.contradiction = ""
+        """A read that did not repeat, or a LAC that went back."""
+
+    def choices(self) -> list[Any]:
+        if self.may_speculate and isinstance(self.machine, RangeRead):
+            return [ReadIsLate(self.machine.next_entry_id)]
+        if self.may_watch and isinstance(self.machine, LacWait):
+            return [_WATCHED]
+        if not self.reads_left or self.machine is not None or self.store is not None:
+            return []
+        return [BEGIN, _BEGIN_WAITING] if self.may_wait else [BEGIN]
+
+    def step(self, event: Any, options: SimulationOptions) -> Step:
+        if isinstance(event, FROM_STORE):
+            self.store = None
+        match event, self.machine:
+            case Begin(), None:
+                self.reads_left -= 1
+                self.waits_for = self.last_add_confirmed + 1 if isinstance(event, BeginWaiting) else NO_ENTRY
+                self.store = ReadMetadata()
+                return [], []
+            case MetadataRead(), None:
+                return self._opened(event.metadata, options)
+            case MetadataWatched(), LacWait():
+                self.may_watch = False
+                self.store = ReadMetadata()
+                return [], []
+            case LacAnswered(), LacRead():
+                return self._lac_told(self.machine.step(event), options)
+            case LacAnswered() | MetadataRead() | DeadlinePassed(), LacWait():
+                return self._lac_told(self._waited(event), options)
+            case ReadIsLate(), RangeRead():
+                self.may_speculate = False
+                return self._perform(self.machine.step(event), options)
+            case ReadAnswered() | MetadataRead() | MetadataFailed(), RangeRead():
+                return self._perform(self.machine.step(event), options)
+            case DeadlinePassed() | MetadataFailed(), _:
+                self._end(Finish())
+        return [], []
+
+    def _opened(self, metadata: LedgerMetadata, options: SimulationOptions) -> Step:
+        self.metadata = metadata
+        if self.waits_for > NO_ENTRY:
+            self.machine = LacWait(metadata, self.waits_for)
+            self.may_watch, self.patience = True, _VAIN_ANSWERS_MAX
+            return self._lac_told(self.machine.start(), options)
+        if metadata.closed:
+            return self._confirmed(metadata.last_entry_id, options)
+        self.machine = LacRead(metadata)
+        return self._perform(self.machine.start(), options)
+
+    def _waited(self, event: Any) -> list[Action]:
+        """A bookie answers when its LAC is high enough, or in vain when it has waited long enough."""
+        actions: list[Action] = self.machine.step(event)
+        if isinstance(event, LacAnswered) and not isinstance(event.response, Unknown):
+            self.patience -= event.last_add_confirmed < self.waits_for
+        return actions if self.patience > 0 else self.machine.step(DeadlinePassed())
+
+    def _lac_told(self, actions: list[Action], options: SimulationOptions) -> Step:
+        for action in actions:
+            if isinstance(action, Finish):
+                self.metadata, self.may_watch = action.metadata, False
+                return self._confirmed(self.machine.last_add_confirmed, options)
+        return self._perform(actions, options)
+
+    def _confirmed(self, last_add_confirmed: int, options: SimulationOptions) -> Step:
+        assert self.metadata is not None
+        if self.metadata.closed and last_add_confirmed < self.last_add_confirmed:
+            self.contradiction = (
+                f"the LAC was {self.last_add_confirmed}, and the ledger is closed at {last_add_confirmed}"
+            )
+        self.last_add_confirmed = max(last_add_confirmed, self.last_add_confirmed)
+        self.machine = RangeRead(self.metadata, 0, self.last_add_confirmed, rereads_metadata=True)
+        self.may_speculate = True
+        return self._perform(self.machine.start(), options)
+
+    def _told(self, action: Action) -> None:
+        if isinstance(action, Deliver):
+            for entry_id, content in zip(range(action.first, action.last + 1), action.entries, strict=True):
+                if self.read.setdefault(entry_id, content) != content:
+                    self.contradiction = f"entry {entry_id} was {self.read[entry_id]} and is {content}"
+
+    def _end(self, action: Finish | Fail) -> None:
+        if (
+            isinstance(action, Fail)
+            and isinstance(action.error, NoSuchEntryError)
+            and isinstance(self.machine, RangeRead)
+        ):
+            self.denied |= {self.machine.next_entry_id}
+        self.machine = None
+        self.store = None
+        self.metadata = None
+        self.may_speculate = self.may_watch = False

@@ -1,0 +1,97 @@
+"""The clients that repair a ledger: autorecovery, and a bookie's own healing after a lossy boot.
+
+Law: that of ``client``. Who is lost is a belief: autorecovery may take any bookie for lost at any time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bookspark.protocol.actions import Fail, Finish, ReadMetadata
+from bookspark.protocol.bookie_healing import ClearLimbo, LedgerHealing, ListHeld
+from bookspark.protocol.ledger_replication import LedgerReplication, WaitForWriter, WriterWaitedFor
+from bookspark.simulation.client import Begin, Client, Crashed, Heal, Step
+from bookspark.simulation.messages import Clear, Held
+from bookspark.simulation.options import SimulationOptions
+
+_GRACE_SECONDS = 1.0
+
+
+class HealingClient(Client):
+    """A bookie's own phase two. The world starts it when the bookie is in limbo, and ends it when the bookie crashes."""
+
+    kind = "healing"
+
+    def __init__(self, bookie: str) -> None:
+        super().__init__()
+        self.bookie = bookie
+
+    def step(self, event: Any, options: SimulationOptions) -> Step:
+        match event:
+            case Heal():
+                self.machine = LedgerHealing(self.bookie, event.boot)
+                self.store = ReadMetadata()
+                return [], []
+            case Crashed():
+                self.machine = self.store = None
+                return [], []
+        return super().step(event, options)
+
+    def _perform(self, actions: list[Any], options: SimulationOptions) -> Step:
+        sends, told = super()._perform(actions, options)
+        for action in actions:
+            if isinstance(action, ListHeld):
+                sends.append((self.bookie, Held()))
+            if isinstance(action, ClearLimbo):
+                sends.append((self.bookie, Clear(action.boot)))
+        return sends, told
+
+    def _end(self, action: Finish | Fail) -> None:
+        self.machine = self.store = None  # it may begin again
+
+
+class TakeForLost(Begin):
+    """Autorecovery believes that the bookie is lost."""
+
+    def __init__(self, bookie: str) -> None:
+        self.bookie = bookie
+
+    def __repr__(self) -> str:
+        return f"TakeForLost({self.bookie!r})"
+
+
+class ReplicatorClient(Client):
+    """Autorecovery, once: it takes one bookie for lost, and repairs the ledger."""
+
+    kind = "replicator"
+
+    def __init__(self, bookies: tuple[str, ...]) -> None:
+        super().__init__()
+        self.bookies = bookies
+        self.waits = False
+        """Is it the grace time that it waits for?"""
+
+    def choices(self) -> list[Any]:
+        if self.outcome:
+            return []
+        if self.machine is None:
+            return [TakeForLost(bookie) for bookie in self.bookies]
+        return [WriterWaitedFor(_GRACE_SECONDS)] if self.waits else []
+
+    def step(self, event: Any, options: SimulationOptions) -> Step:
+        match event:
+            case TakeForLost():
+                self.machine = LedgerReplication({event.bookie}, _GRACE_SECONDS)
+                self.store = ReadMetadata()
+                return [], []
+            case WriterWaitedFor():
+                self.waits = False
+        return super().step(event, options)
+
+    def _told(self, action: Any) -> None:
+        if isinstance(action, WaitForWriter):
+            self.waits = True
+
+    def _end(self, action: Finish | Fail) -> None:
+        super()._end(action)
+        self.waits = False
