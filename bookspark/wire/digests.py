@@ -13,17 +13,16 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from itertools import repeat
 from zlib import crc32
 
 from crc32c import crc32c
 
 from bookspark.protocol.errors import DigestMismatchError
 from bookspark.protocol.ledger_metadata import DigestType
-from bookspark.wire.entry_batch import Buffer, Entry
-
-Digester = Callable[[int, int, int, int, Buffer], bytes]
-"""(ledger_id, entry_id, last_add_confirmed, length, payload) → digest bytes."""
+from bookspark.wire.entry_batch import Buffer, Entry, EntryBatch, equal_offsets
 
 _ROW = struct.Struct("<qqqq")
 _SUM = struct.Struct("<I")
@@ -34,26 +33,70 @@ def master_key(password: bytes) -> bytes:
     return hashlib.sha256(b"bookspark ledger\0" + password).digest()[:16]
 
 
-def digester(digest_type: DigestType, password: bytes) -> Digester:
-    """The digest function of a ledger."""
-    if digest_type is DigestType.DUMMY:
-        return lambda ledger_id, entry_id, confirmed, length, payload: b""
-    if digest_type in (DigestType.CRC32C, DigestType.CRC32):
-        checksum = crc32c if digest_type is DigestType.CRC32C else crc32
-        row, pack = _ROW.pack, _SUM.pack
-        return lambda ledger_id, entry_id, confirmed, length, payload: pack(
-            checksum(payload, checksum(row(ledger_id, entry_id, confirmed, length)))
-        )
-    algorithm = "sha256" if digest_type is DigestType.HMAC else "sha1"
-    keyed = hmac.new(hashlib.sha256(b"bookspark mac\0" + password).digest(), digestmod=algorithm)
+class Digester:
+    """The digest function of a ledger; ``size`` is that of each of its digests, in bytes."""
 
-    def mac(ledger_id: int, entry_id: int, confirmed: int, length: int, payload: Buffer) -> bytes:
-        running = keyed.copy()
-        running.update(_ROW.pack(ledger_id, entry_id, confirmed, length))
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __call__(self, ledger_id: int, entry_id: int, last_add_confirmed: int, length: int, payload: Buffer) -> bytes:
+        """The digest of one row."""
+        return self.column((_ROW.pack(ledger_id, entry_id, last_add_confirmed, length),), (payload,))
+
+    def column(self, rows: Iterable[bytes], payloads: Iterable[Buffer]) -> bytes:
+        """The digests of many rows (``packed_rows``), one after the other."""
+        return b""
+
+
+class _Checksum(Digester):
+    def __init__(self, checksum: Callable[[Buffer, int], int]) -> None:
+        super().__init__(_SUM.size)
+        self._checksum = checksum
+
+    def __call__(self, ledger_id: int, entry_id: int, last_add_confirmed: int, length: int, payload: Buffer) -> bytes:
+        checksum = self._checksum  # four times as quick as a column of one
+        return _SUM.pack(checksum(payload, checksum(_ROW.pack(ledger_id, entry_id, last_add_confirmed, length), 0)))
+
+    def column(self, rows: Iterable[bytes], payloads: Iterable[Buffer]) -> bytes:
+        """All of it runs in C, which costs some 0.2 µs a row."""
+        checksum = self._checksum
+        return array("I", map(checksum, payloads, map(checksum, rows, repeat(0)))).tobytes()
+
+
+class _Mac(Digester):
+    def __init__(self, password: bytes, algorithm: str) -> None:
+        self._keyed = hmac.new(hashlib.sha256(b"bookspark mac\0" + password).digest(), digestmod=algorithm)
+        super().__init__(self._keyed.digest_size)
+
+    def column(self, rows: Iterable[bytes], payloads: Iterable[Buffer]) -> bytes:
+        return b"".join(map(self._one, rows, payloads))
+
+    def _one(self, row: bytes, payload: Buffer) -> bytes:
+        running = self._keyed.copy()
+        running.update(row)
         running.update(payload)
         return running.digest()
 
-    return mac
+
+def packed_rows(
+    ledger_id: int, entry_ids: Iterable[int], confirmed: Iterable[int], lengths: Iterable[int]
+) -> Iterator[bytes]:
+    """What a digest covers besides the payload, row by row; as many as the shortest of the columns has."""
+    return map(_ROW.pack, repeat(ledger_id), entry_ids, confirmed, lengths)
+
+
+def digester(digest_type: DigestType, password: bytes) -> Digester:
+    """The digest function of a ledger."""
+    if digest_type is DigestType.DUMMY:
+        return Digester(0)
+    if digest_type in (DigestType.CRC32C, DigestType.CRC32):
+        return _Checksum(crc32c if digest_type is DigestType.CRC32C else crc32)
+    return _Mac(password, "sha256" if digest_type is DigestType.HMAC else "sha1")
+
+
+def digester_without_password(digest_type: DigestType) -> Digester | None:
+    """The same for who repairs a ledger and does not know its password: None if the digest takes one."""
+    return None if digest_type in (DigestType.HMAC, DigestType.HMAC_SHA1) else digester(digest_type, b"")
 
 
 def check(entry: Entry, digest: Digester) -> None:
@@ -64,3 +107,26 @@ def check(entry: Entry, digest: Digester) -> None:
             f"ledger {entry.ledger_id}, entry {entry.entry_id}: the digest does not match; the entry was damaged, "
             "or the digest type or password is not the writer's"
         )
+
+
+def first_mismatch(batch: EntryBatch, digest: Digester) -> int | None:
+    """The id of the first entry in the batch that does not carry the digest of its own content, None if all do."""
+    if batch.count > 1 and _all_match(batch, digest):
+        return None
+    for entry in batch.entries():
+        try:
+            check(entry, digest)
+        except DigestMismatchError:
+            return entry.entry_id
+    return None
+
+
+def _all_match(batch: EntryBatch, digest: Digester) -> bool:
+    """The same for all entries at once, which is ten times as quick."""
+    _, _, offsets, digests = batch.binary_columns()
+    if offsets.tobytes() != equal_offsets(batch.count, digest.size):
+        return False
+    ids = range(batch.first_entry_id, batch.last_entry_id + 1)
+    rows = packed_rows(batch.ledger_id, ids, batch.column(2), batch.column(3))
+    expected = digest.column(rows, batch.payloads())
+    return hmac.compare_digest(expected, digests)

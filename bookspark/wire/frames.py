@@ -7,12 +7,14 @@ connection. Two kinds, told apart by their first four bytes::
     batch frame     FF FF FF FF, …                                    an Arrow IPC message (``entry_batch``)
     control frame   "BSPK" │ u32 body length │ header (112) │ body    everything without entries
 
-Receiving does not copy: frames are views into chunks that live as long as a view of them does.
+Receiving does not copy: frames are views into chunks that live as long as a view of them does. A connection starts with a small
+chunk, so that many idle ones cost little, and has large ones while bytes come faster than it takes them in.
 """
 
 from __future__ import annotations
 
 import struct
+from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -30,7 +32,9 @@ _START = struct.Struct("<Q")
 _SIZE = struct.Struct("<I")
 _BODY_LENGTH = struct.Struct("<q")
 _BODY_LENGTH_OFFSET = 48
-_CHUNK_BYTES = 256 << 10
+_CHUNK_BYTES = 64 << 10
+_LARGE_CHUNK_BYTES = 1 << 20
+_POOLED_MAX = 8
 _FREE_BYTES_MIN = 16 << 10
 _NOTHING = memoryview(b"")
 
@@ -84,14 +88,45 @@ def parse_frame(frame: memoryview) -> Frame:
     return Frame(header, body_crc, None, body)
 
 
+class ChunkPool:
+    """Large chunks that the receivers of a process share, so that those who receive much do not spend their time on new memory.
+    A chunk is used again once no view of it is left."""
+
+    def __init__(self) -> None:
+        self._retired: deque[bytearray] = deque(maxlen=_POOLED_MAX)
+
+    def take(self) -> bytearray:
+        for _ in range(len(self._retired)):
+            chunk = self._retired.popleft()
+            try:
+                chunk.append(0)  # refused as long as a view lives
+            except BufferError:
+                self._retired.append(chunk)
+            else:
+                chunk.pop()
+                return chunk
+        chunk = bytearray(_LARGE_CHUNK_BYTES + 1)
+        chunk.pop()  # leaves room for that append
+        return chunk
+
+    def retire(self, chunk: bytearray) -> None:
+        """Nothing more is received into it; frames may still lie there."""
+        if len(chunk) == _LARGE_CHUNK_BYTES:
+            self._retired.append(chunk)
+
+
 class FrameReceiver:
     """The receiving half of a connection, for ``asyncio.BufferedProtocol``: ``buffer()``, then ``received(n)`` → frames."""
 
-    def __init__(self) -> None:
-        self._chunk = memoryview(bytearray(_CHUNK_BYTES))
+    def __init__(self, pool: ChunkPool | None = None) -> None:
+        self._pool = pool or ChunkPool()
+        self._use(bytearray(_CHUNK_BYTES), 0)
+
+    def _use(self, chunk: bytearray, filled: int) -> None:
+        self._memory = chunk
+        self._chunk = memoryview(chunk)
         self._read_only = self._chunk.toreadonly()
-        self._start = 0
-        self._end = 0
+        self._start, self._end = 0, filled
 
     def buffer(self) -> memoryview:
         """Where the next bytes go; never empty."""
@@ -109,12 +144,19 @@ class FrameReceiver:
             yield parse_frame(self._read_only[start : start + size])
         free = len(self._chunk) - self._end
         if free < _FREE_BYTES_MIN or (size is not None and size > len(self._chunk) - self._start):
-            self._renew(size or 0)
+            self._renew(size or 0, in_bulk=free == 0)
 
-    def _renew(self, frame_bytes: int) -> None:
+    def _renew(self, frame_bytes: int, *, in_bulk: bool) -> None:
         """A new chunk with room for the frame that has begun: the old one stays with whoever holds views of it."""
         rest = self._chunk[self._start : self._end]
-        chunk = memoryview(bytearray(max(_CHUNK_BYTES, frame_bytes + _FREE_BYTES_MIN)))
+        needed = frame_bytes + _FREE_BYTES_MIN
+        if needed > _LARGE_CHUNK_BYTES:
+            chunk = bytearray(needed)
+        elif in_bulk or needed > _CHUNK_BYTES:
+            chunk = self._pool.take()
+        else:
+            chunk = bytearray(_CHUNK_BYTES)
         chunk[: len(rest)] = rest
-        self._chunk, self._start, self._end = chunk, 0, len(rest)
-        self._read_only = chunk.toreadonly()
+        old = self._memory
+        self._use(chunk, len(rest))
+        self._pool.retire(old)

@@ -23,7 +23,9 @@ Kinds, by what a bookie does (``-`` after a name: the request is a control frame
 ``ADD=``
     Append the entries ``first..last`` of one ledger, all or none; the answer is a control frame with the same range.
     ``RECOVERY``: from a recoverer or a repair, allowed on a fenced ledger, synced before the ack in every mode.
-    ``VOLATILE``: a VD ledger, acked before the sync (BP-14).
+    ``VOLATILE``: a VD ledger (BP-14), acked once it is written to the operating system, before the sync. Such a request, and
+    ``SYNC``, tells what is assigned to the bookie: ``value`` is the first entry id, ``limit`` is ensemble size << 20 |
+    write quorum << 10 | position; the answer's LastAddSynced is for that assignment.
 ``READ-``
     Entries ``first..last``, about ``limit`` bytes at most but at least one. The answer is any number of batch frames with
     ``MORE``, then a control frame: ``last_entry_id`` is the last id that was sent (``first − 1`` if none was), and ``status``
@@ -35,6 +37,8 @@ Kinds, by what a bookie does (``-`` after a name: the request is a control frame
     until the LAC is at least ``first_entry_id`` (long poll).
 ``WRITE_LAC-``
     Explicit LAC: note ``last_add_confirmed`` without an entry.
+``SYNC-``
+    Sync what was added to a VD ledger before this request; the answer tells LastAddSynced.
 ``RANGES-``
     All that is held from entry ``first_entry_id`` of ``ledger_id`` on, and of the ledgers after it (of that one only if
     ``value`` is 1), ``limit`` rows at most. The body is ``messages.Ranges``; the answer's ``value`` and ``first_entry_id``
@@ -42,21 +46,28 @@ Kinds, by what a bookie does (``-`` after a name: the request is a control frame
 ``STATUS-``
     The body of the answer is ``messages.BookieStatus``.
 
-The body of a BAD_REQUEST says in words what was wrong with the request.
+The body of a BAD_REQUEST says in words what was wrong with the request. A bookie with a secret answers HELLO UNAUTHORIZED, with a
+challenge in the body, until the request's body (``messages.Hello``) has the proof that ``security`` describes. Any request may be
+answered TOO_MANY_REQUESTS: nothing was done then.
 
-Source: BookKeeper's ``BookkeeperProtocol.proto`` for the kinds; BP-14 for LastAddSynced; "Guaranteeing write quorum" for LAFR.
+Source: BookKeeper's ``BookkeeperProtocol.proto`` for the kinds; BP-14 for LastAddSynced and ``SYNC``; "Guaranteeing write
+quorum" for LAFR.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from enum import IntEnum, IntFlag
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, cast
 
 from crc32c import crc32c
 
+from bookspark.protocol.ledger_choices import STRIPED_ENSEMBLE_MAX
 from bookspark.protocol.ledger_metadata import NO_ENTRY
 from bookspark.protocol.responses import Negative, NegativeReason, Positive, Response, Unknown, UnknownReason
+from bookspark.protocol.sync_cursor import Assignment
 
 PROTOCOL_VERSION = 1
 HEADER_BYTES = 112
@@ -75,6 +86,7 @@ class Kind(IntEnum):
     WRITE_LAC = 5
     RANGES = 6
     STATUS = 7
+    SYNC = 8
 
 
 class Flag(IntFlag):
@@ -165,6 +177,21 @@ class Header(NamedTuple):
         )
         return packed + _CHECKED.pack(crc32c(packed))
 
+    def with_assignment(self, assignment: Assignment) -> Header:
+        """This request, of a VD ledger, with what is assigned to the bookie."""
+        first, ensemble_size, write_quorum, position = assignment
+        return self._replace(value=first, limit=ensemble_size << 20 | write_quorum << 10 | position)
+
+    def assignment(self) -> Assignment:
+        """What a request of a VD ledger says is assigned to the bookie. Raises WireError if that makes no sense."""
+        packed = self.limit
+        found = Assignment(self.value, packed >> 20, packed >> 10 & STRIPED_ENSEMBLE_MAX, packed & STRIPED_ENSEMBLE_MAX)
+        if not (found.first_entry_id >= 0 and found.ensemble_size >= found.write_quorum >= 1):
+            raise WireError(f"{found} is no assignment")
+        if found.position >= found.ensemble_size:
+            raise WireError(f"position {found.position} in an ensemble of {found.ensemble_size}")
+        return found
+
     def response(self) -> Response:
         """The class of this answer, for the decisions of ``protocol``. Never a Negative but for the two explicit statuses."""
         if self.status == Status.OK:
@@ -201,20 +228,13 @@ def decode(buffer: bytes | bytearray | memoryview, offset: int) -> tuple[Header,
         raise WireError("header checksum does not match: damaged bytes, or no Bookspark peer")
     if version != PROTOCOL_VERSION:
         raise WireError(f"protocol version {version}, this is {PROTOCOL_VERSION}")
-    header = Header(
-        kind,
-        request_id,
-        ledger_id,
-        first,
-        last,
-        confirmed,
-        flags,
-        status,
-        replicated,
-        synced,
-        incarnation,
-        key,
-        limit,
-        value,
-    )
+    # fmt: off
+    header = _new_header((
+        kind, request_id, ledger_id, first, last, confirmed, flags, status, replicated, synced, incarnation, key, limit, value,
+    ))
+    # fmt: on
     return header, body_crc
+
+
+_new_header = cast(Callable[[tuple[object, ...]], Header], partial(tuple.__new__, Header))
+"""``Header._make`` without its Python frame."""

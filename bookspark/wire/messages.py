@@ -43,6 +43,25 @@ class Ranges(NamedTuple):
         return cls(*columns)
 
 
+class Hello(msgspec.Struct):
+    """What a client says of itself in HELLO; a body may be empty, then nothing was said."""
+
+    client: str = ""
+    """Its name, for people who look for it in logs, and for faults that are meant for one client."""
+    proof: bytes = b""
+    """That it knows the bookie's secret (see ``security``)."""
+
+    def encode(self) -> bytes:
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def decode(cls, body: bytes | memoryview) -> Hello:
+        try:
+            return msgspec.json.decode(body, type=cls) if body else cls()
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise WireError(f"the body of a HELLO: {error}") from error
+
+
 class BookieStatus(msgspec.Struct):
     """What ``STATUS`` tells of a bookie. Sizes in bytes."""
 
@@ -54,3 +73,9 @@ class BookieStatus(msgspec.Struct):
     log_bytes: int
     free_bytes: int
     read_only: bool = False
+    lossy_boot: int = 0
+    """The number of the last boot after which entries may have been lost; 0: there was none."""
+    healed_boot: int = 0
+    """The last such boot of which everything is back."""
+    limbo_ledgers: int = 0
+    """Ledgers that entries may be missing of, and that absence proves nothing of."""

@@ -6,8 +6,9 @@ import pytest
 
 from bookspark.protocol.errors import DigestMismatchError
 from bookspark.protocol.ledger_metadata import DigestType
-from bookspark.wire.digests import check, digester, master_key
-from bookspark.wire.entry_batch import Entry
+from bookspark.wire.digests import check, digester, first_mismatch, master_key, packed_rows
+from bookspark.wire.entry_batch import Entry, EntryBatch, encode_entries
+from bookspark.wire.header import Header, Kind
 
 SIZES = {
     DigestType.CRC32C: 4,
@@ -55,3 +56,45 @@ def test_the_master_key_tells_passwords_apart_and_not_the_password():
     assert master_key(b"a") != master_key(b"b")
     assert len(master_key(b"")) == 16
     assert b"secret" not in master_key(b"secret")
+
+
+ROWS = [(7, entry_id, entry_id // 2, 10 + entry_id, bytes(entry_id)) for entry_id in range(5)]
+
+
+def batch_of(entries):
+    return EntryBatch(encode_entries(Header(Kind.ADD, 1, 7, entries[0].entry_id, entries[-1].entry_id), entries))
+
+
+@pytest.mark.parametrize("digest_type", DigestType)
+def test_the_digests_of_a_column_are_those_of_its_rows(digest_type):
+    digest = digester(digest_type, b"secret")
+    _, *columns, payloads = zip(*ROWS, strict=True)
+    assert digest.column(packed_rows(7, *columns), payloads) == b"".join(digest(*row) for row in ROWS)
+    assert digest.size == SIZES[digest_type]
+
+
+@pytest.mark.parametrize("digest_type", DigestType)
+@pytest.mark.parametrize("count", [1, 5])
+def test_a_batch_as_it_was_written_has_no_mismatch(digest_type, count):
+    digest = digester(digest_type, b"secret")
+    assert first_mismatch(batch_of([Entry(*row, digest(*row)) for row in ROWS[:count]]), digest) is None
+
+
+@pytest.mark.parametrize("digest_type", REAL)
+@pytest.mark.parametrize("count", [1, 5])
+@pytest.mark.parametrize("change", [{"payload": b"other"}, {"length": 99}, {"last_add_confirmed": 9}, {"digest": b""}])
+def test_the_first_mismatch_of_a_batch_is_found_wherever_it_is(digest_type, count, change):
+    digest = digester(digest_type, b"secret")
+    for bad in range(count):
+        entries = [Entry(*row, digest(*row)) for row in ROWS[:count]]
+        for row in range(bad, count):  # the last one too, so that it is the first that counts
+            entries[row] = entries[row]._replace(**change)
+        assert first_mismatch(batch_of(entries), digest) == bad
+
+
+def test_digests_that_fit_only_one_after_the_other_do_not_match():
+    """The concatenated digests are right, but not where they are divided."""
+    digest = digester(DigestType.CRC32C, b"")
+    first, second = (Entry(*row, digest(*row)) for row in ROWS[:2])
+    shifted = [first._replace(digest=first.digest + second.digest[:1]), second._replace(digest=second.digest[1:])]
+    assert first_mismatch(batch_of(shifted), digest) == 0

@@ -16,6 +16,7 @@ from bookspark.wire.entry_batch import (
     EntryBatch,
     arrow_schema,
     encode_entries,
+    encode_one,
     with_header,
 )
 from bookspark.wire.frames import parse_frame
@@ -55,6 +56,13 @@ def test_a_frame_is_byte_for_byte_what_pyarrow_writes(rows):
     header = frame[HEADER_OFFSET : HEADER_OFFSET + HEADER_BYTES]
     writer.write_batch(pa.record_batch(columns, schema=schema), custom_metadata={b"bookspark": header})
     assert frame == sink.getvalue().to_pybytes()[start:]
+
+
+@given(st.binary(max_size=70), st.binary(max_size=33))
+def test_a_batch_of_one_is_the_same_bytes_from_its_own_encoder(payload, digest):
+    entries = entries_of([(payload, digest)])
+    header = Header(Kind.ADD, 99, 7, 3, 3, 1)
+    assert encode_one(header, len(payload), payload, digest) == encode_entries(header, entries)
 
 
 @given(rows)

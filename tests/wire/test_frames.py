@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bookspark.protocol.responses import Negative, Positive, Unknown
 from bookspark.wire.entry_batch import FRAME_BYTES_MAX, Entry, encode_entries
-from bookspark.wire.frames import FrameReceiver, control_frame
+from bookspark.wire.frames import ChunkPool, FrameReceiver, control_frame
 from bookspark.wire.header import Header, Kind, Status, WireError, decode
 
 
@@ -101,3 +101,26 @@ def test_each_status_has_one_class_and_only_two_are_negative(status):
 
 def test_a_status_from_the_future_is_unknown():
     assert isinstance(Header(Kind.READ, 1, status=999).response(), Unknown)
+
+
+def test_a_chunk_is_used_again_once_no_view_of_it_is_left_and_no_sooner():
+    pool = ChunkPool()
+    chunk = pool.take()
+    view = memoryview(chunk)[:10]
+    pool.retire(chunk)
+    other = pool.take()
+    assert other is not chunk
+    view.release()
+    assert pool.take() is chunk
+    assert len(chunk) == len(other)
+
+
+def test_frames_that_are_kept_stay_as_they_were_while_many_more_are_received():
+    receiver = FrameReceiver(ChunkPool())
+    body = bytes(range(256)) * 800
+    kept = []
+    for number in range(60):
+        (frame,) = feed(receiver, control_frame(Header(Kind.READ, number, 7), body + bytes([number])), [1 << 20])
+        if number % 7 == 0:
+            kept.append(frame)
+    assert [bytes(frame.body) for frame in kept] == [body + bytes([number]) for number in range(0, 60, 7)]
