@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 import msgspec
+from crc32c import crc32c
 
 from bookspark.metadata.store import BookieRegistration
 from bookspark.protocol.cookie import Cookie
@@ -73,6 +74,8 @@ class _CookieDocument(_Document, frozen=True, kw_only=True):
     directories: tuple[str, ...]
     instance_id: str
     nonce: str
+    checksum: int | None = None
+    """CRC32C of the document without it: a bit that flips on a disk makes no other bookie. None: written by hand."""
 
 
 def encode_ledger(metadata: LedgerMetadata) -> bytes:
@@ -125,20 +128,25 @@ def decode_ledger(ledger_id: int, document: bytes) -> LedgerMetadata:
 
 def encode_cookie(cookie: Cookie) -> bytes:
     """The JSON document of a cookie, in the metadata store and in each of the bookie's directories."""
-    return msgspec.json.encode(
-        _CookieDocument(
-            bookie_id=cookie.bookie_id,
-            directories=cookie.directories,
-            instance_id=cookie.instance_id,
-            nonce=cookie.nonce,
-        )
+    document = _CookieDocument(
+        bookie_id=cookie.bookie_id,
+        directories=cookie.directories,
+        instance_id=cookie.instance_id,
+        nonce=cookie.nonce,
     )
+    return msgspec.json.encode(msgspec.structs.replace(document, checksum=_checksum(document)))
 
 
 def decode_cookie(document: bytes, where: str) -> Cookie:
     """A cookie; ``where`` it was found goes into the MetadataStoreError."""
     found = _decode(document, _CookieDocument, f"cookie {where}")
+    if found.checksum not in (None, _checksum(found)):
+        raise MetadataStoreError(f"cookie {where}: its checksum does not match")
     return Cookie(found.bookie_id, found.directories, found.instance_id, found.nonce)
+
+
+def _checksum(document: _CookieDocument) -> int:
+    return crc32c(msgspec.json.encode(msgspec.structs.replace(document, checksum=None)))
 
 
 def encode_registration(registration: BookieRegistration) -> bytes:

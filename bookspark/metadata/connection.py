@@ -11,13 +11,16 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
+    AuthFailedError,
     BadVersionError,
     ConnectionLoss,
     KazooException,
+    NoAuthError,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
@@ -29,10 +32,11 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
+from kazoo.security import CREATOR_ALL_ACL
 
 from bookspark.metadata.layout import Address
 from bookspark.metadata.notifier import Owner
-from bookspark.protocol.errors import MetadataStoreError
+from bookspark.protocol.errors import ConfigurationError, MetadataStoreError
 
 log = logging.getLogger(__name__)
 _kazoo_log = logging.getLogger(f"{__name__}.kazoo")
@@ -64,11 +68,14 @@ class Connection:
         self._on_connected = connected
         self._connected = threading.Event()
         self._closed = threading.Event()
+        credentials = _credentials(address.auth_file)
         self.client = KazooClient(
             hosts=address.servers,
             timeout=session_timeout_seconds,
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=1.0),
             logger=_kazoo_log,
+            auth_data=[] if credentials is None else [("digest", credentials)],
+            default_acl=None if credentials is None else CREATOR_ALL_ACL,
         )
         self.client.add_listener(self._state_changed)
         self._start(start_timeout_seconds)
@@ -207,4 +214,19 @@ class Connection:
 
     def _refused(self, what: str, error: Exception) -> MetadataStoreError:
         text = f"{type(error).__name__} {error}".strip()
+        if isinstance(error, NoAuthError | AuthFailedError):
+            text += "; end the connection string with ?auth_file=FILE, a file with user:password that its nodes were made with"
         return MetadataStoreError(f"{what}: ZooKeeper at {self.address.servers} answered with {text}")
+
+
+def _credentials(path: str) -> str | None:
+    """``user:password`` from the file; None if none is named. Raises ConfigurationError."""
+    if not path:
+        return None
+    try:
+        found = Path(path).read_text().strip()
+    except OSError as error:
+        raise ConfigurationError(f"auth_file {path} can't be read: {error.strerror}") from error
+    if ":" not in found:
+        raise ConfigurationError(f"auth_file {path} does not hold user:password")
+    return found

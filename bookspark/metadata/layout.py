@@ -56,13 +56,15 @@ class Address:
 
     servers: str
     chroot: str
+    auth_file: str = ""
+    """File with ``user:password`` for the digest scheme, on each host that connects; "" without ACLs."""
 
     def __str__(self) -> str:
         return self.servers + self.chroot
 
 
 def parse_address(connect: str) -> Address:
-    """An Address from ``[zk://]host[:port][,host[:port]…][/chroot]``; anything else is a ConfigurationError."""
+    """An Address from ``[zk://]host[:port][,host[:port]…][/chroot][?auth_file=path]``; anything else is a ConfigurationError."""
 
     def refused(why: str) -> ConfigurationError:
         return ConfigurationError(
@@ -72,6 +74,10 @@ def parse_address(connect: str) -> Address:
     scheme, separator, rest = connect.strip().rpartition("://")
     if separator and scheme != "zk":
         raise refused(f"the scheme is {scheme!r}")
+    rest, _, query = rest.partition("?")
+    option, _, auth_file = query.partition("=")
+    if query and (option != "auth_file" or not auth_file):
+        raise refused(f"?{query} is not ?auth_file=path")
     hosts, _, path = rest.partition("/")
     parts = [part for part in path.split("/") if part]
     if any(part in (".", "..", "zookeeper") for part in parts) or "\0" in path:
@@ -85,7 +91,7 @@ def parse_address(connect: str) -> Address:
         if not 1 <= port <= 65535:
             raise refused(f"{port} is not a port")
         servers.append(f"{found[1]}:{port}")
-    return Address(",".join(servers), "".join(f"/{part}" for part in parts))
+    return Address(",".join(servers), "".join(f"/{part}" for part in parts), auth_file)
 
 
 def check_name(name: str, what: str) -> str:

@@ -25,6 +25,9 @@ _ATTEMPTS = 20
 _LISTINGS_AT_ONCE = 500
 
 
+Marks = tuple[int, ...]
+
+
 class Nodes:
     """``what``, in each method, says in an error's message what was being done."""
 
@@ -121,8 +124,15 @@ class Nodes:
     def _list_each(self, paths: list[str]) -> list[Any]:
         return [self._client.get_children_async(path) for path in paths]
 
-    def children_together(self, what: str, paths: list[str]) -> list[list[str]]:
-        """The names below each of ``paths`` as they were at one moment, of a few nodes that are all there."""
+    def children_marks(self, what: str, paths: list[str]) -> Marks:
+        """What changes whenever a name below one of ``paths`` comes or goes; cheaper than the names."""
+        outcomes = self._connection.gather(
+            what, lambda: [self._client.sync_async(paths[0]), *(self._client.exists_async(path) for path in paths)]
+        )
+        return tuple(0 if stat is None else stat.pzxid for stat in outcomes[1:])
+
+    def children_together(self, what: str, paths: list[str]) -> tuple[list[list[str]], Marks]:
+        """The names below each of ``paths`` as they were at one moment, of a few nodes that are all there, and their marks."""
         while True:
             outcomes = self._connection.gather(
                 what,
@@ -140,7 +150,7 @@ class Nodes:
             if all(
                 stat is not None and stat.pzxid == listed[1].pzxid for listed, stat in zip(listings, stats, strict=True)
             ):
-                return [listed[0] for listed in listings]
+                return [listed[0] for listed in listings], tuple(listed[1].pzxid for listed in listings)
 
     def read_each(self, what: str, paths: list[str]) -> list[bytes | None]:
         """The value of each node; None where there is none."""

@@ -39,6 +39,12 @@ class BookieRegistration(msgspec.Struct, frozen=True):
     host: str = ""
     pid: int = 0
     read_only: bool = False
+    journal_write_data: bool = True
+    """False: it acks adds before it has synced them."""
+    rack: str = ""
+    """Which bookies fail together, for placement; those that name none are on one."""
+    labels: dict[str, str] = {}
+    """Anything else that placement may want to keep apart, such as the executor."""
 
 
 class MetadataStore(Protocol):

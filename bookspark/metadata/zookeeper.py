@@ -35,7 +35,7 @@ from bookspark.metadata.layout import (
     parse_address,
     two_digits,
 )
-from bookspark.metadata.nodes import Nodes
+from bookspark.metadata.nodes import Marks, Nodes
 from bookspark.metadata.notifier import Notifier, Once, Upkeep
 from bookspark.metadata.refusals import ledger_exists, no_cookie, no_such_ledger, sized, version_changed
 from bookspark.metadata.registration import Registrar
@@ -68,6 +68,8 @@ class ZooKeeperStore:
         self._notifier = Notifier()
         self._upkeep = Upkeep()
         self._registrar: Registrar | None = None
+        self._known_bookies: tuple[Marks, dict[str, BookieRegistration]] | None = None
+        """The last listing, and the marks that tell whether it still holds."""
         self._bookies_changed: list[Callable[[], None]] = []
         self._lock = threading.Lock()
         self._connection = Connection(
@@ -189,16 +191,22 @@ class ZooKeeperStore:
         self._registrar.unregister(bookie_id)
 
     def bookies(self) -> dict[str, BookieRegistration]:
-        what, places = "listing the bookies", (self.layout.available, self.layout.readonly)
+        what, places = "listing the bookies", [self.layout.available, self.layout.readonly]
+        known = self._known_bookies
+        # A registration is made and removed, but never changed.
+        if known is not None and self._nodes.children_marks(what, places) == known[0]:
+            return dict(known[1])
         for _ in range(_ATTEMPTS):
-            listed = self._nodes.children_together(what, list(places))
+            listed, marks = self._nodes.children_together(what, places)
             paths = [f"{place}/{name}" for place, names in zip(places, listed, strict=True) for name in names]
             paths.remove(self.layout.readonly)
             values = self._nodes.read_each(what, paths)
             # One that is no longer there may have gone, or to the other place: then it has to be in the listing.
             if None not in values:
                 names = [path.rpartition("/")[2] for path in paths]
-                return {n: decode_registration(n, v) for n, v in zip(names, values, strict=True) if v is not None}
+                found = {n: decode_registration(n, v) for n, v in zip(names, values, strict=True) if v is not None}
+                self._known_bookies = marks, found
+                return dict(found)
         raise MetadataStoreError(f"{what}: they come and go faster than they can be read; try again")
 
     def watch_bookies(self, changed: Callable[[], None]) -> None:

@@ -74,10 +74,11 @@ def lossy(store: ZooKeeperStore, proxy: LossyProxy, chroot: str) -> Iterator[Zoo
 )
 def test_connection_strings(connect: str, servers: str, chroot: str) -> None:
     assert parse_address(connect) == Address(servers, chroot)
+    assert parse_address(connect.strip() + "?auth_file=/a/b?c") == Address(servers, chroot, "/a/b?c")
 
 
 @pytest.mark.parametrize(
-    "connect", ["", "zk://", "/a", "h:", "h:0", "h:99999", "http://h", "h1,,h2", "h:1:2", "h/../a", "h i"]
+    "connect", ["", "zk://", "/a", "h:", "h:0", "h:99999", "http://h", "h1,,h2", "h:1:2", "h/../a", "h i", "h?user=me"]
 )
 def test_a_bad_connection_string_is_named(connect: str) -> None:
     with pytest.raises(ConfigurationError, match=r"does not name a ZooKeeper.*zk://"):
@@ -153,6 +154,44 @@ def test_a_layout_that_is_gone_is_named(store: ZooKeeperStore) -> None:
     ):
         with pytest.raises(MetadataStoreError, match="/ledgers/"):
             operation()
+
+
+# -- ACLs
+
+
+def test_with_an_auth_file_only_those_who_know_its_credentials_get_in(chroot: str, tmp_path: Path) -> None:
+    files = {}
+    for user in ("us", "them"):
+        files[user] = tmp_path / user
+        files[user].write_text(f"{user}:secret\n")
+    ours = ZooKeeperStore(f"{chroot}?auth_file={files['us']}")
+    ours.create_ledger(ledger(5))
+    ours.register_bookie(BOOKIE)
+    ours.write_record("logs", "orders", b"{}", None)
+    for path in (
+        "ledgers",
+        "ledgers/LAYOUT",
+        "ledgers/00/0000/L0005",
+        "ledgers/available/bookie-1",
+        "bookspark/logs/orders",
+    ):
+        (acl,) = ours.client.get_acls(f"{ours.layout.root}/{path}")[0]
+        assert (acl.id.scheme, acl.id.id.partition(":")[0]) == ("digest", "us")
+    again = ZooKeeperStore(f"{chroot}?auth_file={files['us']}")
+    assert again.read_ledger(5).value == ledger(5)
+    for stranger in (chroot, f"{chroot}?auth_file={files['them']}"):
+        with pytest.raises(MetadataStoreError, match=r"NoAuthError.*\?auth_file="):
+            ZooKeeperStore(stranger)
+    for each in (ours, again):
+        each.close()
+
+
+def test_an_auth_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="auth_file /nowhere can't be read"):
+        ZooKeeperStore("h?auth_file=/nowhere")
+    (tmp_path / "empty").touch()
+    with pytest.raises(ConfigurationError, match="does not hold user:password"):
+        ZooKeeperStore(f"h?auth_file={tmp_path / 'empty'}")
 
 
 # -- lost replies
