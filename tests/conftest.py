@@ -10,6 +10,8 @@ from hypothesis import settings
 
 from bookspark.metadata.embedded import EmbeddedZooKeeper
 
+pytest_plugins = ["bookspark.testing.plugin"]
+
 settings.register_profile("bookspark", deadline=None)  # a machine under load is no bug
 settings.load_profile("bookspark")
 

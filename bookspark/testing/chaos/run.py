@@ -1,0 +1,163 @@
+"""One chaos run: a cluster, faults, clients, and at its end, when everything is mended, every ledger read once more.
+
+Law: a run ends, whatever hangs: a thread that has not returned ``END_SECONDS_MAX`` after the time is over is a violation that
+says where it stands. Reading everything at the end takes as long as there are ledgers. A run stops at the first violation.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+from typing import NamedTuple
+
+from bookspark.client import BookKeeper
+from bookspark.protocol.errors import BookKeeperError
+from bookspark.testing.chaos.clients import CLIENT_OPTIONS, Ledgers, Reader, Recoverer, Worker, Writer, read_whole
+from bookspark.testing.chaos.faults import BookieLocks, Faults
+from bookspark.testing.cluster import FaultyCluster
+from bookspark.testing.history import Event, History, Kind
+
+END_SECONDS_MAX = 180.0
+_READ_ATTEMPTS = 5
+_PROGRESS_SECONDS = 0.5
+
+
+class ChaosResult(NamedTuple):
+    """What was done, and what came of it. ``excerpt``: the history around the first violation."""
+
+    seed: int
+    seconds: float
+    ledgers: int
+    injected: dict[str, int]
+    errors: dict[str, int]
+    checked: dict[str, int]
+    violations: list[str]
+    excerpt: list[str]
+
+
+class Chaos:
+    """``run()`` once. Sizes are numbers of threads, but for ``bookies``."""
+
+    def __init__(
+        self,
+        seconds: float,
+        seed: int,
+        bookies: int = 5,
+        writers: int = 3,
+        recoverers: int = 2,
+        readers: int = 2,
+        faults_at_once: int = 2,
+    ) -> None:
+        self.history = History()
+        self._seconds = seconds
+        self._seed = seed
+        self._bookies = bookies
+        self._workers = {Writer: writers, Recoverer: recoverers, Reader: readers}
+        self._faults_at_once = faults_at_once
+        self._ledgers = Ledgers()
+        self._stop = threading.Event()
+
+    def run(self, progress: Callable[[float, ChaosResult], None] = lambda seconds, result: None) -> ChaosResult:
+        """Run to the end; ``progress`` is told twice a second of the time and of what there is by then."""
+        began = time.monotonic()
+        with FaultyCluster(bookies=self._bookies) as cluster:
+            random = Random(self._seed)
+
+            def connect(name: str) -> BookKeeper:
+                return cluster.bookkeeper(client_name=name, **CLIENT_OPTIONS)
+
+            workers = [
+                kind(f"{kind.__name__.lower()}-{k}", connect, self._ledgers, self.history, Random(random.random()))
+                for kind, count in self._workers.items()
+                for k in range(count)
+            ]
+            locks = BookieLocks(cluster.bookies)
+            names = [worker.name for worker in workers]
+            faults = [
+                Faults(cluster, names, self.history, locks, Random(random.random()))
+                for _ in range(self._faults_at_once)
+            ]
+
+            def result() -> ChaosResult:
+                return self._result(time.monotonic() - began, workers, faults)
+
+            threads = [self._thread(worker.run, worker.name) for worker in workers]
+            threads += [self._thread(one.run, f"faults-{k}") for k, one in enumerate(faults)]
+            end = time.monotonic() + self._seconds
+            while (left := end - time.monotonic()) > 0 and not self.history.violated.wait(min(left, _PROGRESS_SECONDS)):
+                progress(time.monotonic() - began, result())
+            self._stop.set()
+            self._join(threads)
+            if not self.history.violated.is_set():
+                self._mend_and_read_all(cluster)
+            return result()
+
+    def _thread(self, run: Callable[[threading.Event], None], name: str) -> threading.Thread:
+        def guarded() -> None:
+            try:
+                run(self._stop)
+            except BaseException:
+                self._defect(f"{name} failed", traceback.format_exc())
+
+        thread = threading.Thread(target=guarded, name=name, daemon=True)
+        thread.start()
+        return thread
+
+    def _join(self, threads: list[threading.Thread]) -> None:
+        deadline = time.monotonic() + END_SECONDS_MAX
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        for thread in threads:
+            if thread.is_alive() and thread.ident is not None:
+                frame = sys._current_frames().get(thread.ident)
+                where = "".join(traceback.format_stack(frame)) if frame is not None else ""
+                self._defect(f"{thread.name} hangs: it did not end within {END_SECONDS_MAX:g} s", where)
+
+    def _mend_and_read_all(self, cluster: FaultyCluster) -> None:
+        """Nothing is broken any more: every ledger can be read, from its first entry to its last."""
+        cluster.mend()
+        self.history.record(Event(Kind.FAULT, "faults", note="everything is mended"))
+        client = cluster.bookkeeper(client_name="last reader")
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda ledger_id: self._read_at_last(client, ledger_id), self._ledgers.every()))
+
+    def _read_at_last(self, client: BookKeeper, ledger_id: int) -> None:
+        for attempt in range(_READ_ATTEMPTS):
+            try:
+                read_whole(client, ledger_id, self.history, f"last reader of {ledger_id}.{attempt}")
+                return
+            except BookKeeperError as error:
+                last = error
+            except BaseException:
+                self._defect(f"reading ledger {ledger_id} failed", traceback.format_exc())
+                return
+        self._defect(f"ledger {ledger_id} can't be read with every bookie back", str(last))
+
+    def _defect(self, rule: str, note: str) -> None:
+        self.history.report(rule, note)
+
+    def _result(self, seconds: float, workers: list[Worker], faults: list[Faults]) -> ChaosResult:
+        history = self.history
+        return ChaosResult(
+            seed=self._seed,
+            seconds=round(seconds, 1),
+            ledgers=len(self._ledgers.every()),
+            injected=_sum(one.counts for one in faults),
+            errors=_sum(worker.errors for worker in workers),
+            checked={kind.value: history.counts[kind] for kind in Kind if kind is not Kind.FAULT},
+            violations=[str(violation) for violation in history.violations],
+            excerpt=history.excerpt(history.violations[0]) if history.violations else [],
+        )
+
+
+def _sum(counters: Iterator[Counter[str]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for counter in counters:
+        total.update(counter.copy())
+    return dict(sorted(total.items()))

@@ -1,0 +1,262 @@
+"""A file system of which chosen operations fail, told by rules.
+
+Law: what no rule names is passed on as it is. A rule is data, one line of text::
+
+    <operation> <path pattern> <which> <fault>          sync */logs/*.arrows 1.. io-error
+
+    operation     write read read_cached sync preallocate truncate size · open create exists list make_directory rename unlink
+                  sync_directory free_bytes total_bytes · * for any of them (``create`` is an ``open`` that makes the file)
+    path pattern  as of ``fnmatch``, over the whole path (of a rename: the source); quoted if there are spaces in it
+    which         of the operations that match, counted from 1: ``3``, ``3..5`` or ``3..``
+    fault         io-error     it fails with EIO
+                  no-space     it fails with ENOSPC
+                  short:N      a write writes N bytes and says so
+                  flip:N.B     bit B (0 the lowest) of the file's byte N is wrong in what is read, or in what is written
+                  slow:S       it takes S seconds longer
+                  hold         it waits until ``release()``
+
+The first rule that matches decides; every rule counts all that match it. Source: pebble's ``errorfs``.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from bookspark.bookie.file_system import File, FileSystem
+from bookspark.wire.entry_batch import Buffer
+
+HOLD_SECONDS_MAX = 60.0
+_ERRORS = {"io-error": errno.EIO, "no-space": errno.ENOSPC}
+
+
+class Operation(NamedTuple):
+    """One call. ``kind`` as in a rule."""
+
+    kind: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One line of the language above."""
+
+    kind: str
+    path: str
+    first: int
+    last: int | None
+    """None: and all that follow."""
+    fault: str
+    argument: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Rule:
+        """Raises ValueError that says what is wrong."""
+        words = shlex.split(text)
+        if len(words) != 4:
+            raise ValueError(f"{text!r} is no rule: it takes <operation> <path pattern> <which> <fault>")
+        kind, path, which, fault = words
+        name, _, argument = fault.partition(":")
+        if kind not in {"*", *_OPERATIONS}:
+            raise ValueError(f"{text!r}: {kind} is no operation; it is one of {', '.join(_OPERATIONS)}, or *")
+        start, dots, end = which.partition("..")
+        if not start.isdigit() or not (end.isdigit() or not end):
+            raise ValueError(f"{text!r}: {which} is not 3, 3..5 or 3..")
+        if name not in _FAULTS or bool(argument) != (name in _WITH_ARGUMENT):
+            raise ValueError(f"{text!r}: {fault} is no fault; it is one of {', '.join(_FAULTS)}")
+        last = int(end) if end else None if dots else int(start)
+        return cls(kind, path, int(start), last, name, argument)
+
+    def matches(self, operation: Operation) -> bool:
+        return self.kind in ("*", operation.kind) and fnmatchcase(operation.path, self.path)
+
+    def strikes(self, number: int) -> bool:
+        """Does it strike the ``number``-th operation that matches?"""
+        return self.first <= number and (self.last is None or number <= self.last)
+
+
+class FaultyFileSystem:
+    """``FaultyFileSystem(RealFileSystem(), "write * 3 no-space")``. ``calls`` has all that was asked for, failed or not."""
+
+    def __init__(
+        self,
+        inner: FileSystem,
+        *rules: str,
+        before: Callable[[Operation], None] | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """``before`` is called ahead of each operation, in the thread that makes it."""
+        self._inner = inner
+        self._before = before
+        self._sleep = sleep
+        self._rules = [Rule.parse(rule) for rule in rules]
+        self._matched: Counter[Rule] = Counter()
+        self._lock = threading.Lock()
+        self._holding = threading.Event()
+        self._released = threading.Event()
+        self.calls: list[Operation] = []
+
+    def add(self, rule: str) -> None:
+        """From now on; it counts from here."""
+        parsed = Rule.parse(rule)
+        with self._lock:
+            self._matched[parsed] = 0
+            self._rules.append(parsed)
+
+    def clear(self) -> None:
+        """Nothing fails any more, and nothing is held."""
+        with self._lock:
+            self._rules.clear()
+            self._matched.clear()
+        self.release()
+
+    def wait_held(self) -> None:
+        """Until an operation is held. Raises TimeoutError."""
+        if not self._holding.wait(HOLD_SECONDS_MAX):
+            raise TimeoutError("no operation was held")
+
+    def release(self) -> None:
+        """Let go what is held; later operations are held anew."""
+        self._holding.clear()
+        self._released.set()
+
+    # -- the seam
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        self.strike("create" if create and not self._inner.exists(path) else "open", path)
+        return _FaultyFile(self, self._inner.open(path, create=create), path)
+
+    def exists(self, path: str) -> bool:
+        self.strike("exists", path)
+        return self._inner.exists(path)
+
+    def list(self, directory: str) -> list[str]:
+        self.strike("list", directory)
+        return self._inner.list(directory)
+
+    def make_directory(self, path: str) -> None:
+        self.strike("make_directory", path)
+        self._inner.make_directory(path)
+
+    def rename(self, source: str, target: str) -> None:
+        self.strike("rename", source)
+        self._inner.rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        self.strike("unlink", path)
+        self._inner.unlink(path)
+
+    def sync_directory(self, path: str) -> None:
+        self.strike("sync_directory", path)
+        self._inner.sync_directory(path)
+
+    def free_bytes(self, path: str) -> int:
+        self.strike("free_bytes", path)
+        return self._inner.free_bytes(path)
+
+    def total_bytes(self, path: str) -> int:
+        self.strike("total_bytes", path)
+        return self._inner.total_bytes(path)
+
+    # -- rules
+
+    def strike(self, kind: str, path: str) -> Rule | None:
+        """Do what the first rule that strikes this operation says, or return the rule, if its fault is in the data."""
+        operation = Operation(kind, path)
+        if self._before is not None:
+            self._before(operation)
+        with self._lock:
+            self.calls.append(operation)
+            rule = None
+            for candidate in self._rules:
+                if candidate.matches(operation):
+                    self._matched[candidate] += 1
+                    if rule is None and candidate.strikes(self._matched[candidate]):
+                        rule = candidate
+            if rule is not None and rule.fault == "hold":
+                self._released.clear()
+                self._holding.set()
+        if rule is None:
+            return None
+        if rule.fault in _ERRORS:
+            number = _ERRORS[rule.fault]
+            raise OSError(number, f"{os.strerror(number)} (on purpose)", path)
+        if rule.fault == "slow":
+            self._sleep(float(rule.argument))
+        elif rule.fault == "hold" and not self._released.wait(HOLD_SECONDS_MAX):
+            raise OSError(errno.ETIMEDOUT, "held and never released", path)
+        return rule
+
+
+class _FaultyFile:
+    def __init__(self, file_system: FaultyFileSystem, inner: File, path: str) -> None:
+        self._file_system = file_system
+        self._inner = inner
+        self._path = path
+
+    def write(self, buffers: Sequence[Buffer], position: int) -> int:
+        rule = self._file_system.strike("write", self._path)
+        if rule is not None and rule.fault == "short":
+            return self._inner.write([b"".join(buffers)[: int(rule.argument)]], position)
+        if rule is not None and rule.fault == "flip":
+            return self._inner.write([_flipped(b"".join(buffers), position, rule.argument)], position)
+        return self._inner.write(buffers, position)
+
+    def read(self, size: int, position: int) -> bytes:
+        rule = self._file_system.strike("read", self._path)
+        content = self._inner.read(size, position)
+        return _flipped(content, position, rule.argument) if rule is not None and rule.fault == "flip" else content
+
+    def read_cached(self, size: int, position: int) -> Buffer | None:
+        rule = self._file_system.strike("read_cached", self._path)
+        content = self._inner.read_cached(size, position)
+        if content is None or rule is None or rule.fault != "flip":
+            return content
+        return _flipped(content, position, rule.argument)
+
+    def sync(self) -> None:
+        self._file_system.strike("sync", self._path)
+        self._inner.sync()
+
+    def preallocate(self, size: int) -> None:
+        self._file_system.strike("preallocate", self._path)
+        self._inner.preallocate(size)
+
+    def truncate(self, size: int) -> None:
+        self._file_system.strike("truncate", self._path)
+        self._inner.truncate(size)
+
+    def size(self) -> int:
+        self._file_system.strike("size", self._path)
+        return self._inner.size()
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def _flipped(content: Buffer, position: int, place: str) -> bytes:
+    """``content``, which lies at ``position``, with the bit at ``place`` (byte of the file, dot, bit) turned over."""
+    byte, _, bit = place.partition(".")
+    at = int(byte) - position
+    changed = bytearray(content)
+    if 0 <= at < len(changed):
+        changed[at] ^= 1 << int(bit or 0)
+    return bytes(changed)
+
+
+_FILE_OPERATIONS = ("write", "read", "read_cached", "sync", "preallocate", "truncate", "size")
+_NAME_OPERATIONS = (
+    "open", "create", "exists", "list", "make_directory", "rename", "unlink", "sync_directory", "free_bytes",
+    "total_bytes",
+)  # fmt: skip
+_OPERATIONS = (*_FILE_OPERATIONS, *_NAME_OPERATIONS)
+_WITH_ARGUMENT = frozenset({"short", "flip", "slow"})
+_FAULTS = ("io-error", "no-space", "short", "flip", "slow", "hold")

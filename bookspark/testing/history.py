@@ -1,0 +1,256 @@
+"""What clients saw, in the order that it happened, and whether a ledger store may show them that.
+
+Law: what was invoked is recorded before the call, what was seen after it returned, so if one event is recorded before another
+was invoked, it did happen before. The checker knows nothing of bookies, quorums or faults; it holds all clients' observations of
+a ledger against each other:
+
+- an entry that was acknowledged, or covered by a LAC that somebody saw, or by a close, is never absent afterwards;
+- an entry has one value: the one that was appended under its id;
+- an observer's LAC never goes back, and no LAC passes the end;
+- all who see a ledger closed see the same end, at or above every acknowledged entry, and the length of what is in it;
+- if the writer's own close succeeded, an append that raised is not in the ledger.
+
+An append that failed may be in the ledger or not, if its writer did not close it.
+"""
+
+from __future__ import annotations
+
+import bisect
+import threading
+import time
+from array import array
+from collections import Counter, defaultdict, deque
+from enum import Enum
+from typing import NamedTuple
+
+EVENTS_KEPT = 200
+"""Of each ledger, for excerpts."""
+_PAYLOAD_BYTES_SHOWN = 40
+_CONTEXT_EVENTS = 30
+
+
+class Kind(Enum):
+    APPENDED = "appended"
+    """The call is about to be made."""
+    ACKED = "acked"
+    FAILED = "failed"
+    READ = "read"
+    ABSENT = "absent"
+    """Said to be not there."""
+    LAC = "lac"
+    CLOSED = "closed"
+    """Seen closed, or closed by a recovery: ``entry_id`` is the last one."""
+    CLOSED_BY_WRITER = "closed by writer"
+    FAULT = "fault"
+    """Something that was done to the cluster; of no ledger."""
+
+
+class Event(NamedTuple):
+    """One observation. ``number`` is its place in the history; ``since`` that of the moment when the call was made."""
+
+    kind: Kind
+    client: str
+    ledger_id: int = -1
+    entry_id: int = -1
+    payload: bytes = b""
+    length: int = 0
+    note: str = ""
+    since: int = 0
+    number: int = 0
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        what = f"{self.number:>8} {self.seconds:10.4f} s  {self.client}: {self.kind.value}"
+        if self.ledger_id >= 0:
+            what += f" ledger {self.ledger_id} entry {self.entry_id}"
+        if self.kind in (Kind.APPENDED, Kind.READ):
+            what += (
+                f" = {self.payload[:_PAYLOAD_BYTES_SHOWN]!r}{'…' if len(self.payload) > _PAYLOAD_BYTES_SHOWN else ''}"
+            )
+        if self.kind in (Kind.CLOSED, Kind.CLOSED_BY_WRITER):
+            what += f", {self.length} bytes"
+        return f"{what} {self.note}".rstrip()
+
+
+class Violation(NamedTuple):
+    """What may not be, and the event that shows it."""
+
+    rule: str
+    event: Event
+
+    def __str__(self) -> str:
+        return f"{self.rule}:\n{self.event}"
+
+
+class _Ledger:
+    """What is known of one ledger."""
+
+    __slots__ = ("closed", "closed_by_writer", "confirmed", "confirmed_since", "failed", "lacs", "payloads")
+
+    def __init__(self) -> None:
+        self.payloads: dict[int, bytes] = {}
+        self.failed: dict[int, Event] = {}
+        self.lacs: dict[str, int] = {}
+        self.confirmed = array("q")
+        """Ascending: all up to here are confirmed …"""
+        self.confirmed_since = array("q")
+        """… since this event."""
+        self.closed: tuple[int, int] | None = None
+        self.closed_by_writer = False
+
+    def confirm(self, entry_id: int, number: int) -> None:
+        if entry_id > self.highest_confirmed():
+            self.confirmed.append(entry_id)
+            self.confirmed_since.append(number)
+
+    def highest_confirmed(self) -> int:
+        return self.confirmed[-1] if self.confirmed else -1
+
+    def was_confirmed(self, entry_id: int, number: int) -> bool:
+        at = bisect.bisect_left(self.confirmed, entry_id)
+        return at < len(self.confirmed) and self.confirmed_since[at] <= number
+
+
+class Checker:
+    """Takes a history event by event; ``observe`` returns the rule that an event breaks, if it does."""
+
+    def __init__(self) -> None:
+        self._ledgers: defaultdict[int, _Ledger] = defaultdict(_Ledger)
+
+    def observe(self, event: Event) -> Violation | None:
+        if event.kind is Kind.FAULT:
+            return None
+        rule = _RULES[event.kind](self._ledgers[event.ledger_id], event)
+        return None if rule is None else Violation(rule, event)
+
+
+def _appended(ledger: _Ledger, event: Event) -> str | None:
+    if event.entry_id in ledger.payloads:
+        return "an id is given to one append only"
+    ledger.payloads[event.entry_id] = event.payload
+    return None
+
+
+def _acked(ledger: _Ledger, event: Event) -> str | None:
+    if event.entry_id not in ledger.payloads:
+        return "only what was appended is acknowledged"
+    if event.entry_id in ledger.failed:
+        return "an append that raised is not acknowledged afterwards"
+    return _confirmed(ledger, event, "what is acknowledged is in the closed ledger")
+
+
+def _failed(ledger: _Ledger, event: Event) -> str | None:
+    ledger.failed[event.entry_id] = event
+    if event.entry_id <= ledger.highest_confirmed() and ledger.closed_by_writer:
+        return "an append that raised is not in a ledger that its writer closed"
+    return None
+
+
+def _read(ledger: _Ledger, event: Event) -> str | None:
+    if ledger.payloads.get(event.entry_id) != event.payload:
+        return "an entry has the value that was appended under its id"
+    if ledger.closed is not None and event.entry_id > ledger.closed[0]:
+        return "nothing is read behind the end of a closed ledger"
+    return None
+
+
+def _absent(ledger: _Ledger, event: Event) -> str | None:
+    if ledger.was_confirmed(event.entry_id, event.since):
+        return "an entry that was confirmed is never absent"
+    return None
+
+
+def _lac(ledger: _Ledger, event: Event) -> str | None:
+    if event.entry_id < ledger.lacs.get(event.client, -1):
+        return "the LAC never goes back"
+    ledger.lacs[event.client] = event.entry_id
+    return _confirmed(ledger, event, "a LAC is at or below the end of the closed ledger")
+
+
+def _closed(ledger: _Ledger, event: Event) -> str | None:
+    end = (event.entry_id, event.length)
+    if ledger.closed is None:
+        ledger.closed = end
+        if event.entry_id < ledger.highest_confirmed():
+            return f"a ledger is closed at or above what was confirmed, {ledger.highest_confirmed()}"
+        ledger.confirm(event.entry_id, event.number)
+        if not all(entry_id in ledger.payloads for entry_id in range(event.entry_id + 1)):
+            return "all that is in a closed ledger was appended"
+        if event.length != sum(len(ledger.payloads[entry_id]) for entry_id in range(event.entry_id + 1)):
+            return "the length of a closed ledger is that of its entries"
+    elif ledger.closed != end:
+        return f"a closed ledger has one end, {ledger.closed[0]} with {ledger.closed[1]} bytes"
+    if event.kind is Kind.CLOSED_BY_WRITER:
+        ledger.closed_by_writer = True
+        if any(entry_id <= event.entry_id for entry_id in ledger.failed):
+            return "an append that raised is not in a ledger that its writer closed"
+    return None
+
+
+def _confirmed(ledger: _Ledger, event: Event, rule: str) -> str | None:
+    if event.entry_id >= 0 and event.entry_id not in ledger.payloads:
+        return "only what was appended is confirmed"
+    if ledger.closed is not None and event.entry_id > ledger.closed[0]:
+        return f"{rule}, which ends at {ledger.closed[0]}"
+    ledger.confirm(event.entry_id, event.number)
+    return None
+
+
+_RULES = {
+    Kind.APPENDED: _appended,
+    Kind.ACKED: _acked,
+    Kind.FAILED: _failed,
+    Kind.READ: _read,
+    Kind.ABSENT: _absent,
+    Kind.LAC: _lac,
+    Kind.CLOSED: _closed,
+    Kind.CLOSED_BY_WRITER: _closed,
+}
+
+
+class History:
+    """Records events from any thread and has each checked at once. ``violations`` has what was found."""
+
+    def __init__(self) -> None:
+        self.violations: list[Violation] = []
+        self.violated = threading.Event()
+        self.counts: Counter[Kind] = Counter()
+        self._lock = threading.Lock()
+        self._checker = Checker()
+        self._began = time.monotonic()
+        self._number = 0
+        self._kept: defaultdict[int, deque[Event]] = defaultdict(lambda: deque(maxlen=EVENTS_KEPT))
+
+    def now(self) -> int:
+        """The number of the last event: for ``since``."""
+        return self._number
+
+    def record(self, event: Event) -> None:
+        """Give the event its number and time, and check it."""
+        with self._lock:
+            self._number += 1
+            event = event._replace(number=self._number, seconds=time.monotonic() - self._began)
+            self.counts[event.kind] += 1
+            self._kept[event.ledger_id].append(event._replace(payload=event.payload[: _PAYLOAD_BYTES_SHOWN + 1]))
+            violation = self._checker.observe(event)
+            if violation is not None:
+                self.violations.append(violation)
+                self.violated.set()
+
+    def report(self, rule: str, note: str) -> None:
+        """A violation that no event shows: something hung, or raised what it may not."""
+        with self._lock:
+            event = Event(Kind.FAULT, "", note=note, number=self._number, seconds=time.monotonic() - self._began)
+            self.violations.append(Violation(rule, event))
+            self.violated.set()
+
+    def excerpt(self, violation: Violation) -> list[str]:
+        """The last events about the entry that a violation is about, about its ledger, and the faults of that time."""
+        event = violation.event
+        with self._lock:
+            ledger = [other for other in self._kept[event.ledger_id] if other.number <= event.number]
+            faults = [other for other in self._kept[-1] if other.number <= event.number]
+        about = [other for other in ledger if other.entry_id == event.entry_id]
+        ends = [other for other in ledger if other.kind in (Kind.CLOSED, Kind.CLOSED_BY_WRITER)]
+        shown = {*ledger[-_CONTEXT_EVENTS:], *about[-_CONTEXT_EVENTS:], *ends[:1], *faults[-_CONTEXT_EVENTS:]}
+        return [str(other) for other in sorted(shown, key=lambda other: other.number)]

@@ -1,0 +1,333 @@
+"""The wire between clients and bookies, in the hands of a test: a TCP proxy before each bookie, which parses its frames.
+
+Law: bookies and clients run as they do in production and know nothing of it; a bookie is registered with its proxy's address
+(``advertised_address``), so every client of every process comes through here. Clients are told apart by the ``client_name`` of
+their HELLO. A connection ends on one side when it ends on the other, but what a rule still holds of a client that is gone is
+delivered, as a network would. TLS can't be looked into.
+
+    park = wire.park(Kind.ADD, bookie=bookie_id, client="writer")
+    park.wait()              # an add is held
+    park.release()
+
+All sockets live in one I/O thread; everything public may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from random import Random
+from typing import Any
+
+from bookspark.client.io_loop import IoLoop
+from bookspark.testing.wire_faults import Delay, Delivery, Duplicate, Fault, Message, Park, Pattern, Rules
+from bookspark.wire.frames import Frame, frame_size, parse_frame
+from bookspark.wire.header import Flag, Header, Kind, WireError
+from bookspark.wire.messages import Hello
+
+_READ_BYTES = 256 << 10
+
+log = logging.getLogger(__name__)
+
+
+class Cut:
+    """A cut link: what was connected is reset, and what connects is too, until ``mend()`` or the end of the with statement."""
+
+    def __init__(self, wire: Wire, bookie: str | None, client: str | None) -> None:
+        self._wire = wire
+        self._bookie = bookie
+        self._client = client
+
+    def is_between(self, client: str | None, bookie: str) -> bool:
+        """Whether this link is cut; a client whose name is not known yet is not cut off by its name."""
+        return self._bookie in (None, bookie) and (self._client is None or self._client == client)
+
+    def mend(self) -> None:
+        self._wire.mend(self)
+
+    def __enter__(self) -> Cut:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.mend()
+
+
+class Wire:
+    """All proxies of a cluster, and their rules. The keyword arguments of ``drop`` and its like are those of ``Pattern``."""
+
+    def __init__(self) -> None:
+        self._io = IoLoop("bookspark-wire")
+        self._rules = Rules()
+        self._proxies: list[Proxy] = []
+        self._cuts: list[Cut] = []
+
+    # -- faults
+
+    def park(self, kind: Kind | None = None, *, count: int | None = None, **pattern: Any) -> Park:
+        """Hold messages back until they are released."""
+        return self._rules.add(Park(Pattern(kind, **pattern), count))
+
+    def drop(self, kind: Kind | None = None, *, count: int | None = None, **pattern: Any) -> Fault:
+        """Lose messages. ``drop(bookie=…)`` alone makes a bookie fall silent."""
+        return self._rules.add(Fault(Pattern(kind, **pattern), count))
+
+    def delay(
+        self,
+        seconds: float,
+        kind: Kind | None = None,
+        *,
+        count: int | None = None,
+        random: Random | None = None,
+        **pattern: Any,
+    ) -> Delay:
+        """Have messages come later, by up to ``seconds`` if a ``random`` is given."""
+        return self._rules.add(Delay(Pattern(kind, **pattern), seconds, count, random))
+
+    def duplicate(
+        self, kind: Kind | None = None, *, seconds: float = 0.0, count: int | None = None, **pattern: Any
+    ) -> Duplicate:
+        """Have messages come twice."""
+        return self._rules.add(Duplicate(Pattern(kind, **pattern), seconds, count))
+
+    def cut(self, bookie: str | None = None, client: str | None = None) -> Cut:
+        """Reset the connections between a client (all, by default) and a bookie (all), now and until mended."""
+        cut = Cut(self, bookie, client)
+        self._io.call(self._cut(cut))
+        return cut
+
+    def mend(self, cut: Cut) -> None:
+        self._io.call(self._mend(cut))
+
+    def heal(self) -> None:
+        """Remove every rule and mend every cut."""
+        self._rules.clear()
+        self._io.call(self._mend(None))
+
+    # -- proxies
+
+    def add_proxy(self) -> Proxy:
+        """A proxy that listens; connections to it wait until it is told of its bookie."""
+        return self._io.call(self._add_proxy())
+
+    def close(self) -> None:
+        """End every connection and the thread."""
+        with contextlib.suppress(TimeoutError):
+            self._io.call(self._close())
+        self._io.stop()
+
+    # -- in the I/O thread
+
+    async def _add_proxy(self) -> Proxy:
+        proxy = Proxy(self, self._io, self._rules)
+        await proxy.listen()
+        self._proxies.append(proxy)
+        return proxy
+
+    async def _cut(self, cut: Cut) -> None:
+        self._cuts.append(cut)
+        for proxy in self._proxies:
+            for link in list(proxy.links):
+                if cut.is_between(link.client, proxy.bookie_id):
+                    link.abort()
+
+    async def _mend(self, cut: Cut | None) -> None:
+        self._cuts = [] if cut is None else [other for other in self._cuts if other is not cut]
+
+    async def _close(self) -> None:
+        for proxy in self._proxies:
+            await proxy.close()
+
+    def is_cut(self, client: str | None, bookie: str) -> bool:
+        return any(cut.is_between(client, bookie) for cut in self._cuts)
+
+
+class Proxy:
+    """One bookie's proxy; it keeps its address while the bookie comes and goes."""
+
+    def __init__(self, wire: Wire, io: IoLoop, rules: Rules) -> None:
+        self.wire = wire
+        self.rules = rules
+        self.bookie_id = ""
+        self.links: dict[_Link, asyncio.Task[Any] | None] = {}
+        self.address = ""
+        """``host:port`` to register."""
+        self._io = io
+        self._server: asyncio.Server | None = None
+        self._target = ""
+        self._known = asyncio.Event()
+
+    async def listen(self) -> None:
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        host, port = self._server.sockets[0].getsockname()
+        self.address = f"{host}:{port}"
+
+    def leads_to(self, bookie_id: str, address: str) -> None:
+        """From now on connections go to ``address``; while that is empty they wait."""
+        self._io.call(self._leads_to(bookie_id, address))
+
+    async def _leads_to(self, bookie_id: str, address: str) -> None:
+        self.bookie_id, self._target = bookie_id or self.bookie_id, address
+        if address:
+            self._known.set()
+        else:
+            self._known.clear()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        link = _Link(self, reader, writer)
+        self.links[link] = asyncio.current_task()
+        try:
+            await self._known.wait()
+            if not self.wire.is_cut(None, self.bookie_id):
+                host, _, port = self._target.rpartition(":")
+                await link.run(*await asyncio.open_connection(host, int(port)))
+        except OSError:
+            pass  # nobody listens there: the client is told by the end of its connection
+        except asyncio.CancelledError:
+            pass  # by ``close``
+        finally:
+            link.close()
+            del self.links[link]
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        tasks = [task for task in self.links.values() if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks)
+
+
+class _Link:
+    """One connection of a client, and the one to the bookie that continues it."""
+
+    def __init__(self, proxy: Proxy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.client: str | None = None
+        self._proxy = proxy
+        self._from_client, self._to_client = reader, writer
+        self._to_bookie: asyncio.StreamWriter | None = None
+        self._requests: dict[int, Header] = {}
+        self._parts: dict[int, bytes] = {}
+        """The first frames of answers whose last one has not come: an answer is one message."""
+        self._unsettled = 0
+        """Requests that are neither sent on nor lost."""
+        self._settled = asyncio.Event()
+
+    async def run(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Until either side has ended."""
+        self._to_bookie = writer
+        requests = asyncio.ensure_future(self._pump(self._from_client, writer, response=False))
+        responses = asyncio.ensure_future(self._pump(reader, self._to_client, response=True))
+        try:
+            await asyncio.wait([requests, responses], return_when=asyncio.FIRST_COMPLETED)
+            while self._unsettled and not responses.done():
+                self._settled.clear()
+                settled = asyncio.ensure_future(self._settled.wait())
+                await asyncio.wait([settled, responses], return_when=asyncio.FIRST_COMPLETED)
+                settled.cancel()
+            await _drain(writer)
+        finally:
+            for task in (requests, responses):
+                task.cancel()
+            for outcome in await asyncio.gather(requests, responses, return_exceptions=True):
+                if isinstance(outcome, WireError):
+                    log.warning("a connection of %s was cut: %s", self.client, outcome)
+
+    def settle(self) -> None:
+        """A request was sent on, or lost."""
+        self._unsettled -= 1
+        self._settled.set()
+
+    def close(self) -> None:
+        """End both connections; what was sent on still arrives."""
+        for writer in (self._to_client, self._to_bookie):
+            if writer is not None:
+                writer.close()
+
+    def abort(self) -> None:
+        """Reset both connections."""
+        for writer in (self._to_client, self._to_bookie):
+            if writer is not None:
+                writer.transport.abort()
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, response: bool) -> None:
+        received = bytearray()
+        while data := await reader.read(_READ_BYTES):
+            received += data
+            at = 0
+            while (size := frame_size(memoryview(received), at)) is not None and at + size <= len(received):
+                self._pass_on(bytes(received[at : at + size]), writer, response)
+                at += size
+            del received[:at]
+            await _drain(writer)
+
+    def _pass_on(self, frame: bytes, writer: asyncio.StreamWriter, response: bool) -> None:
+        parsed = parse_frame(memoryview(frame))
+        header = parsed.header
+        if response:
+            frame = self._parts.pop(header.request_id, b"") + frame
+            if header.flags & Flag.MORE:
+                self._parts[header.request_id] = frame
+                return
+            request = self._requests.pop(header.request_id, header)
+        else:
+            request = self._requests[header.request_id] = header
+            self._unsettled += 1
+            if self.client is None:
+                self._greeted(parsed)
+        message = Message(self.client or "", self._proxy.bookie_id, response, request, header, len(frame))
+        outgoing = _Outgoing(writer, frame, None if response else self)
+        self._proxy.rules.apply(Delivery(message, outgoing.send, outgoing.abandon))
+
+    def _greeted(self, hello: Frame) -> None:
+        self.client = Hello.decode(hello.body).client if hello.header.kind == Kind.HELLO else ""
+        if self._proxy.wire.is_cut(self.client, self._proxy.bookie_id):
+            self.abort()
+            raise ConnectionAbortedError("this link is cut")
+
+
+class _Outgoing:
+    """A frame that is sent on now, later, never, or twice."""
+
+    def __init__(self, writer: asyncio.StreamWriter, frame: bytes, request_of: _Link | None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._writer = writer
+        self._frame = frame
+        self._link = request_of
+
+    def send(self, delay_seconds: float) -> None:
+        if threading.get_ident() != self._thread:
+            self._loop.call_soon_threadsafe(self._send, delay_seconds)
+        else:
+            self._send(delay_seconds)
+
+    def abandon(self) -> None:
+        if threading.get_ident() != self._thread:
+            self._loop.call_soon_threadsafe(self._settle)
+        else:
+            self._settle()
+
+    def _send(self, delay_seconds: float) -> None:
+        if delay_seconds > 0:
+            self._loop.call_later(delay_seconds, self._write)
+        else:
+            self._write()
+
+    def _write(self) -> None:
+        if not self._writer.is_closing():
+            self._writer.write(self._frame)
+        self._settle()
+
+    def _settle(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            link.settle()
+
+
+async def _drain(writer: asyncio.StreamWriter) -> None:
+    """Wait until the other side took enough in; whether it is still there shows when it is read from."""
+    if not writer.is_closing():
+        with contextlib.suppress(OSError):
+            await writer.drain()

@@ -1,0 +1,146 @@
+"""The faulty file system: rules as text, and what each fault does."""
+
+from __future__ import annotations
+
+import errno
+import threading
+
+import pytest
+
+from bookspark.bookie.file_system import read_all, write_all
+from bookspark.testing.faulty_files import FaultyFileSystem, Rule
+from bookspark.testing.memory_files import MemoryFileSystem
+
+A, B = "/disk/a", "/disk/logs/b"
+
+
+def faulty(*rules, **options):
+    memory = MemoryFileSystem("/disk/logs")
+    memory.open(A, create=True)
+    memory.open(B, create=True)
+    return FaultyFileSystem(memory, *rules, **options)
+
+
+def outcome(call, *arguments):
+    try:
+        return call(*arguments)
+    except OSError as error:
+        return error.errno
+
+
+@pytest.mark.parametrize(
+    ("which", "failed"),
+    [("2", [2]), ("2..", [2, 3, 4, 5]), ("2..3", [2, 3]), ("9", [])],
+)
+def test_a_rule_strikes_the_operations_that_it_counts(which, failed):
+    files = faulty(f"sync */logs/* {which} io-error")
+    one, other = files.open(A), files.open(B)
+    outcomes = {number: outcome(other.sync) for number in range(1, 6) if outcome(one.sync) is None}
+    assert [number for number, found in outcomes.items() if found == errno.EIO] == failed
+    assert len(outcomes) == 5, "the pattern spares the other file"
+
+
+def test_operations_of_names_fail_too():
+    files = faulty(
+        "rename */a 1 io-error",
+        "unlink * 1 no-space",
+        "create * 1 no-space",
+        "sync_directory * 1 io-error",
+        "list * 1 io-error",
+        "free_bytes * 1 io-error",
+        "make_directory * 1 no-space",
+        "exists */z 1 io-error",
+    )
+    assert outcome(files.rename, A, A + "2") == errno.EIO and files.exists(A)
+    assert outcome(files.unlink, A) == errno.ENOSPC and files.exists(A)
+    with pytest.raises(OSError, match="on purpose"):
+        files.open("/disk/z", create=True)
+    assert outcome(files.sync_directory, "/disk") == errno.EIO
+    assert outcome(files.list, "/disk") == errno.EIO
+    assert outcome(files.free_bytes, "/disk") == errno.EIO
+    assert outcome(files.make_directory, "/disk/d") == errno.ENOSPC
+    assert outcome(files.exists, "/disk/z") == errno.EIO
+    assert files.list("/disk") == ["a", "logs"], "each was struck once"
+
+
+def test_a_short_write_is_finished_by_who_expects_them():
+    files = faulty("write * 1 short:3", "write * 2 short:1")
+    file = files.open(A)
+    assert file.write([b"ab", b"cdef"], 0) == 3
+    write_all(file, [b"123", b"456"], 0)
+    assert read_all(file) == b"123456"
+    assert [call.kind for call in files.calls].count("write") == 3
+
+
+def test_a_bit_is_flipped_in_what_is_read_or_written():
+    files = faulty("read * 2.. flip:4.0", "read_cached * 1.. flip:4.1", "write */b 1 flip:101.7")
+    file = files.open(A)
+    write_all(file, [b"00000000"], 0)
+    assert file.read(8, 0) == b"00000000"
+    assert file.read(8, 0) == b"00001000"
+    assert file.read(3, 4) == b"100" and file.read(4, 0) == b"0000"
+    assert bytes(file.read_cached(8, 0)) == b"00002000"
+    other = files.open(B)
+    write_all(other, [b"\1\1", b"\1"], 100)
+    assert other.read(3, 100) == b"\1\x81\1"
+
+
+def test_a_slow_operation_takes_its_time_and_works():
+    slept = []
+    files = faulty("sync * 2 slow:2.5", sleep=slept.append)
+    file = files.open(A)
+    file.sync()
+    assert slept == []
+    file.sync()
+    assert slept == [2.5]
+
+
+def test_an_operation_is_held_until_it_is_released():
+    files = faulty("sync * 1.. hold")
+    through = threading.Event()
+    for _ in range(2):
+        through.clear()
+        thread = threading.Thread(target=lambda: (files.open(A).sync(), through.set()))
+        thread.start()
+        files.wait_held()
+        assert not through.is_set()
+        files.release()
+        thread.join(20)
+        assert through.is_set()
+
+
+def test_rules_can_come_and_go():
+    files = faulty()
+    file = files.open(A)
+    files.add("sync * 1.. io-error")
+    assert outcome(file.sync) == errno.EIO
+    files.clear()
+    assert outcome(file.sync) is None
+
+
+def test_everything_is_told_before_it_happens():
+    seen = []
+    files = faulty(before=lambda operation: seen.append(operation))
+    files.open(A).sync()
+    assert seen[-1] == ("sync", A) and files.calls == seen
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("sync * 1", "is no rule"),
+        ("fsync * 1 io-error", "fsync is no operation"),
+        ("sync * x io-error", "x is not 3"),
+        ("sync * 1..x io-error", "1..x is not 3"),
+        ("sync * 1 explode", "explode is no fault"),
+        ("write * 1 short", "short is no fault"),
+        ("sync * 1 io-error:3", "io-error:3 is no fault"),
+    ],
+)
+def test_a_rule_that_is_none_is_refused_by_name(text, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        Rule.parse(text)
+
+
+def test_a_path_with_spaces_is_quoted():
+    assert Rule.parse("write '*/without a/*' 3..5 short:7") == Rule("write", "*/without a/*", 3, 5, "short", "7")
