@@ -2,96 +2,132 @@
 
 Law: the state after a boot is what was synced, and of what was not, at most whole batches; it is all durable before anything
 rests on it. A control log that is damaged is made good from another directory's whole copy, or the bookie stays down, for it
-may have held a fence.
+may have held a fence. A directory that can't be read is given up, as long as another one is left; its entries are unknown then,
+and the boot is lossy (``protocol.bookie_boot``).
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 from bookspark.bookie.control_log import ControlScan, encode_records
-from bookspark.bookie.entry_log import log_numbers
-from bookspark.bookie.file_system import FileSystem
-from bookspark.bookie.index import Index, location, log_of
-from bookspark.bookie.log_directory import LogDirectory
+from bookspark.bookie.control_state import ControlState
+from bookspark.bookie.entry_log import LoggedFrame
+from bookspark.bookie.index import Index, LedgerRows, location, log_of
+from bookspark.bookie.log_directory import LogDirectory, Recovered
+from bookspark.bookie.rewritten_block import Block, runs
+from bookspark.bookie.rewritten_log import scan_rewritten
 from bookspark.protocol.bookie_ledger import BookieLedger, MasterKeyNoted
 from bookspark.protocol.errors import StorageError
+
+Found = TypeVar("Found")
+
+log = logging.getLogger(__name__)
 
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
     """Without Python's cyclic garbage collector: a boot makes objects by the million and no cycles, and the collector, which
-    walks all of them again and again, takes half of its time."""
+    walks all of them again and again, takes half of its time. Afterwards they are old to it, unwalked."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if was_enabled:
+            gc.freeze()
+            gc.unfreeze()
             gc.enable()
 
 
-def replay_control_logs(
-    file_system: FileSystem, directories: list[LogDirectory], ledgers: dict[int, BookieLedger]
-) -> None:
-    """Fill ``ledgers`` with the union of all control logs, and leave that union in every directory."""
-    scans = [directory.control.scan() for directory in directories]
-    damaged = [
-        scan.damaged or (not scan.present and bool(log_numbers(file_system, directory.path)))
-        for directory, scan in zip(directories, scans, strict=True)
-    ]
-    if any(damaged) and not any(scan.present and not bad for scan, bad in zip(scans, damaged, strict=True)):
-        first = directories[damaged.index(True)]
+def in_each(directories: list[LogDirectory], act: Callable[[LogDirectory], Found]) -> list[tuple[LogDirectory, Found]]:
+    """What ``act`` makes of each directory. One that fails is taken out of ``directories``; if none is left, StorageError."""
+    found: list[tuple[LogDirectory, Found]] = []
+    for directory in list(directories):
+        try:
+            found.append((directory, act(directory)))
+        except OSError as error:
+            log.error("%s can't be used: %s; check the disk. What was in it is unknown", directory.path, error)
+            directories.remove(directory)
+            if not directories:
+                raise StorageError(
+                    f"the bookie's directories can't be read, the last one was {directory.path}: {error}; check the disk and its "
+                    "rights"
+                ) from error
+    return found
+
+
+def replay_control_logs(scans: Sequence[tuple[LogDirectory, ControlScan]], state: ControlState) -> bytes | None:
+    """Fill ``state`` with the union of all control logs. Returns what has to stand in every directory, None if it does."""
+    damaged = [scan.damaged or (not scan.present and directory.holds_logs) for directory, scan in scans]
+    if any(damaged) and not any(scan.present and not bad for (_, scan), bad in zip(scans, damaged, strict=True)):
+        directory, scan = scans[damaged.index(True)]
         raise StorageError(
-            f"{first.control.path} is damaged at byte {scans[damaged.index(True)].end} or missing, and no other directory has "
+            f"{directory.control.path} is damaged at byte {scan.end} or missing, and no other directory has "
             "a whole copy: a fence may be lost, so this bookie stays down; put the file back from a copy of the disk, or start "
             "the bookie anew with empty directories and let its ledgers be replicated again"
         )
-    for scan in scans:
-        for record in scan.records:
-            ledger = ledgers.get(record.ledger_id)
-            if ledger is None:
-                ledger = ledgers[record.ledger_id] = BookieLedger(record.ledger_id)
-            ledger.replay(record)
-    if not any(damaged) and all(_is_settled(scan, scans[0]) for scan in scans):
-        for directory, scan in zip(directories, scans, strict=True):
-            directory.control.resume(scan.end)
-        return
-    content = encode_records(record for ledger in ledgers.values() for record in ledger.control_records())
-    for directory in directories:
-        directory.control.rewrite(content)
+    for _, scan in scans:
+        state.replay(scan.records)
+    if not any(damaged) and all(_is_settled(scan, scans[0][1]) for _, scan in scans):
+        return None
+    return encode_records(state.records())
 
 
 def _is_settled(scan: ControlScan, other: ControlScan) -> bool:
-    """Is it all synced, nothing torn, and the same as in the other directory?"""
+    """Is it all synced and noted, nothing torn, and the same as in the other directory?"""
     return scan.present and scan.end == scan.size == scan.noted and scan.records == other.records
 
 
-def replay_logs(directories: list[LogDirectory], ledgers: dict[int, BookieLedger], index: Index) -> int:
-    """Fill ``index``, and the LACs of ``ledgers``; returns the highest log number that was ever used."""
+def replay_logs(recovered: Sequence[tuple[LogDirectory, Recovered]], state: ControlState, index: Index) -> int:
+    """Fill ``index``, and the LACs of the ledgers; returns the highest log number that was ever used."""
     highest = 0
-    for directory in directories:
-        checkpoint, scans = directory.recover()
+    seen: dict[int, tuple[BookieLedger, LedgerRows]] = {}
+    for directory, (checkpoint, scans) in recovered:
         if checkpoint is not None:
             highest = max(highest, log_of(checkpoint.covered))
-            for kept, rows in checkpoint.ledgers:
-                ledger = ledgers.setdefault(kept.ledger_id, kept)
-                ledger.note(kept.last_add_confirmed, kept.last_add_fully_replicated)
-                index.put(kept.ledger_id, rows)
-        for entry_log in directory.logs:
-            highest = max(highest, entry_log.number)
+            for ledger_id, confirmed, replicated, rows in checkpoint.ledgers:
+                state.of(ledger_id).note(confirmed, replicated)
+                index.put(ledger_id, rows)
+        elif directory.rewritten:
+            _replay_rewritten(directory, state, index)
+        highest = max(highest, *(stored.number for stored in directory.stored), 0)
         for entry_log, scan in scans:
-            number = entry_log.number
+            start = location(entry_log.number, 0)
             for frame in scan.frames:
-                found = ledgers.get(frame.ledger_id)
-                if found is None:
-                    found = ledgers[frame.ledger_id] = BookieLedger(frame.ledger_id)
-                if found.master_key is None:
-                    found.replay(MasterKeyNoted(frame.ledger_id, frame.master_key))
-                found.note(frame.last_add_confirmed, frame.last_add_fully_replicated)
-                index.of(frame.ledger_id).insert(
-                    frame.first_entry_id, frame.last_entry_id, location(number, frame.position), frame.size
-                )
+                known = seen.get(frame.ledger_id)
+                if known is None:
+                    ledger, rows = _replay_ledger(state, frame), index.of(frame.ledger_id)
+                    seen[frame.ledger_id] = ledger, rows
+                else:
+                    ledger, rows = known
+                    ledger.note(frame.last_add_confirmed, frame.last_add_fully_replicated)
+                rows.insert(frame.first_entry_id, frame.last_entry_id, start | frame.position, frame.size)
     return highest
+
+
+def _replay_ledger(state: ControlState, found: LoggedFrame | Block) -> BookieLedger:
+    """Take over what a batch says of its ledger."""
+    ledger = state.of(found.ledger_id)
+    if ledger.master_key is None:
+        ledger.replay(MasterKeyNoted(found.ledger_id, found.master_key))
+    ledger.note(found.last_add_confirmed, found.last_add_fully_replicated)
+    return ledger
+
+
+def _replay_rewritten(directory: LogDirectory, state: ControlState, index: Index) -> None:
+    """Read every rewritten log of a directory whose checkpoint is lost."""
+    for rewritten in directory.rewritten.values():
+        for found in scan_rewritten(directory.file_system, rewritten.path):
+            if found is None:
+                directory.damaged = True
+                continue
+            block, content = found
+            _replay_ledger(state, block)
+            rows = index.of(block.ledger_id)
+            for first, last in runs(memoryview(content), block):
+                rows.insert(first, last, location(rewritten.number, block.position), block.size)

@@ -4,11 +4,13 @@ Law: a checkpoint holds exactly the rows of its directory's logs below the locat
 the checkpoint is made; so the index on disk is never ahead of the data. It is replaced atomically; one that is missing or fails
 its checksum costs a full scan and nothing else. One file, in native (little-endian) integers::
 
-    <directory>/checkpoint    "BSPKCKP1" │ u32 CRC32C of all that follows │ u32 flags (1: damage was found in this directory)
+    <directory>/checkpoint    "BSPKCKP2" │ u32 CRC32C of all that follows │ u32 flags (1: damage was found in this directory)
                               i64 covered log number │ i64 covered position in it │ i64 ledgers n │ i64 rows m
+                              i64 rewritten logs r │ r × i64 number
                               n × i64 ledger id │ n × LAC │ n × LAFR │ n × row count │ m × first │ m × where │ m × extent
 
-Logs of lower numbers than the covered one are covered whole. Source: design.md section 1; the counterpart of BookKeeper's
+Entry logs of lower numbers than the covered one are covered whole. Of the rewritten logs those that are named are in use, and
+no others: one that a crash left before a checkpoint named it is not. Source: design.md section 1; the counterpart of BookKeeper's
 ``LastLogMark`` together with its ledger index.
 """
 
@@ -29,29 +31,42 @@ from bookspark.wire.entry_batch import Buffer
 
 NAME = "checkpoint"
 
-_MAGIC = b"BSPKCKP1"
+_MAGIC = b"BSPKCKP2"
 _HEAD = struct.Struct("<8sII")
-_COUNTS = struct.Struct("<qqqq")
+_COUNTS = struct.Struct("<qqqqq")
 _DAMAGED = 1
 _LEDGERS_A_STEP = 1000
 
 
+class KeptLedger(NamedTuple):
+    """What a checkpoint holds of a ledger; the rest is the control log's."""
+
+    ledger_id: int
+    last_add_confirmed: int
+    last_add_fully_replicated: int
+    rows: LedgerRows
+
+
 class Checkpoint(NamedTuple):
-    """A loaded one. ``ledgers`` carry LAC and LAFR only: the rest is the control log's."""
+    """A loaded one."""
 
     damaged: bool
     covered: int
     """Location (log << 32 | position) below which nothing has to be scanned."""
-    ledgers: list[tuple[BookieLedger, LedgerRows]]
+    rewritten: list[int]
+    """The numbers of the rewritten logs in use."""
+    ledgers: list[KeptLedger]
 
 
 class Snapshot:
     """A checkpoint in the making, for one directory."""
 
-    def __init__(self, logs: frozenset[int] | None, covered: int, damaged: bool) -> None:
-        """``logs``: the numbers of the directory's logs, or None if the bookie has no other directory."""
+    def __init__(self, logs: frozenset[int] | None, covered: int, damaged: bool, rewritten: frozenset[int]) -> None:
+        """``logs``: the numbers of the directory's entry logs, or None if the bookie has no other directory; ``rewritten``:
+        those of its rewritten logs."""
         self._logs = logs
         self._covered = covered
+        self._rewritten = rewritten
         self._damaged = damaged
         self._columns = [array("q") for _ in range(7)]
 
@@ -74,13 +89,20 @@ class Snapshot:
             counts.append(count)
 
     def _belongs(self, where: int) -> bool:
-        return where < self._covered and (self._logs is None or log_of(where) in self._logs)
+        log = log_of(where)
+        return log in self._rewritten or (where < self._covered and (self._logs is None or log in self._logs))
 
     def encode(self) -> list[Buffer]:
+        rewritten = array("q", sorted(self._rewritten))
         counts = _COUNTS.pack(
-            self._covered >> 32, self._covered & 0xFFFFFFFF, len(self._columns[0]), len(self._columns[4])
+            self._covered >> 32,
+            self._covered & 0xFFFFFFFF,
+            len(self._columns[0]),
+            len(self._columns[4]),
+            len(rewritten),
         )
-        body: list[Buffer] = [counts, *(memoryview(column).cast("B") for column in self._columns if column)]
+        columns = (rewritten, *self._columns)
+        body: list[Buffer] = [counts, *(memoryview(column).cast("B") for column in columns if column)]
         checksum = 0
         for piece in body:
             checksum = crc32c(piece, checksum)
@@ -90,7 +112,7 @@ class Snapshot:
 
 def fill(snapshots: list[Snapshot], ledgers: dict[int, BookieLedger], index: Index) -> Iterator[None]:
     """Let every snapshot take what belongs to it, in steps that each take some milliseconds at most. Ledgers and rows may be
-    added between two steps: what is added is above the covered locations."""
+    added between two steps: what is added is above the covered locations. Nothing may be taken away or moved meanwhile."""
     ledger_ids = index.ledger_ids()
     for start in range(0, len(ledger_ids), _LEDGERS_A_STEP):
         for ledger_id in ledger_ids[start : start + _LEDGERS_A_STEP]:
@@ -122,17 +144,21 @@ def read_checkpoint(file_system: FileSystem, directory: str) -> Checkpoint | Non
     magic, checksum, flags = _HEAD.unpack_from(content)
     if magic != _MAGIC or crc32c(struct.pack("<I", flags), crc32c(content[_HEAD.size :])) != checksum:
         return None
-    log, position, ledger_count, row_count = _COUNTS.unpack_from(content, _HEAD.size)
-    values = content[_HEAD.size + _COUNTS.size :].cast("q")
-    ids, confirmed, replicated, counts = (values[i * ledger_count : (i + 1) * ledger_count] for i in range(4))
-    first, where, extent = (
-        values[4 * ledger_count + i * row_count : 4 * ledger_count + (i + 1) * row_count] for i in range(3)
+    log, position, ledger_count, row_count, rewritten_count = _COUNTS.unpack_from(content, _HEAD.size)
+    values = array("q")
+    values.frombytes(content[_HEAD.size + _COUNTS.size :])
+    sizes = (rewritten_count, *[ledger_count] * 4, *[row_count] * 3)
+    rewritten, ids, confirmed, replicated, counts, first, where, extent = (
+        values[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)
     )
-    ledgers = []
-    ends = accumulate(counts)
-    for i, end in enumerate(ends):
-        start = end - counts[i]
-        rows = LedgerRows(*(array("q", bytes(column[start:end])) for column in (first, where, extent)))
-        ledger = BookieLedger(ids[i], last_add_confirmed=confirmed[i], last_add_fully_replicated=replicated[i])
-        ledgers.append((ledger, rows))
-    return Checkpoint(bool(flags & _DAMAGED), log << 32 | position, ledgers)
+    del content, values  # a big one's memory is not held thrice
+    ledgers = [
+        KeptLedger(
+            ledger_id,
+            lac,
+            lafr,
+            LedgerRows(first[end - count : end], where[end - count : end], extent[end - count : end]),
+        )
+        for ledger_id, lac, lafr, count, end in zip(ids, confirmed, replicated, counts, accumulate(counts), strict=True)
+    ]
+    return Checkpoint(bool(flags & _DAMAGED), log << 32 | position, rewritten.tolist(), ledgers)

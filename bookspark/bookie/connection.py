@@ -19,14 +19,15 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from bookspark.bookie.reads import ReadPlan
+from bookspark.bookie.reads import Fetched, ReadPlan, Stop
 from bookspark.bookie.statuses import status_of
-from bookspark.protocol.bookie_ledger import answer_absent
+from bookspark.protocol.bookie_ledger import answer_absent, answer_last_add_confirmed
 from bookspark.protocol.ledger_metadata import NO_ENTRY
 from bookspark.wire.entry_batch import Buffer, EntryBatch, with_header
 from bookspark.wire.frames import Frame, FrameReceiver, control_frame
 from bookspark.wire.header import NO_KEY, PROTOCOL_VERSION, Flag, Header, Kind, Status, WireError
-from bookspark.wire.messages import BookieStatus
+from bookspark.wire.messages import BookieStatus, Hello
+from bookspark.wire.security import is_proof, new_challenge
 
 if TYPE_CHECKING:
     from bookspark.bookie.server import BookieServer
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 _FENCE, _SPARSE, _VOLATILE = int(Flag.FENCE), int(Flag.SPARSE), int(Flag.VOLATILE)
 _RESPONSE = int(Flag.RESPONSE)
 _MORE = int(Flag.RESPONSE | Flag.MORE)
-_ADD = int(Kind.ADD)
+_ADD, _SYNC = int(Kind.ADD), int(Kind.SYNC)
 _OK = int(Status.OK)
 
 _JOINED_BYTES_MAX = 64 << 10
@@ -52,10 +53,13 @@ class Connection(asyncio.BufferedProtocol):
         self._server = server
         self._storage = server.storage
         self._loop = asyncio.get_running_loop()
-        self._receiver = FrameReceiver()
+        self._receiver = FrameReceiver(server.chunks)
         self._transport: asyncio.Transport | None = None
         self._peer = "?"
         self._greeted = False
+        self._challenge = b""
+        self._under_way = 0
+        """Requests that were taken and are not answered."""
         self._answers: list[Buffer] = []
         self._held: deque[Frame] = deque()
         """Requests that came while the peer's answers, or the disk, were behind."""
@@ -167,10 +171,14 @@ class Connection(asyncio.BufferedProtocol):
         body: bytes = b"",
     ) -> None:
         """The control frame that answers a request: its own range unless told otherwise, and what is known of its ledger."""
+        self._under_way -= 1
         ledger = self._storage.ledger(request.ledger_id)
         confirmed, replicated = NO_ENTRY, NO_ENTRY
         if ledger is not None:
             confirmed, replicated = ledger.last_add_confirmed, ledger.last_add_fully_replicated
+        synced = NO_ENTRY
+        if status == _OK and (request.kind == _SYNC or (request.kind == _ADD and request.flags & _VOLATILE)):
+            synced = self._storage.volatile.last_add_synced(request.ledger_id, request.assignment())
         header = Header(
             request.kind,
             request.request_id,
@@ -181,7 +189,7 @@ class Connection(asyncio.BufferedProtocol):
             _RESPONSE,
             status,
             replicated,
-            NO_ENTRY,
+            synced,
             self._server.incarnation,
             NO_KEY,
             0,
@@ -198,13 +206,16 @@ class Connection(asyncio.BufferedProtocol):
 
     def _handle(self, frame: Frame) -> None:
         header = frame.header
+        self._under_way += 1
         try:
-            if header.kind == _ADD:
+            if self._under_way > self._server.requests_in_flight_max:
+                self._answer(header, Status.TOO_MANY_REQUESTS)
+            elif header.kind == _ADD:
                 self._add(frame)
             elif frame.batch is not None:
                 self._refuse(header, f"kind {header.kind} is not asked for with a batch")
             elif header.kind == Kind.HELLO:
-                self._hello(header)
+                self._hello(header, frame.body)
             elif not self._greeted:
                 self._refuse(header, "the first request of a connection is HELLO")
             else:
@@ -219,12 +230,20 @@ class Connection(asyncio.BufferedProtocol):
             log.exception("request %r from %s failed", header, self._peer)
             self._answer(header, Status.IO_ERROR)
 
-    def _hello(self, header: Header) -> None:
+    def _hello(self, header: Header, body: memoryview) -> None:
         if header.value < PROTOCOL_VERSION:
             self._refuse(header, f"protocol version {header.value}; this bookie speaks {PROTOCOL_VERSION}")
             return
+        hello = Hello.decode(body)
+        secret, bookie_id = self._server.secret, self._server.bookie_id
+        if secret and not is_proof(hello.proof, secret, self._challenge, bookie_id):
+            self._greeted, self._challenge = False, new_challenge()
+            self._answer(header, Status.UNAUTHORIZED, body=self._challenge)
+            return
+        if hello.client:
+            self._peer = f"{self._peer} ({hello.client[:80]!r})"
         self._greeted = True
-        self._answer(header, _OK, value=PROTOCOL_VERSION, body=self._server.bookie_id.encode())
+        self._answer(header, _OK, value=PROTOCOL_VERSION, body=bookie_id.encode())
 
     def _add(self, frame: Frame) -> None:
         header = frame.header
@@ -232,9 +251,9 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse(header, "the first request of a connection is HELLO")
         elif frame.batch is None or header.ledger_id < 0 or header.first_entry_id < 0:
             self._refuse(header, "an add is a batch of entries of one ledger, with ids from 0")
-        elif header.flags & _VOLATILE:
-            self._refuse(header, "volatile durability is not supported")
         else:
+            if header.flags & _VOLATILE:
+                header.assignment()  # raises if it makes no sense
             batch = EntryBatch.checked(frame.batch, header, frame.body_crc)
             self._storage.add(header, batch, partial(self._answer, header))
 
@@ -258,34 +277,35 @@ class Connection(asyncio.BufferedProtocol):
         self._answer(header, Status.UNAUTHORIZED, last=header.first_entry_id - 1)
         return False
 
-    def _send_entries(self, header: Header) -> None:
+    def _send_entries(self, header: Header, first_entry_id: int | None = None) -> None:
         plan = self._storage.plan_read(
             header.ledger_id,
-            header.first_entry_id,
+            header.first_entry_id if first_entry_id is None else first_entry_id,
             header.last_entry_id,
             header.limit,
             sparse=bool(header.flags & _SPARSE),
         )
-        frames = self._storage.files.fetch(plan.pieces, cached_only=True)
-        if frames is not None:
-            self._send_frames(header, plan, frames)
+        fetched = self._storage.files.fetch(plan.pieces, cached_only=True)
+        if fetched is not None:
+            self._send_frames(header, plan, fetched)
             return
         self._reads += 1
         fetch = partial(self._storage.files.fetch, plan.pieces, cached_only=False)
         reading = self._loop.run_in_executor(self._server.readers, fetch)
         reading.add_done_callback(partial(self._read_done, header, plan))
 
-    def _read_done(self, header: Header, plan: ReadPlan, reading: asyncio.Future[list[Buffer] | None]) -> None:
+    def _read_done(self, header: Header, plan: ReadPlan, reading: asyncio.Future[Fetched | None]) -> None:
         self._reads -= 1
         error = None if reading.cancelled() else reading.exception()
         if error is not None:
             log.error("read %r failed", header, exc_info=error)
-        frames = [] if error is not None or reading.cancelled() else reading.result()
-        self._send_frames(header, plan, frames or [])
+        fetched = None if error is not None or reading.cancelled() else reading.result()
+        self._send_frames(header, plan, fetched or Fetched([], Stop.DAMAGED))
         self._go_on()
 
-    def _send_frames(self, header: Header, plan: ReadPlan, frames: list[Buffer]) -> None:
+    def _send_frames(self, header: Header, plan: ReadPlan, fetched: Fetched) -> None:
         """The entries, then what is said of the id after them."""
+        frames, stop = fetched
         ledger = self._storage.ledger(header.ledger_id)
         if ledger is not None:
             answer = Header(
@@ -304,10 +324,13 @@ class Connection(asyncio.BufferedProtocol):
                     self._send(*with_header(frame, part))
                 else:
                     self._send(batch.slice(piece.first, piece.last, part))
-        if len(frames) < len(plan.pieces):
-            end, status = plan.pieces[len(frames)].first - 1, Status.IO_ERROR
-        else:
-            end, status = plan.end, Status.OK if plan.refusal is None else status_of(plan.refusal)
+        end, status = plan.end, Status.OK if plan.refusal is None else status_of(plan.refusal)
+        if stop is not None:
+            following = plan.pieces[len(frames)]
+            if stop is Stop.MOVED and self._storage.has_moved(following):
+                self._send_entries(header, following.first)
+                return
+            end, status = following.first - 1, Status.OK if stop is Stop.LIMIT else Status.IO_ERROR
         self._answer(header, status, last=end)
         self._flush()  # at once, so that a peer that does not read is noticed before its next request is taken
 
@@ -324,8 +347,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _answer_last_add_confirmed(self, header: Header, status: int) -> None:
         ledger = self._storage.ledger(header.ledger_id)
-        if status == Status.OK and ledger is None:
-            status = status_of(answer_absent(ledger, self._storage.damaged))
+        if status == Status.OK:
+            absent = answer_absent(ledger, self._storage.damaged)
+            status = status_of(absent if ledger is None else answer_last_add_confirmed(ledger))
         self._answer(header, status, value=self._storage.last_entry_id(header.ledger_id))
 
     def _poll(self, header: Header) -> None:
@@ -345,8 +369,16 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse(header, "an explicit LAC is of one ledger, and an entry id")
             return
         self._storage.write_last_add_confirmed(
-            header.ledger_id, header.master_key, header.last_add_confirmed, partial(self._answer, header)
+            header.ledger_id,
+            header.master_key,
+            header.last_add_confirmed,
+            partial(self._answer, header),
+            header.last_add_fully_replicated,
         )
+
+    def _sync(self, header: Header) -> None:
+        assignment = header.assignment()
+        self._storage.sync(header.ledger_id, header.master_key, assignment, partial(self._answer, header))
 
     def _ranges(self, header: Header) -> None:
         ranges, ledger_id, first = self._storage.ranges(
@@ -365,6 +397,9 @@ class Connection(asyncio.BufferedProtocol):
             log_bytes=status.log_bytes,
             free_bytes=status.free_bytes,
             read_only=status.read_only,
+            lossy_boot=self._storage.losses.mark.boot,
+            healed_boot=self._storage.losses.healed_boot,
+            limbo_ledgers=len(self._storage.losses.limbo()),
         )
         self._answer(header, _OK, body=msgspec.json.encode(body))
 
@@ -373,6 +408,7 @@ _REQUESTS: dict[int, Callable[[Connection, Header], None]] = {
     Kind.READ: Connection._read,
     Kind.READ_LAC: Connection._read_last_add_confirmed,
     Kind.WRITE_LAC: Connection._write_last_add_confirmed,
+    Kind.SYNC: Connection._sync,
     Kind.RANGES: Connection._ranges,
     Kind.STATUS: Connection._status,
 }

@@ -6,7 +6,7 @@ another directory the bookie stays down. One file, appended to, replaced as a wh
 
     <directory>/control.log       record │ record │ …
                                   record: u32 body length │ u32 CRC32C(body) │ body
-                                  body, msgpack: [name of the record, ledger, its other field if it has one], as in _NAMES
+                                  body, msgpack: [name of the record, its fields], as in _NAMES
     <directory>/control.synced    its note (``synced_note``)
 
 Source: design.md section 1. BookKeeper keeps these in its journal and in each ledger's index header.
@@ -21,10 +21,11 @@ from typing import Any, NamedTuple
 import msgspec
 from crc32c import crc32c
 
-from bookspark.bookie.file_system import File, FileSystem, read_all, replace_file, write_all
+from bookspark.bookie.control_state import Record
+from bookspark.bookie.file_system import File, FileSystem, NoSpaceError, read_all, replace_file, write_all
 from bookspark.bookie.synced_note import SyncedNote
+from bookspark.protocol.bookie_boot import HealedNoted, LossyBootNoted
 from bookspark.protocol.bookie_ledger import (
-    ControlRecord,
     FenceNoted,
     FenceUnsureNoted,
     LastAddConfirmedNoted,
@@ -32,24 +33,28 @@ from bookspark.protocol.bookie_ledger import (
     LimboNoted,
     MasterKeyNoted,
 )
+from bookspark.protocol.garbage_collection import CollectionNoted
 
 NAME = "control.log"
 NOTE_NAME = "control.synced"
 
 _HEAD = struct.Struct("<II")
-_NAMES: dict[type[ControlRecord], str] = {
+_NAMES: dict[type[Record], str] = {
     MasterKeyNoted: "key",
     FenceNoted: "fence",
     LastAddConfirmedNoted: "lac",
     LimboNoted: "limbo",
     LimboCleared: "limbo cleared",
     FenceUnsureNoted: "fence unsure",
+    LossyBootNoted: "lossy boot",
+    HealedNoted: "healed",
+    CollectionNoted: "collected",
 }
 _TYPES: dict[str, Any] = {name: record_type for record_type, name in _NAMES.items()}
 _REWRITE_BYTES_MIN = 1 << 20
 
 
-def encode_records(records: Iterable[ControlRecord]) -> bytes:
+def encode_records(records: Iterable[Record]) -> bytes:
     """The bytes of ``records``, one after the other."""
     pieces: list[bytes] = []
     for record in records:
@@ -61,31 +66,34 @@ def encode_records(records: Iterable[ControlRecord]) -> bytes:
 class ControlScan(NamedTuple):
     """What one control log holds: the good records, up to the first one that is not. All sizes in bytes."""
 
-    records: list[ControlRecord]
+    records: list[Record]
     end: int
     """Where the good records end."""
     size: int
-    noted: int
+    noted: int | None
     present: bool
 
     @property
     def damaged(self) -> bool:
-        """Bad bytes below the note are damage; above it they are a torn write."""
-        return self.end < self.noted
+        """Bad bytes below the note are damage; above it they are a torn write. Where there is no note all has to be good."""
+        return self.end < (self.size if self.noted is None else self.noted)
 
 
-def decode_records(content: bytes) -> tuple[list[ControlRecord], int]:
+def decode_records(content: bytes) -> tuple[list[Record], int]:
     """The good records that ``content`` starts with, and where they end."""
-    records: list[ControlRecord] = []
+    records: list[Record] = []
+    decode = msgspec.msgpack.Decoder(tuple[Any, ...]).decode
+    head = _HEAD.size
     at = 0
-    while at + _HEAD.size <= len(content):
+    while at + head <= len(content):
         size, checksum = _HEAD.unpack_from(content, at)
-        body = content[at + _HEAD.size : at + _HEAD.size + size]
-        if len(body) < size or crc32c(body) != checksum or size == 0:
+        end = at + head + size
+        body = content[at + head : end]
+        if end > len(content) or crc32c(body) != checksum or size == 0:
             break
-        name, *values = msgspec.msgpack.decode(body)
+        name, *values = decode(body)
         records.append(_TYPES[name](*values))
-        at += _HEAD.size + size
+        at = end
     return records, at
 
 
@@ -108,21 +116,27 @@ class ControlLog:
             file = self._file_system.open(self.path)
             content = read_all(file)
             file.close()
-            noted = len(content) if noted is None else noted
         records, end = decode_records(content)
-        return ControlScan(records, end, len(content), noted or 0, present)
+        return ControlScan(records, end, len(content), noted, present)
 
-    def resume(self, end: int) -> None:
-        """Go on appending at ``end``, up to which all is synced."""
+    def begin(self, content: bytes | None, end: int) -> None:
+        """After a ``scan``: go on with ``content`` in place of what is there, or (None) at ``end``, up to which all is synced."""
+        if content is not None:
+            self.rewrite(content)
+            return
         self._file = self._file_system.open(self.path)
         self._end = self._rewritten_bytes = end
 
     def rewrite(self, content: bytes) -> None:
         """Replace the whole log by ``content`` (encoded records), and go on appending to it. A crash between leaves one of
-        the two, and a note that is not above its end."""
+        the two, and a note that is not above its end. Raises NoSpaceError, with the log as it was, and OSError."""
         self._note.write(0)
         self._note.sync()
-        replace_file(self._file_system, self.path, [content])
+        try:
+            replace_file(self._file_system, self.path, [content])
+        except NoSpaceError:
+            self._note.write(self._end)
+            raise
         if self._file is not None:
             self._file.close()
         self._file = self._file_system.open(self.path)
@@ -131,10 +145,15 @@ class ControlLog:
         self._note.sync()
 
     def append(self, content: bytes) -> None:
-        """Append encoded records; durable when this returns."""
+        """Append encoded records; durable when this returns. Raises NoSpaceError, with the log as it was, and OSError."""
         assert self._file is not None
-        self._end = write_all(self._file, [content], self._end)
+        try:
+            end = write_all(self._file, [content], self._end)
+        except NoSpaceError:
+            self._file.truncate(self._end)
+            raise
         self._file.sync()
+        self._end = end
         self._note.write(self._end)
 
     @property

@@ -4,7 +4,7 @@ Law: a log is Arrow's schema message and then batch frames, byte for byte as the
 synced: damage there is reported, never cut and never taken for absence. What lies above it may be torn by a crash and ends at
 the first frame that fails its checks. Log numbers ascend and are used once in a bookie, over all of its directories::
 
-    <directory>/logs/<number, 8 hex>.arrows     408 bytes of schema │ batch frame │ batch frame │ …
+    <directory>/logs/<number, 8 hex>.arrows     400 bytes of schema │ batch frame │ batch frame │ …
     <directory>/logs/<number, 8 hex>.synced     its note (``synced_note``)
 
 A log is preallocated without changing its length, and given back what it did not use when it is sealed. Every start of a
@@ -15,14 +15,17 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 from crc32c import crc32c
 
-from bookspark.bookie.file_system import File, FileSystem, write_all
+from bookspark.bookie.file_system import File, FileSystem, NoSpaceError, needing_space, write_all
 from bookspark.bookie.synced_note import SyncedNote
-from bookspark.wire.entry_batch import FRAME_BYTES_MAX, HEADER_OFFSET, PREFIX_BYTES, Buffer, is_prefix
+from bookspark.wire.entry_batch import FRAME_BYTES_MAX, HEADER_OFFSET, PREFIX_BYTES, Buffer, around_header
 from bookspark.wire.header import HEADER_BYTES, PROTOCOL_VERSION
 
 SCHEMA = bytes.fromhex(
@@ -43,8 +46,11 @@ POSITION_BYTES_MAX = 1 << 32
 """Positions in a log stay below this: the index keeps them in 32 bits."""
 
 # The fields that a scan needs, from the prefix of a batch frame: the body's length; of the header the version, ledger, first,
-# last, LAC, LAFR, master key, the body's checksum and its own.
-_SCAN = struct.Struct("<48xq32xH14xqqqqq16x16s4xI12xI")
+# last, LAC, LAFR, master key, the body's checksum and its own; of the message the bytes of the two binary columns.
+_SCAN = struct.Struct("<48xq32xH14xqqqqq16x16s4xI12xI224xq40xq")
+_HEADER = slice(HEADER_OFFSET, HEADER_OFFSET + HEADER_BYTES - 4)
+_BEFORE_HEADER = slice(HEADER_OFFSET)
+_AFTER_HEADER = slice(HEADER_OFFSET + HEADER_BYTES, PREFIX_BYTES)
 _LAST_BUFFER = struct.Struct("<qq")
 _LAST_BUFFER_OFFSET = 256 + 13 * 16
 _LAST_ROW_LAC = struct.Struct("<q")
@@ -64,10 +70,15 @@ class LoggedFrame(NamedTuple):
     master_key: bytes
 
 
+_logged_frame: Callable[[tuple[int | bytes, ...]], LoggedFrame] = partial(
+    tuple.__new__, LoggedFrame
+)  # as ``_make``, in C
+
+
 class EntryLog:
     """One log. The loop decides where frames go (``end``); the directory's commit thread does everything to the file."""
 
-    __slots__ = ("_file_system", "directory", "end", "file", "note", "number", "synced")
+    __slots__ = ("_file_system", "_noting", "directory", "end", "file", "note", "number", "synced")
 
     def __init__(self, file_system: FileSystem, directory: str, number: int) -> None:
         self._file_system = file_system
@@ -76,10 +87,11 @@ class EntryLog:
         self.end = len(SCHEMA)
         """Bytes that are written or queued to be."""
         self.synced = 0
-        """Bytes that are durable. Set by the commit thread only."""
+        """Bytes that are durable. Set by the directory's own threads only."""
         self.file: File | None = None
         """Open while the log is being written."""
         self.note = SyncedNote(file_system, self._stem + NOTE_SUFFIX, number)
+        self._noting = threading.Lock()
 
     @property
     def path(self) -> str:
@@ -90,25 +102,45 @@ class EntryLog:
         return f"{self.directory}/{LOGS}/{self.number:08x}"
 
     def create(self, size: int) -> None:
-        """Make note and file, with ``size`` bytes reserved; names are durable afterwards."""
+        """Make note and file, with ``size`` bytes reserved; names are durable afterwards. Raises NoSpaceError, with nothing left
+        of them, and OSError."""
+        try:
+            with needing_space():  # a sync, too: nothing rests on these files yet
+                self._create(size)
+        except NoSpaceError:
+            if self.file is not None:
+                self.file.close()
+                self.file = None
+            self.note.close()
+            self._unlink()
+            raise
+
+    def _create(self, size: int) -> None:
+        directory = os.path.dirname(self.path)
         self.note.write(0)
         self.note.sync()
+        self._file_system.sync_directory(directory)  # before the log: one without its note is damaged
         self.file = self._file_system.open(self.path, create=True)
-        self.file.preallocate(size)
+        with suppress(NoSpaceError), needing_space():
+            self.file.preallocate(size)  # what there is may still do for some frames
         write_all(self.file, [SCHEMA], 0)
-        self._file_system.sync_directory(os.path.dirname(self.path))
+        self._file_system.sync_directory(directory)
 
     def write(self, frames: Sequence[Buffer], position: int) -> int:
-        """Write frames that follow each other; returns the end."""
+        """Write frames that follow each other; returns the end. After a NoSpaceError some of them may be there; ``seal`` cuts
+        them off."""
         assert self.file is not None
         return write_all(self.file, frames, position)
 
-    def sync(self, position: int) -> None:
-        """Make all up to ``position`` durable, and note it."""
-        assert self.file is not None
-        self.file.sync()
-        self.note.write(position)
-        self.synced = position
+    def sync(self, position: int, file: File | None = None) -> None:
+        """Make all up to ``position`` durable, and note it. With a ``file`` of its own, a second thread may do so."""
+        file = file or self.file
+        assert file is not None
+        file.sync()
+        with self._noting:
+            if position > self.synced:
+                self.note.write(position)
+                self.synced = position
 
     def sync_note(self) -> None:
         """Make the note itself durable (checkpoint, clean stop)."""
@@ -130,7 +162,7 @@ class EntryLog:
         below the note, nor where there is no note to tell."""
         noted = self.note.read()
         if not self._file_system.exists(self.path):
-            return LogScan([], 0, damaged=noted is None or noted > 0)
+            return LogScan([], 0, damaged=noted != 0 and not self.note.is_blank())
         file = self._file_system.open(self.path)
         size = file.size()
         scan = scan_log(file, size, covered, size if noted is None else noted)
@@ -160,14 +192,25 @@ class EntryLog:
         file.close()
         return noted is None or self.end >= noted
 
+    @property
+    def is_removed(self) -> bool:
+        """Is only the note left, of a log that was removed?"""
+        return not self._file_system.exists(self.path) and self.note.read() == 0
+
     def remove(self) -> None:
         """Unlink log and note (in this order: a log without a note is damage, a note that holds 0 without a log is not)."""
         self.note.write(0)
         self.note.sync()
         self.note.close()
+        self._unlink()
+
+    def _unlink(self) -> None:
         for suffix in (LOG_SUFFIX, NOTE_SUFFIX):
             if self._file_system.exists(self._stem + suffix):
                 self._file_system.unlink(self._stem + suffix)
+                self._file_system.sync_directory(
+                    os.path.dirname(self.path)
+                )  # or a crash could keep the second one only
 
 
 class LogScan(NamedTuple):
@@ -195,12 +238,13 @@ def scan_log(file: File, size: int, covered: int, noted: int) -> LogScan:
     frames: list[LoggedFrame] = []
     base, damaged = position, size < max(noted, covered)
     for found in _frames(content, base, noted):
-        if isinstance(found, LoggedFrame):
+        if type(found) is LoggedFrame:
             frames.append(found)
-            position = found.position + found.size
         else:
             damaged = True
-            position = found
+            position = found  # type: ignore[assignment]
+    if frames and frames[-1].position >= position:
+        position = frames[-1].position + frames[-1].size
     return LogScan(frames, position, damaged or position < noted)
 
 
@@ -211,7 +255,7 @@ def _frames(content: memoryview, base: int, noted: int) -> Iterator[LoggedFrame 
         frame = parse_logged_frame(content, at, base + at)
         if frame is not None:
             yield frame
-            at += frame.size
+            at += frame[1]
             continue
         if base + at >= noted:
             return
@@ -223,31 +267,39 @@ def _frames(content: memoryview, base: int, noted: int) -> Iterator[LoggedFrame 
 
 
 def parse_logged_frame(content: memoryview, at: int, position: int) -> LoggedFrame | None:
-    """The frame at ``content[at:]`` if it passes every check: its Arrow message, header checksum, body checksum."""
-    prefix = bytes(content[at : at + PREFIX_BYTES])
-    if len(prefix) < PREFIX_BYTES:
+    """The frame at ``content[at:]`` if it passes every check: its Arrow message, header checksum, body checksum. (A boot does
+    this for each frame of a log's tail, and every read for what it serves, so it is one straight line.)"""
+    body = at + PREFIX_BYTES
+    if body > len(content):
         return None
     # fmt: off
     (
         body_bytes, version, ledger_id, first, last, confirmed, replicated, master_key, body_crc, header_crc,
-    ) = _SCAN.unpack_from(prefix)
+        payload_bytes, digest_bytes,
+    ) = _SCAN.unpack_from(content, at)
     # fmt: on
-    body = at + PREFIX_BYTES
-    end = body + body_bytes
     count = last - first + 1
+    end = body + body_bytes
     if (
         version != PROTOCOL_VERSION
         or not 0 < body_bytes <= FRAME_BYTES_MAX
         or end > len(content)
-        or crc32c(prefix[HEADER_OFFSET : HEADER_OFFSET + HEADER_BYTES - 4]) != header_crc
-        or not is_prefix(prefix, count)
+        or not (0 < count <= FRAME_BYTES_MAX and 0 <= payload_bytes <= FRAME_BYTES_MAX >= digest_bytes >= 0)
+    ):
+        return None
+    prefix = content[at:body].tobytes()
+    before, after = around_header(count, payload_bytes, digest_bytes)
+    if (
+        crc32c(prefix[_HEADER]) != header_crc
+        or prefix[_BEFORE_HEADER] != before
+        or prefix[_AFTER_HEADER] != after
         or crc32c(content[body:end]) != body_crc
     ):
         return None
     (row_confirmed,) = _LAST_ROW_LAC.unpack_from(content, body + 24 * count - 8)
     if row_confirmed > confirmed:
         confirmed = row_confirmed
-    return LoggedFrame(position, end - at, ledger_id, first, last, confirmed, replicated, master_key)
+    return _logged_frame((position, end - at, ledger_id, first, last, confirmed, replicated, master_key))
 
 
 def _skip_damaged(content: memoryview, at: int) -> int | None:
@@ -267,13 +319,19 @@ def _skip_damaged(content: memoryview, at: int) -> int | None:
     return None
 
 
-def _read_tolerant(file: File, start: int, end: int) -> bytearray:
+def _read_tolerant(file: File, start: int, end: int) -> Buffer:
     """The bytes ``start..end``; what the disk can't read is zeros, which pass no check."""
-    content = bytearray(max(0, end - start))
+    try:
+        content = file.read(max(0, end - start), start)
+        if len(content) >= end - start:
+            return content
+    except OSError:
+        pass
+    pieces = bytearray(max(0, end - start))
     for position in range(start, end, _READ_BYTES):
         try:
             piece = file.read(min(_READ_BYTES, end - position), position)
         except OSError:
             continue
-        content[position - start : position - start + len(piece)] = piece
-    return content
+        pieces[position - start : position - start + len(piece)] = piece
+    return pieces

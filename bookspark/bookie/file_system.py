@@ -12,6 +12,7 @@ import ctypes
 import errno
 import os
 from collections.abc import Sequence
+from types import TracebackType
 from typing import Protocol
 
 from bookspark.wire.entry_batch import Buffer
@@ -69,9 +70,44 @@ class FileSystem(Protocol):
 
     def free_bytes(self, path: str) -> int: ...
 
+    def total_bytes(self, path: str) -> int:
+        """Of the disk that ``path`` is on: what is used and what is free for this user."""
+
+
+class NoSpaceError(OSError):
+    """The disk, or a quota of it, has no room for what was to be written. Nothing that was written before is the worse for it. (A
+    sync that fails for that reason is another matter: like any failed sync it leaves what is on the disk unknown.)"""
+
+
+class _NeedingSpace:
+    """A class and no generator, because each add passes here."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise NoSpaceError(error.errno, error.strerror, error.filename) from error
+
+
+_NEEDING_SPACE = _NeedingSpace()
+
+
+def needing_space() -> _NeedingSpace:
+    """What fails for lack of space in here is a NoSpaceError: ``with needing_space(): …``."""
+    return _NEEDING_SPACE
+
 
 def write_all(file: File, buffers: Sequence[Buffer], position: int) -> int:
-    """Write every byte of ``buffers`` from ``position`` on, however short the single writes are; returns the end."""
+    """Write every byte of ``buffers`` from ``position`` on, however short the single writes are; returns the end. Raises
+    NoSpaceError, OSError."""
+    with needing_space():
+        return _write_all(file, buffers, position)
+
+
+def _write_all(file: File, buffers: Sequence[Buffer], position: int) -> int:
     for start in range(0, len(buffers), _IOV_MAX):
         chunk = buffers[start : start + _IOV_MAX]
         expected = sum(map(len, chunk))
@@ -93,16 +129,23 @@ def read_all(file: File) -> bytes:
 
 
 def replace_file(file_system: FileSystem, path: str, content: Sequence[Buffer]) -> None:
-    """Put ``content`` in place of ``path`` atomically and durably: a crash leaves the old content or the new."""
+    """Put ``content`` in place of ``path`` atomically and durably: a crash leaves the old content or the new. Raises
+    NoSpaceError, with the old one in place, and OSError."""
     temporary = path + TEMPORARY_SUFFIX
     if file_system.exists(temporary):
         file_system.unlink(temporary)
-    file = file_system.open(temporary, create=True)
     try:
-        write_all(file, content, 0)
-        file.sync()
-    finally:
-        file.close()
+        with needing_space():  # a sync, too: nothing rests on the new file yet
+            file = file_system.open(temporary, create=True)
+            try:
+                write_all(file, content, 0)
+                file.sync()
+            finally:
+                file.close()
+    except NoSpaceError:
+        if file_system.exists(temporary):
+            file_system.unlink(temporary)
+        raise
     file_system.rename(temporary, path)
     file_system.sync_directory(os.path.dirname(path))
 
@@ -198,3 +241,7 @@ class RealFileSystem:
     def free_bytes(self, path: str) -> int:
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
+
+    def total_bytes(self, path: str) -> int:
+        status = os.statvfs(path)
+        return (status.f_blocks - status.f_bfree + status.f_bavail) * status.f_frsize

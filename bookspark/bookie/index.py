@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 from bookspark.protocol.ledger_metadata import NO_ENTRY
@@ -83,8 +84,10 @@ class LedgerRows:
 
     def insert(self, first: int, last: int, where: int, size: int) -> None:
         """Add the ids of ``first..last`` that are not there yet."""
-        if first > self.last_entry_id:
-            self._insert_at(len(self.first), first, last, where, size)
+        if not self.first or first > self.first[-1] + (self.extent[-1] >> 32) - 1:
+            self.first.append(first)
+            self.where.append(where)
+            self.extent.append((last - first + 1) << 32 | size)
             return
         gap = first
         for row in list(self.covering(first, last)):
@@ -105,6 +108,32 @@ class LedgerRows:
             self.where.insert(index, where)
             self.extent.insert(index, extent)
 
+    def move(self, logs: frozenset[int], moved: Sequence[Row]) -> None:
+        """What lay in ``logs`` lies where ``moved`` (ascending) says, as far as it is still held and lay there."""
+        start = max(0, bisect_right(self.first, moved[0].first) - 1)
+        stop = bisect_right(self.first, moved[-1].last)
+        rows: list[Row] = []
+        at = 0
+        for row in [self.row(i) for i in range(start, stop)]:
+            if log_of(row.where) not in logs:
+                rows.append(row)
+                continue
+            gap = row.first
+            while at < len(moved) and moved[at].last < row.first:
+                at += 1
+            for run in takewhile(lambda run, row=row: run.first <= row.last, moved[at:]):  # type: ignore[misc]
+                first, last = max(run.first, row.first), min(run.last, row.last)
+                if gap < first:
+                    rows.append(Row(gap, first - 1, row.where, row.size))
+                rows.append(Row(first, last, run.where, run.size))
+                gap = last + 1
+            if gap <= row.last:
+                rows.append(Row(gap, row.last, row.where, row.size))
+        joined = list(_joined(rows))
+        self.first[start:stop] = array("q", (row.first for row in joined))
+        self.where[start:stop] = array("q", (row.where for row in joined))
+        self.extent[start:stop] = array("q", ((row.last - row.first + 1) << 32 | row.size for row in joined))
+
     def remove(self, first_where: int, last_where: int) -> bool:
         """Remove the rows whose frames lie at ``first_where..last_where``; True if there were any."""
         kept = [i for i, where in enumerate(self.where) if not first_where <= where <= last_where]
@@ -114,6 +143,20 @@ class LedgerRows:
             column = getattr(self, name)
             setattr(self, name, array("q", (column[i] for i in kept)))
         return True
+
+
+def _joined(rows: Sequence[Row]) -> Iterator[Row]:
+    """Rows that follow each other in one batch made one."""
+    pending: Row | None = None
+    for row in rows:
+        if pending is not None and pending.where == row.where and pending.last + 1 == row.first:
+            pending = pending._replace(last=row.last)
+            continue
+        if pending is not None:
+            yield pending
+        pending = row
+    if pending is not None:
+        yield pending
 
 
 class Index:
@@ -144,9 +187,14 @@ class Index:
 
     def ledger_ids(self, start: int = 0) -> list[int]:
         """All ledgers that have rows from id ``start`` on, ascending."""
-        if len(self._sorted) != len(self._ledgers):  # ledgers are never taken out
+        if len(self._sorted) != len(self._ledgers):
             self._sorted = sorted(self._ledgers)
         return self._sorted[bisect_right(self._sorted, start - 1) :]
+
+    def forget(self, ledger_id: int) -> None:
+        """Remove a ledger with all its rows; no error if it has none."""
+        if self._ledgers.pop(ledger_id, None) is not None:
+            self._sorted = []
 
     def remove(self, first_where: int, last_where: int) -> list[int]:
         """Remove all rows whose frames lie in ``first_where..last_where``; returns the ledgers that had some."""

@@ -1,8 +1,9 @@
 """Reading stored batches: from memory until they are written, then from the logs.
 
 Law: bytes from a log are served only after the frame's own checks (header and body checksum) and only as what the index says they
-are; anything else is an I/O error for the entries it hits. Nothing here blocks the loop for the disk: what is not in the page
-cache is left to a thread.
+are; anything else is an I/O error for the entries it hits. Nothing here blocks the loop for the disk, nor for the decompression
+of a rewritten log's blocks: what is not in the page cache, or compressed, is left to a thread. A log that was removed after
+the read was planned (its entries have been moved, or collected) is no error: the read is planned again.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import NamedTuple
 
 from bookspark.bookie.entry_log import parse_logged_frame
 from bookspark.bookie.file_system import File
 from bookspark.bookie.index import LedgerRows, log_of, position_of
+from bookspark.bookie.rewritten_block import BLOCK_START, parse_block, plain_frame
 from bookspark.protocol.bookie_ledger import BookieLedger, answer_absent
 from bookspark.protocol.responses import Negative, Unknown
 from bookspark.wire.entry_batch import Buffer
@@ -77,6 +80,22 @@ def plan_read(
     return ReadPlan(pieces, last, None) if skipping else ReadPlan(pieces, wanted - 1, absent)
 
 
+class Stop(Enum):
+    """Why fewer frames came than were asked for."""
+
+    DAMAGED = "the next one is bad, or can't be read"
+    MOVED = "the next one's log is gone, so it lies elsewhere, if anywhere"
+    LIMIT = "an answer is only so long"
+
+
+class Fetched(NamedTuple):
+    """The frames of the first so many pieces: plain batch frames, each with its piece's entries or more. Nothing is said of the
+    pieces after them, but why there are none."""
+
+    frames: list[Buffer]
+    stop: Stop | None = None
+
+
 class LogFiles:
     """The logs that are open for reading, the least recently used closed when there are too many. For any thread."""
 
@@ -97,29 +116,42 @@ class LogFiles:
                 self._files.move_to_end(number)
             return file
 
+    def forget(self, number: int) -> None:
+        """The log is removed: who reads it now may go on."""
+        with self._lock:
+            self._files.pop(number, None)
+
     def clear(self) -> None:
         with self._lock:
             self._files.clear()
 
-    def fetch(self, pieces: Sequence[Piece], *, cached_only: bool) -> list[Buffer] | None:
-        """The whole, checked frames of ``pieces``: fewer than asked for if one is bad or can't be read (nothing is said of
-        those after it). None if ``cached_only`` and some would have to wait for the disk."""
+    def fetch(self, pieces: Sequence[Piece], *, cached_only: bool) -> Fetched | None:
+        """The checked frames of ``pieces``, up to about ``READ_BYTES_MAX`` but at least one. None if ``cached_only`` and some
+        would have to wait."""
         frames: list[Buffer] = []
-        index, together = 0, True
+        index, together, total = 0, True, 0
         while index < len(pieces):
+            if total >= READ_BYTES_MAX:
+                return Fetched(frames, Stop.LIMIT)
             if (frame := pieces[index].frame) is not None:
                 frames.append(frame)
+                total += len(frame)
                 index += 1
                 continue
             stop = _extent_end(pieces, index) if together else index + 1
             extent = pieces[index:stop]
             try:
                 file = self.get(log_of(extent[0].where))
+            except KeyError:
+                return Fetched(frames, Stop.MOVED)
+            except OSError:
+                return Fetched(frames, Stop.DAMAGED)
+            try:
                 read = file.read_cached if cached_only else file.read
                 content = read(sum(piece.size for piece in extent), position_of(extent[0].where))
-            except (OSError, KeyError):
+            except OSError:
                 if not together or len(extent) == 1:
-                    return frames
+                    return Fetched(frames, Stop.DAMAGED)
                 together = False  # find out which frame it is
                 continue
             if content is None:
@@ -127,13 +159,19 @@ class LogFiles:
             view = memoryview(content)
             at = 0
             for piece in extent:
-                found = view[at : at + piece.size]
-                if not _is_good(found, piece):
-                    return frames
+                stored = view[at : at + piece.size]
+                if cached_only and stored[:8] == BLOCK_START:
+                    return None
+                if total >= READ_BYTES_MAX:
+                    return Fetched(frames, Stop.LIMIT)
+                found = _checked(stored, piece)
+                if found is None:
+                    return Fetched(frames, Stop.DAMAGED)
                 frames.append(found)
+                total += len(found)
                 at += piece.size
             index = stop
-        return frames
+        return Fetched(frames)
 
 
 def _extent_end(pieces: Sequence[Piece], start: int) -> int:
@@ -150,12 +188,19 @@ def _extent_end(pieces: Sequence[Piece], start: int) -> int:
     return end
 
 
-def _is_good(frame: memoryview, piece: Piece) -> bool:
-    found = parse_logged_frame(frame, 0, 0)
-    return (
+def _checked(stored: memoryview, piece: Piece) -> Buffer | None:
+    """The plain frame of what is stored, None unless it is good and what the index says it is."""
+    if stored[:8] == BLOCK_START:
+        block = parse_block(stored, 0)
+        if block is None or block.size != piece.size or block.ledger_id != piece.ledger_id:
+            return None
+        return plain_frame(stored, block, piece.first, piece.last)
+    found = parse_logged_frame(stored, 0, 0)
+    good = (
         found is not None
         and found.size == piece.size
         and found.ledger_id == piece.ledger_id
         and found.first_entry_id <= piece.first
         and piece.last <= found.last_entry_id
     )
+    return stored if good else None

@@ -1,7 +1,8 @@
-"""The bookie's request server: it listens, keeps its connections within bounds, and has checkpoints made.
+"""The bookie's request server: it listens, keeps its connections within bounds, and has it maintained.
 
 Law: a bookie takes no more than it can write: when the batches that wait for their sync exceed ``request_bytes_in_flight_max``,
-it reads from no connection until half of them are durable. Nothing is refused for being too much; the peers' sockets fill up.
+it reads from no connection until half of them are durable, and the peers' sockets fill up. Only what takes memory without being
+written, more than ``requests_in_flight_max`` requests of one connection that wait for their answers, is refused.
 
 Everything but writing, and reads that have to wait for the disk, happens on the loop that ``start`` is called on (uvloop in the
 bookie process; any asyncio loop will do).
@@ -14,12 +15,16 @@ import errno
 import logging
 import os
 from concurrent.futures import ThreadPoolExecutor
-from typing import cast
 
 from bookspark.bookie.config import BookieConfig
 from bookspark.bookie.connection import Connection
-from bookspark.bookie.storage import Prepared, Storage
+from bookspark.bookie.maintenance import Maintenance
+from bookspark.bookie.reclaiming import Rewriter
+from bookspark.bookie.storage import Storage
+from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.errors import BookieError
+from bookspark.wire.frames import ChunkPool
+from bookspark.wire.security import read_secret, server_context
 
 _READ_THREADS = 4
 _STOP_SECONDS_MAX = 10.0
@@ -41,18 +46,34 @@ class BookieServer:
         storage.close()
     """
 
-    def __init__(self, config: BookieConfig, storage: Storage, bookie_id: str, incarnation: int) -> None:
-        """``bookie_id`` is told to clients that say hello; ``incarnation`` is random per start of the process, 64 bits."""
+    def __init__(
+        self,
+        config: BookieConfig,
+        storage: Storage,
+        bookie_id: str,
+        incarnation: int,
+        *,
+        metadata: MetadataStore | None = None,
+        rewriter: Rewriter | None = None,
+    ) -> None:
+        """``bookie_id`` is told to clients that say hello; ``incarnation`` is random per start of the process, 64 bits. For
+        ``metadata`` and ``rewriter`` see ``Maintenance``."""
         self._config = config
         self.storage = storage
         self.bookie_id = bookie_id
         self.incarnation = incarnation
+        self.requests_in_flight_max = config.requests_in_flight_max
+        self.secret = read_secret(config.shared_secret_file)
+        self._tls = server_context(config.tls_certificate, config.tls_key, config.tls_client_ca)
         self.pid = os.getpid()
         self.connections: set[Connection] = set()
+        self.chunks = ChunkPool()
         self.overloaded = False
         self.readers = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="bookie read")
         self._server: asyncio.Server | None = None
-        self._checkpoints: asyncio.Task[None] | None = None
+        self._metadata = metadata
+        self._rewriter = rewriter
+        self._maintenance: Maintenance | None = None
         self._all_lost = asyncio.Event()
 
     async def start(self) -> tuple[str, int]:
@@ -60,7 +81,9 @@ class BookieServer:
         loop = asyncio.get_running_loop()
         host, port = self._config.host, self._config.port
         try:
-            self._server = await loop.create_server(lambda: Connection(self), host, port, start_serving=False)
+            self._server = await loop.create_server(
+                lambda: Connection(self), host, port, ssl=self._tls, start_serving=False
+            )
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise BookieError(
@@ -70,7 +93,8 @@ class BookieServer:
                 f"can't listen on {host}:{port}: {error}; set host to an address of this machine"
             ) from error
         self.storage.start(loop.call_soon_threadsafe)
-        self._checkpoints = loop.create_task(self._make_checkpoints())
+        self._maintenance = Maintenance(self._config, self.storage, self._metadata, self._rewriter)
+        self._maintenance.start()
         await self._server.start_serving()
         address = self._server.sockets[0].getsockname()
         return address[0], address[1]
@@ -95,9 +119,8 @@ class BookieServer:
             except TimeoutError:
                 for connection in list(self.connections):
                     connection.abort()
-        if self._checkpoints is not None:
-            self._checkpoints.cancel()
-            await asyncio.wait([self._checkpoints], timeout=_STOP_SECONDS_MAX)
+        if self._maintenance is not None:
+            await self._maintenance.stop()
         self.readers.shutdown(wait=False, cancel_futures=True)
         self._server = None
 
@@ -120,23 +143,3 @@ class BookieServer:
             self.overloaded = False
             for connection in list(self.connections):
                 connection.adjust_reading()
-
-    async def _make_checkpoints(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(self._config.checkpoint_interval_seconds)
-            try:
-                prepared = await self._prepare_checkpoint()
-                await loop.run_in_executor(self.readers, self.storage.write_checkpoints, prepared)
-            except Exception:
-                log.exception("no checkpoint was made; the next one is tried later")
-
-    async def _prepare_checkpoint(self) -> Prepared:
-        """The steps of ``Storage.checkpoint``, one a turn of the loop."""
-        steps = self.storage.checkpoint()
-        while True:
-            try:
-                next(steps)
-            except StopIteration as stop:
-                return cast(Prepared, stop.value)
-            await asyncio.sleep(0)

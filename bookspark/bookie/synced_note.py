@@ -1,9 +1,9 @@
 """Synced notes: up to where a file is known to be durable.
 
-Law: a note is made, holding 0 and synced, before its file; it is written after each sync of the file and before anything that
-rests on that sync is answered; and it is synced itself when the file is sealed, at a checkpoint and at a clean stop. So after
-the death of the process it is exact, and after the death of the host it may be behind, never ahead. It tells damage from a torn
-write, which is what BookKeeper #2908 lost data for::
+Law: a note is made, holding 0 and synced with its name, before its file; it is written after each sync of the file and before
+anything that rests on that sync is answered; and it is synced itself when the file is sealed, at a checkpoint and at a clean
+stop. So after the death of the process it is exact, and after the death of the host it may be behind, never ahead. It tells
+damage from a torn write, which is what BookKeeper #2908 lost data for::
 
     i64 position │ u32 CRC32C(i64 file number, i64 position) │ u32 0
 
@@ -16,7 +16,7 @@ import struct
 
 from crc32c import crc32c
 
-from bookspark.bookie.file_system import File, FileSystem
+from bookspark.bookie.file_system import File, FileSystem, needing_space
 from bookspark.protocol.errors import StorageError
 
 _NOTE = struct.Struct("<qII")
@@ -40,13 +40,19 @@ class SyncedNote:
         if len(content) < _NOTE.size:
             return None
         position: int
-        position, checksum, _ = _NOTE.unpack(content)
-        return position if checksum == self._checksum(position) else None
+        position, checksum, zero = _NOTE.unpack(content)
+        return position if checksum == self._checksum(position) and zero == 0 else None
+
+    def is_blank(self) -> bool:
+        """Is it short, or zeros? Then the host went down while it was being made, and its file had not been begun."""
+        return self._file_system.exists(self._path) and not any(self._opened().read(_NOTE.size, 0))
 
     def write(self, position: int) -> None:
         """Note ``position``, not synced yet."""
         content = _NOTE.pack(position, self._checksum(position), 0)
-        if self._opened().write([content], 0) != _NOTE.size:
+        with needing_space():
+            size = self._opened().write([content], 0)
+        if size != _NOTE.size:
             raise OSError(f"{self._path}: short write")
 
     def sync(self) -> None:

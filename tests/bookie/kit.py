@@ -11,15 +11,21 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+import msgspec
 import uvloop
 
+from bookspark.bookie.collection import collect
+from bookspark.bookie.commit_items import SealLog
 from bookspark.bookie.config import BookieConfig
-from bookspark.bookie.file_system import FileSystem
+from bookspark.bookie.file_system import FileSystem, RealFileSystem
+from bookspark.bookie.rewriting import Job, Rewritten, SealedLog, batches_of, rewrite
 from bookspark.bookie.server import BookieServer
+from bookspark.bookie.steps import Steps, run_steps
 from bookspark.bookie.storage import Storage
 from bookspark.wire.entry_batch import Entry, EntryBatch, encode_entries
 from bookspark.wire.frames import Frame, FrameReceiver, control_frame
 from bookspark.wire.header import PROTOCOL_VERSION, Header, Kind, Status, decode
+from bookspark.wire.messages import BookieStatus, Ranges
 
 KEY = b"k" * 16
 OTHER_KEY = b"o" * 16
@@ -49,18 +55,76 @@ def add_frame(ledger_id: int, first: int, last: int | None = None, **options: An
     return encode_entries(Header(Kind.ADD, request_id, ledger_id, first, last, **options), rows)
 
 
+def read_entries(
+    storage: Storage, ledger_id: int, first: int, last: int, *, sparse: bool = False
+) -> tuple[list[Entry], Any]:
+    """The entries, and the refusal of the id after them (None: none)."""
+    plan = storage.plan_read(ledger_id, first, last, 0, sparse=sparse)
+    fetched = storage.files.fetch(plan.pieces, cached_only=False)
+    assert fetched is not None
+    found: list[Entry] = []
+    for piece, frame in zip(plan.pieces, fetched.frames, strict=False):
+        found += EntryBatch(frame).entries(piece.first, piece.last)
+    return found, plan.refusal if fetched.stop is None else "bad frame"
+
+
+def run_checkpoint(storage: Storage) -> None:
+    """Prepare checkpoints and write them, at once."""
+    steps = storage.checkpoint()
+    try:
+        while True:
+            next(steps)
+    except StopIteration as prepared:
+        storage.write_checkpoints(prepared.value)
+
+
+class LocalRewriter:
+    """Rewrites in this thread. ``before(what)`` is called ahead of each request, ``wait(seconds)`` instead of waiting."""
+
+    def __init__(
+        self,
+        file_system: FileSystem,
+        before: Callable[[str], None] = lambda what: None,
+        wait: Callable[[float], None] = lambda seconds: None,
+    ) -> None:
+        self._file_system = file_system
+        self._before = before
+        self._wait = wait
+
+    def batches_of(self, source: SealedLog) -> Ranges:
+        self._before("batches_of")
+        return batches_of(self._file_system, source)
+
+    def rewrite(self, job: Job) -> Rewritten:
+        self._before("rewrite")
+        return rewrite(self._file_system, job, self._wait)
+
+
 class Pumped:
     """A storage whose loop is the test itself: what commit threads post runs when the test waits."""
 
-    def __init__(self, settings: BookieConfig, file_system: FileSystem | None = None) -> None:
+    def __init__(
+        self,
+        settings: BookieConfig,
+        file_system: FileSystem | None = None,
+        before_start: Callable[[Storage], None] = lambda storage: None,
+        **options: Any,
+    ) -> None:
         self._posted: SimpleQueue[tuple[Callable[..., object], tuple[Any, ...]]] = SimpleQueue()
-        self.storage = Storage(settings, file_system).open()
+        self.file_system = file_system or RealFileSystem()
+        self.storage = Storage(settings, self.file_system, **options).open()
+        before_start(self.storage)
         self.storage.start(lambda function, *arguments: self._posted.put((function, arguments)))
 
     def wait(self, done: Callable[[], bool]) -> None:
         while not done():
             function, arguments = self._posted.get(timeout=SECONDS_MAX)
             function(*arguments)
+
+    @property
+    def unheard(self) -> int:
+        """How many things were posted and not run."""
+        return self._posted.qsize()
 
     def run(self, call: Callable[..., None], *arguments: Any) -> Status:
         """Make a call that ends with a ``done(status)``, and wait for it."""
@@ -69,11 +133,11 @@ class Pumped:
         self.wait(lambda: bool(statuses))
         return Status(statuses[0])
 
-    def submit(self, frame: bytes) -> list[int]:
-        """Add without waiting; the status will be in the list."""
+    def submit(self, frame: bytes, done: Callable[[int], object] | None = None) -> list[int]:
+        """Add without waiting; the status will be in the list, or told to ``done``."""
         statuses: list[int] = []
         header, crc = decode(frame, 88)
-        self.storage.add(header, EntryBatch.checked(frame, header, crc), statuses.append)
+        self.storage.add(header, EntryBatch.checked(frame, header, crc), done or statuses.append)
         return statuses
 
     def add(self, ledger_id: int, first: int, last: int | None = None, **options: Any) -> Status:
@@ -86,24 +150,39 @@ class Pumped:
 
     def read(self, ledger_id: int, first: int, last: int, *, sparse: bool = False) -> tuple[list[Entry], Any]:
         """The entries, and the refusal of the id after them (None: none)."""
-        plan = self.storage.plan_read(ledger_id, first, last, 0, sparse=sparse)
-        frames = self.storage.files.fetch(plan.pieces, cached_only=False)
-        assert frames is not None
-        found: list[Entry] = []
-        for piece, frame in zip(plan.pieces, frames, strict=False):
-            found += EntryBatch(frame).entries(piece.first, piece.last)
-        return found, "bad frame" if len(frames) < len(plan.pieces) else plan.refusal
+        return read_entries(self.storage, ledger_id, first, last, sparse=sparse)
 
     def ids(self, ledger_id: int) -> list[int]:
         return [entry.entry_id for entry in self.read(ledger_id, 0, 1 << 40, sparse=True)[0]]
 
     def checkpoint(self) -> None:
-        steps = self.storage.checkpoint()
-        try:
-            while True:
-                next(steps)
-        except StopIteration as prepared:
-            self.storage.write_checkpoints(prepared.value)
+        run_checkpoint(self.storage)
+
+    def pump(self) -> None:
+        """Run one thing that was posted."""
+        function, arguments = self._posted.get(timeout=SECONDS_MAX)
+        function(*arguments)
+
+    def steps(self, steps: Steps[Any]) -> Any:
+        """Carry background work through."""
+        return run_steps(steps, self.pump)
+
+    def seal(self) -> None:
+        """Seal the logs that are written to, as if they were full."""
+        for directory in self.storage.live:
+            statuses: list[int] = []
+            directory.commit.submit(SealLog(directory.current, statuses.append))
+            directory.current = None
+            self.wait(lambda statuses=statuses: bool(statuses))
+
+    def reclaim(self, threshold: float = 0.0, *, entry_logs: bool = True, before: Any = lambda what: None) -> int:
+        """One pass over the sealed logs."""
+        rewriter = LocalRewriter(self.file_system, before)
+        return self.steps(self.storage.reclaiming.reclaim(rewriter, threshold, 1 << 20, 0, entry_logs=entry_logs))
+
+    def collect(self, store: Any) -> int:
+        """Forget the ledgers that ``store`` doesn't have any more."""
+        return self.steps(collect(self.storage, store))
 
 
 class Client:
@@ -141,6 +220,9 @@ class Client:
         self.send(add_frame(ledger_id, first, last, **options))
         return self.receive().header
 
+    def status(self) -> BookieStatus:
+        return msgspec.json.decode(self.call(Header(Kind.STATUS, 0)).body, type=BookieStatus)
+
     def read(self, ledger_id: int, first: int, last: int, **options: Any) -> tuple[list[Entry], Header]:
         """The entries of all batch frames, and the header of the control frame that ends the answer."""
         self.send(control_frame(Header(Kind.READ, 7, ledger_id, first, last, **options)))
@@ -156,11 +238,11 @@ class Client:
 
 @contextmanager
 def serving(
-    settings: BookieConfig, file_system: FileSystem | None = None
+    settings: BookieConfig, file_system: FileSystem | None = None, **options: Any
 ) -> Iterator[tuple[BookieServer, tuple[str, int]]]:
-    """A bookie's server on a loop in a thread of its own; stopped and closed at the end."""
+    """A bookie's server on a loop in a thread of its own; stopped and closed at the end. ``options`` are the server's."""
     storage = Storage(settings, file_system).open()
-    server = BookieServer(settings, storage, "bookie-test", 77)
+    server = BookieServer(settings, storage, "bookie-test", 77, **options)
     loop = uvloop.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="bookie loop")
     thread.start()

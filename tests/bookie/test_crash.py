@@ -11,9 +11,11 @@ import pytest
 from bookspark.bookie.entry_log import SCHEMA, scan_log
 from bookspark.bookie.file_system import RealFileSystem
 from bookspark.bookie.power_loss import lose_unsynced
+from bookspark.bookie.scrub import scrub
 from bookspark.bookie.storage import Storage
 from bookspark.protocol.bookie_ledger import NO_SUCH_ENTRY, NO_SUCH_LEDGER, STORAGE_DAMAGED
 from bookspark.protocol.errors import StorageError
+from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.wire.header import Status
 from tests.bookie.kit import KEY, Pumped, add_frame, config, payloads
 
@@ -312,3 +314,47 @@ def test_the_control_log_is_rewritten_when_most_of_it_is_superseded(tmp_path, mo
     again = reopened(tmp_path)
     assert again.storage.ledger(5).last_add_confirmed == 77
     assert again.add(6, 0) is Status.FENCED
+
+
+# -- found by crashing before every operation
+
+
+def test_a_note_that_a_crash_left_empty_is_no_damage(tmp_path):
+    """The name of a log's note reached the disk, its content did not; the log had not been begun."""
+    for content in (b"", bytes(16)):
+        directory = tmp_path / str(len(content))
+        reopened(directory).storage.close()
+        (directory / "logs/00000001.synced").write_bytes(content)
+        again = reopened(directory)
+        assert not again.storage.damaged
+        assert list((directory / "logs").iterdir()) == []
+
+
+def test_the_name_of_a_note_is_durable_before_its_log_is_made(tmp_path):
+    """Otherwise a crash can leave a log without a note, which is damage."""
+    files = FaultyFileSystem(RealFileSystem())
+    storage = Pumped(config(tmp_path), files)
+    storage.add(5, 0)
+    made = [call.kind for call in files.calls if "/logs" in call.path and call.kind in ("create", "sync_directory")]
+    assert made[-4:] == ["create", "sync_directory", "create", "sync_directory"], "note, names, log, names"
+    storage.storage.close()
+
+
+def test_a_control_log_without_its_note_gets_one_before_it_is_appended_to(tmp_path):
+    """A crash in the first boot can leave an empty control log without a note; a torn record in it would be damage later."""
+    (tmp_path / "control.log").write_bytes(b"")
+    storage = Pumped(config(tmp_path))
+    assert (tmp_path / "control.synced").exists()
+    storage.fence(5)
+    with (tmp_path / "control.log").open("ab") as file:
+        file.write(bytes(40))
+    assert reopened(copied(tmp_path, tmp_path.parent / "torn")).add(5, 0) is Status.FENCED
+
+
+@pytest.mark.parametrize("at", range(12, 16))
+def test_the_last_bytes_of_a_note_are_checked_too(written, at):
+    note = logs_of(written)[0].with_suffix(".synced")
+    content = bytearray(note.read_bytes())
+    content[at] ^= 1
+    note.write_bytes(content)
+    assert scrub(RealFileSystem(), str(written)).damages

@@ -9,14 +9,17 @@ from itertools import cycle
 
 import msgspec
 import pytest
+from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bookspark.bookie.file_system import RealFileSystem
 from bookspark.protocol.errors import BookieError
+from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.wire.frames import FrameReceiver, control_frame
 from bookspark.wire.header import PROTOCOL_VERSION, Flag, Header, Kind, Status, WireError
-from bookspark.wire.messages import BookieStatus, Ranges
-from tests.bookie.faulty_files import FaultyFiles
+from bookspark.wire.messages import BookieStatus, Hello, Ranges
+from bookspark.wire.security import proof
 from tests.bookie.kit import KEY, OTHER_KEY, Client, add_frame, config, payloads, serving
 
 FENCE, RECOVERY, SPARSE = int(Flag.FENCE), int(Flag.RECOVERY), int(Flag.SPARSE)
@@ -49,6 +52,27 @@ def test_hello_tells_version_and_bookie_id(bookie):
         b"bookie-test",
         77,
     )
+    client.close()
+
+
+def test_hello_of_an_older_protocol_is_refused_with_the_versions(bookie):
+    client = Client(bookie[1], greet=False)
+    answer = client.call(Header(Kind.HELLO, 0, value=PROTOCOL_VERSION - 1))
+    assert answer.header.status == Status.BAD_REQUEST
+    assert bytes(answer.body) == b"protocol version 0; this bookie speaks 1"
+    assert client.call(Header(Kind.STATUS, 0)).header.status == Status.BAD_REQUEST, "it is not greeted"
+    assert client.call(Header(Kind.HELLO, 0, value=PROTOCOL_VERSION)).header.status == Status.OK
+    client.close()
+
+
+def test_a_frame_of_another_protocol_version_ends_the_connection(bookie):
+    client = Client(bookie[1], greet=False)
+    frame = bytearray(control_frame(Header(Kind.HELLO, 0, value=2)))
+    frame[8:10] = struct.pack("<H", 2)
+    frame[116:120] = struct.pack("<I", crc32c(bytes(frame[8:116])))
+    client.send(bytes(frame))
+    with pytest.raises((EOFError, ConnectionResetError)):
+        client.receive()
     client.close()
 
 
@@ -233,6 +257,47 @@ def test_what_makes_no_sense_is_a_bad_request_and_the_connection_goes_on(client,
     assert client.call(Header(Kind.STATUS, 0)).header.status == Status.OK
 
 
+def test_more_requests_than_may_wait_are_too_many_and_those_that_wait_go_on(tmp_path):
+    """Long polls take memory for as long as they last, whatever is written meanwhile."""
+    with serving(config(tmp_path, requests_in_flight_max=5)) as (_, address):
+        client = Client(address)
+        polls = [control_frame(Header(Kind.READ_LAC, 10 + i, 1, first_entry_id=0, limit=60_000)) for i in range(5)]
+        client.send(*polls)
+        assert client.call(Header(Kind.STATUS, 0)).header.status == Status.TOO_MANY_REQUESTS
+        assert client.add(1, 0).status == Status.TOO_MANY_REQUESTS
+        other = Client(address)
+        assert other.add(1, 0, 3, last_add_confirmed=2).status == Status.OK, "it is a matter of one connection"
+        assert sorted(client.receive().header.request_id for _ in polls) == list(range(10, 15))
+        assert client.call(Header(Kind.STATUS, 0)).header.status == Status.OK
+        client.close()
+        other.close()
+
+
+def test_with_a_secret_only_a_proof_that_answers_this_challenge_is_a_greeting(tmp_path):
+    (tmp_path / "secret").write_text("the secret\n")
+    with serving(config(tmp_path / "bookie", shared_secret_file=str(tmp_path / "secret"))) as (_, address):
+        client = Client(address, greet=False)
+        hello = Header(Kind.HELLO, 0, value=PROTOCOL_VERSION)
+
+        def greet(shown=b""):
+            answer = client.call(hello, Hello("test", shown).encode())
+            return answer.header.status, bytes(answer.body)
+
+        unasked = proof(b"the secret", b"", "bookie-test")
+        assert greet(unasked)[0] == Status.UNAUTHORIZED, "there was no challenge yet"
+        status, challenge = greet()
+        assert (status, len(challenge)) == (Status.UNAUTHORIZED, 32)
+        good = proof(b"the secret", challenge, "bookie-test")
+        assert greet(proof(b"a guess", challenge, "bookie-test"))[0] == Status.UNAUTHORIZED
+        assert greet(good)[0] == Status.UNAUTHORIZED, "a challenge is good for one try"
+        assert client.call(Header(Kind.STATUS, 0)).header.status == Status.BAD_REQUEST
+        assert client.add(1, 0).status == Status.BAD_REQUEST
+        challenge = greet()[1]
+        assert greet(proof(b"the secret", challenge, "bookie-test")) == (Status.OK, b"bookie-test")
+        assert client.add(1, 0).status == Status.OK
+        client.close()
+
+
 @pytest.mark.parametrize(
     "rubbish",
     [
@@ -327,11 +392,11 @@ def test_a_peer_that_does_not_read_is_not_read_from(tmp_path):
 
 
 def test_a_disk_that_fails_is_answered_and_the_bookie_lives(tmp_path):
-    files = FaultyFiles()
+    files = FaultyFileSystem(RealFileSystem())
     with serving(config(tmp_path), files) as (_, address):
         client = Client(address)
         assert client.add(1, 0).status == Status.OK
-        files.fail("sync", ".arrows")
+        files.add("sync *.arrows 1.. io-error")
         assert client.add(1, 1).status == Status.IO_ERROR
         assert client.add(1, 1).status == Status.READ_ONLY
         entries, end = client.read(1, 0, 1)
@@ -366,7 +431,7 @@ def test_what_was_acked_is_there_after_a_restart(tmp_path):
 def test_checkpoints_are_made_while_it_serves(tmp_path, monkeypatch):
     written = threading.Event()
     monkeypatch.setattr(
-        "bookspark.bookie.storage.write_checkpoint", lambda files, path, snapshot: written.set() if path else None
+        "bookspark.bookie.checkpointing.write_checkpoint", lambda files, path, snapshot: written.set() if path else None
     )
     with serving(config(tmp_path, checkpoint_interval_seconds=0.01)) as (_, address):
         client = Client(address)

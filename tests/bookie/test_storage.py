@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from bookspark.bookie.file_system import RealFileSystem
 from bookspark.protocol.bookie_ledger import NO_SUCH_ENTRY, NO_SUCH_LEDGER, STORAGE_DAMAGED
+from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.wire.header import Flag, Status
-from tests.bookie.faulty_files import FaultyFiles
 from tests.bookie.kit import KEY, OTHER_KEY, Pumped, add_frame, config, payloads
 
 
@@ -55,7 +56,7 @@ def test_a_read_ends_at_its_limit_but_sends_at_least_one(storage):
 
 
 def test_what_waits_is_synced_together(tmp_path):
-    files = FaultyFiles()
+    files = FaultyFileSystem(RealFileSystem())
     storage = Pumped(config(tmp_path), files)
     storage.add(5, 0)
     frames = [add_frame(5, i) for i in range(1, 500)]
@@ -69,7 +70,7 @@ def test_what_waits_is_synced_together(tmp_path):
 
 
 def test_the_note_is_written_before_the_acks(tmp_path):
-    files = FaultyFiles()
+    files = FaultyFileSystem(RealFileSystem())
     storage = Pumped(config(tmp_path), files)
     storage.add(5, 0)
     log = [(call, path.rsplit(".", 1)[1]) for call, path in files.calls if "/logs/" in path]
@@ -148,7 +149,7 @@ def test_a_wrong_password_does_not_fence(storage):
 
 
 def test_a_fence_is_answered_after_its_sync_to_all_who_ask(tmp_path):
-    files = FaultyFiles()
+    files = FaultyFileSystem(RealFileSystem())
     storage = Pumped(config(tmp_path), files)
     answers = []
     storage.storage.fence(5, KEY, answers.append)
@@ -195,10 +196,10 @@ def test_ranges_tell_every_row_in_portions(storage):
 
 
 def test_a_failed_sync_retires_the_directory_for_good(tmp_path):
-    files = FaultyFiles()
+    files = FaultyFileSystem(RealFileSystem())
     storage = Pumped(config(tmp_path), files)
     storage.add(5, 0, 4)
-    files.fail("sync", ".arrows")
+    files.add("sync *.arrows 1.. io-error")
     assert storage.add(5, 5) is Status.IO_ERROR
     syncs = sum(call == "sync" for call, _ in files.calls)
     assert storage.add(5, 6) is Status.READ_ONLY
@@ -212,10 +213,10 @@ def test_a_failed_sync_retires_the_directory_for_good(tmp_path):
 
 
 def test_a_fence_that_was_not_made_durable_is_never_acked(tmp_path):
-    files = FaultyFiles()
+    files = FaultyFileSystem(RealFileSystem())
     storage = Pumped(config(tmp_path), files)
     storage.add(5, 0)
-    files.fail("sync", "control.log")
+    files.add("sync */control.log 1.. io-error")
     assert storage.fence(5) is Status.IO_ERROR
     assert storage.fence(5) is Status.IO_ERROR
     assert storage.add(5, 1) is Status.FENCED
@@ -223,10 +224,10 @@ def test_a_fence_that_was_not_made_durable_is_never_acked(tmp_path):
 
 
 def test_other_directories_take_over(tmp_path):
-    files = FaultyFiles()
+    files = FaultyFileSystem(RealFileSystem())
     storage = Pumped(config(tmp_path / "a", tmp_path / "b"), files)
     assert storage.add(4, 0) is storage.add(5, 0) is Status.OK
-    files.fail("write", str(tmp_path / "a" / "logs"))
+    files.add("write */a/logs/* 1.. io-error")
     assert storage.add(4, 1) is Status.IO_ERROR
     assert storage.add(4, 1) is Status.OK
     assert storage.add(5, 1) is Status.OK

@@ -1,0 +1,170 @@
+"""A storage without threads, and a record of what it has promised: for tests that look at it between any two operations."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from bookspark.bookie.collection import collect
+from bookspark.bookie.commit import CommitThread, Completed, Post
+from bookspark.bookie.commit_items import SealLog
+from bookspark.bookie.completions import ignore
+from bookspark.bookie.config import BookieConfig
+from bookspark.bookie.file_system import FileSystem
+from bookspark.bookie.steps import run_steps
+from bookspark.bookie.storage import Storage
+from bookspark.metadata.memory import MemoryStore
+from bookspark.wire.entry_batch import Entry, EntryBatch
+from bookspark.wire.header import Flag, Status, decode
+from tests.bookie.kit import KEY, LocalRewriter, add_frame, entries, read_entries, run_checkpoint
+from tests.metadata.kit import ledger
+
+_JOB_BYTES = 4000
+_ALONE = {"value": 0, "limit": 1 << 20 | 1 << 10}
+"""The assignment of an ensemble of one, in an add of a VD ledger."""
+
+
+@contextmanager
+def without_threads() -> Iterator[None]:
+    """Commit threads made within have no thread: ``Stepped.commit`` does their work."""
+    told: dict[CommitThread, tuple[Post, Completed]] = {}
+
+    def start(thread: CommitThread, post: Post, completed: Completed) -> None:
+        told[thread] = (post, completed)
+
+    def step(thread: CommitThread) -> None:
+        while thread.queued:
+            thread.commit_queued(*told[thread])
+
+    def join(thread: CommitThread, timeout: float) -> bool:
+        step(thread)
+        return True
+
+    with patch.multiple(CommitThread, start=start, join=join, step=step, create=True):
+        yield
+
+
+class Promises:
+    """What was asked of a storage, and what it said yes to."""
+
+    def __init__(self) -> None:
+        self.asked: dict[int, dict[int, list[Entry]]] = defaultdict(lambda: defaultdict(list))
+        """Ledger and entry id → each content that it was sent with."""
+        self.acked: dict[int, set[int]] = defaultdict(set)
+        """As synced."""
+        self.acked_early: dict[int, set[int]] = defaultdict(set)
+        """Before the sync, by a bookie without a journal: a crash may lose it, and the next boot has to know."""
+        self.fenced: set[int] = set()
+        self.confirmed: dict[int, int] = {}
+        """Explicit LACs."""
+
+    @property
+    def count(self) -> int:
+        """It grows with every promise."""
+        acked = (*self.acked.values(), *self.acked_early.values())
+        return sum(map(len, acked)) + len(self.fenced) + sum(self.confirmed.values())
+
+
+class Stepped:
+    """A storage on the loop and the disk thread of the test, within ``without_threads``."""
+
+    def __init__(self, settings: BookieConfig, files: FileSystem, promises: Promises | None = None) -> None:
+        self._settings = settings
+        self.files = files
+        self.promises = promises or Promises()
+        self.open()
+
+    def open(self) -> None:
+        self.storage = Storage(self._settings, self.files).open()
+        self.storage.start(lambda function, *arguments: function(*arguments))
+
+    def commit(self) -> None:
+        """Have all that is queued written: one group a directory."""
+        for directory in self.storage._directories:
+            directory.commit.step()
+
+    def add(self, ledger_id: int, first: int, last: int | None = None, **options: Any) -> list[int]:
+        """Queue an add; its status will be in the list."""
+        last = first if last is None else last
+        flags = options.get("flags", 0)
+        if flags & Flag.VOLATILE:
+            options |= _ALONE
+        frame = add_frame(ledger_id, first, last, **options)
+        asked = self.promises.asked[ledger_id]
+        for entry in entries(
+            ledger_id, first, last, options.get("payload", b"payload"), options.get("last_add_confirmed", -1)
+        ):
+            asked[entry.entry_id].append(entry)
+        statuses: list[int] = []
+
+        after_sync = self._settings.journal_write_data or flags & Flag.RECOVERY
+        acked = self.promises.acked if after_sync else self.promises.acked_early
+
+        def done(status: int) -> None:
+            statuses.append(status)
+            if status == Status.OK and not flags & Flag.VOLATILE:
+                acked[ledger_id].update(range(first, last + 1))
+
+        header, crc = decode(frame, 88)
+        self.storage.add(header, EntryBatch.checked(frame, header, crc), done)
+        return statuses
+
+    def fence(self, ledger_id: int) -> None:
+        def done(status: int) -> None:
+            if status == Status.OK:
+                self.promises.fenced.add(ledger_id)
+
+        self.storage.fence(ledger_id, KEY, done)
+
+    def confirm(self, ledger_id: int, entry_id: int) -> None:
+        """Explicit LAC."""
+
+        def done(status: int) -> None:
+            if status == Status.OK:
+                known = self.promises.confirmed
+                known[ledger_id] = max(entry_id, known.get(ledger_id, -1))
+
+        self.storage.write_last_add_confirmed(ledger_id, KEY, entry_id, done)
+
+    def checkpoint(self) -> None:
+        run_checkpoint(self.storage)
+        self.commit()
+
+    def seal(self) -> None:
+        """Seal the logs that are written to, as if they were full."""
+        for directory in self.storage.live:
+            directory.commit.submit(SealLog(directory.current, ignore))
+            directory.current = None
+        self.commit()
+
+    def reclaim(self, threshold: float = 0.0, *, entry_logs: bool = True) -> None:
+        """One pass over the sealed logs."""
+        steps = self.storage.reclaiming.reclaim(
+            LocalRewriter(self.files), threshold, _JOB_BYTES, 0, entry_logs=entry_logs
+        )
+        run_steps(steps, self.commit)
+
+    def delete(self, *deleted: int) -> None:
+        """Delete ledgers and collect them: from now on their entries may be there or not."""
+        self.commit()
+        metadata = MemoryStore()
+        for ledger_id in self.storage.reclaiming.held() - set(deleted):
+            metadata.create_ledger(ledger(ledger_id))
+        for ledger_id in deleted:
+            for promised in (self.promises.acked, self.promises.acked_early):
+                promised[ledger_id].clear()
+            self.promises.fenced.discard(ledger_id)
+            self.promises.confirmed.pop(ledger_id, None)
+        held = self.storage.reclaiming.held() & set(deleted)
+        assert run_steps(collect(self.storage, metadata), self.commit) == len(held)
+
+    def restart(self) -> None:
+        """A clean stop, and a start."""
+        self.storage.close()
+        self.open()
+
+    def read(self, ledger_id: int, first: int, last: int, *, sparse: bool = False) -> tuple[list[Entry], Any]:
+        return read_entries(self.storage, ledger_id, first, last, sparse=sparse)

@@ -1,0 +1,206 @@
+"""Collecting deleted ledgers: what goes, what stays, what is never made anew."""
+
+from __future__ import annotations
+
+import shutil
+import time
+
+import pytest
+
+from bookspark.bookie.collection import list_ledgers, read_records
+from bookspark.bookie.file_system import RealFileSystem
+from bookspark.metadata.memory import MemoryStore
+from bookspark.protocol.bookie_ledger import NO_SUCH_LEDGER
+from bookspark.protocol.errors import MetadataStoreError
+from bookspark.protocol.garbage_collection import Complete, Incomplete
+from bookspark.protocol.responses import Negative, Positive, Unknown
+from bookspark.testing.faulty_files import FaultyFileSystem
+from bookspark.wire.header import Status
+from tests.bookie.kit import Client, Pumped, add_frame, config, serving
+from tests.metadata.kit import ledger
+
+
+class Metadata(MemoryStore):
+    """``failing``: the calls that can't reach the store."""
+
+    def __init__(self, *ledger_ids: int) -> None:
+        super().__init__()
+        self.failing: set[str] = set()
+        for ledger_id in ledger_ids:
+            self.create_ledger(ledger(ledger_id))
+
+    def list_ledgers(self) -> list[int]:
+        if "list" in self.failing:
+            raise MetadataStoreError("ZooKeeper does not answer")
+        return super().list_ledgers()
+
+    def read_ledger(self, ledger_id: int):
+        if "read" in self.failing:
+            raise MetadataStoreError("ZooKeeper does not answer")
+        return super().read_ledger(ledger_id)
+
+
+@pytest.fixture
+def storage(tmp_path):
+    """One with ledgers 5, 6 and 7 in a sealed log."""
+    pumped = Pumped(config(tmp_path / "live"))
+    for ledger_id in (5, 6, 7):
+        pumped.add(ledger_id, 0, 9)
+    pumped.seal()
+    yield pumped
+    pumped.storage.close()
+
+
+def log_names(path):
+    return sorted(name.name for name in (path / "logs").iterdir())
+
+
+def test_deleted_ledgers_are_forgotten_and_others_stay(storage):
+    assert storage.collect(Metadata(5, 7)) == 1
+    assert storage.read(6, 0, 9) == ([], NO_SUCH_LEDGER)
+    assert storage.storage.ledger(6) is None
+    assert storage.ids(5) == storage.ids(7) == list(range(10))
+    assert storage.storage.status().ledgers == 2
+    assert list(storage.storage.ranges(0, 0, 0, only=False)[0].ledger_ids) == [5, 7]
+
+
+def test_their_space_comes_back(storage, tmp_path):
+    storage.collect(Metadata(5))
+    given_back = storage.reclaim(entry_logs=False, threshold=0.2)
+    assert given_back == 0, "a third of it lives"
+    assert storage.reclaim(entry_logs=False, threshold=0.5) > 0
+    assert log_names(tmp_path / "live") == ["00000002.arrow"]
+    storage.collect(Metadata())
+    assert storage.reclaim(entry_logs=False) > 0
+    assert log_names(tmp_path / "live") == []
+    assert storage.storage.status().log_bytes == 0
+    assert storage.add(9, 0) is Status.OK
+
+
+def test_what_is_written_to_is_left_alone(storage, tmp_path):
+    storage.add(8, 0)
+    storage.collect(Metadata())
+    storage.reclaim()
+    assert log_names(tmp_path / "live") == ["00000002.arrows", "00000002.synced"]
+
+
+# -- trap 8
+
+
+def test_870_nothing_is_collected_when_the_listing_failed(storage):
+    metadata = Metadata()
+    metadata.failing = {"list"}
+    assert storage.collect(metadata) == 0
+    assert storage.ids(6) == list(range(10))
+
+
+def test_870_nothing_is_collected_when_the_listing_was_partial(storage):
+    """A listing that leaves out ledgers which are there: each record is read on its own before its ledger goes."""
+    metadata = Metadata(5, 6, 7)
+    metadata.list_ledgers = lambda: [5]
+    assert storage.collect(metadata) == 0
+    metadata.failing = {"read"}
+    assert storage.collect(metadata) == 0
+    assert storage.ids(6) == storage.ids(7) == list(range(10))
+
+
+def test_a_ledger_that_is_younger_than_the_listing_is_kept(storage):
+    metadata = Metadata(5, 6, 7)
+    listed = metadata.list_ledgers()
+
+    def list_and_let_one_be_made():
+        metadata.create_ledger(ledger(8))
+        storage.submit(add_frame(8, 0))
+        return listed
+
+    metadata.list_ledgers = list_and_let_one_be_made
+    assert storage.collect(metadata) == 0
+    assert storage.ids(8) == [0]
+
+
+def test_what_the_metadata_says_in_three_classes():
+    metadata = Metadata(5)
+    assert list_ledgers(metadata) == Complete(frozenset({5}))
+    answers = read_records(metadata, [5, 6])
+    assert (type(answers[5]), type(answers[6])) == (Positive, Negative)
+    metadata.failing = {"list", "read"}
+    assert isinstance(list_ledgers(metadata), Incomplete)
+    answers = read_records(metadata, [5, 6])
+    assert list(answers) == [5] and isinstance(answers[5], Unknown)
+
+
+# -- trap 6
+
+
+def test_4462_a_fenced_ledger_that_was_collected_is_not_made_anew(storage, tmp_path):
+    storage.fence(6)
+    assert storage.collect(Metadata(5, 7)) == 1
+    assert storage.add(6, 10) is not Status.OK
+    assert storage.ids(6) == []
+    shutil.copytree(tmp_path / "live", tmp_path / "dead")
+    again = Pumped(config(tmp_path / "dead"))
+    assert again.add(6, 10) is not Status.OK, "nor after a crash"
+    assert again.add(8, 0) is Status.OK, "a new ledger pays nothing"
+    again.storage.close()
+
+
+def test_4462_what_was_collected_is_noted_before_it_is_forgotten(tmp_path):
+    files = FaultyFileSystem(RealFileSystem())
+    storage = Pumped(config(tmp_path), files)
+    storage.add(6, 0)
+    storage.fence(6)
+    files.add("write */control.log 1.. no-space")
+    assert storage.collect(Metadata()) == 0
+    assert storage.add(6, 1) is Status.FENCED
+    files.clear()
+    for directory, used in storage.storage.disks.measure():
+        storage.storage.disks.look(directory, used)
+    storage.run(storage.storage.settle)
+    assert storage.collect(Metadata()) == 1
+    assert storage.add(6, 1) is not Status.OK
+    storage.storage.close()
+
+
+# -- crashes
+
+
+def test_forgotten_ledgers_stay_forgotten(storage, tmp_path):
+    storage.collect(Metadata(5))
+    storage.reclaim()
+    shutil.copytree(tmp_path / "live", tmp_path / "dead")
+    again = Pumped(config(tmp_path / "dead"))
+    assert again.storage.reclaiming.held() == {5}
+    assert again.ids(5) == list(range(10))
+    again.storage.close()
+
+
+def test_what_a_crash_brings_back_is_collected_again(storage, tmp_path):
+    storage.checkpoint()
+    storage.collect(Metadata(5))
+    shutil.copytree(tmp_path / "live", tmp_path / "dead")
+    again = Pumped(config(tmp_path / "dead"))
+    assert again.ids(6) == list(range(10))
+    assert again.collect(Metadata(5)) == 2
+    assert again.ids(6) == []
+    again.storage.close()
+
+
+# -- in a server
+
+
+def test_a_server_collects_and_rewrites_by_itself(tmp_path):
+    metadata = Metadata(5, 6)
+    deadline = time.monotonic() + 60
+    options = {"entry_log_bytes_max": 2000, "gc_wait_time_seconds": 0.02, "minor_compaction_interval_seconds": 0.02}
+    with serving(config(tmp_path, **options), metadata=metadata) as (_, address):
+        client = Client(address)
+        for i in range(20):
+            client.add(5, i, payload=b"x" * 500)
+        metadata.delete_ledger(5)
+        client.add(6, 0)
+        while client.status().ledgers > 1 or len(log_names(tmp_path)) > 2:
+            assert time.monotonic() < deadline
+        found, end = client.read(5, 0, 9)
+        assert (found, end.status) == ([], Status.NO_SUCH_LEDGER)
+        assert client.read(6, 0, 0)[1].status == Status.OK
+        client.close()

@@ -1,0 +1,47 @@
+"""Any single bit of any file flipped: here one bit of every byte, ``scripts/soak bookie-bits`` flips all eight."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from bookspark.bookie.entry_log import SCHEMA
+from tests.bookie.flips import SETTINGS, Flips, flip
+from tests.bookie.stepped import Stepped, without_threads
+
+
+@pytest.fixture(autouse=True)
+def stepped():
+    with without_threads():
+        yield
+
+
+@pytest.mark.parametrize(
+    ("clean", "rewritten"), [(True, False), (False, True)], ids=["stopped", "killed with rewritten logs"]
+)
+def test_a_flipped_bit_is_found_and_never_answered_with_wrong_bytes_or_absence(clean, rewritten):
+    flips = Flips(clean=clean, rewritten=rewritten)
+    assert rewritten == any(path.endswith(".arrow") for path in flips.disk.files())
+    outcomes = Counter()
+    for path, offset in flips.places():
+        try:
+            outcomes[flips.judge(path, offset, offset * 5 % 8)] += 1
+        except AssertionError as error:
+            error.add_note(f"bit {offset * 5 % 8} of byte {offset} of {path}")
+            raise
+    assert min(outcomes[kind] for kind in ("stays down", "unknown", "right")) > 50, outcomes
+
+
+def test_a_bit_that_flips_while_the_bookie_serves_is_an_error_of_that_read():
+    flips = Flips(clean=True)
+    disk = flips.disk
+    storage = Stepped(SETTINGS, disk)
+    outcomes = Counter()
+    for path, offset in flips.places():
+        if path.endswith(".arrows"):
+            bit = offset * 5 % 8
+            flip(disk, path, offset, bit)
+            outcomes[flips.check_answers(storage)] += 1
+            flip(disk, path, offset, bit)
+    assert outcomes["unknown"] > 1000 and outcomes["right"] > 2 * len(SCHEMA), "the schema is not read again"

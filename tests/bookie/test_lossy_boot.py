@@ -1,0 +1,282 @@
+"""The storage of a bookie that lost data: limbo, fences that may be lost, directories that are gone."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bookspark.bookie.storage import Storage
+from bookspark.daemon.lossy_boot import fence_what_may_be_lost, metadata_word, why_lossy
+from bookspark.metadata.memory import MemoryStore
+from bookspark.protocol.bookie_boot import LossyBootNoted, phase_one
+from bookspark.protocol.bookie_ledger import IN_LIMBO, NO_SUCH_ENTRY, NO_SUCH_LEDGER, STORAGE_DAMAGED
+from bookspark.protocol.errors import BookieError, MetadataStoreError, StorageError
+from bookspark.protocol.ledger_metadata import LedgerMetadata
+from bookspark.protocol.responses import FENCED, Positive
+from bookspark.wire.header import Flag, Header, Kind, Status
+from tests.bookie.kit import KEY, SECONDS_MAX, Client, Pumped, add_frame, config, serving
+from tests.protocol.ledgers import metadata
+
+ME = "b1"
+
+
+def open_ledger(ledger_id: int) -> LedgerMetadata:
+    return replace(metadata(master_key=KEY), ledger_id=ledger_id)
+
+
+def after_lossy_boot(directory: Path, *ledger_ids: int, mark: int = 20, **options) -> Pumped:
+    """A storage in which these ledgers are fenced and in limbo."""
+
+    def boot(storage):
+        storage.losses.note_lossy_boot(phase_one(ME, map(open_ledger, ledger_ids), mark, storage.losses.mark))
+
+    return Pumped(config(directory), before_start=boot, **options)
+
+
+def test_limbo_turns_absence_into_unknown_and_reads_go_on(tmp_path):
+    storage = Pumped(config(tmp_path))
+    storage.add(5, 0, 4)
+    storage.storage.close()
+    again = after_lossy_boot(tmp_path, 5, 6)
+    assert [entry.entry_id for entry in again.read(5, 0, 9)[0]] == [0, 1, 2, 3, 4]
+    assert again.read(5, 5, 5)[1] == again.read(6, 0, 0)[1] == IN_LIMBO
+    assert again.read(5, 0, 9, sparse=True)[1] == IN_LIMBO
+    assert again.read(7, 0, 0)[1] == NO_SUCH_LEDGER
+    assert again.add(5, 5) is again.add(6, 0) is Status.FENCED
+    assert again.add(5, 5, flags=int(Flag.RECOVERY)) is Status.OK
+    again.storage.close()
+
+
+def test_limbo_and_mark_survive_every_later_boot_and_end_with_their_own_repair(tmp_path):
+    storage = after_lossy_boot(tmp_path, 5)
+    storage.storage.close()
+    for _ in range(2):
+        again = Pumped(config(tmp_path))
+        assert again.storage.losses.mark == LossyBootNoted(1, 20)
+        assert again.read(5, 0, 0)[1] == IN_LIMBO
+        again.storage.close()
+    second = after_lossy_boot(tmp_path, 5)
+    assert second.storage.losses.mark.boot == 2
+    assert second.run(second.storage.losses.clear_limbo, 5, 1) is Status.OK
+    assert second.read(5, 0, 0)[1] == IN_LIMBO, "the first boot's repair says nothing of the second loss"
+    assert second.run(second.storage.losses.clear_limbo, 5, 2) is Status.OK
+    assert second.read(5, 0, 0)[1] == NO_SUCH_ENTRY
+    assert second.add(5, 0) is Status.FENCED, "the fence stays"
+    second.storage.close()
+    assert Pumped(config(tmp_path)).read(5, 0, 0)[1] == NO_SUCH_ENTRY
+
+
+def test_a_rewritten_control_log_keeps_the_mark(tmp_path):
+    storage = after_lossy_boot(tmp_path / "a", 5)
+    storage.storage.close()
+    (tmp_path / "b").mkdir()
+    again = Pumped(config(tmp_path / "a", tmp_path / "b"))  # a new directory gets the union
+    again.storage.close()
+    shutil.rmtree(tmp_path / "a")
+    other = Pumped(config(tmp_path / "b"))
+    assert other.storage.losses.mark == LossyBootNoted(1, 20)
+    assert other.read(5, 0, 0)[1] == IN_LIMBO
+
+
+def test_the_answers_of_a_bookie_in_limbo_on_the_wire(tmp_path):
+    storage = after_lossy_boot(tmp_path, 5)
+    storage.storage.close()
+    with serving(config(tmp_path)) as (_, address):
+        client = Client(address)
+        for header in (
+            Header(Kind.READ_LAC, 0, 5, master_key=KEY),
+            Header(Kind.READ_LAC, 0, 5, first_entry_id=3, limit=20, master_key=KEY),
+        ):
+            assert client.call(header).header.status == Status.LIMBO
+        assert client.call(Header(Kind.READ_LAC, 0, 6)).header.status == Status.NO_SUCH_LEDGER
+        assert client.read(5, 0, 0)[1].status == Status.LIMBO
+        client.close()
+
+
+# -- fences that may be lost
+
+
+class Word:
+    """What the metadata says, once it is let."""
+
+    def __init__(self, *words) -> None:
+        self.words = list(words)
+        self.go_on = threading.Event()
+        self.asked = 0
+
+    def __call__(self, ledger_id):
+        self.asked += 1
+        assert self.go_on.wait(SECONDS_MAX)
+        word = self.words.pop(0)
+        if isinstance(word, Exception):
+            raise word
+        return word
+
+
+def test_an_add_below_the_mark_waits_for_the_metadata_and_those_behind_it_too(tmp_path):
+    word = Word(Positive())
+    storage = after_lossy_boot(tmp_path, word=word)
+    statuses = [storage.submit(add_frame(7, entry_id)) for entry_id in range(5)]
+    assert storage.add(21, 0) is Status.OK, "above the mark nothing is asked"
+    assert not any(statuses)
+    word.go_on.set()
+    storage.wait(lambda: all(statuses))
+    assert statuses == [[Status.OK]] * 5 and word.asked == 1
+    assert storage.ids(7) == list(range(5))
+    assert storage.add(7, 5) is Status.OK and word.asked == 1
+    storage.storage.close()
+    again = Pumped(config(tmp_path), word=Word())
+    assert again.add(7, 6) is Status.OK, "it has local state now"
+
+
+@pytest.mark.parametrize(("word", "status"), [(FENCED, Status.FENCED), (MetadataStoreError("no answer"), Status.LIMBO)])
+def test_any_other_word_refuses_it(tmp_path, word, status):
+    words = Word(word, Positive())
+    words.go_on.set()
+    storage = after_lossy_boot(tmp_path, word=words)
+    assert storage.add(7, 0) is status
+    assert storage.read(7, 0, 0)[1] == NO_SUCH_LEDGER, "a refused add leaves no trace"
+    assert storage.add(7, 0) is Status.OK, "it is asked again each time"
+    storage.storage.close()
+
+
+def test_a_fence_that_comes_while_the_metadata_is_read_wins(tmp_path):
+    word = Word(Positive())
+    storage = after_lossy_boot(tmp_path, word=word)
+    statuses = storage.submit(add_frame(7, 0))
+    assert storage.fence(7) is Status.OK
+    word.go_on.set()
+    storage.wait(lambda: bool(statuses))
+    assert statuses == [Status.FENCED]
+    storage.storage.close()
+
+
+def test_a_copy_that_repair_brings_leaves_the_fence_unsure(tmp_path):
+    word = Word(FENCED)
+    word.go_on.set()
+    storage = after_lossy_boot(tmp_path, word=word)
+    assert storage.add(7, 0, flags=int(Flag.RECOVERY)) is Status.OK
+    storage.storage.close()
+    again = Pumped(config(tmp_path), word=word)
+    assert again.add(7, 1) is Status.FENCED
+
+
+def test_adds_that_wait_are_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr("bookspark.bookie.unsure_adds._WAITING_BYTES_MAX", 2000)
+    word = Word(FENCED)
+    storage = after_lossy_boot(tmp_path, word=word)
+    statuses = [storage.submit(add_frame(7, entry_id)) for entry_id in range(6)]
+    assert [Status.TOO_MANY_REQUESTS] in statuses
+    word.go_on.set()
+    storage.wait(lambda: all(statuses))
+    assert [Status.FENCED] in statuses
+    storage.storage.close()
+
+
+def test_what_waits_when_the_bookie_stops_is_refused(tmp_path):
+    word = Word(Positive())
+    storage = after_lossy_boot(tmp_path, word=word)
+    statuses = storage.submit(add_frame(7, 0))
+    storage.storage.close()
+    assert statuses == [Status.LIMBO]
+    word.go_on.set()
+
+
+# -- phase one
+
+
+class Unreadable(MemoryStore):
+    """One record can't be read."""
+
+    def read_ledger(self, ledger_id):
+        if ledger_id == 2:
+            raise MetadataStoreError("reading ledger 2: no answer within 10 s")
+        return super().read_ledger(ledger_id)
+
+
+def test_phase_one_fences_what_names_the_bookie_and_is_not_closed(tmp_path):
+    store = MemoryStore()
+    for ledger_id in range(5):
+        assert store.new_ledger_id() == ledger_id
+        store.create_ledger(open_ledger(ledger_id))
+    store.delete_ledger(4)
+    closed = store.read_ledger(1)
+    store.write_ledger(closed.value.close_at(-1, 0), closed.version)
+    storage = Pumped(
+        config(tmp_path),
+        before_start=lambda opened: fence_what_may_be_lost(opened, store, ME, "a test", lambda text: None),
+    )
+    assert storage.storage.losses.mark == LossyBootNoted(1, 5)
+    assert [storage.read(ledger_id, 0, 0)[1] for ledger_id in range(5)] == [
+        IN_LIMBO,
+        NO_SUCH_LEDGER,
+        IN_LIMBO,
+        IN_LIMBO,
+        NO_SUCH_LEDGER,
+    ]
+    word = metadata_word(store, ME)
+    assert word(0) == Positive()
+    assert word(1) == word(4) == FENCED
+    storage.storage.close()
+
+
+def test_phase_one_fails_closed(tmp_path):
+    store = Unreadable()
+    for ledger_id in range(3):
+        store.create_ledger(open_ledger(ledger_id))
+    storage = Storage(config(tmp_path)).open()
+    with pytest.raises(BookieError, match=r"lossy \(the disk burned\).*ledger 2: no answer.*start it again"):
+        fence_what_may_be_lost(storage, store, ME, "the disk burned", lambda text: None)
+    assert storage.losses.mark.boot == 0, "nothing was noted, so the next start tries it all again"
+    storage.close()
+
+
+def test_why_a_boot_is_lossy():
+    assert why_lossy([], (), []) == ""
+    assert why_lossy(["/a", "/b"], ("/b",), ["/c"]) == (
+        "/b was emptied; /c can't be read; entries that /a had acknowledged may be lost"
+    )
+
+
+# -- directories that can't be read
+
+
+def two_directories(tmp_path):
+    storage = Pumped(config(tmp_path / "a", tmp_path / "b"))
+    for ledger_id in (4, 5):
+        assert storage.add(ledger_id, 0, 4) is Status.OK
+    storage.fence(4)
+    storage.storage.close()
+    return tmp_path / "a", tmp_path / "b"
+
+
+@pytest.mark.parametrize("broken", [0, 1])
+def test_a_directory_that_cannot_be_read_takes_only_itself_out(tmp_path, broken):
+    directories = two_directories(tmp_path)
+    shutil.move(directories[broken], tmp_path / "aside")
+    directories[broken].write_text("no directory any more")
+    again = Pumped(config(*directories))
+    assert again.storage.losses.unreadable == [str(directories[broken])]
+    lost, kept = (4, 5) if broken == 0 else (5, 4)
+    assert again.read(lost, 0, 0) == ([], STORAGE_DAMAGED), "never absent"
+    assert again.ids(kept) == [0, 1, 2, 3, 4]
+    assert again.add(4, 5) is Status.FENCED, "the control log stands in every directory"
+    assert again.add(7, 0) is Status.OK
+    again.storage.close()
+    # The disk comes back: nothing that it held is mixed up with what came meanwhile.
+    directories[broken].unlink()
+    shutil.move(tmp_path / "aside", directories[broken])
+    both = Pumped(config(*directories))
+    assert both.storage.losses.unreadable == []
+    assert both.ids(4) == both.ids(5) == [0, 1, 2, 3, 4] and both.ids(7) == [0]
+    both.storage.close()
+
+
+def test_no_directory_that_can_be_read_keeps_the_bookie_down(tmp_path):
+    (tmp_path / "a").write_text("")
+    with pytest.raises(StorageError, match=r"can't be read.*check the disk"):
+        Pumped(config(tmp_path / "a"))
