@@ -9,47 +9,45 @@ session are made on first use and belong to the process that made them.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
+import logging
 import os
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from bookspark.client.config import client_config
-from bookspark.client.connections import Answer, Connections
-from bookspark.client.io_loop import IoLoop
+from bookspark.client.connections import Answer
 from bookspark.client.ledger_handle import LedgerHandle
-from bookspark.client.placement import choose_ensemble
+from bookspark.client.placement import Placement, Topology
 from bookspark.client.read_handle import ReadHandle
 from bookspark.client.requests import LedgerRequests, Mailbox, StoreAction, StoreAnswer, answer_from_store
+from bookspark.client.runtime import Runtime
 from bookspark.metadata.store import MetadataStore, Versioned
 from bookspark.metadata.zookeeper import ZooKeeperStore
 from bookspark.protocol import actions as act
 from bookspark.protocol.errors import (
     BookKeeperError,
-    ConfigurationError,
     LedgerRecoveryError,
     NoSuchLedgerError,
     ReadError,
     UnauthorizedAccessError,
 )
+from bookspark.protocol.ledger_choices import check_choices, choice_of, risk_of
 from bookspark.protocol.ledger_metadata import (
     DigestType,
     Fragment,
     LedgerMetadata,
     LedgerType,
     Replication,
-    check_quorums,
 )
+from bookspark.protocol.reader import ReadOrder
 from bookspark.protocol.recovery import LedgerRecovery
 from bookspark.protocol.responses import Positive
-from bookspark.wire.digests import digester, master_key
+from bookspark.wire.digests import digester, digester_without_password, master_key
 from bookspark.wire.frames import control_frame
 from bookspark.wire.header import NO_KEY, Header, Kind
 from bookspark.wire.messages import BookieStatus, Ranges
@@ -57,45 +55,9 @@ from bookspark.wire.messages import BookieStatus, Ranges
 if TYPE_CHECKING:
     import pyarrow
 
-_TICK_SECONDS = 0.05
+log = logging.getLogger(__name__)
+
 _RANGES_PER_REQUEST = 100_000
-
-
-class Runtime:
-    """What belongs to one process: the metadata session, the I/O thread, the connections and the open writers."""
-
-    def __init__(self, connect: Callable[[], MetadataStore], config: Any) -> None:
-        self.pid = os.getpid()
-        self.store = connect()
-        self.io = IoLoop("bookspark-client")
-        self.threads = ThreadPoolExecutor(2, thread_name_prefix="bookspark-metadata")
-        self.connections = Connections(self.store, config, self.threads)
-        self._writers: set[LedgerHandle] = set()
-        self.io.submit(self._tick)
-        self.store.watch_bookies(lambda: self.io.submit(self._bookies_changed))
-
-    def add_writer(self, writer: LedgerHandle) -> None:
-        self._writers.add(writer)
-
-    def remove_writer(self, writer: LedgerHandle) -> None:
-        self._writers.discard(writer)
-
-    def _tick(self) -> None:
-        now = time.monotonic()
-        for writer in list(self._writers):
-            writer.tick(now)
-        asyncio.get_running_loop().call_later(_TICK_SECONDS, self._tick)
-
-    def _bookies_changed(self) -> None:
-        for writer in list(self._writers):
-            writer.bookies_changed()
-
-    def close(self) -> None:
-        with contextlib.suppress(TimeoutError):
-            self.io.call(self.connections.close())
-        self.io.stop()
-        self.threads.shutdown(wait=True, cancel_futures=True)
-        self.store.close()
 
 
 class BookKeeper:
@@ -108,8 +70,8 @@ class BookKeeper:
     def __init__(self, zookeeper: str, **options: Any) -> None:
         self.config = client_config(**options)
         self.zookeeper = zookeeper
-        self.read_preference = random.randrange(1 << 16)
-        """Rotates which replica is asked first, so that many readers spread."""
+        self._read_rotation = random.randrange(1 << 16)
+        self._placement = Placement(self.config.placement, self.config.racks_min)
         self._lock = threading.Lock()
         self._runtime: Runtime | None = None
         self._closed = False
@@ -124,27 +86,37 @@ class BookKeeper:
         digest_type: DigestType = DigestType.CRC32C,
         password: bytes = b"",
         custom_metadata: Mapping[str, bytes] | None = None,
-        ledger_type: LedgerType = LedgerType.PD_JOURNAL,
+        ledger_type: str | LedgerType = LedgerType.PD_JOURNAL,
         replication: str | Replication = Replication.BEST_EFFORT,
     ) -> LedgerHandle:
-        """A new, empty, open ledger, and the only handle that can write it. Raises NotEnoughBookiesError."""
-        check_quorums(ensemble_size, write_quorum, ack_quorum)
-        if ledger_type is not LedgerType.PD_JOURNAL or Replication(replication) is not Replication.BEST_EFFORT:
-            raise ConfigurationError(
-                "this version writes PD_JOURNAL ledgers with best_effort replication only; leave ledger_type and replication out"
-            )
+        """A new, empty, open ledger, and the only handle that can write it. ``bookspark/durability.md`` tells what each
+        ``ledger_type`` and ``replication`` promises. Raises ConfigurationError for choices that make no sense,
+        NotEnoughBookiesError."""
+        ledger_type = choice_of(LedgerType, ledger_type, "ledger_type")
+        replication = choice_of(Replication, replication, "replication")
+        check_choices(ensemble_size, write_quorum, ack_quorum, ledger_type, replication)
         store = self.metadata
-        ensemble = choose_ensemble(store.bookies(), ensemble_size, random.Random())
+        topology = self._topology()
+        ensemble = self._placement.choose_ensemble(
+            topology,
+            ensemble_size,
+            write_quorum,
+            random.Random(),
+            write_quorum if self.config.opportunistic_striping else ensemble_size,
+        )
+        without_journal = sum(not topology.bookies[bookie].journal_write_data for bookie in ensemble)
+        if risk := risk_of(ack_quorum, ledger_type, without_journal):
+            log.warning("a ledger is created with %s", risk)
         metadata = LedgerMetadata(
             ledger_id=store.new_ledger_id(),
-            ensemble_size=ensemble_size,
+            ensemble_size=len(ensemble),
             write_quorum=write_quorum,
             ack_quorum=ack_quorum,
             fragments=(Fragment(0, ensemble),),
             digest_type=digest_type,
             master_key=master_key(password),
             ledger_type=ledger_type,
-            replication=Replication(replication),
+            replication=replication,
             ctime_ms=time.time_ns() // 1_000_000,
             c_token=random.getrandbits(63),
             custom_metadata=dict(custom_metadata or {}),
@@ -250,21 +222,47 @@ class BookKeeper:
     def __reduce__(self) -> tuple[Any, ...]:
         return _make, (self.zookeeper, msgspec.to_builtins(self.config))
 
-    def requests(self, metadata: LedgerMetadata, password: bytes) -> LedgerRequests:
-        """The requests of this client about one ledger."""
+    def requests(self, metadata: LedgerMetadata, password: bytes | None) -> LedgerRequests:
+        """The requests of this client about one ledger. Without a password, for repair, digests that take one aren't checked."""
         runtime = self.runtime
+        kind = metadata.digest_type
         return LedgerRequests(
             runtime.io,
             runtime.connections,
             metadata.ledger_id,
             metadata.master_key or NO_KEY,
-            digester(metadata.digest_type, password),
+            digester_without_password(kind) if password is None else digester(kind, password),
             self.config.answer_timeout_seconds,
         )
 
-    def answer_from_store(self, ledger_id: int, action: StoreAction) -> StoreAnswer:
-        """Do what a machine asks of the metadata store, blocking."""
-        return answer_from_store(self.metadata, ledger_id, action, self.runtime.connections.quarantined())
+    def read_order(self, delivered_by: str | None) -> ReadOrder:
+        """Which replica of an entry is asked first; ``delivered_by``: the bookie that a handle read from last."""
+        runtime, config = self.runtime, self.config
+        return ReadOrder(
+            rotation=self._read_rotation,
+            sticky=config.sticky_reads,
+            first=delivered_by,
+            near=runtime.bookies_on_this_host() if config.read_own_host_first else frozenset(),
+            doubtful=frozenset(runtime.connections.quarantined()),
+        )
+
+    def answer_from_store(self, metadata: LedgerMetadata, action: StoreAction) -> StoreAnswer:
+        """Do what the machine of a ledger asks of the metadata store, blocking."""
+
+        def choose(action: act.ChooseBookies) -> tuple[str, ...]:
+            return self._placement.choose_replacements(
+                self._topology(), action.ensemble, action.replaced, metadata.write_quorum, random.Random()
+            )
+
+        return answer_from_store(self.metadata, metadata.ledger_id, action, choose)
+
+    def _topology(self) -> Topology:
+        """The bookies as they are now, for placement."""
+        runtime = self.runtime
+        bookies = runtime.store.bookies()
+        writable = [bookie_id for bookie_id, bookie in bookies.items() if not bookie.read_only]
+        free_bytes = runtime.free_space.of(writable) if self.config.placement_by_free_space else {}
+        return Topology(bookies, runtime.connections.quarantined(), free_bytes)
 
     def _connect(self) -> MetadataStore:
         return ZooKeeperStore(self.zookeeper, timeout_seconds=self.config.metadata_timeout_seconds)
@@ -288,13 +286,9 @@ class BookKeeper:
             for action in pending:
                 match action:
                     case act.ReadMetadata() | act.WriteMetadata() | act.ChooseBookies():
-                        mailbox.put(self.answer_from_store(ledger_id, action))
-                    case act.SendReadLac():
-                        requests.read_lac(action, mailbox.put)
-                    case act.SendRead():
-                        requests.read(action, mailbox.put)
-                    case act.SendAdd():
-                        requests.recovery_add(action, mailbox.put)
+                        mailbox.put(self.answer_from_store(found.value, action))
+                    case act.SendReadLac() | act.SendRead() | act.SendAdd():
+                        requests.send(action, mailbox.put)
                     case act.Fail():
                         if isinstance(action.error, NoSuchLedgerError | LedgerRecoveryError | UnauthorizedAccessError):
                             raise action.error

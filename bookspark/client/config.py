@@ -20,10 +20,26 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     recovery_timeout_seconds: float = 60.0
     connect_timeout_seconds: float = 3.0
     metadata_timeout_seconds: float = 10.0
+    client_name: str = ""
+    """Told to bookies, for their logs; by default host and process id."""
+    speculative_read_delay_ms: int = 500
+    """When a replica has not answered a read for so long, the next one is asked beside it. 0: only once it has failed."""
+    sticky_reads: bool = True
+    """Go on reading from the replica that delivered, whose pages are warm then; if false, from each in turn."""
+    read_own_host_first: bool = False
+    """Ask a replica on this host before the others."""
     delay_ensemble_change: bool = False
     """Replace a failed bookie only when an ack quorum can't be reached without it, and not at its first failure."""
     quarantine_seconds: float = 10.0
-    """For so long a bookie that could not be reached is chosen as a replacement only if there is no other."""
+    """For so long a bookie that failed is chosen for an ensemble only if there is no other, and read from last."""
+    placement: str = "random"
+    """Which bookies make an ensemble: random, rack_aware, one_per_host or one_per_<label> (see ``client.placement``)."""
+    racks_min: int = 1
+    """With rack_aware: refuse ensembles that would keep an entry on fewer racks."""
+    placement_by_free_space: bool = False
+    """Choose bookies with more free space more often."""
+    opportunistic_striping: bool = False
+    """Create a ledger although there are fewer bookies than its ensemble size, as long as there is a write quorum."""
     explicit_lac_interval_seconds: float = 0.1
     """How long an idle writer keeps a LAC that no entry told the bookies to itself."""
     frame_bytes: int = 256 << 10
@@ -31,9 +47,32 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     frames_in_flight_max: int = 8
     """Per ledger. While so many are under way, appends gather."""
     bytes_in_flight_max: int = 64 << 20
-    """Per ledger. Over this ``append_async`` waits."""
+    """Per ledger: what is not acknowledged, not synced (VD_JOURNAL) or not on its whole write set (guaranteed) yet. Over this
+    ``append_async`` waits."""
+    sync_bytes: int = 16 << 20
+    """A VD_JOURNAL ledger is synced each time that so much was appended."""
+    sync_interval_seconds: float = 0.0
+    """A VD_JOURNAL ledger is synced so often, if there is anything to sync; 0: not by time."""
     bookie_bytes_queued_max: int = 64 << 20
-    """A bookie that is so far behind is cut off; what still counts is sent again when it is back."""
+    """A bookie that is so far behind is cut off; what still counts is sent again when it is back. From half of it on, appends
+    wait for the bookie."""
+    bookie_stall_seconds: float = 2.0
+    """A bookie that takes in nothing for so long, while appends wait for it, is cut off too."""
+    tls_ca: str = ""
+    """PEM file of the CA that signs bookies' certificates; with it the client speaks TLS, and with nobody else."""
+    tls_certificate: str = ""
+    """PEM file of the client's own certificate, for bookies that ask for one."""
+    tls_key: str = ""
+    """PEM file of its key, if that is not in the same file."""
+    shared_secret_file: str = ""
+    """File with the secret that bookies ask for."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.sync_bytes <= self.bytes_in_flight_max // 2:
+            raise ConfigurationError(
+                f"sync_bytes {self.sync_bytes} has to be above 0 and at most half of bytes_in_flight_max "
+                f"({self.bytes_in_flight_max}): what is not synced is kept, and appends would wait for room that no sync makes"
+            )
 
 
 def client_config(**options: Any) -> ClientConfig:

@@ -43,7 +43,8 @@ class Watermark:
 
     def _tell(self) -> None:
         with self._changed:
-            self._changed.notify_all()
+            if self._waiting:
+                self._changed.notify_all()
             due = []
             while self._callbacks and (self.error or self._callbacks[0][0] <= self.value):
                 due.append(heapq.heappop(self._callbacks)[2])
@@ -61,6 +62,13 @@ class Watermark:
                 return self._changed.wait_for(lambda: self.error is not None or condition(), timeout_seconds)
             finally:
                 self._waiting -= 1
+
+    def wait_for(self, entry_id: int) -> None:
+        """Wait until ``entry_id`` is confirmed or an error, however long that takes. The others are not woken for it."""
+        passed = threading.Lock()
+        passed.acquire()
+        self.call_when(entry_id, passed.release)
+        passed.acquire()
 
     def call_when(self, entry_id: int, callback: Callable[[], None]) -> None:
         """Call ``callback`` once, when ``entry_id`` is confirmed or an error came: now, or from the client's I/O thread."""
@@ -102,10 +110,23 @@ class AppendFuture:
     def exception(self, timeout: float | None = None) -> BookKeeperError | None:
         """The error that the append failed with, None if it is confirmed. Raises TimeoutError after ``timeout`` seconds."""
         watermark, entry_id = self._watermark, self.entry_id
-        if entry_id > watermark.value and not watermark.wait(lambda: entry_id <= watermark.value, timeout):
-            raise TimeoutError(f"entry {entry_id} is not acknowledged after {timeout} s")
+        if entry_id > watermark.value:
+            if timeout is None:
+                watermark.wait_for(entry_id)
+            elif not watermark.wait(lambda: entry_id <= watermark.value, timeout):
+                raise TimeoutError(f"entry {entry_id} is not acknowledged after {timeout} s")
         return None if entry_id <= watermark.value else watermark.error
 
     def add_done_callback(self, callback: Callable[[AppendFuture], object]) -> None:
         """Call ``callback(self)`` when done; it must not block, as it runs in the client's I/O thread."""
         self._watermark.call_when(self.entry_id, lambda: (callback(self), None)[1])
+
+
+class SyncFuture(AppendFuture):
+    """The outcome of one sync; its result is the last entry id that is synced by then."""
+
+    __slots__ = ()
+
+    def result(self, timeout: float | None = None) -> int:
+        super().result(timeout)
+        return self._watermark.value

@@ -1,48 +1,40 @@
 """An open ledger, for writing: the handle of the one client that created it.
 
-Law: ids are given out in the order of the calls; ``append`` returns once the protocol's ``LedgerWriter`` confirmed the entry.
-Only the I/O thread steps that machine and gathers: what is appended while frames are under way goes out together in the next
-one, what is appended to an idle ledger goes out at once. Memory is bounded by ``bytes_in_flight_max``; every wait has a
-deadline.
+Law: ids are given out in the order of the calls. ``append`` returns once an ack quorum of bookies has the entry, synced (PD) or
+in memory (VD, BP-14); ``sync`` once all that was appended before it is synced: the LAC of either. Memory is bounded by
+``bytes_in_flight_max``, over what is not acknowledged, not synced (VD) or not on its whole write set (guaranteed) yet. Every wait
+has a deadline but one: ``close()`` of a guaranteed ledger keeps trying.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import threading
 import time
-from array import array
-from collections import deque
 from collections.abc import Sequence
-from itertools import accumulate, repeat
 from typing import TYPE_CHECKING
 
-from bookspark.client.connections import Answer, OnAnswer
-from bookspark.client.futures import AppendFuture, Watermark
+from bookspark.client.futures import AppendFuture, SyncFuture
+from bookspark.client.ledger_driver import LedgerDriver
 from bookspark.client.payloads import PayloadRun, runs_of
 from bookspark.client.read_handle import ReadHandle
-from bookspark.client.requests import StoreAction
-from bookspark.protocol import actions as act
-from bookspark.protocol.ensemble_change import ChangeMode
 from bookspark.protocol.errors import AddTimeoutError, EntryTooLargeError, LedgerClosedError
-from bookspark.protocol.ledger_metadata import LedgerMetadata
-from bookspark.protocol.responses import Positive, Unknown, UnknownReason
-from bookspark.protocol.writer import Append, BookieBack, BookiesChanged, Close, LedgerWriter, State, WriterEvent
-from bookspark.wire.digests import digester
-from bookspark.wire.entry_batch import ENTRY_OVERHEAD_BYTES, PAYLOAD_BYTES_MAX, encode, offsets_of
-from bookspark.wire.frames import control_frame
-from bookspark.wire.header import Flag, Header, Kind
+from bookspark.protocol.ledger_metadata import LedgerMetadata, Replication
+from bookspark.protocol.responses import Positive
+from bookspark.protocol.writer import State
+from bookspark.wire.entry_batch import PAYLOAD_BYTES_MAX
 
 if TYPE_CHECKING:
     import pyarrow
 
     from bookspark.client.bookkeeper import BookKeeper
 
-_RETRY_SECONDS = 0.1
 _END_SECONDS = 15.0
 """What a close that is out of time may take to end: one answer of the metadata store."""
-_FINAL = (UnknownReason.FENCED, UnknownReason.UNAUTHORIZED, UnknownReason.UNREACHABLE)
+
+log = logging.getLogger(__name__)
 
 
 class LedgerHandle(ReadHandle):
@@ -51,29 +43,16 @@ class LedgerHandle(ReadHandle):
     def __init__(self, bookkeeper: BookKeeper, metadata: LedgerMetadata, version: int, password: bytes) -> None:
         super().__init__(bookkeeper, metadata, version, password)
         self._pid = os.getpid()
-        changes = ChangeMode.DELAYED if bookkeeper.config.delay_ensemble_change else ChangeMode.AT_ONCE
-        self._writer = LedgerWriter(metadata, version, changes)
-        self._watermark = Watermark()
-        self._digest = digester(metadata.digest_type, password)
-        self._ensemble = metadata.last_fragment.ensemble
+        self._driver = LedgerDriver(bookkeeper, metadata, version, password)
+        self._writer = self._driver.writer
         self._striped = metadata.ensemble_size > metadata.write_quorum
-        self._ended = threading.Event()
-        # Shared with the callers' threads, under the lock:
+        self._io = bookkeeper.runtime.io
+        # Under the lock:
         self._lock = threading.Lock()
-        self._waiting: deque[bytes | PayloadRun] = deque()
         self._next_entry_id = 0
         self._appended_bytes = 0
-        self._closing = False
-        self._pump_scheduled = False
-        # The I/O thread's own:
-        self._frames: dict[int, tuple[int, bytes]] = {}
-        self._told_lac = -1
-        self._progress_at = time.monotonic()
-        self._retrying: set[str] = set()
-        runtime = bookkeeper.runtime
-        self._io, self._connections, self._threads = runtime.io, runtime.connections, runtime.threads
-        runtime.add_writer(self)
-        self._io.submit(self._want_bookies)
+        bookkeeper.runtime.add_writer(self._driver)
+        self._io.submit(self._driver.want_bookies)
 
     # -- for users
 
@@ -82,9 +61,19 @@ class LedgerHandle(ReadHandle):
         return self._writer.last_add_confirmed
 
     @property
+    def last_add_synced(self) -> int:
+        """The highest id such that an ack quorum has synced every entry up to it: the LAC."""
+        return self._writer.last_add_confirmed
+
+    @property
     def last_add_pushed(self) -> int:
         """The highest id that an append was given; −1 if there was none."""
         return self._next_entry_id - 1
+
+    @property
+    def last_add_fully_replicated(self) -> int:
+        """Of a guaranteed ledger, the highest id such that every entry up to it is on its whole write set; −1 on others."""
+        return self._writer.last_add_fully_replicated
 
     @property
     def length(self) -> int:
@@ -96,21 +85,21 @@ class LedgerHandle(ReadHandle):
         return self._writer.metadata
 
     def append(self, payload: bytes) -> int:
-        """Append one entry and return its id once an ack quorum has it, synced.
+        """Append one entry and return its id once an ack quorum has it: synced, or in memory on a VD_JOURNAL ledger.
 
         Raises LedgerFencedError, LedgerClosedError, AddTimeoutError, UnauthorizedAccessError, EntryTooLargeError.
         """
         return self.append_async(payload).result()
 
     def append_async(self, payload: bytes) -> AppendFuture:
-        """Append one entry; the future's result is its id. Waits only while ``bytes_in_flight_max`` are unacknowledged."""
+        """Append one entry; the future's result is its id. Waits only while ``bytes_in_flight_max`` bytes are kept."""
         if not isinstance(payload, bytes):
             payload = bytes(memoryview(payload))
         if len(payload) > PAYLOAD_BYTES_MAX:
             raise EntryTooLargeError(
                 f"ledger {self.ledger_id}: an entry of {len(payload)} bytes; at most {PAYLOAD_BYTES_MAX} fit, split it"
             )
-        return AppendFuture(self._watermark, self._enqueue((payload,), 1, len(payload)))
+        return AppendFuture(self._driver.acknowledged, self._enqueue((payload,), 1, len(payload)))
 
     def append_batch(self, payloads: Sequence[bytes] | pyarrow.BinaryArray) -> range:
         """Append all of ``payloads`` (a list of bytes, or a pyarrow binary or string array without nulls) as consecutive
@@ -123,7 +112,24 @@ class LedgerHandle(ReadHandle):
         runs = runs_of(payloads, self._bookkeeper.config.frame_bytes, self._striped)
         count = len(payloads)
         first = self._enqueue(runs, count, sum(run.byte_length for run in runs)) if count else 0
-        return AppendFuture(self._watermark, first + count - 1)
+        return AppendFuture(self._driver.acknowledged, first + count - 1)
+
+    def sync(self, timeout: float | None = None) -> int:
+        """Have all that was appended before this call synced by an ack quorum; returns the last synced entry id, which is
+        that of the last such append or a later one.
+
+        On a PD_JOURNAL ledger that is what each append waits for anyway. Raises as ``append`` does, and TimeoutError after
+        ``timeout`` seconds; without it, as long as the client's add timeout lets it wait.
+        """
+        return self.sync_async().result(timeout)
+
+    def sync_async(self) -> SyncFuture:
+        """The same without waiting."""
+        self._check_process()
+        last = self.last_add_pushed
+        if last > self.last_add_confirmed:
+            self._io.submit(self._driver.sync, last)
+        return SyncFuture(self._driver.confirmed, last)
 
     def flush_last_add_confirmed(self) -> int:
         """Tell the bookies the LAC now (explicit LAC), so that readers see the last entry; returns it.
@@ -133,13 +139,13 @@ class LedgerHandle(ReadHandle):
         """
         confirmed = self.last_add_confirmed
         answers: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self._io.submit(self._tell_lac, lambda answer: answers.put(isinstance(answer.response, Positive)))
+        self._io.submit(self._driver.tell_lac, lambda answer: answers.put(isinstance(answer.response, Positive)))
         taken = 0
         deadline = time.monotonic() + self._bookkeeper.config.answer_timeout_seconds + 1.0
         try:
-            for _ in self._ensemble:
+            for _ in range(self.metadata.ensemble_size):
                 taken += answers.get(timeout=max(0.0, deadline - time.monotonic()))
-                if taken >= self._writer.metadata.ack_quorum:
+                if taken >= self.metadata.ack_quorum:
                     return confirmed
         except queue.Empty:
             pass
@@ -148,223 +154,92 @@ class LedgerHandle(ReadHandle):
         )
 
     def close(self, wait: bool = True, timeout: float | None = None) -> None:
-        """Wait for all appends, then close the ledger at the last one.
+        """Wait until all appends are acknowledged and synced, and of a guaranteed ledger on their whole write sets, then close
+        the ledger at the last one.
 
-        With ``wait=False``, what is not acknowledged at this moment fails. Raises, within ``timeout`` seconds (default: the
-        add timeout), what the appends failed with, or LedgerFencedError if another client closed it elsewhere. The ledger is
-        then still open or being recovered: ``open_ledger`` closes it.
+        With ``wait=False``, what is not done at this moment fails. Raises, within ``timeout`` seconds, what the appends
+        failed with, or LedgerFencedError if another client closed it elsewhere. The ledger is then still open or being
+        recovered, and nothing that was confirmed is lost: ``open_ledger`` closes it; the error's ``unconfirmed`` has the ids that
+        were not. Without ``timeout`` that is after the add timeout; a guaranteed ledger whose appends are all acknowledged goes
+        on trying until each entry is on ``write_quorum`` bookies, however long that takes, and warns in the log.
         """
         if os.getpid() != self._pid:
             return
-        limit = self._bookkeeper.config.add_timeout_seconds if timeout is None else timeout
+        driver = self._driver
         with self._lock:
-            self._closing = True
+            driver.closing = True
         if not wait:
-            self._io.submit(self._give_up_pending)
-        self._io.submit(self._pump)
+            self._io.submit(driver.give_up)
+        self._io.submit(driver.pump)
         try:
-            if not self._ended.wait(limit):
-                self._io.submit(self._step, act.DeadlinePassed())
-                self._ended.wait(_END_SECONDS)
+            if not self._wait_for_end(timeout):
+                self._io.submit(driver.end)
+                driver.ended.wait(_END_SECONDS)
         finally:
-            self._bookkeeper.runtime.remove_writer(self)
-            self._io.submit(self._unwant_bookies)
+            self._bookkeeper.runtime.remove_writer(driver)
+            self._io.submit(driver.unwant_bookies)
         if self._writer.state is not State.CLOSED:
-            raise self._watermark.error or AddTimeoutError(f"ledger {self.ledger_id}: the close did not end in time")
+            error = driver.acknowledged.error or AddTimeoutError(
+                f"ledger {self.ledger_id}: the close did not end in time"
+            )
+            error.unconfirmed = range(self.last_add_confirmed + 1, self.last_add_pushed + 1)
+            raise error
 
-    # -- from callers' threads
+    # -- inside, in callers' threads
+
+    def _wait_for_end(self, timeout: float | None) -> bool:
+        """Wait for the close. False when the time is over."""
+        ended, limit = self._driver.ended, self._bookkeeper.config.add_timeout_seconds
+        if timeout is not None or self.metadata.replication is not Replication.GUARANTEED:
+            return ended.wait(limit if timeout is None else timeout)
+        while not ended.wait(limit):  # appends that are not acknowledged have their own deadline
+            log.warning(
+                "ledger %d: its close goes on trying, for entries from %d on are not on %d bookies yet",
+                self.ledger_id,
+                self.last_add_fully_replicated + 1,
+                self.metadata.write_quorum,
+            )
+        return True
 
     def _enqueue(self, items: Sequence[bytes | PayloadRun], count: int, byte_length: int) -> int:
         """Give ``count`` entries the next ids, in one run, and let them be sent; returns the first id."""
         self._make_room()
+        driver = self._driver
         with self._lock:
-            if self._closing:
+            if driver.closing:
                 raise LedgerClosedError(f"ledger {self.ledger_id} is closed; append to a new one")
-            if self._watermark.error is not None:
-                raise self._watermark.error
+            if driver.acknowledged.error is not None:
+                raise driver.acknowledged.error
             first = self._next_entry_id
             self._next_entry_id += count
             self._appended_bytes += byte_length
-            self._waiting.extend(items)
-            schedule = not self._pump_scheduled
-            self._pump_scheduled = True
+            driver.outgoing.put(items)
+            schedule = not driver.pump_scheduled
+            driver.pump_scheduled = True
         if schedule:
-            self._io.submit(self._pump)
+            self._io.submit(driver.pump)
         return first
 
-    def _make_room(self) -> None:
-        """Back-pressure: wait while too much is unacknowledged."""
+    def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise LedgerClosedError(
                 f"ledger {self.ledger_id} was created by process {self._pid}; a ledger has one writer, create another one here"
             )
-        config, writer = self._bookkeeper.config, self._writer
+
+    def _make_room(self) -> None:
+        """Back-pressure: wait while too much is kept."""
+        self._check_process()
+        config, kept = self._bookkeeper.config, self._driver.kept
         limit = config.bytes_in_flight_max
-        if self._appended_bytes - writer.length > limit and not self._watermark.wait(
-            lambda: self._appended_bytes - writer.length <= limit, config.add_timeout_seconds * 2
+        if self._appended_bytes - kept.released_bytes > limit and not self._driver.acknowledged.wait(
+            lambda: self._appended_bytes - kept.released_bytes <= limit, config.add_timeout_seconds * 2
         ):
-            raise AddTimeoutError(
-                f"ledger {self.ledger_id}: {limit} bytes are unacknowledged; no bookie makes progress"
-            )
+            raise AddTimeoutError(f"ledger {self.ledger_id}: {limit} bytes wait for {self._what_is_missing()}")
 
-    # -- in the I/O thread
-
-    def _want_bookies(self) -> None:
-        for bookie in self._ensemble:
-            self._connections.want(bookie, self._bookie_back)
-
-    def _unwant_bookies(self) -> None:
-        for bookie in self._ensemble:
-            self._connections.unwant(bookie, self._bookie_back)
-
-    def _bookie_back(self, bookie: str) -> None:
-        self._step(BookieBack(bookie))
-
-    def tick(self, now: float) -> None:
-        """Called now and then by the client: deadlines, and the explicit LAC of an idle writer."""
-        config, writer = self._bookkeeper.config, self._writer
-        quiet = now - self._progress_at
-        if writer.pending and quiet > config.add_timeout_seconds:
-            self._step(act.DeadlinePassed())
-        elif (
-            not writer.pending
-            and writer.last_add_confirmed > self._told_lac
-            and quiet > config.explicit_lac_interval_seconds
-        ):
-            self._tell_lac(lambda answer: None)
-
-    def _pump(self) -> None:
-        """Send what waits, as long as not too many frames are under way."""
-        config, writer = self._bookkeeper.config, self._writer
-        frames_max = config.frames_in_flight_max * (len(self._ensemble) if self._striped else 1)
-        self._pump_scheduled = False
-        while self._waiting and writer.state is State.OPEN and len(writer.pending) < frames_max:
-            run = self._gather(config.frame_bytes)
-            if not writer.pending:
-                self._progress_at = time.monotonic()
-            first = writer.last_add_pushed + 1
-            frame = self._encode(first, run)
-            self._frames[first] = frame
-            self._step(Append(run.count, run.byte_length))
-        if self._closing and not self._waiting and writer.state is State.OPEN:
-            self._step(Close())
-
-    def _give_up_pending(self) -> None:
-        if self._writer.pending or self._waiting:
-            self._step(act.DeadlinePassed())
-
-    def _gather(self, byte_limit: int) -> PayloadRun:
-        """The next frame's entries: a run as it was appended, or single appends that wait, up to the frame size."""
-        item = self._waiting.popleft()
-        if isinstance(item, PayloadRun):
-            return item
-        payloads = [item]
-        size = len(item)
-        while self._waiting and not self._striped:
-            item = self._waiting[0]
-            if isinstance(item, PayloadRun) or size + len(item) + ENTRY_OVERHEAD_BYTES * len(payloads) > byte_limit:
-                break
-            payloads.append(item)
-            size += len(item)
-            self._waiting.popleft()
-        return PayloadRun(offsets_of(map(len, payloads)), b"".join(payloads), payloads)
-
-    def _encode(self, first: int, run: PayloadRun) -> tuple[int, bytes]:
-        count, confirmed, ledger_id = run.count, self._writer.last_add_confirmed, self.ledger_id
-        ids = range(first, first + count)
-        start = self._writer.pushed_length
-        lengths = list(accumulate(run.sizes(), initial=start))[1:]
-        digests = list(map(self._digest, repeat(ledger_id), ids, repeat(confirmed), lengths, run.payloads()))
-        header = Header(
-            Kind.ADD,
-            self._connections.next_request_id(),
-            ledger_id,
-            first,
-            first + count - 1,
-            confirmed,
-            last_add_fully_replicated=self._writer.last_add_fully_replicated,
-            master_key=self._writer.metadata.master_key,
-        )
-        columns = (
-            array("q", (ledger_id,)).tobytes() * count,
-            array("q", ids).tobytes(),
-            array("q", (confirmed,)).tobytes() * count,
-            array("q", lengths).tobytes(),
-            run.offsets,
-            offsets_of(map(len, digests)),
-        )
-        return header.request_id, encode(header, columns, run.data, b"".join(digests))
-
-    def _step(self, event: WriterEvent) -> None:
-        for action in self._writer.step(event):
-            match action:
-                case act.SendAdd():
-                    self._send(action)
-                case act.Confirm():
-                    self._confirmed(action.last_add_confirmed)
-                case act.ReadMetadata() | act.WriteMetadata() | act.ChooseBookies():
-                    self._threads.submit(self._ask_store, action)
-                case act.EnsembleChanged():
-                    self._unwant_bookies()
-                    self._ensemble = action.metadata.last_fragment.ensemble
-                    self._want_bookies()
-                case act.Finish():
-                    self._ended.set()
-                case act.Fail():
-                    self._watermark.fail(action.error)
-                    self._waiting.clear()
-                    self._frames.clear()
-                    self._ended.set()
-
-    def _ask_store(self, action: StoreAction) -> None:
-        """Do what the machine asks of the metadata store, in a thread that may wait for it."""
-        answer = self._bookkeeper.answer_from_store(self.ledger_id, action)
-        self._io.submit(self._step, answer)
-
-    def bookies_changed(self) -> None:
-        """There may be bookies by now that were missing before."""
-        self._step(BookiesChanged())
-
-    def _confirmed(self, last_add_confirmed: int) -> None:
-        self._progress_at = time.monotonic()
-        while self._frames and (first := next(iter(self._frames))) <= last_add_confirmed:
-            del self._frames[first]
-        self._watermark.advance(last_add_confirmed)
-        if self._waiting or self._closing:
-            self._pump()
-
-    def _send(self, action: act.SendAdd) -> None:
-        request_id, frame = self._frames[action.first]
-        self._told_lac = max(self._told_lac, action.last_add_confirmed)
-        for bookie in action.bookies:
-            answered = self._on_answer(bookie, action.first, action.last)
-            self._connections.send(bookie, request_id, frame, answered, self._bookkeeper.config.answer_timeout_seconds)
-
-    def _on_answer(self, bookie: str, first: int, last: int) -> OnAnswer:
-        def answered(answer: Answer) -> None:
-            response = answer.response
-            if isinstance(response, Unknown) and response.reason not in _FINAL and bookie not in self._retrying:
-                # Reached, but not able now (too much at once, a disk that failed): asked again while the append still waits.
-                self._retrying.add(bookie)
-                self._io.loop.call_later(_RETRY_SECONDS, self._retry, bookie)
-            self._step(act.AddAnswered(bookie, first, last, response))
-
-        return answered
-
-    def _retry(self, bookie: str) -> None:
-        self._retrying.discard(bookie)
-        self._bookie_back(bookie)
-
-    def _tell_lac(self, answered: OnAnswer) -> None:
-        confirmed = self._told_lac = self._writer.last_add_confirmed
-        for bookie in self._ensemble:
-            header = Header(
-                Kind.WRITE_LAC,
-                self._connections.next_request_id(),
-                self.ledger_id,
-                last_add_confirmed=confirmed,
-                flags=Flag.NONE,
-                master_key=self._writer.metadata.master_key,
-            )
-            timeout = self._bookkeeper.config.answer_timeout_seconds
-            self._connections.send(bookie, header.request_id, control_frame(header), answered, timeout)
+    def _what_is_missing(self) -> str:
+        writer = self._writer
+        if writer.last_add_acknowledged < writer.last_add_pushed:
+            return "an acknowledgement; no bookie makes progress"
+        if writer.last_add_confirmed < writer.last_add_pushed:
+            return "a sync; too few bookies make progress"
+        return f"their {self.metadata.write_quorum} copies; bring back the bookies of the ensemble, or start more"

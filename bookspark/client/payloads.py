@@ -6,8 +6,10 @@ Law: a run fits a frame and its entries get consecutive ids; an Arrow array's va
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import accumulate
+from operator import sub
 from typing import TYPE_CHECKING, Any
 
 from bookspark.protocol.errors import EntryTooLargeError
@@ -18,74 +20,68 @@ if TYPE_CHECKING:
 
 
 class PayloadRun:
-    """``count`` payloads: ``offsets`` as Arrow has them (i32 × (count+1), from 0) into ``data``."""
+    """``count`` payloads of ``byte_length`` in all: ``pieces`` are the payloads themselves, or all of them in one buffer that
+    ``offsets`` (as Arrow has them, i32 × (count+1), from 0) divides."""
 
-    __slots__ = ("_payloads", "count", "data", "offsets")
+    __slots__ = ("_offsets", "byte_length", "count", "pieces")
 
-    def __init__(self, offsets: bytes, data: Buffer, payloads: Sequence[bytes] | None = None) -> None:
-        self.offsets = offsets
-        self.data = data
-        self.count = len(offsets) // 4 - 1
-        self._payloads = payloads
+    def __init__(self, pieces: Sequence[Buffer], byte_length: int, offsets: bytes | None = None) -> None:
+        self.pieces = pieces
+        self.byte_length = byte_length
+        self.count = len(pieces) if offsets is None else len(offsets) // 4 - 1
+        self._offsets = offsets
 
     @property
-    def byte_length(self) -> int:
-        return len(self.data)
-
-    def sizes(self) -> Iterator[int]:
-        """Bytes of each payload."""
-        return (end - start for start, end in pairwise(memoryview(self.offsets).cast("i")))
+    def offsets(self) -> bytes:
+        return offsets_of(map(len, self.pieces)) if self._offsets is None else self._offsets
 
     def payloads(self) -> Iterator[Buffer]:
-        """Each payload, as views where no bytes objects are at hand."""
-        if self._payloads is not None:
-            return iter(self._payloads)
-        data = memoryview(self.data)
-        return (data[start:end] for start, end in pairwise(memoryview(self.offsets).cast("i")))
+        """Each payload, not copied."""
+        if len(self.pieces) == self.count:
+            return iter(self.pieces)
+        offsets = memoryview(self.offsets).cast("i")
+        return map(memoryview(self.pieces[0]).__getitem__, map(slice, offsets, offsets[1:]))
 
 
 def runs_of(payloads: Sequence[bytes] | pyarrow.BinaryArray, frame_bytes: int, one_each: bool) -> list[PayloadRun]:
     """Split payloads into runs of about ``frame_bytes``, or of one entry each (striped ledgers).
 
-    Raises EntryTooLargeError, ValueError for nulls and TypeError for an array of another type, before anything is appended.
+    Raises EntryTooLargeError, ValueError for nulls and TypeError for what is not binary, before anything is appended.
     """
     if isinstance(payloads, list | tuple):
-        sizes = [len(payload) for payload in payloads]
-        _check_sizes(sizes)
+        if set(map(type, payloads)) - {bytes}:
+            payloads = [bytes(memoryview(payload)) for payload in payloads]
+        sizes = list(map(len, payloads))
+        _check_sizes(max(sizes, default=0))
+        ends = list(accumulate(sizes))
         return [
-            PayloadRun(offsets_of(iter(sizes[a:b])), b"".join(payloads[a:b]), payloads[a:b])
-            for a, b in _cuts(sizes, frame_bytes, one_each)
+            PayloadRun(payloads[a:b], ends[b - 1] - (ends[a - 1] if a else 0))
+            for a, b in _cuts(ends, 0, frame_bytes, one_each)
         ]
     offsets, data = _arrow_columns(payloads)
-    sizes = [end - start for start, end in pairwise(offsets)]
-    _check_sizes(sizes)
+    _check_sizes(max(map(sub, offsets[1:], offsets), default=0))
     runs = []
-    for a, b in _cuts(sizes, frame_bytes, one_each):
-        base = offsets[a]
-        shifted = (
-            offsets[a : b + 1].tobytes() if base == 0 else array("i", [o - base for o in offsets[a : b + 1]]).tobytes()
-        )
-        runs.append(PayloadRun(shifted, data[base : offsets[b]]))
+    for a, b in _cuts(offsets[1:], offsets[0], frame_bytes, one_each):
+        base, end = offsets[a], offsets[b]
+        shifted = array("i", map((-base).__add__, offsets[a : b + 1])).tobytes()
+        runs.append(PayloadRun((data[base:end],), end - base, shifted))
     return runs
 
 
-def _cuts(sizes: Sequence[int], frame_bytes: int, one_each: bool) -> Iterator[tuple[int, int]]:
-    """(start, end) rows of each run."""
-    if one_each:
-        yield from ((i, i + 1) for i in range(len(sizes)))
-        return
-    start, filled = 0, 0
-    for row, size in enumerate(sizes):
-        if row > start and filled + size + ENTRY_OVERHEAD_BYTES > frame_bytes:
-            yield start, row
-            start, filled = row, 0
-        filled += size + ENTRY_OVERHEAD_BYTES
-    if start < len(sizes):
-        yield start, len(sizes)
+def _cuts(ends: Sequence[int], base: int, frame_bytes: int, one_each: bool) -> Iterator[tuple[int, int]]:
+    """(start, end) rows of each run. ``ends``: where each payload ends, in bytes, the first one starting at ``base``."""
+    rows = range(len(ends))
+    start = 0
+    while start < len(ends):
+        stop = start + 1
+        if not one_each:
+            limit = base + frame_bytes + ENTRY_OVERHEAD_BYTES * start
+            stop = bisect_right(rows, limit, lo=stop, key=lambda row: ends[row] + ENTRY_OVERHEAD_BYTES * (row + 1))
+        yield start, stop
+        start, base = stop, ends[stop - 1]
 
 
-def _check_sizes(sizes: Sequence[int]) -> None:
-    largest = max(sizes, default=0)
+def _check_sizes(largest: int) -> None:
     if largest > PAYLOAD_BYTES_MAX:
         raise EntryTooLargeError(f"an entry of {largest} bytes; at most {PAYLOAD_BYTES_MAX} fit, split it")
 

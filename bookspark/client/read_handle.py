@@ -1,7 +1,8 @@
 """An open ledger, for reading.
 
 Law: ``read`` returns only confirmed entries, each as its writer made it, in id order and without a gap; it returns, or raises,
-within its deadlines. Reading never fences.
+within its deadlines. Reading never fences. The handle follows the ledger's metadata: while the ledger is not closed by a watch,
+afterwards by reading it again when an entry is missed.
 
 Sources: bookkeeper-overview, "Reading"; BP-14 for ``read_unconfirmed``; design.md section 5 for when an entry may be called
 absent.
@@ -9,15 +10,19 @@ absent.
 
 from __future__ import annotations
 
+import os
+import threading
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from bookspark.client.reads import read_range
 from bookspark.client.requests import LedgerRequests, Mailbox
+from bookspark.metadata.store import Versioned
 from bookspark.protocol import actions as act
-from bookspark.protocol.errors import NoSuchEntryError, ReadError
+from bookspark.protocol.errors import BookKeeperError, ReadError
 from bookspark.protocol.ledger_metadata import NO_ENTRY, LedgerMetadata
-from bookspark.protocol.reader import LacRead, RangeRead
-from bookspark.protocol.responses import Positive
+from bookspark.protocol.reader import LacRead, LacWait, RangeRead
 from bookspark.wire.entry_batch import Entry, EntryBatch, arrow_schema
 
 if TYPE_CHECKING:
@@ -26,24 +31,34 @@ if TYPE_CHECKING:
     from bookspark.client.bookkeeper import BookKeeper
 
 
+_HOLD_SECONDS_MAX = 30.0
+"""A long poll asks anew so often, so that bookies that failed meanwhile are asked again."""
+
+
 class ReadHandle:
     """What ``open_ledger`` and ``open_ledger_no_recovery`` return. Thread-safe; may be used in a forked process."""
 
     def __init__(self, bookkeeper: BookKeeper, metadata: LedgerMetadata, version: int, password: bytes) -> None:
         self._bookkeeper = bookkeeper
-        self._metadata = metadata
-        self._version = version
         self._password = password
+        self._learning = threading.Lock()
+        self._learning_pid = os.getpid()
+        self._known = Versioned(metadata, version)
+        self._watching_pid = 0
+        """The process whose watch keeps ``_known`` up to date; 0: none does."""
+        self._polls: set[Mailbox] = set()
+        """Long polls under way, which want to know of changed metadata at once."""
+        self._delivered_by: str | None = None
         self._last_add_confirmed = metadata.last_entry_id if metadata.closed else NO_ENTRY
 
     @property
     def ledger_id(self) -> int:
-        return self._metadata.ledger_id
+        return self._known.value.ledger_id
 
     @property
     def metadata(self) -> LedgerMetadata:
         """The ledger's metadata as this handle last saw it."""
-        return self._metadata
+        return self._known.value
 
     @property
     def last_add_confirmed(self) -> int:
@@ -53,7 +68,7 @@ class ReadHandle:
     @property
     def length(self) -> int:
         """Payload bytes of the closed ledger; 0 while it is not closed."""
-        return self._metadata.length
+        return self._known.value.length
 
     def read(self, first: int = 0, last: int | None = None) -> Iterator[Entry]:
         """The entries ``first..last`` (default: up to the LAC). Raises ReadError at once if ``last`` is beyond the LAC.
@@ -77,12 +92,13 @@ class ReadHandle:
 
     def read_last_add_confirmed(self) -> int:
         """The LAC, asked of the bookies now (or read from the metadata, if the ledger is closed). Raises ReadError."""
-        if not self._metadata.closed:
+        if not self.metadata.closed:
+            self._watch()
             self._refresh()
-        if not self._metadata.closed:
+        if not self.metadata.closed:
             mailbox = Mailbox(self._bookkeeper.config.answer_timeout_seconds + 1.0)
             requests = self._requests()
-            machine = LacRead(self._metadata)
+            machine = LacRead(self.metadata)
             actions = machine.start()
             while not any(isinstance(action, act.Finish) for action in actions):
                 for action in actions:
@@ -91,8 +107,7 @@ class ReadHandle:
                     if isinstance(action, act.SendReadLac):
                         requests.read_lac(action, mailbox.put)
                 event = mailbox.take()
-                if not isinstance(event, act.LacAnswered):
-                    raise ReadError(f"ledger {self.ledger_id}: its bookies did not tell the LAC in time; try again")
+                assert isinstance(event, act.LacAnswered | act.DeadlinePassed)
                 actions = machine.step(event)
             self._confirm(machine.last_add_confirmed)
         return self._last_add_confirmed
@@ -100,26 +115,15 @@ class ReadHandle:
     def read_last_add_confirmed_and_entry(self, entry_id: int, timeout: float) -> tuple[int, Entry | None]:
         """Wait up to ``timeout`` seconds for ``entry_id`` to be confirmed (long poll: the bookies hold the answer).
 
-        Returns (LAC, the entry), or (LAC, None) if it is not confirmed by then or the ledger was closed before it.
+        Returns (LAC, the entry), or (LAC, None) if it is not confirmed by then or the ledger was closed before it. Raises
+        ReadError if no bookie of the ledger's last ensemble tells its LAC.
         """
-        mailbox = Mailbox(timeout)
-        if entry_id > self._last_add_confirmed and not self._metadata.closed:
-            # A close tells no bookie anything, so the metadata is watched beside the bookies.
-            self._bookkeeper.metadata.watch_ledger(self.ledger_id, lambda: mailbox.put(act.MetadataConflict()))
-            self._refresh()
-        if entry_id > self._last_add_confirmed and not self._metadata.closed:
-            requests = self._requests()
-            for bookie in self._metadata.last_fragment.ensemble:
-                question = act.SendReadLac(bookie)
-                requests.read_lac(question, mailbox.put, wait_for=entry_id, wait_seconds=timeout)
-            while entry_id > self._last_add_confirmed and not self._metadata.closed:
-                event = mailbox.take()
-                if isinstance(event, act.DeadlinePassed):
-                    break
-                if isinstance(event, act.LacAnswered):
-                    self._confirm(event.last_add_confirmed)
-                else:
-                    self._refresh()
+        deadline = time.monotonic() + timeout
+        while entry_id > self._last_add_confirmed and not self.metadata.closed:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                break
+            self._long_poll(entry_id, min(left, _HOLD_SECONDS_MAX))
         if entry_id > self._last_add_confirmed:
             return self._last_add_confirmed, None
         return self._last_add_confirmed, next(self._entries(entry_id, entry_id))
@@ -155,55 +159,82 @@ class ReadHandle:
             )
         return first, last
 
-    def _refresh(self) -> None:
-        """Read the metadata again. Its LAC counts at once if the ledger was closed meanwhile."""
-        self._metadata, self._version = self._bookkeeper.metadata.read_ledger(self.ledger_id)
-        if self._metadata.closed:
-            self._confirm(self._metadata.last_entry_id)
-
     def _requests(self) -> LedgerRequests:
-        return self._bookkeeper.requests(self._metadata, self._password)
+        return self._bookkeeper.requests(self.metadata, self._password)
 
     def _entries(self, first: int, last: int) -> Iterator[Entry]:
         for batch in self._batches(first, last):
             yield from batch.entries()
 
     def _batches(self, first: int, last: int) -> Iterator[EntryBatch]:
-        """Run the read; on an open ledger that changed meanwhile (its ensemble, its state), once more from where it stopped."""
-        before: LedgerMetadata | None = None
-        while True:
-            try:
-                for batch in self._batches_once(first, last):
-                    first = batch.last_entry_id + 1
-                    yield batch
-                return
-            except (NoSuchEntryError, ReadError):
-                if self._metadata.closed or self._metadata == before:
-                    raise
-                before = self._metadata
-                self._refresh()
+        order = self._bookkeeper.read_order(self._delivered_by)
+        machine = RangeRead(self.metadata, first, last, order, rereads_metadata=True)
+        for batches in read_range(machine, self._requests(), self._read_again, self._bookkeeper.config):
+            self._delivered_by = machine.delivered_by
+            self._confirm(batches.last_add_confirmed)
+            yield from batches.entries
 
-    def _batches_once(self, first: int, last: int) -> Iterator[EntryBatch]:
-        requests = self._requests()
-        machine = RangeRead(self._metadata, first, last, preference=self._bookkeeper.read_preference)
-        actions = machine.start()
-        # Each request has its own time limit, so an answer always comes; the mailbox only guards against a defect.
-        timeout = self._bookkeeper.config.answer_timeout_seconds + self._bookkeeper.config.connect_timeout_seconds + 5.0
-        while True:
-            mailbox = Mailbox(timeout)
-            for action in actions:
-                match action:
-                    case act.SendRead():
-                        requests.read(action, mailbox.put)
-                    case act.Deliver():
-                        yield from action.entries
-                    case act.Fail():
+    def _long_poll(self, entry_id: int, seconds: float) -> None:
+        """Wait until ``entry_id`` is confirmed or the ledger closed; this handle knows of it then."""
+        mailbox = Mailbox(seconds)
+        self._polls.add(mailbox)
+        try:
+            if self._watch():
+                self._refresh()
+            requests = self._requests()
+            machine = LacWait(self.metadata, entry_id)
+            actions = machine.start()
+            while not any(isinstance(action, act.Finish) for action in actions):
+                for action in actions:
+                    if isinstance(action, act.Fail):
                         raise action.error
-                    case act.Finish():
-                        return
-            event = mailbox.take()
-            if not isinstance(event, act.ReadAnswered):
-                raise ReadError(f"ledger {self.ledger_id}: no answer within {timeout:g} s")
-            if isinstance(event.following, Positive) and event.following.value is not None:
-                self._confirm(event.following.value.last_add_confirmed)
-            actions = machine.step(event)
+                    if isinstance(action, act.SendReadLac):
+                        requests.read_lac(action, mailbox.put, mailbox.left_seconds())
+                event = mailbox.take()
+                if isinstance(event, act.MetadataConflict):
+                    self._refresh()
+                    event = act.MetadataRead(*self._known)
+                assert isinstance(event, act.LacAnswered | act.MetadataRead | act.DeadlinePassed)
+                actions = machine.step(event)
+            self._confirm(machine.last_add_confirmed)
+        finally:
+            self._polls.discard(mailbox)
+
+    # -- metadata
+
+    def _watch(self) -> bool:
+        """Follow the metadata from now on, in this process; False if that is done already."""
+        if self._watching_pid == os.getpid():
+            return False
+        self._bookkeeper.runtime.ledger_watches.listen(self.ledger_id, self._metadata_changed)
+        self._watching_pid = os.getpid()
+        return True
+
+    def _metadata_changed(self, found: Versioned[LedgerMetadata] | None) -> None:
+        """From the metadata store's thread. None: it is not watched any more."""
+        if found is None:
+            self._watching_pid = 0
+        else:
+            self._learn(found)
+        for mailbox in list(self._polls):
+            mailbox.put(act.MetadataConflict() if found is None else act.MetadataRead(*found))
+
+    def _refresh(self) -> None:
+        """Read the metadata again. Its LAC counts at once if the ledger was closed meanwhile."""
+        self._learn(self._bookkeeper.metadata.read_ledger(self.ledger_id))
+
+    def _read_again(self) -> act.MetadataRead | act.MetadataFailed:
+        try:
+            self._refresh()
+        except BookKeeperError as error:
+            return act.MetadataFailed(error)
+        return act.MetadataRead(*self._known)
+
+    def _learn(self, found: Versioned[LedgerMetadata]) -> None:
+        if self._learning_pid != os.getpid():  # the parent's lock may have been held at the fork
+            self._learning, self._learning_pid = threading.Lock(), os.getpid()
+        with self._learning:
+            if found.version > self._known.version:
+                self._known = found
+        if found.value.closed:
+            self._confirm(found.value.last_entry_id)

@@ -6,19 +6,19 @@ digest does not match becomes an Unknown of the bookie that sent it, so that the
 
 from __future__ import annotations
 
+import math
 import queue
 import time
-from collections.abc import Callable, Collection
-from random import Random
+from collections.abc import Callable
 
 from bookspark.client.connections import Answer, Connections
 from bookspark.client.io_loop import IoLoop
-from bookspark.client.placement import choose_replacements
 from bookspark.metadata.store import MetadataStore
 from bookspark.protocol import actions as act
 from bookspark.protocol.errors import BookKeeperError, MetadataVersionError
 from bookspark.protocol.responses import Positive, Response, Unknown, UnknownReason
-from bookspark.wire.digests import Digester
+from bookspark.protocol.sync_cursor import Assignment
+from bookspark.wire.digests import Digester, first_mismatch
 from bookspark.wire.entry_batch import EntryBatch
 from bookspark.wire.frames import control_frame
 from bookspark.wire.header import Flag, Header, Kind, WireError
@@ -36,15 +36,25 @@ class LedgerRequests:
         connections: Connections,
         ledger_id: int,
         master_key: bytes,
-        digest: Digester,
+        digest: Digester | None,
         timeout_seconds: float,
     ) -> None:
+        """``digest``: None if it can't be checked, for want of the password."""
         self._io = io
         self._connections = connections
         self._ledger_id = ledger_id
         self._master_key = master_key
         self._digest = digest
         self._timeout_seconds = timeout_seconds
+
+    def send(self, action: act.SendRead | act.SendReadLac | act.SendAdd, put: Callable[[act.Event], None]) -> None:
+        """What a machine that recovers or repairs asks of bookies."""
+        if isinstance(action, act.SendRead):
+            self.read(action, put)
+        elif isinstance(action, act.SendReadLac):
+            self.read_lac(action, put)
+        else:
+            self.recovery_add(action, put)
 
     def read(self, action: act.SendRead, put: Callable[[act.Event], None]) -> None:
         """READ; the event's ``entries`` are a list of ``EntryBatch``, digests checked."""
@@ -61,10 +71,8 @@ class LedgerRequests:
         )
         self._send(action.bookie, header, control_frame(header), answered)
 
-    def read_lac(
-        self, action: act.SendReadLac, put: Callable[[act.Event], None], wait_for: int = -1, wait_seconds: float = 0.0
-    ) -> None:
-        """READ_LAC; with ``wait_seconds`` the bookie holds the answer until its LAC is at least ``wait_for``."""
+    def read_lac(self, action: act.SendReadLac, put: Callable[[act.Event], None], wait_seconds: float = 0.0) -> None:
+        """READ_LAC; with ``wait_seconds`` the bookie holds the answer until its LAC is what ``action`` waits for."""
 
         def answered(answer: Answer) -> None:
             header = answer.header or Header(Kind.READ_LAC, 0)
@@ -76,9 +84,9 @@ class LedgerRequests:
 
         header = self._header(
             Kind.READ_LAC,
-            first_entry_id=wait_for,
+            first_entry_id=action.wait_for,
             flags=Flag.FENCE if action.fence else Flag.NONE,
-            limit=int(wait_seconds * 1000),
+            limit=math.ceil(wait_seconds * 1000),
         )
         self._send(action.bookie, header, control_frame(header), answered, wait_seconds)
 
@@ -127,27 +135,30 @@ class LedgerRequests:
                 if frame.batch is None or frame.header.first_entry_id != last + 1:
                     raise WireError("an answer to a read that does not go on where it stopped")
                 batch = EntryBatch.checked(frame.batch, frame.header, frame.body_crc)
-                for entry in batch.entries():
-                    digest = self._digest(
-                        entry.ledger_id, entry.entry_id, entry.last_add_confirmed, entry.length, entry.payload
-                    )
-                    if digest != entry.digest:
-                        if entry.entry_id > batch.first_entry_id:
-                            good = batch.slice(batch.first_entry_id, entry.entry_id - 1, frame.header)
-                            batches.append(EntryBatch(good))
-                        raise _DigestMismatch(entry.entry_id)
-                    last, length = entry.entry_id, entry.length
+                bad = None if self._digest is None else first_mismatch(batch, self._digest)
+                if bad is not None:
+                    if bad > batch.first_entry_id:
+                        batch = EntryBatch(batch.slice(batch.first_entry_id, bad - 1, frame.header))
+                        batches.append(batch)
+                        last, length = batch.last_entry_id, batch.length
+                    following = Unknown(UnknownReason.DIGEST_MISMATCH, f"entry {bad}")
+                    break
                 batches.append(batch)
-        except _DigestMismatch as mismatch:
-            following = Unknown(UnknownReason.DIGEST_MISMATCH, f"entry {mismatch.entry_id}")
+                last, length = batch.last_entry_id, batch.length
+            told = last if answer.header is None else answer.header.last_entry_id
+            if not isinstance(following, Unknown) and told != last:
+                raise WireError(f"an answer to a read with the entries up to {last}, which says up to {told}")
         except WireError as error:
             following = Unknown(UnknownReason.BAD_REQUEST, str(error))
         return act.ReadAnswered(action.bookie, action.first, last, following, batches, length)
 
 
-class _DigestMismatch(Exception):
-    def __init__(self, entry_id: int) -> None:
-        self.entry_id = entry_id
+def sync_report(answer: Answer, assignment: Assignment | None) -> act.SyncReport | None:
+    """What a bookie tells of a VD ledger with a positive answer to a request that had ``assignment`` (None of other ledgers)."""
+    header = answer.header
+    if assignment is None or header is None or not isinstance(answer.response, Positive):
+        return None
+    return act.SyncReport(header.last_add_synced, header.incarnation, assignment)
 
 
 class Mailbox:
@@ -159,6 +170,10 @@ class Mailbox:
 
     def put(self, event: act.Event) -> None:
         self._queue.put(event)
+
+    def allow(self, seconds: float) -> None:
+        """Move the deadline to ``seconds`` from now."""
+        self._deadline = time.monotonic() + seconds
 
     def left_seconds(self) -> float:
         return max(0.0, self._deadline - time.monotonic())
@@ -183,18 +198,15 @@ StoreAnswer = (
 
 
 def answer_from_store(
-    store: MetadataStore, ledger_id: int, action: StoreAction, quarantined: Collection[str]
+    store: MetadataStore, ledger_id: int, action: StoreAction, choose: Callable[[act.ChooseBookies], tuple[str, ...]]
 ) -> StoreAnswer:
-    """Do what a machine asks of the metadata store, blocking. ``quarantined``: bookies to choose last."""
+    """Do what a machine asks of the metadata store, blocking. ``choose`` is the placement."""
     try:
         if isinstance(action, act.ReadMetadata):
             return act.MetadataRead(*store.read_ledger(ledger_id))
         if isinstance(action, act.WriteMetadata):
             return act.MetadataWritten(store.write_ledger(action.metadata, action.version))
-        candidates = store.bookies()
-        return act.BookiesChosen(
-            choose_replacements(candidates, action.ensemble, action.replaced, quarantined, Random())
-        )
+        return act.BookiesChosen(choose(action))
     except MetadataVersionError:
         return act.MetadataConflict()
     except BookKeeperError as error:

@@ -1,0 +1,208 @@
+"""One connection to a bookie: requests out, pipelined, and each answered once.
+
+Law: each request gets exactly one answer, with one of the three classes of responses: the bookie's own, or Unknown when it could
+not be sent, was cut off or took too long. Memory is bounded: while half of ``bookie_bytes_queued_max`` wait to be sent, the
+connection says that the bookie is behind, and who can wait does; a bookie that takes in nothing for ``bookie_stall_seconds``
+while so much waits, or does not answer in time, or for which more than the whole waits, is cut off. So one that is slow slows
+its writers down, and one that hangs delays them once (BookKeeper's BP-51 lets the client grow).
+
+It lives in the client's I/O loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable
+from typing import NamedTuple, cast
+
+from bookspark.client.config import ClientConfig
+from bookspark.protocol.responses import Response, Unknown, UnknownReason
+from bookspark.wire.entry_batch import Buffer
+from bookspark.wire.frames import ChunkPool, Frame, FrameReceiver
+from bookspark.wire.header import Flag, Header, Status, WireError
+
+log = logging.getLogger(__name__)
+
+_IO_ERROR = int(Status.IO_ERROR)
+_MORE = int(Flag.MORE)
+_DEADLINE_SECONDS = 0.05
+"""A request that is not answered in time is noticed so much later at most."""
+
+
+class Answer(NamedTuple):
+    """``header`` is None if the bookie did not answer; ``batches`` are the batch frames that came before it."""
+
+    response: Response
+    header: Header | None = None
+    batches: tuple[Frame, ...] = ()
+    body: memoryview = memoryview(b"")
+
+
+OnAnswer = Callable[[Answer], None]
+
+
+class _Pending:
+    __slots__ = ("batches", "deadline", "on_answer", "timeout_seconds")
+
+    def __init__(self, on_answer: OnAnswer, timeout_seconds: float | None) -> None:
+        self.on_answer = on_answer
+        self.timeout_seconds = timeout_seconds
+        self.deadline = math.inf if timeout_seconds is None else time.monotonic() + timeout_seconds
+        self.batches: list[Frame] = []
+
+    def finish(self, answer: Answer) -> None:
+        try:
+            self.on_answer(answer)
+        except Exception:
+            log.exception("handling a bookie's answer failed")
+
+
+class BookieConnection(asyncio.BufferedProtocol):
+    """One TCP connection. Lost once and for all; ``Connections`` makes the next.
+
+    ``on_failure`` is told of requests that were not answered in time or with an I/O error; ``on_lost`` once, when nothing can be
+    sent any more; ``on_ended`` once, when the socket is closed.
+    """
+
+    def __init__(
+        self,
+        bookie_id: str,
+        config: ClientConfig,
+        on_failure: Callable[[str, Unknown], None],
+        on_lost: Callable[[BookieConnection], None],
+        on_ended: Callable[[BookieConnection], None],
+        chunks: ChunkPool,
+    ) -> None:
+        self.bookie_id = bookie_id
+        self._config = config
+        self._on_failure = on_failure
+        self._on_lost = on_lost
+        self._on_ended = on_ended
+        self._receiver = FrameReceiver(chunks)
+        self._pending: dict[int, _Pending] = {}
+        self._transport: asyncio.Transport
+        self._bytes_written = 0
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._deadline_timer: asyncio.TimerHandle | None = None
+        self.incarnation = 0
+        """Of the bookie's process, as it says when it is greeted."""
+        self.is_behind = False
+        """So much waits to be sent that nothing should be added."""
+        self.lost: Unknown | None = None
+        self.ended = asyncio.Event()
+        """Set once the socket is closed too."""
+
+    # -- asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's own class
+        self._transport.set_write_buffer_limits(high=self._config.bookie_bytes_queued_max // 2)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._receiver.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            for frame in self._receiver.received(nbytes):
+                self._received(frame)
+        except WireError as error:
+            self.abort(f"sent what is no answer: {error}")
+
+    def pause_writing(self) -> None:
+        self.is_behind = True
+        self._watch_for_stall()
+
+    def resume_writing(self) -> None:
+        self.is_behind = False
+        self._stop_watching()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.abort(str(error) if error else "closed by the bookie")
+        self.ended.set()
+        self._on_ended(self)
+
+    # -- requests
+
+    def send(self, request_id: int, frame: Buffer, on_answer: OnAnswer, timeout_seconds: float | None) -> None:
+        if self.lost is not None:
+            on_answer(Answer(self.lost))
+            return
+        self._pending[request_id] = _Pending(on_answer, timeout_seconds)
+        if self._deadline_timer is None:
+            self._watch_deadlines()
+        self._bytes_written += len(frame)
+        self._transport.write(frame)
+        if self.is_behind and self._transport.get_write_buffer_size() > self._config.bookie_bytes_queued_max:
+            self.abort(f"is more than {self._config.bookie_bytes_queued_max} bytes behind")
+
+    def abort(self, why: str) -> None:
+        """Cut the connection; everything under way is answered Unknown."""
+        if self.lost is None:
+            self.lost = Unknown(UnknownReason.UNREACHABLE, why)
+            self._stop_watching()
+            self._transport.abort()
+            pending, self._pending = list(self._pending.values()), {}
+            for one in pending:
+                one.finish(Answer(self.lost))
+            self._on_lost(self)
+
+    def _received(self, frame: Frame) -> None:
+        header = frame.header
+        pending = self._pending.get(header.request_id)
+        if pending is None:
+            return  # timed out before
+        if header.flags & _MORE:
+            pending.batches.append(frame)
+            return
+        del self._pending[header.request_id]
+        response = header.response()
+        if header.status == _IO_ERROR:
+            self._on_failure(self.bookie_id, cast(Unknown, response))
+        pending.finish(Answer(response, header, tuple(pending.batches), frame.body))
+
+    # -- deadlines
+
+    def _watch_deadlines(self) -> None:
+        """Look at all of them now and then: a timer for each request would cost as much as its frame."""
+        self._deadline_timer = asyncio.get_running_loop().call_later(_DEADLINE_SECONDS, self._check_deadlines)
+
+    def _check_deadlines(self) -> None:
+        self._deadline_timer = None
+        now = time.monotonic()
+        for request_id in [request_id for request_id, one in self._pending.items() if one.deadline <= now]:
+            pending = self._pending.pop(request_id, None)
+            if pending is not None:
+                self._timed_out(pending)
+        if self._pending:
+            self._watch_deadlines()
+
+    def _timed_out(self, pending: _Pending) -> None:
+        late = Unknown(UnknownReason.TIMEOUT, f"{pending.timeout_seconds:g} s")
+        self._on_failure(self.bookie_id, late)
+        pending.finish(Answer(late))
+        if self.is_behind:
+            self.abort(f"is behind, and did not answer in {pending.timeout_seconds:g} s")
+
+    # -- stalls
+
+    def _bytes_taken(self) -> int:
+        return self._bytes_written - self._transport.get_write_buffer_size()
+
+    def _watch_for_stall(self) -> None:
+        seconds = self._config.bookie_stall_seconds
+        self._stall_timer = asyncio.get_running_loop().call_later(seconds, self._check_stall, self._bytes_taken())
+
+    def _stop_watching(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+
+    def _check_stall(self, taken_before: int) -> None:
+        if self._bytes_taken() > taken_before:
+            self._watch_for_stall()
+        else:
+            waiting = self._transport.get_write_buffer_size()
+            self.abort(f"took in nothing for {self._config.bookie_stall_seconds:g} s while {waiting} bytes waited")

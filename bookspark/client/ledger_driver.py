@@ -1,0 +1,287 @@
+"""The I/O thread's half of an open ledger: it steps the protocol's ``LedgerWriter`` and does what that asks for.
+
+Law: only the I/O thread steps the machine; what the machine says to the user becomes a watermark, and its end an event that a
+close waits for. What is appended while frames are under way goes out together in the next one, what is appended to an idle
+ledger goes out at once. Nothing decides here: a bookie's answer becomes an event with nothing added but, of a VD ledger, what
+the bookie has synced.
+
+Whoever waits, waits with a deadline: appends that are not acknowledged, and syncs that were asked for, end the handle after
+``add_timeout_seconds`` without progress. What only waits for more copies (a guaranteed ledger's last ones) or for the next sync
+does not.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from bookspark.client.connections import Answer, OnAnswer
+from bookspark.client.futures import Watermark
+from bookspark.client.kept_frames import KeptFrame, KeptFrames
+from bookspark.client.outgoing import Outgoing
+from bookspark.client.requests import StoreAction, sync_report
+from bookspark.protocol import actions as act
+from bookspark.protocol.ensemble_change import ChangeMode
+from bookspark.protocol.errors import BookKeeperError
+from bookspark.protocol.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerType, Replication
+from bookspark.protocol.responses import Response, Unknown, UnknownReason
+from bookspark.protocol.writer import Append, BookieBack, BookiesChanged, Close, LedgerWriter, State, Sync, WriterEvent
+from bookspark.wire.digests import digester
+from bookspark.wire.entry_batch import Buffer
+from bookspark.wire.frames import control_frame
+from bookspark.wire.header import Flag, Header, Kind
+
+if TYPE_CHECKING:
+    from bookspark.client.bookkeeper import BookKeeper
+
+_RETRY_SECONDS = 0.1
+_FINAL = (UnknownReason.FENCED, UnknownReason.UNAUTHORIZED, UnknownReason.UNREACHABLE)
+
+
+class LedgerDriver:
+    """What a ``LedgerHandle`` hands its appends to. Everything is the I/O thread's, but for what is said to be for all."""
+
+    def __init__(self, bookkeeper: BookKeeper, metadata: LedgerMetadata, version: int, password: bytes) -> None:
+        config, runtime = bookkeeper.config, bookkeeper.runtime
+        changes = ChangeMode.DELAYED if config.delay_ensemble_change else ChangeMode.AT_ONCE
+        self.writer = LedgerWriter(metadata, version, changes, config.sync_bytes)
+        """Its cursors may be looked at by all."""
+        self.acknowledged = Watermark()
+        """For all."""
+        self.confirmed = self.acknowledged
+        """For all: the LAC, which on a PD ledger is what is acknowledged."""
+        if metadata.ledger_type is LedgerType.VD_JOURNAL:
+            self.confirmed = Watermark()
+        self.ended = threading.Event()
+        """For all: set once the ledger is closed, or never will be by this handle."""
+        self.closing = False
+        """For all: close once nothing waits."""
+        striped = metadata.ensemble_size > metadata.write_quorum
+        digest = digester(metadata.digest_type, password)
+        self.outgoing = Outgoing(metadata.ledger_id, digest, config.frame_bytes, striped=striped)
+        """For all."""
+        self.pump_scheduled = False
+        """For all: ``pump`` will run; whoever makes it true submits that."""
+        self.kept = KeptFrames()
+        """Its ``released_bytes`` may be looked at by all."""
+        self.ledger_id, self._master_key = metadata.ledger_id, metadata.master_key
+        self._flags = Flag.NONE if self.confirmed is self.acknowledged else Flag.VOLATILE
+        self._keeps_confirmed = metadata.replication is Replication.GUARANTEED
+        self._frames_max = config.frames_in_flight_max * (metadata.ensemble_size if striped else 1)
+        self._ensemble = metadata.last_fragment.ensemble
+        self._told = (NO_ENTRY, NO_ENTRY)
+        """The LAC and the LAFR that the bookies heard last."""
+        self._progress_at = self._synced_at = time.monotonic()
+        self._sync_wanted = self._sync_awaited = NO_ENTRY
+        """The ids up to which a sync has still to be asked for, and is waited for."""
+        self._retrying: set[str] = set()
+        self._bookkeeper, self._config = bookkeeper, config
+        self._io, self._connections, self._threads = runtime.io, runtime.connections, runtime.threads
+
+    # -- bookies
+
+    def want_bookies(self) -> None:
+        """Keep connections to the ensemble."""
+        for bookie in self._ensemble:
+            self._connections.want(bookie, self._bookie_back)
+
+    def unwant_bookies(self) -> None:
+        for bookie in self._ensemble:
+            self._connections.unwant(bookie, self._bookie_back)
+
+    def bookies_changed(self) -> None:
+        """There may be bookies by now that were missing before."""
+        self._step(BookiesChanged())
+
+    def _bookie_back(self, bookie: str, incarnation: int) -> None:
+        self._step(BookieBack(bookie, incarnation))
+
+    # -- what the user asks for
+
+    def pump(self) -> None:
+        """Send what waits, as long as not too many frames are under way."""
+        writer = self.writer
+        self.pump_scheduled = False
+        while self.outgoing and writer.state is State.OPEN and self.kept.under_way < self._frames_max:
+            if self._connections.any_is_behind(self._ensemble):
+                break  # ``tick`` goes on
+            if not self._is_awaited():
+                self._progress_at = time.monotonic()
+            run = self.outgoing.take()
+            first = writer.last_add_pushed + 1
+            header = Header(
+                Kind.ADD,
+                self._connections.next_request_id(),
+                self.ledger_id,
+                first,
+                first + run.count - 1,
+                writer.last_add_confirmed,
+                self._flags,
+                last_add_fully_replicated=writer.last_add_fully_replicated,
+                master_key=self._master_key,
+            )
+            frame = self.outgoing.encode(header, run, writer.pushed_length)
+            self.kept.keep(KeptFrame(header, frame, run.byte_length))
+            self._step(Append(run.count, run.byte_length))
+        if NO_ENTRY < self._sync_wanted <= writer.last_add_pushed:
+            self._sync_wanted = NO_ENTRY
+            self._sync()
+        if self.closing and not self.outgoing and writer.state is State.OPEN:
+            self._step(Close())
+
+    def sync(self, entry_id: int) -> None:
+        """Have everything up to ``entry_id`` confirmed; ``confirmed`` tells when it is."""
+        if not self._is_awaited():
+            self._progress_at = time.monotonic()
+        self._sync_wanted = max(self._sync_wanted, entry_id)
+        self._sync_awaited = max(self._sync_awaited, entry_id)
+        self.pump()
+
+    def give_up(self) -> None:
+        """Whatever is not done now will not be done by this handle."""
+        if self.writer.pending or self.outgoing:
+            self.end()
+
+    def end(self) -> None:
+        """The time is over."""
+        self._step(act.DeadlinePassed())
+
+    def tell_lac(self, answered: OnAnswer) -> None:
+        """Tell each bookie the LAC without an entry (explicit LAC); ``answered`` is called once for each."""
+        writer = self.writer
+        self._told = writer.last_add_confirmed, writer.last_add_fully_replicated
+        for bookie in self._ensemble:
+            header = Header(
+                Kind.WRITE_LAC,
+                self._connections.next_request_id(),
+                self.ledger_id,
+                last_add_confirmed=writer.last_add_confirmed,
+                last_add_fully_replicated=writer.last_add_fully_replicated,
+                master_key=self._master_key,
+            )
+            self._request(bookie, header, control_frame(header), answered)
+
+    def tick(self, now: float) -> None:
+        """Called now and then by the client: deadlines, syncs by time, and the explicit LAC of an idle writer."""
+        config, writer = self._config, self.writer
+        quiet = now - self._progress_at
+        if self._is_awaited():
+            if quiet > config.add_timeout_seconds:
+                self.end()
+        elif quiet > config.explicit_lac_interval_seconds and self._told < (
+            writer.last_add_confirmed,
+            writer.last_add_fully_replicated,
+        ):
+            self.tell_lac(lambda answer: None)
+        if self.outgoing:
+            self.pump()
+        if (
+            config.sync_interval_seconds
+            and now - self._synced_at > config.sync_interval_seconds
+            and writer.last_add_confirmed < writer.last_add_pushed
+        ):
+            self._sync()
+
+    def _is_awaited(self) -> bool:
+        """Does somebody wait for an acknowledgement or a sync?"""
+        writer = self.writer
+        return writer.last_add_acknowledged < writer.last_add_pushed or writer.last_add_confirmed < self._sync_awaited
+
+    def _sync(self) -> None:
+        self._synced_at = time.monotonic()
+        self._step(Sync())
+
+    # -- what the machine asks for
+
+    def _step(self, event: WriterEvent) -> None:
+        for action in self.writer.step(event):
+            match action:
+                case act.SendAdd():
+                    self._send_add(action)
+                case act.SendSync():
+                    self._send_sync(action)
+                case act.Acknowledge(entry_id):
+                    self._acknowledged(entry_id)
+                case act.Confirm(entry_id):
+                    if not self._keeps_confirmed:
+                        self.kept.release(entry_id)
+                    self.confirmed.advance(entry_id)
+                    self._acknowledged(entry_id)
+                case act.Release(entry_id):
+                    self.kept.release(entry_id)
+                    self.acknowledged.advance(self.acknowledged.value)  # there is room again
+                case act.ReadMetadata() | act.WriteMetadata() | act.ChooseBookies():
+                    self._threads.submit(self._ask_store, action)
+                case act.EnsembleChanged():
+                    self.unwant_bookies()
+                    self._ensemble = action.metadata.last_fragment.ensemble
+                    self.want_bookies()
+                case act.Finish():
+                    self.ended.set()
+                case act.Fail():
+                    self.fail(action.error)
+
+    def fail(self, error: BookKeeperError) -> None:
+        """Nothing more will be acknowledged; whoever waits is told ``error``."""
+        self.outgoing.clear()
+        self.kept.clear()
+        self.acknowledged.fail(error)
+        self.confirmed.fail(error)
+        self.ended.set()
+
+    def _acknowledged(self, entry_id: int) -> None:
+        """Also at a confirmation, which on a VD ledger comes after a higher acknowledgement."""
+        self._progress_at = time.monotonic()
+        self.acknowledged.advance(max(entry_id, self.acknowledged.value))
+        self.kept.acknowledged(entry_id)
+        if self.outgoing or self.closing:
+            self.pump()
+
+    def _ask_store(self, action: StoreAction) -> None:
+        """Do what the machine asks of the metadata store, in a thread that may wait for it."""
+        answer = self._bookkeeper.answer_from_store(self.writer.metadata, action)
+        self._io.submit(self._step, answer)
+
+    def _send_add(self, action: act.SendAdd) -> None:
+        kept, assignment = self.kept[action.first], action.assignment
+        frame = kept.assigned(assignment)
+        self._told = max(self._told, (kept.header.last_add_confirmed, kept.header.last_add_fully_replicated))
+        for bookie in action.bookies:
+            self._request(bookie, kept.header, frame, self._on_add_answer(bookie, action))
+
+    def _on_add_answer(self, bookie: str, action: act.SendAdd) -> OnAnswer:
+        def answered(answer: Answer) -> None:
+            self._try_again_later(bookie, answer.response)
+            report = sync_report(answer, action.assignment)
+            self._step(act.AddAnswered(bookie, action.first, action.last, answer.response, report))
+
+        return answered
+
+    def _send_sync(self, action: act.SendSync) -> None:
+        for bookie in action.bookies:
+            request_id = self._connections.next_request_id()
+            header = Header(Kind.SYNC, request_id, self.ledger_id, master_key=self._master_key)
+            header = header.with_assignment(action.assignment)
+            self._request(bookie, header, control_frame(header), self._on_sync_answer(bookie, action))
+
+    def _on_sync_answer(self, bookie: str, action: act.SendSync) -> OnAnswer:
+        def answered(answer: Answer) -> None:
+            self._try_again_later(bookie, answer.response)
+            self._step(act.SyncAnswered(bookie, answer.response, sync_report(answer, action.assignment)))
+
+        return answered
+
+    def _request(self, bookie: str, header: Header, frame: Buffer, answered: OnAnswer) -> None:
+        self._connections.send(bookie, header.request_id, frame, answered, self._config.answer_timeout_seconds)
+
+    def _try_again_later(self, bookie: str, response: Response) -> None:
+        """A bookie that was reached, but is not able now (too much at once, a disk that failed), is asked again while the append
+        still waits."""
+        if isinstance(response, Unknown) and response.reason not in _FINAL and bookie not in self._retrying:
+            self._retrying.add(bookie)
+            self._io.loop.call_later(_RETRY_SECONDS, self._retry, bookie)
+
+    def _retry(self, bookie: str) -> None:
+        self._retrying.discard(bookie)
+        self._bookie_back(bookie, 0)

@@ -1,0 +1,79 @@
+"""What was appended and is not under way yet, and how it becomes frames.
+
+Law: entries leave in the order in which they were appended. What waits goes out together, up to the frame size; a run that was
+appended as one stays one; on a striped ledger each entry is a frame of its own, as neighbours have different write sets. Any
+thread puts, the I/O thread takes.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Sequence
+from itertools import repeat
+
+from bookspark.client.payloads import PayloadRun
+from bookspark.wire.digests import Digester, packed_rows
+from bookspark.wire.entry_batch import ENTRY_OVERHEAD_BYTES, Buffer, encode_one, encode_pieces, equal_offsets
+from bookspark.wire.header import Header
+
+
+class Outgoing:
+    """The appends of one ledger that wait for a frame."""
+
+    def __init__(self, ledger_id: int, digest: Digester, frame_bytes: int, *, striped: bool) -> None:
+        self._ledger_id = ledger_id
+        self._digest = digest
+        self._frame_bytes = frame_bytes
+        self._striped = striped
+        self._waiting: deque[bytes | PayloadRun] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, items: Sequence[bytes | PayloadRun]) -> None:
+        self._waiting.extend(items)
+
+    def clear(self) -> None:
+        self._waiting.clear()
+
+    def take(self) -> PayloadRun:
+        """The next frame's entries: a run as it was appended, or single appends that wait, up to the frame size."""
+        item = self._waiting.popleft()
+        if isinstance(item, PayloadRun):
+            return item
+        payloads = [item]
+        size = len(item)
+        while self._waiting and not self._striped:
+            item = self._waiting[0]
+            if (
+                isinstance(item, PayloadRun)
+                or size + len(item) + ENTRY_OVERHEAD_BYTES * len(payloads) > self._frame_bytes
+            ):
+                break
+            payloads.append(item)
+            size += len(item)
+            self._waiting.popleft()
+        return PayloadRun(payloads, size)
+
+    def encode(self, header: Header, run: PayloadRun, length: int) -> Buffer:
+        """The frame of ``run`` under ``header``, which has its ids and the LAC; ``length`` is the ledger's before it."""
+        count, confirmed, ledger_id = run.count, header.last_add_confirmed, self._ledger_id
+        first, digest = header.first_entry_id, self._digest
+        if count == 1:
+            (payload,) = run.pieces
+            length += run.byte_length
+            return encode_one(header, length, payload, digest(ledger_id, first, confirmed, length, payload))
+        offsets = run.offsets
+        ids = array("q", range(first, first + count))
+        lengths = array("q", map(length.__add__, memoryview(offsets).cast("i")[1:]))
+        columns = (
+            array("q", (ledger_id,)).tobytes() * count,
+            ids.tobytes(),
+            array("q", (confirmed,)).tobytes() * count,
+            lengths.tobytes(),
+            offsets,
+            equal_offsets(count, digest.size),
+        )
+        digests = digest.column(packed_rows(ledger_id, ids, repeat(confirmed), lengths), run.payloads())
+        return encode_pieces(header, columns, run.pieces, run.byte_length, digests)

@@ -1,0 +1,86 @@
+"""What a client has in one process: the metadata session, the I/O thread, the connections and the open writers.
+
+Law: it belongs to the process that made it, and is made on first use; when it is closed, whoever still waits is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from bookspark.client.config import ClientConfig
+from bookspark.client.connections import Connections
+from bookspark.client.free_space import FreeSpace
+from bookspark.client.hello import client_security
+from bookspark.client.io_loop import IoLoop
+from bookspark.client.ledger_driver import LedgerDriver
+from bookspark.client.ledger_watches import LedgerWatches
+from bookspark.metadata.store import BookieRegistration, MetadataStore
+from bookspark.protocol.errors import LedgerClosedError
+
+_TICK_SECONDS = 0.05
+
+
+class Runtime:
+    """``connect`` makes the metadata session. Raises what it raises, and ConfigurationError."""
+
+    def __init__(self, connect: Callable[[], MetadataStore], config: ClientConfig) -> None:
+        self.pid = os.getpid()
+        security = client_security(config)
+        self.store = connect()
+        self.io = IoLoop("bookspark-client")
+        self.threads = ThreadPoolExecutor(2, thread_name_prefix="bookspark-metadata")
+        self.connections = Connections(self.store, config, security, self.threads)
+        self.ledger_watches = LedgerWatches(self.store)
+        self.free_space = FreeSpace(self.io, self.connections)
+        self._writers: set[LedgerDriver] = set()
+        self._bookies: Mapping[str, BookieRegistration] | None = None
+        self.io.submit(self._tick)
+        self.store.watch_bookies(lambda: self.io.submit(self._bookies_changed))
+
+    def add_writer(self, writer: LedgerDriver) -> None:
+        self._writers.add(writer)
+
+    def remove_writer(self, writer: LedgerDriver) -> None:
+        self._writers.discard(writer)
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        for writer in list(self._writers):
+            writer.tick(now)
+        asyncio.get_running_loop().call_later(_TICK_SECONDS, self._tick)
+
+    def bookies_on_this_host(self) -> frozenset[str]:
+        """The registered bookies that run on this host, as far as is known; blocks only if nothing is."""
+        bookies = self._bookies
+        if bookies is None:
+            bookies = self._bookies = self.store.bookies()
+        host = socket.gethostname()
+        return frozenset(bookie_id for bookie_id, bookie in bookies.items() if bookie.host == host)
+
+    def _bookies_changed(self) -> None:
+        self._bookies = None
+        for writer in list(self._writers):
+            writer.bookies_changed()
+
+    def _fail_writers(self) -> None:
+        for writer in list(self._writers):
+            writer.fail(
+                LedgerClosedError(
+                    f"ledger {writer.ledger_id}: the client was closed before the ledger; what was not acknowledged by then "
+                    "may be part of it: open it to recover it"
+                )
+            )
+
+    def close(self) -> None:
+        self.io.submit(self._fail_writers)
+        with contextlib.suppress(TimeoutError):
+            self.io.call(self.connections.close())
+        self.io.stop()
+        self.threads.shutdown(wait=True, cancel_futures=True)
+        self.store.close()

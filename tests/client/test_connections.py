@@ -1,0 +1,283 @@
+"""Connections to bookies by id: at whatever address they are, and with bounded memory, whatever they do."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from bookspark.client.config import client_config
+from bookspark.client.connections import Connections
+from bookspark.client.hello import client_security
+from bookspark.client.io_loop import IoLoop
+from bookspark.metadata.memory import MemoryStore
+from bookspark.metadata.store import BookieRegistration
+from bookspark.protocol.responses import Positive, UnknownReason
+from bookspark.wire.frames import FrameReceiver, control_frame
+from bookspark.wire.header import PROTOCOL_VERSION, Flag, Header, Kind, Status
+from tests.bookie.kit import config, serving
+
+SECONDS = 20.0
+MIB = 1 << 20
+
+
+class Bookie:
+    """Greets like a bookie, tells its id to STATUS, and takes in the rest, unless it is told not to."""
+
+    def __init__(self, bookie_id, *, version=PROTOCOL_VERSION, port=0):
+        self._id, self._version = bookie_id, version
+        self.taking = threading.Event()
+        self.taking.set()
+        self.answering = True
+        self._listener = socket.create_server(("127.0.0.1", port))
+        self.port = self._listener.getsockname()[1]
+        self._sockets = []
+        self._threads = []
+        self._spawn(self._accept)
+
+    def _spawn(self, target, *args):
+        self._threads.append(threading.Thread(target=target, args=args, daemon=True))
+        self._threads[-1].start()
+
+    def _accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                accepted, _ = self._listener.accept()
+                self._sockets.append(accepted)
+                self._spawn(self._serve, accepted)
+
+    def _serve(self, accepted):
+        receiver = FrameReceiver()
+        with contextlib.suppress(OSError):
+            while self.taking.wait(SECONDS) and (count := accepted.recv_into(receiver.buffer())):
+                for frame in receiver.received(count):
+                    if self.answering and frame.header.kind in (Kind.HELLO, Kind.STATUS):
+                        answer = frame.header._replace(flags=int(Flag.RESPONSE), status=Status.OK, value=self._version)
+                        accepted.sendall(control_frame(answer, self._id.encode()))
+
+    def end(self):
+        self.taking.set()
+        for each in [self._listener, *self._sockets]:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+        for thread in self._threads:
+            thread.join(SECONDS)
+
+
+class Bench:
+    """``Connections`` over a metadata store in memory, used from the test's thread."""
+
+    def __init__(self):
+        self.store = MemoryStore()
+        self.io = IoLoop("test")
+        self._threads = ThreadPoolExecutor(1)
+        self._bookies = []
+        self.connections = None
+
+    def open(self, **options):
+        made = client_config(connect_timeout_seconds=2.0, **options)
+        self.connections = Connections(self.store, made, client_security(made), self._threads)
+
+    def bookie(self, bookie_id, **options):
+        bookie = Bookie(bookie_id, **options)
+        self._bookies.append(bookie)
+        self.register(bookie_id, bookie.port)
+        return bookie
+
+    def register(self, bookie_id, port):
+        self.store.register_bookie(BookieRegistration(bookie_id, f"127.0.0.1:{port}", 1))
+
+    def send(self, bookie_id, *frames, timeout=SECONDS):
+        """Send without waiting; the answers come into the queue."""
+        answers = queue.SimpleQueue()
+
+        def send():
+            for frame in frames or [b""]:
+                request_id = self.connections.next_request_id()
+                framed = control_frame(Header(Kind.STATUS if not frame else Kind.RANGES, request_id), frame)
+                self.connections.send(bookie_id, request_id, framed, answers.put, timeout)
+
+        self.io.submit(send)
+        return answers
+
+    def ask(self, bookie_id, **options):
+        return self.send(bookie_id, **options).get(timeout=SECONDS)
+
+    def in_loop(self, function, *arguments):
+        done = queue.SimpleQueue()
+        self.io.submit(lambda: done.put(function(*arguments)))
+        return done.get(timeout=SECONDS)
+
+    def queued_bytes(self, bookie_id):
+        def count():
+            connection = self.connections._ready.get(bookie_id)
+            return 0 if connection is None else connection._transport.get_write_buffer_size()
+
+        return self.in_loop(count)
+
+    def close(self):
+        if self.connections is not None:
+            self.io.call(self.connections.close())
+        for bookie in self._bookies:
+            bookie.end()
+        self.io.stop()
+        self._threads.shutdown()
+        self.store.close()
+
+
+@pytest.fixture
+def bench():
+    made = Bench()
+    yield made
+    made.close()
+
+
+# -- where a bookie is
+
+
+def test_a_bookie_that_comes_back_at_another_address_is_found(bench):
+    bench.open()
+    old = bench.bookie("b1")
+    assert bytes(bench.ask("b1").body) == b"b1"
+    bench.bookie("b1")
+    old.end()
+    answers = [bench.ask("b1") for _ in range(2)]  # the first may still go to the connection that has just ended
+    assert bytes(answers[-1].body) == b"b1"
+
+
+def test_bookies_that_changed_places_are_told_apart(bench):
+    """Each is dialled at the address that it had, where the other one is now."""
+    bench.open()
+    first, second = bench.bookie("b1"), bench.bookie("b2")
+    bench.ask("b1")
+    known = dict(bench.connections._addresses)
+    for each in (first, second):
+        each.end()
+    bench.bookie("b2", port=first.port)
+    bench.bookie("b1", port=second.port)
+    while bench.in_loop(lambda: bench.connections._ready):
+        pass  # the connection to the old b1 is noticed to have ended
+    bench.connections._addresses = known
+    for name in ("b1", "b2"):
+        assert bytes(bench.ask(name).body) == name.encode()
+
+
+def test_another_bookie_at_the_registered_address_is_not_taken_for_it(bench):
+    bench.open()
+    other = bench.bookie("b2")
+    bench.register("b1", other.port)
+    answer = bench.ask("b1")
+    assert "is b2, not b1" in str(answer.response)
+    assert "is b2, not b1" in bench.connections.quarantined()["b1"]
+
+
+def test_another_protocol_version_is_named(bench):
+    bench.open()
+    bench.bookie("b1", version=2)
+    assert "wants protocol version 2, this client speaks 1" in str(bench.ask("b1").response)
+
+
+def test_a_bookie_that_is_not_registered(bench):
+    bench.open()
+    assert str(bench.ask("b1").response) == "not reachable: not registered"
+
+
+def test_connecting_that_fails_of_a_defect_is_answered_too(bench, monkeypatch, caplog):
+    def defect():
+        raise ZeroDivisionError("a defect")
+
+    bench.open()
+    monkeypatch.setattr(bench.store, "bookies", defect)
+    assert "a defect" in str(bench.ask("b1").response)
+    assert "connecting to b1 failed" in caplog.text
+
+
+def test_a_real_bookie_answers(bench, tmp_path):
+    bench.open()
+    with serving(config(tmp_path)) as (_, (_, port)):
+        bench.register("bookie-test", port)
+        assert isinstance(bench.ask("bookie-test").response, Positive)
+        bench.io.call(bench.connections.close())
+
+
+# -- quarantine
+
+
+def test_one_that_does_not_answer_is_in_quarantine_for_a_while_or_until_it_is_back(bench):
+    bench.open(quarantine_seconds=1000)
+    bookie = bench.bookie("b1")
+    bench.ask("b1")
+    assert bench.connections.quarantined() == {}
+    bookie.answering = False
+    assert bench.ask("b1", timeout=0.05).response.reason is UnknownReason.TIMEOUT
+    words = bench.connections.quarantined()["b1"]
+    assert words.startswith(("in quarantine for 9", "in quarantine for 1000.0 s"))
+    assert words.endswith("no answer in time: 0.05 s")
+    bookie.end()
+    bench.bookie("b1")
+    while not isinstance(bench.ask("b1").response, Positive):
+        pass
+    assert bench.connections.quarantined() == {}
+
+
+def test_quarantine_ends_by_itself(bench):
+    bench.open(quarantine_seconds=0.0)
+    bench.ask("b1")
+    assert bench.connections.quarantined() == {}
+
+
+# -- bounded memory
+
+
+def test_a_bookie_that_takes_nothing_in_is_cut_off_after_the_stall_time(bench):
+    bench.open(bookie_bytes_queued_max=64 * MIB, bookie_stall_seconds=0.2)
+    bookie = bench.bookie("b1")
+    bench.ask("b1")
+    bookie.taking.clear()
+    answers = bench.send("b1", *[bytes(MIB)] * 40)
+    told = [answers.get(timeout=SECONDS) for _ in range(40)]
+    assert all("took in nothing for 0.2 s" in str(answer.response) for answer in told)
+    assert "took in nothing" in bench.connections.quarantined()["b1"]
+
+
+def test_a_bookie_is_behind_from_half_of_what_may_wait_and_no_more_waits_than_may(bench):
+    bench.open(bookie_bytes_queued_max=16 * MIB, bookie_stall_seconds=1000)
+    bookie = bench.bookie("b1")
+    bench.ask("b1")
+    bookie.taking.clear()
+    assert not bench.connections.any_is_behind(["b1"])
+    bench.send("b1", *[bytes(MIB)] * 14)
+    while not bench.in_loop(bench.connections.any_is_behind, ["b2", "b1"]):
+        pass
+    assert 8 * MIB < bench.queued_bytes("b1") <= 16 * MIB
+    answers = bench.send("b1", *[bytes(MIB)] * 14)
+    assert "more than 16777216 bytes behind" in str(answers.get(timeout=SECONDS).response)
+
+
+def test_a_slow_bookie_is_behind_until_it_has_caught_up_and_is_not_cut_off(bench):
+    bench.open(bookie_bytes_queued_max=16 * MIB, bookie_stall_seconds=SECONDS)
+    bookie = bench.bookie("b1")
+    bench.ask("b1")
+    bookie.taking.clear()
+    bench.send("b1", *[bytes(MIB)] * 14)
+    while not bench.in_loop(bench.connections.any_is_behind, ["b1"]):
+        pass
+    bookie.taking.set()
+    assert isinstance(bench.ask("b1").response, Positive), "after all that came before it"
+    assert not bench.in_loop(bench.connections.any_is_behind, ["b1"])
+
+
+def test_no_more_waits_for_a_connection_than_may_wait_on_one(bench):
+    bench.open(bookie_bytes_queued_max=4 * MIB)
+    bookie = bench.bookie("b1")
+    bookie.answering = False  # the socket is there, HELLO is not answered
+    answers = bench.send("b1", *[bytes(MIB)] * 100)
+    told = [str(answers.get(timeout=SECONDS).response) for _ in range(100)]
+    assert sum("wait for a connection" in words for words in told) >= 96
+    assert all("wait for a connection" in words for words in told[:96]), "at once"
+    assert all("no answer in 2 s" in words for words in told[97:])

@@ -1,0 +1,82 @@
+"""Payloads on their way into frames: cut as they should be, and encoded the same however they came."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bookspark.client.outgoing import Outgoing
+from bookspark.client.payloads import runs_of
+from bookspark.protocol.errors import EntryTooLargeError
+from bookspark.protocol.ledger_metadata import DigestType
+from bookspark.wire.digests import digester
+from bookspark.wire.entry_batch import ENTRY_OVERHEAD_BYTES, PAYLOAD_BYTES_MAX, Entry, encode_entries
+from bookspark.wire.header import Header, Kind
+
+FRAME_BYTES = 300
+payloads = st.lists(st.binary(max_size=120), max_size=20)
+
+
+def dumb_cuts(sizes: list[int]) -> list[int]:
+    """Payloads in each run, counted one by one."""
+    counts: list[int] = []
+    filled = 0
+    for size in sizes:
+        if not counts or filled + size + ENTRY_OVERHEAD_BYTES > FRAME_BYTES:
+            counts.append(0)
+            filled = 0
+        counts[-1] += 1
+        filled += size + ENTRY_OVERHEAD_BYTES
+    return counts
+
+
+@given(payloads)
+def test_runs_are_as_long_as_a_frame_lets_them_be(payloads: list[bytes]) -> None:
+    for given_as in (payloads, pa.array(payloads, pa.binary()), pa.array([b"x", *payloads], pa.binary())[1:]):
+        runs = runs_of(given_as, FRAME_BYTES, one_each=False)
+        assert [run.count for run in runs] == dumb_cuts([len(payload) for payload in payloads])
+        assert [bytes(payload) for run in runs for payload in run.payloads()] == payloads
+        assert sum(run.byte_length for run in runs) == sum(map(len, payloads))
+
+
+@given(payloads)
+def test_a_striped_ledger_has_each_entry_on_its_own(payloads: list[bytes]) -> None:
+    for given_as in (payloads, pa.array(payloads, pa.binary())):
+        runs = runs_of(given_as, FRAME_BYTES, one_each=True)
+        assert [[bytes(payload) for payload in run.payloads()] for run in runs] == [[payload] for payload in payloads]
+
+
+@pytest.mark.parametrize("digest_type", DigestType)
+@given(payloads=payloads.filter(bool))
+def test_a_run_is_encoded_as_its_entries_are_one_by_one(digest_type: DigestType, payloads: list[bytes]) -> None:
+    digest = digester(digest_type, b"secret")
+    header = Header(Kind.ADD, 5, 7, 30, 30 + len(payloads) - 1, 28)
+    entries, length = [], 1000
+    for entry_id, payload in enumerate(payloads, 30):
+        length += len(payload)
+        entries.append(Entry(7, entry_id, 28, length, payload, digest(7, entry_id, 28, length, payload)))
+    outgoing = Outgoing(7, digest, 1 << 20, striped=False)
+    outgoing.put(payloads)
+    outgoing.put(runs_of(payloads, 1 << 20, one_each=False))
+    outgoing.put(runs_of(pa.array(payloads, pa.binary()), 1 << 20, one_each=False))
+    for _ in range(3):
+        assert outgoing.encode(header, outgoing.take(), 1000) == encode_entries(header, entries)
+    assert len(outgoing) == 0
+
+
+def test_what_is_no_bytes_is_taken_if_it_is_a_buffer_and_refused_before_anything_is_appended_if_not() -> None:
+    (run,) = runs_of([bytearray(b"ab"), memoryview(b"c"), b""], FRAME_BYTES, one_each=False)  # type: ignore[list-item]
+    assert list(run.payloads()) == [b"ab", b"c", b""]
+    with pytest.raises(TypeError):
+        runs_of([b"a", "text"], FRAME_BYTES, one_each=False)  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="null"):
+        runs_of(pa.array([b"a", None]), FRAME_BYTES, one_each=False)
+
+
+def test_an_entry_that_fits_no_frame_is_refused() -> None:
+    large = bytes(PAYLOAD_BYTES_MAX + 1)
+    for given_as in ([b"", large], pa.array([b"", large], pa.binary())):
+        with pytest.raises(EntryTooLargeError, match="split it"):
+            runs_of(given_as, FRAME_BYTES, one_each=False)
