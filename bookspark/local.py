@@ -20,11 +20,13 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
 
 from bookspark.bookie.config import BookieConfig, bookie_config
 from bookspark.bookie.power_loss import lose_unsynced
@@ -52,7 +54,7 @@ class LocalBookie:
 
     @property
     def bookie_id(self) -> str:
-        """Its id: the same over every restart (after ``wipe`` it is a new bookie)."""
+        """Its id: the same over every restart (after ``wipe`` it is a new bookie, unless ``stamp_missing_cookies`` is set)."""
         return self._known().bookie_id
 
     @property
@@ -73,7 +75,10 @@ class LocalBookie:
         """Return once it serves. Raises BookieError with its last words. Does nothing if it runs."""
         if self.pid is not None:
             return
-        bookie = adopt_or_start(self._config, _HOLDER, timeout)
+        config = self._config
+        if config.stamp_missing_cookies and not config.bookie_id and self._status is not None:
+            config = msgspec.structs.replace(config, bookie_id=self._status.bookie_id)
+        bookie = adopt_or_start(config, _HOLDER, timeout)
         try:
             self._status = bookie.wait_serving(timeout)
         except BaseException:
@@ -140,21 +145,25 @@ class LocalBookie:
 
 class LocalCluster:
     """``bookies`` bookies over a ZooKeeper: the one at ``zookeeper`` (connection string), or its own. ``directory``:
-    where all of it lies; a temporary one by default, removed at the end. ``bookie_options``: fields of BookieConfig."""
+    where all of it lies; a temporary one by default, removed at the end. ``bookie_options``: fields of BookieConfig;
+    ``bookies`` may be a list with options of each one's own instead of a number."""
 
     def __init__(
         self,
-        bookies: int = 3,
+        bookies: int | Sequence[Mapping[str, Any]] = 3,
         directory: str | Path | None = None,
         zookeeper: str | None = None,
         **bookie_options: Any,
     ) -> None:
         names = {"bookies", "directory", "zookeeper", *BookieConfig.__struct_fields__} - {"directories"}
         check_names(bookie_options, names, "LocalCluster option")
-        if bookies < 0:
-            raise ConfigurationError(f"bookies={bookies} is not a number of bookies; use 0 or more")
+        if isinstance(bookies, int):
+            if bookies < 0:
+                raise ConfigurationError(f"bookies={bookies} is not a number of bookies; use 0 or more")
+            bookies = [{}] * bookies
         self.bookies: list[LocalBookie] = []
-        self._count = bookies
+        self._count = len(bookies)
+        self._own_options: dict[int, Mapping[str, Any]] = dict(enumerate(bookies))
         self._given_directory = directory
         self._given_zookeeper = zookeeper
         self._options = {"lease_seconds": LEASE_SECONDS, **bookie_options}
@@ -195,8 +204,9 @@ class LocalCluster:
         finally:
             self._zookeeper = ""
 
-    def add_bookie(self) -> LocalBookie:
-        """One bookie more; returns once it serves."""
+    def add_bookie(self, **bookie_options: Any) -> LocalBookie:
+        """One bookie more, with options that the others need not have; returns once it serves."""
+        self._own_options[len(self.bookies)] = bookie_options
         bookie = self._new_bookie(len(self.bookies))
         bookie.start()
         self.bookies.append(bookie)
@@ -210,7 +220,7 @@ class LocalCluster:
         self._stack.callback(client.close)
         return client
 
-    def __enter__(self) -> LocalCluster:
+    def __enter__(self) -> Self:
         self.start()
         return self
 
@@ -220,8 +230,11 @@ class LocalCluster:
         self.stop()
 
     def _new_bookie(self, k: int) -> LocalBookie:
+        return LocalBookie(self._bookie_config(k))
+
+    def _bookie_config(self, k: int) -> BookieConfig:
         home = str(self._directory / f"bookie-{k}")
-        return LocalBookie(bookie_config(directories=[home], zookeeper=self.zookeeper, **self._options))
+        return bookie_config(directories=[home], zookeeper=self.zookeeper, **{**self._options, **self._own_options[k]})
 
     def _stop_bookies(self) -> None:
         _all_at_once(bookie.stop for bookie in self.bookies)

@@ -59,14 +59,26 @@ class Process(msgspec.Struct, frozen=True):
         return fields is not None and fields[0] == "T"
 
 
-class DirectoryLocks:
-    """Holds the lock of every directory while it is open, from its making. Raises BookieError that names who holds one."""
+class DirectoryUnusableError(BookieError):
+    """A directory can't be made, read or written."""
 
-    def __init__(self, directories: Iterable[str]) -> None:
+
+class DirectoryLocks:
+    """Holds the lock of every directory while it is open, from its making. Raises BookieError that names who holds one.
+
+    With ``first_only``, any but the first one may fail; ``unusable`` tells which did, and why."""
+
+    def __init__(self, directories: Iterable[str], *, first_only: bool = False) -> None:
         self._descriptors: list[int] = []
+        self.unusable: dict[str, BookieError] = {}
         try:
             for directory in directories:
-                self._lock(directory)
+                try:
+                    self._lock(directory)
+                except DirectoryUnusableError as error:
+                    if not (first_only and self._descriptors):
+                        raise
+                    self.unusable[directory] = error
         except BaseException:
             self.close()
             raise
@@ -88,8 +100,11 @@ class DirectoryLocks:
                 )
             time.sleep(0.05)
         process = Process.of(os.getpid())
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, msgspec.json.encode(process), 0)
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, msgspec.json.encode(process), 0)
+        except OSError as error:
+            raise not_writable(directory, error) from error
 
     def close(self) -> None:
         """Let go of all."""
@@ -111,7 +126,7 @@ def lock_holder(directory: str) -> Process | None:
     be named from here (another pid namespace) is a BookieError."""
     try:
         descriptor = os.open(os.path.join(directory, LOCK), os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except OSError:  # none was ever made, or its disk does not tell
         return None
     try:
         deadline = time.monotonic() + LOCK_SECONDS_MAX
@@ -173,9 +188,9 @@ def make_directory(directory: str) -> None:
         raise not_writable(directory, error) from error
 
 
-def not_writable(directory: str, error: OSError) -> BookieError:
+def not_writable(directory: str, error: OSError) -> DirectoryUnusableError:
     """One line for every way in which a directory can't be written."""
-    return BookieError(
+    return DirectoryUnusableError(
         f"directory {directory} is not writable ({error.strerror}); make it writable for this user, or choose another"
     )
 

@@ -30,6 +30,8 @@ from bookspark.daemon.lease_client import LeaseConnection, LeaseLostError, Lease
 from bookspark.daemon.lease_server import Status
 from bookspark.protocol.errors import BookieError
 
+DAEMON = "bookspark.daemon"
+"""The module that is a bookie's process."""
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0
 _RETRY_SECONDS = 0.02
@@ -165,7 +167,7 @@ def _start(config: BookieConfig, holder: str, deadline: float) -> Bookie:
         raise not_writable(directory, error) from error
     with output:
         child = subprocess.Popen(
-            [sys.executable, "-m", "bookspark.daemon", str(options)],
+            [sys.executable, "-m", DAEMON, str(options)],
             cwd="/",
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
             stdin=subprocess.DEVNULL,

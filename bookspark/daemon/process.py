@@ -3,7 +3,7 @@
 Law: each phase is finished before the next begins, and one that fails keeps the bookie down (BookKeeper's own boot
 drops that result). The locks are taken before anything is read and let go after everything is written::
 
-    lock directories → answer the lease → metadata store → cookies → storage → listen → register → serving
+    lock directories → answer the lease → metadata store → cookies → storage → (lossy boot) → listen → register → serving
     unregister → stop listening → close storage (checkpoint) → close the lease socket → unlock
 
 Everything is imported here, before the first phase: Spark may delete the files of a shipped package while the bookie
@@ -22,28 +22,42 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 
+from bookspark.autorecovery.own_bookie import OwnBookie
 from bookspark.bookie.config import BookieConfig
+from bookspark.bookie.rewriting_process import RewritingProcess
 from bookspark.bookie.server import BookieServer
 from bookspark.bookie.storage import Storage
-from bookspark.daemon.directories import DirectoryLocks, holds_data, read_cookie, write_cookie
+from bookspark.daemon.directories import DirectoryLocks
+from bookspark.daemon.identity import Identity
 from bookspark.daemon.lease_server import SERVING, LeaseServer
+from bookspark.daemon.lossy_boot import fence_what_may_be_lost, metadata_word, why_lossy
+from bookspark.daemon.registrar import Registrar
 from bookspark.daemon.request_loop import RequestLoop
 from bookspark.metadata.store import BookieRegistration, MetadataStore
 from bookspark.metadata.zookeeper import ZooKeeperStore
-from bookspark.protocol.cookie import Cookie, CookieCopies, check_cookies
-from bookspark.protocol.errors import MetadataStoreError
 
 STOP_SECONDS_MAX = 50.0
 """A stop that takes longer is given up, so that the locks come free; the next boot finds an unclean shutdown."""
+
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 log = logging.getLogger(__name__)
 
 
 def run_bookie(config: BookieConfig) -> None:
     """Boot, serve until the lease lapses, a stop is asked for or SIGTERM comes, and stop cleanly."""
-    with DirectoryLocks(config.directories), ExitStack() as stack:
+    with ExitStack() as first:
+        rewriter = RewritingProcess()  # before there is a lock or a thread
+        first.callback(rewriter.close)
+        _run(config, rewriter)
+
+
+def _run(config: BookieConfig, rewriter: RewritingProcess) -> None:
+    with DirectoryLocks(config.directories, first_only=True) as locks, ExitStack() as stack:
         ends: queue.SimpleQueue[str] = queue.SimpleQueue()
         lease = LeaseServer(config.directories[0], config.lease_seconds, config.zookeeper, ends.put)
         lease.start()
@@ -51,7 +65,7 @@ def run_bookie(config: BookieConfig) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _: lease.stop(signal.Signals(number).name))
         try:
-            _boot_and_serve(config, lease, stack, ends)
+            _boot_and_serve(config, locks, lease, stack, ends, rewriter)
         except _StopRequested as stop:
             log.info("stopping: %s", stop)
         finally:
@@ -62,7 +76,14 @@ class _StopRequested(Exception):
     """Somebody wants it to end, in whatever phase."""
 
 
-def _boot_and_serve(config: BookieConfig, lease: LeaseServer, stack: ExitStack, ends: queue.SimpleQueue[str]) -> None:
+def _boot_and_serve(
+    config: BookieConfig,
+    locks: DirectoryLocks,
+    lease: LeaseServer,
+    stack: ExitStack,
+    ends: queue.SimpleQueue[str],
+    rewriter: RewritingProcess,
+) -> None:
     def phase(name: str, **facts: object) -> None:
         if not ends.empty():
             raise _StopRequested(ends.get())
@@ -71,50 +92,76 @@ def _boot_and_serve(config: BookieConfig, lease: LeaseServer, stack: ExitStack, 
 
     incarnation = secrets.randbits(63) | 1
     phase("connecting to the metadata store", incarnation=incarnation)
-    store = ZooKeeperStore(config.zookeeper, timeout_seconds=config.zookeeper_timeout_seconds)
+    store = ZooKeeperStore(
+        config.zookeeper,
+        timeout_seconds=config.zookeeper_timeout_seconds,
+        session_timeout_seconds=config.zookeeper_session_timeout_seconds,
+    )
     stack.callback(store.close)
     phase("checking cookies")
-    cookie = _checked_cookie(config, store)
+    identity = Identity(config, store, locks.unusable)
+    cookie = identity.cookie
     phase("opening storage", bookie_id=cookie.bookie_id)
-    storage = Storage(config).open()
-    stack.callback(storage.close)
+    storage = _open_storage(config, store, identity, stack, phase)
     gc.freeze()  # a million ledgers are not walked at each collection
     phase("listening")
-    requests = RequestLoop(BookieServer(config, storage, cookie.bookie_id, incarnation))
+    server = BookieServer(config, storage, cookie.bookie_id, incarnation, metadata=store, rewriter=rewriter)
+    requests = RequestLoop(server)
     address = requests.start()
     stack.callback(requests.stop)
     phase("registering", address=address)
-    registration = BookieRegistration(cookie.bookie_id, address, incarnation, socket.gethostname(), os.getpid())
-    store.register_bookie(registration)
-    stack.callback(_unregister, store, cookie.bookie_id)
+    told = config.advertised_address or address
+    registration = BookieRegistration(
+        cookie.bookie_id,
+        told,
+        incarnation,
+        socket.gethostname(),
+        os.getpid(),
+        journal_write_data=config.journal_write_data,
+        rack=config.rack,
+        labels=config.labels,
+    )
+    registrar = Registrar(store, registration, storage)
+    registrar.register()
+    stack.callback(registrar.unregister)
+    if config.heal_lossy_boots and storage.losses.healed_boot < storage.losses.mark.boot:
+        _heal(config, OwnBookie(cookie.bookie_id, storage, requests.post), stack)
     phase(SERVING)
     raise _StopRequested(ends.get())
 
 
-def _checked_cookie(config: BookieConfig, store: MetadataStore) -> Cookie:
-    """Find out who this is, and stamp what a first boot stamps: directories, then the metadata store."""
-    found = {directory: read_cookie(directory) for directory in config.directories}
-    ids = {cookie.bookie_id for cookie in found.values() if cookie is not None}
-    recorded = {bookie_id: store.read_cookie(bookie_id) for bookie_id in ids}
-    copies = CookieCopies(
-        in_directories=found,
-        in_metadata={bookie_id: record.value if record else None for bookie_id, record in recorded.items()},
-        with_data=[directory for directory in config.directories if holds_data(directory)],
-    )
-    fresh = Cookie(f"bookie-{secrets.token_hex(4)}", config.directories, store.instance_id, secrets.token_hex(8))
-    stamps = check_cookies(copies, fresh, config.zookeeper)
-    for directory in stamps.directories:
-        write_cookie(directory, stamps.cookie)
-    if stamps.metadata:
-        store.write_cookie(stamps.cookie, None)
-    return stamps.cookie
+def _open_storage(
+    config: BookieConfig, store: MetadataStore, identity: Identity, stack: ExitStack, phase: Callable[[str], None]
+) -> Storage:
+    """Read everything; after a loss, fence what may be lost before the cookie is stamped."""
+    if not identity.lost:
+        identity.stamp()
+    bookie_id = identity.cookie.bookie_id
+    storage = Storage(
+        config,
+        boot_id=Path(_BOOT_ID).read_text().strip() if config.trust_boot_id else "",
+        word=metadata_word(store, bookie_id),
+        without=identity.unreadable,
+    ).open()
+    stack.callback(storage.close)
+    why = why_lossy(storage.losses.unclean, identity.lost, storage.losses.unreadable)
+    if why:
+        phase("lossy boot")
+        fence_what_may_be_lost(storage, store, bookie_id, why, phase)
+        if identity.lost:
+            identity.stamp()
+        storage.losses.phase_one_is_over()
+    return storage
 
 
-def _unregister(store: MetadataStore, bookie_id: str) -> None:
-    try:
-        store.unregister_bookie(bookie_id)
-    except MetadataStoreError as error:
-        log.warning("not unregistered (the session's end will do it): %s", error)
+def _heal(config: BookieConfig, bookie: OwnBookie, stack: ExitStack) -> None:
+    """Start phase two. The client is imported only where it is of use: it takes as much memory as the bookie."""
+    from bookspark.autorecovery.healing import Healing
+    from bookspark.client import BookKeeper
+
+    healing = Healing(bookie, BookKeeper(config.zookeeper), config.healing_bytes_per_second)
+    stack.callback(healing.stop)
+    healing.start()
 
 
 def _give_up_after(seconds: float) -> None:

@@ -7,6 +7,7 @@ import threading
 
 import uvloop
 
+from bookspark.bookie.commit import Post
 from bookspark.bookie.server import BookieServer
 from bookspark.protocol.errors import BookieError
 
@@ -21,6 +22,11 @@ class RequestLoop:
         self._server = server
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="requests", daemon=True)
+
+    @property
+    def post(self) -> Post:
+        """Has a function called on the loop, from any thread."""
+        return self._loop.call_soon_threadsafe
 
     def start(self) -> str:
         """Listen; returns ``host:port``. Raises BookieError if the address can't be had."""

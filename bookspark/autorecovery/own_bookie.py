@@ -1,0 +1,70 @@
+"""What a bookie's healing asks of the bookie that it runs in: from a thread of its own, answered on the bookie's loop.
+
+Law: every call ends within its deadline, with StorageError if there is no answer.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotInTimeError
+from typing import TypeVar
+
+from bookspark.bookie.commit import Post
+from bookspark.bookie.storage import Storage
+from bookspark.protocol.errors import StorageError
+from bookspark.wire.header import Status
+
+Value = TypeVar("Value")
+
+_ANSWER_SECONDS_MAX = 60.0
+
+
+class OwnBookie:
+    """``post(function, *arguments)`` has a function called on the bookie's loop."""
+
+    def __init__(self, bookie_id: str, storage: Storage, post: Post) -> None:
+        self.bookie_id = bookie_id
+        self._storage = storage
+        self._post = post
+
+    @property
+    def boot(self) -> int:
+        """The number of the last lossy boot."""
+        return self._storage.losses.mark.boot
+
+    def limbo(self) -> dict[int, int]:
+        """The ledgers in limbo, and the number of the lossy boot that each is in limbo for."""
+        answer: Future[dict[int, int]] = Future()
+        self._post(lambda: answer.set_result(self._storage.losses.limbo()))
+        return self._awaited(answer)
+
+    def held(self, ledger_id: int) -> tuple[tuple[int, int], ...]:
+        """The ranges of ids that are here, synced."""
+        answer: Future[list[tuple[int, int]] | None] = Future()
+        self._post(self._storage.held, ledger_id, answer.set_result)
+        found = self._awaited(answer)
+        if found is None:
+            raise StorageError(f"ledger {ledger_id} can't be synced here; check the disks of {self.bookie_id}")
+        return tuple(found)
+
+    def clear_limbo(self, ledger_id: int, boot: int) -> None:
+        """Durably."""
+        answer: Future[int] = Future()
+        self._post(self._storage.losses.clear_limbo, ledger_id, boot, answer.set_result)
+        self._check(answer)
+
+    def note_healed(self, boot: int) -> None:
+        """Durably: what lossy boot ``boot`` had lost is back."""
+        answer: Future[int] = Future()
+        self._post(self._storage.losses.note_healed, boot, answer.set_result)
+        self._check(answer)
+
+    def _check(self, answer: Future[int]) -> None:
+        if self._awaited(answer) != Status.OK:
+            raise StorageError(f"the control log can't be written; check the disks of {self.bookie_id}")
+
+    def _awaited(self, answer: Future[Value]) -> Value:
+        try:
+            return answer.result(_ANSWER_SECONDS_MAX)
+        except NotInTimeError:
+            raise StorageError(f"{self.bookie_id} did not answer its own healing in time") from None

@@ -1,0 +1,83 @@
+"""Who a bookie is when it boots: its cookies read, judged and stamped.
+
+Law: ``protocol.cookie`` decides. A directory that can't be read does not keep the bookie down if its cookie names it and others
+are left, the first one among them (that has the lease and the log): what was in it is unknown then. A directory that lost its
+cookie is marked unclean before anything else is written to it, so that the lossy boot is not forgotten if it is cut short, and
+stamped only after phase one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from collections.abc import Iterable
+
+from bookspark.bookie.config import BookieConfig
+from bookspark.bookie.file_system import RealFileSystem
+from bookspark.bookie.unclean_marker import NAME, UncleanMarker
+from bookspark.daemon.directories import holds_data, read_cookie, write_cookie
+from bookspark.metadata.store import MetadataStore
+from bookspark.protocol.cookie import Cookie, CookieCopies, CookiePermissions, check_cookies
+from bookspark.protocol.errors import BookieError
+
+log = logging.getLogger(__name__)
+
+
+class Identity:
+    """Reads and checks the cookies at once. ``unusable``: directories that can't be locked, and why."""
+
+    def __init__(self, config: BookieConfig, store: MetadataStore, unusable: dict[str, BookieError]) -> None:
+        self._store = store
+        in_directories: dict[str, Cookie | None] = {}
+        self.unreadable = dict(unusable)
+        """Directories, and why they can't be read."""
+        for directory in config.directories:
+            if directory not in self.unreadable:
+                try:
+                    in_directories[directory] = read_cookie(directory)
+                except OSError as error:
+                    self.unreadable[directory] = BookieError(f"directory {directory} can't be read: {error.strerror}")
+        ids = {cookie.bookie_id for cookie in in_directories.values() if cookie is not None}
+        recorded = {bookie_id: store.read_cookie(bookie_id) for bookie_id in {*ids, config.bookie_id} - {""}}
+        copies = CookieCopies(
+            in_directories=in_directories,
+            in_metadata={bookie_id: record.value if record else None for bookie_id, record in recorded.items()},
+            with_data=[d for d, cookie in in_directories.items() if holds_data(d) and (cookie or not _is_marked(d))],
+        )
+        fresh = Cookie(f"bookie-{secrets.token_hex(4)}", config.directories, store.instance_id, secrets.token_hex(8))
+        permitted = CookiePermissions(config.bookie_id, config.stamp_missing_cookies, config.add_empty_directories)
+        self._stamps = check_cookies(copies, fresh, config.zookeeper, permitted)
+        found = recorded.get(self.cookie.bookie_id)
+        self._version = None if found is None else found.version
+        for directory, why in self.unreadable.items():
+            if found is None or directory not in found.value.directories:
+                raise why
+            log.error("%s; the bookie goes on without it, and what was in it is unknown", why)
+        mark_lost(self.lost)
+
+    @property
+    def cookie(self) -> Cookie:
+        return self._stamps.cookie
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """Directories that were emptied."""
+        return self._stamps.lost
+
+    def stamp(self) -> None:
+        """Write the cookie wherever it is missing."""
+        for directory in self._stamps.directories:
+            write_cookie(directory, self.cookie)
+        if self._stamps.metadata:
+            self._store.write_cookie(self.cookie, self._version)
+
+
+def mark_lost(directories: Iterable[str]) -> None:
+    """Durably: what was in these directories is gone, and the next boot is lossy."""
+    for directory in directories:
+        UncleanMarker(RealFileSystem(), directory).make()
+
+
+def _is_marked(directory: str) -> bool:
+    return os.path.exists(os.path.join(directory, NAME))

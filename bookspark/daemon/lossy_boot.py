@@ -1,0 +1,82 @@
+"""Phase one of a lossy boot: what the lost state had forbidden is forbidden again, before the bookie serves.
+
+Law: it is awaited, and it fails closed: unless every ledger's metadata was read (or is deleted), and the mark, the fences and
+limbo are durable, the bookie stays down and says why. The decisions are those of ``protocol.bookie_boot``. Source: BP-46, "The
+Full Boot-Up Sequence"; design.md section 9.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from bookspark.bookie.storage import Storage
+from bookspark.bookie.unsure_adds import MetadataWord
+from bookspark.metadata.store import MetadataStore
+from bookspark.protocol.bookie_boot import answer_unsure, phase_one
+from bookspark.protocol.errors import BookieError, MetadataStoreError, NoSuchLedgerError
+from bookspark.protocol.ledger_metadata import LedgerMetadata
+from bookspark.protocol.responses import Positive, Unknown
+
+_READS_AT_ONCE = 16
+_LEDGERS_A_STEP = 4096
+
+log = logging.getLogger(__name__)
+
+
+def why_lossy(unclean: Sequence[str], lost: Sequence[str], unreadable: Sequence[str]) -> str:
+    """For people; empty if the boot is not lossy. A directory that was emptied is marked unclean as well."""
+    reasons = [f"{directory} was emptied" for directory in lost]
+    reasons += [f"{directory} can't be read" for directory in unreadable]
+    reasons += [
+        f"entries that {directory} had acknowledged may be lost" for directory in unclean if directory not in lost
+    ]
+    return "; ".join(reasons)
+
+
+def fence_what_may_be_lost(
+    storage: Storage, store: MetadataStore, bookie_id: str, why: str, progress: Callable[[str], None]
+) -> None:
+    """Durable when this returns. Raises BookieError."""
+    try:
+        highest = store.new_ledger_id()
+        found = phase_one(bookie_id, _ledgers(store, progress), highest, storage.losses.mark)
+    except MetadataStoreError as error:
+        raise BookieError(
+            f"this boot is lossy ({why}), so ledgers have to be fenced before {bookie_id} may serve, but not all of their "
+            f"metadata could be read: {error}; start it again when the metadata store answers"
+        ) from error
+    storage.losses.note_lossy_boot(found)
+    fenced = len({record.ledger_id for record in found.records})
+    log.warning("lossy boot %d: %s. %d ledgers are fenced and in limbo", found.mark.boot, why, fenced)
+
+
+def metadata_word(store: MetadataStore, bookie_id: str) -> MetadataWord:
+    """What the metadata, as it is now, says of a ledger whose fence is unsure."""
+
+    def word(ledger_id: int) -> Positive | Unknown:
+        try:
+            return answer_unsure(bookie_id, store.read_ledger(ledger_id).value)
+        except NoSuchLedgerError:
+            return answer_unsure(bookie_id, None)
+
+    return word
+
+
+def _ledgers(store: MetadataStore, progress: Callable[[str], None]) -> Iterator[LedgerMetadata]:
+    """Every ledger's metadata. One that was deleted meanwhile has no say."""
+
+    def read(ledger_id: int) -> LedgerMetadata | None:
+        try:
+            return store.read_ledger(ledger_id).value
+        except NoSuchLedgerError:
+            return None
+
+    ids = store.list_ledgers()
+    with ThreadPoolExecutor(_READS_AT_ONCE, thread_name_prefix="lossy boot") as threads:
+        for start in range(0, len(ids), _LEDGERS_A_STEP):
+            progress(f"lossy boot: {start} of {len(ids)} ledgers looked at")
+            for metadata in threads.map(read, ids[start : start + _LEDGERS_A_STEP]):
+                if metadata is not None:
+                    yield metadata

@@ -1,0 +1,69 @@
+"""Keeping a bookie's registration true: writable while its disks have room, read-only while they have none.
+
+Law: what is registered is what the storage said last. Each change is brought to the metadata store by a thread of its own, one at
+a time, and tried again until it is there or there is a newer one.
+
+Source: BookKeeper's ``BookieStateManager``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import msgspec
+
+from bookspark.bookie.storage import Storage
+from bookspark.metadata.store import BookieRegistration, MetadataStore
+from bookspark.protocol.errors import MetadataStoreError
+
+_RETRY_SECONDS = 1.0
+
+log = logging.getLogger(__name__)
+
+
+class Registrar:
+    """``register``, then ``unregister`` at the end."""
+
+    def __init__(self, store: MetadataStore, registration: BookieRegistration, storage: Storage) -> None:
+        self._store = store
+        self._registration = registration
+        self._disks = storage.disks
+        self._changed = threading.Event()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="registration", daemon=True)
+
+    def register(self) -> None:
+        """Announce the bookie, and follow its storage from then on. Raises MetadataStoreError."""
+        self._disks.read_only_changed = lambda read_only: self._changed.set()
+        registered = self._publish()
+        if registered != self._disks.read_only:
+            self._changed.set()
+        self._thread.start()
+
+    def unregister(self) -> None:
+        self._ended.set()
+        self._changed.set()
+        self._thread.join()
+        try:
+            self._store.unregister_bookie(self._registration.bookie_id)
+        except MetadataStoreError as error:
+            log.warning("not unregistered (the session's end will do it): %s", error)
+
+    def _publish(self) -> bool:
+        read_only = self._disks.read_only
+        self._store.register_bookie(msgspec.structs.replace(self._registration, read_only=read_only))
+        return read_only
+
+    def _follow(self) -> None:
+        while True:
+            self._changed.wait()
+            self._changed.clear()
+            if self._ended.is_set():
+                return
+            try:
+                self._publish()
+            except MetadataStoreError as error:
+                log.warning("not registered as it is now, which is tried again: %s", error)
+                self._ended.wait(_RETRY_SECONDS)
+                self._changed.set()

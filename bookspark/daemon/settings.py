@@ -1,0 +1,47 @@
+"""The settings file: tables ``[bookie]`` and ``[client]``, as ``conf/bookspark.toml`` shows them.
+
+Law: a table or an option that is not known is an error, even of a table that is not used.
+
+The command takes the file from ``--config``; processes that nobody starts by a command, such as Spark's Python workers, from the
+environment variable ``BOOKSPARK_CONFIG`` (``spark.executorEnv.BOOKSPARK_CONFIG``).
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from bookspark.bookie.config import BookieConfig
+from bookspark.client.config import ClientConfig
+from bookspark.protocol.errors import ConfigurationError
+from bookspark.protocol.options import check_names
+
+VARIABLE = "BOOKSPARK_CONFIG"
+TABLES = {
+    "bookie": frozenset(BookieConfig.__struct_fields__) - {"directories", "zookeeper"},
+    "client": frozenset(ClientConfig.__struct_fields__),
+}
+
+
+def of_environment(table: str) -> dict[str, Any]:
+    """The options in that table of the file that the environment names; none if it names none. Raises ConfigurationError."""
+    path = os.environ.get(VARIABLE)
+    return read_settings(Path(path)).get(table, {}) if path else {}
+
+
+def read_settings(path: Path) -> dict[str, dict[str, Any]]:
+    """The tables of a file. Raises ConfigurationError: unreadable, not TOML, or with names that are not known."""
+    try:
+        tables = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"settings file {path} can't be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigurationError(f"settings file {path} is not TOML: {error}") from error
+    check_names(tables, TABLES, f"table in {path}")
+    for table, options in tables.items():
+        if not isinstance(options, dict):
+            raise ConfigurationError(f"{table} in {path} is not a table; write [{table}]")
+        check_names(options, TABLES[table], f"option of [{table}] in {path}")
+    return tables
