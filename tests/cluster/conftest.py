@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from bookspark.local import LocalCluster
@@ -17,3 +19,17 @@ def cluster():
 def bookkeeper(cluster):
     """A client with short deadlines, so that a test that meets a dead bookie goes on soon."""
     return cluster.bookkeeper(answer_timeout_seconds=2.0, add_timeout_seconds=20.0)
+
+
+@pytest.fixture
+def everyone_is_back(cluster):
+    """For modules whose tests kill and suspend the bookies of their cluster: after each test all of them serve."""
+    yield
+
+    def bring_back(bookie):
+        if bookie.pid is not None:
+            bookie.resume()
+        bookie.start()
+
+    with ThreadPoolExecutor(len(cluster.bookies)) as pool:
+        list(pool.map(bring_back, cluster.bookies))

@@ -8,20 +8,13 @@ import pytest
 
 from bookspark.local import LocalCluster
 
+pytestmark = pytest.mark.usefixtures("everyone_is_back")
+
 
 @pytest.fixture(scope="module")
 def cluster():
     with LocalCluster(bookies=5) as running:
         yield running
-
-
-@pytest.fixture(autouse=True)
-def everyone_is_back(cluster):
-    yield
-    for bookie in cluster.bookies:
-        if bookie.pid is not None:
-            bookie.resume()
-        bookie.start()
 
 
 def of_ensemble(cluster, ledger, position):

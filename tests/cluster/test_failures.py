@@ -9,14 +9,7 @@ import pytest
 
 from bookspark import errors
 
-
-@pytest.fixture(autouse=True)
-def everyone_is_back(cluster):
-    yield
-    for bookie in cluster.bookies:
-        if bookie.pid is not None:
-            bookie.resume()
-        bookie.start()
+pytestmark = pytest.mark.usefixtures("everyone_is_back")
 
 
 def read_all(bookkeeper, ledger_id):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
@@ -229,6 +230,8 @@ def test_delete_list_and_metadata(bookkeeper):
     ledger.close()
     metadata = bookkeeper.get_ledger_metadata(ledger.ledger_id)
     assert dict(metadata.custom_metadata) == {"application": b"test"}
+    assert abs(metadata.ctime_ms / 1000 - time.time()) < 3600
+    assert metadata.c_token > 0
     assert metadata.fragments[0].first_entry_id == 0
     assert set(metadata.fragments[0].ensemble) == set(bookkeeper.metadata.bookies())
     assert ledger.ledger_id in bookkeeper.list_ledgers()

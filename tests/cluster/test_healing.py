@@ -1,0 +1,100 @@
+"""Phase two of a lossy boot: a bookie without a journal gets back what it lost, while it serves."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from bookspark import DigestType, errors
+from bookspark.local import LocalCluster
+
+SECONDS_MAX = 60.0
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    options = {"journal_write_data": False, "stamp_missing_cookies": True}
+    later = {"background_sync_interval_ms": 3_600_000, "background_sync_bytes": 1 << 40}
+    with LocalCluster(bookies=3, **options, **later) as running:
+        yield running
+
+
+@pytest.fixture
+def bookkeeper(cluster):
+    with cluster.bookkeeper(answer_timeout_seconds=2.0, add_timeout_seconds=20.0) as client:
+        yield client
+
+
+def await_healed(bookkeeper, bookie):
+    """Until nothing is in limbo on it and its phase two is done."""
+    deadline = time.monotonic() + SECONDS_MAX
+    changed = threading.Event()
+    while True:
+        status = bookkeeper.bookie_status(bookie.bookie_id)
+        if status.healed_boot == status.lossy_boot > 0:
+            assert status.limbo_ledgers == 0
+            return status
+        assert time.monotonic() < deadline, status
+        changed.wait(0.05)
+
+
+def held(bookkeeper, bookie, ledger_id):
+    ids = set()
+    for row in bookkeeper.list_ranges(bookie.bookie_id, ledger_id).to_pylist():
+        ids.update(range(row["first_entry_id"], row["last_entry_id"] + 1))
+    return ids
+
+
+@pytest.mark.parametrize("loss", ["unsynced entries", "the disk"])
+def test_a_bookie_heals_itself(cluster, bookkeeper, loss):
+    closed = bookkeeper.create_ledger(digest_type=DigestType.HMAC, password=b"secret")
+    closed.append_batch([b"%d" % i for i in range(500)])
+    closed.close()
+    striped = bookkeeper.create_ledger(3, 2, 2)
+    striped.append_batch([b"%d" % i for i in range(20)])
+    striped.close()
+    empty = bookkeeper.create_ledger()
+    written = bookkeeper.create_ledger(3, 3, 3)
+    written.append_batch([b"%d" % i for i in range(700)])
+    deleted = bookkeeper.create_ledger()
+    bookkeeper.delete_ledger(deleted.ledger_id)
+    bookie = cluster.bookies[0]
+    before = {ledger.ledger_id: held(bookkeeper, bookie, ledger.ledger_id) for ledger in (closed, striped, written)}
+    bookie.kill()
+    bookie.wipe() if loss == "the disk" else bookie.lose_unsynced()
+    bookie.start()
+    await_healed(bookkeeper, bookie)
+    for ledger_id, ids in before.items():
+        assert held(bookkeeper, bookie, ledger_id) == ids != set()
+    for ledger in (empty, written):
+        assert bookkeeper.get_ledger_metadata(ledger.ledger_id).closed, "what was being written is recovered"
+        with pytest.raises(errors.BookKeeperError):
+            ledger.append(b"more")
+    others = cluster.bookies[1:]
+    for other in others:
+        other.stop()
+    reader = bookkeeper.open_ledger(closed.ledger_id, b"secret")
+    assert [entry.payload for entry in reader.read()] == [b"%d" % i for i in range(500)], "the copies are whole"
+    for other in others:
+        other.start()
+
+
+def test_healing_goes_on_after_a_kill_and_waits_for_peers(cluster, bookkeeper):
+    ledger = bookkeeper.create_ledger(3, 3, 2)
+    ledger.append_batch([b"%d" % i for i in range(100)])
+    bookie, *others = cluster.bookies
+    for other in others:
+        other.suspend()
+    bookie.kill()
+    bookie.lose_unsynced()
+    bookie.start()
+    assert bookkeeper.bookie_status(bookie.bookie_id).limbo_ledgers >= 1
+    bookie.kill()  # in the middle of its attempts
+    bookie.start()
+    assert bookkeeper.bookie_status(bookie.bookie_id).limbo_ledgers >= 1
+    for other in others:
+        other.resume()
+    await_healed(bookkeeper, bookie)
+    assert held(bookkeeper, bookie, ledger.ledger_id) == set(range(100))

@@ -1,0 +1,198 @@
+"""Bookies without a journal that lose what they had not synced, or whole disks: BP-46, with real processes.
+
+Each scenario is tried with the protection that it is about left out as well (``unprotected_daemon``): it has to go wrong then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from bookspark import errors
+from bookspark.daemon import launch
+from bookspark.local import LocalCluster
+from bookspark.wire.header import Flag, Header, Kind, Status
+from tests.bookie.kit import Client
+from tests.cluster.unprotected_daemon import WITHOUT
+
+NEVER = {"background_sync_interval_ms": 3_600_000, "background_sync_bytes": 1 << 40}
+"""So that a power cut loses all that was not asked to be synced."""
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    options = {"journal_write_data": False, "stamp_missing_cookies": True, "heal_lossy_boots": False}
+    with LocalCluster(bookies=4, **options, **NEVER) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def everyone_is_back(cluster):
+    yield
+    for bookie in cluster.bookies:
+        if bookie.pid is not None:
+            bookie.resume()
+        bookie.start()
+
+
+@pytest.fixture
+def clients(cluster):
+    """Makes clients with short deadlines."""
+    with contextlib.ExitStack() as stack:
+        yield lambda: stack.enter_context(
+            cluster.bookkeeper(answer_timeout_seconds=2.0, add_timeout_seconds=20.0, recovery_timeout_seconds=15.0)
+        )
+
+
+@pytest.fixture
+def start(monkeypatch):
+    """Starts a bookie, without a protection if one is named."""
+
+    def started(bookie, without=""):
+        with monkeypatch.context() as patch:
+            if without:
+                patch.setattr(launch, "DAEMON", "tests.cluster.unprotected_daemon")
+                patch.setenv(WITHOUT, without)
+            bookie.start()
+
+    return started
+
+
+def ensemble_of(cluster, ledger):
+    by_id = {bookie.bookie_id: bookie for bookie in cluster.bookies}
+    return [by_id[bookie_id] for bookie_id in ledger.metadata.fragments[-1].ensemble]
+
+
+def asked(bookie, header):
+    """The status that the bookie answers."""
+    host, port = bookie.address.rsplit(":", 1)
+    client = Client((host, int(port)))
+    try:
+        return Status(client.call(header).header.status)
+    finally:
+        client.close()
+
+
+def lose_power(bookie, start, without=""):
+    bookie.kill()
+    bookie.lose_unsynced()
+    start(bookie, without)
+
+
+def replace_disk(bookie, start, without=""):
+    identity = bookie.bookie_id
+    bookie.kill()
+    bookie.wipe()
+    start(bookie, without)
+    assert bookie.bookie_id == identity
+
+
+# -- scenario 2: recovery truncates
+
+
+def acknowledged_by_two(cluster, clients):
+    """E0 is acknowledged by B1 and B3; B2 never heard of it, and the writer is gone."""
+    writer = clients()
+    ledger = writer.create_ledger(3, 3, 2)
+    b1, b2, b3 = ensemble_of(cluster, ledger)
+    others = [bookie for bookie in cluster.bookies if bookie not in (b1, b2, b3)]
+    for bookie in (b2, *others):
+        bookie.stop()
+    ledger.append(b"E0")
+    writer.close()
+    for bookie in (b2, *others):
+        bookie.start()
+    return ledger.ledger_id, b1, b2, b3
+
+
+def test_scenario_2_recovery_does_not_truncate_what_a_power_cut_took_from_a_bookie(cluster, clients, start):
+    ledger_id, b1, _, b3 = acknowledged_by_two(cluster, clients)
+    lose_power(b1, start)
+    assert asked(b1, Header(Kind.READ, 0, ledger_id, 0, 0)) is Status.LIMBO
+    assert asked(b1, Header(Kind.READ_LAC, 0, ledger_id)) is Status.LIMBO
+    b3.suspend()
+    with pytest.raises(errors.LedgerRecoveryError):
+        clients().open_ledger(ledger_id)
+    b3.resume()
+    reader = clients().open_ledger(ledger_id)
+    assert [entry.payload for entry in reader.read()] == [b"E0"]
+
+
+def test_scenario_2_truncates_without_limbo(cluster, clients, start):
+    ledger_id, b1, _, b3 = acknowledged_by_two(cluster, clients)
+    lose_power(b1, start, without="limbo")
+    b3.suspend()
+    reader = clients().open_ledger(ledger_id)
+    assert reader.last_add_confirmed == -1, "an acknowledged entry is gone"
+
+
+# -- scenario 1: writes after the close
+
+
+def fenced_but_for_one(cluster, clients, *, closed):
+    """The writer wrote E0 and sleeps; B1 and B2 are fenced, B3 was away meanwhile; the ledger is closed or not."""
+    ledger = clients().create_ledger(3, 3, 2)
+    b1, b2, b3 = ensemble_of(cluster, ledger)
+    ledger.append(b"E0")
+    b3.stop()
+    if closed:
+        assert clients().open_ledger(ledger.ledger_id).last_add_confirmed == 0
+    else:
+        for bookie in (b1, b2):
+            fence = Header(
+                Kind.READ_LAC, 0, ledger.ledger_id, flags=int(Flag.FENCE), master_key=ledger.metadata.master_key
+            )
+            assert asked(bookie, fence) is Status.OK
+    return ledger, b2, b3
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_scenario_1_a_lost_fence_lets_no_write_through(cluster, clients, start, closed):
+    ledger, b2, b3 = fenced_but_for_one(cluster, clients, closed=closed)
+    replace_disk(b2, start)
+    b3.start()
+    with pytest.raises(errors.LedgerFencedError):
+        ledger.append(b"E1")
+
+
+@pytest.mark.parametrize(("closed", "without"), [(False, "fencing"), (True, "mark")])
+def test_scenario_1_writes_after_the_fence_without_the_protection(cluster, clients, start, closed, without):
+    ledger, b2, b3 = fenced_but_for_one(cluster, clients, closed=closed)
+    replace_disk(b2, start, without)
+    b3.start()
+    outcome = ledger.append_async(b"E1").exception(20)
+    if outcome is None:
+        assert ledger.last_add_confirmed == 1, "an entry is confirmed behind the end"
+    else:  # B1's refusal came first; what counts is what B2 said
+        add = Header(Kind.READ, 0, ledger.ledger_id, 1, 1)
+        assert asked(b2, add) is Status.OK
+
+
+# -- what goes on
+
+
+def test_a_bookie_on_an_empty_disk_takes_new_ledgers_and_ensemble_changes(cluster, clients, start):
+    writer = clients()
+    old = writer.create_ledger(3, 3, 2)
+    old.append(b"before")
+    members = ensemble_of(cluster, old)
+    [spare] = [bookie for bookie in cluster.bookies if bookie not in members]
+    replace_disk(spare, start)
+    new = writer.create_ledger(4, 4, 4)
+    assert new.append(b"new") == 0
+    members[0].kill()
+    assert old.append(b"after") == 1, "the metadata names the bookie, so its fence is not unsure any more"
+    assert spare.bookie_id in old.metadata.fragments[-1].ensemble
+    old.close()
+
+
+def test_a_clean_stop_makes_no_lossy_boot(cluster, clients):
+    ledger = clients().create_ledger(4, 4, 4)
+    ledger.append(b"0")
+    for bookie in cluster.bookies:
+        bookie.stop()
+        bookie.lose_unsynced()
+        bookie.start()
+    assert ledger.append(b"1") == 1
+    ledger.close()

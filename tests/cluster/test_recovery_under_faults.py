@@ -1,0 +1,181 @@
+"""Fencing and recovery on real bookies while others hang, die or refuse, and messages are held on the wire."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from bookspark import errors
+from bookspark.wire.header import Flag, Kind
+
+pytestmark = pytest.mark.cluster(bookies=6)
+
+
+@pytest.fixture
+def cluster(faulty_cluster):
+    return faulty_cluster
+
+
+@pytest.fixture
+def writer(cluster):
+    """A client that tells no explicit LAC, so that a recovery has to look for the end itself."""
+    with cluster.bookkeeper(client_name="writer", explicit_lac_interval_seconds=3600.0) as client:
+        yield client
+
+
+@pytest.fixture
+def recoverer(cluster):
+    with cluster.bookkeeper(client_name="recoverer", answer_timeout_seconds=20.0) as client:
+        yield client
+
+
+def payloads(count):
+    return [b"%d" % i for i in range(count)]
+
+
+def read_all(client, ledger_id):
+    return [entry.payload for entry in client.open_ledger(ledger_id).read()]
+
+
+def ensemble_of(cluster, ledger):
+    return [cluster.bookie(bookie_id) for bookie_id in ledger.metadata.last_fragment.ensemble]
+
+
+def append_until_it_fails(ledger, futures):
+    for i in range(len(futures), 1_000_000):
+        futures.append(ledger.append_async(b"%d" % i))
+        if i % 50 == 0:
+            futures[-1].result(30)
+
+
+class TestFence:
+    def test_with_one_bookie_hung_the_old_writer_is_fenced(self, cluster, writer, recoverer):
+        ledger = writer.create_ledger()
+        ledger.append(b"0")
+        hung = ensemble_of(cluster, ledger)[0]
+        hung.suspend()
+        assert read_all(recoverer, ledger.ledger_id) == [b"0"]
+        with pytest.raises(errors.LedgerFencedError):
+            ledger.append(b"1")
+        hung.resume()
+        assert read_all(recoverer, ledger.ledger_id) == [b"0"]
+
+    def test_after_all_bookies_restarted_the_old_writer_is_fenced(self, cluster, writer, recoverer):
+        ledger = writer.create_ledger()
+        ledger.append(b"0")
+        assert read_all(recoverer, ledger.ledger_id) == [b"0"]
+        bookies = ensemble_of(cluster, ledger)
+        for bookie in bookies:
+            bookie.kill()
+            bookie.lose_unsynced()
+        for bookie in bookies:
+            bookie.start()
+        with pytest.raises(errors.LedgerFencedError):
+            ledger.append(b"1")
+
+    def test_neither_a_wrong_password_nor_an_open_without_recovery_fences(self, writer, recoverer):
+        ledger = writer.create_ledger(password=b"secret")
+        ledger.append(b"0")
+        with pytest.raises(errors.UnauthorizedAccessError):
+            recoverer.open_ledger(ledger.ledger_id, b"guess")
+        recoverer.open_ledger_no_recovery(ledger.ledger_id, b"secret")
+        assert ledger.append(b"1") == 1
+        ledger.close()
+        assert ledger.metadata.last_entry_id == 1
+
+
+class TestRecovery:
+    @pytest.mark.parametrize("count", [0, 1, 100])
+    def test_of_so_many_entries(self, writer, recoverer, count):
+        ledger = writer.create_ledger()
+        for payload in payloads(count):
+            ledger.append_async(payload)
+        if count:
+            ledger.append_async(b"last").result(30)
+        expected = payloads(count) + [b"last"] * bool(count)
+        assert read_all(recoverer, ledger.ledger_id) == expected
+        metadata = recoverer.get_ledger_metadata(ledger.ledger_id)
+        assert (metadata.last_entry_id, metadata.length) == (len(expected) - 1, sum(map(len, expected)))
+
+    @pytest.mark.parametrize("position", [0, 1, 2])
+    def test_with_a_bookie_down_at_its_start(self, cluster, writer, recoverer, position):
+        ledger = writer.create_ledger()
+        ledger.append_batch(payloads(100))
+        ensemble_of(cluster, ledger)[position].kill()
+        assert read_all(recoverer, ledger.ledger_id) == payloads(100)
+
+    def test_with_a_bookie_that_dies_during_it(self, cluster, writer, recoverer):
+        ledger = writer.create_ledger(ack_quorum=3)
+        ledger.append_batch(payloads(100))
+        victim = ensemble_of(cluster, ledger)[1]
+        park = cluster.wire.park(Kind.ADD, client="recoverer", bookie=victim.bookie_id, flags=Flag.RECOVERY)
+        with ThreadPoolExecutor(1) as pool:
+            recovery = pool.submit(read_all, recoverer, ledger.ledger_id)
+            park.wait()
+            assert not recovery.done(), "all three have to take what is written back"
+            victim.kill()
+            assert recovery.result(60) == payloads(100)
+        assert victim.bookie_id not in recoverer.get_ledger_metadata(ledger.ledger_id).last_fragment.ensemble
+
+    def test_with_two_bookies_that_reject_the_same_entry(self, cluster, writer, recoverer):
+        """Both are replaced, in the one write that closes the ledger (trap 2 of design.md section 6)."""
+        ledger = writer.create_ledger(ack_quorum=3)
+        ledger.append_batch(payloads(10))
+        before = recoverer.metadata.read_ledger(ledger.ledger_id).version
+        victims = ensemble_of(cluster, ledger)[:2]
+        parks = [
+            cluster.wire.park(Kind.ADD, client="recoverer", bookie=victim.bookie_id, flags=Flag.RECOVERY)
+            for victim in victims
+        ]
+        with ThreadPoolExecutor(1) as pool:
+            recovery = pool.submit(read_all, recoverer, ledger.ledger_id)
+            for park in parks:
+                park.wait()
+            for victim in victims:
+                victim.kill()
+            assert recovery.result(60) == payloads(10)
+        found = recoverer.metadata.read_ledger(ledger.ledger_id)
+        assert not {victim.bookie_id for victim in victims} & set(found.value.last_fragment.ensemble)
+        assert found.version == before + 2, "IN_RECOVERY, then CLOSED"
+
+    def test_that_fails_half_way_and_succeeds_later(self, cluster, writer):
+        ledger = writer.create_ledger(ensemble_size=6, write_quorum=6, ack_quorum=6)  # no spare is left
+        ledger.append_batch(payloads(50))
+        hasty = cluster.bookkeeper(client_name="hasty", answer_timeout_seconds=1.0, recovery_timeout_seconds=20.0)
+        lost = cluster.wire.drop(
+            Kind.ADD, client="hasty", bookie=ensemble_of(cluster, ledger)[3].bookie_id, flags=Flag.RECOVERY
+        )
+        with pytest.raises(errors.LedgerRecoveryError, match="try again"):
+            hasty.open_ledger(ledger.ledger_id)
+        assert lost.seen, "it got as far as to write back"
+        assert not hasty.get_ledger_metadata(ledger.ledger_id).closed
+        lost.remove()
+        assert read_all(hasty, ledger.ledger_id) == payloads(50)
+
+    def test_by_ten_clients_while_one_writes(self, cluster, writer):
+        ledger = writer.create_ledger()
+        futures = [ledger.append_async(b"%d" % i) for i in range(100)]
+        clients = [cluster.bookkeeper() for _ in range(10)]
+        with ThreadPoolExecutor(10) as pool:
+            opened = [pool.submit(client.open_ledger, ledger.ledger_id) for client in clients]
+            with pytest.raises(errors.LedgerFencedError):
+                append_until_it_fails(ledger, futures)
+            metadata = [future.result(60).metadata for future in opened]
+        assert len({(one.last_entry_id, one.length) for one in metadata}) == 1
+        acknowledged = sum(future.exception(30) is None for future in futures)
+        expected = read_all(clients[0], ledger.ledger_id)
+        assert len(expected) >= acknowledged
+        assert expected == payloads(len(expected))
+        for client in clients:
+            client.close()
+
+    def test_one_hung_bookie_delays_nothing(self, cluster, writer, recoverer):
+        """BookKeeper #1067. The recoverer would wait 20 s for an answer; a silent bookie is waited for by nobody."""
+        ledger = writer.create_ledger()
+        ledger.append_batch(payloads(10))
+        recoverer.bookie_status(cluster.bookies[0].bookie_id)
+        silent = cluster.wire.drop(client="recoverer", bookie=ensemble_of(cluster, ledger)[2].bookie_id)
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(read_all, recoverer, ledger.ledger_id).result(10) == payloads(10)
+        assert silent.seen

@@ -1,0 +1,95 @@
+"""Disk space in real bookies: what is deleted comes back, what is full says so."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from bookspark import errors
+from bookspark.local import LocalCluster
+
+DEADLINE_SECONDS = 60.0
+
+
+def wait_until(condition) -> None:
+    """Ask again and again; each asking goes to a bookie or to ZooKeeper and back."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "never came true"
+
+
+def log_bytes(bookie) -> int:
+    total = 0
+    for path in Path(bookie.directories[0], "logs").glob("*.arrow*"):
+        with contextlib.suppress(FileNotFoundError):  # it may go at any moment
+            total += path.stat().st_size
+    return total
+
+
+@pytest.fixture(scope="module")
+def small():
+    """One bookie with room for 4 MB."""
+    with LocalCluster(
+        bookies=1,
+        entry_log_bytes_max=256 << 10,
+        directory_bytes_max=4 << 20,
+        disk_check_interval_seconds=0.1,
+        gc_wait_time_seconds=0.2,
+        checkpoint_interval_seconds=0.5,
+    ) as cluster:
+        yield cluster
+
+
+def create(bookkeeper):
+    return bookkeeper.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
+
+
+def append_until_refused(ledger) -> None:
+    while True:
+        ledger.append_batch([os.urandom(16_000) for _ in range(10)])  # what compression can't make smaller
+
+
+def test_the_space_of_a_deleted_ledger_comes_back_and_full_is_not_for_ever(small):
+    [bookie] = small.bookies
+    bookkeeper = small.bookkeeper(answer_timeout_seconds=5.0)
+    store = bookkeeper.metadata
+    kept = create(bookkeeper)
+    kept.append_batch([b"kept %d" % i for i in range(1000)])
+    kept.close()
+
+    filling = create(bookkeeper)
+    with pytest.raises(errors.NotEnoughBookiesError, match="read-only"):
+        append_until_refused(filling)
+    wait_until(lambda: store.bookies()[bookie.bookie_id].read_only)
+    with pytest.raises(errors.NotEnoughBookiesError, match="read-only"):
+        create(bookkeeper)
+    assert len(list(bookkeeper.open_ledger(kept.ledger_id).read())) == 1000, "it is read all the same"
+
+    bookkeeper.delete_ledger(filling.ledger_id)
+    wait_until(lambda: not store.bookies()[bookie.bookie_id].read_only)
+    wait_until(lambda: log_bytes(bookie) < 1 << 20)
+    again = create(bookkeeper)
+    assert again.append(b"there is room again") == 0
+    again.close()
+
+    bookie.kill()
+    bookie.start()
+    assert [entry.payload for entry in bookkeeper.open_ledger(kept.ledger_id).read()] == [
+        b"kept %d" % i for i in range(1000)
+    ]
+    assert [entry.payload for entry in bookkeeper.open_ledger(again.ledger_id).read()] == [b"there is room again"]
+
+
+def test_a_killed_bookie_leaves_no_rewriting_process(small):
+    [bookie] = small.bookies
+    children = Path(f"/proc/{bookie.pid}/task/{bookie.pid}/children").read_text().split()
+    assert len(children) == 1
+    bookie.kill()
+    wait_until(
+        lambda: not Path(f"/proc/{children[0]}").exists() or "Z" in Path(f"/proc/{children[0]}/stat").read_text()
+    )
+    bookie.start()

@@ -1,0 +1,65 @@
+"""Readers that follow a ledger while it is written and its bookies fail."""
+
+from __future__ import annotations
+
+import threading
+import time
+from itertools import combinations
+
+import pytest
+
+pytestmark = pytest.mark.cluster(bookies=6)
+_SECONDS_MAX = 60.0
+
+
+@pytest.fixture
+def cluster(faulty_cluster):
+    return faulty_cluster
+
+
+def test_a_ledger_is_tailed_by_long_poll_while_it_is_written(cluster):
+    """Prints how long after its acknowledgement the reader had an entry. None is missed, and the last one needs no other append
+    behind it."""
+    count = 200
+    writer, reader = cluster.bookkeeper(), cluster.bookkeeper()
+    ledger = writer.create_ledger()
+    tail = reader.open_ledger_no_recovery(ledger.ledger_id)
+    acknowledged: dict[int, float] = {}
+    pace = threading.Event()
+
+    def write():
+        for i in range(count):
+            ledger.append(b"%d" % i)
+            acknowledged[i] = time.monotonic()
+            pace.wait(0.005)
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    seen: dict[int, float] = {}
+    for i in range(count):
+        lac, entry = tail.read_last_add_confirmed_and_entry(i, timeout=_SECONDS_MAX)
+        seen[i] = time.monotonic()
+        assert lac >= i and entry is not None and entry.payload == b"%d" % i
+    writing.join(_SECONDS_MAX)
+    latencies = sorted(1000 * (seen[i] - acknowledged[i]) for i in range(count))
+    p50, p99 = latencies[count // 2], latencies[count * 99 // 100]
+    print(f"tailing: an entry is read {p50:.1f} ms after its ack (p50), {p99:.1f} ms (p99)")
+    assert tail.last_add_confirmed == count - 1
+    writer.close()
+    reader.close()
+
+
+@pytest.mark.parametrize("lost", list(combinations(range(3), 2)))
+def test_the_loss_of_any_two_of_three_replicas_is_survived(cluster, lost):
+    client = cluster.bookkeeper(answer_timeout_seconds=2.0)
+    ledger = client.create_ledger(ack_quorum=3)
+    payloads = [b"%d" % i for i in range(200)]
+    ledger.append_batch(payloads)
+    ledger.flush_last_add_confirmed()
+    tail = client.open_ledger_no_recovery(ledger.ledger_id)
+    ledger.close()
+    for position in lost:
+        cluster.bookie(ledger.metadata.last_fragment.ensemble[position]).kill()
+    for reader in (tail, client.open_ledger(ledger.ledger_id)):
+        assert [entry.payload for entry in reader.read()] == payloads
+    client.close()

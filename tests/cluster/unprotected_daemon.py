@@ -1,0 +1,34 @@
+"""A bookie's process without one protection of lossy boots: what the tests of that protection are tested with.
+
+There is no such switch in the bookie. ``LocalCluster`` starts this module when a test puts its name in ``launch.DAEMON``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from bookspark.bookie.losses import Losses
+from bookspark.daemon.__main__ import main
+from bookspark.protocol.bookie_boot import NO_LOSSY_BOOT, PhaseOne
+from bookspark.protocol.bookie_ledger import FenceNoted, LimboNoted
+
+WITHOUT = "BOOKSPARK_TEST_WITHOUT"
+LEFT_OUT = {"limbo": LimboNoted, "fencing": FenceNoted, "mark": None}
+
+
+def leave_out(protection: str) -> None:
+    note = Losses.note_lossy_boot
+    record = LEFT_OUT[protection]
+
+    def noted(losses: Losses, found: PhaseOne) -> None:
+        mark = NO_LOSSY_BOOT if record is None else found.mark
+        records = tuple(r for r in found.records if record is None or not isinstance(r, record))
+        note(losses, PhaseOne(mark, records))
+
+    Losses.note_lossy_boot = noted  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    leave_out(os.environ[WITHOUT])
+    sys.exit(main(sys.argv[1:]))

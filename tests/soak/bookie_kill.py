@@ -1,0 +1,19 @@
+"""A bookie's storage killed with SIGKILL at random moments under load: whatever it had acked is there at the next start."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.bookie.kills import Kills
+from tests.soak._command import main
+
+
+def run(rounds: int) -> Mapping[str, int]:
+    with tempfile.TemporaryDirectory(prefix="bookspark-kill-") as directory:
+        return Kills(Path(directory)).run(rounds)
+
+
+if __name__ == "__main__":
+    main(__doc__, run, 200)
