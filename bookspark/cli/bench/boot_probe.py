@@ -1,0 +1,84 @@
+"""What a bookie's state costs to read and to hold. Run in a process of its own, with a directory that ``make`` made.
+
+It prints one JSON line: seconds and CPU seconds of a boot, and the memory that it left in use; then of the index alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bookspark.bookie.checkpoint import Snapshot, fill, read_checkpoint, write_checkpoint
+from bookspark.bookie.config import BookieConfig
+from bookspark.bookie.control_log import ControlLog, encode_records
+from bookspark.bookie.entry_log import SCHEMA, EntryLog
+from bookspark.bookie.file_system import RealFileSystem
+from bookspark.bookie.index import Index, LedgerRows, location
+from bookspark.bookie.storage import Storage
+from bookspark.protocol.bookie_ledger import BookieLedger, MasterKeyNoted
+
+_FRAME_BYTES = 1024
+_KEY = bytes(16)
+
+
+def make(directory: Path, ledgers: int, entries: int) -> None:
+    """A directory whose checkpoint has ``entries`` ranges of one entry of each ledger, and its log, of which nothing is read."""
+    files = RealFileSystem()
+    os.makedirs(directory / "logs")
+    log = EntryLog(files, str(directory), 1)
+    log.create(len(SCHEMA))
+    log.sync(len(SCHEMA))
+    log.seal()
+    ControlLog(files, str(directory)).rewrite(
+        encode_records(MasterKeyNoted(ledger_id, _KEY) for ledger_id in range(ledgers))
+    )
+    index = Index()
+    first, extent = array("q", range(entries)), array("q", [1 << 32 | _FRAME_BYTES]) * entries
+    for ledger_id in range(ledgers):
+        where = array("q", (location(1, at * _FRAME_BYTES) for at in range(entries)))
+        index.put(ledger_id, LedgerRows(first[:], where, extent[:]))
+    known = {ledger_id: BookieLedger(ledger_id, last_add_confirmed=entries - 1) for ledger_id in range(ledgers)}
+    snapshot = Snapshot(None, location(2, 0), False, frozenset())
+    for _ in fill([snapshot], known, index):
+        pass
+    write_checkpoint(files, str(directory), snapshot)
+
+
+def index_bytes(batches: int, entries: int) -> int:
+    """What the index takes for one ledger of so many batches."""
+    rows = LedgerRows.empty()
+    for number in range(batches):
+        rows.insert(number * entries, (number + 1) * entries - 1, location(1, number * _FRAME_BYTES), _FRAME_BYTES)
+    return sum(sys.getsizeof(column) for column in (rows, rows.first, rows.where, rows.extent))
+
+
+def probe(directory: Path) -> Iterator[tuple[str, Any]]:
+    files = RealFileSystem()
+    before = _resident()
+    checkpoint = read_checkpoint(files, str(directory))
+    assert checkpoint is not None
+    index = Index()
+    for ledger_id, _, _, rows in checkpoint.ledgers:
+        index.put(ledger_id, rows)
+    del checkpoint
+    yield "index_mb", round((_resident() - before) / 1e6, 1)
+    del index, rows
+    start, cpu = time.perf_counter(), time.process_time()
+    storage = Storage(BookieConfig(directories=(str(directory),), zookeeper="-")).open()
+    yield "boot_seconds", round(time.perf_counter() - start, 2)
+    yield "boot_cpu_seconds", round(time.process_time() - cpu, 2)
+    yield "ledgers", storage.status().ledgers
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+if __name__ == "__main__":
+    print(json.dumps(dict(probe(Path(sys.argv[1])))))

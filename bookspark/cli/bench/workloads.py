@@ -1,0 +1,236 @@
+"""The workloads of ``cases`` on a LocalCluster.
+
+Every entry starts with its own number, so that a reader can tell that it got what was written; the rest is random bytes. Callers
+hold their payloads before the clock starts, as they would have them from elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
+from itertools import chain, cycle, islice, repeat
+from pathlib import Path
+from typing import Any
+
+from bookspark.cli.bench.cases import Kind, Turn, Workload
+from bookspark.cli.bench.processes import (
+    bytes_written_by_ended_children,
+    cpu_seconds,
+    drop_cached,
+    resident_bytes,
+)
+from bookspark.client import BookKeeper, LedgerHandle
+from bookspark.client.futures import AppendFuture
+from bookspark.local import LocalCluster
+from bookspark.protocol.errors import BookKeeperError
+
+BOOKIES = 3
+_READ_ENTRIES = 1000
+_SAMPLED = 16
+"""One of so many appends has its latency taken: a callback for each would be the largest part of the client's work."""
+
+_PAYLOADS_MAX = 500_000
+"""So many are held at once."""
+
+Figures = dict[str, Any]
+
+
+def measure(turn: Turn, workloads: Sequence[Workload], directory: Path | None) -> Iterator[tuple[Workload, Figures]]:
+    """Run the workloads of a turn on a fresh cluster. A workload may have two results."""
+    options: dict[str, Any] = {"journal_write_data": False} if turn is Turn.UNJOURNALED else {}
+    with ExitStack() as stack:
+        home = stack.enter_context(tempfile.TemporaryDirectory(prefix="bookspark-bench-", dir=directory))
+        cluster = stack.enter_context(LocalCluster(BOOKIES, directory=home, **options))
+        bench = Bench(cluster)
+        for workload in workloads:
+            for figures in bench.run(workload):
+                yield workload, figures
+
+
+class Bench:
+    """One cluster and its client."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self.cluster = cluster
+        self.bookkeeper = cluster.bookkeeper()
+
+    def run(self, workload: Workload) -> list[Figures]:
+        match workload.kind:
+            case Kind.ADD | Kind.BATCH:
+                self._append(self.bookkeeper, workload, workload.warm_up)
+                return [self._timed_adds([self._create()], workload)]
+            case Kind.MANY:
+                return [self._timed_adds([self._create() for _ in range(workload.ledgers)], workload)]
+            case Kind.READ:
+                ledger_id = self._append(self.bookkeeper, workload, workload.entries)
+                return [self._read(ledger_id, workload, batches=batches) for batches in (False, True)]
+            case Kind.READ_COLD:
+                ledger_id = self._append(self.bookkeeper, workload, workload.entries)
+                return [self._read_cold(ledger_id, workload, batches=batches) for batches in (False, True)]
+            case Kind.RECOVER:
+                return [self._recover(workload)]
+            case Kind.CREATE_CLOSE:
+                return [latencies(timed(lambda: self._create().close()) for _ in range(workload.ledgers))]
+            case Kind.WRITTEN:
+                return [self._written(workload)]
+            case Kind.RESIDENT:
+                return [self._resident(workload)]
+
+    def _create(self) -> LedgerHandle:
+        return self.bookkeeper.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
+
+    def _pids(self) -> list[int]:
+        return [bookie.pid for bookie in self.cluster.bookies if bookie.pid is not None]
+
+    def _used(self) -> tuple[float, float, float]:
+        """The time, and the processor time of this process and of the bookies."""
+        return time.perf_counter(), time.process_time(), cpu_seconds(self._pids())
+
+    def _spent(self, since: tuple[float, float, float], what: str, count: int) -> Figures:
+        seconds, client, bookies = (now - then for now, then in zip(self._used(), since, strict=True))
+        return {
+            "seconds": seconds,
+            f"{what}_per_second": count / seconds,
+            "client_cpu_seconds": client,
+            "bookies_cpu_seconds": bookies,
+        }
+
+    def _append(self, bookkeeper: BookKeeper, workload: Workload, entries: int, *, close: bool = True) -> int:
+        """A new ledger with so many entries; returns its id."""
+        ledger = bookkeeper.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
+        append([ledger], workload, entries)
+        if close:
+            ledger.close()
+        return ledger.ledger_id
+
+    def _timed_adds(self, ledgers: Sequence[LedgerHandle], workload: Workload) -> Figures:
+        since = self._used()
+        took = append(ledgers, workload, workload.entries)
+        figures = self._spent(since, "adds", workload.entries) | latencies(took)
+        for ledger in ledgers:
+            ledger.close()
+        return figures
+
+    def _read(self, ledger_id: int, workload: Workload, *, batches: bool) -> Figures:
+        import pyarrow  # noqa: F401 -- its loading is not to be timed
+
+        reader = self.bookkeeper.open_ledger(ledger_id)
+        last = reader.last_add_confirmed
+        since = self._used()
+        for first in range(0, last + 1, _READ_ENTRIES):
+            stop = min(last, first + _READ_ENTRIES - 1)
+            if batches:
+                check_batches(reader.read_batches(first, stop), first, stop, workload.size)
+            else:
+                expected = first
+                for entry in reader.read(first, stop):
+                    check_entry(entry.entry_id, entry.payload, expected, workload.size)
+                    expected += 1
+        return {"api": "read_batches" if batches else "read"} | self._spent(since, "reads", last + 1)
+
+    def _read_cold(self, ledger_id: int, workload: Workload, *, batches: bool) -> Figures:
+        for bookie in self.cluster.bookies:
+            bookie.stop()
+        drop_cached(chain.from_iterable(bookie.directories for bookie in self.cluster.bookies))
+        for bookie in self.cluster.bookies:
+            bookie.start()
+        self.bookkeeper.close()
+        self.bookkeeper = self.cluster.bookkeeper()
+        return self._read(ledger_id, workload, batches=batches)
+
+    def _recover(self, workload: Workload) -> Figures:
+        with self.cluster.bookkeeper() as abandoned:
+            ids = [self._append(abandoned, workload, workload.entries, close=False) for _ in range(workload.ledgers)]
+            took = []
+            for ledger_id in ids:
+                took.append(timed(partial(self.bookkeeper.open_ledger, ledger_id)))
+                found = self.bookkeeper.get_ledger_metadata(ledger_id).last_entry_id
+                if found != workload.entries - 1:
+                    raise BookKeeperError(f"ledger {ledger_id} was recovered up to {found}")
+        return latencies(took)
+
+    def _written(self, workload: Workload) -> Figures:
+        before = bytes_written_by_ended_children()
+        self._append(self.bookkeeper, workload, workload.entries)
+        for bookie in self.cluster.bookies:
+            bookie.stop()
+        written = bytes_written_by_ended_children() - before
+        return {"written_per_byte": written / (BOOKIES * workload.entries * workload.size)}
+
+    def _resident(self, workload: Workload) -> Figures:
+        idle = max(resident_bytes(self._pids()))
+        for start in range(0, workload.entries, _PAYLOADS_MAX):
+            self._append(self.bookkeeper, workload, min(_PAYLOADS_MAX, workload.entries - start))
+        return {"idle_bytes": idle, "resident_bytes": max(resident_bytes(self._pids()))}
+
+
+def payloads(size: int, count: int) -> list[bytes]:
+    """Payloads of entries 0..count − 1: the number, then random bytes."""
+    noise = [os.urandom(size - 8) for _ in range(64)]
+    return [number.to_bytes(8) + noise[number % 64] for number in range(count)]
+
+
+def append(ledgers: Sequence[LedgerHandle], workload: Workload, entries: int) -> list[float]:
+    """Append to the ledgers in turn, so many calls unacknowledged at most; returns latencies in seconds, once all are
+    acknowledged."""
+    content = payloads(workload.size, entries // len(ledgers) + 1)
+    if workload.in_flight == 1:
+        return [timed(partial(ledgers[0].append, payload)) for payload in content[:entries]]
+    calls: Iterable[tuple[Callable[[Any], AppendFuture], Any]]
+    if workload.batch == 1:
+        in_turn = chain.from_iterable(repeat(payload, len(ledgers)) for payload in content)
+        calls = zip(cycle([ledger.append_async for ledger in ledgers]), islice(in_turn, entries))
+    else:
+        batches = [content[start : start + workload.batch] for start in range(0, entries, workload.batch)]
+        calls = zip(repeat(ledgers[0].append_batch_async), batches)
+    took: list[float] = []
+    waiting: deque[AppendFuture] = deque()
+    for number, (call, argument) in enumerate(calls):
+        if len(waiting) >= workload.in_flight:
+            waiting.popleft().result()
+        start = time.perf_counter()
+        future = call(argument)
+        waiting.append(future)
+        if number % _SAMPLED == 0:
+            future.add_done_callback(partial(_acknowledged, took, start))
+    for future in waiting:
+        future.result()
+    return took
+
+
+def _acknowledged(took: list[float], start: float, future: AppendFuture) -> None:
+    took.append(time.perf_counter() - start)
+
+
+def check_entry(entry_id: int, payload: bytes, expected: int, size: int) -> None:
+    if entry_id != expected or len(payload) != size or int.from_bytes(payload[:8]) != expected:
+        raise BookKeeperError(f"read a wrong entry at {expected}")
+
+
+def check_batches(batches: Any, first: int, last: int, size: int) -> None:
+    """The first and the last entry of each batch are what was written, and none is missing."""
+    expected = first
+    for batch in batches:
+        ids, values = batch.column("entry_id"), batch.column("payload")
+        for row in (0, batch.num_rows - 1):
+            check_entry(ids[row].as_py(), values[row].as_py(), expected + row, size)
+        expected += batch.num_rows
+    if expected != last + 1:
+        raise BookKeeperError(f"read {first}..{expected - 1} instead of {first}..{last}")
+
+
+def timed(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def latencies(seconds: Any) -> Figures:
+    """Percentiles in milliseconds."""
+    ordered = sorted(seconds)
+    return {f"p{p}_ms": 1e3 * ordered[min(len(ordered) - 1, len(ordered) * p // 100)] for p in (50, 99)}

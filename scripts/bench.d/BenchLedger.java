@@ -1,0 +1,260 @@
+import io.netty.buffer.ByteBuf;
+import io.netty.buffer.PooledByteBufAllocator;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Random;
+import java.util.concurrent.Semaphore;
+import java.util.concurrent.atomic.AtomicReference;
+import org.apache.bookkeeper.client.api.BookKeeper;
+import org.apache.bookkeeper.client.api.DigestType;
+import org.apache.bookkeeper.client.api.LedgerEntries;
+import org.apache.bookkeeper.client.api.LedgerEntry;
+import org.apache.bookkeeper.client.api.ReadHandle;
+import org.apache.bookkeeper.client.api.WriteHandle;
+import org.apache.bookkeeper.conf.ClientConfiguration;
+
+/**
+ * The workloads of {@code bookspark bench ledger} on Apache BookKeeper's own client: E 3, WQ 3, AQ 2, CRC32C.
+ *
+ * <p>Arguments: the metadata service URI, the bookies' process ids (1,2,3), then one argument for each workload,
+ * {@code "LABEL KIND key=value ..."}. Each prints one JSON line. Times are milliseconds, sizes bytes, CPU seconds.
+ *
+ * <p>Every entry starts with its own number, the rest is random bytes; a reader checks length and number of each entry,
+ * and the BookKeeper client checks each digest.
+ */
+public class BenchLedger {
+    static final byte[] PASSWORD = new byte[0];
+    static final int READ_ENTRIES = 1000;
+    static String uri;
+    static String[] bookies;
+    static BookKeeper client;
+    static BookKeeper abandoned;
+    static byte[][] payloads;
+
+    public static void main(String[] arguments) {
+        int status = 1;
+        try {
+            uri = arguments[0];
+            bookies = arguments[1].split(",");
+            client = connect();
+            for (String workload : Arrays.asList(arguments).subList(2, arguments.length)) {
+                String[] words = workload.split(" ");
+                Map<String, Object> line = new LinkedHashMap<>();
+                line.put("label", words[0]);
+                line.put("system", "bookkeeper");
+                Map<String, Integer> options = new LinkedHashMap<>();
+                for (String word : Arrays.asList(words).subList(2, words.length)) {
+                    String[] option = word.split("=");
+                    options.put(option[0], Integer.parseInt(option[1]));
+                }
+                line.putAll(options);
+                run(words[1], options, line);
+                System.out.println(json(line));
+                System.out.flush();
+            }
+            status = 0;
+        } catch (Throwable error) {
+            error.printStackTrace();
+        }
+        Runtime.getRuntime().halt(status); // the client's threads are not waited for
+    }
+
+    static void run(String kind, Map<String, Integer> options, Map<String, Object> line) throws Exception {
+        int size = options.getOrDefault("size", 1024);
+        int entries = options.getOrDefault("entries", 1);
+        int inFlight = options.getOrDefault("in_flight", 1);
+        int ledgers = options.getOrDefault("ledgers", 1);
+        payloads = new byte[64][size];
+        Random random = new Random(size);
+        for (byte[] payload : payloads) {
+            random.nextBytes(payload);
+        }
+        switch (kind) {
+            case "add":
+                try (WriteHandle warm = create(client)) {
+                    add(List.of(warm), size, options.getOrDefault("warm_up", 0), inFlight);
+                }
+                add(entries, size, inFlight, 1, line);
+                break;
+            case "many":
+                add(entries, size, inFlight, ledgers, line);
+                break;
+            case "write":
+                try (WriteHandle writer = create(client)) {
+                    add(List.of(writer), size, entries, inFlight);
+                    line.put("ledger", writer.getId());
+                }
+                break;
+            case "read":
+                read(options.get("ledger"), size, line);
+                break;
+            case "recover":
+                recover(ledgers, entries, size, inFlight, line);
+                break;
+            case "create_close":
+                createClose(ledgers, line);
+                break;
+            default:
+                throw new IllegalArgumentException(kind);
+        }
+    }
+
+    static BookKeeper connect() throws Exception {
+        ClientConfiguration configuration = new ClientConfiguration();
+        configuration.setMetadataServiceUri(uri);
+        configuration.setThrottleValue(0); // the default limits adds to 5,000 a second
+        // The default, 5 s, would fail a run in which the machine was busy for a moment.
+        configuration.setAddEntryTimeout(60);
+        configuration.setReadEntryTimeout(60);
+        return BookKeeper.newBuilder(configuration).build();
+    }
+
+    static WriteHandle create(BookKeeper client) throws Exception {
+        return client.newCreateLedgerOp().withEnsembleSize(3).withWriteQuorumSize(3).withAckQuorumSize(2)
+                .withDigestType(DigestType.CRC32C).withPassword(PASSWORD).execute().get();
+    }
+
+    static ReadHandle open(long ledger, boolean recovery) throws Exception {
+        return client.newOpenLedgerOp().withLedgerId(ledger).withDigestType(DigestType.CRC32C).withPassword(PASSWORD)
+                .withRecovery(recovery).execute().get();
+    }
+
+    /** Times adds to so many new ledgers in turn. */
+    static void add(int entries, int size, int inFlight, int ledgers, Map<String, Object> line) throws Exception {
+        List<WriteHandle> writers = new ArrayList<>();
+        for (int i = 0; i < ledgers; i++) {
+            writers.add(create(client));
+        }
+        double clientCpu = cpu("self");
+        double bookiesCpu = cpu(bookies);
+        long start = System.nanoTime();
+        long[] latencies = add(writers, size, entries, inFlight);
+        double seconds = (System.nanoTime() - start) / 1e9;
+        line.put("seconds", seconds);
+        line.put("adds_per_second", entries / seconds);
+        line.put("client_cpu_seconds", cpu("self") - clientCpu);
+        line.put("bookies_cpu_seconds", cpu(bookies) - bookiesCpu);
+        percentiles(latencies, line);
+        for (WriteHandle writer : writers) {
+            writer.close();
+        }
+    }
+
+    /** Adds entries to the ledgers in turn, at most inFlight unacknowledged; returns their latencies once all are acknowledged. */
+    static long[] add(List<WriteHandle> writers, int size, int entries, int inFlight) throws Exception {
+        long[] latencies = new long[entries];
+        Semaphore room = new Semaphore(inFlight);
+        AtomicReference<Throwable> failure = new AtomicReference<>();
+        for (int i = 0; i < entries && failure.get() == null; i++) {
+            int number = i;
+            long expected = i / writers.size();
+            ByteBuf entry = PooledByteBufAllocator.DEFAULT.directBuffer(size);
+            entry.writeLong(expected).writeBytes(payloads[i % payloads.length], 8, size - 8);
+            room.acquire();
+            long start = System.nanoTime();
+            writers.get(i % writers.size()).appendAsync(entry).whenComplete((id, error) -> {
+                latencies[number] = System.nanoTime() - start;
+                if (error != null || id != expected) {
+                    failure.compareAndSet(null, error != null ? error : new IllegalStateException("entry id " + id));
+                }
+                room.release();
+            });
+        }
+        room.acquire(inFlight);
+        if (failure.get() != null) {
+            throw new Exception(failure.get());
+        }
+        return latencies;
+    }
+
+    static void read(long ledger, int size, Map<String, Object> line) throws Exception {
+        try (ReadHandle reader = open(ledger, false)) {
+            long last = reader.getLastAddConfirmed();
+            double clientCpu = cpu("self");
+            double bookiesCpu = cpu(bookies);
+            long start = System.nanoTime();
+            for (long first = 0; first <= last; first += READ_ENTRIES) {
+                long expected = first;
+                try (LedgerEntries entries = reader.read(first, Math.min(last, first + READ_ENTRIES - 1))) {
+                    for (LedgerEntry entry : entries) {
+                        ByteBuf buffer = entry.getEntryBuffer();
+                        if (entry.getEntryId() != expected || buffer.readableBytes() != size
+                                || buffer.getLong(buffer.readerIndex()) != expected) {
+                            throw new IllegalStateException("wrong entry at " + expected);
+                        }
+                        expected++;
+                    }
+                }
+            }
+            double seconds = (System.nanoTime() - start) / 1e9;
+            line.put("entries", last + 1);
+            line.put("seconds", seconds);
+            line.put("reads_per_second", (last + 1) / seconds);
+            line.put("client_cpu_seconds", cpu("self") - clientCpu);
+            line.put("bookies_cpu_seconds", cpu(bookies) - bookiesCpu);
+        }
+    }
+
+    /** Ledgers whose writer went away without closing them, all adds acknowledged: time to open with recovery. */
+    static void recover(int ledgers, int entries, int size, int inFlight, Map<String, Object> line) throws Exception {
+        // A client of its own writes them. It is never closed: BookKeeper.close() of 4.17.3 may fail with a
+        // NullPointerException while the add to the slowest replica of an acknowledged entry is outstanding.
+        abandoned = connect();
+        long[] ids = new long[ledgers];
+        for (int i = 0; i < ledgers; i++) {
+            WriteHandle writer = create(abandoned);
+            add(List.of(writer), size, entries, inFlight);
+            ids[i] = writer.getId();
+        }
+        long[] latencies = new long[ledgers];
+        for (int i = 0; i < ledgers; i++) {
+            long start = System.nanoTime();
+            try (ReadHandle reader = open(ids[i], true)) {
+                latencies[i] = System.nanoTime() - start;
+                if (reader.getLastAddConfirmed() != entries - 1) {
+                    throw new IllegalStateException("recovered to " + reader.getLastAddConfirmed());
+                }
+            }
+        }
+        percentiles(latencies, line);
+    }
+
+    static void createClose(int ledgers, Map<String, Object> line) throws Exception {
+        long[] latencies = new long[ledgers];
+        for (int i = 0; i < ledgers; i++) {
+            long start = System.nanoTime();
+            create(client).close();
+            latencies[i] = System.nanoTime() - start;
+        }
+        percentiles(latencies, line);
+    }
+
+    static void percentiles(long[] latencies, Map<String, Object> line) {
+        Arrays.sort(latencies);
+        line.put("p50_ms", latencies[(int) (0.5 * latencies.length)] / 1e6);
+        line.put("p99_ms", latencies[(int) (0.99 * latencies.length)] / 1e6);
+    }
+
+    /** Processor seconds that these processes have used. */
+    static double cpu(String... processes) throws Exception {
+        long ticks = 0;
+        for (String process : processes) {
+            String stat = Files.readString(Path.of("/proc", process, "stat"));
+            String[] fields = stat.substring(stat.lastIndexOf(')') + 2).split(" ");
+            ticks += Long.parseLong(fields[11]) + Long.parseLong(fields[12]);
+        }
+        return ticks / 100.0;
+    }
+
+    static String json(Map<String, Object> line) {
+        StringBuilder text = new StringBuilder("{");
+        line.forEach((name, value) -> text.append(text.length() > 1 ? ", " : "").append('"').append(name).append("\": ")
+                .append(value instanceof String ? "\"" + value + "\"" : value.toString()));
+        return text.append("}").toString();
+    }
+}

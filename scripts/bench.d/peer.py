@@ -1,0 +1,234 @@
+"""Apache BookKeeper as the peer: its jars, a ZooKeeper and three bookies, a JVM each, and the client that times it.
+
+Law: everything listens on loopback, at ports that were free; nothing outlives the process that started it, if that ends by
+itself. DbLedgerStorage, and the settings and JVM options of BookKeeper's own start scripts but for those that bound disk use.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+HERE = Path(__file__).parent
+BOOKIES = 3
+_START_SECONDS = 180.0
+_STOP_SECONDS = 120.0
+_OPENED = ("java.nio", "jdk.internal.misc", "java.io", "java.util.zip")
+_JVM = [
+    "-Djava.net.preferIPv4Stack=true",
+    "-Dio.netty.leakDetectionLevel=disabled",
+    "-Dio.netty.tryReflectionSetAccessible=true",
+    *(word for name in _OPENED for word in ("--add-opens", f"java.base/{name}=ALL-UNNAMED")),
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=10",
+    "-XX:+ParallelRefProcEnabled",
+    "-XX:+DisableExplicitGC",
+]
+_BOOKIE_MEMORY = ["-Xms1g", "-Xmx1g", "-XX:MaxDirectMemorySize=2g"]
+_CLIENT_MEMORY = ["-Xms2g", "-Xmx2g", "-XX:MaxDirectMemorySize=2g"]
+
+
+def build(cache: Path) -> list[str]:
+    """The class path, once the jars are in ``cache`` and the client is compiled. Needs mvn and javac."""
+    jars, classes = cache / "jars", cache / "classes"
+    complete = cache / "jars-complete"
+    wanted = (HERE / "pom.xml").read_text()
+    if not complete.exists() or complete.read_text() != wanted:
+        shutil.rmtree(jars, ignore_errors=True)
+        subprocess.run(
+            ["mvn", "-q", "-B", "-f", HERE / "pom.xml", "dependency:copy-dependencies", "-DincludeScope=runtime",
+             f"-DoutputDirectory={jars}"],
+            check=True,
+        )  # fmt: skip
+        complete.write_text(wanted)
+    classes.mkdir(parents=True, exist_ok=True)
+    subprocess.run(
+        ["javac", "-nowarn", "-d", classes, "-cp", f"{jars}/*", HERE / "BenchLedger.java"],
+        check=True,
+        stderr=subprocess.DEVNULL,
+    )
+    return ["-cp", f"{classes}:{jars}/*"]
+
+
+class Peer:
+    """A cluster in a new folder: ``with Peer(...) as peer: peer.run(workloads)``. ``settings`` go to each bookie."""
+
+    def __init__(self, class_path: Sequence[str], home: Path, settings: Mapping[str, str]) -> None:
+        self._class_path = list(class_path)
+        self._home = home
+        self._settings = settings
+        self._zookeeper_port, *self._ports = _free_ports(1 + BOOKIES)
+        self._zookeeper: subprocess.Popen[bytes] | None = None
+        self._bookies: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Peer:
+        self._home.mkdir(parents=True)
+        self._configure()
+        try:
+            self._zookeeper = self._java("zookeeper", ["-Xmx512m"], _ZOOKEEPER, str(self._home / "zoo.cfg"))
+            _wait_listening(self._zookeeper_port, self._zookeeper)
+            first = str(self._home / "bookie0.conf")
+            if self._java("format", ["-Xmx512m"], _SHELL, "-conf", first, "initnewcluster").wait(_START_SECONDS):
+                raise RuntimeError(f"the peer's cluster was not formatted; see {self._home}/format.out")
+            self.start()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+        if self._zookeeper is not None:
+            _end(self._zookeeper)
+        shutil.rmtree(self._home, ignore_errors=True)
+
+    @property
+    def pids(self) -> list[int]:
+        return [bookie.pid for bookie in self._bookies]
+
+    @property
+    def directories(self) -> list[Path]:
+        return [self._home / f"bookie{k}" for k in range(BOOKIES)]
+
+    def start(self) -> None:
+        """Start the bookies; returns once they listen."""
+        self._bookies = [
+            self._java(f"bookie{k}", _BOOKIE_MEMORY, _BOOKIE, "-c", str(self._home / f"bookie{k}.conf"))
+            for k in range(BOOKIES)
+        ]
+        for port, bookie in zip(self._ports, self._bookies, strict=True):
+            _wait_listening(port, bookie)
+
+    def stop(self) -> None:
+        """Stop the bookies cleanly."""
+        for bookie in self._bookies:
+            bookie.terminate()
+        for bookie in self._bookies:
+            _end(bookie)
+        self._bookies = []
+
+    def run(self, workloads: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """Have a new client do these workloads (see ``BenchLedger.java``), and hand on what it prints."""
+        client = self._java(
+            "client",
+            _CLIENT_MEMORY,
+            "BenchLedger",
+            f"zk+hierarchical://127.0.0.1:{self._zookeeper_port}/ledgers",
+            ",".join(map(str, self.pids)),
+            *workloads,
+            stdout=subprocess.PIPE,
+        )
+        assert client.stdout is not None
+        try:
+            for line in client.stdout:
+                yield json.loads(line)
+            if client.wait() != 0:
+                last_words = (self._home / "client.out").read_text()[-2000:]
+                raise RuntimeError(f"the peer's client failed:\n{last_words}")
+        finally:
+            _end(client)
+            client.stdout.close()
+
+    def _java(
+        self, name: str, memory: Sequence[str], *command: str, stdout: int | None = None
+    ) -> subprocess.Popen[bytes]:
+        with open(self._home / f"{name}.out", "ab") as output:
+            return subprocess.Popen(
+                [
+                    os.environ.get("JAVA", "java"),
+                    *_JVM,
+                    *memory,
+                    f"-Dlog4j.configurationFile={HERE / 'log4j2.xml'}",
+                    f"-Dlog.file={self._home / name}.log",
+                    *self._class_path,
+                    *command,
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=stdout or output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def _configure(self) -> None:
+        _write(
+            self._home / "zoo.cfg",
+            {
+                "tickTime": 2000,
+                "dataDir": self._home / "zookeeper",
+                "clientPort": self._zookeeper_port,
+                "clientPortAddress": "127.0.0.1",
+                "admin.enableServer": "false",
+                "maxClientCnxns": 0,
+            },
+        )
+        for k, port in enumerate(self._ports):
+            data = self._home / f"bookie{k}"
+            data.mkdir()
+            _write(
+                self._home / f"bookie{k}.conf",
+                {
+                    "bookiePort": port,
+                    "listeningInterface": "lo",
+                    "advertisedAddress": "127.0.0.1",
+                    "allowLoopback": "true",
+                    "metadataServiceUri": f"zk+hierarchical://127.0.0.1:{self._zookeeper_port}/ledgers",
+                    "ledgerStorageClass": "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage",
+                    "journalDirectories": data / "journal",
+                    "ledgerDirectories": data / "ledgers",
+                    "indexDirectories": data / "index",
+                    # these three only bound disk use and listening sockets
+                    "journalMaxBackups": 0,
+                    "httpServerEnabled": "false",
+                    "enableStatistics": "false",
+                    **self._settings,
+                },
+            )
+
+
+_ZOOKEEPER = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+_SHELL = "org.apache.bookkeeper.bookie.BookieShell"
+_BOOKIE = "org.apache.bookkeeper.server.Main"
+
+
+def _write(path: Path, settings: Mapping[str, object]) -> None:
+    path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def _wait_listening(port: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
+            return
+        except OSError as error:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"nothing of the peer listens on port {port}; see its log") from error
+            time.sleep(0.1)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End it, and wait for it, so that what it used is counted."""
+    process.terminate()
+    try:
+        process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,121 @@
+"""The targets of ``scripts/bench ledger``, and the table that compares them with what was measured.
+
+A target is a ratio, ours to the peer's, of the medians over the rounds; of L9 it is our own figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from statistics import median
+from typing import Any, NamedTuple
+
+Line = dict[str, Any]
+Figure = Callable[[Line], float]
+
+
+class Target(NamedTuple):
+    """``bound`` > 0: the ratio is to be at least that; < 0: at most minus that; None: shown only."""
+
+    case: str
+    what: str
+    label: str
+    figure: Figure
+    bound: float | None
+    peers: tuple[str, ...] = ()
+    """Labels of the peer, the best (highest) of which counts; by default the same one."""
+    api: str | None = None
+    absolute: bool = False
+
+
+def _named(name: str) -> Figure:
+    return lambda line: line[name]
+
+
+def _cpu(line: Line) -> float:
+    return (line["client_cpu_seconds"] + line["bookies_cpu_seconds"]) / line["entries"] * 1e6
+
+
+ADDS, READS, P50, P99 = _named("adds_per_second"), _named("reads_per_second"), _named("p50_ms"), _named("p99_ms")
+
+TARGETS: Sequence[Target] = (
+    Target("L1", "one in flight, 1 KiB, p50 ms", "L1", P50, -1 / 8),
+    Target("L1", "… p99 ms", "L1", P99, -1 / 4),
+    Target("L1", "… p50 ms, peer without group wait", "L1", P50, -1, ("L1-no-group-wait",)),
+    Target("L1", "… p99 ms, peer without group wait", "L1", P99, -1, ("L1-no-group-wait",)),
+    *(
+        target
+        for size, bound in ((100, 3.0), (1024, 2.0), (16384, 1.3))
+        for target in (
+            Target("L2", f"1,000 in flight, {size} B, adds/s", f"L2-{size}", ADDS, bound),
+            Target("L2", "… p99 ms", f"L2-{size}", P99, -1),
+        )
+    ),
+    *(
+        Target(
+            "L3",
+            f"batches of {batch:,}, {size} B, adds/s",
+            f"L3-{size}x{batch}",
+            ADDS,
+            bound,
+            (f"L2-{size}", f"L2-{size}-deep"),
+        )
+        for size, bound in ((100, 20.0), (1024, 8.0))
+        for batch in (100, 1000)
+    ),
+    *(
+        Target(
+            "L4", f"read in order, {size} B, {cache}, {api}, entries/s", f"L4-{size}-{cache}", READS, wanted, api=api
+        )
+        for cache in ("warm", "cold")
+        for size, bound in ((100, 10.0), (1024, 4.0), (16384, 1.5))
+        for api, wanted in (("read_batches", bound), ("read", None))
+    ),
+    Target("L5", "recovery of 2,000 entries, p50 ms", "L5", P50, -1 / 3),
+    Target("L6", "create and close, p50 ms", "L6", P50, -1),
+    Target("L7", "1,000 ledgers at once, 1 KiB, adds/s", "L7", ADDS, 1.5),
+    Target("L8", "without journal, 1 KiB, adds/s", "L8", ADDS, 2.0),
+    Target("L9", "bytes written per byte and copy", "L9", _named("written_per_byte"), -1.1, absolute=True),
+    Target("L10", "CPU seconds per million adds, 1 KiB", "L2-1024", _cpu, -1 / 2),
+    Target("L11", "memory of an idle bookie, MB", "L11", lambda line: line["idle_bytes"] / 1e6, -1 / 5),
+    Target("L11", "… that took 10 million entries, MB", "L11", lambda line: line["resident_bytes"] / 1e6, -1 / 5),
+)
+
+
+def table(lines: Iterable[Line]) -> str:
+    """A Markdown table of the targets that the lines say something about."""
+    lines = list(lines)
+    rows = ["| case | | bookspark | BookKeeper | ratio | target | |", "|---|---|---|---|---|---|---|"]
+    for target in TARGETS:
+        ours = _median(lines, "bookspark", target.label, target.figure, target.api)
+        if ours is None:
+            continue
+        peers = [_median(lines, "bookkeeper", label, target.figure, None) for label in target.peers or (target.label,)]
+        theirs = max((peer for peer in peers if peer is not None), default=None)
+        if theirs is None:
+            continue
+        ratio = ours / theirs
+        met, wanted = _judge(ours if target.absolute else ratio, target.bound)
+        cells = (target.case, target.what, _text(ours), _text(theirs), f"{ratio:.3g}", wanted, met)
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows) + "\n"
+
+
+def _median(lines: Sequence[Line], system: str, label: str, figure: Figure, api: str | None) -> float | None:
+    found = [
+        figure(line)
+        for line in lines
+        if (line["system"], line["label"]) == (system, label) and api in (None, line.get("api"))
+    ]
+    return median(found) if found else None
+
+
+def _judge(value: float, bound: float | None) -> tuple[str, str]:
+    if bound is None:
+        return "", ""
+    if bound > 0:
+        return "met" if value >= bound else "missed", f"≥ {bound:.3g}"
+    return "met" if value <= -bound else "missed", f"≤ {-bound:.3g}"
+
+
+def _text(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
