@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import tempfile
-from contextlib import ExitStack
-from typing import Annotated
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bookspark.cli.options import Password, Zookeeper, given
 from bookspark.cli.output import console
 from bookspark.cli.spark import quiet_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _FOUND = 1
 
@@ -19,6 +24,7 @@ def add_to(app: typer.Typer) -> None:
     """Add the commands."""
     app.command()(snapshot)
     app.command()(audit)
+    app.command()(safe_to_stop)
 
 
 def snapshot(
@@ -41,14 +47,48 @@ def audit(
         str | None, typer.Option(help="Audit the newest snapshot there; by default a new one, which is not kept.")
     ] = None,
     version: Annotated[int | None, typer.Option(help="Audit this version of the snapshots under --path.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write an HTML page with plots there as well.")] = None,
     zookeeper: Zookeeper = "",
     password: Password = "",
 ) -> None:
     """Run audit queries over a snapshot. Ends with status 1 if they find something that should not be."""
     from bookspark.protocol.options import check_names
-    from bookspark.spark import audit, snapshots
+    from bookspark.spark import audit
 
     check_names(queries or (), audit.names(), "audit query")
+    with _snapshot_at(path, zookeeper, password) as (spark, place):
+        findings = audit.run(spark, place, version, queries or None)
+        audit.show(findings, console())
+        if report is not None:
+            audit.write_report(spark, place, version, findings, report)
+    if any(finding.good is False for finding in findings):
+        raise typer.Exit(_FOUND)
+
+
+def safe_to_stop(
+    bookies: Annotated[list[str], typer.Argument(metavar="BOOKIE…", help="Ids of the bookies to be stopped.")],
+    path: Annotated[
+        str | None, typer.Option(help="Go by the newest snapshot there; by default by a new one, which is not kept.")
+    ] = None,
+    zookeeper: Zookeeper = "",
+    password: Password = "",
+) -> None:
+    """Say whether each confirmed entry keeps an ack quorum of copies without these bookies. Ends with status 1 if not."""
+    from bookspark.spark import audit
+
+    with _snapshot_at(path, zookeeper, password) as (spark, place):
+        finding = audit.safe_to_stop(spark, place, bookies)
+    if not finding.good:
+        audit.show([finding], console())
+        raise typer.Exit(_FOUND)
+    typer.echo(f"safe: every confirmed entry keeps an ack quorum of copies without {', '.join(bookies)}")
+
+
+@contextmanager
+def _snapshot_at(path: str | None, zookeeper: str, password: str) -> Iterator[tuple[SparkSession, str]]:
+    """A session, and where the snapshots are: ``path``, or a new one that is gone afterwards."""
+    from bookspark.spark import snapshots
+
     if path is None:
         given(zookeeper)
     with ExitStack() as stack:
@@ -57,7 +97,4 @@ def audit(
         if path is None:
             typer.echo(f"taking a snapshot of {zookeeper}", err=True)
             snapshots.write(spark, zookeeper, place, password)
-        findings = audit.run(spark, place, version, queries or None)
-        audit.show(findings, console())
-    if any(finding.good is False for finding in findings):
-        raise typer.Exit(_FOUND)
+        yield spark, place

@@ -78,13 +78,14 @@ def bookies(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return
-    columns = ("bookie", "state", "address", "host", "pid", "ledgers", "in logs", "free")
+    columns = ("bookie", "state", "address", "host", "rack", "pid", "ledgers", "in logs", "free")
     rows = [
         (
             one["bookie_id"],
             one["state"],
             one["address"],
             one["host"],
+            one["rack"],
             str(one["pid"] or ""),
             one["ledgers"],
             None if one["log_bytes"] is None else size_text(one["log_bytes"]),
@@ -105,6 +106,8 @@ def _states(bookkeeper: BookKeeper) -> Iterator[dict[str, Any]]:
             "state": "down",
             "address": there.address if there else None,
             "host": there.host if there else None,
+            "rack": there.rack if there else None,
+            "labels": there.labels if there else {},
             "pid": there.pid if there else None,
             "ledgers": None,
             "log_bytes": None,

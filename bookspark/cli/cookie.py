@@ -7,6 +7,7 @@ same in every directory and in the metadata store. A first boot makes the cookie
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +15,8 @@ from typing import Annotated
 import typer
 
 from bookspark.cli.options import Yes, Zookeeper, client
-from bookspark.daemon.directories import DirectoryLocks, read_cookie, write_cookie
+from bookspark.daemon.directories import DirectoryLocks, holds_data, read_cookie, write_cookie
+from bookspark.daemon.identity import mark_lost
 from bookspark.metadata.store import MetadataStore, Versioned
 from bookspark.protocol.cookie import Cookie
 from bookspark.protocol.errors import BookieError, InvalidCookieError
@@ -70,8 +72,8 @@ def update(directories: Directories, zookeeper: Zookeeper = "") -> None:
 def fix(directories: Directories, zookeeper: Zookeeper = "", yes: Yes = False) -> None:
     """Stamp those of a bookie's directories that lost their cookie, because a disk was replaced or emptied.
 
-    The bookie then serves without the entries that were lost: other bookies have copies of them, but as long as these are not
-    copied back each such entry has one copy less."""
+    The bookie then serves without the entries that were lost. Its next start fences every ledger that it was being written, and
+    until these are recovered and copied back, it never says of their entries that it has not got them."""
     places = _absolute(directories)
     with client(zookeeper) as bookkeeper, _locked(places):
         store = bookkeeper.metadata
@@ -87,9 +89,27 @@ def fix(directories: Directories, zookeeper: Zookeeper = "", yes: Yes = False) -
             return
         if not yes:
             typer.confirm(f"Are the entries in {', '.join(lost)} of {cookie.bookie_id} lost?", abort=True, err=True)
-        for place in lost:
-            write_cookie(place, cookie)
-        typer.echo(f"{cookie.bookie_id} can start again, without what was in {', '.join(lost)}")
+        _stamp_lost(lost, cookie)
+
+
+@app.command()
+def generate(bookie: BookieId, directories: Directories, zookeeper: Zookeeper = "", yes: Yes = False) -> None:
+    """Stamp empty directories with the cookie that the metadata store has of a bookie, because all of its disks were lost."""
+    places = _absolute(directories)
+    with client(zookeeper) as bookkeeper, _locked(places):
+        cookie = _recorded(bookkeeper.metadata, bookie).value
+        if cookie.directories != places:
+            raise InvalidCookieError(
+                f"the cookie of {bookie} names {', '.join(cookie.directories)}, not {', '.join(places)}; name those"
+            )
+        for place in places:
+            if read_cookie(place) is not None or holds_data(place):
+                raise InvalidCookieError(
+                    f"{place} is not empty; this is for bookies of which nothing is left, see `bookspark cookie fix`"
+                )
+        if not yes:
+            typer.confirm(f"Are all entries of {bookie} lost?", abort=True, err=True)
+        _stamp_lost(places, cookie)
 
 
 @app.command()
@@ -104,6 +124,14 @@ def delete(bookie: BookieId, zookeeper: Zookeeper = "", yes: Yes = False) -> Non
         if not yes:
             typer.confirm(f"Forget {bookie} ({', '.join(recorded.value.directories)})?", abort=True, err=True)
         store.delete_cookie(bookie, recorded.version)
+
+
+def _stamp_lost(places: Sequence[str], cookie: Cookie) -> None:
+    """Marked before stamped: a boot that finds the cookie knows of the loss."""
+    mark_lost(places)
+    for place in places:
+        write_cookie(place, cookie)
+    typer.echo(f"{cookie.bookie_id} can start again, without what was in {', '.join(places)}")
 
 
 def _absolute(directories: list[Path]) -> tuple[str, ...]:

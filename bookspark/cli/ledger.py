@@ -7,23 +7,19 @@ end of its input. ``create`` makes an empty ledger that nobody will write: what 
 
 from __future__ import annotations
 
-import base64
 import json
 import sys
 from collections.abc import Iterator
 from io import BufferedReader
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated
+from typing import IO, Annotated
 
 import typer
 
 from bookspark.cli.options import Json, LedgerId, Password, Yes, Zookeeper, client
-from bookspark.cli.output import console, metadata_document, table
+from bookspark.cli.output import console, metadata_document, payload_document, table
 from bookspark.protocol.errors import ConfigurationError
-from bookspark.protocol.ledger_metadata import DigestType
-
-if TYPE_CHECKING:
-    from bookspark.client import BookKeeper, LedgerHandle
+from bookspark.protocol.ledger_metadata import DigestType, LedgerType, Replication
 
 app = typer.Typer(
     help="Create, write, read, list, recover and delete ledgers.", no_args_is_help=True, rich_markup_mode=None
@@ -35,6 +31,14 @@ Ensemble = Annotated[
 WriteQuorum = Annotated[int, typer.Option("--write-quorum", "-w", min=1, help="Copies written of each entry.")]
 AckQuorum = Annotated[int, typer.Option("--ack-quorum", "-a", min=1, help="Copies that acknowledge an entry.")]
 Digest = Annotated[DigestType, typer.Option("--digest-type", case_sensitive=False, help="How entries are protected.")]
+Type = Annotated[
+    LedgerType,
+    typer.Option("--ledger-type", case_sensitive=False, help="PD: acknowledged is synced. VD: synced now and then."),
+]
+Copies = Annotated[
+    Replication,
+    typer.Option("--replication", case_sensitive=False, help="guaranteed: closed only with all copies of each entry."),
+]
 Custom = Annotated[list[str] | None, typer.Option("--custom-metadata", metavar="NAME=VALUE", help="May be repeated.")]
 _CHUNK_BYTES = 1 << 18
 
@@ -47,6 +51,8 @@ def append(
     write_quorum: WriteQuorum = 3,
     ack_quorum: AckQuorum = 2,
     digest_type: Digest = DigestType.CRC32C,
+    ledger_type: Type = LedgerType.PD_JOURNAL,
+    replication: Copies = Replication.BEST_EFFORT,
     password: Password = "",
     custom_metadata: Custom = None,
 ) -> None:
@@ -55,7 +61,9 @@ def append(
     Appending to a ledger that exists is not possible: a ledger has one writer, which is the one that created it."""
     labels = _labels(custom_metadata)
     with _opened(file) as lines, client(zookeeper) as bookkeeper:
-        ledger = _create(bookkeeper, ensemble_size, write_quorum, ack_quorum, digest_type, password, labels)
+        ledger = bookkeeper.create_ledger(
+            ensemble_size, write_quorum, ack_quorum, digest_type, password.encode(), labels, ledger_type, replication
+        )
         for batch in _batches(lines):
             ledger.append_batch_async(batch)
         ledger.close()
@@ -69,6 +77,8 @@ def create(
     write_quorum: WriteQuorum = 3,
     ack_quorum: AckQuorum = 2,
     digest_type: Digest = DigestType.CRC32C,
+    ledger_type: Type = LedgerType.PD_JOURNAL,
+    replication: Copies = Replication.BEST_EFFORT,
     password: Password = "",
     custom_metadata: Custom = None,
 ) -> None:
@@ -77,7 +87,9 @@ def create(
     That is what a writer that crashed leaves behind; `bookspark ledger recover` closes it. To write, use `append`."""
     labels = _labels(custom_metadata)
     with client(zookeeper) as bookkeeper:
-        ledger = _create(bookkeeper, ensemble_size, write_quorum, ack_quorum, digest_type, password, labels)
+        ledger = bookkeeper.create_ledger(
+            ensemble_size, write_quorum, ack_quorum, digest_type, password.encode(), labels, ledger_type, replication
+        )
         typer.echo(ledger.ledger_id)
 
 
@@ -168,25 +180,6 @@ def recover(ledger: LedgerId, zookeeper: Zookeeper = "", password: Password = ""
             typer.echo(f"ledger {ledger} {verb}: {entries:,} entries, {handle.length:,} bytes")
 
 
-def _create(
-    bookkeeper: BookKeeper,
-    ensemble_size: int,
-    write_quorum: int,
-    ack_quorum: int,
-    digest_type: DigestType,
-    password: str,
-    labels: dict[str, bytes],
-) -> LedgerHandle:
-    return bookkeeper.create_ledger(
-        ensemble_size=ensemble_size,
-        write_quorum=write_quorum,
-        ack_quorum=ack_quorum,
-        digest_type=digest_type,
-        password=password.encode(),
-        custom_metadata=labels,
-    )
-
-
 def _labels(given: list[str] | None) -> dict[str, bytes]:
     labels = {}
     for text in given or ():
@@ -223,8 +216,5 @@ def _batches(lines: IO[bytes]) -> Iterator[list[bytes]]:
 
 
 def _entry_line(entry_id: int, length: int, payload: bytes) -> bytes:
-    try:
-        content = {"payload": payload.decode()}
-    except UnicodeDecodeError:
-        content = {"payload_base64": base64.b64encode(payload).decode()}
-    return json.dumps({"entry_id": entry_id, "length": length, **content}, ensure_ascii=False).encode() + b"\n"
+    document = {"entry_id": entry_id, "length": length, **payload_document(payload)}
+    return json.dumps(document, ensure_ascii=False).encode() + b"\n"

@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from bookspark.cli import audit, bookies, cookie, ledger, log, run, settings, simulate
+from bookspark.cli import audit, bench, bookie, bookies, chaos, cookie, ledger, log, run, settings, simulate
 from bookspark.cli.output import one_line, problem
 from bookspark.protocol.errors import BookKeeperError
 
@@ -35,7 +35,10 @@ app.add_typer(ledger.app, name="ledger")
 app.add_typer(log.app, name="log")
 audit.add_to(app)
 app.add_typer(cookie.app, name="cookie")
+app.add_typer(bookie.app, name="bookie")
 simulate.add_to(app)
+chaos.add_to(app)
+app.add_typer(bench.app, name="bench")
 
 _debug = False
 

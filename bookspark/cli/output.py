@@ -6,6 +6,7 @@ Law: results go to stdout and nothing else does; problems go to stderr, one line
 
 from __future__ import annotations
 
+import base64
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -64,6 +65,14 @@ def size_text(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} TB"
+
+
+def payload_document(payload: bytes) -> dict[str, str]:
+    """``payload`` as text, or ``payload_base64`` where it is not UTF-8."""
+    try:
+        return {"payload": payload.decode()}
+    except UnicodeDecodeError:
+        return {"payload_base64": base64.b64encode(payload).decode()}
 
 
 def metadata_document(metadata: LedgerMetadata) -> dict[str, Any]:

@@ -22,6 +22,7 @@ class Host:
     def __init__(self, zookeeper: str, root: Path) -> None:
         self.zookeeper = zookeeper
         self.directories = [root / "disk1", root / "disk2"]
+        self.options: dict[str, object] = {}
         self._bookie: Bookie | None = None
 
     @property
@@ -31,7 +32,7 @@ class Host:
     def start(self) -> str:
         """Start it and return its id. Raises BookieError with its last words."""
         config = bookie_config(
-            directories=list(map(str, self.directories)), zookeeper=self.zookeeper, lease_seconds=5.0
+            directories=list(map(str, self.directories)), zookeeper=self.zookeeper, lease_seconds=5.0, **self.options
         )
         self._bookie = adopt_or_start(config, "a test")
         return self._bookie.wait_serving().bookie_id
@@ -122,3 +123,43 @@ def test_directories_of_two_bookies(bookspark: Run, chroot: str, tmp_path: Path)
     mixed = [str(hosts[0].directories[0]), str(hosts[1].directories[1])]
     outcome = bookspark("cookie", "update", "--zookeeper", chroot, *mixed)
     assert outcome.status == 1 and "of one bookie" in outcome.err
+
+
+def test_a_bookie_that_lost_all_of_its_disks(bookspark: Run, host: Host) -> None:
+    bookie = host.start()
+    host.stop()
+    refused = bookspark("cookie", "generate", "--yes", "--zookeeper", host.zookeeper, bookie, *host.arguments[2:])
+    assert refused.status == 1 and "not empty" in refused.err
+    for directory in host.directories:
+        shutil.rmtree(directory)
+    host.options = {"bookie_id": bookie}
+    assert run_advice(bookspark, host.refused(), "--yes").status == 0
+    assert all((directory / "unclean").exists() for directory in host.directories), "the next boot is a lossy one"
+    assert host.start() == bookie
+    assert "lossy boot 1" in (host.directories[0] / "bookie.log").read_text()
+    assert not any((directory / "unclean").exists() for directory in host.directories)
+
+
+def test_what_may_be_done_without_a_command(host: Host, tmp_path: Path) -> None:
+    bookie = host.start()
+    host.stop()
+    shutil.rmtree(host.directories[1])
+    host.directories.insert(1, tmp_path / "disk3")
+    host.options = {"stamp_missing_cookies": True, "add_empty_directories": True}
+    assert host.start() == bookie
+    host.stop()
+    host.options = {}
+    assert host.start() == bookie
+    log = (host.directories[0] / "bookie.log.1").read_text()
+    assert "lossy boot 1" in log and "disk2 was emptied" in log
+
+
+def test_a_directory_that_cannot_be_read_does_not_keep_the_bookie_down(host: Host) -> None:
+    bookie = host.start()
+    host.stop()
+    shutil.rmtree(host.directories[1])
+    host.directories[1].write_text("as a broken disk")
+    assert host.start() == bookie
+    assert "disk2 can't be read" in (host.directories[0] / "bookie.log").read_text()
+    host.stop()
+    host.directories[1].unlink()

@@ -21,6 +21,17 @@ def test_lines_are_appended_and_read_back(on_cluster: Run) -> None:
     assert read.err == ""
 
 
+def test_durability_and_replication_are_chosen_at_create(on_cluster: Run) -> None:
+    options = ("--ledger-type", "vd_journal", "--replication", "guaranteed")
+    ledger = on_cluster("ledger", "append", *options, stdin=b"a\nb\n").text.strip()
+    metadata = json.loads(on_cluster("ledger", "metadata", ledger).out)
+    assert (metadata["ledger_type"], metadata["replication"]) == ("VD_JOURNAL", "guaranteed")
+    assert (metadata["state"], metadata["last_entry_id"]) == ("CLOSED", 1)
+    refused = on_cluster("ledger", "create", "-E", "1", "-w", "1", "-a", "1", "--replication", "guaranteed")
+    assert refused.status == 1
+    assert "choose a write_quorum of 2 or more" in refused.err
+
+
 def test_a_long_line_that_comes_in_pieces_is_one_entry(on_cluster: Run) -> None:
     line = bytes(range(11, 256)) * 5000
     ledger = on_cluster("ledger", "append", stdin=line + b"\nlast\n").text.strip()

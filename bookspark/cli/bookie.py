@@ -1,0 +1,194 @@
+"""``bookspark bookie …``: what lies in the directories of a bookie that is stopped.
+
+Law: the readers are those of the bookie, and its locks are taken, so a bookie that runs is an error that names its process.
+Nothing is changed but by ``rebuild``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bookspark.bookie.file_system import RealFileSystem
+from bookspark.bookie.inspection import Inspection, rebuild_index
+from bookspark.bookie.scrub import Scrubbed, scrub
+from bookspark.cli.options import Json
+from bookspark.cli.output import console, payload_document, size_text, table
+from bookspark.daemon.directories import DirectoryLocks, read_cookie
+from bookspark.protocol.errors import InvalidCookieError
+from bookspark.wire.entry_batch import Entry
+
+app = typer.Typer(
+    help="Look into the directories of a bookie that is stopped.", no_args_is_help=True, rich_markup_mode=None
+)
+
+Directories = Annotated[
+    list[Path], typer.Argument(metavar="DIRECTORY…", help="All directories of the bookie, in any order.")
+]
+_PAYLOAD_CHARACTERS = 60
+_LOG_NUMBER_HELP = "Number of the log, in hexadecimal as its file's name has it."
+
+
+@app.command()
+def logs(directories: Directories, as_json: Json = False) -> None:
+    """List the logs: entry logs as they were written, and rewritten ones. Live is what the index still names."""
+    with _stopped(directories) as places:
+        found = [log._asdict() | {"number": f"{log.number:08x}"} for log in _inspection(places).logs()]
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    columns = ("log", "kind", "size", "synced", "live", "ledgers", "entries", "file")
+    rows = [
+        (
+            log["number"],
+            "rewritten" if log["rewritten"] else "plain",
+            size_text(log["size"]),
+            size_text(log["synced"]),
+            size_text(log["live"]),
+            log["ledgers"],
+            log["entries"],
+            log["path"],
+        )
+        for log in found
+    ]
+    console().print(table("", columns, rows))
+
+
+@app.command()
+def read(
+    number: Annotated[str, typer.Argument(metavar="LOG", help=_LOG_NUMBER_HELP)],
+    directories: Directories,
+    ledger: Annotated[int | None, typer.Option(min=0, help="Only batches of this ledger.")] = None,
+    entries: Annotated[bool, typer.Option("--entries", help="With the entries of each batch.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Read a log batch by batch, in its order. With --json: one object a line."""
+    wanted = _log_number(number)
+    with _stopped(directories) as places:
+        for batch in _inspection(places).batches(wanted):
+            if ledger not in (None, batch.ledger_id):
+                continue
+            if as_json:
+                document = batch._asdict() | {"entries": [_entry_document(entry) for entry in batch.entries]}
+                if not entries:
+                    del document["entries"]
+                typer.echo(json.dumps(document, ensure_ascii=False))
+                continue
+            typer.echo(
+                f"{wanted:08x}:{batch.position} {batch.size} B: ledger {batch.ledger_id} entries {batch.first}..{batch.last}, "
+                f"LAC {batch.last_add_confirmed}"
+            )
+            for entry in batch.entries if entries else ():
+                typer.echo(f"    {entry.entry_id}: length {entry.length}, {_text(entry.payload)}")
+
+
+@app.command()
+def index(
+    directories: Directories,
+    ledger: Annotated[int | None, typer.Option(min=0, help="Only of this ledger.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show the index as the next start would have it: ranges of entries and the batches that they lie in."""
+    with _stopped(directories) as places:
+        rows = list(_inspection(places).rows(ledger))
+    if as_json:
+        typer.echo(json.dumps([row._asdict() | {"log": f"{row.log:08x}"} for row in rows], indent=2))
+        return
+    columns = ("ledger", "first", "last", "log", "position", "bytes")
+    cells = [(row.ledger_id, row.first, row.last, f"{row.log:08x}", row.position, row.size) for row in rows]
+    console().print(table("", columns, cells))
+
+
+@app.command()
+def verify(directories: Directories, as_json: Json = False) -> None:
+    """Scrub: read and check every byte. Ends with status 1 if any is not what was written."""
+    with _stopped(directories) as places:
+        found = {place: scrub(RealFileSystem(), place) for place in places}
+    if as_json:
+        typer.echo(json.dumps([_scrubbed_document(place, scrubbed) for place, scrubbed in found.items()], indent=2))
+    else:
+        for place, scrubbed in found.items():
+            _print_scrubbed(place, scrubbed)
+    raise typer.Exit(1 if any(scrubbed.damages for scrubbed in found.values()) else 0)
+
+
+@app.command()
+def rebuild(directories: Directories) -> None:
+    """Make the index anew from the logs. A start does so by itself where an index checkpoint is missing or damaged."""
+    with _stopped(directories) as places:
+        count = rebuild_index(RealFileSystem(), places)
+    typer.echo(f"the index has {count} ranges")
+
+
+@contextmanager
+def _stopped(directories: list[Path]) -> Iterator[list[str]]:
+    """The directories, locked, if they are all of a bookie's."""
+    places = [str(directory.absolute()) for directory in directories]
+    for place in places:
+        if not Path(place).is_dir():
+            raise InvalidCookieError(f"{place} is not a directory; name the bookie's directories on this host")
+    with DirectoryLocks(places):
+        cookies = {place: read_cookie(place) for place in places}
+        for place, cookie in cookies.items():
+            if cookie is None:
+                raise InvalidCookieError(
+                    f"{place} has no cookie, so it is no bookie's; if it lost it: `bookspark cookie fix` with all directories"
+                )
+            if set(cookie.directories) != set(places):
+                raise InvalidCookieError(
+                    f"{place} is of {cookie.bookie_id}, whose directories are {', '.join(cookie.directories)}; name all of them"
+                )
+        yield places
+
+
+def _inspection(places: list[str]) -> Inspection:
+    return Inspection(RealFileSystem(), places)
+
+
+def _log_number(text: str) -> int:
+    try:
+        return int(text, 16)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not the number of a log, for example 0000002a") from None
+
+
+def _scrubbed_document(place: str, scrubbed: Scrubbed) -> dict[str, Any]:
+    damages = [
+        asdict(damage) | {"entries": [entries._asdict() for entries in damage.entries]} for damage in scrubbed.damages
+    ]
+    return {"directory": place, **asdict(scrubbed), "damages": damages}
+
+
+def _print_scrubbed(place: str, scrubbed: Scrubbed) -> None:
+    typer.echo(
+        f"{place}: {scrubbed.files} files, {size_text(scrubbed.size)}, {scrubbed.batches} batches, {scrubbed.entries} entries"
+        + (f"; {scrubbed.torn} bytes torn by a crash, which the next start cuts" if scrubbed.torn else "")
+    )
+    for damage in scrubbed.damages:
+        where = f"{damage.path} at byte {damage.position}, {damage.size} bytes" if damage.size else damage.path
+        typer.echo(f"  DAMAGED {where}: {damage.what}")
+        for entries in damage.entries:
+            typer.echo(f"    hit: ledger {entries.ledger_id} entries {entries.first}..{entries.last}")
+    if not scrubbed.damages:
+        typer.echo("  all good")
+
+
+def _entry_document(entry: Entry) -> dict[str, Any]:
+    return {
+        "entry_id": entry.entry_id,
+        "last_add_confirmed": entry.last_add_confirmed,
+        "length": entry.length,
+        **payload_document(entry.payload),
+        "digest": entry.digest.hex(),
+    }
+
+
+def _text(payload: bytes) -> str:
+    text = payload.decode(errors="backslashreplace")
+    return repr(text) if len(text) <= _PAYLOAD_CHARACTERS else f"{text[:_PAYLOAD_CHARACTERS]!r}…"

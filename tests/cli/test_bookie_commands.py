@@ -1,0 +1,146 @@
+"""``bookspark bookie``: looking into the directories of a bookie that is stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from bookspark.bookie.entry_log import SCHEMA
+from bookspark.daemon.directories import DirectoryLocks, read_cookie, write_cookie
+from bookspark.protocol.cookie import Cookie
+from tests.bookie.kit import Pumped, config
+from tests.cli.conftest import Run
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> list[str]:
+    """Two directories of one bookie: entries 0–9 and 10 of ledger 4, and 0–2 of ledger 5, in three logs."""
+    directories = [tmp_path / "disk1", tmp_path / "disk2"]
+    storage = Pumped(config(*directories, entry_log_bytes_max=900))
+    storage.add(4, 0, 9)
+    storage.add(5, 0, 2, payload=b"\xff\xfe")
+    storage.add(4, 10, last_add_confirmed=9)
+    storage.storage.close()
+    names = tuple(map(str, directories))
+    for directory in names:
+        write_cookie(directory, Cookie("bookie-1", names, "instance", "nonce"))
+    return list(names)
+
+
+def snapshot(places: list[str]) -> dict[str, bytes]:
+    found = {}
+    for place in places:
+        for folder, _, names in os.walk(place):
+            found |= {f"{folder}/{name}": Path(folder, name).read_bytes() for name in names if name != "LOCK"}
+    return found
+
+
+def test_logs_are_listed_with_what_lives_in_them(bookspark: Run, places: list[str]) -> None:
+    logs = json.loads(bookspark("bookie", "logs", "--json", *places).text)
+    assert [(log["number"], log["rewritten"], log["ledgers"], log["entries"]) for log in logs] == [
+        ("00000001", False, 1, 10), ("00000002", False, 1, 3), ("00000003", False, 1, 1),
+    ]  # fmt: skip
+    assert all(
+        log["size"] == log["synced"] == os.path.getsize(log["path"]) == log["live"] + len(SCHEMA) for log in logs
+    )
+    assert "00000003" in bookspark("bookie", "logs", *places).text
+
+
+def test_a_log_is_read_batch_by_batch(bookspark: Run, places: list[str]) -> None:
+    [batch] = map(json.loads, bookspark("bookie", "read", "2", "--entries", "--json", *places).text.splitlines())
+    assert (batch["ledger_id"], batch["first"], batch["last"], batch["position"]) == (5, 0, 2, len(SCHEMA))
+    assert [entry["entry_id"] for entry in batch["entries"]] == [0, 1, 2]
+    assert "payload_base64" in batch["entries"][0]
+    text = bookspark("bookie", "read", "00000001", "--entries", *places).text
+    assert text.startswith("00000001:400 ") and "ledger 4 entries 0..9" in text
+    assert "    9: length 160, '00000009:payload'" in text
+    assert bookspark("bookie", "read", "1", "--ledger", "5", *places).text == ""
+
+
+def test_a_log_that_is_not_there_is_told_with_those_that_are(bookspark: Run, places: list[str]) -> None:
+    outcome = bookspark("bookie", "read", "2a", *places)
+    assert outcome.status == 1
+    assert outcome.err == "bookspark: there is no log 0000002a here; there are: 00000001, 00000002, 00000003\n"
+    assert bookspark("bookie", "read", "log", *places).status == 2
+
+
+def test_the_index_is_shown_as_ranges(bookspark: Run, places: list[str]) -> None:
+    rows = json.loads(bookspark("bookie", "index", "--json", *places).text)
+    assert [(row["ledger_id"], row["first"], row["last"], row["log"]) for row in rows] == [
+        (4, 0, 9, "00000001"), (4, 10, 10, "00000003"), (5, 0, 2, "00000002"),
+    ]  # fmt: skip
+    assert len(json.loads(bookspark("bookie", "index", "--json", "--ledger", "5", *places).text)) == 1
+    assert "00000003" in bookspark("bookie", "index", *places).text
+
+
+def test_a_good_directory_verifies_and_nothing_is_changed_by_looking(bookspark: Run, places: list[str]) -> None:
+    before = snapshot(places)
+    outcome = bookspark("bookie", "verify", *places)
+    assert outcome.status == 0 and outcome.text.count("all good") == 2
+    for command in (["logs"], ["index"], ["read", "1"]):
+        assert bookspark("bookie", *command, *places).status == 0
+    assert snapshot(places) == before
+
+
+def test_verify_tells_what_is_damaged_and_which_entries_it_hit(bookspark: Run, places: list[str]) -> None:
+    path = Path(places[0], "logs", "00000001.arrows")
+    content = bytearray(path.read_bytes())
+    content[700] ^= 1
+    path.write_bytes(content)
+    outcome = bookspark("bookie", "verify", *places)
+    assert outcome.status == 1
+    assert f"DAMAGED {path} at byte 400" in outcome.text and "hit: ledger 4 entries 0..9" in outcome.text
+    found = json.loads(bookspark("bookie", "verify", "--json", *places).text)
+    assert [len(scrubbed["damages"]) for scrubbed in found] == [1, 0]
+    assert found[0]["damages"][0]["entries"] == [{"ledger_id": 4, "first": 0, "last": 9}]
+
+
+def test_the_index_is_rebuilt_from_the_logs(bookspark: Run, places: list[str]) -> None:
+    before = json.loads(bookspark("bookie", "index", "--json", *places).text)
+    for place in places:
+        Path(place, "checkpoint").write_bytes(b"no checkpoint")
+    assert bookspark("bookie", "verify", *places).status == 1
+    assert bookspark("bookie", "rebuild", *places).text == "the index has 3 ranges\n"
+    assert bookspark("bookie", "verify", *places).status == 0
+    assert json.loads(bookspark("bookie", "index", "--json", *places).text) == before
+
+
+def test_rebuilding_the_index_leaves_the_marker_of_an_unclean_shutdown(bookspark: Run, places: list[str]) -> None:
+    marker = Path(places[0], "unclean")
+    marker.write_bytes(b"")
+    assert bookspark("bookie", "rebuild", *places).status == 0
+    assert marker.exists()
+
+
+def test_a_running_bookie_is_an_error_that_names_its_process(bookspark: Run, places: list[str]) -> None:
+    with DirectoryLocks(places):
+        outcome = bookspark("bookie", "verify", *places)
+    assert outcome.status == 1 and f"is in use by process {os.getpid()}; stop it" in outcome.err
+
+
+def test_all_directories_of_the_bookie_have_to_be_named(bookspark: Run, places: list[str], tmp_path: Path) -> None:
+    outcome = bookspark("bookie", "logs", places[0])
+    assert outcome.status == 1 and f"whose directories are {places[0]}, {places[1]}; name all of them" in outcome.err
+    assert "is not a directory" in bookspark("bookie", "logs", str(tmp_path / "none")).err
+    (tmp_path / "other").mkdir()
+    assert "has no cookie" in bookspark("bookie", "logs", str(tmp_path / "other")).err
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_cookie_in_which_a_bit_flipped_is_told(bookspark: Run, places: list[str]) -> None:
+    path = Path(places[1], "COOKIE")
+    content = path.read_bytes()
+    for offset in range(len(content)):
+        path.write_bytes(content[:offset] + bytes([content[offset] ^ 1 << offset % 8]) + content[offset + 1 :])
+        with pytest.raises(Exception, match="COOKIE is damaged"):
+            read_both(places)
+    path.write_bytes(content)
+    read_both(places)
+
+
+def read_both(places: list[str]) -> None:
+    for place in places:
+        read_cookie(place)
