@@ -1,11 +1,12 @@
 """spark-submit entry point: run the audit queries over a snapshot and print what they find.
 
-spark-submit jobs/audit.py --path DIRECTORY [--version N] [QUERY…]
+spark-submit jobs/audit.py --path DIRECTORY [--version N] [--report PAGE.html] [QUERY…]
 """
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -21,12 +22,16 @@ from bookspark.spark.session import session
 def main(
     path: Annotated[str, typer.Option(help="where the Delta tables of the snapshots are")],
     version: Annotated[int | None, typer.Option(help="audit this snapshot instead of the newest")] = None,
+    report: Annotated[Path | None, typer.Option(help="write an HTML page with plots there as well")] = None,
     queries: Annotated[list[str] | None, typer.Argument(help="names of audit queries; all, if none is given")] = None,
 ) -> None:
     """Run the audits."""
     try:
         spark = session("bookspark audit")
-        audit.show(audit.run(spark, path, version, queries or None), Console())
+        findings = audit.run(spark, path, version, queries or None)
+        audit.show(findings, Console())
+        if report is not None:
+            audit.write_report(spark, path, version, findings, report)
         spark.stop()
     except (BookKeeperError, PySparkException) as error:
         sys.exit(f"bookspark audit: {plain_reason(error)}")

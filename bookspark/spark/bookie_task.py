@@ -87,13 +87,15 @@ class TaskKeeper:
         self._report = report
         self._news = threading.Event()
         listen = {} if host is None or "host" in spec.options else {"host": host}
+        # For the placement one_per_executor. A bookie that another executor adopts keeps the name of the one that started it.
+        labels = {"executor": report.executor_id, **spec.options.get("labels", {})}
         holder = f"task {report.partition} of attempt {spec.attempt}, run {spec.run}"
         self._keepers = [
             BookieKeeper(
                 bookie_config(
                     directories=home_directories(spec.roots, home),
                     zookeeper=spec.zookeeper,
-                    **{**spec.options, **listen},
+                    **{**spec.options, **listen, "labels": labels},
                 ),
                 holder,
                 spec.run,

@@ -5,8 +5,9 @@ anything is read or written. Spark hands option names over in lower case; here t
 written in programs.
 
 Sink
-    ``log`` (required), ``zookeeper``, ``password``; ``ensembleSize``, ``writeQuorum``, ``ackQuorum`` (3, 3, 2) and
-    ``digestType`` (CRC32C) of a log that this write makes; ``ledgerRollBytes``, ``ledgerRollSeconds``: when a data
+    ``log`` (required), ``zookeeper``, ``password``; ``ensembleSize``, ``writeQuorum``, ``ackQuorum`` (3, 3, 2),
+    ``digestType`` (CRC32C), ``ledgerType`` (PD_JOURNAL) and ``replication`` (best_effort) of a log that this write
+    makes: with VD_JOURNAL each task syncs once, before it ends; ``ledgerRollBytes``, ``ledgerRollSeconds``: when a data
     ledger is closed.
 Source
     one of ``log``, ``ledger`` (an id), ``ledgers`` (``1,2,7-9``) and ``table`` (a system table); ``zookeeper``,
@@ -30,7 +31,8 @@ from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from bookspark.protocol.errors import ConfigurationError
-from bookspark.protocol.ledger_metadata import DigestType
+from bookspark.protocol.ledger_choices import choice_of
+from bookspark.protocol.ledger_metadata import DigestType, LedgerType, Replication
 from bookspark.protocol.log_record import LogOptions
 from bookspark.spark.logs import RollPolicy
 from bookspark.spark.logs.registry import check_name
@@ -109,6 +111,14 @@ def _digest(text: str) -> DigestType:
     return DigestType[text.upper()]
 
 
+def _ledger_type(text: str) -> LedgerType:
+    return choice_of(LedgerType, text, "option ledgerType:")
+
+
+def _replication(text: str) -> Replication:
+    return choice_of(Replication, text, "option replication:")
+
+
 def _offset(*words: str) -> Callable[[str], int | str]:
     return lambda text: text.lower() if text.lower() in words else _not_negative(text)
 
@@ -148,6 +158,8 @@ class SinkOptions:
             "write_quorum": options.take("writeQuorum", _positive, "a positive number"),
             "ack_quorum": options.take("ackQuorum", _positive, "a positive number"),
             "digest_type": options.take("digestType", _digest, f"one of {', '.join(d.name for d in DigestType)}"),
+            "ledger_type": options.take("ledgerType", _ledger_type, "a ledger type"),
+            "replication": options.take("replication", _replication, "a kind of replication"),
         }
         chosen = {name: value for name, value in chosen.items() if value is not None}
         bytes_max = options.take("ledgerRollBytes", _positive, "a positive number of bytes")

@@ -23,6 +23,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
 from bookspark.client import BookKeeper
+from bookspark.daemon.settings import of_environment
 from bookspark.protocol.errors import BookKeeperError, ConfigurationError
 from bookspark.spark.data_source import register
 from bookspark.spark.system_tables import TABLES
@@ -50,7 +51,7 @@ def write(spark: SparkSession, zookeeper: str, path: str, password: str = "") ->
     ``password`` opens the logs and open ledgers that were made with it. Raises what reading them raises: a snapshot is
     whole, or it is none.
     """
-    with BookKeeper(zookeeper) as bookkeeper:
+    with BookKeeper(zookeeper, **of_environment("client")) as bookkeeper:
         bookkeeper.metadata.bookies()  # a cluster that can't be reached is said so here, in one line, and not by a task
     register(spark)
     snapshot_id, now = str(uuid.uuid4()), datetime.now(UTC)

@@ -24,6 +24,9 @@ class MemoryBookKeeper:
         """Called once each, in order, before the next appends."""
         self.lose_answers = 0
         """So many appends are kept, but answered with a timeout."""
+        self.synced: dict[int, int] = {}
+        """Up to which entry each ledger was synced."""
+        self.fail_syncs = 0
 
     def other(self) -> MemoryBookKeeper:
         """Another client of the same cluster."""
@@ -104,7 +107,14 @@ class MemoryLedger:
     def flush_last_add_confirmed(self) -> int:
         return self.last_add_confirmed
 
-    def close(self, wait: bool = True) -> None:
+    def sync(self) -> int:
+        if self._bookkeeper.fail_syncs:
+            self._bookkeeper.fail_syncs -= 1
+            raise AddTimeoutError("no sync")
+        self._bookkeeper.synced[self.ledger_id] = self.last_add_confirmed
+        return self.last_add_confirmed
+
+    def close(self, wait: bool = True, timeout: float | None = None) -> None:
         if not self._closed and not self._bookkeeper.metadata.read_ledger(self.ledger_id).value.closed and wait:
             self._bookkeeper.open_ledger(self.ledger_id)
         self._closed = True

@@ -7,10 +7,12 @@ from io import StringIO
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 
-from bookspark.spark.audit import Finding, names, show
+from bookspark.protocol.errors import ConfigurationError
+from bookspark.spark import snapshots
+from bookspark.spark.audit import Finding, names, safe_to_stop, show
 from bookspark.spark.audit.runner import run_over
 from bookspark.spark.system_tables import TABLES
 
@@ -67,12 +69,15 @@ class Cluster:
                 }
             )
 
-    def audit(self, spark: SparkSession, *queries: str) -> dict[str, Finding]:
+    def tables(self, spark: SparkSession) -> dict[str, DataFrame]:
         tables = {}
         for name, table in TABLES.items():
             rows = [tuple(row.get(column) for column in table.schema.names) for row in self.rows[name]]
             tables[name] = spark.createDataFrame(rows, table.schema)
-        return {finding.name: finding for finding in run_over(spark, tables, queries or names())}
+        return tables
+
+    def audit(self, spark: SparkSession, *queries: str) -> dict[str, Finding]:
+        return {finding.name: finding for finding in run_over(spark, self.tables(spark), queries or names())}
 
 
 def select(finding: Finding, *columns: str) -> list[tuple[Any, ...]]:
@@ -206,6 +211,51 @@ def test_ledgers_whose_writer_is_gone_are_stuck(found: dict[str, Finding]) -> No
         (11, "its writer lost the log"),
         (17, "its recovery did not end"),
     ]
+
+
+def test_entries_without_any_copy_are_missing(spark: SparkSession) -> None:
+    cluster = Cluster()
+    cluster.ledger(1, 9, {0: [A, B, C]})
+    cluster.holds(A, 1, (0, 3))
+    cluster.holds(B, 1, (0, 9))
+    cluster.ledger(2, 9, {0: [A, B, C]})
+    cluster.holds(C, 2, (0, 3), (6, 9))
+    found = cluster.audit(spark, "missing_entries", "one_loss_from_unreadable")
+    assert select(found["missing_entries"], "ledger_id", "first_entry_id", "last_entry_id") == [(2, 4, 5)]
+    assert select(found["one_loss_from_unreadable"], "bookie_id", "ledgers", "entries", "first_ledgers") == [
+        (C, 1, 8, [2]),
+        (B, 1, 6, [1]),
+    ]
+
+
+def test_a_copy_on_a_bookie_that_is_down_does_not_count_as_one_to_rely_on(found: dict[str, Finding]) -> None:
+    """Ledger 3's entry 25 is on b alone; ledger 7's entries 3 and 4 are on one bookie each."""
+    assert select(found["one_loss_from_unreadable"], "bookie_id", "entries") == [(A, 1), (B, 1), (C, 1)]
+
+
+def test_garbage_is_what_deleted_ledgers_left_in_a_log(found: dict[str, Finding]) -> None:
+    garbage = select(found["garbage_per_entry_log"], "bookie_id", "garbage_bytes")
+    assert garbage[0] == (A, 10) and all(size == 0 for _, size in garbage[1:])
+
+
+def test_a_bookie_is_safe_to_stop_while_each_of_its_entries_keeps_an_ack_quorum(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster()
+    cluster.ledger(1, 9, {0: [A, B, C]})
+    for bookie in (A, B, C):
+        cluster.holds(bookie, 1, (0, 9))
+    cluster.ledger(2, 9, {0: [A, B, C]})
+    for bookie, last in ((A, 9), (B, 9), (C, 4)):
+        cluster.holds(bookie, 2, (0, last))
+    tables = cluster.tables(spark)
+    monkeypatch.setattr(snapshots, "tables", lambda spark, path: tables)
+    ranges = ("ledger_id", "first_entry_id", "last_entry_id", "copies_left")
+    assert safe_to_stop(spark, "", [D]).good and safe_to_stop(spark, "", [C]).good
+    assert select(safe_to_stop(spark, "", [A]), *ranges) == [(2, 5, 9, 1)]
+    assert select(safe_to_stop(spark, "", [A, B]), *ranges) == [(2, 5, 9, 0), (1, 0, 9, 1), (2, 0, 4, 1)]
+    with pytest.raises(ConfigurationError, match="unknown bookie 'z'"):
+        safe_to_stop(spark, "", ["z"])
 
 
 def test_bytes_are_counted_per_bookie(found: dict[str, Finding]) -> None:

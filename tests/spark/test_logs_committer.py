@@ -5,11 +5,12 @@ from __future__ import annotations
 import pyarrow
 import pytest
 
-from bookspark.protocol.errors import LedgerRecoveryError
+from bookspark.protocol.errors import AddTimeoutError, LedgerFencedError, LedgerRecoveryError
+from bookspark.protocol.ledger_metadata import LedgerType
 from bookspark.protocol.log_record import Commit, EntryRange, LogOptions, LogTakenOverError
 from bookspark.spark.logs import DataWriter, LogRegistry, RollPolicy, collect_orphans, commits, header_of
 from bookspark.spark.logs.committer import Committer
-from bookspark.spark.logs.data_ledgers import DataLedger
+from bookspark.spark.logs.data_ledgers import PENDING_BATCHES_MAX, DataLedger
 from tests.spark.memory_bookkeeper import MemoryBookKeeper
 
 
@@ -151,9 +152,11 @@ def test_the_next_owner_learns_which_data_ledgers_may_be_left_open(bookkeeper: M
 # -- data ledgers
 
 
-def data_writer(bookkeeper: MemoryBookKeeper, run: str = "a", **policy: float) -> DataWriter:
+def data_writer(
+    bookkeeper: MemoryBookKeeper, run: str = "a", options: LogOptions | None = None, **policy: float
+) -> DataWriter:
     epoch = LogRegistry(bookkeeper.metadata).claim("orders", run).epoch
-    return DataWriter(DataLedger(bookkeeper, "orders", run, epoch, LogOptions(), b"", RollPolicy(**policy)))
+    return DataWriter(DataLedger(bookkeeper, "orders", run, epoch, options or LogOptions(), b"", RollPolicy(**policy)))
 
 
 def values(*payloads: bytes) -> pyarrow.Array:
@@ -198,6 +201,50 @@ def test_a_data_ledger_is_rolled_by_size(bookkeeper: MemoryBookKeeper) -> None:
     ranges = writer.finish()
     assert rows_of(bookkeeper, ranges) == [b"aaaa", b"b", b"cc", b"d"]
     assert len({r.ledger_id for r in ranges}) == 3
+
+
+VOLATILE = LogOptions(ledger_type=LedgerType.VD_JOURNAL)
+
+
+def test_a_task_has_its_volatile_ledgers_synced_before_it_ends(bookkeeper: MemoryBookKeeper) -> None:
+    writer = data_writer(bookkeeper, options=VOLATILE, bytes_max=3)
+    for payload in (b"aaaa", b"b"):
+        writer.append(values(payload))
+    assert bookkeeper.synced == {0: 0}, "a ledger is synced before it is rolled, for its close may fail"
+    ranges = writer.finish()
+    assert bookkeeper.synced == {r.ledger_id: r.last_entry_id for r in ranges}
+
+
+def test_persistent_data_ledgers_need_no_sync(bookkeeper: MemoryBookKeeper) -> None:
+    writer = data_writer(bookkeeper)
+    writer.append(values(b"a"))
+    writer.finish()
+    assert bookkeeper.synced == {}
+
+
+def test_a_task_whose_sync_fails_hands_out_nothing_and_the_next_one_begins_a_new_ledger(
+    bookkeeper: MemoryBookKeeper,
+) -> None:
+    writer = data_writer(bookkeeper, options=VOLATILE)
+    writer.append(values(b"a"))
+    bookkeeper.fail_syncs = 1
+    with pytest.raises(AddTimeoutError):
+        writer.finish()
+    again = DataWriter(writer._ledger)
+    again.append(values(b"a"))
+    (range_,) = again.finish()
+    assert range_.ledger_id == 1
+
+
+def test_rows_that_were_acknowledged_and_never_synced_are_not_handed_out_after_a_fence(
+    bookkeeper: MemoryBookKeeper,
+) -> None:
+    writer = data_writer(bookkeeper, options=VOLATILE)
+    for _ in range(PENDING_BATCHES_MAX + 1):
+        writer.append(values(b"a"))
+    bookkeeper.before_append.append(lambda ledger_id: bookkeeper.open_ledger(ledger_id) and None)
+    with pytest.raises(LedgerFencedError):
+        writer.append(values(b"b"))
 
 
 def test_orphans_are_collected_once_the_new_owner_has_committed(bookkeeper: MemoryBookKeeper) -> None:

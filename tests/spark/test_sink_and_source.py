@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
 from bookspark.local import LocalCluster
-from bookspark.protocol.ledger_metadata import LedgerState
+from bookspark.protocol.ledger_metadata import LedgerState, LedgerType, Replication
 from bookspark.spark.data_source import register
 from bookspark.spark.logs import LogRegistry
 
@@ -45,8 +45,8 @@ def values_of(spark: SparkSession, log: str, **options: str) -> list[str]:
 class Ingest:
     """A streaming query from the files of a folder into a log, one file a micro-batch."""
 
-    def __init__(self, spark: SparkSession, folder: Path, log: str) -> None:
-        self.spark, self.log = spark, log
+    def __init__(self, spark: SparkSession, folder: Path, log: str, **options: str) -> None:
+        self.spark, self.log, self.options = spark, log, options
         self.input, self.checkpoint = folder / "input", folder / f"checkpoint-{uuid.uuid4().hex[:4]}"
         self.input.mkdir(exist_ok=True)
 
@@ -59,7 +59,7 @@ class Ingest:
 
     def start(self, **trigger: object) -> StreamingQuery:
         lines = self.spark.readStream.option("maxFilesPerTrigger", 1).text(str(self.input))
-        writer = lines.writeStream.format("bookspark").option("log", self.log)
+        writer = lines.writeStream.format("bookspark").option("log", self.log).options(**self.options)
         writer = writer.option("checkpointLocation", str(self.checkpoint))
         return writer.trigger(**(trigger or {"availableNow": True})).start()  # type: ignore[arg-type]
 
@@ -254,6 +254,10 @@ REFUSED: dict[str, tuple[Callable[[SparkSession], object], str]] = {
         ),
         "can only be appended to",
     ),
+    "a replication that there is not": (
+        lambda spark: write(spark.sql("SELECT 'a' AS value"), log="x", replication="all"),
+        "option replication: 'all' is none of best_effort, guaranteed",
+    ),
     "more bookies than there are": (
         lambda spark: write(spark.sql("SELECT 'a' AS value"), log="y", ensembleSize="9"),
         "needs 9 writable bookies, and 4 are registered",
@@ -280,3 +284,31 @@ def test_a_stream_that_can_not_work_fails_at_its_start(spark: SparkSession, inge
     query = writer.option("checkpointLocation", str(ingest.checkpoint)).start()
     with pytest.raises(PySparkException, match="takes one column, 'value'"):
         query.awaitTermination(120)
+
+
+def test_a_volatile_guaranteed_log_loses_nothing_that_is_committed_when_all_bookies_lose_power(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path, log: str
+) -> None:
+    ingest = Ingest(spark, tmp_path, log, ledgerType="vd_journal", replication="guaranteed")
+    batches = [[f"{batch}-{row}" for row in range(500)] for batch in range(3)]
+    for lines in batches:
+        ingest.add(*lines)
+    ingest.run()
+    for bookie in cluster.bookies:
+        bookie.kill()
+        bookie.lose_unsynced()
+    for bookie in cluster.bookies:
+        bookie.start()
+    assert sorted(values_of(spark, log)) == sorted(line for lines in batches for line in lines)
+    data = {row.ledger_id for row in rows_of(spark, log).select("ledger_id").distinct().collect()}
+    with cluster.bookkeeper() as bookkeeper:
+        commits = {link.ledger_id for link in LogRegistry(bookkeeper.metadata).get(log).commit_ledgers}
+        kinds = {
+            (ledger_id in commits, metadata.ledger_type, metadata.replication)
+            for ledger_id in data | commits
+            for metadata in [bookkeeper.get_ledger_metadata(ledger_id)]
+        }
+    assert kinds == {
+        (False, LedgerType.VD_JOURNAL, Replication.GUARANTEED),
+        (True, LedgerType.PD_JOURNAL, Replication.GUARANTEED),
+    }

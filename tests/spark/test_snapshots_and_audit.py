@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -64,6 +65,15 @@ def test_damage_is_found_where_it_is_and_not_before_it_was(
     assert (row["ledger_id"], row["first_entry_id"], row["last_entry_id"]) == (ledger.ledger_id, 0, 99)
     assert (row["replication_factor"], row["missing_on"]) == (2, [stranger])
     assert damaged.version == 1
+
+    file = tmp_path / "report.html"
+    audit.write_report(spark, path, None, list(after.values()), file)
+    page = file.read_text()
+    assert "2 of 3 audits found something: under-replicated ranges, over-replicated ranges" in page
+    assert f"Snapshot {damaged.version}, taken" in page and damaged.snapshot_id in page
+    assert page.count("<svg") == 1, "the history; what was not audited is not plotted"
+    assert f"<td>{stranger}</td>" in page and '<p class="good">None.</p>' in page
+    assert not re.search(r"""(src|href)=["'](?!#)""", page), "nothing is loaded"
 
     described = {row.col_name: row.comment for row in snapshots_table(spark, path, "ledgers")}
     assert described["ledger_id"] == "The ledger" and all(described.values())

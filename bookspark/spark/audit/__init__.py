@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from bookspark.spark.audit.runner import Finding, names, run, show
+from bookspark.spark.audit.report import write_report
+from bookspark.spark.audit.runner import Finding, names, run, safe_to_stop, show
 
-__all__ = ["Finding", "names", "run", "show"]
+__all__ = ["Finding", "names", "run", "safe_to_stop", "show", "write_report"]

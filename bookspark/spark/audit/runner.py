@@ -6,23 +6,37 @@ Law: a query sees one snapshot and nothing live. The system tables are temporary
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F
 
 from bookspark.protocol.options import check_names
 from bookspark.spark import snapshots
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from rich.console import Console
 
 VIEWS = ("copies", "entry_ranges")
 ROWS_MAX = 1000
 """Of a finding; ``total`` tells how many there are."""
 _FOLDER = files(__package__)
-_EMPTY_IS_GOOD = frozenset({"under_replicated_ranges", "over_replicated_ranges", "orphans", "stuck_ledgers"})
+_EMPTY_IS_GOOD = frozenset(
+    {
+        "missing_entries",
+        "one_loss_from_unreadable",
+        "orphans",
+        "over_replicated_ranges",
+        "safe_to_stop",
+        "stuck_ledgers",
+        "under_replicated_ranges",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -58,6 +72,25 @@ def run(
 
 def run_over(spark: SparkSession, tables: Mapping[str, DataFrame], queries: Iterable[str]) -> list[Finding]:
     """Run ``queries`` over these system tables."""
+    with _views(spark, tables):
+        return [_answer(spark, name, _FOLDER / f"{name}.sql") for name in queries]
+
+
+def safe_to_stop(spark: SparkSession, path: str, bookies: Sequence[str]) -> Finding:
+    """The entries that would have fewer copies than their ack quorum, were ``bookies`` lost.
+
+    Goes by the newest snapshot under ``path``. Raises ConfigurationError for a bookie that the snapshot does not know.
+    """
+    tables = snapshots.tables(spark, path)
+    check_names(bookies, [row.bookie_id for row in tables["bookies"].select("bookie_id").collect()], "bookie")
+    with _views(spark, tables):
+        question = _FOLDER / "questions" / "safe_to_stop.sql"
+        return _answer(spark, "safe_to_stop", question, {"bookies": F.array(*map(F.lit, bookies))})
+
+
+@contextmanager
+def _views(spark: SparkSession, tables: Mapping[str, DataFrame]) -> Iterator[None]:
+    """``tables`` and the files in ``views/`` as temporary views."""
     # Read once for all queries: Delta alone spends more on planning a scan than a small table takes.
     views: dict[str, DataFrame] = {}
 
@@ -70,18 +103,20 @@ def run_over(spark: SparkSession, tables: Mapping[str, DataFrame], queries: Iter
             add(table, content)
         for view in VIEWS:
             add(view, spark.sql((_FOLDER / "views" / f"{view}.sql").read_text()))
-        return [_answer(spark, name) for name in queries]
+        yield
     finally:
         for name, content in reversed(views.items()):
             spark.catalog.dropTempView(name)
             content.unpersist()
 
 
-def _answer(spark: SparkSession, name: str) -> Finding:
-    text = (_FOLDER / f"{name}.sql").read_text()
+def _answer(
+    spark: SparkSession, name: str, file: Traversable, arguments: Mapping[str, Column] | None = None
+) -> Finding:
+    text = file.read_text()
     head = " ".join(line[2:].strip() for line in text.splitlines() if line.startswith("--"))
     title, _, explanation = head.partition(": ")
-    answer = spark.sql(text)
+    answer = spark.sql(text, args=dict(arguments or {}))
     rows = answer.limit(ROWS_MAX + 1).collect()
     total = len(rows) if len(rows) <= ROWS_MAX else answer.count()
     return Finding(name, title, explanation, tuple(answer.columns), tuple(map(tuple, rows[:ROWS_MAX])), total)
@@ -100,13 +135,14 @@ def show(findings: Iterable[Finding], console: Console, rows_max: int = 20) -> N
         for column in finding.columns:
             table.add_column(column.replace("_", " "), overflow="fold")
         for row in finding.rows[:rows_max]:
-            table.add_row(*(_cell(value) for value in row))
+            table.add_row(*(cell(value) for value in row))
         if finding.total > rows_max:
             table.caption = f"{rows_max} of {finding.total:,}"
         console.print(table)
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
+    """A value as a person reads it."""
     if value is None:
         return "–"
     if isinstance(value, bool):

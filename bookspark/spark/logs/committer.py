@@ -39,6 +39,7 @@ from bookspark.protocol.log_record import (
     LogTakenOverError,
 )
 from bookspark.spark.logs.codec import decode_commit, decode_header, encode_commit, encode_header
+from bookspark.spark.logs.data_ledgers import CLOSE_SECONDS_MAX
 from bookspark.spark.logs.labels import labels
 from bookspark.spark.logs.registry import LogRegistry
 
@@ -78,7 +79,7 @@ class Committer:
                 elif self._header.contains(commit.query, commit.batch):
                     return False
                 elif self._ledger.last_add_confirmed >= COMMITS_PER_LEDGER_MAX:
-                    self._ledger.close()
+                    self._ledger.close(timeout=CLOSE_SECONDS_MAX)
                     self._roll()
                 assert self._ledger is not None
                 self._ledger.append(encode_commit(commit))
@@ -105,7 +106,7 @@ class Committer:
         ledger, self._ledger = self._ledger, None
         if ledger is not None:
             try:
-                ledger.close()
+                ledger.close(timeout=CLOSE_SECONDS_MAX)
             except BookKeeperError as error:
                 log.info("log %s: its commit ledger %d is left for recovery: %s", self._name, ledger.ledger_id, error)
 

@@ -1,8 +1,9 @@
 """Data ledgers: where the sink's tasks put rows, each row an entry.
 
-Law: a range is handed out only once every entry of it is acknowledged, so whatever a commit names is there. Entries
-whose outcome is unknown (the ledger was fenced, an ack quorum did not answer in time) are written again to a new
-ledger: nobody ever names the first copies.
+Law: a range is handed out only once every entry of it is acknowledged and synced, so whatever a commit names is there.
+Entries whose outcome is unknown (the ledger was fenced, an ack quorum did not answer in time) are written again to a
+new ledger: nobody ever names the first copies. On a VD_JOURNAL ledger acknowledged is not synced: a task has it synced
+before it ends, once for all of its rows; if that fails, so does the task, and Spark tries it again.
 
 One ledger per Python worker, log and epoch is kept open over tasks and micro-batches (Spark reuses its workers), and
 rolled by size and age. A worker that Spark ends leaves its ledger open: that harms no reader, as committed ranges are
@@ -18,6 +19,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from bookspark.protocol.errors import AddTimeoutError, BookKeeperError, LedgerClosedError, LedgerFencedError
+from bookspark.protocol.ledger_metadata import LedgerType
 from bookspark.protocol.log_record import DATA_ROLE, EntryRange, LogOptions, merged
 from bookspark.spark.logs.labels import labels
 
@@ -31,6 +33,8 @@ log = logging.getLogger(__name__)
 
 PENDING_BATCHES_MAX = 8
 """Arrow batches of a task that are not acknowledged yet; the client bounds their bytes."""
+CLOSE_SECONDS_MAX = 30.0
+"""A ledger that is not closed by then is left for recovery: a guaranteed one would go on trying, and Spark waits."""
 _GONE = (LedgerFencedError, LedgerClosedError, AddTimeoutError)
 
 
@@ -85,6 +89,20 @@ class DataLedger:
             self._opened_at = time.monotonic()
         return self._ledger
 
+    @property
+    def volatile(self) -> bool:
+        """Whether what is acknowledged has still to be synced."""
+        return self._options.ledger_type is LedgerType.VD_JOURNAL
+
+    def sync(self) -> None:
+        """Have all that is acknowledged synced. If that raises, the ledger is given up."""
+        if self._ledger is not None and self.volatile:
+            try:
+                self._ledger.sync()
+            except BookKeeperError:
+                self.close(wait=False)
+                raise
+
     def publish(self) -> None:
         """Tell the bookies the LAC, so that readers see all that is acknowledged."""
         if self._ledger is not None:
@@ -99,7 +117,7 @@ class DataLedger:
         ledger, self._ledger = self._ledger, None
         if ledger is not None:
             try:
-                ledger.close(wait=wait)
+                ledger.close(wait=wait, timeout=CLOSE_SECONDS_MAX)
             except BookKeeperError as error:
                 log.info("data ledger %d is left for recovery: %s", ledger.ledger_id, error)
 
@@ -123,14 +141,16 @@ class DataWriter:
         """Append each value of a binary array (no nulls, not empty) as an entry; may return before it is acknowledged."""
         if self._ledger.due:
             self._settle(0)
+            self._ledger.sync()
             self._ledger.close()
         self._send(values)
         self._settle(PENDING_BATCHES_MAX)
 
     def finish(self) -> tuple[EntryRange, ...]:
-        """Wait until everything is acknowledged; the ranges in the order of the rows."""
+        """Wait until everything is acknowledged and synced; the ranges in the order of the rows."""
         self._settle(0)
         if self._ranges:
+            self._ledger.sync()
             self._ledger.publish()
         return merged(self._ranges)
 
@@ -155,12 +175,14 @@ class DataWriter:
             self._ranges.append(EntryRange(oldest.ledger_id, first, last, len(oldest.values), _size(oldest.values)))
 
     def _begin_anew(self, ledger_id: int, error: BookKeeperError) -> None:
-        """The kept ledger went bad: send all that is not acknowledged to a new one. Once: then the cluster is bad."""
-        if self._failed:
-            raise error
-        self._failed = True
+        """The kept ledger went bad: send all that is not acknowledged to a new one. Once: then the cluster is bad. Not if rows of
+        this task were acknowledged there and never synced: nobody has them any more."""
         log.info("data ledger %d is given up: %s", ledger_id, error)
         self._ledger.close(wait=False)
+        unsynced = self._ledger.volatile and any(kept.ledger_id == ledger_id for kept in self._ranges)
+        if self._failed or unsynced:
+            raise error
+        self._failed = True
         again, self._pending = self._pending, deque()
         for item in again:
             self._send(item.values)

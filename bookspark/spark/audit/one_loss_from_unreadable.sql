@@ -1,0 +1,12 @@
+-- One loss from unreadable: confirmed entries whose last copy on a bookie that is up is the one named here. Ledgers that ask for
+-- one copy only are left out.
+SELECT up[0] AS bookie_id, COUNT(DISTINCT ledger_id) AS ledgers, SUM(entries) AS entries,
+       SLICE(SORT_ARRAY(COLLECT_SET(ledger_id)), 1, 20) AS first_ledgers
+FROM (
+  SELECT ledger_id, entries, write_quorum, FILTER(held_by, bookie -> NOT ARRAY_CONTAINS(d.bookies, bookie)) AS up
+  FROM entry_ranges
+  CROSS JOIN (SELECT COLLECT_LIST(bookie_id) AS bookies FROM bookies WHERE state = 'down') d
+)
+WHERE SIZE(up) = 1 AND write_quorum > 1
+GROUP BY up[0]
+ORDER BY entries DESC, bookie_id

@@ -1,0 +1,179 @@
+"""The audits as one HTML page that a person reads: a verdict first, then plots, then each finding as a table.
+
+Law: the page is self-contained (plots are inline SVG, nothing is loaded) and says of which snapshot it tells. What is wrong
+stands above what is merely so.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pyspark.sql import functions as F
+
+from bookspark.spark import snapshots
+from bookspark.spark.audit.runner import Finding, cell
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from pyspark.sql import SparkSession
+
+ROWS_SHOWN_MAX = 200
+"""Of a finding; the page says how many there are."""
+HISTORY_MAX = 30
+"""Snapshots in the plot of the history, the newest."""
+_BLUE, _RED, _GREY = "#2f6f9f", "#b3402f", "#c9ced6"
+
+_STYLE = """
+:root { --ink: #1d2733; --soft: #5b6672; --line: #dde2e8; --good: #2e7d4f; --bad: #b3402f; --page: #fff; --band: #f6f8fa }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--page) }
+body { max-width: 70rem; margin: 2rem auto; padding: 0 1rem }
+h1 { font-size: 1.5rem; margin: 0 } h2 { font-size: 1.1rem; margin: 2.2rem 0 .3rem }
+p { margin: .3rem 0; color: var(--soft); max-width: 50rem } .good { color: var(--good) } .bad { color: var(--bad) }
+.verdict { font-size: 1.1rem; padding: .6rem .9rem; margin: 1rem 0; border-left: 4px solid; background: var(--band) }
+.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(26rem, 1fr)); gap: 1rem } figure { margin: 0 }
+svg { width: 100%; height: auto } .table { overflow-x: auto }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin-top: .5rem }
+th, td { text-align: left; padding: .2rem .8rem .2rem 0; border-bottom: 1px solid var(--line); vertical-align: top }
+th { font-weight: 600; color: var(--soft) } td.number { text-align: right }
+"""
+
+
+class Point(NamedTuple):
+    """One snapshot in the history."""
+
+    snapshot: snapshots.Snapshot
+    ledgers: int
+    copied_bytes: int
+
+
+def write_report(spark: SparkSession, path: str, version: int | None, findings: Sequence[Finding], file: Path) -> None:
+    """Write the page about the snapshot of ``version`` under ``path`` (None: the newest), whose ``findings`` these are."""
+    snapshot = next(one for one in snapshots.history(spark, path) if version in (None, one.version))
+    file.write_text(page(findings, history(spark, path), snapshot), encoding="utf-8")
+
+
+def history(spark: SparkSession, path: str) -> list[Point]:
+    """What the bookies held at each of the newest snapshots under ``path``, the oldest first."""
+    points = []
+    for snapshot in snapshots.history(spark, path)[:HISTORY_MAX]:
+        tables = snapshots.tables(spark, path, snapshot.version)
+        copied = tables["index_ranges"].agg(F.coalesce(F.sum("bytes"), F.lit(0)).alias("bytes")).first()
+        points.append(Point(snapshot, tables["ledgers"].count(), copied.bytes if copied else 0))
+    return points[::-1]
+
+
+def page(findings: Sequence[Finding], points: Sequence[Point], snapshot: snapshots.Snapshot) -> str:
+    """The whole page. ``findings`` are those of ``snapshot``."""
+    bad = [finding for finding in findings if finding.good is False]
+    verdict = (
+        f'<div class="verdict bad">{len(bad)} of {len(findings)} audits found something: '
+        f"{escape(', '.join(f.title.lower() for f in bad))}</div>"
+        if bad
+        else '<div class="verdict good">No audit found anything that should not be</div>'
+    )
+    ordered = sorted(findings, key=lambda finding: (finding.good is not False, finding.good is True))
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Bookspark audit</title>'
+        f"<style>{_STYLE}</style></head><body><h1>Bookspark audit</h1>"
+        f"<p>Snapshot {snapshot.version}, taken {snapshot.time:%Y-%m-%d %H:%M:%S} UTC ({escape(snapshot.snapshot_id)})</p>"
+        f'{verdict}<div class="plots">{_plots({f.name: f for f in findings}, points)}</div>'
+        f"{''.join(map(_section, ordered))}</body></html>\n"
+    )
+
+
+def _section(finding: Finding) -> str:
+    head = f"<h2>{escape(finding.title)}</h2>"
+    if finding.good:
+        return f'{head}<p class="good">None.</p>'
+    shown = finding.rows[:ROWS_SHOWN_MAX]
+    columns = "".join(f"<th>{escape(column.replace('_', ' '))}</th>" for column in finding.columns)
+    rows = "".join(f"<tr>{''.join(map(_td, row))}</tr>" for row in shown)
+    more = f"<p>{len(shown)} of {finding.total:,}</p>" if finding.total > len(shown) else ""
+    return (
+        f"{head}<p>{escape(finding.explanation[:1].upper() + finding.explanation[1:])}</p>"
+        f'<div class="table"><table><thead><tr>{columns}</tr></thead><tbody>{rows}</tbody></table></div>{more}'
+    )
+
+
+def _td(value: Any) -> str:
+    number = isinstance(value, int) and not isinstance(value, bool)
+    return f"<td{' class=number' if number else ''}>{escape(cell(value))}</td>"
+
+
+def _plots(findings: dict[str, Finding], points: Sequence[Point]) -> str:
+    plots = []
+    bookies = findings.get("bytes_per_bookie")
+    if bookies and bookies.rows:
+        rows = _columns(bookies, "bookie_id", "entries", "state")
+        plots.append(_plot("Entries per bookie (red: down)", lambda axes: _bookies(axes, rows)))
+    factors = findings.get("replication_factor_histogram")
+    if factors and factors.rows:
+        counts = _columns(factors, "replication_factor", "entries")
+        plots.append(_plot("Confirmed entries by number of copies", lambda axes: _factors(axes, counts)))
+    garbage = findings.get("garbage_per_entry_log")
+    if garbage and garbage.rows:
+        logs = _columns(garbage, "bookie_id", "live_bytes", "garbage_bytes")
+        plots.append(_plot("MB in entry logs (red: of deleted ledgers)", lambda axes: _garbage(axes, logs)))
+    if len(points) > 1:
+        plots.append(_plot("MB on all bookies, by snapshot", lambda axes: _history(axes, points)))
+    return "".join(plots)
+
+
+def _columns(finding: Finding, *names: str) -> list[tuple[Any, ...]]:
+    places = [finding.columns.index(name) for name in names]
+    return [tuple(row[place] for place in places) for row in finding.rows]
+
+
+def _bookies(axes: Axes, rows: Sequence[tuple[Any, ...]]) -> None:
+    names, entries, states = zip(*rows[::-1], strict=True)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.barh(names, entries, color=[_RED if state == "down" else _BLUE for state in states])
+
+
+def _factors(axes: Axes, counts: Sequence[tuple[Any, ...]]) -> None:
+    factors, entries = zip(*counts, strict=True)
+    bars = axes.bar([str(factor) for factor in factors], entries, color=_BLUE, width=0.6)
+    axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.bar_label(bars, [f"{count:,}" for count in entries])
+    axes.margins(y=0.15)
+    axes.set_xlabel("copies")
+
+
+def _garbage(axes: Axes, logs: Sequence[tuple[Any, ...]]) -> None:
+    sums: dict[str, list[float]] = {}
+    for bookie, live, dead in logs:
+        total = sums.setdefault(bookie, [0.0, 0.0])
+        total[0] += live / 1e6
+        total[1] += dead / 1e6
+    names = sorted(sums, reverse=True)
+    live_mb = [sums[name][0] for name in names]
+    axes.barh(names, live_mb, color=_GREY)
+    axes.barh(names, [sums[name][1] for name in names], left=live_mb, color=_RED)
+
+
+def _history(axes: Axes, points: Sequence[Point]) -> None:
+    axes.plot([p.snapshot.version for p in points], [p.copied_bytes / 1e6 for p in points], color=_BLUE, marker="o")
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("snapshot")
+    axes.locator_params(axis="x", integer=True)
+
+
+def _plot(title: str, draw: Callable[[Axes], None]) -> str:
+    """An inline SVG whose text stays text."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context({"svg.fonttype": "none", "font.family": "sans-serif", "svg.hashsalt": title}):
+        figure = Figure(figsize=(6, 3), layout="constrained")
+        axes = figure.add_subplot()
+        axes.set_title(title, loc="left", fontsize=11)
+        axes.spines[["top", "right"]].set_visible(False)
+        draw(axes)
+        out = io.StringIO()
+        figure.savefig(out, format="svg", metadata={"Date": None})
+    svg = out.getvalue()
+    return f"<figure>{svg[svg.index('<svg') :]}</figure>"
