@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import tempfile
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -131,9 +132,14 @@ def _until_signal() -> Iterator[Any]:
     previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
 
     def wait() -> None:
-        try:
-            signal.pause()
-        except KeyboardInterrupt:
+        # Not signal.pause(), which sleeps through a signal that another thread took, or that came a moment before.
+        woken, wake = socket.socketpair()
+        with woken, wake:
+            wake.setblocking(False)
+            signal.set_wakeup_fd(wake.fileno())
+            with suppress(KeyboardInterrupt):
+                woken.recv(1)
+            signal.set_wakeup_fd(-1)
             # From here on it is being stopped, which a second Ctrl-C must not cut short.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             signal.signal(signal.SIGTERM, signal.SIG_IGN)

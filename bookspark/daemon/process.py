@@ -60,10 +60,10 @@ def _run(config: BookieConfig, rewriter: RewritingProcess) -> None:
     with DirectoryLocks(config.directories, first_only=True) as locks, ExitStack() as stack:
         ends: queue.SimpleQueue[str] = queue.SimpleQueue()
         lease = LeaseServer(config.directories[0], config.lease_seconds, config.zookeeper, ends.put)
+        for number in (signal.SIGTERM, signal.SIGINT):  # before anybody can know that it is there
+            signal.signal(number, lambda number, _: lease.stop(signal.Signals(number).name))
         lease.start()
         stack.callback(lease.close)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda number, _: lease.stop(signal.Signals(number).name))
         try:
             _boot_and_serve(config, locks, lease, stack, ends, rewriter)
         except _StopRequested as stop:
