@@ -13,13 +13,11 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import functions as F
-
 from bookspark.protocol.options import check_names
 from bookspark.spark import snapshots
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from rich.console import Console
 
 VIEWS = ("copies", "entry_ranges")
@@ -83,9 +81,9 @@ def safe_to_stop(spark: SparkSession, path: str, bookies: Sequence[str]) -> Find
     """
     tables = snapshots.tables(spark, path)
     check_names(bookies, [row.bookie_id for row in tables["bookies"].select("bookie_id").collect()], "bookie")
-    with _views(spark, tables):
-        question = _FOLDER / "questions" / "safe_to_stop.sql"
-        return _answer(spark, "safe_to_stop", question, {"bookies": F.array(*map(F.lit, bookies))})
+    stopped = spark.createDataFrame([(bookie,) for bookie in bookies], "bookie_id STRING")
+    with _views(spark, {**tables, "stopped": stopped}):
+        return _answer(spark, "safe_to_stop", _FOLDER / "questions" / "safe_to_stop.sql")
 
 
 @contextmanager
@@ -110,13 +108,11 @@ def _views(spark: SparkSession, tables: Mapping[str, DataFrame]) -> Iterator[Non
             content.unpersist()
 
 
-def _answer(
-    spark: SparkSession, name: str, file: Traversable, arguments: Mapping[str, Column] | None = None
-) -> Finding:
+def _answer(spark: SparkSession, name: str, file: Traversable) -> Finding:
     text = file.read_text()
     head = " ".join(line[2:].strip() for line in text.splitlines() if line.startswith("--"))
     title, _, explanation = head.partition(": ")
-    answer = spark.sql(text, args=dict(arguments or {}))
+    answer = spark.sql(text)
     rows = answer.limit(ROWS_MAX + 1).collect()
     total = len(rows) if len(rows) <= ROWS_MAX else answer.count()
     return Finding(name, title, explanation, tuple(answer.columns), tuple(map(tuple, rows[:ROWS_MAX])), total)
