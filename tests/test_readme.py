@@ -32,7 +32,7 @@ def run(command, **options):
     done = subprocess.run(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=240, **options
     )
-    assert done.returncode == 0, done.stdout[-5000:]
+    assert done.returncode == 0, f"{done.stdout[:3000]} … {done.stdout[-3000:]}"
     return done.stdout
 
 
@@ -57,7 +57,7 @@ def test_the_three_ways_to_use_it(tmp_path):
         ["bash", "-ec", f"exec {bookie_job}"],
         cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
     )  # fmt: skip
-    guard = threading.Timer(240, lambda: os.killpg(job.pid, signal.SIGKILL))
+    guard = threading.Timer(500, lambda: os.killpg(job.pid, signal.SIGKILL))
     guard.start()
     try:
         serving = next((line for line in job.stdout if line.startswith("{")), None)
