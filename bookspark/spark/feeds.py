@@ -25,7 +25,7 @@ from bookspark.protocol.log_record import EntryRange
 from bookspark.spark.clients import client
 from bookspark.spark.logs import LogReader, PlacedCommit
 from bookspark.spark.options import SourceOptions
-from bookspark.spark.splits import Piece, SizedPiece, positioned, rows_within
+from bookspark.spark.splits import SizedPiece, positioned, rows_within
 
 if TYPE_CHECKING:
     from bookspark.client import BookKeeper
@@ -233,6 +233,3 @@ def _size(handle: ReadHandle, first: int, last: int) -> int:
     else:
         length = next(handle.read(last - 1, last - 1)).length  # of the ledger up to and with this entry
     return length * (last - first) // last
-
-
-__all__ = ["DataLossError", "Feed", "LedgersFeed", "Limit", "LogFeed", "Offset", "Piece", "data_loss", "feed"]

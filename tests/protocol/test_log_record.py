@@ -153,6 +153,10 @@ def test_truncation_drops_commit_ledgers_that_hold_nothing_else_but_never_the_la
     assert record.first_position == row and record.commit_ledgers == CHAIN[-kept:]
 
 
+def test_truncation_keeps_the_last_commit_ledger_even_if_it_is_said_to_end_before_the_row() -> None:
+    assert LONG.truncated(10_000, {**ENDS, CHAIN[2]: 300}).commit_ledgers == CHAIN[-1:]
+
+
 def test_a_truncation_is_never_undone() -> None:
     record = LONG.truncated(150, ENDS)
     assert record.truncated(20, ENDS) == record.truncated(150, ENDS) == record

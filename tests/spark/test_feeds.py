@@ -6,6 +6,7 @@ import logging
 from typing import cast
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from bookspark.client import BookKeeper
 from bookspark.protocol.errors import ConfigurationError, NoSuchLedgerError
@@ -13,6 +14,8 @@ from bookspark.protocol.log_record import Commit, EntryRange, NoSuchLogError
 from bookspark.spark.feeds import DataLossError, LedgersFeed, Limit, LogFeed
 from bookspark.spark.logs import LogRegistry, delete_log, truncate_log
 from bookspark.spark.logs.committer import Committer
+from bookspark.spark.options import SourceOptions
+from bookspark.spark.source import EntryStreamReader
 from tests.spark.memory_bookkeeper import MemoryBookKeeper, MemoryLedger
 
 ROWS = 10
@@ -30,11 +33,14 @@ class Log:
 
     def begin(self, run: str) -> None:
         """A new run takes over; it has a commit ledger and a data ledger of its own."""
-        epoch = self.registry.claim("orders", run).epoch
-        self.run, self.epoch = run, epoch
-        self.committer = Committer(cast(BookKeeper, self.bookkeeper), "orders", run, epoch, b"")
+        self.run, self.epoch = run, self.registry.claim("orders", run).epoch
+        self.committer = Committer(cast(BookKeeper, self.bookkeeper), "orders", run, self.epoch, b"")
+        self.roll()
+
+    def roll(self) -> None:
+        """The next data ledger of the run."""
         options = {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2, "password": b""}
-        labels = {"bookspark.log": b"orders", "bookspark.epoch": str(epoch).encode()}
+        labels = {"bookspark.log": b"orders", "bookspark.epoch": str(self.epoch).encode()}
         self.data: MemoryLedger = self.bookkeeper.create_ledger(**options, custom_metadata=labels)
 
     def commit(self, count: int = 1) -> None:
@@ -155,6 +161,17 @@ def test_truncation_keeps_a_ledger_that_later_rows_need(log: Log) -> None:
     assert positions(log.feed(), 29, 40) == list(range(29, 40))
 
 
+def test_truncation_frees_a_ledger_that_only_truncated_rows_need_though_its_commits_are_still_listed(log: Log) -> None:
+    log.commit(3)
+    first = log.data.ledger_id
+    log.roll()
+    log.commit(3)
+    log.begin("b")
+    log.commit()
+    assert truncate_log(cast(BookKeeper, log.bookkeeper), "orders", 30, b"") == [first]
+    assert positions(log.feed(), 30, 70) == list(range(30, 70))
+
+
 def test_truncation_leaves_the_ledgers_of_the_running_epoch(log: Log) -> None:
     log.commit(2)
     assert truncate_log(cast(BookKeeper, log.bookkeeper), "orders", 20, b"") == []
@@ -180,6 +197,22 @@ def test_a_log_that_was_made_anew_is_not_taken_for_the_old_one(log: Log) -> None
     offset["log"] -= feed.earliest()["log"] == offset["log"]  # made within the same millisecond
     with pytest.raises(DataLossError, match=r"deleted and made anew.*new checkpoint"):
         feed.check(offset)
+    reader = EntryStreamReader(SourceOptions.parse({"log": "orders", "zookeeper": "nowhere"}))
+    reader.__dict__["_feed"] = feed
+    with pytest.raises(DataLossError, match="made anew"):
+        reader.latestOffset(offset, ReadAllAvailable())
+    with pytest.raises(DataLossError, match="made anew"):
+        reader.partitions(offset, offset)
+
+
+def test_a_stream_never_goes_back_when_a_lac_that_was_heard_is_not_heard_again(log: Log) -> None:
+    log.commit(2)
+    feed = log.feed()
+    reader = EntryStreamReader(SourceOptions.parse({"log": "orders", "zookeeper": "nowhere", "pollTimeoutMs": "0"}))
+    reader.__dict__["_feed"] = feed
+    reader.prepareForTriggerAvailableNow()
+    ahead = feed.at(25)
+    assert reader.latestOffset(ahead, ReadAllAvailable()) == ahead
 
 
 def ledgers_feed(bookkeeper: MemoryBookKeeper, *ids: int, fail: bool = True) -> LedgersFeed:
