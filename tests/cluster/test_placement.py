@@ -117,7 +117,7 @@ def test_a_bookie_that_failed_a_moment_ago_gets_no_new_ledger_if_there_are_other
         assert hung.bookie_id not in client.create_ledger(3, 3, 3).metadata.last_fragment.ensemble
     with pytest.raises(errors.NotEnoughBookiesError) as caught:
         client.create_ledger(5, 5, 5)
-    assert f"{hung.bookie_id} (in quarantine for 59" in str(caught.value)
+    assert f"{hung.bookie_id} (in quarantine for " in str(caught.value)
     hung.resume()
     ledger.close()
 
