@@ -1,8 +1,8 @@
 """What was appended and is not under way yet, and how it becomes frames.
 
-Law: entries leave in the order in which they were appended. What waits goes out together, up to the frame size; a run that was
-appended as one stays one; on a striped ledger each entry is a frame of its own, as neighbours have different write sets. Any
-thread puts, the I/O thread takes.
+Law: entries leave in the order in which they were appended. What waits goes out together, up to the frame size; a run is never
+divided; on a striped ledger each entry is a frame of its own, as neighbours have different write sets. Any thread puts, the I/O
+thread takes.
 """
 
 from __future__ import annotations
@@ -38,23 +38,26 @@ class Outgoing:
         self._waiting.clear()
 
     def take(self) -> PayloadRun:
-        """The next frame's entries: a run as it was appended, or single appends that wait, up to the frame size."""
+        """The next frame's entries: what waits, up to the frame size; an Arrow array's run stays alone."""
         item = self._waiting.popleft()
-        if isinstance(item, PayloadRun):
-            return item
-        payloads = [item]
-        size = len(item)
-        while self._waiting and not self._striped:
+        run = PayloadRun((item,), len(item)) if isinstance(item, bytes) else item
+        if self._striped or not self._waiting or not run.is_list:
+            return run
+        pieces, size = list(run.pieces), run.byte_length
+        while self._waiting:
             item = self._waiting[0]
-            if (
-                isinstance(item, PayloadRun)
-                or size + len(item) + ENTRY_OVERHEAD_BYTES * len(payloads) > self._frame_bytes
-            ):
+            if isinstance(item, bytes):
+                size_after, count = size + len(item), len(pieces) + 1
+            elif item.is_list:
+                size_after, count = size + item.byte_length, len(pieces) + item.count
+            else:
                 break
-            payloads.append(item)
-            size += len(item)
+            if size_after + ENTRY_OVERHEAD_BYTES * count > self._frame_bytes:
+                break
+            pieces += (item,) if isinstance(item, bytes) else item.pieces
+            size = size_after
             self._waiting.popleft()
-        return PayloadRun(payloads, size)
+        return PayloadRun(pieces, size)
 
     def encode(self, header: Header, run: PayloadRun, length: int) -> Buffer:
         """The frame of ``run`` under ``header``, which has its ids and the LAC; ``length`` is the ledger's before it."""

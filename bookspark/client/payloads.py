@@ -35,9 +35,14 @@ class PayloadRun:
     def offsets(self) -> bytes:
         return offsets_of(map(len, self.pieces)) if self._offsets is None else self._offsets
 
+    @property
+    def is_list(self) -> bool:
+        """Is each of ``pieces`` a payload?"""
+        return len(self.pieces) == self.count
+
     def payloads(self) -> Iterator[Buffer]:
         """Each payload, not copied."""
-        if len(self.pieces) == self.count:
+        if self.is_list:
             return iter(self.pieces)
         offsets = memoryview(self.offsets).cast("i")
         return map(memoryview(self.pieces[0]).__getitem__, map(slice, offsets, offsets[1:]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -58,12 +60,49 @@ def test_a_run_is_encoded_as_its_entries_are_one_by_one(digest_type: DigestType,
         length += len(payload)
         entries.append(Entry(7, entry_id, 28, length, payload, digest(7, entry_id, 28, length, payload)))
     outgoing = Outgoing(7, digest, 1 << 20, striped=False)
-    outgoing.put(payloads)
-    outgoing.put(runs_of(payloads, 1 << 20, one_each=False))
-    outgoing.put(runs_of(pa.array(payloads, pa.binary()), 1 << 20, one_each=False))
-    for _ in range(3):
+    half = len(payloads) // 2
+    for waiting in (
+        payloads,
+        runs_of(payloads, 1 << 20, one_each=False),
+        runs_of(pa.array(payloads, pa.binary()), 1 << 20, one_each=False),
+        [*runs_of(payloads[:half], 1 << 20, one_each=False), *payloads[half:]],
+        [*payloads[:half], *runs_of(payloads[half:], 1 << 20, one_each=False)],
+    ):
+        outgoing.put(waiting)
         assert outgoing.encode(header, outgoing.take(), 1000) == encode_entries(header, entries)
+        assert len(outgoing) == 0
+
+
+@given(st.lists(st.one_of(st.binary(max_size=120), payloads.filter(bool)), max_size=20))
+def test_what_waits_leaves_in_frames_that_are_as_full_as_runs_let_them_be(appended: list[bytes | list[bytes]]) -> None:
+    outgoing = Outgoing(7, digester(DigestType.CRC32C, b""), FRAME_BYTES, striped=False)
+    for item in appended:
+        outgoing.put([item] if isinstance(item, bytes) else runs_of(item, FRAME_BYTES, one_each=False))
+    runs = [
+        run
+        for item in appended
+        for run in ([[item]] if isinstance(item, bytes) else split(item, dumb_cuts([len(payload) for payload in item])))
+    ]
+    expected: list[list[bytes]] = []
+    for run in runs:
+        if expected and sum(len(p) + ENTRY_OVERHEAD_BYTES for p in expected[-1] + run) <= FRAME_BYTES:
+            expected[-1] = expected[-1] + run
+        else:
+            expected.append(run)
+    assert [list(outgoing.take().payloads()) for _ in expected] == expected
     assert len(outgoing) == 0
+
+
+def split(payloads: list[bytes], counts: list[int]) -> list[list[bytes]]:
+    """The payloads in lists of so many."""
+    ends = list(itertools.accumulate(counts))
+    return [payloads[end - count : end] for end, count in zip(ends, counts, strict=True)]
+
+
+def test_an_arrow_array_is_a_frame_of_its_own() -> None:
+    outgoing = Outgoing(7, digester(DigestType.CRC32C, b""), FRAME_BYTES, striped=False)
+    outgoing.put([b"a", *runs_of(pa.array([b"b", b"c"]), FRAME_BYTES, one_each=False), b"d"])
+    assert [[bytes(p) for p in outgoing.take().payloads()] for _ in range(3)] == [[b"a"], [b"b", b"c"], [b"d"]]
 
 
 def test_what_is_no_bytes_is_taken_if_it_is_a_buffer_and_refused_before_anything_is_appended_if_not() -> None:
