@@ -6,6 +6,9 @@ connection says that the bookie is behind, and who can wait does; a bookie that 
 while so much waits, or does not answer in time, or for which more than the whole waits, is cut off. So one that is slow slows
 its writers down, and one that hangs delays them once (BookKeeper's BP-51 lets the client grow).
 
+What is asked in one turn of the loop is sent with one call, as a call costs more than a small frame: a client that writes to many
+ledgers would spend most of its time in them.
+
 It lives in the client's I/O loop.
 """
 
@@ -28,6 +31,8 @@ log = logging.getLogger(__name__)
 
 _IO_ERROR = int(Status.IO_ERROR)
 _MORE = int(Flag.MORE)
+_TOGETHER_BYTES = 64 << 10
+"""Frames are gathered up to so many bytes; a larger one is sent by itself, without being copied."""
 _DEADLINE_SECONDS = 0.05
 """A request that is not answered in time is noticed so much later at most."""
 
@@ -84,7 +89,9 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._receiver = FrameReceiver(chunks)
         self._pending: dict[int, _Pending] = {}
         self._transport: asyncio.Transport
-        self._bytes_written = 0
+        self._gathered: list[Buffer] = []
+        """Frames of this turn of the loop."""
+        self._bytes_gathered = self._bytes_written = 0
         self._stall_timer: asyncio.TimerHandle | None = None
         self._deadline_timer: asyncio.TimerHandle | None = None
         self.incarnation = 0
@@ -133,8 +140,25 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._pending[request_id] = _Pending(on_answer, timeout_seconds)
         if self._deadline_timer is None:
             self._watch_deadlines()
-        self._bytes_written += len(frame)
-        self._transport.write(frame)
+        if self._bytes_gathered + len(frame) > _TOGETHER_BYTES:
+            self._flush()
+            self._write(frame)
+        else:
+            if not self._gathered:
+                asyncio.get_running_loop().call_soon(self._flush)
+            self._gathered.append(frame)
+            self._bytes_gathered += len(frame)
+
+    def _flush(self) -> None:
+        frames, self._gathered, self._bytes_gathered = self._gathered, [], 0
+        if frames:
+            self._write(frames[0] if len(frames) == 1 else b"".join(frames))
+
+    def _write(self, content: Buffer) -> None:
+        if self.lost is not None:
+            return
+        self._bytes_written += len(content)
+        self._transport.write(content)
         if self.is_behind and self._transport.get_write_buffer_size() > self._config.bookie_bytes_queued_max:
             self.abort(f"is more than {self._config.bookie_bytes_queued_max} bytes behind")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -20,6 +21,9 @@ class IoLoop:
 
     def __init__(self, name: str) -> None:
         self.loop = uvloop.new_event_loop()
+        self._submitted: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
+        self._woken = False
+        """The loop will look at ``_submitted``: only who finds it asleep wakes it, which takes a system call."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -29,12 +33,26 @@ class IoLoop:
         self.loop.close()
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Run ``function`` in the loop, soon; from any thread. Does nothing once the loop has stopped."""
+        """Run ``function`` in the loop, soon and in the order of the calls; from any thread. Does nothing once the loop has
+        stopped."""
+        self._submitted.append((function, arguments))
+        if self._woken:
+            return
+        self._woken = True
         try:
-            self.loop.call_soon_threadsafe(function, *arguments)
+            self.loop.call_soon_threadsafe(self._run_submitted)
         except RuntimeError:
             if not self.loop.is_closed():
                 raise
+
+    def _run_submitted(self) -> None:
+        self._woken = False  # before the first look: what is submitted from now on wakes the loop again
+        for _ in range(len(self._submitted)):
+            function, arguments = self._submitted.popleft()
+            try:
+                function(*arguments)
+            except Exception:
+                log.exception("%r failed", function)
 
     def call(self, coroutine: Coroutine[Any, Any, Result], timeout_seconds: float = 10.0) -> Result:
         """Run a coroutine in the loop and return what it returns; not from the loop's own thread. Raises TimeoutError."""

@@ -1,0 +1,94 @@
+"""What one connection sends together, and what becomes of it when the connection is cut."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bookspark.client.bookie_connection import Answer, BookieConnection
+from bookspark.client.config import ClientConfig
+from bookspark.protocol.responses import Unknown
+from bookspark.wire.frames import ChunkPool
+
+
+class Transport(asyncio.Transport):
+    """Keeps what is written, one item a call."""
+
+    def __init__(self) -> None:
+        self.writes: list[bytes] = []
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return sum(map(len, self.writes))
+
+    def write(self, data: Any) -> None:
+        self.writes.append(bytes(data))
+
+    def abort(self) -> None:
+        pass
+
+
+def run(scenario: Callable[[BookieConnection, Transport, list[Answer]], Any]) -> tuple[list[bytes], list[Answer]]:
+    """Run ``scenario`` in a loop, let the loop turn, and return what was written and answered."""
+    transport, answers = Transport(), list[Answer]()
+
+    async def turn() -> None:
+        connection = BookieConnection(
+            "b1", ClientConfig(), lambda *_: None, lambda _: None, lambda _: None, ChunkPool()
+        )
+        connection.connection_made(transport)
+        scenario(connection, transport, answers)
+        await asyncio.sleep(0)
+        connection.abort("the test is over")
+
+    asyncio.run(turn())
+    return transport.writes, answers
+
+
+def test_what_is_asked_in_one_turn_of_the_loop_is_sent_with_one_call_in_its_order() -> None:
+    def scenario(connection: BookieConnection, transport: Transport, answers: list[Answer]) -> None:
+        for request_id in range(5):
+            connection.send(request_id, b"frame %d," % request_id, answers.append, None)
+        assert transport.writes == []
+
+    writes, _ = run(scenario)
+    assert writes == [b"frame 0,frame 1,frame 2,frame 3,frame 4,"]
+
+
+def test_a_large_frame_is_sent_by_itself_after_what_came_before_it() -> None:
+    large = bytes(200_000)
+
+    def scenario(connection: BookieConnection, transport: Transport, answers: list[Answer]) -> None:
+        for request_id, frame in enumerate((b"small", large, b"last")):
+            connection.send(request_id, frame, answers.append, None)
+
+    writes, _ = run(scenario)
+    assert writes == [b"small", large, b"last"]
+
+
+def test_what_was_not_sent_when_the_connection_was_cut_never_is_and_is_answered_unknown() -> None:
+    def scenario(connection: BookieConnection, transport: Transport, answers: list[Answer]) -> None:
+        connection.send(1, b"frame", answers.append, None)
+        connection.abort("cut")
+        connection.send(2, b"late", answers.append, None)
+
+    writes, answers = run(scenario)
+    assert writes == []
+    assert [type(answer.response) for answer in answers] == [Unknown, Unknown]
+
+
+@pytest.mark.parametrize("size", [1_000, 100_000])
+def test_a_bookie_that_takes_nothing_in_is_cut_off_however_its_frames_are_sent(size: int) -> None:
+    def scenario(connection: BookieConnection, transport: Transport, answers: list[Answer]) -> None:
+        connection.pause_writing()
+        for request_id in range(2 * ClientConfig().bookie_bytes_queued_max // size):
+            connection.send(request_id, bytes(size), answers.append, None)
+        assert connection.lost is not None
+        assert transport.get_write_buffer_size() < 1.1 * ClientConfig().bookie_bytes_queued_max
+
+    run(scenario)
