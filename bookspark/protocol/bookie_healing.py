@@ -94,7 +94,7 @@ class LedgerHealing:
                 assert self._metadata is not None
                 plan = lacks(self._metadata, self._bookie, event.ranges)
                 self.phase = HealingPhase.COPYING
-                self._copying = EntryCopying(self._metadata, plan, self._run_entries_max)
+                self._copying = EntryCopying(self._metadata, plan, self._run_entries_max, {self._bookie})
                 return self._copied(self._copying.start())
             case HealingPhase.COPYING, ReadAnswered() | AddAnswered():
                 assert self._copying is not None

@@ -1,7 +1,8 @@
 """Copying entries from a ledger's bookies to others: the common part of re-replication and of a bookie's healing.
 
 Law: a copy counts once its target has it synced (it is written as a recoverer does), one run at a time, and a run that
-can't be read or written ends the whole: what was copied so far is there, and stays. ::
+can't be read or written ends the whole: what was copied so far is there, and stays. The replica that delivered is asked
+first for what follows, so that a dead one is asked once. ::
 
     READING ──Deliver──► WRITING ──ack──► READING … ──► Finish
 
@@ -11,12 +12,13 @@ Source: ``LedgerFragmentReplicator`` of BookKeeper.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from dataclasses import replace
 
 from bookspark.protocol.actions import Action, AddAnswered, Deliver, Fail, Finish, ReadAnswered, ReadIsLate, SendAdd
 from bookspark.protocol.errors import LedgerRecoveryError
 from bookspark.protocol.ledger_metadata import LedgerMetadata
-from bookspark.protocol.reader import RangeRead
+from bookspark.protocol.reader import RangeRead, ReadOrder
 from bookspark.protocol.replication_plan import Copy
 from bookspark.protocol.responses import Positive
 
@@ -24,10 +26,14 @@ from bookspark.protocol.responses import Positive
 class EntryCopying:
     """Makes ``copies``, whose entries are all confirmed, one after the other."""
 
-    def __init__(self, metadata: LedgerMetadata, copies: Iterable[Copy], run_entries_max: int) -> None:
+    def __init__(
+        self, metadata: LedgerMetadata, copies: Iterable[Copy], run_entries_max: int, doubtful: Collection[str] = ()
+    ) -> None:
+        """``doubtful``: bookies that are asked after the others, as they are believed to be lost, or to lack the entries."""
         self._metadata = metadata
         self._left = tuple(copies)
         self._run_entries_max = run_entries_max
+        self._order = ReadOrder(doubtful=frozenset(doubtful))
         self._read: RangeRead | None = None
         self._writing: tuple[str, int, int] | None = None
         """Target, first and last of the run that is being written."""
@@ -46,12 +52,14 @@ class EntryCopying:
         if not self._left:
             return [Finish(self._metadata)]
         first, last, _ = self._left[0]
-        self._read = RangeRead(self._metadata, first, min(last, first + self._run_entries_max - 1))
+        self._read = RangeRead(self._metadata, first, min(last, first + self._run_entries_max - 1), self._order)
         return self._hand_over(self._read.start())
 
     def _hand_over(self, actions: list[Action]) -> list[Action]:
         for action in actions:
             if isinstance(action, Deliver):
+                assert self._read is not None
+                self._order = replace(self._order, first=self._read.delivered_by)
                 # What else the read asks for comes with the next run, which starts behind what is written now.
                 self._read = None
                 target = self._left[0].target

@@ -32,7 +32,8 @@ Ranges = Iterable[tuple[int, int]]
 
 
 class Repair(NamedTuple):
-    """A fragment with ``lost`` bookies, entries ``first..last``, which gets no more entries."""
+    """A fragment with ``lost`` bookies, entries ``first..last``, which gets no more entries; none at all in a ledger that was
+    closed empty, whose record is to name bookies that are there all the same."""
 
     first: int
     last: int
@@ -63,7 +64,7 @@ def repairs(metadata: LedgerMetadata, lost: Collection[str]) -> Iterator[Repair]
     """The fragments that have lost a bookie and can be repaired now."""
     for fragment, last in metadata.fragment_ranges():
         gone = tuple(bookie for bookie in fragment.ensemble if bookie in lost)
-        if gone and last is not None and last >= fragment.first_entry_id:
+        if gone and last is not None:
             yield Repair(fragment.first_entry_id, last, fragment.ensemble, gone)
 
 

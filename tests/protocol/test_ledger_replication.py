@@ -104,6 +104,69 @@ def test_without_bookies_it_fails_and_can_be_tried_again():
     assert machine.step(NoBookies(error := NotEnoughBookiesError("none is left"))) == [Fail(error)]
 
 
+def test_fewer_copies_than_were_lost_are_better_than_none():
+    """Four bookies are left of five: the fragment gets back to two copies, and the reason says what is missing."""
+    machine, _ = replication(CLOSED, lost=("b2", "b3"))
+    assert machine.step(NoBookies(NotEnoughBookiesError("two"))) == [ChooseBookies(("b1", "b2", "b3"), ("b2",))]
+    assert copied(machine, machine.step(BookiesChosen(("b4",))), 0, 9) == [ReadMetadata()]
+    (write,) = machine.step(MetadataRead(CLOSED, 8))
+    assert write.metadata.fragments == (Fragment(0, ("b1", "b4", "b3")),)
+    assert machine.step(MetadataWritten(9)) == [ChooseBookies(("b1", "b4", "b3"), ("b3",))]
+    assert machine.step(NoBookies(error := NotEnoughBookiesError("one"))) == [Fail(error)]
+
+
+class TestAFragmentThatCannotBeRepaired:
+    """BookKeeper gives the ledger up at its first fragment that fails."""
+
+    TWO = metadata(
+        1, 1, 1, LedgerState.CLOSED, (Fragment(0, ("b1",)), Fragment(5, ("b2",))), last_entry_id=9, length=100
+    )
+
+    def test_the_others_are_repaired_and_the_reason_is_told_at_the_end(self):
+        machine, actions = replication(self.TWO, lost=("b1", "b2"))
+        assert actions == [ChooseBookies(("b1",), ("b1",))]
+        (read,) = machine.step(BookiesChosen(("b4",)))
+        assert machine.step(ReadAnswered("b1", 0, -1, LOST)) == [ChooseBookies(("b2",), ("b2",))]
+        (read,) = machine.step(BookiesChosen(("b4",)))
+        machine.step(ReadAnswered(read.bookie, 5, 9, OK, "entries"))
+        assert machine.step(AddAnswered("b4", 5, 9, OK)) == [ReadMetadata()]
+        (write,) = machine.step(MetadataRead(self.TWO, 5))
+        (fail,) = machine.step(MetadataWritten(6))
+        assert write.metadata.fragments == (Fragment(0, ("b1",)), Fragment(5, ("b4",)))
+        assert "entry 0 could not be read" in str(fail.error)
+
+    def test_how_many_there_are_is_told(self):
+        machine, _ = replication(self.TWO, lost=("b1", "b2"))
+        machine.step(NoBookies(NotEnoughBookiesError("none is left")))
+        (fail,) = machine.step(NoBookies(NotEnoughBookiesError("none is left")))
+        assert str(fail.error) == "2 fragments of ledger 7 were not repaired, the first one: none is left"
+
+    def test_it_does_not_keep_the_last_fragment_from_being_closed(self):
+        found = metadata(1, 1, 1, fragments=(Fragment(0, ("b1",)), Fragment(5, ("b1",))))
+        machine, _ = replication(found, lost=("b1",))
+        assert machine.step(NoBookies(NotEnoughBookiesError("none is left"))) == [WaitForWriter(30.0)]
+
+
+def test_the_replica_that_delivered_is_asked_first_and_a_lost_one_last():
+    """A dead bookie first in the ensemble would cost every run the time to find that out."""
+    machine, _ = replication(CLOSED, lost=("b1",), run_entries_max=6)
+    (read,) = machine.step(BookiesChosen(("b4",)))
+    assert read.bookie == "b2"
+    (other,) = machine.step(ReadAnswered("b2", 0, -1, LOST))
+    assert other.bookie == "b3"
+    machine.step(ReadAnswered("b3", 0, 5, OK, "entries"))
+    assert machine.step(AddAnswered("b4", 0, 5, OK)) == [SendRead("b3", 6, 9)]
+
+
+class TestAMisplacedBookie:
+    def test_it_is_replaced_where_nothing_is_written_any_more(self):
+        machine = LedgerReplication((), 30.0, misplaced=("b3",))
+        assert machine.step(MetadataRead(CLOSED, 5)) == [ChooseBookies(("b1", "b2", "b3"), ("b3",))]
+
+    def test_nobody_is_fenced_for_it(self):
+        assert LedgerReplication((), 30.0, misplaced=("b3",)).step(MetadataRead(OPEN, 5)) == [Finish(OPEN)]
+
+
 class TestALedgerThatIsStillWrittenTo:
     def test_the_writer_has_the_grace_time_to_replace_the_bookie(self):
         machine, actions = replication(OPEN)

@@ -47,9 +47,14 @@ class TestAuditor:
         assert not waits_for_close(OPEN, {"b3"})
         assert not waits_for_close(CLOSED, {"b4"})
 
-    def test_an_empty_ledger_needs_no_repair(self):
+    def test_an_empty_ledger_names_other_bookies_and_nothing_is_copied(self):
+        """A record that goes on naming a lost bookie would keep it from being decommissioned for ever."""
         empty = metadata(state=LedgerState.CLOSED, last_entry_id=-1, length=0)
-        assert list(repairs(empty, {"b1"})) == []
+        (repair,) = repairs(empty, {"b1"})
+        assert list(unreadable(empty, repair)) == []
+        assert list(copies(empty, repair, {"b1": "b4"})) == []
+        after = repaired(empty, repair, {"b1": "b4"})
+        assert after is not None and after.last_fragment.ensemble == ("b4", "b2", "b3")
 
     def test_a_copy_is_named_only_in_the_fragment_that_it_was_made_for(self):
         (repair,) = repairs(CLOSED, {"b3"})

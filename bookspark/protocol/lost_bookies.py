@@ -1,0 +1,55 @@
+"""Which bookies are lost: what an auditor makes of the registrations that come and go.
+
+Law: a registered bookie, writable or read-only, is not lost. One that goes away is lost after a delay, and is not if it is back
+before: a rolling restart costs no copy. A second one that goes away while a first is missing ends the delay for all, as one more
+could be the last copy. That takes that it was *seen* to go: bookies that a new auditor does not find may be starting with
+it, and have the whole delay. While no bookie at all is registered nothing is decided, as the view and not the bookies is lost
+(or there is nobody to copy to). ::
+
+    registered ──gone──► missing ──delay, or a second one seen to go──► lost
+        ▲                   │                                            │
+        └────── back ───────┴─────────────────── back ───────────────────┘
+
+Time is an argument, in seconds of any clock that does not go back. Source: ``AuditorBookieCheckTask`` and ``Auditor`` of
+BookKeeper (``lostBookieRecoveryDelay``), which knows no first look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+
+class LostBookies:
+    """Feed it with ``look``; ``to_mark`` then are those whose ledgers need tasks, until they are ``marked``."""
+
+    def __init__(self, delay_seconds: float) -> None:
+        self.delay_seconds = delay_seconds
+        """May be set at any time; the next look goes by it."""
+        self.lost: frozenset[str] = frozenset()
+        self.to_mark: frozenset[str] = frozenset()
+        self._missing: dict[str, float] = {}
+        self._registered: frozenset[str] = frozenset()
+
+    def look(self, now: float, registered: Collection[str], expected: Collection[str]) -> None:
+        """``registered``: all bookies that are, read-only ones too. ``expected``: those that may hold entries."""
+        if not registered:
+            return
+        seen_to_go = self._registered - set(registered)
+        self._registered = frozenset(registered)
+        absent = (set(expected) | seen_to_go | self._missing.keys() | self.lost) - self._registered
+        self._missing = {bookie: self._missing.get(bookie, now) for bookie in sorted(absent - self.lost)}
+        at_once = len(self._missing) > 1 and not seen_to_go.isdisjoint(self._missing)
+        newly = {bookie for bookie, since in self._missing.items() if at_once or now - since >= self.delay_seconds}
+        for bookie in newly:
+            del self._missing[bookie]
+        self.to_mark = (self.to_mark & absent) | newly
+        kept = self.lost & absent & (self.to_mark | set(expected))  # a decommissioned bookie is expected no more
+        self.lost = kept | newly
+
+    def marked(self, bookies: Collection[str]) -> None:
+        """The ledgers of these bookies have their tasks."""
+        self.to_mark -= set(bookies)
+
+    def lost_at(self) -> dict[str, float]:
+        """The bookies that are missing, and when each is lost if nothing happens."""
+        return {bookie: since + self.delay_seconds for bookie, since in self._missing.items()}
