@@ -68,18 +68,20 @@ class SendLac:
 
 @dataclass(frozen=True, slots=True)
 class SendRead:
-    """Read ``first..last`` from one bookie, as much as one answer holds; answered by ``ReadAnswered``."""
+    """Read ``first..last`` from one bookie, as much as one answer holds; answered by ``ReadAnswered``. ``sparse``: go on
+    behind entries that the bookie does not hold."""
 
     bookie: str
     first: int
     last: int
     fence: bool = False
+    sparse: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SendReadLac:
     """Ask one bookie for its LAC; answered by ``LacAnswered``. With ``wait_for`` it holds the answer until its LAC is
-    as high, or for a time that the driver sets (long poll)."""
+    as high, or for a time that the driver sets (long poll), and sends that entry along if it has it at hand."""
 
     bookie: str
     fence: bool = False
@@ -250,7 +252,8 @@ class NoBookies:
 @dataclass(frozen=True, slots=True)
 class ReadAnswered:
     """``first..last`` came (``last`` = ``first − 1``: nothing did), and ``following`` is the bookie's answer for the id
-    after it: Positive where the range or the size limit ended there. ``length`` is that of entry ``last``."""
+    after it: Positive where the range or the size limit ended there. ``length`` is that of entry ``last``. ``ahead``:
+    what else came of a sparse read, each entry with its id."""
 
     bookie: str
     first: int
@@ -258,22 +261,26 @@ class ReadAnswered:
     following: Response
     entries: Any = None
     length: int = 0
+    ahead: tuple[tuple[int, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ReadIsLate:
     """The answer to a read from ``first`` on has taken long enough for another replica to be asked as well (speculative
-    read)."""
+    read), or the answers to a read of the LAC for what was told to be enough."""
 
-    first: int
+    first: int = NO_ENTRY
 
 
 @dataclass(frozen=True, slots=True)
 class LacAnswered:
+    """``entries``: of a long poll, the entry that was waited for, if it came along."""
+
     bookie: str
     response: Response
     last_add_confirmed: int = NO_ENTRY
     last_add_fully_replicated: int = NO_ENTRY
+    entries: Any = None
 
 
 @dataclass(frozen=True, slots=True)

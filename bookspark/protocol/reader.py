@@ -11,11 +11,16 @@ absent entry is no contradiction.
 Sources: BP-46, "Read entry"; bookkeeper-overview, "Reading"; ``ReadOpBase`` and ``ReadLastConfirmedAndEntryOp`` of
 BookKeeper. ``ReadOrder`` says who is asked first; a late answer lets the next replica be asked beside it (a *speculative*
 read, ``ReadIsLate``), and one that was late is asked last until it delivers.
+
+The entries of a striped ledger lie on different bookies in turn. Asked one by one each costs a round trip; so whoever is
+asked for the next one sends the later ones that it holds along (a *sparse* read), and they wait here for their turn: per
+bookie about as many bytes as one answer takes. Where write sets overlap some come twice.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from bookspark.protocol.actions import (
     Action,
@@ -65,7 +70,8 @@ class RangeRead:
     """The entries ``first..last`` of a ledger.
 
     ``rereads_metadata``: the driver answers ``ReadMetadata``, which is asked when no replica delivered: the ledger may
-    have been closed, or its bookies replaced since ``metadata`` was read.
+    have been closed, or its bookies replaced since ``metadata`` was read. ``reads_ahead``: a striped ledger is read
+    sparsely; the driver takes each of several deliveries at once.
     """
 
     def __init__(
@@ -75,6 +81,7 @@ class RangeRead:
         last: int,
         order: ReadOrder = ReadOrder(),
         rereads_metadata: bool = False,
+        reads_ahead: bool = False,
     ) -> None:
         self.next_entry_id = first
         self.delivered_by = order.first
@@ -85,6 +92,9 @@ class RangeRead:
         self._deliveries: dict[str, int] = {}
         """How often each bookie delivered, as far as it matters."""
         self._rereads_metadata = rereads_metadata
+        self._reads_ahead = reads_ahead
+        self._ahead: dict[int, Any] = {}
+        """Entries that came before their turn, by id."""
         self._late: set[str] = set()
         self._asked: set[str] = set()
         """Bookies that were asked for ``next_entry_id`` and did not answer yet."""
@@ -112,9 +122,11 @@ class RangeRead:
     def _answered(self, event: ReadAnswered) -> list[Action]:
         actions: list[Action] = []
         self._asked.discard(event.bookie)
+        self._ahead.update(event.ahead)
         if event.last >= event.first:
             actions.append(Deliver(event.first, event.last, event.entries))
             self.next_entry_id = event.last + 1
+            actions += self._deliver_ahead()
             self._answers, self._asked = {}, set()
             self.delivered_by = event.bookie
             self._late.discard(event.bookie)
@@ -124,9 +136,20 @@ class RangeRead:
                 return [*actions, Finish()]
         elif isinstance(event.following, Positive):
             self._answers[event.bookie] = Unknown(UnknownReason.BAD_REQUEST, "an answer without entries or a reason")
-        if not isinstance(event.following, Positive) and event.bookie in self._write_set():
+        unmoved = self.next_entry_id == event.last + 1
+        if unmoved and not isinstance(event.following, Positive) and event.bookie in self._write_set():
             self._answers[event.bookie] = event.following
         return actions + self._ask()
+
+    def _deliver_ahead(self) -> list[Action]:
+        """What has its turn now of what came before it."""
+        self._ahead = {i: entries for i, entries in self._ahead.items() if i >= self.next_entry_id}
+        actions: list[Action] = []
+        while self.next_entry_id in self._ahead:
+            entry_id = self.next_entry_id
+            actions.append(Deliver(entry_id, entry_id, self._ahead.pop(entry_id)))
+            self.next_entry_id += 1
+        return actions
 
     def _ask(self) -> list[Action]:
         """Ask one more replica, wait for those that were asked, or end."""
@@ -136,11 +159,11 @@ class RangeRead:
         m = self._metadata
         bookie = self._next_of(left)
         self._asked.add(bookie)
-        last = self._last
-        if m.ensemble_size > m.write_quorum:
-            last = self.next_entry_id  # the entry after it lies on other bookies
+        striped = m.ensemble_size > m.write_quorum
+        last = self.next_entry_id if striped and not self._reads_ahead else self._last
         following = (f.first_entry_id for f in m.fragments if f.first_entry_id > self.next_entry_id)
-        return [SendRead(bookie, self.next_entry_id, min(last, next(following, last + 1) - 1))]
+        last = min(last, next(following, last + 1) - 1)
+        return [SendRead(bookie, self.next_entry_id, last, sparse=striped and self._reads_ahead)]
 
     def _next_of(self, left: list[str]) -> str:
         order = self._order
@@ -204,33 +227,39 @@ class RangeRead:
 class LacRead:
     """The LAC of a ledger that is not closed, from its last ensemble, without fencing.
 
-    Finished as soon as the answers cover every ack quorum, or, with fewer, once all have answered: any LAC that a
-    bookie tells is a confirmed one, if perhaps an older one.
+    Finished as soon as the answers cover every ack quorum: then no add that was acknowledged before carried a higher
+    one. Any LAC that a bookie tells is a confirmed one, if perhaps an older one; so when all have answered, or those
+    that have not are late (``ReadIsLate``), what one bookie told is enough. At AQ 1 a coverage takes every bookie, and
+    one that hangs costs that delay.
     """
 
     def __init__(self, metadata: LedgerMetadata) -> None:
         self.last_add_confirmed = max(NO_ENTRY, metadata.last_fragment.first_entry_id - 1)
         self._metadata = metadata
         self._answers: dict[str, Response] = {}
+        self._late = False
 
     def start(self) -> list[Action]:
         return [SendReadLac(bookie) for bookie in self._metadata.last_fragment.ensemble]
 
-    def step(self, event: LacAnswered | DeadlinePassed) -> list[Action]:
+    def step(self, event: LacAnswered | ReadIsLate | DeadlinePassed) -> list[Action]:
         """A bookie that never saw the ledger answers LAC −1: it is empty there, which for a LAC is a positive
         answer. At the deadline, those that did not answer have failed."""
         m = self._metadata
-        if isinstance(event, DeadlinePassed):
-            late = Unknown(UnknownReason.TIMEOUT)
-            self._answers = {b: self._answers.get(b, late) for b in m.last_fragment.ensemble}
-        else:
-            self._answers[event.bookie] = event.response
-            self.last_add_confirmed = max(self.last_add_confirmed, event.last_add_confirmed)
+        match event:
+            case DeadlinePassed():
+                late = Unknown(UnknownReason.TIMEOUT)
+                self._answers = {b: self._answers.get(b, late) for b in m.last_fragment.ensemble}
+            case ReadIsLate():
+                self._late = True
+            case LacAnswered():
+                self._answers[event.bookie] = event.response
+                self.last_add_confirmed = max(self.last_add_confirmed, event.last_add_confirmed)
         ensemble = m.last_fragment.ensemble
         told = [i for i, b in enumerate(ensemble) if isinstance(self._answers.get(b), Positive | Negative)]
         failed = [i for i, b in enumerate(ensemble) if isinstance(self._answers.get(b), Unknown)]
         verdict = fencing_verdict(m.ensemble_size, m.write_quorum, m.ack_quorum, told, failed)
-        if verdict is Verdict.PRESENT or (told and len(self._answers) == m.ensemble_size):
+        if verdict is Verdict.PRESENT or (told and (self._late or len(self._answers) == m.ensemble_size)):
             return [Finish(m)]
         if len(self._answers) < m.ensemble_size:
             return []
@@ -243,11 +272,13 @@ class LacWait:
 
     Every bookie of the last ensemble holds the answer, as each learns of a LAC at another time. A close tells no bookie
     anything, and an ensemble change none of the new ones, so the driver watches the metadata beside: each
-    ``MetadataRead`` is taken in. ``last_add_confirmed`` is the highest that was heard.
+    ``MetadataRead`` is taken in. ``last_add_confirmed`` is the highest that was heard; ``entries`` is the entry, if it
+    came along with that.
     """
 
     def __init__(self, metadata: LedgerMetadata, entry_id: int) -> None:
         self.last_add_confirmed = NO_ENTRY
+        self.entries: Any = None
         self._metadata = metadata
         self._entry_id = entry_id
         self._asked: set[str] = set()
@@ -278,6 +309,7 @@ class LacWait:
     def _answered(self, event: LacAnswered) -> list[Action]:
         self._hear(event.last_add_confirmed)
         if self.last_add_confirmed >= self._entry_id:
+            self.entries = event.entries
             return [Finish(self._metadata)]
         if event.bookie not in self._metadata.last_fragment.ensemble:
             return []

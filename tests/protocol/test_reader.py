@@ -134,6 +134,53 @@ def test_striped_entries_are_asked_of_their_own_write_set():
     assert read.step(answer("b1", 0, 0))[1] == SendRead("b2", 1, 1)
 
 
+class TestStripedReadAhead:
+    """E 4, WQ 2: entries 0, 4, … are on b1 and b2, 1, 5, … on b2 and b3, and so on."""
+
+    def read(self, last=5):
+        read = RangeRead(metadata(e=4, wq=2), 0, last, reads_ahead=True)
+        assert read.start() == [SendRead("b1", 0, last, sparse=True)]
+        return read
+
+    def test_what_a_bookie_holds_of_the_rest_comes_along_and_waits_for_its_turn(self):
+        read = self.read()
+        came = ReadAnswered("b1", 0, 0, NO, "0", ahead=((3, "3"), (4, "4")))
+        assert read.step(came) == [Deliver(0, 0, "0"), SendRead("b2", 1, 5, sparse=True)]
+        came = ReadAnswered("b2", 1, 1, NO, "1", ahead=((4, "4"), (5, "5")))
+        assert read.step(came) == [Deliver(1, 1, "1"), SendRead("b3", 2, 5, sparse=True)]
+        came = ReadAnswered("b3", 2, 2, NO, "2", ahead=((5, "5"),))
+        assert read.step(came) == [Deliver(i, i, str(i)) for i in (2, 3, 4, 5)] + [Finish()]
+
+    def test_one_that_has_not_the_next_entry_is_used_for_what_it_has(self):
+        read = self.read(last=3)
+        assert read.step(ReadAnswered("b1", 0, -1, NO, ahead=((3, "3"),))) == [SendRead("b2", 0, 3, sparse=True)]
+        read.step(ReadAnswered("b2", 0, 1, NO, "0..1"))
+        assert read.step(ReadAnswered("b3", 2, 2, NO, "2")) == [Deliver(2, 2, "2"), Deliver(3, 3, "3"), Finish()]
+
+    def test_what_is_said_of_an_id_that_came_before_its_turn_counts_for_no_other(self):
+        read = self.read()
+        read.step(ReadAnswered("b1", 0, 0, NO, "0", ahead=((3, "3"), (4, "4"))))
+        read.step(ReadAnswered("b2", 1, 1, NO, "1"))
+        *delivered, again = read.step(ReadAnswered("b3", 2, 2, LOST, "2"))
+        assert delivered == [Deliver(i, i, str(i)) for i in (2, 3, 4)]
+        assert again == SendRead("b3", 5, 5, sparse=True), "it said nothing of entry 5"
+
+    def test_an_entry_that_no_bookie_has_is_absent_for_all_that_came_ahead(self):
+        read = self.read(last=4)
+        read.step(ReadAnswered("b1", 0, 0, NO, "0", ahead=((3, "3"), (4, "4"))))
+        read.step(ReadAnswered("b2", 1, 1, NO, "1"))
+        assert read.step(ReadAnswered("b3", 2, 1, LOST)) == [SendRead("b4", 2, 4, sparse=True)]
+        (fail,) = read.step(ReadAnswered("b4", 2, 1, NO))
+        assert isinstance(fail.error, ReadError)
+        assert "entry 2" in str(fail.error)
+
+    def test_nothing_that_was_delivered_is_kept(self):
+        read = self.read(last=99)
+        read.step(ReadAnswered("b1", 0, 0, NO, "0", ahead=((3, "3"),)))
+        read.step(ReadAnswered("b2", 1, 4, NO, "1..4"))
+        assert read._ahead == {}
+
+
 def test_an_empty_range_needs_no_request():
     assert RangeRead(metadata(), 0, -1).start() == [Finish()]
 
@@ -173,6 +220,20 @@ class TestLacRead:
         assert read.last_add_confirmed == 4
         (fail,) = LacRead(metadata()).step(DeadlinePassed())
         assert isinstance(fail.error, ReadError)
+
+    def test_when_the_others_are_late_one_is_enough(self):
+        """At AQ 1 a coverage takes the answers of all."""
+        read = LacRead(metadata(aq=1))
+        assert read.step(LacAnswered("b1", OK, 4)) == []
+        assert read.step(LacAnswered("b3", OK, 5)) == []
+        assert isinstance(read.step(ReadIsLate())[0], Finish)
+        assert read.last_add_confirmed == 5
+
+    def test_when_all_are_late_the_first_one_ends_it(self):
+        read = LacRead(metadata())
+        assert read.step(ReadIsLate()) == []
+        assert read.step(LacAnswered("b1", LOST)) == []
+        assert isinstance(read.step(LacAnswered("b2", OK, 4))[0], Finish)
 
     def test_all_before_the_last_fragment_is_confirmed(self):
         two = (Fragment(0, ("b1", "b2", "b3")), Fragment(5, ("b1", "b2", "b4")))
@@ -263,8 +324,8 @@ class TestLongPoll:
     def test_every_bookie_holds_the_answer_and_the_first_that_knows_ends_it(self):
         wait = LacWait(metadata(), 5)
         assert wait.start() == [SendReadLac(b, wait_for=5) for b in ("b1", "b2", "b3")]
-        assert wait.step(LacAnswered("b2", OK, 5)) == [Finish(metadata())]
-        assert wait.last_add_confirmed == 5
+        assert wait.step(LacAnswered("b2", OK, 5, entries="5")) == [Finish(metadata())]
+        assert (wait.last_add_confirmed, wait.entries) == (5, "5")
 
     def test_one_that_held_it_in_vain_is_asked_again(self):
         wait = LacWait(metadata(), 5)
