@@ -9,7 +9,8 @@ States and what ends them::
     OPEN ──Close──► CLOSING ──nothing pending──► WRITING ──compare-and-set──► CLOSED
       │                │                           │ conflict: read again; still OPEN → try again;
       ├── fenced, unauthorized, deadline ──► FAILED ◄─┘ CLOSED with our end → CLOSED; anything else → FAILED
-      └── no bookies to go on with (best effort) ──► WRITING ──► FAILED, the ledger closed at the LAC
+      └── no bookies to go on with (best effort) ──► WRITING ──► FAILED, the ledger closed at the LAC,
+                             or FAILED and left open, if that would cut off what a VD ledger acknowledged
 
 Cursors: released ≤ LAC ≤ acknowledged ≤ pushed. ``pending`` has the adds after *released*, those whose content may be
 needed again. For a best-effort PD ledger the first three are one. What an add needs to pass each, and what else
@@ -56,7 +57,7 @@ from bookspark.protocol.errors import BookKeeperError, LedgerClosedError, NoSuch
 from bookspark.protocol.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerState
 from bookspark.protocol.replication import BestEffort, replication_of
 from bookspark.protocol.responses import Positive, Response, Unknown, UnknownReason
-from bookspark.protocol.writer_errors import fenced_at, late, taken_over
+from bookspark.protocol.writer_errors import fenced_at, late, left_open, taken_over
 from bookspark.protocol.writer_events import Append, BookieBack, BookiesChanged, Close, Sync, TellLac, WriterEvent
 from bookspark.protocol.writer_state import PendingAdd, State
 
@@ -326,6 +327,8 @@ class LedgerWriter:
             return self._changes.choose(self.metadata, self._changes.replaced)
         lost = quorum_lost(self.metadata, self._changes.failed, self.metadata.ack_quorum)
         if self._replication.gives_up and lost:
+            if self.last_add_acknowledged > self.last_add_confirmed:
+                return self._fail(left_open(self.metadata.ledger_id, self.last_add_acknowledged, event.error))
             self._changes.abandon()
             self.pending.clear()
             self.state = State.WRITING

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 
 from bookspark.protocol.durability import Persistent, Volatile
-from bookspark.protocol.errors import AddTimeoutError, LedgerFencedError
+from bookspark.protocol.errors import AddTimeoutError, BookKeeperError, LedgerFencedError, NotEnoughBookiesError
 from bookspark.protocol.ledger_metadata import LedgerMetadata
 from bookspark.protocol.writer_state import PendingAdd
 
@@ -30,6 +30,15 @@ def taken_over(found: LedgerMetadata, last_add_confirmed: int) -> LedgerFencedEr
     return LedgerFencedError(
         f"ledger {found.ledger_id} is {state} by another client, this writer's last acknowledged entry is "
         f"{last_add_confirmed}; open it to see what it holds"
+    )
+
+
+def left_open(ledger_id: int, last_add_acknowledged: int, error: BookKeeperError) -> NotEnoughBookiesError:
+    """No bookies to go on with, and more was acknowledged than is synced. A close at the LAC would cut that off; a recovery
+    finds it at the bookies that come back."""
+    return NotEnoughBookiesError(
+        f"{error}. Ledger {ledger_id} was left open: entries up to {last_add_acknowledged} were acknowledged and are not all "
+        "synced; open it to recover them when its bookies are back"
     )
 
 

@@ -350,10 +350,26 @@ class TestEnsembleChange:
         pair.writer.all_answer()
         assert pair.writer.confirmed == 1
 
-    def test_without_bookies_the_ledger_is_closed_at_the_last_synced_entry(self):
+    def test_without_bookies_the_ledger_is_left_open_for_what_was_acknowledged_and_not_synced(self):
+        """Found by a soak: it was closed at the last synced entry, and entries that bookies had acknowledged and still held were
+        cut off, though no process had lost anything."""
         pair = self.lost()
         pair.writer.refuses("b2", 4)
         pair.writer.chooses("b4")
+        pair.writer.chooses()
+        assert isinstance(pair.writer.error, NotEnoughBookiesError)
+        assert "left open: entries up to 3 were acknowledged" in str(pair.writer.error)
+        assert pair.metadata.state is LedgerState.OPEN
+        assert pair.recover().closed.last_entry_id >= 3
+
+    def test_without_bookies_it_is_closed_at_the_last_synced_entry_if_nothing_else_was_acknowledged(self):
+        pair = volatile()
+        pair.appended(2)
+        pair.writer.step(Sync())
+        pair.writer.all_answer()
+        pair.append()
+        for bookie in ("b2", "b3"):
+            pair.writer.refuses(bookie, 2)
         pair.writer.chooses()
         pair.writer.writes()
         assert isinstance(pair.writer.error, NotEnoughBookiesError)
