@@ -22,12 +22,19 @@ recoverer to bookies that do not hold the entries after it. A lost compare-and-s
 A guaranteed ledger ("Guaranteeing write quorum", tweak 3) is read from the highest LAFR heard on, as confirmed entries
 after it may lie on an ack quorum only. So its end is never below the highest LAC heard: an entry up to that one that
 seems absent stops the recovery.
+
+What can't be known stops a recovery, and there are ledgers of which it never will be (AQ 1 with a bookie in limbo, bookies
+that are gone for good). Then an operator may *accept the loss*: what a bookie can't say after all were asked counts as "not
+there", and what was not known is written into the metadata together with the close (``accepted_loss``). An entry that is
+known to be confirmed is never cut off for it: it stays in the ledger, unreadable.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import Enum, auto
 
+from bookspark.protocol.accepted_loss import AcceptedLoss
 from bookspark.protocol.actions import (
     Action,
     AddAnswered,
@@ -56,6 +63,8 @@ from bookspark.protocol.quorum import Verdict, fencing_verdict, read_verdict, re
 from bookspark.protocol.replication import BestEffort, replication_of
 from bookspark.protocol.responses import Negative, Positive, Response, Unknown, UnknownReason
 
+_NOTES_MAX = 100
+
 
 class Phase(Enum):
     STARTING = auto()
@@ -73,8 +82,8 @@ class LedgerRecovery:
     ``run_entries_max`` bounds how many ids one recovery read asks for; striped ledgers, whose consecutive entries lie
     on different bookies, are read one by one. ``replaces_bookies``: the driver answers ``ChooseBookies``; otherwise too
     many refused write-backs stop the recovery. ``ack_quorum_reads``: an entry is recovered once AQ bookies have it, as
-    the text of BP-46 says, and not at the first one. ``replication`` in place of the ledger's own policy is for the
-    simulator.
+    the text of BP-46 says, and not at the first one. ``accepted_loss``: who takes what can't be known for lost.
+    ``replication`` in place of the ledger's own policy is for the simulator.
     """
 
     def __init__(
@@ -83,6 +92,7 @@ class LedgerRecovery:
         replaces_bookies: bool = False,
         ack_quorum_reads: bool = False,
         replication: BestEffort | None = None,
+        accepted_loss: AcceptedLoss | None = None,
     ) -> None:
         self.phase = Phase.STARTING
         self.last_add_confirmed = NO_ENTRY
@@ -93,6 +103,9 @@ class LedgerRecovery:
         self._replaces_bookies = replaces_bookies
         self._ack_quorum_reads = ack_quorum_reads
         self._replication = replication
+        self._accepted_loss = accepted_loss
+        self._not_known: list[str] = []
+        """What the loss is that was accepted, so far."""
         self._policy = BestEffort()
         self._metadata: LedgerMetadata
         self._target: LedgerMetadata
@@ -159,7 +172,7 @@ class LedgerRecovery:
         self.phase = Phase.FENCING
         self._answers = {}
         self._length = None
-        self._writing, self._replaced = None, ()
+        self._writing, self._replaced, self._not_known = None, (), []
         self.last_add_confirmed = self.last_add_fully_replicated = NO_ENTRY
         return [SendReadLac(bookie, fence=True) for bookie in self._ensemble]
 
@@ -174,10 +187,14 @@ class LedgerRecovery:
         others = [i for i, b in enumerate(self._ensemble) if b in self._answers and i not in positives]
         m = self._metadata
         verdict = fencing_verdict(m.ensemble_size, m.write_quorum, m.ack_quorum, positives, others)
-        if verdict is Verdict.UNKNOWN:
-            return self._stop("too few bookies could be fenced")
         if verdict is Verdict.PENDING:
             return []
+        if verdict is Verdict.UNKNOWN:
+            if self._accepted_loss is None:
+                return self._stop("too few bookies could be fenced")
+            if len(self._answers) < m.ensemble_size:
+                return []
+            self._accept("whether the writer is fenced everywhere, and the last confirmed entry")
         # No later LAC than the highest heard was ever acknowledged to a client that is still able to write.
         after = self._policy.recover_after(self.last_add_confirmed, self.last_add_fully_replicated)
         self.next_entry_id = max(after, m.last_fragment.first_entry_id - 1) + 1
@@ -205,13 +222,25 @@ class LedgerRecovery:
         if verdict is Verdict.PRESENT:
             assert self._found is not None
             return self._write_back(self._found)
-        if verdict is Verdict.ABSENT and event.first <= self.last_add_confirmed:
-            return self._stop(f"entry {event.first} is confirmed, but seems absent")
-        if verdict is Verdict.ABSENT:
-            return self._measure()
+        if verdict is Verdict.PENDING:
+            return []
+        if event.first <= self.last_add_confirmed:
+            return self._pass_over(
+                event.first, "may or may not exist" if verdict is Verdict.UNKNOWN else "seems absent"
+            )
         if verdict is Verdict.UNKNOWN:
-            return self._stop(f"entry {event.first} may or may not exist")
-        return []
+            if self._accepted_loss is None:
+                return self._stop(f"entry {event.first} may or may not exist")
+            self._accept(f"whether there is an entry {event.first}")
+        return self._measure()
+
+    def _pass_over(self, entry_id: int, how: str) -> list[Action]:
+        """A confirmed entry that no bookie returned."""
+        if self._accepted_loss is None:
+            return self._stop(f"entry {entry_id} is confirmed, but {how}")
+        self._accept(f"entry {entry_id}")
+        self.next_entry_id, self._length = entry_id + 1, None
+        return self._read()
 
     # -- WRITING
 
@@ -282,7 +311,11 @@ class LedgerRecovery:
         self._answers[event.bookie] = event.following
         if read_verdict(self._metadata.write_quorum, *_count(self._answers)) is Verdict.PENDING:
             return []
-        return self._stop(f"entry {event.first} is confirmed, but no bookie returned it")
+        if self._accepted_loss is None:
+            return self._stop(f"entry {event.first} is confirmed, but no bookie returned it")
+        self._accept(f"entry {event.first}, and with it the ledger's length")
+        self._length = 0
+        return self._close()
 
     # -- CLOSING
 
@@ -292,7 +325,10 @@ class LedgerRecovery:
 
     def _closed(self) -> LedgerMetadata:
         assert self._length is not None
-        return self._target.close_at(self.next_entry_id - 1, self._length)
+        closed = self._target.close_at(self.next_entry_id - 1, self._length)
+        if self._accepted_loss is None or not self._not_known:
+            return closed
+        return replace(self._accepted_loss, not_known=tuple(self._not_known)).noted_in(closed)
 
     # -- ends
 
@@ -304,11 +340,19 @@ class LedgerRecovery:
         self.phase = Phase.DONE
         return [Fail(error)]
 
+    def _accept(self, what: str) -> None:
+        """Note what is not known, as far as a record has room for it."""
+        if len(self._not_known) < _NOTES_MAX:
+            self._not_known.append(f"{what} ({self._answers_in_words()})")
+
+    def _answers_in_words(self) -> str:
+        return ", ".join(f"{bookie}: {_say(answer)}" for bookie, answer in self._answers.items()) or "none"
+
     def _stop(self, why: str) -> list[Action]:
-        answers = ", ".join(f"{bookie}: {_say(answer)}" for bookie, answer in self._answers.items()) or "none"
         return self._fail(
             LedgerRecoveryError(
-                f"ledger {self._metadata.ledger_id} was not recovered ({self.phase.name.lower()}): {why}; answers: {answers}. "
+                f"ledger {self._metadata.ledger_id} was not recovered ({self.phase.name.lower()}): {why}; answers: "
+                f"{self._answers_in_words()}. "
                 "Nothing was truncated; try again when more of its bookies are up"
             )
         )
