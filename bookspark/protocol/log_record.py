@@ -7,10 +7,14 @@ the transitions below, each written by compare-and-set:
 ``claim(run)``         a run that never claimed before becomes the owner, in the next epoch; the owner stays the owner;
                        a run that claimed once and lost never claims again (its query ends, so two runs can't take
                        turns for ever)
-``with_commit_ledger`` the owner of the epoch that stands appends a commit ledger, if the chain is still the one that it
-                       recovered
+``with_commit_ledger`` the owner of the epoch that stands appends a commit ledger, if the last one is still the one that
+                       it recovered
+``with_compacted``     the owner puts one commit ledger, with the same commits, in the place of several; never of the last
 ``truncated(row)``     anyone who may write says that the rows before ``row`` are not wanted any more; ledgers of the
                        chain that hold nothing else leave it, but for the last one
+``with_dictionary``    anyone who may write sets what values are compressed with, once
+``offload_begun``,     whoever offloads rows to a table says up to which row it is about to, and that it has
+``offload_done``       (``log_offload``)
 =====================  ==========================================================================================
 
 Why that is exactly-once (design.md section 10): a commit is one entry of the last commit ledger. Whoever is to write
@@ -31,17 +35,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import NamedTuple
 
-from bookspark.protocol.errors import BookKeeperError
+from bookspark.protocol.errors import BookKeeperError, ConfigurationError
 from bookspark.protocol.ledger_choices import check_choices
 from bookspark.protocol.ledger_metadata import DigestType, LedgerType, Replication
+from bookspark.protocol.log_offload import Offload, OffloadError
 
 CLAIMS_MAX = 1000
 """How many runs the record remembers; older ones could claim again, which costs a fight but no entry."""
 QUERIES_MAX = 1000
 
 LOG_LABEL, EPOCH_LABEL, ROLE_LABEL, RUN_LABEL = "bookspark.log", "bookspark.epoch", "bookspark.role", "bookspark.run"
+ENCODING_LABEL = "bookspark.encoding"
 COMMIT_ROLE, DATA_ROLE = "commit", "data"
 
 
@@ -57,9 +64,27 @@ class LogChangedError(BookKeeperError):
     """Another process of the same run put its commit ledger into the chain first: recover that one."""
 
 
+class RowFormat(Enum):
+    """What an entry of a data ledger holds."""
+
+    VALUE = "value"
+    """One row, which is one value: a string or bytes."""
+    ARROW = "arrow"
+    """Rows with all their columns, as an Arrow record batch."""
+
+
+class Compression(Enum):
+    """Of the payloads of data ledgers."""
+
+    NONE = "none"
+    ZSTD = "zstd"
+    ZSTD_DICTIONARY = "zstd_dictionary"
+    """With a dictionary that is trained from the first rows of the log and kept in its record: for small values."""
+
+
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """What a log's data ledgers are created with, fixed when the log is made. Commit ledgers are always PD."""
+    """What a log's data ledgers are created with and hold, fixed when the log is made. Commit ledgers are always PD."""
 
     ensemble_size: int = 3
     write_quorum: int = 3
@@ -67,9 +92,18 @@ class LogOptions:
     digest_type: DigestType = DigestType.CRC32C
     ledger_type: LedgerType = LedgerType.PD_JOURNAL
     replication: Replication = Replication.BEST_EFFORT
+    row_format: RowFormat = RowFormat.VALUE
+    compression: Compression = Compression.NONE
+    columns: str = ""
+    """Of RowFormat.ARROW: the schema of the rows, as Spark's JSON."""
 
     def __post_init__(self) -> None:
         check_choices(self.ensemble_size, self.write_quorum, self.ack_quorum, self.ledger_type, self.replication)
+        if self.row_format is RowFormat.ARROW and self.compression is Compression.ZSTD_DICTIONARY:
+            raise ConfigurationError(
+                "compression 'zstd_dictionary' is for logs of single values; entries of row format 'arrow' hold many rows "
+                "and gain nothing from it: use 'zstd'"
+            )
 
 
 class CommitLedger(NamedTuple):
@@ -96,6 +130,10 @@ class LogRecord:
     """When the log was made; with the name it tells one log from a later one of the same name."""
     first_position: int = 0
     """Rows before it are truncated: they may be gone."""
+    dictionary: bytes = b""
+    """What values are compressed with, if the log's options ask for it, once it is trained; never another one."""
+    offload: Offload | None = None
+    """Which rows are in a table too, if any are."""
 
     def claim(self, run: str) -> LogRecord:
         """The record with ``run`` as its owner. Raises LogTakenOverError if ``run`` has lost the log."""
@@ -113,19 +151,36 @@ class LogRecord:
     def with_commit_ledger(
         self, ledger_id: int, run: str, epoch: int, recovered: tuple[CommitLedger, ...]
     ) -> LogRecord:
-        """The record with one more commit ledger, for the owner that ``recovered`` the last of exactly that chain.
+        """The record with one more commit ledger, for the owner that ``recovered`` the last of that chain.
 
-        Raises LogTakenOverError, or LogChangedError if the chain is another one. Done twice it changes nothing.
+        Raises LogTakenOverError, or LogChangedError if the last one is another. Done twice it changes nothing.
         """
         self.check_owner(run, epoch)
         link = CommitLedger(ledger_id, epoch)
         if self.commit_ledgers and self.commit_ledgers[-1] == link:
             return self
-        if self.commit_ledgers != recovered:
+        if self.commit_ledgers[-1:] != recovered[-1:]:
             raise LogChangedError(
                 f"log {self.name!r}: commit ledgers changed to {[c.ledger_id for c in self.commit_ledgers]}"
             )
         return replace(self, commit_ledgers=(*self.commit_ledgers, link))
+
+    def with_compacted(self, replaced: tuple[CommitLedger, ...], by: int, run: str, epoch: int) -> LogRecord:
+        """The record with one commit ledger in the place of neighbours, which are closed and whose commits it has.
+
+        Raises LogTakenOverError, or LogChangedError if they are not in the chain like that. Done twice it changes nothing.
+        """
+        self.check_owner(run, epoch)
+        link = CommitLedger(by, replaced[-1].epoch)
+        if link in self.commit_ledgers:
+            return self
+        at = self.commit_ledgers.index(replaced[0]) if replaced[0] in self.commit_ledgers else 0
+        before, after = self.commit_ledgers[:at], self.commit_ledgers[at + len(replaced) :]
+        if not after or self.commit_ledgers[at : at + len(replaced)] != replaced:
+            raise LogChangedError(
+                f"log {self.name!r}: commit ledgers changed to {[c.ledger_id for c in self.commit_ledgers]}"
+            )
+        return replace(self, commit_ledgers=(*before, link, *after))
 
     def truncated(self, row: int, ends: Mapping[CommitLedger, int]) -> LogRecord:
         """The record without the rows before ``row``. ``ends``: the row after the last one of each closed ledger of the chain.
@@ -138,6 +193,20 @@ class LogRecord:
             dropped += 1
         return replace(self, first_position=first, commit_ledgers=self.commit_ledgers[dropped:])
 
+    def with_dictionary(self, dictionary: bytes) -> LogRecord:
+        """The record with the dictionary that the log has from now on; it keeps one that it has."""
+        return self if self.dictionary else replace(self, dictionary=dictionary)
+
+    def offload_begun(self, table: str, end: int) -> LogRecord:
+        """The record with an offload to ``table`` up to row ``end`` begun, unless another one is pending. Raises OffloadError."""
+        return replace(self, offload=(self.offload or Offload(table)).begun(table, end))
+
+    def offload_done(self, end: int, version: int) -> LogRecord:
+        """The record with the rows before ``end`` in ``version`` of the table. Raises OffloadError."""
+        if self.offload is None:
+            raise OffloadError(f"log {self.name!r} was never offloaded; was it deleted and made anew meanwhile?")
+        return replace(self, offload=self.offload.done(end, version))
+
     def _taken_over(self, run: str) -> LogTakenOverError:
         return LogTakenOverError(
             f"log {self.name!r}: another run took over: run {self.owner} owns it in epoch {self.epoch}, run {run} does not. "
@@ -146,13 +215,23 @@ class LogRecord:
 
 
 class EntryRange(NamedTuple):
-    """Entries ``first..last`` of a data ledger: ``rows`` rows with ``size`` bytes of payload."""
+    """Entries ``first..last`` of a data ledger: ``rows`` rows, as many in each entry, with ``size`` bytes of payload."""
 
     ledger_id: int
     first_entry_id: int
     last_entry_id: int
     rows: int
     size: int
+
+    @property
+    def rows_each(self) -> int:
+        """Rows of an entry."""
+        return self.rows // (self.last_entry_id - self.first_entry_id + 1)
+
+    def continues(self, other: EntryRange) -> bool:
+        """Whether it follows ``other`` at once, with as many rows in an entry: then the two are one range."""
+        follows = (self.ledger_id, self.first_entry_id) == (other.ledger_id, other.last_entry_id + 1)
+        return follows and self.rows_each == other.rows_each
 
 
 class Position(NamedTuple):
@@ -224,7 +303,7 @@ def merged(ranges: Iterable[EntryRange]) -> tuple[EntryRange, ...]:
     result: list[EntryRange] = []
     for item in ranges:
         last = result[-1] if result else None
-        if last and last.ledger_id == item.ledger_id and last.last_entry_id + 1 == item.first_entry_id:
+        if last and item.continues(last):
             result[-1] = EntryRange(
                 last.ledger_id, last.first_entry_id, item.last_entry_id, last.rows + item.rows, last.size + item.size
             )

@@ -68,6 +68,28 @@ def test_adding_a_commit_ledger_twice_is_adding_it_once() -> None:
     assert record.with_commit_ledger(4, "a", 1, ()) is record
 
 
+def test_a_commit_ledger_follows_the_recovered_one_whatever_happened_to_those_before() -> None:
+    record = LogRecord("orders").claim("a").with_commit_ledger(4, "a", 1, ()).claim("b")
+    recovered = record.with_commit_ledger(5, "b", 2, record.commit_ledgers).claim("c")
+    shorter = recovered.truncated(10, {CommitLedger(4, 1): 10})
+    assert shorter.with_commit_ledger(6, "c", 3, recovered.commit_ledgers).commit_ledgers[-1] == CommitLedger(6, 3)
+
+
+def test_one_commit_ledger_takes_the_place_of_neighbours() -> None:
+    record = LogRecord("orders")
+    for epoch, run in enumerate("abcd", 1):
+        record = record.claim(run).with_commit_ledger(epoch, run, epoch, record.commit_ledgers)
+    one, two, three, four = record.commit_ledgers
+    compacted = record.with_compacted((two, three), 9, "d", 4)
+    assert compacted.commit_ledgers == (one, CommitLedger(9, 3), four)
+    assert compacted.with_compacted((two, three), 9, "d", 4) is compacted
+    for others in ((three, four), (one, three), (two, CommitLedger(7, 3))):
+        with pytest.raises(LogChangedError):
+            record.with_compacted(others, 9, "d", 4)
+    with pytest.raises(LogTakenOverError):
+        record.claim("e").with_compacted((two, three), 9, "d", 4)
+
+
 def test_options_are_checked_as_quorums_are() -> None:
     with pytest.raises(ConfigurationError, match="write_quorum 3 ≥ ack_quorum 4"):
         LogOptions(ack_quorum=4)
