@@ -31,6 +31,7 @@ from bookspark.protocol.ledger_metadata import (
     LedgerType,
     Replication,
 )
+from bookspark.protocol.underreplication import Reason, Task
 
 FORMAT_VERSION = 1
 
@@ -76,6 +77,16 @@ class _CookieDocument(_Document, frozen=True, kw_only=True):
     nonce: str
     checksum: int | None = None
     """CRC32C of the document without it: a bit that flips on a disk makes no other bookie. None: written by hand."""
+
+
+class _TaskDocument(_Document, frozen=True, kw_only=True):
+    replica: dict[str, Reason]
+    detail: str
+    ctime: int
+    marks: int
+    attempts: int
+    error: str
+    not_before: int
 
 
 def encode_ledger(metadata: LedgerMetadata) -> bytes:
@@ -145,6 +156,27 @@ def decode_cookie(document: bytes, where: str) -> Cookie:
     return Cookie(found.bookie_id, found.directories, found.instance_id, found.nonce)
 
 
+def encode_task(task: Task) -> bytes:
+    """The JSON document of an underreplication task."""
+    return msgspec.json.encode(
+        _TaskDocument(
+            replica=dict(task.bookies),
+            detail=task.detail,
+            ctime=task.marked_at_ms,
+            marks=task.marks,
+            attempts=task.attempts,
+            error=task.error,
+            not_before=task.not_before_ms,
+        )
+    )
+
+
+def decode_task(ledger_id: int, document: bytes) -> Task:
+    """The task of ledger ``ledger_id``. Raises MetadataStoreError, naming the ledger."""
+    t = _decode(document, _TaskDocument, f"underreplication task of ledger {ledger_id}")
+    return Task(ledger_id, t.replica, t.detail, t.ctime, t.marks, t.attempts, t.error, t.not_before)
+
+
 def _checksum(document: _CookieDocument) -> int:
     return crc32c(msgspec.json.encode(msgspec.structs.replace(document, checksum=None)))
 
@@ -182,3 +214,13 @@ def _newer(what: str, version: int) -> MetadataStoreError:
     return MetadataStoreError(
         f"{what} has format version {version} and this version of Bookspark knows up to {FORMAT_VERSION}; upgrade Bookspark"
     )
+
+
+def learn(*kinds: type) -> None:
+    """Prepare msgspec for decoding these, at import. It learns a type when it meets it first, and two threads that have it learn
+    the same one at once crash the process."""
+    for kind in kinds:
+        msgspec.json.Decoder(kind)
+
+
+learn(_AnyDocument, _LedgerDocument, _CookieDocument, _TaskDocument, BookieRegistration)

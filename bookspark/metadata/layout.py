@@ -8,7 +8,7 @@ Below the chroot (BookKeeper's layout; design.md section 4)::
     /ledgers/available/<bookie>      ephemeral, a BookieRegistration
     /ledgers/available/readonly/<bookie>
     /ledgers/cookies/<bookie>        a Cookie
-    /ledgers/underreplication
+    /ledgers/underreplication/…      see ``underreplication.py`` and ``auditors.py``
     /ledgers/idgen                   its version counts the ledger ids that were given out
     /ledgers/00/0000/L0001           ledger 1 with the hierarchical manager: its ten digits cut 2, 4, 4
     /ledgers/L0000000001             ledger 1 with the flat manager

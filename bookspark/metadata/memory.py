@@ -7,11 +7,13 @@ in one process.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
+from bookspark.metadata.auditors import Auditors
 from bookspark.metadata.codec import (
     decode_cookie,
     decode_ledger,
@@ -21,17 +23,19 @@ from bookspark.metadata.codec import (
     encode_registration,
 )
 from bookspark.metadata.layout import check_ledger_id, check_name, check_record
+from bookspark.metadata.memory_tree import MemoryTree
 from bookspark.metadata.notifier import Notifier, Once, Owner
 from bookspark.metadata.refusals import ledger_exists, no_cookie, no_such_ledger, sized, version_changed
 from bookspark.metadata.store import BookieRegistration, Versioned
+from bookspark.metadata.underreplication import Underreplication
 from bookspark.protocol.cookie import Cookie
-from bookspark.protocol.errors import MetadataStoreError
+from bookspark.protocol.errors import MetadataStoreError, NoSuchLedgerError
 from bookspark.protocol.ledger_metadata import LedgerMetadata
 
 _Key = tuple[str, str]
 
 
-class _World:
+class World:
     """What the stores of one cluster share: versioned documents under (kind, name), and who watches them."""
 
     def __init__(self) -> None:
@@ -41,6 +45,7 @@ class _World:
         self.documents: dict[_Key, Versioned[bytes]] = {}
         self.watches: dict[_Key, list[Once]] = {}
         self.registrations: dict[str, tuple[MemoryStore, bytes]] = {}
+        self.ephemerals: dict[_Key, MemoryStore] = {}
         self.sessions: list[MemoryStore] = []
 
     def put(self, key: _Key, document: bytes, version: int | None) -> int | None:
@@ -55,6 +60,7 @@ class _World:
 
     def remove(self, key: _Key) -> None:
         del self.documents[key]
+        self.ephemerals.pop(key, None)
         self._tell(key)
 
     def names(self, kind: str) -> list[str]:
@@ -73,7 +79,7 @@ class MemoryStore:
     """A ``MetadataStore`` that forgets all with its process. ``another()`` gives a second client of the same records."""
 
     def __init__(self) -> None:
-        self._join(_World())
+        self._join(World())
 
     def another(self) -> MemoryStore:
         """A second client, with a session of its own."""
@@ -81,7 +87,7 @@ class MemoryStore:
         store._join(self._world)
         return store
 
-    def _join(self, world: _World) -> None:
+    def _join(self, world: World) -> None:
         self._world = world
         self._owner = Owner("metadata store")
         self._closed = False
@@ -102,6 +108,8 @@ class MemoryStore:
                 return
             self._closed = True
             self._world.sessions.remove(self)
+            for key in [key for key, owner in self._world.ephemerals.items() if owner is self]:
+                self._world.remove(key)
             mine = [i for i, (owner, _) in self._world.registrations.items() if owner is self]
             for bookie_id in mine:
                 del self._world.registrations[bookie_id]
@@ -132,6 +140,11 @@ class MemoryStore:
         if found is None:
             raise no_such_ledger(ledger_id)
         return Versioned(decode_ledger(ledger_id, found.value), found.version)
+
+    def read_ledgers(self, ledger_ids: Iterable[int]) -> Iterator[LedgerMetadata]:
+        for ledger_id in ledger_ids:
+            with contextlib.suppress(NoSuchLedgerError):
+                yield self.read_ledger(ledger_id).value
 
     def write_ledger(self, metadata: LedgerMetadata, version: int) -> int:
         with self._open() as world:
@@ -241,10 +254,23 @@ class MemoryStore:
         with self._open() as world:
             world.watches.setdefault(_record_key(kind, name), []).append(Once(self._notifier, changed))
 
+    # -- autorecovery
+
+    @property
+    def underreplication(self) -> Underreplication:
+        return Underreplication(self._tree())
+
+    @property
+    def auditors(self) -> Auditors:
+        return Auditors(self._tree())
+
+    def _tree(self) -> MemoryTree:
+        return MemoryTree(self._open, self._notifier, self)
+
     # -- within
 
     @contextmanager
-    def _open(self) -> Iterator[_World]:
+    def _open(self) -> Iterator[World]:
         self._owner.check()
         with self._world.lock:
             if self._closed:

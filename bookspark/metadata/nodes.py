@@ -10,11 +10,13 @@ The definite errors are kazoo's (NoNodeError, NodeExistsError, BadVersionError);
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from kazoo.exceptions import NoNodeError
+from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from bookspark.metadata.connection import Connection
 from bookspark.metadata.notifier import Once
@@ -43,8 +45,9 @@ class Nodes:
             return None
         return Versioned(value, stat.version)
 
-    def create(self, what: str, path: str, value: bytes) -> int:
-        """Make the node, and the ones above it; returns its version. Raises NodeExistsError."""
+    def create(self, what: str, path: str, value: bytes, ephemeral: bool = False) -> int:
+        """Make the node, and the ones above it; returns its version. The value of an ephemeral node has to be nobody else's,
+        so that its maker knows it again. Raises NodeExistsError."""
 
         def settle(error: Exception) -> str:
             found = self.read(what, path)
@@ -54,11 +57,34 @@ class Nodes:
 
         for _ in range(_ATTEMPTS):
             try:
-                self._connection.call(what, lambda: self._client.create_async(path, value, makepath=True), settle)
+                self._connection.call(
+                    what, lambda: self._client.create_async(path, value, ephemeral=ephemeral, makepath=True), settle
+                )
                 return 0
             except NoNodeError:
                 continue  # Somebody removed an empty node above between our making it and using it.
         raise MetadataStoreError(f"{what}: the nodes above {path} are removed as fast as they are made; try again")
+
+    def create_each(self, what: str, root: str, nodes: list[tuple[str, bytes]]) -> list[bool]:
+        """Make many nodes at once, and the ones between ``root`` and them. False for each that is there, or whose parent was
+        removed meanwhile: ``create`` tells which."""
+        client = self._client
+        above = sorted({path[: at.start()] for path, _ in nodes for at in re.finditer("/", path)})
+        missing = [path for path in above if len(path) > len(root)]
+
+        def send() -> list[Any]:
+            # The servers take a session's requests in order: parents are there before their children.
+            return [client.create_async(*node) for node in (*((path, b"") for path in missing), *nodes)]
+
+        return [not isinstance(made, Exception) for made in self._connection.gather(what, send)[len(missing) :]]
+
+    def touch(self, what: str, path: str) -> None:
+        """Empty the node, whatever its version, or make it: for those who watch it."""
+        try:
+            self._connection.call(what, lambda: self._client.set_async(path, b""))
+        except NoNodeError:
+            with contextlib.suppress(NodeExistsError):
+                self.create(what, path, b"")
 
     def write(self, what: str, path: str, value: bytes, version: int) -> int:
         """Compare-and-set; returns the new version. Raises BadVersionError, NoNodeError."""

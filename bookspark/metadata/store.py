@@ -10,13 +10,17 @@ and ``/bookspark/logs`` for the records of section 10 of the design.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from bookspark.protocol.cookie import Cookie
 from bookspark.protocol.ledger_metadata import LedgerMetadata
+
+if TYPE_CHECKING:
+    from bookspark.metadata.auditors import Auditors
+    from bookspark.metadata.underreplication import Underreplication
 
 Value = TypeVar("Value")
 
@@ -69,6 +73,9 @@ class MetadataStore(Protocol):
     def read_ledger(self, ledger_id: int) -> Versioned[LedgerMetadata]:
         """Raises NoSuchLedgerError."""
 
+    def read_ledgers(self, ledger_ids: Iterable[int]) -> Iterator[LedgerMetadata]:
+        """The records of many ledgers, many at a time; those that are deleted meanwhile are left out."""
+
     def write_ledger(self, metadata: LedgerMetadata, version: int) -> int:
         """Compare-and-set; returns the new version. Raises MetadataVersionError, NoSuchLedgerError."""
 
@@ -120,3 +127,12 @@ class MetadataStore(Protocol):
 
     def watch_record(self, kind: str, name: str, changed: Callable[[], None]) -> None:
         """Call ``changed`` once when the record is created, changed or deleted."""
+
+    # -- autorecovery; each access gives an object of its own
+    @property
+    def underreplication(self) -> Underreplication:
+        """The tasks of ledgers that lack copies."""
+
+    @property
+    def auditors(self) -> Auditors:
+        """Who is the auditor, and what it is told."""

@@ -12,11 +12,13 @@ from __future__ import annotations
 import contextlib
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
+from bookspark.metadata.auditors import Auditors
 from bookspark.metadata.codec import (
     decode_cookie,
     decode_ledger,
@@ -40,11 +42,14 @@ from bookspark.metadata.notifier import Notifier, Once, Upkeep
 from bookspark.metadata.refusals import ledger_exists, no_cookie, no_such_ledger, sized, version_changed
 from bookspark.metadata.registration import Registrar
 from bookspark.metadata.store import BookieRegistration, Versioned
+from bookspark.metadata.tree import ZooKeeperTree
+from bookspark.metadata.underreplication import Underreplication
 from bookspark.protocol.cookie import Cookie
 from bookspark.protocol.errors import MetadataStoreError
 from bookspark.protocol.ledger_metadata import LedgerMetadata
 
 _ATTEMPTS = 20
+_LEDGERS_AT_ONCE = 500
 
 
 class ZooKeeperStore:
@@ -139,6 +144,14 @@ class ZooKeeperStore:
         if found is None:
             raise no_such_ledger(ledger_id)
         return Versioned(decode_ledger(ledger_id, found.value), found.version)
+
+    def read_ledgers(self, ledger_ids: Iterable[int]) -> Iterator[LedgerMetadata]:
+        rest = iter(ledger_ids)
+        while group := list(islice(rest, _LEDGERS_AT_ONCE)):
+            found = self._nodes.read_each("reading ledgers", [self.layout.ledger(ledger_id) for ledger_id in group])
+            for ledger_id, document in zip(group, found, strict=True):
+                if document is not None:
+                    yield decode_ledger(ledger_id, document)
 
     def write_ledger(self, metadata: LedgerMetadata, version: int) -> int:
         what, path = f"changing ledger {metadata.ledger_id}", self.layout.ledger(metadata.ledger_id)
@@ -283,6 +296,19 @@ class ZooKeeperStore:
     def watch_record(self, kind: str, name: str, changed: Callable[[], None]) -> None:
         once = Once(self._notifier, changed)
         self._nodes.watch_existence(f"watching {kind} record {name!r}", self.layout.record(kind, name), once)
+
+    # -- autorecovery
+
+    @property
+    def underreplication(self) -> Underreplication:
+        return Underreplication(self._tree())
+
+    @property
+    def auditors(self) -> Auditors:
+        return Auditors(self._tree())
+
+    def _tree(self) -> ZooKeeperTree:
+        return ZooKeeperTree(self._nodes, self._notifier, self.layout.underreplication)
 
     # -- within
 

@@ -6,10 +6,13 @@ import contextlib
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from bookspark.metadata.memory import MemoryStore
+from bookspark.metadata.store import MetadataStore
+from bookspark.metadata.zookeeper import ZooKeeperStore
 from bookspark.protocol.ledger_metadata import Fragment, LedgerMetadata
 
 EVENT_SECONDS = 20.0
@@ -20,6 +23,25 @@ CREATE, DELETE, SET_DATA, MULTI = 1, 2, 5, 14
 def ledger(ledger_id: int, **fields: Any) -> LedgerMetadata:
     made = LedgerMetadata(ledger_id, 3, 3, 2, (Fragment(0, ("bookie-1", "bookie-2", "bookie-3")),))
     return replace(made, **fields)
+
+
+@contextlib.contextmanager
+def clients(chroot: str, manager: str = "hierarchical") -> Iterator[Callable[[], MetadataStore]]:
+    """Makes clients of one cluster, each with its own session: at the connection string ``chroot``; in memory, if that is ""."""
+    made: list[MemoryStore | ZooKeeperStore] = []
+
+    def new() -> MetadataStore:
+        if chroot:
+            made.append(ZooKeeperStore(chroot, manager=manager))
+        else:
+            made.append(made[0].another() if made and isinstance(made[0], MemoryStore) else MemoryStore())
+        return made[-1]
+
+    try:
+        yield new
+    finally:
+        for each in made:
+            each.close()
 
 
 class Calls:

@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from bookspark.metadata.memory import MemoryStore
 from bookspark.metadata.store import BookieRegistration, MetadataStore
-from bookspark.metadata.zookeeper import ZooKeeperStore
 from bookspark.protocol.cookie import Cookie
 from bookspark.protocol.errors import (
     ConfigurationError,
@@ -20,7 +18,7 @@ from bookspark.protocol.errors import (
     MetadataVersionError,
     NoSuchLedgerError,
 )
-from tests.metadata.kit import Calls, ledger
+from tests.metadata.kit import Calls, clients, ledger
 
 BOOKIE = BookieRegistration("bookie-1", "127.0.0.1:3181", incarnation=7, host="here", pid=12)
 COOKIE = Cookie("bookie-1", ("/disk-1", "/disk-2"), "instance", "nonce")
@@ -30,20 +28,9 @@ AWKWARD_NAMES = ["plain", "with/slash", ".", "..", "…", "100 %", "a%2Fb", "rea
 @pytest.fixture(params=["hierarchical", "flat", "memory"])
 def stores(request: pytest.FixtureRequest) -> Iterator[Callable[[], MetadataStore]]:
     """Makes clients of one cluster, each with its own session."""
-    made: list[MetadataStore] = []
-    if request.param != "memory":
-        chroot = request.getfixturevalue("chroot")
-
-    def new() -> MetadataStore:
-        if request.param != "memory":
-            made.append(ZooKeeperStore(chroot, manager=request.param))
-        else:
-            made.append(made[0].another() if made else MemoryStore())
-        return made[-1]
-
-    yield new
-    for each in made:
-        each.close()
+    in_memory = request.param == "memory"
+    with clients("") if in_memory else clients(request.getfixturevalue("chroot"), request.param) as new:
+        yield new
 
 
 @pytest.fixture
