@@ -28,13 +28,14 @@ Kinds, by what a bookie does (``-`` after a name: the request is a control frame
     write quorum << 10 | position; the answer's LastAddSynced is for that assignment.
 ``READ-``
     Entries ``first..last``, about ``limit`` bytes at most but at least one. The answer is any number of batch frames with
-    ``MORE``, then a control frame: ``last_entry_id`` is the last id that was sent (``first − 1`` if none was), and ``status``
-    tells about the id after it; OK if the range or the limit ended there. ``FENCE``: fence first (recovery reads).
-    ``SPARSE``: skip ids that this bookie doesn't hold (striped ledgers); ``last_entry_id`` is then how far it looked.
+    ``MORE``, then a control frame: ``last_entry_id`` is the last id that was sent (``first − 1`` if none was), ``value`` how many
+    were, and ``status`` tells about the id after it; OK if the range or the limit ended there. ``FENCE``: fence first (recovery
+    reads). ``SPARSE``: skip ids that this bookie doesn't hold (striped ledgers); ``last_entry_id`` is then how far it looked.
 ``READ_LAC-``
     The LAC, the LAFR and (``value``) the highest entry id held. ``FENCE``: fence first, durably (the first step of ledger
     recovery; it creates the ledger where it was never seen, so it has no Negative). ``limit`` > 0: wait up to so many ms
-    until the LAC is at least ``first_entry_id`` (long poll).
+    until the LAC is at least ``first_entry_id`` (long poll). ``ENTRY``: that entry comes along, as a batch frame with ``MORE``
+    before the answer, if the LAC covers it and the bookie has it at hand and short; if not, it has to be read.
 ``WRITE_LAC-``
     Explicit LAC: note ``last_add_confirmed`` without an entry.
 ``SYNC-``
@@ -45,6 +46,11 @@ Kinds, by what a bookie does (``-`` after a name: the request is a control frame
     are the ledger and the entry to go on with, −1 at the end.
 ``STATUS-``
     The body of the answer is ``messages.BookieStatus``.
+``ENTRY_LOGS-``
+    The body of the answer is ``messages.EntryLogs``.
+``LIMBO-``
+    The ledgers in limbo from ``ledger_id`` on, ``limit`` at most. The body is ``messages.Limbo``; the answer's ``value`` is the
+    ledger to go on with, −1 at the end.
 
 The body of a BAD_REQUEST says in words what was wrong with the request. A bookie with a secret answers HELLO UNAUTHORIZED, with a
 challenge in the body, until the request's body (``messages.Hello``) has the proof that ``security`` describes. Any request may be
@@ -87,6 +93,8 @@ class Kind(IntEnum):
     RANGES = 6
     STATUS = 7
     SYNC = 8
+    ENTRY_LOGS = 9
+    LIMBO = 10
 
 
 class Flag(IntFlag):
@@ -96,6 +104,7 @@ class Flag(IntFlag):
     VOLATILE = 4
     SPARSE = 8
     MORE = 16
+    ENTRY = 32
     RESPONSE = 128
 
 

@@ -62,6 +62,24 @@ class Hello(msgspec.Struct):
             raise WireError(f"the body of a HELLO: {error}") from error
 
 
+class HealingStatus(msgspec.Struct):
+    """How far a bookie is with bringing back what a lossy boot lost: the attempt of now, and what was copied since it began."""
+
+    ledgers: int
+    """All that are looked at, and those among them that are still to be, or could not be healed yet."""
+    ledgers_left: int
+    entries_copied: int
+    """With what ledger recovery wrote back."""
+    bytes_copied: int
+    seconds: float
+
+    @property
+    def seconds_left(self) -> float | None:
+        """If it goes on as it did; None if there is nothing to tell it from."""
+        done = self.ledgers - self.ledgers_left
+        return self.seconds / done * self.ledgers_left if done else None
+
+
 class BookieStatus(msgspec.Struct):
     """What ``STATUS`` tells of a bookie. Sizes in bytes."""
 
@@ -79,3 +97,42 @@ class BookieStatus(msgspec.Struct):
     """The last such boot of which everything is back."""
     limbo_ledgers: int = 0
     """Ledgers that entries may be missing of, and that absence proves nothing of."""
+    healing: HealingStatus | None = None
+    """Of the last lossy boot, while this process heals it, and afterwards."""
+
+
+class EntryLogFacts(msgspec.Struct, frozen=True, array_like=True):
+    """One log of a bookie. Sizes in bytes."""
+
+    number: int
+    path: str
+    size: int
+    synced: int
+    """Below it every byte is durable."""
+    sealed: bool
+    """Nothing is appended to it any more."""
+    rewritten: bool
+    """It was made of other logs: sorted, compressed, without what had been deleted by then."""
+
+
+class EntryLogs(msgspec.Struct):
+    """What ``ENTRY_LOGS`` tells: every log that entries are read from, by number."""
+
+    logs: list[EntryLogFacts]
+
+    def encode(self) -> bytes:
+        return msgspec.json.encode(self)
+
+
+class Limbo(msgspec.Struct):
+    """What ``LIMBO`` tells: ledgers, ascending, and the lossy boot that each is in limbo for."""
+
+    ledgers: list[tuple[int, int]]
+
+    def encode(self) -> bytes:
+        return msgspec.json.encode(self)
+
+
+for _kind in (Hello, BookieStatus, EntryLogs, Limbo):
+    # Learnt now: two threads that have msgspec learn the same type at once crash the process.
+    msgspec.json.Decoder(_kind)
