@@ -61,7 +61,7 @@ def in_each(directories: list[LogDirectory], act: Callable[[LogDirectory], Found
     return found
 
 
-def replay_control_logs(scans: Sequence[tuple[LogDirectory, ControlScan]], state: ControlState) -> bytes | None:
+def replay_control_logs(scans: Sequence[tuple[LogDirectory, ControlScan]], state: ControlState) -> list[bytes] | None:
     """Fill ``state`` with the union of all control logs. Returns what has to stand in every directory, None if it does."""
     damaged = [scan.damaged or (not scan.present and directory.holds_logs) for directory, scan in scans]
     if any(damaged) and not any(scan.present and not bad for (_, scan), bad in zip(scans, damaged, strict=True)):
@@ -75,7 +75,7 @@ def replay_control_logs(scans: Sequence[tuple[LogDirectory, ControlScan]], state
         state.replay(scan.records)
     if not any(damaged) and all(_is_settled(scan, scans[0][1]) for _, scan in scans):
         return None
-    return encode_records(state.records())
+    return list(map(encode_records, state.records()))
 
 
 def _is_settled(scan: ControlScan, other: ControlScan) -> bool:
@@ -99,14 +99,13 @@ def replay_logs(recovered: Sequence[tuple[LogDirectory, Recovered]], state: Cont
         for entry_log, scan in scans:
             start = location(entry_log.number, 0)
             for frame in scan.frames:
-                known = seen.get(frame.ledger_id)
+                position, size, ledger_id, first, last, confirmed, replicated, _ = frame
+                known = seen.get(ledger_id)
                 if known is None:
-                    ledger, rows = _replay_ledger(state, frame), index.of(frame.ledger_id)
-                    seen[frame.ledger_id] = ledger, rows
+                    known = seen[ledger_id] = _replay_ledger(state, frame), index.of(ledger_id)
                 else:
-                    ledger, rows = known
-                    ledger.note(frame.last_add_confirmed, frame.last_add_fully_replicated)
-                rows.insert(frame.first_entry_id, frame.last_entry_id, start | frame.position, frame.size)
+                    known[0].note(confirmed, replicated)
+                known[1].insert(first, last, start | position, size)
     return highest
 
 

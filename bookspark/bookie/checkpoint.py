@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterator
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -26,6 +25,7 @@ from crc32c import crc32c
 
 from bookspark.bookie.file_system import FileSystem, read_all, replace_file
 from bookspark.bookie.index import Index, LedgerRows, log_of
+from bookspark.bookie.steps import Steps
 from bookspark.protocol.bookie_ledger import BookieLedger
 from bookspark.wire.entry_batch import Buffer
 
@@ -35,7 +35,9 @@ _MAGIC = b"BSPKCKP2"
 _HEAD = struct.Struct("<8sII")
 _COUNTS = struct.Struct("<qqqqq")
 _DAMAGED = 1
-_LEDGERS_A_STEP = 1000
+_WEIGHT_A_STEP = 1 << 15
+"""In rows; a ledger weighs as much as so many:"""
+_LEDGER_WEIGHT = 20
 
 
 class KeptLedger(NamedTuple):
@@ -70,9 +72,9 @@ class Snapshot:
         self._damaged = damaged
         self._columns = [array("q") for _ in range(7)]
 
-    def add(self, ledger: BookieLedger, rows: LedgerRows) -> None:
-        """Take the rows of one ledger that belong into this checkpoint."""
-        ids, confirmed, replicated, counts, *columns = self._columns
+    def take(self, rows: LedgerRows) -> int:
+        """Take those of some rows of a ledger that belong into this checkpoint; returns how many. Its next rows may follow."""
+        columns = self._columns[4:]
         if self._logs is None and len(rows) and max(rows.where) < self._covered:
             count = len(rows)
             for column, values in zip(columns, (rows.first, rows.where, rows.extent), strict=True):
@@ -82,11 +84,13 @@ class Snapshot:
             count = len(kept)
             for column, values in zip(columns, (rows.first, rows.where, rows.extent), strict=True):
                 column.extend(values[i] for i in kept)
-        if count:
-            ids.append(ledger.ledger_id)
-            confirmed.append(ledger.last_add_confirmed)
-            replicated.append(ledger.last_add_fully_replicated)
-            counts.append(count)
+        return count
+
+    def end_ledger(self, ledger: BookieLedger, count: int) -> None:
+        """The last ``count`` rows that were taken are all of this ledger's."""
+        facts = (ledger.ledger_id, ledger.last_add_confirmed, ledger.last_add_fully_replicated, count)
+        for column, value in zip(self._columns, facts, strict=False):
+            column.append(value)
 
     def _belongs(self, where: int) -> bool:
         log = log_of(where)
@@ -110,16 +114,22 @@ class Snapshot:
         return [_HEAD.pack(_MAGIC, crc32c(struct.pack("<I", flags), checksum), flags), *body]
 
 
-def fill(snapshots: list[Snapshot], ledgers: dict[int, BookieLedger], index: Index) -> Iterator[None]:
+def fill(snapshots: list[Snapshot], ledgers: dict[int, BookieLedger], index: Index) -> Steps[None]:
     """Let every snapshot take what belongs to it, in steps that each take some milliseconds at most. Ledgers and rows may be
     added between two steps: what is added is above the covered locations. Nothing may be taken away or moved meanwhile."""
-    ledger_ids = index.ledger_ids()
-    for start in range(0, len(ledger_ids), _LEDGERS_A_STEP):
-        for ledger_id in ledger_ids[start : start + _LEDGERS_A_STEP]:
-            ledger, rows = ledgers[ledger_id], index.of(ledger_id)
-            for snapshot in snapshots:
-                snapshot.add(ledger, rows)
-        yield
+    weight = 0
+    for ledger_id in index.ledger_ids():
+        counts = [0] * len(snapshots)
+        for rows in index.of(ledger_id).parts(_WEIGHT_A_STEP):
+            for number, snapshot in enumerate(snapshots):
+                counts[number] += snapshot.take(rows)
+            weight += len(snapshots) * (_LEDGER_WEIGHT + len(rows))
+            if weight >= _WEIGHT_A_STEP:
+                weight = 0
+                yield None
+        for snapshot, count in zip(snapshots, counts, strict=True):
+            if count:
+                snapshot.end_ledger(ledgers[ledger_id], count)
 
 
 def write_checkpoint(file_system: FileSystem, directory: str, snapshot: Snapshot) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 
 from bookspark.bookie.checkpoint import Snapshot, fill, write_checkpoint
 from bookspark.bookie.file_system import FileSystem
 from bookspark.bookie.index import Index
 from bookspark.bookie.log_directory import LogDirectory
+from bookspark.bookie.steps import Steps
 from bookspark.protocol.bookie_ledger import BookieLedger
 
 _WRITE_SECONDS_MAX = 60.0
@@ -50,7 +51,7 @@ class Checkpoints:
         """Is there anything that the last one doesn't hold?"""
         return [directory.covered() for directory in self._live] != self._taken
 
-    def take(self) -> Generator[None, None, Prepared]:
+    def take(self) -> Steps[Prepared]:
         """Take one of each directory, in steps of some milliseconds."""
         covered = [directory.covered() for directory in self._live]
         prepared = [

@@ -9,7 +9,7 @@ Source: BookKeeper's ``ScanAndCompareGarbageCollector``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from bookspark.bookie.steps import WAIT, Steps
@@ -20,20 +20,23 @@ from bookspark.protocol.garbage_collection import Complete, Incomplete, Listing,
 from bookspark.protocol.responses import Negative, NegativeReason, Positive, Response, Unknown, UnknownReason
 from bookspark.wire.header import Status
 
+_IDS_AT_ONCE = 1 << 16
+"""A single call that makes a set of a million keeps the interpreter from the loop, in whatever thread it is made."""
+
 log = logging.getLogger(__name__)
 
 
 def collect(storage: Storage, store: MetadataStore) -> Steps[int]:
     """Forget every ledger that was deleted; returns how many. Their bytes come back when the logs are looked at next."""
-    held = storage.reclaiming.held()
+    held = yield from storage.reclaiming.held()
     listing: Listing = yield partial(list_ledgers, store)
     if isinstance(listing, Incomplete):
         log.warning("nothing is collected, because the ledgers could not be listed: %s", listing.why)
-    suspected = suspects(held, listing)
+    suspected: Sequence[int] = yield partial(suspects, held, listing)
     if not suspected:
         return 0
     records: dict[int, Response] = yield partial(read_records, store, suspected)
-    gone = collectable(suspected, records)
+    gone: Sequence[int] = yield partial(collectable, suspected, records)
     if not gone:
         return 0
     noted: list[int] = []
@@ -51,9 +54,13 @@ def collect(storage: Storage, store: MetadataStore) -> Steps[int]:
 def list_ledgers(store: MetadataStore) -> Listing:
     """All ledgers that the metadata knows, or why that can't be told."""
     try:
-        return Complete(frozenset(store.list_ledgers()))
+        ids = store.list_ledgers()
     except BookKeeperError as error:
         return Incomplete(str(error))
+    listed: set[int] = set()
+    for start in range(0, len(ids), _IDS_AT_ONCE):
+        listed.update(ids[start : start + _IDS_AT_ONCE])
+    return Complete(listed)
 
 
 def read_records(store: MetadataStore, ledger_ids: Iterable[int]) -> dict[int, Response]:

@@ -25,6 +25,7 @@ from queue import Empty, SimpleQueue
 from bookspark.bookie.background_sync import BackgroundSync, Sync
 from bookspark.bookie.commit_items import (
     Barrier,
+    ControlRewrite,
     ControlWrite,
     EntryWrite,
     Item,
@@ -59,7 +60,7 @@ class Group:
     def __init__(self, items: Sequence[Item]) -> None:
         self.entries: list[EntryWrite | RelaxedWrite] = []
         self.relaxed: list[RelaxedWrite] = []
-        self.controls: list[ControlWrite] = []
+        self.controls: list[ControlWrite | ControlRewrite] = []
         self.syncs: list[SyncWritten] = []
         self.seals: list[SealLog] = []
         self.durable = self.promised = self.sync_notes = self.stop = False
@@ -70,7 +71,7 @@ class Group:
             elif kind is RelaxedWrite:
                 self.relaxed.append(item)  # type: ignore[arg-type]
                 self.entries.append(item)  # type: ignore[arg-type]
-            elif kind is ControlWrite:
+            elif kind is ControlWrite or kind is ControlRewrite:
                 self.controls.append(item)  # type: ignore[arg-type]
             elif kind is SyncWritten:
                 self.syncs.append(item)  # type: ignore[arg-type]
@@ -261,14 +262,16 @@ class CommitThread:
         if self._log is not None and self._log.synced < self._end:
             self._log.sync(self._end)
 
-    def _commit_controls(self, controls: Sequence[ControlWrite]) -> None:
-        start = 0
-        for i, item in enumerate(controls):
-            if item.rewrite:
+    def _commit_controls(self, controls: Sequence[ControlWrite | ControlRewrite]) -> None:
+        appended: list[bytes] = []
+        for item in controls:
+            if isinstance(item, ControlRewrite):
                 self.control.rewrite(item.content)
-                start = i + 1
-        if start < len(controls):
-            self.control.append(b"".join(item.content for item in controls[start:]))
+                appended = []  # the new content has them
+            else:
+                appended.append(item.content)
+        if appended:
+            self.control.append(b"".join(appended))
 
     def _mark_clean(self) -> None:
         try:

@@ -6,6 +6,7 @@ not. Items are dealt with in their order, but for control records, which are wri
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from bookspark.bookie.completions import Done
@@ -35,12 +36,17 @@ class RelaxedWrite(NamedTuple):
 
 
 class ControlWrite(NamedTuple):
-    """Encoded control records to be appended, or (``rewrite``) to stand in place of all that were queued before; done when
-    they are synced."""
+    """Encoded control records to be appended; done when they are synced."""
 
     content: bytes
     done: Done
-    rewrite: bool = False
+
+
+class ControlRewrite(NamedTuple):
+    """Encoded control records, in pieces, to stand in place of all that were queued before; done when they are synced."""
+
+    content: Sequence[bytes]
+    done: Done
 
 
 class Passing(NamedTuple):
@@ -81,4 +87,15 @@ class Stop(NamedTuple):
     done: Done
 
 
-Item = EntryWrite | RelaxedWrite | ControlWrite | Passing | Barrier | SyncWritten | NoteSync | SealLog | Stop
+Item = (
+    EntryWrite
+    | RelaxedWrite
+    | ControlWrite
+    | ControlRewrite
+    | Passing
+    | Barrier
+    | SyncWritten
+    | NoteSync
+    | SealLog
+    | Stop
+)

@@ -26,6 +26,8 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
     """0: any free one. Identity is the cookie's, so a bookie may come back at another port."""
     advertised_address: str = ""
     """``host:port`` that clients are told instead of where it listens, if they reach it through a proxy or NAT."""
+    metrics_port: int = 0
+    """Where Prometheus is answered, at ``host``; 0: nowhere."""
     lease_seconds: float = 60.0
     """How long a bookie serves on with nobody holding its lease before it shuts down cleanly."""
     entry_log_bytes_max: int = 64 << 20
@@ -92,6 +94,9 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
     """PEM file of its key, if that is not in the same file."""
     tls_client_ca: str = ""
     """PEM file of a CA; with it only clients whose certificate it signed are served."""
+    tls_ca: str = ""
+    """PEM file of the CA that signs bookies' certificates, for what the bookie asks of others while it heals; by default
+    tls_client_ca."""
     shared_secret_file: str = ""
     """File with a secret; with it only clients that know it are served."""
 

@@ -1,11 +1,8 @@
-"""One client's connection to a bookie: frames in, requests to the storage, answers out.
+"""One client's connection to a bookie: frames in, answers out, and how many of each may wait. ``requests`` deals with the frames.
 
-Law: each request is answered once, whatever happens, unless the connection ends first. What is no frame ends the connection; a
-frame whose header can be read but that makes no sense is answered BAD_REQUEST. A fault of the bookie's own is I/O error, never a
-Negative. What a peer does not read, it does not get to ask more of: while its answers wait in the bookie, its requests do too.
-
-Answers are gathered and written once per turn of the loop. A stored batch is sent as it lies in the log: a new prefix with the
-answer's header, and the body that is not copied.
+Law: what is no frame ends the connection. What a peer does not read, it does not get to ask more of: while its answers wait in
+the bookie, its requests do too; and so they do while too many of its reads wait for the disk. Answers are gathered and written
+once per turn of the loop.
 """
 
 from __future__ import annotations
@@ -13,35 +10,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, cast
 
-import msgspec
-
-from bookspark.bookie.reads import Fetched, ReadPlan, Stop
-from bookspark.bookie.statuses import status_of
-from bookspark.protocol.bookie_ledger import answer_absent, answer_last_add_confirmed
-from bookspark.protocol.ledger_metadata import NO_ENTRY
-from bookspark.wire.entry_batch import Buffer, EntryBatch, with_header
-from bookspark.wire.frames import Frame, FrameReceiver, control_frame
-from bookspark.wire.header import NO_KEY, PROTOCOL_VERSION, Flag, Header, Kind, Status, WireError
-from bookspark.wire.messages import BookieStatus, Hello
-from bookspark.wire.security import is_proof, new_challenge
+from bookspark.bookie.requests import Requests
+from bookspark.wire.entry_batch import Buffer
+from bookspark.wire.frames import Frame, FrameReceiver
+from bookspark.wire.header import WireError
 
 if TYPE_CHECKING:
     from bookspark.bookie.server import BookieServer
 
-_FENCE, _SPARSE, _VOLATILE = int(Flag.FENCE), int(Flag.SPARSE), int(Flag.VOLATILE)
-_RESPONSE = int(Flag.RESPONSE)
-_MORE = int(Flag.RESPONSE | Flag.MORE)
-_ADD, _SYNC = int(Kind.ADD), int(Kind.SYNC)
-_OK = int(Status.OK)
-
 _JOINED_BYTES_MAX = 64 << 10
 _WRITE_BUFFER_BYTES_MAX = 4 << 20
 _READS_MAX = 8
-_LONG_POLL_MS_MAX = 300_000
 
 log = logging.getLogger(__name__)
 
@@ -51,15 +32,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, server: BookieServer) -> None:
         self._server = server
-        self._storage = server.storage
         self._loop = asyncio.get_running_loop()
         self._receiver = FrameReceiver(server.chunks)
         self._transport: asyncio.Transport | None = None
-        self._peer = "?"
-        self._greeted = False
-        self._challenge = b""
-        self._under_way = 0
-        """Requests that were taken and are not answered."""
+        self.peer = "?"
+        """For people."""
+        self._requests = Requests(server, self)
         self._answers: list[Buffer] = []
         self._held: deque[Frame] = deque()
         """Requests that came while the peer's answers, or the disk, were behind."""
@@ -67,25 +45,21 @@ class Connection(asyncio.BufferedProtocol):
         """Reads that a thread is doing."""
         self._writing_paused = False
         self._reading_paused = False
-        self._polls: dict[int, tuple[Header, asyncio.TimerHandle]] = {}
-        """Long polls, by the number of their watch."""
 
     # -- asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES_MAX)
-        self._peer = str(transport.get_extra_info("peername"))
+        self.peer = str(transport.get_extra_info("peername"))
         self._server.connections.add(self)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         self._held.clear()
         self._answers.clear()
-        for watch, (header, timer) in self._polls.items():
-            timer.cancel()
-            self._storage.watches.remove(header.ledger_id, watch)
-        self._polls.clear()
+        self._requests.end()
+        del self._requests  # which refers to this: the memory that was received into comes free at once
         self._server.lost(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -97,9 +71,9 @@ class Connection(asyncio.BufferedProtocol):
                 if self._held or self._is_behind():
                     self._held.append(frame)
                 else:
-                    self._handle(frame)
+                    self._requests.handle(frame)
         except WireError as error:
-            log.warning("connection from %s closed: %s", self._peer, error)
+            log.warning("connection from %s closed: %s", self.peer, error)
             self.close()
         self._server.check_pressure()
         self.adjust_reading()
@@ -114,13 +88,22 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- flow
 
+    def read_begins(self) -> None:
+        """A thread reads from the disk for a request."""
+        self._reads += 1
+
+    def read_ends(self) -> None:
+        """It is through, and its answer is sent."""
+        self._reads -= 1
+        self._go_on()
+
     def _is_behind(self) -> bool:
         return self._writing_paused or self._reads >= _READS_MAX
 
     def _go_on(self) -> None:
         """Take up held requests, as far as the peer and the disk keep up."""
         while self._held and not self._is_behind():
-            self._handle(self._held.popleft())
+            self._requests.handle(self._held.popleft())
         self.adjust_reading()
 
     def adjust_reading(self) -> None:
@@ -136,7 +119,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """Send what is answered, then end the connection."""
-        self._flush()
+        self.flush()
         if self._transport is not None:
             self._transport.close()
 
@@ -144,14 +127,16 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _send(self, *pieces: Buffer) -> None:
+    def send(self, *pieces: Buffer) -> None:
+        """At the end of this turn of the loop, or with ``flush``."""
         if self._transport is None:
             return
         if not self._answers:
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
         self._answers += pieces
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Send what is gathered now."""
         answers, self._answers = self._answers, []
         if not answers or self._transport is None:
             return
@@ -159,256 +144,3 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.writelines(answers)
         else:
             self._transport.write(b"".join(answers))
-
-    def _answer(
-        self,
-        request: Header,
-        status: int,
-        *,
-        last: int | None = None,
-        value: int = 0,
-        first: int | None = None,
-        body: bytes = b"",
-    ) -> None:
-        """The control frame that answers a request: its own range unless told otherwise, and what is known of its ledger."""
-        self._under_way -= 1
-        ledger = self._storage.ledger(request.ledger_id)
-        confirmed, replicated = NO_ENTRY, NO_ENTRY
-        if ledger is not None:
-            confirmed, replicated = ledger.last_add_confirmed, ledger.last_add_fully_replicated
-        synced = NO_ENTRY
-        if status == _OK and (request.kind == _SYNC or (request.kind == _ADD and request.flags & _VOLATILE)):
-            synced = self._storage.volatile.last_add_synced(request.ledger_id, request.assignment())
-        header = Header(
-            request.kind,
-            request.request_id,
-            request.ledger_id,
-            request.first_entry_id if first is None else first,
-            request.last_entry_id if last is None else last,
-            confirmed,
-            _RESPONSE,
-            status,
-            replicated,
-            synced,
-            self._server.incarnation,
-            NO_KEY,
-            0,
-            value,
-        )
-        self._send(control_frame(header, body))
-
-    def _refuse(self, request: Header, why: str) -> None:
-        """BAD_REQUEST; the body says why, for people."""
-        log.warning("request %d from %s refused: %s", request.request_id, self._peer, why)
-        self._answer(request, Status.BAD_REQUEST, body=why.encode())
-
-    # -- requests
-
-    def _handle(self, frame: Frame) -> None:
-        header = frame.header
-        self._under_way += 1
-        try:
-            if self._under_way > self._server.requests_in_flight_max:
-                self._answer(header, Status.TOO_MANY_REQUESTS)
-            elif header.kind == _ADD:
-                self._add(frame)
-            elif frame.batch is not None:
-                self._refuse(header, f"kind {header.kind} is not asked for with a batch")
-            elif header.kind == Kind.HELLO:
-                self._hello(header, frame.body)
-            elif not self._greeted:
-                self._refuse(header, "the first request of a connection is HELLO")
-            else:
-                request = _REQUESTS.get(header.kind)
-                if request is None:
-                    self._refuse(header, f"unknown kind {header.kind}")
-                else:
-                    request(self, header)
-        except WireError as error:
-            self._refuse(header, str(error))
-        except Exception:
-            log.exception("request %r from %s failed", header, self._peer)
-            self._answer(header, Status.IO_ERROR)
-
-    def _hello(self, header: Header, body: memoryview) -> None:
-        if header.value < PROTOCOL_VERSION:
-            self._refuse(header, f"protocol version {header.value}; this bookie speaks {PROTOCOL_VERSION}")
-            return
-        hello = Hello.decode(body)
-        secret, bookie_id = self._server.secret, self._server.bookie_id
-        if secret and not is_proof(hello.proof, secret, self._challenge, bookie_id):
-            self._greeted, self._challenge = False, new_challenge()
-            self._answer(header, Status.UNAUTHORIZED, body=self._challenge)
-            return
-        if hello.client:
-            self._peer = f"{self._peer} ({hello.client[:80]!r})"
-        self._greeted = True
-        self._answer(header, _OK, value=PROTOCOL_VERSION, body=bookie_id.encode())
-
-    def _add(self, frame: Frame) -> None:
-        header = frame.header
-        if not self._greeted:
-            self._refuse(header, "the first request of a connection is HELLO")
-        elif frame.batch is None or header.ledger_id < 0 or header.first_entry_id < 0:
-            self._refuse(header, "an add is a batch of entries of one ledger, with ids from 0")
-        else:
-            if header.flags & _VOLATILE:
-                header.assignment()  # raises if it makes no sense
-            batch = EntryBatch.checked(frame.batch, header, frame.body_crc)
-            self._storage.add(header, batch, partial(self._answer, header))
-
-    def _read(self, header: Header) -> None:
-        if not 0 <= header.first_entry_id <= header.last_entry_id:
-            self._refuse(header, f"a read of entries {header.first_entry_id}..{header.last_entry_id}")
-        elif header.flags & _FENCE:
-            self._storage.fence(header.ledger_id, header.master_key, partial(self._read_fenced, header))
-        elif self._may_read(header):
-            self._send_entries(header)
-
-    def _read_fenced(self, header: Header, status: int) -> None:
-        if status == Status.OK:
-            self._send_entries(header)
-        else:
-            self._answer(header, status, last=header.first_entry_id - 1)
-
-    def _may_read(self, header: Header) -> bool:
-        if self._storage.may_read(header.ledger_id, header.master_key):
-            return True
-        self._answer(header, Status.UNAUTHORIZED, last=header.first_entry_id - 1)
-        return False
-
-    def _send_entries(self, header: Header, first_entry_id: int | None = None) -> None:
-        plan = self._storage.plan_read(
-            header.ledger_id,
-            header.first_entry_id if first_entry_id is None else first_entry_id,
-            header.last_entry_id,
-            header.limit,
-            sparse=bool(header.flags & _SPARSE),
-        )
-        fetched = self._storage.files.fetch(plan.pieces, cached_only=True)
-        if fetched is not None:
-            self._send_frames(header, plan, fetched)
-            return
-        self._reads += 1
-        fetch = partial(self._storage.files.fetch, plan.pieces, cached_only=False)
-        reading = self._loop.run_in_executor(self._server.readers, fetch)
-        reading.add_done_callback(partial(self._read_done, header, plan))
-
-    def _read_done(self, header: Header, plan: ReadPlan, reading: asyncio.Future[Fetched | None]) -> None:
-        self._reads -= 1
-        error = None if reading.cancelled() else reading.exception()
-        if error is not None:
-            log.error("read %r failed", header, exc_info=error)
-        fetched = None if error is not None or reading.cancelled() else reading.result()
-        self._send_frames(header, plan, fetched or Fetched([], Stop.DAMAGED))
-        self._go_on()
-
-    def _send_frames(self, header: Header, plan: ReadPlan, fetched: Fetched) -> None:
-        """The entries, then what is said of the id after them."""
-        frames, stop = fetched
-        ledger = self._storage.ledger(header.ledger_id)
-        if ledger is not None:
-            answer = Header(
-                Kind.READ,
-                header.request_id,
-                header.ledger_id,
-                last_add_confirmed=ledger.last_add_confirmed,
-                flags=_MORE,
-                last_add_fully_replicated=ledger.last_add_fully_replicated,
-                incarnation=self._server.incarnation,
-            )
-            for piece, frame in zip(plan.pieces, frames, strict=False):
-                part = answer._replace(first_entry_id=piece.first, last_entry_id=piece.last)
-                batch = EntryBatch(frame)
-                if batch.first_entry_id == piece.first and batch.last_entry_id == piece.last:
-                    self._send(*with_header(frame, part))
-                else:
-                    self._send(batch.slice(piece.first, piece.last, part))
-        end, status = plan.end, Status.OK if plan.refusal is None else status_of(plan.refusal)
-        if stop is not None:
-            following = plan.pieces[len(frames)]
-            if stop is Stop.MOVED and self._storage.has_moved(following):
-                self._send_entries(header, following.first)
-                return
-            end, status = following.first - 1, Status.OK if stop is Stop.LIMIT else Status.IO_ERROR
-        self._answer(header, status, last=end)
-        self._flush()  # at once, so that a peer that does not read is noticed before its next request is taken
-
-    def _read_last_add_confirmed(self, header: Header) -> None:
-        if header.flags & _FENCE:
-            self._storage.fence(header.ledger_id, header.master_key, partial(self._answer_last_add_confirmed, header))
-        elif self._may_read(header):
-            ledger = self._storage.ledger(header.ledger_id)
-            confirmed = NO_ENTRY if ledger is None else ledger.last_add_confirmed
-            if header.limit and confirmed < header.first_entry_id:
-                self._poll(header)
-            else:
-                self._answer_last_add_confirmed(header, _OK)
-
-    def _answer_last_add_confirmed(self, header: Header, status: int) -> None:
-        ledger = self._storage.ledger(header.ledger_id)
-        if status == Status.OK:
-            absent = answer_absent(ledger, self._storage.damaged)
-            status = status_of(absent if ledger is None else answer_last_add_confirmed(ledger))
-        self._answer(header, status, value=self._storage.last_entry_id(header.ledger_id))
-
-    def _poll(self, header: Header) -> None:
-        """Answer once the LAC is there, or the time is up; of a ledger that is not known yet, too."""
-
-        def finish() -> None:
-            _, timer = self._polls.pop(watch)
-            timer.cancel()
-            self._storage.watches.remove(header.ledger_id, watch)
-            self._answer_last_add_confirmed(header, _OK)
-
-        watch = self._storage.watches.add(header.ledger_id, header.first_entry_id, finish)
-        self._polls[watch] = (header, self._loop.call_later(min(header.limit, _LONG_POLL_MS_MAX) / 1000, finish))
-
-    def _write_last_add_confirmed(self, header: Header) -> None:
-        if header.ledger_id < 0 or header.last_add_confirmed < NO_ENTRY:
-            self._refuse(header, "an explicit LAC is of one ledger, and an entry id")
-            return
-        self._storage.write_last_add_confirmed(
-            header.ledger_id,
-            header.master_key,
-            header.last_add_confirmed,
-            partial(self._answer, header),
-            header.last_add_fully_replicated,
-        )
-
-    def _sync(self, header: Header) -> None:
-        assignment = header.assignment()
-        self._storage.sync(header.ledger_id, header.master_key, assignment, partial(self._answer, header))
-
-    def _ranges(self, header: Header) -> None:
-        ranges, ledger_id, first = self._storage.ranges(
-            max(header.ledger_id, 0), max(header.first_entry_id, 0), header.limit, only=header.value == 1
-        )
-        self._answer(header, _OK, first=first, value=ledger_id, body=ranges.encode())
-
-    def _status(self, header: Header) -> None:
-        status = self._storage.status()
-        body = BookieStatus(
-            bookie_id=self._server.bookie_id,
-            incarnation=self._server.incarnation,
-            pid=self._server.pid,
-            directories=self._storage.directories,
-            ledgers=status.ledgers,
-            log_bytes=status.log_bytes,
-            free_bytes=status.free_bytes,
-            read_only=status.read_only,
-            lossy_boot=self._storage.losses.mark.boot,
-            healed_boot=self._storage.losses.healed_boot,
-            limbo_ledgers=len(self._storage.losses.limbo()),
-        )
-        self._answer(header, _OK, body=msgspec.json.encode(body))
-
-
-_REQUESTS: dict[int, Callable[[Connection, Header], None]] = {
-    Kind.READ: Connection._read,
-    Kind.READ_LAC: Connection._read_last_add_confirmed,
-    Kind.WRITE_LAC: Connection._write_last_add_confirmed,
-    Kind.SYNC: Connection._sync,
-    Kind.RANGES: Connection._ranges,
-    Kind.STATUS: Connection._status,
-}

@@ -15,7 +15,7 @@ Source: design.md section 1. BookKeeper keeps these in its journal and in each l
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -119,7 +119,7 @@ class ControlLog:
         records, end = decode_records(content)
         return ControlScan(records, end, len(content), noted, present)
 
-    def begin(self, content: bytes | None, end: int) -> None:
+    def begin(self, content: Sequence[bytes] | None, end: int) -> None:
         """After a ``scan``: go on with ``content`` in place of what is there, or (None) at ``end``, up to which all is synced."""
         if content is not None:
             self.rewrite(content)
@@ -127,20 +127,20 @@ class ControlLog:
         self._file = self._file_system.open(self.path)
         self._end = self._rewritten_bytes = end
 
-    def rewrite(self, content: bytes) -> None:
-        """Replace the whole log by ``content`` (encoded records), and go on appending to it. A crash between leaves one of
-        the two, and a note that is not above its end. Raises NoSpaceError, with the log as it was, and OSError."""
+    def rewrite(self, content: Sequence[bytes]) -> None:
+        """Replace the whole log by ``content`` (encoded records, in pieces), and go on appending to it. A crash between leaves
+        one of the two, and a note that is not above its end. Raises NoSpaceError, with the log as it was, and OSError."""
         self._note.write(0)
         self._note.sync()
         try:
-            replace_file(self._file_system, self.path, [content])
+            replace_file(self._file_system, self.path, content)
         except NoSpaceError:
             self._note.write(self._end)
             raise
         if self._file is not None:
             self._file.close()
         self._file = self._file_system.open(self.path)
-        self._end = self._rewritten_bytes = len(content)
+        self._end = self._rewritten_bytes = sum(map(len, content))
         self._note.write(self._end)
         self._note.sync()
 

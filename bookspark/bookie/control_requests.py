@@ -2,19 +2,23 @@
 
 Law: each is answered OK once its records are durable in every directory that is in use. A fence holds from the moment it is asked
 for, answered or not; one that no directory took is never answered OK. A fenced ledger's writer is told nothing of syncs any more.
+
+A control log is written anew in steps, for a million ledgers take seconds to encode. What is noted between two steps goes to the
+end of the new log as well: records may come twice, and in any order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from bookspark.bookie.commit_items import ControlWrite, Passing
+from bookspark.bookie.commit_items import ControlRewrite, ControlWrite, Passing
 from bookspark.bookie.completions import AnyOf, Done, ignore
 from bookspark.bookie.confirmed_watches import ConfirmedWatches
 from bookspark.bookie.control_log import encode_records
 from bookspark.bookie.control_state import ControlState, Record
 from bookspark.bookie.log_directory import LogDirectory
 from bookspark.bookie.statuses import status_of
+from bookspark.bookie.steps import Steps
 from bookspark.bookie.volatile_ledgers import VolatileLedgers
 from bookspark.protocol.ledger_metadata import NO_ENTRY
 from bookspark.protocol.responses import Positive
@@ -41,6 +45,8 @@ class ControlRequests:
         """Who waits for a fence that is being synced."""
         self._not_durable: set[int] = set()
         """Ledgers that are fenced in memory only, because no directory took the record."""
+        self._noted: list[list[bytes]] = []
+        """Of each encoding of the state that is under way: what was noted since it began."""
 
     def fence(self, ledger_id: int, master_key: bytes, done: Done) -> None:
         """Fence a ledger, known here or not. ``done``: OK once it is durable, UNAUTHORIZED, or IO_ERROR."""
@@ -94,25 +100,41 @@ class ControlRequests:
             done(Status.IO_ERROR)
             return
         content = encode_records(records)
+        for noted in self._noted:
+            noted.append(content)
         any_of = AnyOf(len(self._live), done)
         for directory in self._live:
             directory.commit.submit(ControlWrite(content, any_of))
 
-    def rewrite(self) -> None:
-        """Put the state as it is in place of every directory's control log."""
-        content = encode_records(self._state.records())
+    def rewrite(self) -> Steps[None]:
+        """Put the state in place of every directory's control log."""
+        content = yield from self._encoded()
         for directory in self._live:
-            directory.commit.submit(ControlWrite(content, ignore, rewrite=True))
+            directory.commit.submit(ControlRewrite(content, ignore))
 
-    def rewrite_in(self, directory: LogDirectory, done: Done) -> None:
+    def rewrite_in(self, directory: LogDirectory, done: Done) -> Steps[None]:
         """The same in one directory, which had no room for a record. What was not durable for that is, once this is."""
+        content = yield from self._encoded()
 
         def written(status: int) -> None:
             if status == Status.OK:
                 self._not_durable.clear()
             done(status)
 
-        directory.commit.submit(ControlWrite(encode_records(self._state.records()), written, rewrite=True))
+        directory.commit.submit(ControlRewrite(content, written))
+
+    def _encoded(self) -> Steps[list[bytes]]:
+        """The state as it is at the last step, in pieces."""
+        noted: list[bytes] = []
+        self._noted.append(noted)
+        try:
+            parts: list[bytes] = []
+            for records in self._state.records():
+                parts.append(encode_records(records))
+                yield None
+        finally:
+            self._noted = [other for other in self._noted if other is not noted]
+        return parts + noted
 
     def forget(self, ledger_ids: Iterable[int]) -> None:
         """These ledgers are gone."""

@@ -12,6 +12,8 @@ from bookspark.protocol.bookie_boot import NO_LOSSY_BOOT, HealedNoted, LossyBoot
 from bookspark.protocol.bookie_ledger import BookieLedger, ControlRecord
 from bookspark.protocol.garbage_collection import NOTHING_COLLECTED, CollectionNoted
 
+_LEDGERS_A_PART = 1000
+
 Record = ControlRecord | LossyBootNoted | HealedNoted | CollectionNoted
 """Of one ledger, or of all."""
 
@@ -58,12 +60,18 @@ class ControlState:
             return {}
         return {ledger.ledger_id: ledger.limbo_boot for ledger in self.ledgers.values() if ledger.limbo}
 
-    def records(self) -> Iterator[Record]:
-        """The records that make this state again."""
+    def records(self) -> Iterator[list[Record]]:
+        """The records that make this state again, in parts. Between two parts the state may change: what is noted meanwhile, and
+        these, together make what it is then."""
+        first: list[Record] = []
         if self.mark != NO_LOSSY_BOOT:
-            yield self.mark
-            yield self.healed
+            first += (self.mark, self.healed)
         if self.collected != NOTHING_COLLECTED:
-            yield self.collected
-        for ledger in self.ledgers.values():
-            yield from ledger.control_records()
+            first.append(self.collected)
+        yield first
+        ledgers = list(self.ledgers.values())
+        for start in range(0, len(ledgers), _LEDGERS_A_PART):
+            part: list[Record] = []
+            for ledger in ledgers[start : start + _LEDGERS_A_PART]:
+                part += ledger.control_records()
+            yield part

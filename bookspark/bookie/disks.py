@@ -18,6 +18,7 @@ from bookspark.bookie.config import BookieConfig
 from bookspark.bookie.disk_marks import Takes, Thresholds, takes, used_part
 from bookspark.bookie.file_system import FileSystem
 from bookspark.bookie.log_directory import LogDirectory
+from bookspark.bookie.steps import Steps
 from bookspark.wire.header import Status
 
 _TAKES = {Takes.NOTHING: "nothing", Takes.RECOVERY: "what recovery writes, no other adds", Takes.ALL: "all adds"}
@@ -33,7 +34,7 @@ class Disks:
         config: BookieConfig,
         file_system: FileSystem,
         live: Sequence[LogDirectory],
-        rewrite_control_log: Callable[[LogDirectory, Done], None],
+        rewrite_control_log: Callable[[LogDirectory, Done], Steps[None]],
     ) -> None:
         """``live``: the directories that have not failed, kept up to date by its owner, who calls ``sort``."""
         self._file_system = file_system
@@ -83,7 +84,7 @@ class Disks:
                 log.warning("%s: its space can't be told: %s", path, error)
         return measured
 
-    def look(self, directory: LogDirectory, used: float) -> None:
+    def look(self, directory: LogDirectory, used: float) -> Steps[None]:
         """Have a directory take what it should, now that this part of its space is used."""
         after = takes(directory.takes, used, self._thresholds)
         self._warn(directory.path, used)
@@ -104,7 +105,7 @@ class Disks:
 
         directory.commit.submit(SealLog(None, ignore))
         if directory.control_behind:
-            self._rewrite_control_log(directory, written)
+            yield from self._rewrite_control_log(directory, written)
         else:
             written(Status.OK)
 

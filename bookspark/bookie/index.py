@@ -68,6 +68,16 @@ class LedgerRows:
         """The highest id held, NO_ENTRY if none."""
         return self.first[-1] + (self.extent[-1] >> 32) - 1 if self.first else NO_ENTRY
 
+    def parts(self, rows_max: int) -> Iterator[LedgerRows]:
+        """The rows as they are now, ascending, so many at a time at most. Rows may be added between two parts."""
+        if len(self) <= rows_max:
+            yield self
+            return
+        first, where, extent = self.first[:], self.where[:], self.extent[:]
+        for start in range(0, len(first), rows_max):
+            part = slice(start, start + rows_max)
+            yield LedgerRows(first[part], where[part], extent[part])
+
     def row(self, index: int) -> Row:
         first, extent = self.first[index], self.extent[index]
         return Row(first, first + (extent >> 32) - 1, self.where[index], extent & _LOW)
@@ -164,7 +174,10 @@ class Index:
 
     def __init__(self) -> None:
         self._ledgers: dict[int, LedgerRows] = {}
-        self._sorted: list[int] = []
+        self._sorted: list[int] | None = []
+        """The ids as they were when they were asked for the last time, None since one of them has gone;"""
+        self._added: list[int] = []
+        """and what has come since then."""
 
     def get(self, ledger_id: int) -> LedgerRows | None:
         return self._ledgers.get(ledger_id)
@@ -173,29 +186,42 @@ class Index:
         """The rows of a ledger, to be added to."""
         rows = self._ledgers.get(ledger_id)
         if rows is None:
-            rows = self._ledgers[ledger_id] = LedgerRows.empty()
+            rows = LedgerRows.empty()
+            self._begin(ledger_id, rows)
         return rows
 
     def put(self, ledger_id: int, rows: LedgerRows) -> None:
         """Take over the rows of a checkpoint; rows that are there already count."""
         present = self._ledgers.get(ledger_id)
         if present is None:
-            self._ledgers[ledger_id] = rows
+            self._begin(ledger_id, rows)
         else:
             for i in range(len(rows)):
                 present.insert(*rows.row(i))
 
+    def _begin(self, ledger_id: int, rows: LedgerRows) -> None:
+        self._ledgers[ledger_id] = rows
+        self._added.append(ledger_id)
+
     def ledger_ids(self, start: int = 0) -> list[int]:
         """All ledgers that have rows from id ``start`` on, ascending."""
-        if len(self._sorted) != len(self._ledgers):
-            self._sorted = sorted(self._ledgers)
+        if self._sorted is None:
+            self._sorted = sorted(self._ledgers)  # nearly in order, so it takes as long as looking through it
+        elif self._added:
+            self._sorted += self._added
+            self._sorted.sort()
+        self._added = []
         return self._sorted[bisect_right(self._sorted, start - 1) :]
 
     def forget(self, ledger_id: int) -> None:
         """Remove a ledger with all its rows; no error if it has none."""
         if self._ledgers.pop(ledger_id, None) is not None:
-            self._sorted = []
+            self._sorted = None
 
     def remove(self, first_where: int, last_where: int) -> list[int]:
         """Remove all rows whose frames lie in ``first_where..last_where``; returns the ledgers that had some."""
-        return [ledger_id for ledger_id, rows in self._ledgers.items() if rows.remove(first_where, last_where)]
+        return [
+            ledger_id
+            for ledger_id, rows in self._ledgers.items()
+            if max(rows.where, default=-1) >= first_where and rows.remove(first_where, last_where)
+        ]

@@ -12,21 +12,25 @@ from bookspark.bookie.boot import in_each
 from bookspark.bookie.completions import Done
 from bookspark.bookie.control_log import encode_records
 from bookspark.bookie.control_requests import ControlRequests
-from bookspark.bookie.control_state import ControlState, Record
-from bookspark.bookie.log_directory import LogDirectory
+from bookspark.bookie.control_state import Record
+from bookspark.bookie.holdings import Holdings
 from bookspark.protocol.bookie_boot import HealedNoted, LossyBootNoted, PhaseOne
 from bookspark.wire.header import Status
 
 
 class Losses:
-    """Of one storage. ``live``: its directories that are in use."""
+    """Of one storage."""
 
-    def __init__(self, state: ControlState, live: list[LogDirectory], control: ControlRequests) -> None:
-        self.unreadable: Sequence[str] = ()
-        """Directories that the boot gave up."""
-        self._state = state
-        self._live = live
+    def __init__(self, holdings: Holdings, control: ControlRequests) -> None:
+        self._holdings = holdings
+        self._state = holdings.control
+        self._live = holdings.live
         self._control = control
+
+    @property
+    def unreadable(self) -> Sequence[str]:
+        """Directories that the boot gave up."""
+        return self._holdings.unreadable
 
     @property
     def unclean(self) -> list[str]:

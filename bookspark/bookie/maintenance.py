@@ -82,7 +82,7 @@ class Maintenance:
     async def _look_at_disks(self) -> None:
         disks = self._storage.disks
         for directory, used in await self._in_thread(disks.measure):
-            disks.look(directory, used)
+            await self._drive(disks.look(directory, used))
         if disks.any_full:
             self._full.set()
 

@@ -4,6 +4,9 @@ Law: bytes from a log are served only after the frame's own checks (header and b
 are; anything else is an I/O error for the entries it hits. Nothing here blocks the loop for the disk, nor for the decompression
 of a rewritten log's blocks: what is not in the page cache, or compressed, is left to a thread. A log that was removed after
 the read was planned (its entries have been moved, or collected) is no error: the read is planned again.
+
+Decision: logs are read by ``preadv``, which can be told not to wait, and not through a memory map, whose page faults nobody sees
+coming and whose I/O errors are signals. That is one copy, into the buffer that is checked and sent.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ A log with a batch that can't be read is left alone, and so is a directory that 
 has to go on being unknown. Only sealed logs are looked at: nothing is added to those, so what was counted dead stays dead.
 
 Which logs: all that nothing lives in; entry logs, once they are sealed; and those of which less than a threshold lives, by
-BookKeeper's rules of minor and major compaction.
+BookKeeper's rules of minor and major compaction. Passes that find little to rewrite leave small logs: when there are many,
+neighbours are merged, so that an entry is written anew once each time that its log grows eightfold, and no more often.
 
 Source: design.md section 1; BookKeeper's ``GarbageCollectorThread``, ``ScanAndCompareGarbageCollector`` and
 ``TransactionalEntryLogCompactor``.
@@ -25,7 +26,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from typing import NamedTuple, Protocol
@@ -33,23 +34,25 @@ from typing import NamedTuple, Protocol
 from bookspark.bookie.checkpointing import Checkpoints
 from bookspark.bookie.entry_log import EntryLog
 from bookspark.bookie.file_system import FileSystem
-from bookspark.bookie.index import Index, Row, location, log_of
+from bookspark.bookie.holdings import Holdings, StoredLog
+from bookspark.bookie.index import Row, location, log_of
 from bookspark.bookie.log_directory import LogDirectory
-from bookspark.bookie.reads import LogFiles
 from bookspark.bookie.rewriting import DamagedLogError, Job, LedgerFacts, Rewritten, SealedLog
 from bookspark.bookie.rewritten_log import RewrittenLog, rewritten_path, temporary_path
 from bookspark.bookie.steps import Steps
-from bookspark.protocol.bookie_ledger import BookieLedger
 from bookspark.wire.messages import Ranges
 
 _ROWS_A_STEP = 4096
 _LEDGERS_A_STEP = 256
 _RUNS_A_STEP = 32
+_IDS_A_STEP = 1 << 16
 _SOURCES_MAX = 16
+_SMALL_PART = 1 / 8
+"""A rewritten log is small below this part of what a job makes,"""
+_SMALL_LOGS_MIN = 8
+"""and so many of one directory are merged."""
 _REMOVE_BYTES = 1 << 30
 """When so much waits to be removed, a checkpoint is made for it before the pass is over."""
-
-StoredLog = EntryLog | RewrittenLog
 
 log = logging.getLogger(__name__)
 
@@ -84,77 +87,79 @@ class Choice(NamedTuple):
 
 def choose(uses: Iterable[LogUse], threshold: float, job_bytes: int, *, entry_logs: bool) -> Choice:
     """All dead logs; and of the others those of which less than ``threshold`` lives, and all ``entry_logs`` if they are wanted,
-    the emptiest first, gathered up to about ``job_bytes`` of one directory."""
-    uses = list(uses)
-    dead = [use for use in uses if use.live_bytes == 0]
-    wanted = [
-        use
-        for use in uses
-        if use.live_bytes and (use.ratio < threshold or (entry_logs and isinstance(use.log, EntryLog)))
-    ]
+    the emptiest first, gathered up to about ``job_bytes`` of one directory. With ``entry_logs`` small logs are merged as well."""
+    dead: list[LogUse] = []
     jobs: list[list[LogUse]] = []
-    for _, candidates in groupby(sorted(wanted, key=_order), key=lambda use: use.directory.path):
-        gathered: list[LogUse] = []
-        for use in candidates:
-            gathered.append(use)
-            if sum(one.live_bytes for one in gathered) >= job_bytes or len(gathered) == _SOURCES_MAX:
-                jobs.append(gathered)
-                gathered = []
-        if gathered:
-            jobs.append(gathered)
+    for _, of_directory in groupby(sorted(uses, key=_place), key=lambda use: use.directory.path):
+        wanted: list[LogUse] = []
+        small: list[LogUse] = []
+        for use in of_directory:
+            if use.live_bytes == 0:
+                dead.append(use)
+            elif use.ratio < threshold or (entry_logs and isinstance(use.log, EntryLog)):
+                wanted.append(use)
+            elif entry_logs and use.log.end < _SMALL_PART * job_bytes:
+                small.append(use)
+        jobs += _gathered(sorted(wanted, key=lambda use: use.ratio), job_bytes)
+        if len(small) >= _SMALL_LOGS_MIN:
+            jobs += (job for job in _gathered(small, job_bytes) if len(job) > 1)
     return Choice(dead, jobs)
 
 
-def _order(use: LogUse) -> tuple[str, float, int]:
-    return use.directory.path, use.ratio, use.log.number
+def _place(use: LogUse) -> tuple[str, int]:
+    return use.directory.path, use.log.number
+
+
+def _gathered(uses: Iterable[LogUse], job_bytes: int) -> Iterator[list[LogUse]]:
+    job: list[LogUse] = []
+    for use in uses:
+        job.append(use)
+        if sum(one.live_bytes for one in job) >= job_bytes or len(job) == _SOURCES_MAX:
+            yield job
+            job = []
+    if job:
+        yield job
 
 
 class Reclaiming:
-    """The space of one storage, whose parts it is given. Owned by the loop, but for the functions that its steps yield."""
+    """The space that ``holdings`` take. Owned by the loop, but for the functions that its steps yield."""
 
     def __init__(
         self,
         file_system: FileSystem,
-        directories: Sequence[LogDirectory],
-        ledgers: dict[int, BookieLedger],
-        index: Index,
-        logs: dict[int, tuple[LogDirectory, StoredLog]],
-        files: LogFiles,
+        holdings: Holdings,
         checkpoints: Checkpoints,
-        take_number: Callable[[], int],
     ) -> None:
-        """``take_number`` gives a log number that was never used."""
         self._file_system = file_system
-        self._directories = directories
-        self._ledgers = ledgers
-        self._index = index
-        self._logs = logs
-        self._files = files
+        self._holdings = holdings
+        self._ledgers = holdings.ledgers
+        self._index = holdings.index
         self._checkpoints = checkpoints
-        self._take_number = take_number
         self._doomed: list[tuple[LogDirectory, StoredLog]] = []
         """Nothing points into them any more; they go once a checkpoint says so."""
         self._unreadable: set[int] = set()
 
-    def held(self) -> set[int]:
-        """Every ledger of which there are entries or control state."""
-        return {*self._ledgers, *self._index.ledger_ids()}
+    def held(self) -> Steps[set[int]]:
+        """Every ledger of which there were entries or control state at the first step."""
+        held: set[int] = set()
+        for ids in (list(self._ledgers), self._index.ledger_ids()):
+            for start in range(0, len(ids), _IDS_A_STEP):
+                held.update(ids[start : start + _IDS_A_STEP])
+                yield None
+        return held
 
-    def forget(self, ledger_ids: Collection[int]) -> Steps[None]:
+    def forget(self, ledger_ids: Collection[int]) -> None:
         """Let go of ledgers that were deleted, with all that is known of them."""
-        for number, ledger_id in enumerate(ledger_ids):
+        for ledger_id in ledger_ids:
             self._index.forget(ledger_id)
             self._ledgers.pop(ledger_id, None)
-            if number % _LEDGERS_A_STEP == _LEDGERS_A_STEP - 1:
-                yield None
-        if ledger_ids:
-            self._checkpoints.outdated()
+        self._checkpoints.outdated()
 
     def uses(self) -> Steps[list[LogUse]]:
         """Look through the index: how much of each sealed log lives."""
         sealed = [
             (directory, found)
-            for directory in self._directories
+            for directory in self._holdings.live
             if not directory.damaged and not directory.retired
             for found in directory.sealed
             if found.number not in self._unreadable
@@ -208,7 +213,7 @@ class Reclaiming:
         if room < sum(use.live_bytes for use in sources):
             log.warning("%s: %d bytes are free, too few for rewriting its logs", directory.path, room)
             return 0
-        number = self._take_number()
+        number = self._holdings.take_log_number()
         sealed = [SealedLog(use.log.number, use.log.path, use.log.end) for use in sources]
         batches: list[Ranges] = []
         for source in sealed:
@@ -224,7 +229,7 @@ class Reclaiming:
                 raise
             made = RewrittenLog(directory.path, number, rewritten.size)
             directory.rewritten[number] = made
-            self._logs[number] = (directory, made)
+            self._holdings.logs[number] = (directory, made)
             yield from self._switch(frozenset(source.number for source in sealed), rewritten.rows)
             self._doom(sources)
             return rewritten.size
@@ -300,8 +305,8 @@ class Reclaiming:
         for directory, found in doomed:
             if directory.path not in durable:
                 continue
-            del self._logs[found.number]
-            self._files.forget(found.number)
+            del self._holdings.logs[found.number]
+            self._holdings.files.forget(found.number)
             try:
                 yield partial(_unlink, self._file_system, found)
                 removed += found.end

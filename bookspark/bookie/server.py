@@ -14,6 +14,7 @@ import asyncio
 import errno
 import logging
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from bookspark.bookie.config import BookieConfig
@@ -24,6 +25,7 @@ from bookspark.bookie.storage import Storage
 from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.errors import BookieError
 from bookspark.wire.frames import ChunkPool
+from bookspark.wire.messages import BookieStatus, HealingStatus
 from bookspark.wire.security import read_secret, server_context
 
 _READ_THREADS = 4
@@ -75,6 +77,8 @@ class BookieServer:
         self._rewriter = rewriter
         self._maintenance: Maintenance | None = None
         self._all_lost = asyncio.Event()
+        self.healing_status: Callable[[], HealingStatus] | None = None
+        """How far healing is, for the status; whoever heals puts it there."""
 
     async def start(self) -> tuple[str, int]:
         """Listen and serve; returns host and port. Raises BookieError if the address can't be had."""
@@ -123,6 +127,24 @@ class BookieServer:
             await self._maintenance.stop()
         self.readers.shutdown(wait=False, cancel_futures=True)
         self._server = None
+
+    def status(self) -> BookieStatus:
+        """What the bookie says of itself; on the loop."""
+        stored, losses = self.storage.status(), self.storage.losses
+        return BookieStatus(
+            bookie_id=self.bookie_id,
+            incarnation=self.incarnation,
+            pid=self.pid,
+            directories=self.storage.directories,
+            ledgers=stored.ledgers,
+            log_bytes=stored.log_bytes,
+            free_bytes=stored.free_bytes,
+            read_only=stored.read_only,
+            lossy_boot=losses.mark.boot,
+            healed_boot=losses.healed_boot,
+            limbo_ledgers=len(losses.limbo()),
+            healing=None if self.healing_status is None else self.healing_status(),
+        )
 
     def lost(self, connection: Connection) -> None:
         """A connection has ended."""

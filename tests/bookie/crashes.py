@@ -50,7 +50,7 @@ def check_files(storage: Stepped) -> None:
     files = storage.files
     for directory in storage.storage.directories:
         assert set(files.list(directory)) <= KNOWN_FILES | {"logs"}
-        logs = [stored for where, stored in storage.storage._logs.values() if where.path == directory]
+        logs = [stored for stored in storage.storage.logs.values() if stored.directory == directory]
         known = {
             f"{stored.number:08x}.{end}"
             for stored in logs

@@ -16,7 +16,7 @@ from bookspark.bookie.config import BookieConfig
 from bookspark.bookie.file_system import RealFileSystem
 from bookspark.metadata.memory import MemoryStore
 from bookspark.wire.header import Flag, Status
-from tests.bookie.kit import KEY, Pumped, add_frame, config
+from tests.bookie.kit import KEY, Pumped, add_frame, config, held_ledgers
 from tests.metadata.kit import ledger
 
 LEDGERS_A_ROUND = 6
@@ -101,7 +101,7 @@ class Load:
         """Ledgers of rounds long gone are deleted."""
         oldest = max(0, self._round - KEPT_ROUNDS) * LEDGERS_A_ROUND
         metadata = MemoryStore()
-        for ledger_id in sorted(self._run.storage.reclaiming.held()):
+        for ledger_id in sorted(held_ledgers(self._run.storage)):
             if ledger_id < oldest:
                 self.tell("D", ledger_id)
             else:

@@ -78,6 +78,10 @@ def run_checkpoint(storage: Storage) -> None:
         storage.write_checkpoints(prepared.value)
 
 
+def held_ledgers(storage: Storage) -> set[int]:
+    return run_steps(storage.reclaiming.held(), lambda: None)
+
+
 class LocalRewriter:
     """Rewrites in this thread. ``before(what)`` is called ahead of each request, ``wait(seconds)`` instead of waiting."""
 

@@ -19,7 +19,7 @@ from bookspark.bookie.storage import Storage
 from bookspark.metadata.memory import MemoryStore
 from bookspark.wire.entry_batch import Entry, EntryBatch
 from bookspark.wire.header import Flag, Status, decode
-from tests.bookie.kit import KEY, LocalRewriter, add_frame, entries, read_entries, run_checkpoint
+from tests.bookie.kit import KEY, LocalRewriter, add_frame, entries, held_ledgers, read_entries, run_checkpoint
 from tests.metadata.kit import ledger
 
 _JOB_BYTES = 4000
@@ -83,7 +83,7 @@ class Stepped:
 
     def commit(self) -> None:
         """Have all that is queued written: one group a directory."""
-        for directory in self.storage._directories:
+        for directory in self.storage.holdings.directories:
             directory.commit.step()
 
     def add(self, ledger_id: int, first: int, last: int | None = None, **options: Any) -> list[int]:
@@ -151,14 +151,14 @@ class Stepped:
         """Delete ledgers and collect them: from now on their entries may be there or not."""
         self.commit()
         metadata = MemoryStore()
-        for ledger_id in self.storage.reclaiming.held() - set(deleted):
+        for ledger_id in held_ledgers(self.storage) - set(deleted):
             metadata.create_ledger(ledger(ledger_id))
         for ledger_id in deleted:
             for promised in (self.promises.acked, self.promises.acked_early):
                 promised[ledger_id].clear()
             self.promises.fenced.discard(ledger_id)
             self.promises.confirmed.pop(ledger_id, None)
-        held = self.storage.reclaiming.held() & set(deleted)
+        held = held_ledgers(self.storage) & set(deleted)
         assert run_steps(collect(self.storage, metadata), self.commit) == len(held)
 
     def restart(self) -> None:

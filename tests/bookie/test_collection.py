@@ -16,7 +16,7 @@ from bookspark.protocol.garbage_collection import Complete, Incomplete
 from bookspark.protocol.responses import Negative, Positive, Unknown
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.wire.header import Status
-from tests.bookie.kit import Client, Pumped, add_frame, config, serving
+from tests.bookie.kit import OTHER_KEY, Client, Pumped, add_frame, config, held_ledgers, serving
 from tests.metadata.kit import ledger
 
 
@@ -154,7 +154,7 @@ def test_4462_what_was_collected_is_noted_before_it_is_forgotten(tmp_path):
     assert storage.add(6, 1) is Status.FENCED
     files.clear()
     for directory, used in storage.storage.disks.measure():
-        storage.storage.disks.look(directory, used)
+        storage.steps(storage.storage.disks.look(directory, used))
     storage.run(storage.storage.settle)
     assert storage.collect(Metadata()) == 1
     assert storage.add(6, 1) is not Status.OK
@@ -164,12 +164,31 @@ def test_4462_what_was_collected_is_noted_before_it_is_forgotten(tmp_path):
 # -- crashes
 
 
+def test_what_is_noted_while_a_control_log_is_written_anew_is_kept(tmp_path):
+    storage = Pumped(config(tmp_path / "live"))
+    pending = [storage.submit(add_frame(ledger_id, 0)) for ledger_id in range(2500)]
+    storage.wait(lambda: all(pending))
+    steps = storage.storage.forget(range(2000, 2500))
+    for _ in range(4):  # two for the ledgers, one for what is of no ledger, one for the first thousand
+        assert next(steps) is None
+    assert storage.fence(0) is Status.OK
+    assert storage.add(2500, 0) is Status.OK
+    storage.steps(steps)
+    storage.run(storage.storage.settle)
+    shutil.copytree(tmp_path / "live", tmp_path / "dead")
+    storage.storage.close()
+    again = Pumped(config(tmp_path / "dead"))
+    assert again.add(0, 1) is Status.FENCED
+    assert again.add(2500, 1, master_key=OTHER_KEY) is Status.UNAUTHORIZED
+    again.storage.close()
+
+
 def test_forgotten_ledgers_stay_forgotten(storage, tmp_path):
     storage.collect(Metadata(5))
     storage.reclaim()
     shutil.copytree(tmp_path / "live", tmp_path / "dead")
     again = Pumped(config(tmp_path / "dead"))
-    assert again.storage.reclaiming.held() == {5}
+    assert held_ledgers(again.storage) == {5}
     assert again.ids(5) == list(range(10))
     again.storage.close()
 

@@ -22,7 +22,7 @@ MARKS = Thresholds(warn=0.90, low_water_mark=0.85, full=0.95, recovery=0.98)
 def look(storage: Pumped) -> None:
     """Look at the disks, and let what follows from it be done."""
     for directory, used in storage.storage.disks.measure():
-        storage.storage.disks.look(directory, used)
+        storage.steps(storage.storage.disks.look(directory, used))
     storage.run(storage.storage.settle)
 
 
@@ -108,13 +108,13 @@ def test_a_bookie_that_starts_on_a_full_disk_starts_read_only(tmp_path):
 def test_with_two_directories_the_other_one_takes_all(tmp_path):
     storage = Pumped(config(tmp_path / "a", tmp_path / "b"))
     first, second = storage.storage.live
-    storage.storage.disks.look(first, 0.96)
+    storage.steps(storage.storage.disks.look(first, 0.96))
     assert not storage.storage.status().read_only
     assert storage.add(4, 0) is storage.add(5, 0) is Status.OK
     assert (first.bytes, second.bytes > 0) == (0, True)
-    storage.storage.disks.look(second, 0.97)
+    storage.steps(storage.storage.disks.look(second, 0.97))
     assert storage.storage.status().read_only
-    storage.storage.disks.look(first, 0.5)
+    storage.steps(storage.storage.disks.look(first, 0.5))
     assert storage.add(4, 1) is Status.OK
     storage.storage.close()
 
@@ -208,7 +208,7 @@ def test_a_duplicate_that_comes_before_the_refusal_is_heard_of_is_refused_too(tm
 def test_what_was_written_in_part_of_a_control_record_is_cut_off():
     files = MemoryFileSystem("/disk")
     log = ControlLog(files, "/disk")
-    log.rewrite(b"")
+    log.rewrite([])
     log.append(encode_records([FenceNoted(1)]))
     files.capacity_bytes = files.used_bytes() + 60
     with pytest.raises(NoSpaceError):

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import product
 
 import pytest
 
 from bookspark.bookie.entry_log import SCHEMA
+from bookspark.daemon.directories import read_cookie, write_cookie
+from bookspark.protocol.cookie import Cookie
+from bookspark.protocol.errors import InvalidCookieError
 from tests.bookie.flips import SETTINGS, Flips, flip
 from tests.bookie.stepped import Stepped, without_threads
 
@@ -45,3 +49,19 @@ def test_a_bit_that_flips_while_the_bookie_serves_is_an_error_of_that_read():
             outcomes[flips.check_answers(storage)] += 1
             flip(disk, path, offset, bit)
     assert outcomes["unknown"] > 1000 and outcomes["right"] > 2 * len(SCHEMA), "the schema is not read again"
+
+
+def test_a_bit_that_flips_in_a_cookie_makes_no_other_bookie_of_it(tmp_path):
+    cookie = Cookie("bookie-1f", ("/disk1", "/disk2"), "instance", "nonce")
+    write_cookie(str(tmp_path), cookie)
+    whole = (tmp_path / "COOKIE").read_bytes()
+    refused = 0
+    for offset, bit in product(range(len(whole)), range(8)):
+        damaged = bytearray(whole)
+        damaged[offset] ^= 1 << bit
+        (tmp_path / "COOKIE").write_bytes(damaged)
+        try:
+            assert read_cookie(str(tmp_path)) == cookie
+        except InvalidCookieError:
+            refused += 1
+    assert refused > 6 * len(whole), "only in the name of the checksum it may go unseen"

@@ -7,7 +7,10 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bookspark.bookie.checkpoint import Snapshot, fill, read_checkpoint, write_checkpoint
+from bookspark.bookie.file_system import RealFileSystem
 from bookspark.bookie.index import Index, LedgerRows, location, log_of, position_of
+from bookspark.protocol.bookie_ledger import BookieLedger
 
 ranges = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)), max_size=25)
 
@@ -65,3 +68,39 @@ def test_ledger_ids_ascend_from_a_start():
     assert index.ledger_ids() == [2, 5, 9]
     assert index.ledger_ids(5) == [5, 9]
     assert index.ledger_ids(6) == [9]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["add", "forget", "look"]), st.integers(0, 8)), max_size=30))
+def test_ledger_ids_ascend_whatever_comes_and_goes(changes):
+    index, model = Index(), set()
+    for change, ledger_id in changes:
+        if change == "add":
+            index.of(ledger_id)
+            model.add(ledger_id)
+        elif change == "forget":
+            index.forget(ledger_id)
+            model.discard(ledger_id)
+        else:
+            assert index.ledger_ids() == sorted(model)
+    assert index.ledger_ids() == sorted(model)
+
+
+def test_a_checkpoint_takes_a_long_ledger_in_parts_whatever_is_added_meanwhile(tmp_path):
+    index, held = Index(), range(1, 140_000, 2)
+    rows = index.of(7)
+    for i in held:
+        rows.insert(i, i, location(1 + i % 3 // 2, i), 10)
+    covered = location(9, 0)
+    snapshots = [Snapshot(frozenset({log}), covered, False, frozenset()) for log in (1, 2)]
+    parts = 0
+    for _ in fill(snapshots, {7: BookieLedger(7)}, index):
+        rows.insert(2 * parts, 2 * parts, location(10, parts), 10)
+        parts += 1
+    assert parts > 1
+    taken = []
+    for snapshot in snapshots:
+        write_checkpoint(RealFileSystem(), str(tmp_path), snapshot)
+        checkpoint = read_checkpoint(RealFileSystem(), str(tmp_path))
+        assert checkpoint is not None
+        taken += [list(ledger.rows.first) for ledger in checkpoint.ledgers]
+    assert taken == [[i for i in held if i % 3 < 2], [i for i in held if i % 3 == 2]]

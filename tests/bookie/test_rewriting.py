@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow
@@ -11,10 +15,12 @@ import pytest
 from bookspark.bookie.file_system import RealFileSystem
 from bookspark.bookie.index import LedgerRows, Row, location
 from bookspark.bookie.reclaiming import LogUse, choose
-from bookspark.bookie.rewriting import BLOCK_ENTRIES_MAX
+from bookspark.bookie.rewriting import BLOCK_ENTRIES_MAX, SealedLog
 from bookspark.bookie.rewriting_process import RewritingProcess
 from bookspark.bookie.rewritten_log import HEAD, RewrittenLog, footer, scan_rewritten
 from bookspark.bookie.storage import Storage
+from bookspark.daemon.directories import Process
+from bookspark.daemon.launch import wait_for_end
 from bookspark.protocol.bookie_ledger import NO_SUCH_ENTRY
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.wire.entry_batch import EntryBatch, arrow_schema
@@ -300,12 +306,68 @@ def test_the_process_beside_does_the_same(storage, tmp_path):
         process.close()
 
 
-def test_a_process_that_died_costs_the_rewriting_only(storage, tmp_path):
+def reclaim_with(rewriter, storage):
+    storage.steps(storage.storage.reclaiming.reclaim(rewriter, 0.0, 1 << 20, 0, entry_logs=True))
+
+
+def kill(pid: int) -> None:
+    process = Process.of(pid)
+    assert process is not None
+    os.kill(pid, signal.SIGKILL)
+    assert wait_for_end(process, 30)
+
+
+def test_a_process_that_died_is_followed_by_another_after_a_pause(storage, tmp_path):
+    now = 1000.0
+    process = RewritingProcess(clock=lambda: now)
+    try:
+        pids = []
+        for pause in (1.0, 2.0):
+            pids.append(process.worker_pid())
+            kill(pids[-1])
+            reclaim_with(process, storage)
+            with pytest.raises(OSError, match="not time yet"):
+                process.worker_pid()
+            now += pause - 0.01
+            reclaim_with(process, storage)
+            assert logs_of(tmp_path / "live") == ["00000001.arrows", "00000001.synced"]
+            now += 0.01
+        assert storage.ids(5) == list(range(300))
+        reclaim_with(process, storage)
+        assert logs_of(tmp_path / "live")[0].endswith(".arrow") and len(logs_of(tmp_path / "live")) == 1
+        assert process.worker_pid() not in pids
+        kill(process.worker_pid())
+        reclaim_with(process, storage)  # nothing is to be done, so nobody finds out
+        with pytest.raises(ConnectionError):
+            process.batches_of(SealedLog(1, str(tmp_path), 0))
+        now += 1.0
+        assert process.worker_pid(), "what was rewritten between makes it the first death again"
+    finally:
+        process.close()
+
+
+def test_without_its_forker_nothing_is_rewritten_and_nothing_else_is_the_worse(storage, tmp_path):
     process = RewritingProcess()
     process.close()
-    storage.steps(storage.storage.reclaiming.reclaim(process, 0.0, 1 << 20, 0, entry_logs=True))
+    reclaim_with(process, storage)
     assert logs_of(tmp_path / "live") == ["00000001.arrows", "00000001.synced"]
     assert storage.ids(5) == list(range(300))
+
+
+def test_the_processes_beside_end_with_the_bookie():
+    program = (
+        "import os, time; from bookspark.bookie.rewriting_process import RewritingProcess; "
+        "rewriter = RewritingProcess(); print(rewriter._forker, rewriter.worker_pid(), flush=True); time.sleep(600)"
+    )
+    bookie = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert bookie.stdout is not None
+    beside = [Process.of(int(pid)) for pid in bookie.stdout.readline().split()]
+    bookie.kill()
+    bookie.wait()
+    bookie.stdout.close()
+    assert len(beside) == 2
+    for process in beside:
+        assert process is None or wait_for_end(process, 30)
 
 
 def test_the_rate_is_kept(storage, tmp_path):
@@ -341,6 +403,32 @@ def test_dead_logs_go_and_the_emptiest_are_compacted_first():
 def test_a_job_is_about_one_log_long():
     chosen = choose([use(i, 100, 30) for i in range(5)], 0.5, 50, entry_logs=False)
     assert [[one.log.number for one in job] for job in chosen.jobs] == [[0, 1], [2, 3], [4]]
+
+
+def test_many_small_logs_are_merged_with_their_neighbours():
+    small = [use(i, 10, 10) for i in range(7)]
+    assert choose([*small, use(7, 13, 13)], 0.2, 100, entry_logs=True).jobs == [], "seven, and one that is not small"
+    [job] = choose([*small, use(9, 10, 10), use(8, 10, 1), use(7, 13, 13)], 0.0, 100, entry_logs=True).jobs
+    assert [one.log.number for one in job] == [0, 1, 2, 3, 4, 5, 6, 8, 9]
+    assert choose([*small, use(8, 10, 10)], 0.2, 100, entry_logs=False).jobs == []
+    seventeen = choose([use(i, 1, 1) for i in range(17)], 0.2, 100, entry_logs=True).jobs
+    assert [len(job) for job in seventeen] == [16], "a job of one would only copy it"
+
+
+def test_what_many_passes_left_small_becomes_one_log(tmp_path):
+    storage = Pumped(config(tmp_path))
+    for entry_id in range(8):
+        storage.add(5, entry_id)
+        storage.seal()
+        storage.reclaim()
+    assert len(logs_of(tmp_path)) == 8
+    storage.reclaim()
+    assert logs_of(tmp_path) == ["00000011.arrow"]
+    assert storage.ids(5) == list(range(8))
+    storage.reclaim()
+    assert logs_of(tmp_path) == ["00000011.arrow"]
+    storage.storage.close()
+    assert Pumped(config(tmp_path)).ids(5) == list(range(8))
 
 
 # -- the index

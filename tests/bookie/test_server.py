@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import struct
 import threading
+import weakref
 from itertools import cycle
 
 import msgspec
@@ -16,11 +18,12 @@ from hypothesis import strategies as st
 from bookspark.bookie.file_system import RealFileSystem
 from bookspark.protocol.errors import BookieError
 from bookspark.testing.faulty_files import FaultyFileSystem
+from bookspark.wire.entry_batch import EntryBatch
 from bookspark.wire.frames import FrameReceiver, control_frame
 from bookspark.wire.header import PROTOCOL_VERSION, Flag, Header, Kind, Status, WireError
 from bookspark.wire.messages import BookieStatus, Hello, Ranges
 from bookspark.wire.security import proof
-from tests.bookie.kit import KEY, OTHER_KEY, Client, add_frame, config, payloads, serving
+from tests.bookie.kit import KEY, OTHER_KEY, SECONDS_MAX, Client, add_frame, config, payloads, serving
 
 FENCE, RECOVERY, SPARSE = int(Flag.FENCE), int(Flag.RECOVERY), int(Flag.SPARSE)
 
@@ -205,6 +208,28 @@ def test_a_long_poll_ends_when_the_time_is_up(client, ledger_id):
     client.add(ledger_id, 0)
     answer = client.call(Header(Kind.READ_LAC, 0, ledger_id, first_entry_id=1, limit=20)).header
     assert (answer.status, answer.last_add_confirmed) == (Status.OK, -1)
+
+
+@pytest.mark.parametrize(("size", "comes"), [(100, True), (100_000, False)])
+def test_the_entry_that_a_long_poll_waited_for_comes_along_if_it_is_short(bookie, client, ledger_id, size, comes):
+    writer = Client(bookie[1])
+    client.add(ledger_id, 0, 2, payload=bytes(size))
+    poll = Header(Kind.READ_LAC, 8, ledger_id, first_entry_id=1, limit=60_000, flags=Flag.ENTRY)
+    client.send(control_frame(poll))
+    writer.call(Header(Kind.WRITE_LAC, 0, ledger_id, last_add_confirmed=1, master_key=KEY))
+    frames = [client.receive() for _ in range(1 + comes)]
+    assert [frame.header.request_id for frame in frames] == [8] * len(frames)
+    assert (frames[-1].batch, frames[-1].header.last_add_confirmed) == (None, 1)
+    for frame in frames[:-1]:
+        batch = EntryBatch.checked(frame.batch, frame.header, frame.body_crc)
+        assert [entry.entry_id for entry in batch.entries()] == [1]
+    writer.close()
+
+
+def test_an_entry_that_is_not_confirmed_does_not_come_along(client, ledger_id):
+    client.add(ledger_id, 0, 2, last_add_confirmed=0)
+    answer = client.call(Header(Kind.READ_LAC, 0, ledger_id, first_entry_id=2, limit=20, flags=Flag.ENTRY)).header
+    assert (answer.flags, answer.last_add_confirmed) == (Flag.RESPONSE, 0)
 
 
 def test_a_connection_that_ends_takes_its_long_polls_along(bookie, ledger_id):
@@ -438,3 +463,18 @@ def test_checkpoints_are_made_while_it_serves(tmp_path, monkeypatch):
         client.add(1, 0)
         assert written.wait(20)
         client.close()
+
+
+def test_what_a_connection_received_into_comes_free_when_it_ends(tmp_path):
+    with serving(config(tmp_path)) as (server, address):
+        client = Client(address)
+        freed = threading.Event()
+        [connection] = server.connections
+        watch = weakref.ref(connection, lambda _: freed.set())
+        del connection
+        gc.disable()
+        try:
+            client.close()
+            assert freed.wait(SECONDS_MAX), watch()
+        finally:
+            gc.enable()

@@ -444,7 +444,7 @@ def test_a_full_disk_loses_nothing_that_was_acked_before_its_sync(tmp_path, fram
     assert storage.ids(5) == [0, 1]
     files.clear()
     for directory, used in storage.storage.disks.measure():
-        storage.storage.disks.look(directory, used)
+        storage.steps(storage.storage.disks.look(directory, used))
     assert storage.run(storage.storage.settle) is Status.OK
     assert storage.add(6, 0, flags=int(Flag.RECOVERY)) is Status.OK
     assert storage.storage.bytes_in_flight == 0
