@@ -6,9 +6,9 @@ process, however that ends. Two processes never share a directory. Bytes::
 
     LOCK         {"pid": 4711, "start_time": 815}   start in clock ticks after the machine's: tells a pid from a reused one
     COOKIE       the same document as in the metadata store: see metadata.codec
-    lease.sock   in the first directory only: the lease, see lease_server
-    bookie.json  in the first directory only: the options it was started with
-    bookie.log   in the first directory only: what it logged; bookie.log.1 is that of the start before
+    lease.sock   the lease, see lease_server: in each directory, so that any one that can be read leads to the bookie
+    bookie.json  in its home, the first one that can be written: the options it was started with
+    bookie.log   in its home: what it logged; bookie.log.1 is that of the start before. The home may be another one at each start
 
 Source: design.md section 3; BookKeeper's ``Cookie`` and its lock file.
 """
@@ -59,6 +59,10 @@ class Process(msgspec.Struct, frozen=True):
         return fields is not None and fields[0] == "T"
 
 
+_HOLDER = msgspec.json.Decoder(Process)
+"""Made here and not on first use, which may be by two threads at once (see ``metadata.codec.learn``)."""
+
+
 class DirectoryUnusableError(BookieError):
     """A directory can't be made, read or written."""
 
@@ -66,19 +70,21 @@ class DirectoryUnusableError(BookieError):
 class DirectoryLocks:
     """Holds the lock of every directory while it is open, from its making. Raises BookieError that names who holds one.
 
-    With ``first_only``, any but the first one may fail; ``unusable`` tells which did, and why."""
+    With ``one_is_enough``, the others may be unusable; ``unusable`` tells which are, and why."""
 
-    def __init__(self, directories: Iterable[str], *, first_only: bool = False) -> None:
+    def __init__(self, directories: Iterable[str], *, one_is_enough: bool = False) -> None:
         self._descriptors: list[int] = []
-        self.unusable: dict[str, BookieError] = {}
+        self.usable: list[str] = []
+        self.unusable: dict[str, DirectoryUnusableError] = {}
         try:
             for directory in directories:
                 try:
                     self._lock(directory)
+                    self.usable.append(directory)
                 except DirectoryUnusableError as error:
-                    if not (first_only and self._descriptors):
-                        raise
                     self.unusable[directory] = error
+            if self.unusable and not (one_is_enough and self.usable):
+                raise next(iter(self.unusable.values()))
         except BaseException:
             self.close()
             raise
@@ -91,16 +97,16 @@ class DirectoryLocks:
             raise not_writable(directory, error) from error
         self._descriptors.append(descriptor)
         deadline = time.monotonic() + LOCK_SECONDS_MAX
-        while not _try_lock(descriptor, fcntl.LOCK_EX):
-            if time.monotonic() > deadline:
-                holder = _read_holder(descriptor)
-                who = f"process {holder.pid}" if holder else "another process"
-                raise BookieError(
-                    f"directory {directory} is in use by {who}; stop it, or give this bookie another directory"
-                )
-            time.sleep(0.05)
         process = Process.of(os.getpid())
         try:
+            while not _try_lock(descriptor, fcntl.LOCK_EX):
+                if time.monotonic() > deadline:
+                    holder = _read_holder(descriptor)
+                    who = f"process {holder.pid}" if holder else "another process"
+                    raise BookieError(
+                        f"directory {directory} is in use by {who}; stop it, or give this bookie another directory"
+                    )
+                time.sleep(0.05)
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, msgspec.json.encode(process), 0)
         except OSError as error:
@@ -139,6 +145,8 @@ def lock_holder(directory: str) -> Process | None:
                     f"directory {directory} is locked by a process that can't be seen from here; stop it there"
                 )
             time.sleep(0.05)
+        return None
+    except OSError:  # nor here
         return None
     finally:
         os.close(descriptor)
@@ -213,6 +221,6 @@ def _try_lock(descriptor: int, mode: int) -> bool:
 
 def _read_holder(descriptor: int) -> Process | None:
     try:
-        return msgspec.json.decode(os.pread(descriptor, 4096, 0), type=Process)
+        return _HOLDER.decode(os.pread(descriptor, 4096, 0))
     except msgspec.DecodeError:
         return None

@@ -1,7 +1,7 @@
 """Who a bookie is when it boots: its cookies read, judged and stamped.
 
 Law: ``protocol.cookie`` decides. A directory that can't be read does not keep the bookie down if its cookie names it and others
-are left, the first one among them (that has the lease and the log): what was in it is unknown then. A directory that lost its
+are left: what was in it is unknown then. A directory that lost its
 cookie is marked unclean before anything else is written to it, so that the lossy boot is not forgotten if it is cut short, and
 stamped only after phase one.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from bookspark.bookie.config import BookieConfig
 from bookspark.bookie.file_system import RealFileSystem
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 class Identity:
     """Reads and checks the cookies at once. ``unusable``: directories that can't be locked, and why."""
 
-    def __init__(self, config: BookieConfig, store: MetadataStore, unusable: dict[str, BookieError]) -> None:
+    def __init__(self, config: BookieConfig, store: MetadataStore, unusable: Mapping[str, BookieError]) -> None:
         self._store = store
         in_directories: dict[str, Cookie | None] = {}
         self.unreadable = dict(unusable)

@@ -6,8 +6,9 @@ locks first, and the new process takes them itself. A process is ended by force 
 compared with what the lock says.
 
 A bookie is a child process in its own session, so that it outlives its starter. Its options lie in ``bookie.json``
-and its log in ``bookie.log`` of its first directory (that of the start before in ``bookie.log.1``); the log's last
-line is what an error quotes.
+and its log in ``bookie.log`` (that of the start before in ``bookie.log.1``) of its *home*, the first of its directories
+in which they can be written: a disk that is gone keeps no bookie down. So the log of the last start is the newest one;
+its last line is what an error quotes.
 """
 
 from __future__ import annotations
@@ -20,12 +21,23 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
 from bookspark.bookie.config import BookieConfig
-from bookspark.daemon.directories import LOG, OPTIONS, PREVIOUS_LOG, Process, lock_holder, make_directory, not_writable
+from bookspark.daemon.directories import (
+    LOG,
+    OPTIONS,
+    PREVIOUS_LOG,
+    DirectoryUnusableError,
+    Process,
+    lock_holder,
+    make_directory,
+    not_writable,
+)
 from bookspark.daemon.lease_client import LeaseConnection, LeaseLostError, LeaseRefusedError
 from bookspark.daemon.lease_server import Status
 from bookspark.protocol.errors import BookieError
@@ -80,7 +92,7 @@ class Bookie:
                 raise BookieError(
                     f"the bookie in {self.config.directories[0]} hangs at its end; see its log"
                 ) from error
-            raise BookieError(last_words(self.config.directories[0])) from error
+            raise BookieError(last_words(self.config.directories)) from error
 
     def stop(self, timeout: float = STOP_SECONDS) -> bool:
         """Stop it cleanly; False if it had to be ended by force (at once when it doesn't answer, else after
@@ -154,19 +166,27 @@ def _running(config: BookieConfig) -> Process | None:
 
 
 def _start(config: BookieConfig, holder: str, deadline: float) -> Bookie:
-    directory = config.directories[0]
-    make_directory(directory)
-    options = Path(directory, OPTIONS)
-    try:
-        options.write_bytes(msgspec.json.format(msgspec.json.encode(config)))
-        log_path = Path(directory, LOG)
-        if log_path.exists():
-            log_path.replace(Path(directory, PREVIOUS_LOG))
-        output = log_path.open("wb")
-    except OSError as error:
-        raise not_writable(directory, error) from error
+    """Start it and claim its lease. One that ended cleanly before was not claimed in its time, by a launcher that hardly came to
+    run, and is started again."""
+    while True:
+        child = _spawn(config)
+        process = Process.of(child.pid)
+        if process is None:
+            child.wait()
+            raise BookieError(last_words(config.directories))
+        try:
+            return _claim(config, process, holder, deadline, child)
+        except LeaseLostError as error:
+            signal_process(process, signal.SIGKILL)
+            if child.wait() != 0 or time.monotonic() > deadline:
+                raise BookieError(last_words(config.directories)) from error
+            log.warning("starting the bookie in %s again: %s", config.directories[0], last_words(config.directories))
+
+
+def _spawn(config: BookieConfig) -> subprocess.Popen[bytes]:
+    options, output = _settle_home(config)
     with output:
-        child = subprocess.Popen(
+        return subprocess.Popen(
             [sys.executable, "-m", DAEMON, str(options)],
             cwd="/",
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
@@ -175,16 +195,24 @@ def _start(config: BookieConfig, holder: str, deadline: float) -> Bookie:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    process = Process.of(child.pid)
-    if process is None:
-        child.wait()
-        raise BookieError(last_words(directory))
-    try:
-        return _claim(config, process, holder, deadline, child)
-    except LeaseLostError as error:
-        signal_process(process, signal.SIGKILL)
-        child.wait()
-        raise BookieError(last_words(directory)) from error
+
+
+def _settle_home(config: BookieConfig) -> tuple[Path, BinaryIO]:
+    """Write the options and begin a log in the first directory that takes both; returns the path of the options, and the log."""
+    problems: list[DirectoryUnusableError] = []
+    for directory in config.directories:
+        options, output = Path(directory, OPTIONS), Path(directory, LOG)
+        try:
+            make_directory(directory)
+            options.write_bytes(msgspec.json.format(msgspec.json.encode(config)))
+            if output.exists():
+                output.replace(Path(directory, PREVIOUS_LOG))
+            return options, output.open("wb")
+        except OSError as error:
+            problems.append(not_writable(directory, error))
+        except DirectoryUnusableError as error:
+            problems.append(error)
+    raise problems[0]
 
 
 def _claim(
@@ -194,7 +222,7 @@ def _claim(
     directory = config.directories[0]
     while True:
         try:
-            lease = LeaseConnection(directory, max(deadline - time.monotonic(), 0.1))
+            lease = LeaseConnection(config.directories, max(deadline - time.monotonic(), 0.1))
             try:
                 status = lease.claim(holder, max(deadline - time.monotonic(), 0.1))
                 if status.pid == process.pid:
@@ -240,15 +268,22 @@ def wait_for_end(process: Process, timeout: float) -> bool:
         os.close(descriptor)
 
 
-def last_words(directory: str) -> str:
-    """The error line that the bookie's log ends with, or else where that log is."""
-    path = Path(directory, LOG)
+def last_words(directories: Sequence[str]) -> str:
+    """The error line that the log of the bookie's last start ends with, or else what it said last."""
     try:
-        lines = path.read_bytes()[-8192:].decode(errors="replace").splitlines()
+        newest = max((Path(directory, LOG) for directory in directories), key=_written_at)
+        lines = newest.read_bytes()[-8192:].decode(errors="replace").splitlines()
     except OSError:
         lines = []
     for line in reversed(lines):
         if line.startswith(_LAST_WORDS):
             return line.removeprefix(_LAST_WORDS)
     said = f"; it last said: {lines[-1]}" if lines else ""
-    return f"the bookie in {directory} ended without a word of why (killed?){said}"
+    return f"the bookie in {directories[0]} ended without a word of why (killed?){said}"
+
+
+def _written_at(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -32,24 +33,23 @@ class LeaseLostError(BookieError):
 
 
 class LeaseConnection:
-    """A connection to the bookie that has ``directory`` as its first; raises LeaseLostError if nobody listens there."""
+    """A connection to the bookie of ``directories``, by the first of them in which it answers; raises LeaseLostError if it does
+    in none. ``directory`` is that one."""
 
-    def __init__(self, directory: str, timeout: float = 10.0) -> None:
-        self.directory = directory
+    def __init__(self, directories: Sequence[str], timeout: float = 10.0) -> None:
         self.status: Status | None = None
         """What was last heard of it."""
         self._buffer = bytearray()
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.settimeout(timeout)
-        try:
-            descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        problems: list[str] = []
+        for directory in directories:
             try:
-                self._socket.connect(f"/proc/self/fd/{descriptor}/{LEASE_SOCKET}")
-            finally:
-                os.close(descriptor)
-        except OSError as error:
-            self._socket.close()
-            raise LeaseLostError(f"no bookie answers in {directory}: {error.strerror or error}") from error
+                self._socket = _connect(directory, timeout)
+            except OSError as error:
+                problems.append(f"no bookie answers in {directory}: {error.strerror or error}")
+            else:
+                self.directory = directory
+                return
+        raise LeaseLostError("; ".join(problems))
 
     def fileno(self) -> int:
         """For a selector: readable means that there is news (``read_news``)."""
@@ -149,3 +149,18 @@ class LeaseConnection:
         self._buffer[:] = rest
         answer: dict[str, Any] = msgspec.json.decode(line)
         return answer
+
+
+def _connect(directory: str, timeout: float) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(timeout)
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            connection.connect(f"/proc/self/fd/{descriptor}/{LEASE_SOCKET}")
+        finally:
+            os.close(descriptor)
+    except OSError:
+        connection.close()
+        raise
+    return connection

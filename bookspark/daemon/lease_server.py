@@ -1,8 +1,9 @@
-"""The lease socket of a bookie process: ``lease.sock`` in its first directory, served by a thread of its own.
+"""The lease socket of a bookie process: ``lease.sock`` in each of its directories, served by a thread of its own.
 
 Law: a connection that was granted the lease holds it until it is closed; the kernel closes it when its owner dies, so
 no heartbeat is needed. What a claim is answered is decided by ``protocol.lease``. The thread serves from before the
-boot phases until the process ends, so a bookie that boots slowly is not taken for a hung one. Lines::
+boot phases until the process ends, so a bookie that boots slowly is not taken for a hung one. A disk that fails takes its
+socket with it and no other: as long as one directory can be read, the bookie can be found and adopted. Lines::
 
     {"request": "claim", "holder": "task 2 of …"}  →  {"answer": "granted", …status}
                                                   or  {"answer": "refused", "reason": …, "holder": …}
@@ -25,12 +26,14 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from bookspark.daemon.directories import LEASE_SOCKET
+from bookspark.metadata.codec import learn
+from bookspark.protocol.errors import BookieError
 from bookspark.protocol.lease import Claim, Drop, End, Event, Grant, Lease, Refuse, Stop, Tick
 
 LINE_BYTES_MAX = 4096
@@ -58,11 +61,15 @@ class Request(msgspec.Struct, frozen=True):
     holder: str = ""
 
 
+learn(Status, Request)
+
+
 class LeaseServer:
     """Listens from ``start`` to ``close``. ``ended`` is called once, from the thread, with why the bookie has to stop."""
 
-    def __init__(self, directory: str, lease_seconds: float, zookeeper: str, ended: Callable[[str], None]) -> None:
-        self._directory = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    def __init__(
+        self, directories: Sequence[str], lease_seconds: float, zookeeper: str, ended: Callable[[str], None]
+    ) -> None:
         self._lease = Lease(lease_seconds, time.monotonic())
         self._ended = ended
         self._status = Status(phase="starting", pid=os.getpid(), zookeeper=zookeeper)
@@ -71,13 +78,17 @@ class LeaseServer:
         self._selector = selectors.DefaultSelector()
         self._connections: dict[int, tuple[socket.socket, bytearray]] = {}
         self._holder: int | None = None
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        with contextlib.suppress(FileNotFoundError):  # of a process that was killed: the lock says that nobody uses it
-            os.unlink(LEASE_SOCKET, dir_fd=self._directory)
-        self._listener.bind(f"/proc/self/fd/{self._directory}/{LEASE_SOCKET}")
-        self._listener.listen(CONNECTIONS_MAX)
-        self._listener.setblocking(False)
-        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._listeners: list[tuple[int, socket.socket]] = []
+        """With the directory that each stands in."""
+        for directory in directories:
+            try:
+                self._listen(directory)
+            except OSError as error:
+                log.warning("directory %s can't hold a lease socket: %s", directory, error.strerror or error)
+        if not self._listeners:
+            raise BookieError(
+                f"no lease socket can be made in {', '.join(directories)}; choose directories of a file system that has sockets"
+            )
         self._selector.register(self._woken, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._serve, name="lease", daemon=True)
 
@@ -93,12 +104,29 @@ class LeaseServer:
         self._post(Stop(why))
 
     def close(self) -> None:
-        """Answer nobody any more and take the socket away. Connections stay open: they close with the process."""
+        """Answer nobody any more and take the sockets away. Connections stay open: they close with the process."""
         self._post(None)
         self._thread.join(timeout=5.0)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(LEASE_SOCKET, dir_fd=self._directory)
-        self._listener.close()
+        for directory, listener in self._listeners:
+            with contextlib.suppress(OSError):  # it need not be there, and one that stays is answered by nobody
+                os.unlink(LEASE_SOCKET, dir_fd=directory)
+            listener.close()
+
+    def _listen(self, directory: str) -> None:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            with contextlib.suppress(FileNotFoundError):  # one of a killed process: the lock says that nobody uses it
+                os.unlink(LEASE_SOCKET, dir_fd=descriptor)
+            listener.bind(f"/proc/self/fd/{descriptor}/{LEASE_SOCKET}")
+            listener.listen(CONNECTIONS_MAX)
+        except OSError:
+            listener.close()
+            os.close(descriptor)
+            raise
+        listener.setblocking(False)
+        self._selector.register(listener, selectors.EVENT_READ, listener)
+        self._listeners.append((descriptor, listener))
 
     def _post(self, message: Stop | dict[str, Any] | None) -> None:
         self._inbox.append(message)
@@ -110,8 +138,8 @@ class LeaseServer:
             deadline = self._lease.deadline
             timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
             for key, _ in self._selector.select(timeout):
-                if key.fileobj is self._listener:
-                    self._accept()
+                if key.data is not None:
+                    self._accept(key.data)
                 elif key.fd == self._woken:
                     os.read(self._woken, 4096)
                 else:
@@ -126,9 +154,9 @@ class LeaseServer:
                     self._change(**message)
             self._step(Tick())
 
-    def _accept(self) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         with contextlib.suppress(OSError):
-            connection, _ = self._listener.accept()
+            connection, _ = listener.accept()
             if len(self._connections) >= CONNECTIONS_MAX:
                 connection.close()
                 return

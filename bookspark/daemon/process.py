@@ -27,6 +27,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from bookspark.autorecovery.own_bookie import OwnBookie
+from bookspark.bookie.commit import Post
 from bookspark.bookie.config import BookieConfig
 from bookspark.bookie.rewriting_process import RewritingProcess
 from bookspark.bookie.server import BookieServer
@@ -39,6 +40,7 @@ from bookspark.daemon.registrar import Registrar
 from bookspark.daemon.request_loop import RequestLoop
 from bookspark.metadata.store import BookieRegistration, MetadataStore
 from bookspark.metadata.zookeeper import ZooKeeperStore
+from bookspark.wire.messages import BookieStatus, HealingStatus
 
 STOP_SECONDS_MAX = 50.0
 """A stop that takes longer is given up, so that the locks come free; the next boot finds an unclean shutdown."""
@@ -57,9 +59,9 @@ def run_bookie(config: BookieConfig) -> None:
 
 
 def _run(config: BookieConfig, rewriter: RewritingProcess) -> None:
-    with DirectoryLocks(config.directories, first_only=True) as locks, ExitStack() as stack:
+    with DirectoryLocks(config.directories, one_is_enough=True) as locks, ExitStack() as stack:
         ends: queue.SimpleQueue[str] = queue.SimpleQueue()
-        lease = LeaseServer(config.directories[0], config.lease_seconds, config.zookeeper, ends.put)
+        lease = LeaseServer(locks.usable, config.lease_seconds, config.zookeeper, ends.put)
         for number in (signal.SIGTERM, signal.SIGINT):  # before anybody can know that it is there
             signal.signal(number, lambda number, _: lease.stop(signal.Signals(number).name))
         lease.start()
@@ -125,7 +127,9 @@ def _boot_and_serve(
     registrar.register()
     stack.callback(registrar.unregister)
     if config.heal_lossy_boots and storage.losses.healed_boot < storage.losses.mark.boot:
-        _heal(config, OwnBookie(cookie.bookie_id, storage, requests.post), stack)
+        server.healing_status = _heal(config, OwnBookie(cookie.bookie_id, storage, requests.post), stack)
+    if config.metrics_port:
+        _answer_metrics(config, requests.post, server.status, stack)
     phase(SERVING)
     raise _StopRequested(ends.get())
 
@@ -154,14 +158,27 @@ def _open_storage(
     return storage
 
 
-def _heal(config: BookieConfig, bookie: OwnBookie, stack: ExitStack) -> None:
-    """Start phase two. The client is imported only where it is of use: it takes as much memory as the bookie."""
+def _heal(config: BookieConfig, bookie: OwnBookie, stack: ExitStack) -> Callable[[], HealingStatus]:
+    """Start phase two; returns what tells how far it is. The client is imported only where it is of use: it takes as much memory
+    as the bookie."""
     from bookspark.autorecovery.healing import Healing
     from bookspark.client import BookKeeper
 
-    healing = Healing(bookie, BookKeeper(config.zookeeper), config.healing_bytes_per_second)
+    security = {"shared_secret_file": config.shared_secret_file}
+    if config.tls_certificate:
+        ca = config.tls_ca or config.tls_client_ca
+        security |= {"tls_ca": ca, "tls_certificate": config.tls_certificate, "tls_key": config.tls_key}
+    healing = Healing(bookie, BookKeeper(config.zookeeper, **security), config.healing_bytes_per_second)
     stack.callback(healing.stop)
     healing.start()
+    return healing.status
+
+
+def _answer_metrics(config: BookieConfig, post: Post, status: Callable[[], BookieStatus], stack: ExitStack) -> None:
+    """Tell Prometheus. Its client is imported only where it is wanted."""
+    from bookspark.daemon.metrics import Metrics
+
+    stack.callback(Metrics(config.host, config.metrics_port, post, status).close)
 
 
 def _give_up_after(seconds: float) -> None:

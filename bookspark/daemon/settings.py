@@ -1,4 +1,4 @@
-"""The settings file: tables ``[bookie]`` and ``[client]``, as ``conf/bookspark.toml`` shows them.
+"""The settings file: tables ``[bookie]``, ``[client]`` and ``[autorecovery]``, as ``conf/bookspark.toml`` shows them.
 
 Law: a table or an option that is not known is an error, even of a table that is not used.
 
@@ -13,6 +13,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from bookspark.autorecovery.config import AutorecoveryConfig
 from bookspark.bookie.config import BookieConfig
 from bookspark.client.config import ClientConfig
 from bookspark.protocol.errors import ConfigurationError
@@ -22,6 +23,7 @@ VARIABLE = "BOOKSPARK_CONFIG"
 TABLES = {
     "bookie": frozenset(BookieConfig.__struct_fields__) - {"directories", "zookeeper"},
     "client": frozenset(ClientConfig.__struct_fields__),
+    "autorecovery": frozenset(AutorecoveryConfig.__struct_fields__),
 }
 
 

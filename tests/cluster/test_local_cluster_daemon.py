@@ -88,9 +88,26 @@ def test_a_lapsed_lease_ends_the_bookie_cleanly(config: Any, start: Launcher, ch
     assert not Path(bookie.config.directories[0], "lease.sock").exists()
 
 
+def test_a_new_bookie_whose_lease_lapsed_before_its_slow_launcher_claimed_it_is_started_again(
+    config: Any, start: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim, children = launch._claim, []
+
+    def slow_claim(config: Any, process: Any, holder: str, deadline: float, child: Any) -> Bookie:
+        children.append(child)
+        if len(children) == 1:
+            assert child.wait(60) == 0
+        return claim(config, process, holder, deadline, child)
+
+    monkeypatch.setattr(launch, "_claim", slow_claim)
+    bookie = start(config(lease_seconds=1))
+    assert len(children) > 1
+    assert bookie.process.pid == children[-1].pid
+
+
 def test_status_tells_who_it_is_to_anybody(config: Any, start: Launcher) -> None:
     bookie = start(config(), "task 0")
-    other = LeaseConnection(bookie.config.directories[0])
+    other = LeaseConnection(bookie.config.directories)
     status = other.ask_status()
     other.close()
     cookie = read_cookie(bookie.config.directories[1])
@@ -212,6 +229,67 @@ def test_an_emptied_directory_is_noticed(config: Any, start: Launcher) -> None:
     assert "its disk is missing or was emptied" in refusal(config())
 
 
+def lose(directory: str) -> None:
+    """As a disk that is gone: nothing can be opened or made where it was."""
+    os.rename(directory, directory + ".gone")
+    Path(directory).write_text("no directory")
+
+
+def bring_back(directory: str) -> None:
+    os.unlink(directory)
+    os.rename(directory + ".gone", directory)
+
+
+@pytest.fixture
+def three(config: Any, tmp_path: Path) -> BookieConfig:
+    return config(directories=[str(tmp_path / name) for name in ("one", "two", "three")])
+
+
+def test_a_bookie_whose_first_directory_is_lost_serves_is_adopted_and_stops(three: Any, start: Launcher) -> None:
+    whole = start(three)
+    assert whole.stop()
+    lose(three.directories[0])
+    first = start(three, "task 0")
+    assert first.started and first.status.bookie_id == whole.status.bookie_id
+    home = Path(three.directories[1])
+    assert (home / "bookie.json").exists()
+    assert "one is not writable (File exists)" in (home / "bookie.log").read_text()
+    first.lease.close()
+    bring_back(three.directories[0])  # which does not hide the one that runs
+    second = start(three, "task 1")
+    assert not second.started and second.process == first.process
+    assert second.stop()
+    assert not [directory for directory in three.directories[1:] if Path(directory, "lease.sock").exists()]
+    third = start(three)
+    assert third.started and third.status.bookie_id == whole.status.bookie_id
+
+
+def test_a_bookie_is_adopted_whose_first_directory_was_lost_while_it_ran(three: Any, start: Launcher) -> None:
+    first = start(three, "task 0")
+    lose(three.directories[0])
+    first.lease.close()
+    second = start(three, "task 1")
+    assert not second.started and second.process == first.process
+    assert second.stop()
+
+
+def test_the_last_words_are_those_of_the_last_start_wherever_they_lie(three: Any, start: Launcher) -> None:
+    bookie = start(three)
+    bookie.stop()
+    lose(three.directories[0])
+    Path(three.directories[1], "COOKIE").unlink()
+    assert f"directory {three.directories[1]} of {bookie.status.bookie_id} has no cookie" in refusal(three)
+    bring_back(three.directories[0])
+    assert f"directory {three.directories[1]} of {bookie.status.bookie_id} has no cookie" in refusal(three)
+
+
+def test_a_bookie_of_which_no_directory_can_be_used_says_so_of_the_first(three: Any, start: Launcher) -> None:
+    start(three).stop()
+    for directory in three.directories:
+        lose(directory)
+    assert f"directory {three.directories[0]} is not writable (File exists)" in refusal(three)
+
+
 def test_a_first_boot_that_crashed_between_stamps_is_finished(config: Any, start: Launcher, chroot: str) -> None:
     bookie = start(config(directories=[config().directories[0]]))
     cookie = read_cookie(bookie.config.directories[0])
@@ -261,7 +339,7 @@ def test_the_daemon_ends_with_status_1_and_one_last_line(tmp_path: Path) -> None
 
 def test_a_connection_to_where_no_bookie_is_says_so(tmp_path: Path) -> None:
     with pytest.raises(LeaseLostError, match="no bookie answers"):
-        LeaseConnection(str(tmp_path))
+        LeaseConnection([str(tmp_path)])
 
 
 def test_the_daemon_imports_neither_spark_nor_arrow() -> None:

@@ -1,0 +1,91 @@
+"""A bookie's figures for Prometheus: what STATUS tells, at ``http://<host>:<metrics_port>/metrics``.
+
+Law: a scrape asks the bookie once and changes nothing; one that the bookie does not answer in time tells nothing, so that
+Prometheus sees a bookie that hangs. Names are ``bookspark_bookie_…``, sizes in bytes, each with the label ``bookie_id``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import TypeVar
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from bookspark.bookie.commit import Post
+from bookspark.protocol.errors import BookieError
+from bookspark.wire.messages import BookieStatus
+
+Family = TypeVar("Family", GaugeMetricFamily, CounterMetricFamily)
+
+_ANSWER_SECONDS_MAX = 5.0
+_PREFIX = "bookspark_bookie_"
+_FIGURES = {
+    "ledgers": "Ledgers that it knows.",
+    "log_bytes": "Size of its logs.",
+    "free_bytes": "Free space of its disks.",
+    "read_only": "1 while it takes no new entries.",
+    "lossy_boot": "The number of the last boot after which entries may have been lost.",
+    "healed_boot": "The last such boot of which everything is back.",
+    "limbo_ledgers": "Ledgers that entries may be missing of.",
+}
+_HEALING_FIGURES = {
+    "ledgers": "Ledgers that are looked at.",
+    "ledgers_left": "Those of them that are still to be.",
+    "seconds": "How long it has been at work.",
+}
+_HEALING_COUNTS = {
+    "entries_copied": "Entries that were brought back.",
+    "bytes_copied": "Bytes that were brought back.",
+}
+
+
+class Metrics:
+    """Answers from a thread of its own, until ``close``."""
+
+    def __init__(self, host: str, port: int, post: Post, status: Callable[[], BookieStatus]) -> None:
+        """``post`` has ``status`` called where it may be. Raises BookieError if the address can't be had."""
+        registry = CollectorRegistry()
+        registry.register(_Figures(post, status))
+        try:
+            self._server, self._thread = start_http_server(port, host, registry)
+        except OSError as error:
+            raise BookieError(
+                f"metrics can't be answered at {host}:{port}: {error}; set metrics_port to another one, or to 0"
+            ) from error
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Figures(Collector):
+    def __init__(self, post: Post, status: Callable[[], BookieStatus]) -> None:
+        self._post = post
+        self._status = status
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing: who registers it need not ask the bookie."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        answer: Future[BookieStatus] = Future()
+        self._post(lambda: answer.set_result(self._status()))
+        status = answer.result(_ANSWER_SECONDS_MAX)
+        for name, text in _FIGURES.items():
+            yield _figure(GaugeMetricFamily, name, text, status, getattr(status, name))
+        if status.healing is None:
+            return
+        for name, text in _HEALING_FIGURES.items():
+            yield _figure(GaugeMetricFamily, f"healing_{name}", text, status, getattr(status.healing, name))
+        for name, text in _HEALING_COUNTS.items():
+            yield _figure(CounterMetricFamily, f"healing_{name}", text, status, getattr(status.healing, name))
+
+
+def _figure(kind: type[Family], name: str, text: str, status: BookieStatus, value: float) -> Family:
+    family = kind(f"{_PREFIX}{name}", text, labels=("bookie_id",))
+    family.add_metric((status.bookie_id,), float(value))
+    return family
