@@ -14,7 +14,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,13 +22,15 @@ import msgspec
 from bookspark.client.config import client_config
 from bookspark.client.connections import Answer
 from bookspark.client.ledger_handle import LedgerHandle
+from bookspark.client.machine_driver import MachineDriver
 from bookspark.client.placement import Placement, Topology
 from bookspark.client.read_handle import ReadHandle
-from bookspark.client.requests import LedgerRequests, Mailbox, StoreAction, StoreAnswer, answer_from_store
+from bookspark.client.requests import LedgerRequests, StoreAction, StoreAnswer, answer_from_store
 from bookspark.client.runtime import Runtime
 from bookspark.metadata.store import MetadataStore, Versioned
 from bookspark.metadata.zookeeper import ZooKeeperStore
 from bookspark.protocol import actions as act
+from bookspark.protocol.accepted_loss import AcceptedLoss, accepted_loss_of
 from bookspark.protocol.errors import (
     BookKeeperError,
     LedgerRecoveryError,
@@ -46,11 +48,11 @@ from bookspark.protocol.ledger_metadata import (
 )
 from bookspark.protocol.reader import ReadOrder
 from bookspark.protocol.recovery import LedgerRecovery
-from bookspark.protocol.responses import Positive
+from bookspark.protocol.responses import Positive, Unknown, UnknownReason
 from bookspark.wire.digests import digester, digester_without_password, master_key
 from bookspark.wire.frames import control_frame
 from bookspark.wire.header import NO_KEY, Header, Kind
-from bookspark.wire.messages import BookieStatus, Ranges
+from bookspark.wire.messages import BookieStatus, EntryLogFacts, EntryLogs, Limbo, Ranges
 
 if TYPE_CHECKING:
     import pyarrow
@@ -96,6 +98,7 @@ class BookKeeper:
         replication = choice_of(Replication, replication, "replication")
         check_choices(ensemble_size, write_quorum, ack_quorum, ledger_type, replication)
         store = self.metadata
+        new_ledger_id = self.runtime.threads.submit(store.new_ledger_id)  # while the bookies are looked up
         topology = self._topology()
         ensemble = self._placement.choose_ensemble(
             topology,
@@ -108,7 +111,7 @@ class BookKeeper:
         if risk := risk_of(ack_quorum, ledger_type, without_journal):
             log.warning("a ledger is created with %s", risk)
         metadata = LedgerMetadata(
-            ledger_id=store.new_ledger_id(),
+            ledger_id=new_ledger_id.result(),
             ensemble_size=len(ensemble),
             write_quorum=write_quorum,
             ack_quorum=ack_quorum,
@@ -123,14 +126,17 @@ class BookKeeper:
         )
         return LedgerHandle(self, metadata, store.create_ledger(metadata), password)
 
-    def open_ledger(self, ledger_id: int, password: bytes = b"") -> ReadHandle:
+    def open_ledger(self, ledger_id: int, password: bytes = b"", *, accept_loss_as: str | None = None) -> ReadHandle:
         """Open for reading; if the ledger is not closed, recover it first: its writer is fenced, its end found and written.
 
+        ``accept_loss_as``: the name of an operator who takes what no bookie can tell any more for lost, for ledgers that could
+        not be recovered otherwise; what that was is written into the metadata under this name (``protocol.accepted_loss``).
         Raises NoSuchLedgerError, UnauthorizedAccessError (nothing was fenced), LedgerRecoveryError (try again).
         """
         found = self._read_metadata(ledger_id, password)
         if not found.value.closed:
-            found = self._recover(found, password)
+            accepted = None if accept_loss_as is None else AcceptedLoss(accept_loss_as, time.time_ns() // 1_000_000)
+            found = self._recover(found, password, accepted)
         return ReadHandle(self, found.value, found.version, password)
 
     def open_ledger_no_recovery(self, ledger_id: int, password: bytes = b"") -> ReadHandle:
@@ -157,6 +163,24 @@ class BookKeeper:
         """What a bookie says of itself. Raises ReadError if it does not answer."""
         answer = self._ask(bookie_id, Header(Kind.STATUS, self.runtime.connections.next_request_id()))
         return msgspec.json.decode(answer.body, type=BookieStatus)
+
+    def list_entry_logs(self, bookie_id: str) -> list[EntryLogFacts]:
+        """A bookie's logs, by number. Raises ReadError if it does not answer."""
+        answer = self._ask(bookie_id, Header(Kind.ENTRY_LOGS, self.runtime.connections.next_request_id()))
+        return msgspec.json.decode(answer.body, type=EntryLogs).logs
+
+    def list_limbo(self, bookie_id: str) -> dict[int, int]:
+        """The ledgers that a bookie has in limbo, and the lossy boot that each is in limbo for. Raises ReadError if it does not
+        answer."""
+        found: dict[int, int] = {}
+        cursor = 0
+        while cursor >= 0:
+            request_id = self.runtime.connections.next_request_id()
+            answer = self._ask(bookie_id, Header(Kind.LIMBO, request_id, ledger_id=cursor))
+            found.update(msgspec.json.decode(answer.body, type=Limbo).ledgers)
+            assert answer.header is not None
+            cursor = answer.header.value
+        return found
 
     def list_ranges(self, bookie_id: str, ledger_id: int | None = None) -> pyarrow.Table:
         """Everything that a bookie holds, of one ledger or of all: int64 columns ledger_id, first_entry_id, last_entry_id, log,
@@ -256,6 +280,20 @@ class BookKeeper:
 
         return answer_from_store(self.metadata, metadata.ledger_id, action, choose)
 
+    def misplaced(self, ledgers: Iterable[LedgerMetadata]) -> Iterator[tuple[int, tuple[str, ...]]]:
+        """The ledgers with bookies that this client's placement does not want beside the others, and could replace now, in
+        fragments that get no more entries."""
+        topology, random_numbers = self._topology(), random.Random()
+        for metadata in ledgers:
+            found: dict[str, None] = {}
+            for fragment, last in metadata.fragment_ranges():
+                if last is not None:
+                    found |= dict.fromkeys(
+                        self._placement.misplaced(topology, fragment.ensemble, metadata.write_quorum, random_numbers)
+                    )
+            if found:
+                yield metadata.ledger_id, tuple(found)
+
     def _topology(self) -> Topology:
         """The bookies as they are now, for placement."""
         runtime = self.runtime
@@ -265,7 +303,11 @@ class BookKeeper:
         return Topology(bookies, runtime.connections.quarantined(), free_bytes)
 
     def _connect(self) -> MetadataStore:
-        return ZooKeeperStore(self.zookeeper, timeout_seconds=self.config.metadata_timeout_seconds)
+        return ZooKeeperStore(
+            self.zookeeper,
+            timeout_seconds=self.config.metadata_timeout_seconds,
+            session_timeout_seconds=self.config.metadata_session_timeout_seconds,
+        )
 
     def _read_metadata(self, ledger_id: int, password: bytes) -> Versioned[LedgerMetadata]:
         found = self.metadata.read_ledger(ledger_id)
@@ -275,33 +317,32 @@ class BookKeeper:
             )
         return found
 
-    def _recover(self, found: Versioned[LedgerMetadata], password: bytes) -> Versioned[LedgerMetadata]:
+    def _recover(
+        self, found: Versioned[LedgerMetadata], password: bytes, accepted_loss: AcceptedLoss | None
+    ) -> Versioned[LedgerMetadata]:
         """Run ``LedgerRecovery`` to its end."""
         ledger_id = found.value.ledger_id
-        requests = self.requests(found.value, password)
-        mailbox = Mailbox(self.config.recovery_timeout_seconds)
-        machine = LedgerRecovery(replaces_bookies=True)
-        pending = machine.step(act.MetadataRead(found.value, found.version))
-        while True:
-            for action in pending:
-                match action:
-                    case act.ReadMetadata() | act.WriteMetadata() | act.ChooseBookies():
-                        mailbox.put(self.answer_from_store(found.value, action))
-                    case act.SendReadLac() | act.SendRead() | act.SendAdd():
-                        requests.send(action, mailbox.put)
-                    case act.Fail():
-                        if isinstance(action.error, NoSuchLedgerError | LedgerRecoveryError | UnauthorizedAccessError):
-                            raise action.error
-                        raise LedgerRecoveryError(
-                            f"ledger {ledger_id} was not recovered: {action.error}"
-                        ) from action.error
-                    case act.Finish(metadata, version):
-                        assert metadata is not None
-                        return Versioned(metadata, version)
-            pending = machine.step(mailbox.take())
+        machine = LedgerRecovery(replaces_bookies=True, accepted_loss=accepted_loss)
+        driver = MachineDriver(self, found.value, password, self.config.recovery_timeout_seconds)
+        try:
+            closed = driver.run(machine.step, machine.step(act.MetadataRead(*found)))
+        except (NoSuchLedgerError, LedgerRecoveryError, UnauthorizedAccessError):
+            raise
+        except BookKeeperError as error:
+            raise LedgerRecoveryError(f"ledger {ledger_id} was not recovered: {error}") from error
+        loss = accepted_loss_of(closed.metadata)
+        if loss is not None:
+            log.warning(
+                "ledger %d was closed at entry %d with a loss that %s accepted; not known: %s",
+                ledger_id,
+                closed.metadata.last_entry_id,
+                loss.by,
+                "; ".join(loss.not_known),
+            )
+        return Versioned(closed.metadata, closed.version)
 
-    def _ask(self, bookie_id: str, header: Header) -> Answer:
-        """One request to one bookie, blocking. Raises ReadError unless the answer is positive."""
+    def ask(self, bookie_id: str, header: Header) -> Answer:
+        """One request to one bookie, blocking: its answer, Unknown if there is none in time."""
         mailbox: list[Answer] = []
         done = threading.Event()
 
@@ -314,11 +355,14 @@ class BookKeeper:
             runtime.connections.send, bookie_id, header.request_id, control_frame(header), answered, timeout
         )
         done.wait(timeout + self.config.connect_timeout_seconds + 1.0)
-        if not mailbox or not isinstance(mailbox[0].response, Positive):
-            raise ReadError(
-                f"bookie {bookie_id} did not answer: {mailbox[0].response if mailbox else 'no answer in time'}"
-            )
-        return mailbox[0]
+        return mailbox[0] if mailbox else Answer(Unknown(UnknownReason.UNREACHABLE, "no answer in time"))
+
+    def _ask(self, bookie_id: str, header: Header) -> Answer:
+        """The same. Raises ReadError unless the answer is positive."""
+        answer = self.ask(bookie_id, header)
+        if not isinstance(answer.response, Positive):
+            raise ReadError(f"bookie {bookie_id} did not answer: {answer.response}")
+        return answer
 
 
 def _make(zookeeper: str, options: dict[str, Any]) -> BookKeeper:

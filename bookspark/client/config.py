@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from bookspark.metadata.codec import learn
 from bookspark.protocol.errors import ConfigurationError
 from bookspark.protocol.options import check_names
 
@@ -20,10 +21,13 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     recovery_timeout_seconds: float = 60.0
     connect_timeout_seconds: float = 3.0
     metadata_timeout_seconds: float = 10.0
+    metadata_session_timeout_seconds: float = 10.0
+    """So long after a client died, its locks in the metadata store are free."""
     client_name: str = ""
     """Told to bookies, for their logs; by default host and process id."""
     speculative_read_delay_ms: int = 500
-    """When a replica has not answered a read for so long, the next one is asked beside it. 0: only once it has failed."""
+    """When a replica has not answered a read for so long, the next one is asked beside it, and a read of the LAC goes by what
+    others told. 0: only once it has failed."""
     sticky_reads: bool = True
     """Go on reading from the replica that delivered, whose pages are warm then; if false, from each in turn."""
     read_own_host_first: bool = False
@@ -73,6 +77,9 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
                 f"sync_bytes {self.sync_bytes} has to be above 0 and at most half of bytes_in_flight_max "
                 f"({self.bytes_in_flight_max}): what is not synced is kept, and appends would wait for room that no sync makes"
             )
+
+
+learn(ClientConfig)
 
 
 def client_config(**options: Any) -> ClientConfig:

@@ -62,6 +62,8 @@ class Connections:
         self._connecting: dict[str, _Attempt] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._wanted: dict[str, set[Callable[[str, int], None]]] = {}
+        self._missed: set[str] = set()
+        """Bookies that were lost, or could not be reached, since they were connected to last: requests to them have failed."""
         self._reconnecting: set[str] = set()
         self._quarantine = Quarantine(config.quarantine_seconds)
         self._closed = False
@@ -100,7 +102,8 @@ class Connections:
         self._connect(bookie_id, connected, len(frame))
 
     def want(self, bookie_id: str, back: Callable[[str, int], None]) -> None:
-        """Keep a connection to this bookie; call ``back(bookie_id, incarnation)`` each time that there is a new one."""
+        """Keep a connection to this bookie; call ``back(bookie_id, incarnation)`` each time that it can be reached again. That is
+        not said of a first connection: what waited for it goes out on it, and nothing was missed."""
         self._wanted.setdefault(bookie_id, set()).add(back)
 
     def unwant(self, bookie_id: str, back: Callable[[str, int], None]) -> None:
@@ -164,8 +167,10 @@ class Connections:
         for connected in self._connecting.pop(bookie_id).waiting:
             connected(outcome)
         if isinstance(outcome, Unknown):
+            self._missed.add(bookie_id)
             self._keep_trying(bookie_id)
-        else:
+        elif bookie_id in self._missed:
+            self._missed.discard(bookie_id)
             for back in list(self._wanted.get(bookie_id, ())):
                 back(bookie_id, outcome.incarnation)
 
@@ -210,6 +215,7 @@ class Connections:
             assert connection.lost is not None
             self._quarantine.failed(connection.bookie_id, connection.lost)
             del self._ready[connection.bookie_id]
+            self._missed.add(connection.bookie_id)
             self._addresses.pop(connection.bookie_id, None)
             self._keep_trying(connection.bookie_id)
 

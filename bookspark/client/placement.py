@@ -20,7 +20,8 @@ Source: BookKeeper's ``DefaultEnsemblePlacementPolicy`` and ``RackawareEnsembleP
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 
@@ -95,6 +96,31 @@ class Placement:
             )
         new = dict(zip(ensemble, chosen, strict=True))
         return tuple(new[bookie] for bookie in replaced)
+
+    def misplaced(
+        self, topology: Topology, ensemble: Sequence[str], write_quorum: int, random: Random
+    ) -> tuple[str, ...]:
+        """Members of an ensemble without which the policy would be kept, if there are others for them now. Of members that are
+        not registered nothing is known, so an ensemble with one of them is left alone."""
+        if all(bookie in topology.bookies for bookie in ensemble):
+            for members in self._in_the_way(ensemble, topology, write_quorum):
+                with suppress(NotEnoughBookiesError):
+                    self.choose_replacements(topology, ensemble, members, write_quorum, random)
+                    return members
+        return ()
+
+    def _in_the_way(self, ensemble: Sequence[str], topology: Topology, write_quorum: int) -> Iterator[tuple[str, ...]]:
+        """Members whose replacement might mend an ensemble that breaks the policy; each answer by itself."""
+        if self._one_per:
+            first_with: dict[str, str] = {}
+            for bookie in ensemble:
+                first_with.setdefault(_value(topology.bookies[bookie], self._one_per), bookie)
+            others = tuple(bookie for bookie in ensemble if bookie not in first_with.values())
+            if others:
+                yield others
+        elif not self._on_enough_racks(tuple(ensemble), topology, write_quorum):
+            for bookie in ensemble:
+                yield (bookie,)
 
     # -- who can be chosen
 

@@ -91,12 +91,18 @@ class ReadHandle:
         return pyarrow.RecordBatchReader.from_batches(arrow_schema(), (batch.to_arrow() for batch in batches))
 
     def read_last_add_confirmed(self) -> int:
-        """The LAC, asked of the bookies now (or read from the metadata, if the ledger is closed). Raises ReadError."""
+        """The LAC, asked of the bookies now (or read from the metadata, if the ledger is closed). Raises ReadError.
+
+        Bookies that hang cost ``speculative_read_delay_ms`` at most, if any other tells; what they alone know is missing then.
+        """
         if not self.metadata.closed:
             self._watch()
             self._refresh()
         if not self.metadata.closed:
-            mailbox = Mailbox(self._bookkeeper.config.answer_timeout_seconds + 1.0)
+            config = self._bookkeeper.config
+            longest = config.answer_timeout_seconds + 1.0
+            delay = config.speculative_read_delay_ms / 1000 or longest
+            mailbox = Mailbox(min(delay, longest))
             requests = self._requests()
             machine = LacRead(self.metadata)
             actions = machine.start()
@@ -106,27 +112,32 @@ class ReadHandle:
                         raise action.error
                     if isinstance(action, act.SendReadLac):
                         requests.read_lac(action, mailbox.put)
-                event = mailbox.take()
-                assert isinstance(event, act.LacAnswered | act.DeadlinePassed)
+                event: act.Event | act.ReadIsLate = mailbox.take()
+                if isinstance(event, act.DeadlinePassed) and delay < longest:
+                    event, delay = act.ReadIsLate(), longest
+                    mailbox.allow(longest)
+                assert isinstance(event, act.LacAnswered | act.ReadIsLate | act.DeadlinePassed)
                 actions = machine.step(event)
             self._confirm(machine.last_add_confirmed)
         return self._last_add_confirmed
 
     def read_last_add_confirmed_and_entry(self, entry_id: int, timeout: float) -> tuple[int, Entry | None]:
-        """Wait up to ``timeout`` seconds for ``entry_id`` to be confirmed (long poll: the bookies hold the answer).
+        """Wait up to ``timeout`` seconds for ``entry_id`` to be confirmed (long poll: the bookies hold the answer, and the entry
+        comes with it unless it is a long one).
 
         Returns (LAC, the entry), or (LAC, None) if it is not confirmed by then or the ledger was closed before it. Raises
         ReadError if no bookie of the ledger's last ensemble tells its LAC.
         """
         deadline = time.monotonic() + timeout
+        came: list[EntryBatch] | None = None
         while entry_id > self._last_add_confirmed and not self.metadata.closed:
             left = deadline - time.monotonic()
             if left <= 0:
                 break
-            self._long_poll(entry_id, min(left, _HOLD_SECONDS_MAX))
+            came = self._long_poll(entry_id, min(left, _HOLD_SECONDS_MAX))
         if entry_id > self._last_add_confirmed:
             return self._last_add_confirmed, None
-        return self._last_add_confirmed, next(self._entries(entry_id, entry_id))
+        return self._last_add_confirmed, came[0].entry(entry_id) if came else next(self._entries(entry_id, entry_id))
 
     def confirm(self, entry_id: int) -> None:
         """Take ``entry_id`` for confirmed, for a caller who knows it from elsewhere: a commit entry that names it is proof."""
@@ -168,14 +179,15 @@ class ReadHandle:
 
     def _batches(self, first: int, last: int) -> Iterator[EntryBatch]:
         order = self._bookkeeper.read_order(self._delivered_by)
-        machine = RangeRead(self.metadata, first, last, order, rereads_metadata=True)
+        machine = RangeRead(self.metadata, first, last, order, rereads_metadata=True, reads_ahead=True)
         for batches in read_range(machine, self._requests(), self._read_again, self._bookkeeper.config):
             self._delivered_by = machine.delivered_by
             self._confirm(batches.last_add_confirmed)
             yield from batches.entries
 
-    def _long_poll(self, entry_id: int, seconds: float) -> None:
-        """Wait until ``entry_id`` is confirmed or the ledger closed; this handle knows of it then."""
+    def _long_poll(self, entry_id: int, seconds: float) -> list[EntryBatch] | None:
+        """Wait until ``entry_id`` is confirmed or the ledger closed; this handle knows of it then. Returns the entry, if it came
+        along."""
         mailbox = Mailbox(seconds)
         self._polls.add(mailbox)
         try:
@@ -199,6 +211,8 @@ class ReadHandle:
             self._confirm(machine.last_add_confirmed)
         finally:
             self._polls.discard(mailbox)
+        entries: list[EntryBatch] | None = machine.entries
+        return entries
 
     # -- metadata
 

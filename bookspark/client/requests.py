@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 import queue
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from bookspark.client.connections import Answer, Connections
 from bookspark.client.io_loop import IoLoop
 from bookspark.metadata.store import MetadataStore
 from bookspark.protocol import actions as act
 from bookspark.protocol.errors import BookKeeperError, MetadataVersionError
-from bookspark.protocol.responses import Positive, Response, Unknown, UnknownReason
+from bookspark.protocol.responses import Negative, Positive, Response, Unknown, UnknownReason
 from bookspark.protocol.sync_cursor import Assignment
 from bookspark.wire.digests import Digester, first_mismatch
 from bookspark.wire.entry_batch import EntryBatch
@@ -57,7 +57,7 @@ class LedgerRequests:
             self.recovery_add(action, put)
 
     def read(self, action: act.SendRead, put: Callable[[act.Event], None]) -> None:
-        """READ; the event's ``entries`` are a list of ``EntryBatch``, digests checked."""
+        """READ; the event's ``entries`` are a list of ``EntryBatch``, digests checked; each one ``ahead`` is such a list too."""
 
         def answered(answer: Answer) -> None:
             put(self._read_event(action, answer))
@@ -66,26 +66,25 @@ class LedgerRequests:
             Kind.READ,
             first_entry_id=action.first,
             last_entry_id=action.last,
-            flags=Flag.FENCE if action.fence else Flag.NONE,
+            flags=(Flag.FENCE if action.fence else Flag.NONE) | (Flag.SPARSE if action.sparse else Flag.NONE),
             limit=READ_BYTES,
         )
         self._send(action.bookie, header, control_frame(header), answered)
 
     def read_lac(self, action: act.SendReadLac, put: Callable[[act.Event], None], wait_seconds: float = 0.0) -> None:
-        """READ_LAC; with ``wait_seconds`` the bookie holds the answer until its LAC is what ``action`` waits for."""
+        """READ_LAC; with ``wait_seconds`` the bookie holds the answer until its LAC is what ``action`` waits for, and sends that
+        entry along: the event's ``entries``, as those of a read."""
 
         def answered(answer: Answer) -> None:
             header = answer.header or Header(Kind.READ_LAC, 0)
-            put(
-                act.LacAnswered(
-                    action.bookie, answer.response, header.last_add_confirmed, header.last_add_fully_replicated
-                )
-            )
+            confirmed, replicated = header.last_add_confirmed, header.last_add_fully_replicated
+            came, _ = self._entries(action.wait_for, answer)
+            put(act.LacAnswered(action.bookie, answer.response, confirmed, replicated, came or None))
 
         header = self._header(
             Kind.READ_LAC,
             first_entry_id=action.wait_for,
-            flags=Flag.FENCE if action.fence else Flag.NONE,
+            flags=(Flag.FENCE if action.fence else Flag.NONE) | (Flag.ENTRY if wait_seconds else Flag.NONE),
             limit=math.ceil(wait_seconds * 1000),
         )
         self._send(action.bookie, header, control_frame(header), answered, wait_seconds)
@@ -128,29 +127,59 @@ class LedgerRequests:
         )
 
     def _read_event(self, action: act.SendRead, answer: Answer) -> act.ReadAnswered:
+        batches, bad = self._entries(action.first, answer, sparse=action.sparse)
+        run = list(_first_run(batches, action.first))
+        last, length = (run[-1].last_entry_id, run[-1].length) if run else (action.first - 1, 0)
+        ahead = tuple((i, [one]) for batch in batches[len(run) :] for i, one in _singles(batch))
+        following: Response = bad or answer.response
+        if not isinstance(following, Unknown) and answer.header is not None:
+            told, came = answer.header.last_entry_id, sum(batch.count for batch in batches)
+            if came != answer.header.value or (told != last and not action.sparse):
+                words = f"an answer to a read with {came} entries up to {last}, which says {answer.header.value} up to {told}"
+                following = Unknown(UnknownReason.BAD_REQUEST, words)
+            elif told > last:
+                following = Negative()  # it was looked for, and not sent
+        return act.ReadAnswered(action.bookie, action.first, last, following, run, length, ahead)
+
+    def _entries(self, first: int, answer: Answer, *, sparse: bool = False) -> tuple[list[EntryBatch], Unknown | None]:
+        """The entries that came, from ``first`` on, up to the first that is bad, and what is wrong with that."""
         batches: list[EntryBatch] = []
-        following, last, length = answer.response, action.first - 1, 0
+        last = first - 1
         try:
             for frame in answer.batches:
-                if frame.batch is None or frame.header.first_entry_id != last + 1:
+                begin = frame.header.first_entry_id
+                if frame.batch is None or begin <= last or (begin > last + 1 and not sparse):
                     raise WireError("an answer to a read that does not go on where it stopped")
                 batch = EntryBatch.checked(frame.batch, frame.header, frame.body_crc)
                 bad = None if self._digest is None else first_mismatch(batch, self._digest)
                 if bad is not None:
                     if bad > batch.first_entry_id:
-                        batch = EntryBatch(batch.slice(batch.first_entry_id, bad - 1, frame.header))
-                        batches.append(batch)
-                        last, length = batch.last_entry_id, batch.length
-                    following = Unknown(UnknownReason.DIGEST_MISMATCH, f"entry {bad}")
-                    break
+                        batches.append(EntryBatch(batch.slice(batch.first_entry_id, bad - 1, frame.header)))
+                    return batches, Unknown(UnknownReason.DIGEST_MISMATCH, f"entry {bad}")
                 batches.append(batch)
-                last, length = batch.last_entry_id, batch.length
-            told = last if answer.header is None else answer.header.last_entry_id
-            if not isinstance(following, Unknown) and told != last:
-                raise WireError(f"an answer to a read with the entries up to {last}, which says up to {told}")
+                last = batch.last_entry_id
         except WireError as error:
-            following = Unknown(UnknownReason.BAD_REQUEST, str(error))
-        return act.ReadAnswered(action.bookie, action.first, last, following, batches, length)
+            return batches, Unknown(UnknownReason.BAD_REQUEST, str(error))
+        return batches, None
+
+
+def _first_run(batches: list[EntryBatch], first: int) -> Iterator[EntryBatch]:
+    """Those that go on without a gap from ``first``."""
+    for batch in batches:
+        if batch.first_entry_id != first:
+            return
+        yield batch
+        first = batch.last_entry_id + 1
+
+
+def _singles(batch: EntryBatch) -> Iterator[tuple[int, EntryBatch]]:
+    """A batch's entries, each as a batch of its own."""
+    if batch.count == 1:
+        yield batch.first_entry_id, batch
+        return
+    for i in range(batch.first_entry_id, batch.last_entry_id + 1):
+        header = Header(Kind.READ, 0, batch.ledger_id, i, i)
+        yield i, EntryBatch(batch.slice(i, i, header))
 
 
 def sync_report(answer: Answer, assignment: Assignment | None) -> act.SyncReport | None:

@@ -205,6 +205,33 @@ def test_a_real_bookie_answers(bench, tmp_path):
         bench.io.call(bench.connections.close())
 
 
+# -- who wants a bookie
+
+
+def test_a_first_connection_is_no_return(bench):
+    """What waits for it goes out on it, so a writer that sent again what it has pending would send all of it twice."""
+    bench.open()
+    backs = queue.SimpleQueue()
+    told = lambda *back: backs.put(back)  # noqa: E731 -- one object, to be wanted and unwanted
+    bench.in_loop(bench.connections.want, "b1", told)
+    old = bench.bookie("b1")
+    assert bytes(bench.ask("b1").body) == b"b1"
+    assert backs.empty()
+    old.end()
+    bench.bookie("b1")
+    assert backs.get(timeout=SECONDS) == ("b1", 0)
+    bench.in_loop(bench.connections.unwant, "b1", told)
+
+
+def test_one_that_could_not_be_reached_at_first_is_back_when_it_can(bench):
+    bench.open()
+    backs = queue.SimpleQueue()
+    bench.in_loop(bench.connections.want, "b1", lambda *back: backs.put(back))
+    assert str(bench.ask("b1").response) == "not reachable: not registered"
+    bench.bookie("b1")
+    assert backs.get(timeout=SECONDS) == ("b1", 0)
+
+
 # -- quarantine
 
 

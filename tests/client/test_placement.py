@@ -225,3 +225,38 @@ def test_an_ensemble_keeps_the_law_or_is_refused_with_every_name(places, name, s
         assert len({topology.bookies[b].host for b in ensemble}) == size
     if name == "random" and sum(b.bookie_id not in topology.quarantined for b in writable) >= size:
         assert not set(ensemble) & set(topology.quarantined)
+
+
+# -- what does not stand where it should
+
+
+def test_an_ensemble_that_keeps_the_policy_has_nobody_misplaced():
+    racks = placed(b1="r1", b2="r2", b3="r1", b4="r3")
+    assert Placement("rack_aware", racks_min=2).misplaced(racks, ("b1", "b2", "b3"), 3, Random(0)) == ()
+    assert (
+        Placement("one_per_host").misplaced(placed(b1={"host": "h1"}, b2={"host": "h2"}), ("b1", "b2"), 2, Random(0))
+        == ()
+    )
+    assert Placement().misplaced(racks, ("b1", "b3"), 2, Random(0)) == ()
+
+
+def test_two_on_one_host_are_one_too_many():
+    hosts = placed(b1={"host": "h1"}, b2={"host": "h1"}, b3={"host": "h2"}, b4={"host": "h3"})
+    assert Placement("one_per_host").misplaced(hosts, ("b1", "b2", "b3"), 2, Random(0)) == ("b2",)
+
+
+def test_an_ensemble_on_too_few_racks_has_one_misplaced():
+    racks = placed(b1="r1", b2="r1", b3="r1", b4="r2")
+    assert Placement("rack_aware", racks_min=2).misplaced(racks, ("b1", "b2", "b3"), 3, Random(0)) == ("b1",)
+
+
+def test_nobody_is_misplaced_where_no_other_could_be_better():
+    hosts = placed(b1={"host": "h1"}, b2={"host": "h1"}, b3={"host": "h1"})
+    assert Placement("one_per_host").misplaced(hosts, ("b1", "b2"), 2, Random(0)) == ()
+    racks = placed(b1="r1", b2="r1", b3="r1")
+    assert Placement("rack_aware", racks_min=2).misplaced(racks, ("b1", "b2"), 2, Random(0)) == ()
+
+
+def test_an_ensemble_with_a_bookie_that_is_away_is_left_alone():
+    hosts = placed(b1={"host": "h1"}, b2={"host": "h1"}, b3={"host": "h2"}, b4={"host": "h3"})
+    assert Placement("one_per_host").misplaced(hosts, ("b1", "b2", "away"), 2, Random(0)) == ()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from crc32c import crc32c
 
 from bookspark import DigestType
 from bookspark.client.connections import Answer
 from bookspark.client.requests import LedgerRequests
 from bookspark.protocol.actions import SendRead
-from bookspark.protocol.responses import Unknown, UnknownReason
+from bookspark.protocol.responses import Negative, Unknown, UnknownReason
 from bookspark.wire.digests import digester
-from bookspark.wire.header import NO_KEY, Header, Kind, Status
+from bookspark.wire.entry_batch import PREFIX_BYTES, Entry, encode_entries
+from bookspark.wire.frames import Frame
+from bookspark.wire.header import NO_KEY, Flag, Header, Kind, Status
 
 
 class OneAnswer:
@@ -29,13 +32,66 @@ class OneAnswer:
         on_answer(self.answer)
 
 
-def read(answer):
+DIGEST = digester(DigestType.CRC32C, b"")
+
+
+def read(answer, first=0, *, sparse=False):
     wire = OneAnswer(answer)
     events = []
-    requests = LedgerRequests(wire, wire, 1, NO_KEY, digester(DigestType.CRC32C, b""), 1.0)
-    requests.read(SendRead("b1", 0, 9), events.append)
+    requests = LedgerRequests(wire, wire, 1, NO_KEY, DIGEST, 1.0)
+    requests.read(SendRead("b1", first, 9, sparse=sparse), events.append)
     (event,) = events
     return event
+
+
+def frame(*ids, good=True):
+    """A batch frame with these entries."""
+    payloads = [b"%d" % i if good else b"rotten" for i in ids]
+    rows = [
+        Entry(1, i, -1, 9, payload, DIGEST(1, i, -1, 9, b"%d" % i)) for i, payload in zip(ids, payloads, strict=True)
+    ]
+    header = Header(Kind.READ, 1, 1, ids[0], ids[-1], flags=Flag.MORE | Flag.RESPONSE)
+    encoded = memoryview(encode_entries(header, rows))
+    return Frame(header, crc32c(encoded[PREFIX_BYTES:]), encoded, memoryview(b""))
+
+
+def ended(*frames, last, value, status=Status.OK):
+    """An answer to a read: the frames, then what is said of the ids up to ``last`` and after."""
+    header = Header(Kind.READ, 1, 1, last_entry_id=last, value=value, status=status)
+    return Answer(header.response(), header, frames)
+
+
+def ids(batches):
+    return [entry.entry_id for batch in batches for entry in batch.entries()]
+
+
+class TestSparseRead:
+    def test_the_run_of_the_first_entry_and_what_came_ahead(self):
+        event = read(ended(frame(2, 3), frame(4), frame(6, 7), frame(9), last=9, value=6), 2, sparse=True)
+        assert (event.first, event.last, ids(event.entries)) == (2, 4, [2, 3, 4])
+        assert event.following == Negative(), "5 was looked for"
+        assert [i for i, _ in event.ahead] == [6, 7, 9] == [i for _, batches in event.ahead for i in ids(batches)]
+
+    def test_the_first_entry_is_denied_if_it_was_looked_for(self):
+        event = read(ended(frame(6), last=9, value=1), 2, sparse=True)
+        assert (event.last, event.following, [i for i, _ in event.ahead]) == (1, Negative(), [6])
+
+    def test_an_answer_of_which_frames_are_missing_denies_nothing(self):
+        event = read(ended(frame(6), last=9, value=4), 2, sparse=True)
+        assert isinstance(event.following, Unknown) and event.following.reason is UnknownReason.BAD_REQUEST
+
+    def test_behind_a_rotten_entry_nothing_is_known(self):
+        event = read(ended(frame(2), frame(4, good=False), frame(6), last=9, value=3), 2, sparse=True)
+        assert (event.last, event.ahead) == (2, ())
+        assert isinstance(event.following, Unknown) and event.following.reason is UnknownReason.DIGEST_MISMATCH
+
+    def test_a_bookie_that_cannot_know_is_no_denial(self):
+        event = read(ended(last=1, value=0, status=Status.LIMBO), 2, sparse=True)
+        assert (event.last, event.following.reason) == (1, UnknownReason.LIMBO)
+
+    def test_a_gap_where_none_was_asked_for_is_a_bad_answer(self):
+        event = read(ended(frame(2), frame(4), last=4, value=2), 2)
+        assert (event.last, event.following.reason) == (2, UnknownReason.BAD_REQUEST)
 
 
 @pytest.mark.parametrize("status", [Status.OK, Status.NO_SUCH_ENTRY])

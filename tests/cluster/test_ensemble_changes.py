@@ -54,6 +54,26 @@ def test_a_second_failure_while_the_first_is_handled(bookkeeper, cluster):
     assert read_all(bookkeeper, ledger.ledger_id) == [b"%d" % i for i in range(500)]
 
 
+def test_what_re_replication_changed_meanwhile_is_merged_with(bookkeeper, cluster):
+    ledger = bookkeeper.create_ledger(ack_quorum=3)
+    ledger.append_batch([b"%d" % i for i in range(100)])
+    first = of_ensemble(cluster, ledger, 0)
+    first.kill()
+    assert ledger.append(b"100") == 100
+    found = bookkeeper.metadata.read_ledger(ledger.ledger_id)
+    before, last = found.value.fragments
+    (spare,) = {bookie.bookie_id for bookie in cluster.bookies} - {*before.ensemble, *last.ensemble}
+    bookkeeper.metadata.write_ledger(found.value.re_replicated(0, {first.bookie_id: spare}), found.version)
+    of_ensemble(cluster, ledger, 1).kill()
+    assert ledger.append(b"101") == 101
+    fragments = bookkeeper.get_ledger_metadata(ledger.ledger_id).fragments
+    assert fragments[0].ensemble == (spare, *before.ensemble[1:])
+    assert [fragment.first_entry_id for fragment in fragments] == [0, 100, 101]
+    assert ledger.metadata.fragments == fragments
+    ledger.close()
+    assert read_all(bookkeeper, ledger.ledger_id) == [b"%d" % i for i in range(102)]
+
+
 def test_every_bookie_of_the_ensemble_in_turn(bookkeeper, cluster):
     ledger = bookkeeper.create_ledger(ack_quorum=3)
     expected = [b"first"]

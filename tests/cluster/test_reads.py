@@ -112,6 +112,30 @@ def test_a_striped_read_passes_a_hung_replica_too(patient, cluster):
     assert time.monotonic() - began < HUNG_SECONDS / 2
 
 
+@pytest.mark.parametrize(("e", "wq", "requests"), [(4, 2, 3), (3, 2, 3), (6, 2, 5), (5, 4, 3), (4, 1, 4)])
+def test_a_striped_ledger_is_read_in_a_few_round_trips(cluster, monkeypatch, e, wq, requests):
+    client = cluster.bookkeeper(answer_timeout_seconds=HUNG_SECONDS, speculative_read_delay_ms=0)
+    ledger = ledger_of(client, 500, ensemble_size=e, write_quorum=wq, ack_quorum=wq)
+    asked = Asked(client, monkeypatch)
+    reader = client.open_ledger(ledger.ledger_id)
+    assert [(entry.entry_id, entry.payload) for entry in reader.read()] == [(i, b"%d" % i) for i in range(500)]
+    assert len(asked.bookies) <= requests
+    assert reader.read_batches(3, 400).read_all()["entry_id"].to_pylist() == list(range(3, 401))
+    client.close()
+
+
+def test_a_striped_ledger_of_several_fragments_and_answers_is_read_whole(cluster):
+    client = cluster.bookkeeper(connect_timeout_seconds=1.0)
+    ledger = client.create_ledger(ensemble_size=4, write_quorum=2, ack_quorum=2)
+    payloads = [b"%d" % i + bytes(20_000) for i in range(300)]  # one answer holds some 50
+    ledger.append_batch(payloads[:150])
+    ensemble_of(cluster, ledger)[2].kill()
+    ledger.append_batch(payloads[150:])
+    ledger.close()
+    assert len(ledger.metadata.fragments) == 2
+    assert [entry.payload for entry in client.open_ledger(ledger.ledger_id).read()] == payloads
+
+
 def test_reads_stick_to_one_replica_unless_told_not_to(cluster, monkeypatch):
     for sticky, bookies in ((True, 1), (False, 3)):
         client = cluster.bookkeeper(sticky_reads=sticky)
@@ -157,6 +181,32 @@ def test_unconfirmed_reads_and_the_lac_pass_a_hung_replica(patient, cluster):
     ledger.flush_last_add_confirmed()
     assert reader.read_last_add_confirmed() == 9
     assert time.monotonic() - began < HUNG_SECONDS / 2
+
+
+def test_at_ack_quorum_1_a_hung_bookie_costs_a_read_of_the_lac_the_speculative_delay(patient, cluster):
+    """A coverage would take the answers of all three."""
+    ledger = patient.create_ledger(ack_quorum=1)
+    reader = patient.open_ledger_no_recovery(ledger.ledger_id)
+    ledger.append(b"0")
+    ledger.flush_last_add_confirmed()
+    ensemble_of(cluster, ledger)[1].suspend()
+    began = time.monotonic()
+    assert reader.read_last_add_confirmed() == 0
+    assert DELAY_MS / 1000 <= time.monotonic() - began < HUNG_SECONDS / 2
+
+
+def test_a_long_poll_brings_the_entry_in_one_round_trip(patient, monkeypatch):
+    ledger = patient.create_ledger(ack_quorum=3)
+    reader = patient.open_ledger_no_recovery(ledger.ledger_id)
+    asked = Asked(patient, monkeypatch)
+    for i, payload in enumerate((b"short", bytes(100_000))):
+        appended = threading.Timer(0.1, ledger.append, [payload])
+        appended.start()
+        lac, entry = reader.read_last_add_confirmed_and_entry(i, timeout=30)
+        assert (lac, entry.entry_id, entry.payload) == (i, i, payload)
+        appended.join()
+        assert bool(asked.bookies) == bool(i), "a long one is read, as every bookie would send it"
+    ledger.close()
 
 
 def test_nobody_answers(cluster):

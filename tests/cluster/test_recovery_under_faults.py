@@ -7,7 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from bookspark import errors
-from bookspark.wire.header import Flag, Kind
+from bookspark.client.requests import Mailbox
+from bookspark.protocol.actions import SendAdd
+from bookspark.protocol.responses import Positive
+from bookspark.wire.entry_batch import Entry, EntryBatch, encode_entries
+from bookspark.wire.header import Flag, Header, Kind, Status
 
 pytestmark = pytest.mark.cluster(bookies=6)
 
@@ -118,7 +122,42 @@ class TestRecovery:
             assert recovery.result(60) == payloads(100)
         assert victim.bookie_id not in recoverer.get_ledger_metadata(ledger.ledger_id).last_fragment.ensemble
 
+    def test_with_two_bookies_that_say_that_they_have_no_such_entry(self, cluster, writer, recoverer):
+        """At AQ 1 the third one's copy may have been acknowledged alone, and was."""
+        ledger = writer.create_ledger(ack_quorum=1)
+        ledger.append_batch(payloads(10))
+        without = {bookie.bookie_id for bookie in ensemble_of(cluster, ledger)[:2]}
+        cluster.wire.drop(Kind.ADD, client="writer", where=lambda message: message.bookie in without)
+        assert ledger.append(b"10") == 10
+        read = cluster.wire.delay(0.0, Kind.READ, client="recoverer", response=True, flags=Flag.FENCE)
+        assert read_all(recoverer, ledger.ledger_id) == payloads(11)
+        denied = {m.bookie for m in read.seen if (m.header.status, m.header.last_entry_id) == (Status.NO_SUCH_ENTRY, 9)}
+        assert without <= denied
+
     def test_with_two_bookies_that_reject_the_same_entry(self, cluster, writer, recoverer):
+        """They hold rotten copies of it, and refuse another content. Both are replaced, in the one write that closes it."""
+        ledger = writer.create_ledger()
+        ledger.append_batch(payloads(10))
+        victims = [bookie.bookie_id for bookie in ensemble_of(cluster, ledger)[:2]]
+        rotten = Entry(ledger.ledger_id, 10, 9, ledger.length + 2, b"??", bytes(4))
+        batch = EntryBatch(encode_entries(Header(Kind.ADD, 0, ledger.ledger_id, 10, 10), [rotten]))
+        mailbox = Mailbox(30.0)
+        requests = recoverer.requests(ledger.metadata, b"")
+        requests.recovery_add(SendAdd(tuple(victims), 10, 10, 9, [batch]), mailbox.put)
+        assert [type(mailbox.take().response) for _ in victims] == [Positive, Positive]
+        cluster.wire.drop(Kind.ADD, client="writer", where=lambda message: message.bookie in victims)
+        acked = cluster.wire.delay(0.0, Kind.ADD, client="writer", response=True)
+        ledger.append_async(b"10")
+        acked.wait()
+        before = recoverer.metadata.read_ledger(ledger.ledger_id).version
+        added = cluster.wire.delay(0.0, Kind.ADD, client="recoverer", response=True, flags=Flag.RECOVERY)
+        assert read_all(recoverer, ledger.ledger_id) == payloads(11)
+        assert {m.bookie for m in added.seen if m.header.status == Status.CONFLICT} == set(victims)
+        found = recoverer.metadata.read_ledger(ledger.ledger_id)
+        assert not set(victims) & set(found.value.last_fragment.ensemble)
+        assert found.version == before + 2, "IN_RECOVERY, then CLOSED"
+
+    def test_with_two_bookies_that_die_over_the_same_entry(self, cluster, writer, recoverer):
         """Both are replaced, in the one write that closes the ledger (trap 2 of design.md section 6)."""
         ledger = writer.create_ledger(ack_quorum=3)
         ledger.append_batch(payloads(10))

@@ -228,6 +228,19 @@ class TestPowerCuts:
         ledger.close()
         assert payloads(other.open_ledger(ledger.ledger_id)) == numbers(21)
 
+    def test_a_writer_without_bookies_leaves_the_ledger_open_for_what_was_acknowledged(self, cluster, other):
+        """Found by a soak: the writer itself closed the ledger at its last synced entry, and cut off what bookies held."""
+        client = cluster.bookkeeper(client_name="deserted", answer_timeout_seconds=SECONDS)
+        ledger = volatile(client)
+        ledger.append_batch(numbers(10))
+        for bookie in cluster.bookies:
+            if bookie is not ensemble_of(cluster, ledger)[0]:
+                cluster.wire.cut(bookie.bookie_id, client="deserted")
+        with pytest.raises(errors.NotEnoughBookiesError, match=r"left open: entries up to 9 were acknowledged"):
+            ledger.append(b"10")
+        client.close()
+        assert payloads(other.open_ledger(ledger.ledger_id))[:10] == numbers(10)
+
     def test_an_entry_counts_on_a_new_bookie_only_once_that_has_synced_it(self, client, cluster):
         ledger = volatile(client, ack_quorum=3)
         ledger.append_batch(numbers(10))

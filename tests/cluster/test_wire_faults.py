@@ -77,6 +77,19 @@ def test_a_count_limits_a_rule(writer, cluster):
     assert len(slow.seen) == 3
 
 
+def test_the_first_appends_go_out_once_over_the_connections_that_are_made_for_them(cluster):
+    """They went out twice: when the connection was there, and again as the bookie was "back"."""
+    adds = cluster.wire.delay(0.0, Kind.ADD, client="newcomer")
+    client = cluster.bookkeeper(client_name="newcomer", answer_timeout_seconds=30.0, connect_timeout_seconds=30.0)
+    ledger = client.create_ledger(ack_quorum=3)
+    for future in [ledger.append_async(b"%d" % i) for i in range(20)]:
+        future.result(30)
+    sent = [(message.bookie, message.request.first_entry_id) for message in adds.seen]
+    assert len(sent) == len(set(sent))
+    ledger.close()
+    client.close()
+
+
 def test_an_add_that_comes_twice_is_one_entry(writer, cluster):
     ledger = writer.create_ledger(ack_quorum=3)
     twice = cluster.wire.duplicate(Kind.ADD, ledger_id=ledger.ledger_id)

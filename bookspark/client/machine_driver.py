@@ -1,0 +1,53 @@
+"""The driver of the protocol's machines that recover or repair one ledger, in the caller's thread.
+
+Law: it decides nothing. What a machine asks of bookies and of the metadata store is done, in order, and each answer goes
+back to it as an event; what it asks of somebody else ends ``run``, and the machine goes on with the next ``run``. Nobody
+waits past the deadline: the machine is told that it has passed, and ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from bookspark.client.requests import Mailbox
+from bookspark.protocol import actions as act
+
+if TYPE_CHECKING:
+    from bookspark.client.bookkeeper import BookKeeper
+    from bookspark.protocol.ledger_metadata import LedgerMetadata
+
+BookieAction = act.SendAdd | act.SendRead | act.SendReadLac
+
+
+class MachineDriver:
+    """Of one machine about one ledger."""
+
+    def __init__(
+        self, bookkeeper: BookKeeper, metadata: LedgerMetadata, password: bytes | None, timeout_seconds: float
+    ) -> None:
+        """``password``: None for repair, which knows none; digests that take one aren't checked then."""
+        self._bookkeeper = bookkeeper
+        self._metadata = metadata
+        self._requests = bookkeeper.requests(metadata, password)
+        self._mailbox = Mailbox(timeout_seconds)
+
+    def run(self, step: Callable[[Any], Iterable[Any]], actions: Iterable[Any]) -> Any:
+        """Do ``actions`` and what follows from them; returns the first action that is for somebody else, ``Finish`` at the
+        last. Raises the error that the machine fails with."""
+        while True:
+            for action in actions:
+                match action:
+                    case act.Fail(error):
+                        raise error
+                    case act.ReadMetadata() | act.WriteMetadata() | act.ChooseBookies():
+                        self._mailbox.put(self._bookkeeper.answer_from_store(self._metadata, action))
+                    case act.SendAdd() | act.SendRead() | act.SendReadLac():
+                        self._before(action)
+                        self._requests.send(action, self._mailbox.put)
+                    case _:
+                        return action
+            actions = step(self._mailbox.take())
+
+    def _before(self, action: BookieAction) -> None:
+        """Called before a request is sent."""

@@ -1,0 +1,53 @@
+"""Damage made by hand on the disk of a bookie that does not run, as a test wants it, and nothing else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from bookspark.bookie.checkpoint import NAME as CHECKPOINT
+from bookspark.bookie.entry_log import SCHEMA, EntryLog, log_numbers, scan_log
+from bookspark.bookie.file_system import RealFileSystem
+from bookspark.local import LocalBookie
+
+
+def remove_entries(bookie: LocalBookie, ledger_id: int, first: int, last: int) -> int:
+    """Take the batches of a ledger within ``first..last`` out of a stopped bookie's entry logs, as if they had never come.
+
+    Returns how many there were. The next boot reads the logs anew, and finds nothing wrong with them.
+    """
+    assert bookie.pid is None, "stop it first"
+    files = RealFileSystem()
+    removed = 0
+    for directory in bookie.directories:
+        for number in log_numbers(files, directory):
+            log = EntryLog(files, directory, number)
+            with open(log.path, "rb") as file:
+                content = file.read()
+            frames = scan_log(files.open(log.path), len(content), 0, len(content)).frames
+            kept = [
+                frame
+                for frame in frames
+                if not (frame.ledger_id == ledger_id and first <= frame.first_entry_id and frame.last_entry_id <= last)
+            ]
+            removed += len(frames) - len(kept)
+            with open(log.path, "wb") as file:
+                file.write(SCHEMA)
+                file.writelines(content[frame.position : frame.position + frame.size] for frame in kept)
+                end = file.tell()
+            log.note.write(end)
+            log.note.close()
+        checkpoint = f"{directory}/{CHECKPOINT}"
+        if os.path.exists(checkpoint):
+            os.unlink(checkpoint)
+    return removed
+
+
+def turn_a_bit(bookie: LocalBookie, row: Mapping[str, int]) -> None:
+    """Damage the batch of a ``row`` of ``BookKeeper.list_ranges``, in a log that was not rewritten; the bookie may run."""
+    logs = (EntryLog(RealFileSystem(), directory, row["log"]).path for directory in bookie.directories)
+    with open(next(filter(os.path.exists, logs)), "r+b") as file:
+        file.seek(row["position"] + row["bytes"] - 100)
+        byte = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 1]))
