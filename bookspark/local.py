@@ -28,6 +28,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
+from bookspark.autorecovery.child import AutorecoveryProcess
+from bookspark.autorecovery.config import autorecovery_config
 from bookspark.bookie.config import BookieConfig, bookie_config
 from bookspark.bookie.power_loss import lose_unsynced
 from bookspark.daemon.launch import START_SECONDS, STOP_SECONDS, Bookie, adopt_or_start
@@ -146,26 +148,32 @@ class LocalBookie:
 class LocalCluster:
     """``bookies`` bookies over a ZooKeeper: the one at ``zookeeper`` (connection string), or its own. ``directory``:
     where all of it lies; a temporary one by default, removed at the end. ``bookie_options``: fields of BookieConfig;
-    ``bookies`` may be a list with options of each one's own instead of a number."""
+    ``bookies`` may be a list with options of each one's own instead of a number. ``autorecovery``: run an autorecovery process as
+    well; it may be a mapping, the arguments of ``add_autorecovery``."""
 
     def __init__(
         self,
         bookies: int | Sequence[Mapping[str, Any]] = 3,
         directory: str | Path | None = None,
         zookeeper: str | None = None,
+        autorecovery: bool | Mapping[str, Any] = False,
         **bookie_options: Any,
     ) -> None:
-        names = {"bookies", "directory", "zookeeper", *BookieConfig.__struct_fields__} - {"directories"}
+        names = {"bookies", "directory", "zookeeper", "autorecovery", *BookieConfig.__struct_fields__} - {"directories"}
         check_names(bookie_options, names, "LocalCluster option")
         if isinstance(bookies, int):
             if bookies < 0:
                 raise ConfigurationError(f"bookies={bookies} is not a number of bookies; use 0 or more")
             bookies = [{}] * bookies
         self.bookies: list[LocalBookie] = []
+        self.autorecovery: list[AutorecoveryProcess] = []
         self._count = len(bookies)
         self._own_options: dict[int, Mapping[str, Any]] = dict(enumerate(bookies))
         self._given_directory = directory
         self._given_zookeeper = zookeeper
+        self._given_autorecovery = {} if autorecovery is True else autorecovery
+        if self._given_autorecovery:
+            autorecovery_config(**{name: v for name, v in self._given_autorecovery.items() if name != "client"})
         self._options = {"lease_seconds": LEASE_SECONDS, **bookie_options}
         bookie_config(directories=["/"], zookeeper="", **self._options)  # ill-typed options: now, not at start
         self._stack = contextlib.ExitStack()
@@ -195,10 +203,14 @@ class LocalCluster:
             stack.callback(self._stop_bookies)
             self.bookies = [self._new_bookie(k) for k in range(self._count)]
             _all_at_once(bookie.start for bookie in self.bookies)
+            self.autorecovery = []
+            stack.callback(self._stop_autorecovery)
+            if self._given_autorecovery is not False:
+                self.add_autorecovery(**self._given_autorecovery)
             self._stack = stack.pop_all()
 
     def stop(self) -> None:
-        """Close the clients made here, stop every bookie and ZooKeeper, remove the temporary directory."""
+        """Close the clients made here, stop every process and ZooKeeper, remove the temporary directory."""
         try:
             self._stack.close()
         finally:
@@ -211,6 +223,14 @@ class LocalCluster:
         bookie.start()
         self.bookies.append(bookie)
         return bookie
+
+    def add_autorecovery(self, client: Mapping[str, Any] | None = None, **options: Any) -> AutorecoveryProcess:
+        """One autorecovery process more, with these options of AutorecoveryConfig and of its client; returns once it works."""
+        log = self._directory / f"autorecovery-{len(self.autorecovery)}.log"
+        process = AutorecoveryProcess(self.zookeeper, log, client or {}, options)
+        process.start()
+        self.autorecovery.append(process)
+        return process
 
     def bookkeeper(self, **options: Any) -> BookKeeper:
         """A client of the cluster, closed with it at the latest. ``options`` are those of BookKeeper."""
@@ -235,6 +255,9 @@ class LocalCluster:
     def _bookie_config(self, k: int) -> BookieConfig:
         home = str(self._directory / f"bookie-{k}")
         return bookie_config(directories=[home], zookeeper=self.zookeeper, **{**self._options, **self._own_options[k]})
+
+    def _stop_autorecovery(self) -> None:
+        _all_at_once(process.stop for process in self.autorecovery)
 
     def _stop_bookies(self) -> None:
         _all_at_once(bookie.stop for bookie in self.bookies)

@@ -1,9 +1,11 @@
 """Phase two of a lossy boot, while the bookie serves: what was lost is brought back from the other bookies.
 
-Law: that of ``protocol.bookie_healing``: a ledger leaves limbo when it is closed and everything of it that belongs here is here,
-synced. Every other ledger that names this bookie is looked at as well, for a disk that was lost had copies of closed ones: what
-is missing is copied, and nothing of it is fenced. That healing is done is noted durably when nothing is left, so a bookie that is
-killed meanwhile begins again, and finds most of it done. What can't be healed now is tried again, less and less often.
+Law: that of ``protocol.bookie_healing``: a ledger leaves limbo when it is closed and everything of it that belongs here is
+here, synced. Every other ledger that names this bookie is looked at as well, for a disk that was lost had copies of closed
+ones: what is missing is copied, and nothing of it is fenced. Only what is missing is read: what lies below the last sync
+point of a log is in the bookie's index, and is neither read nor copied. That healing is done is noted durably when nothing
+is left, so a bookie that is killed meanwhile begins again, and finds most of it done. What can't be healed now is tried
+again, less and less often.
 
 Source: BP-46, "The Full Boot-Up Sequence", phase two; design.md section 9.
 """
@@ -12,17 +14,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
 
+from bookspark.autorecovery.copying import RUN_ENTRIES_MAX, Bandwidth, CopyProgress, RepairDriver
 from bookspark.autorecovery.own_bookie import OwnBookie
 from bookspark.client import BookKeeper
-from bookspark.client.requests import Mailbox
-from bookspark.metadata.store import Versioned
 from bookspark.protocol import actions as act
 from bookspark.protocol.bookie_healing import (
     ClearLimbo,
-    HealingAction,
+    HealingEvent,
     HeldListed,
     LedgerHealing,
     LimboIsCleared,
@@ -30,25 +30,15 @@ from bookspark.protocol.bookie_healing import (
 )
 from bookspark.protocol.entry_copying import EntryCopying
 from bookspark.protocol.errors import BookKeeperError, NoSuchLedgerError
-from bookspark.protocol.ledger_metadata import LedgerMetadata
 from bookspark.protocol.replication_plan import lacks
+from bookspark.wire.messages import HealingStatus
 
-_LEDGER_SECONDS_MAX = 300.0
 _RETRY_SECONDS = 2.0
 _RETRY_SECONDS_MAX = 120.0
-_RUN_ENTRIES_MAX = 10_000
+_TOLD_SECONDS = 10.0
+"""How often a line in the log says how far it is."""
 
 log = logging.getLogger(__name__)
-
-
-@dataclass
-class HealingProgress:
-    """How far it is. Ledgers that failed are counted as left."""
-
-    ledgers: int = 0
-    ledgers_left: int = 0
-    entries_copied: int = 0
-    bytes_copied: int = 0
 
 
 class Healing:
@@ -56,11 +46,14 @@ class Healing:
 
     def __init__(self, bookie: OwnBookie, bookkeeper: BookKeeper, bytes_per_second: int) -> None:
         """``bytes_per_second``: what copying may take; 0: as fast as it can. ``bookkeeper`` is closed by ``stop``."""
-        self.progress = HealingProgress()
         self._bookie = bookie
         self._bookkeeper = bookkeeper
-        self._bytes_per_second = bytes_per_second
         self._stopping = threading.Event()
+        self._bandwidth = Bandwidth(bytes_per_second, self._stopping)
+        self._copied = CopyProgress()
+        self._ledgers = self._ledgers_left = 0
+        """Of the attempt that is under way."""
+        self._began_at = self._told_at = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="healing", daemon=True)
 
     def start(self) -> None:
@@ -76,13 +69,23 @@ class Healing:
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
+    def status(self) -> HealingStatus:
+        """How far it is; from any thread. Ledgers that failed are counted as left."""
+        return HealingStatus(
+            ledgers=self._ledgers,
+            ledgers_left=self._ledgers_left,
+            entries_copied=self._copied.entries_copied,
+            bytes_copied=self._copied.bytes_copied,
+            seconds=round(time.monotonic() - self._began_at, 3),
+        )
+
     def _run(self) -> None:
         pause, boot = _RETRY_SECONDS, self._bookie.boot
         while not self._stopping.is_set():
             try:
                 if self._heal_all():
                     self._bookie.note_healed(boot)
-                    log.info("lossy boot %d is healed: %s", boot, self.progress)
+                    log.info("lossy boot %d is healed: %s", boot, self.status())
                     self._bookkeeper.close()
                     return
             except BookKeeperError as error:
@@ -94,18 +97,22 @@ class Healing:
         """Every ledger once, those in limbo first; True if none is left."""
         limbo = self._bookie.limbo()
         others = [ledger_id for ledger_id in self._bookkeeper.metadata.list_ledgers() if ledger_id not in limbo]
-        self.progress.ledgers = self.progress.ledgers_left = len(limbo) + len(others)
-        healed = 0
+        self._ledgers = self._ledgers_left = len(limbo) + len(others)
         for ledger_id in (*limbo, *others):
             if self._stopping.is_set():
                 return False
             try:
                 self._heal(ledger_id, limbo.get(ledger_id))
-                healed += 1
-                self.progress.ledgers_left -= 1
+                self._ledgers_left -= 1
             except BookKeeperError as error:
                 log.warning("ledger %d is not healed yet: %s", ledger_id, error)
-        return healed == self.progress.ledgers
+            self._tell()
+        return self._ledgers_left == 0
+
+    def _tell(self) -> None:
+        if time.monotonic() - self._told_at > _TOLD_SECONDS:
+            self._told_at = time.monotonic()
+            log.info("healing lossy boot %d: %s", self._bookie.boot, self.status())
 
     def _heal(self, ledger_id: int, limbo_boot: int | None) -> None:
         """Raises BookKeeperError if it can't be done now."""
@@ -116,48 +123,22 @@ class Healing:
                 self._bookie.clear_limbo(ledger_id, limbo_boot)  # nothing can be asked of it any more
             return
         me = self._bookie.bookie_id
+        driver = RepairDriver(self._bookkeeper, found.value, self._bandwidth, self._copied)
         if limbo_boot is not None:
-            machine = LedgerHealing(me, limbo_boot, _RUN_ENTRIES_MAX)
-            self._drive(found, machine.step(act.MetadataRead(*found)), machine.step)
+            self._leave_limbo(driver, LedgerHealing(me, limbo_boot, RUN_ENTRIES_MAX), act.MetadataRead(*found))
         elif any(me in fragment.ensemble for fragment in found.value.fragments):
             plan = lacks(found.value, me, self._bookie.held(ledger_id))
-            copying = EntryCopying(found.value, plan, _RUN_ENTRIES_MAX)
-            self._drive(found, copying.start(), copying.step)  # type: ignore[arg-type]
+            copying = EntryCopying(found.value, plan, RUN_ENTRIES_MAX, {me})
+            driver.run(copying.step, copying.start())
 
-    def _drive(
-        self,
-        found: Versioned[LedgerMetadata],
-        pending: list[HealingAction] | list[act.Action],
-        step: Callable[[act.Event], list[HealingAction]],
-    ) -> None:
-        """Do what a machine asks for until it has finished."""
-        ledger_id = found.value.ledger_id
-        requests = self._bookkeeper.requests(found.value, None)
-        mailbox = Mailbox(_LEDGER_SECONDS_MAX)
+    def _leave_limbo(self, driver: RepairDriver, machine: LedgerHealing, found: act.MetadataRead) -> None:
+        event: HealingEvent = found
         while True:
-            for action in pending:
-                match action:
-                    case act.Finish():
-                        return
-                    case act.Fail(error):
-                        raise error
-                    case ListHeld():
-                        mailbox.put(HeldListed(self._bookie.held(ledger_id)))  # type: ignore[arg-type]
-                    case ClearLimbo(boot):
-                        self._bookie.clear_limbo(ledger_id, boot)
-                        mailbox.put(LimboIsCleared())  # type: ignore[arg-type]
-                    case act.ReadMetadata() | act.WriteMetadata():
-                        mailbox.put(self._bookkeeper.answer_from_store(found.value, action))
-                    case act.SendAdd() | act.SendRead() | act.SendReadLac():
-                        self._count(action)
-                        requests.send(action, mailbox.put)
-            pending = step(mailbox.take())
-
-    def _count(self, action: act.SendAdd | act.SendRead | act.SendReadLac) -> None:
-        """Note a copy, and wait as long as the bandwidth asks for."""
-        if isinstance(action, act.SendAdd) and action.bookies == (self._bookie.bookie_id,):
-            byte_count = sum(len(batch.frame) for batch in action.entries)
-            self.progress.entries_copied += action.last - action.first + 1
-            self.progress.bytes_copied += byte_count
-            if self._bytes_per_second:
-                self._stopping.wait(byte_count / self._bytes_per_second)
+            match driver.run(machine.step, machine.step(event)):
+                case act.Finish():
+                    return
+                case ListHeld():
+                    event = HeldListed(self._bookie.held(found.metadata.ledger_id))
+                case ClearLimbo(boot):
+                    self._bookie.clear_limbo(found.metadata.ledger_id, boot)
+                    event = LimboIsCleared()

@@ -81,6 +81,26 @@ def test_a_bookie_heals_itself(cluster, bookkeeper, loss):
         other.start()
 
 
+def test_only_what_could_be_lost_is_copied(cluster, bookkeeper):
+    """A clean stop syncs everything, so what was written before it is neither read nor copied."""
+    safe = bookkeeper.create_ledger(3, 3, 3)
+    safe.append_batch([b"safe"] * 300)
+    safe.close()
+    bookie = cluster.bookies[0]
+    bookie.stop()
+    bookie.start()
+    unsafe = bookkeeper.create_ledger(3, 3, 3)
+    unsafe.append_batch([b"unsafe"] * 7)
+    unsafe.close()
+    bookie.kill()
+    bookie.lose_unsynced()
+    bookie.start()
+    healing = await_healed(bookkeeper, bookie).healing
+    assert (healing.ledgers_left, healing.entries_copied) == (0, 7)
+    assert healing.ledgers == len(bookkeeper.list_ledgers())
+    assert healing.bytes_copied >= 7 * len(b"unsafe")
+
+
 def test_healing_goes_on_after_a_kill_and_waits_for_peers(cluster, bookkeeper):
     ledger = bookkeeper.create_ledger(3, 3, 2)
     ledger.append_batch([b"%d" % i for i in range(100)])

@@ -10,6 +10,8 @@ import pytest
 
 from bookspark import errors
 from bookspark.local import LocalCluster
+from tests.awaiting import await_that
+from tests.cluster.copies import cut_power, held_by
 
 _serial = count(1)
 
@@ -171,3 +173,21 @@ def test_files_that_cannot_be_used_are_named(cluster, known, files, chroot):
     ):
         with pytest.raises(errors.ConfigurationError, match=told):
             cluster.bookkeeper(**options).list_ledgers()
+
+
+def test_a_bookie_with_tls_and_a_secret_heals_itself(files, authority, known):
+    """It asks its peers, and itself, as any client does; without a CA and the secret it stayed in limbo."""
+    options = {
+        "tls_certificate": authority.certificate("healing bookie"),
+        "tls_client_ca": str(authority.file),
+        "shared_secret_file": secret_file(files, "secret of all", "the secret"),
+    }
+    later = {"background_sync_interval_ms": 3_600_000, "background_sync_bytes": 1 << 40}
+    with LocalCluster(bookies=3, journal_write_data=False, **options, **later) as cluster:
+        client = cluster.bookkeeper(**known)
+        ledger = client.create_ledger(3, 3, 3)
+        ledger.append_batch([b"entry"] * 10)
+        bookie = cluster.bookies[0]
+        cut_power(bookie)
+        await_that(lambda: (status := client.bookie_status(bookie.bookie_id)).healed_boot == status.lossy_boot > 0)
+        assert held_by(client, bookie.bookie_id, ledger.ledger_id) == set(range(10))

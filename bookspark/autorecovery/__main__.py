@@ -1,0 +1,53 @@
+"""``python -m bookspark.autorecovery``: an autorecovery process whose parent is a program.
+
+Law: the first line of its standard input is a JSON object, ``{"zookeeper": …, "client": {…}, "autorecovery": {…}}``. It prints
+its name, a line, once it works, and ends with status 0 when its input ends, so it does not outlive its parent. What goes wrong at
+the start is its last line on stderr, with status 1.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+import msgspec
+
+from bookspark.autorecovery.config import autorecovery_config
+from bookspark.autorecovery.process import Autorecovery
+from bookspark.client import BookKeeper
+from bookspark.protocol.errors import BookKeeperError, ConfigurationError
+
+
+class _Options(msgspec.Struct, forbid_unknown_fields=True):
+    zookeeper: str
+    client: dict[str, Any] = {}
+    autorecovery: dict[str, Any] = {}
+
+
+def main() -> int:
+    """Work until standard input ends; returns the exit status."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        options = _options(sys.stdin.readline())
+        bookkeeper = BookKeeper(options.zookeeper, **options.client)
+        with Autorecovery(bookkeeper, autorecovery_config(**options.autorecovery)) as running:
+            print(running.name, flush=True)
+            sys.stdin.read()
+    except BookKeeperError as error:
+        print(f"bookspark autorecovery: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
+def _options(line: str) -> _Options:
+    try:
+        return msgspec.json.decode(line, type=_Options)
+    except msgspec.DecodeError as error:
+        raise ConfigurationError(
+            f"the first line of standard input is not a JSON object of options: {error}"
+        ) from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,163 @@
+"""The auditor: one of a cluster's autorecovery processes, which tells the replication workers what to repair.
+
+Law: that of ``protocol.lost_bookies`` for bookies that go away, and of ``ExactCheck`` for all else; here they meet clock, watches
+and ZooKeeper. Any number of auditors may run, and one of them, by ZooKeeper's election, does the work; when it dies another
+begins with its first look. While autorecovery is disabled nothing is marked but by a check that somebody triggered.
+
+Source: ``Auditor``, ``AuditorElector`` of BookKeeper.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+from bookspark.autorecovery.config import AutorecoveryConfig
+from bookspark.autorecovery.exact_check import ExactCheck
+from bookspark.client import BookKeeper
+from bookspark.metadata.auditors import AuditorState
+from bookspark.metadata.locks import Lock
+from bookspark.protocol.audit_plan import mark_of_lost
+from bookspark.protocol.errors import BookKeeperError
+from bookspark.protocol.lost_bookies import LostBookies
+
+log = logging.getLogger(__name__)
+
+
+class Auditor:
+    """One thread, from ``start`` until ``stop``. ``name``: what others see as the auditor's."""
+
+    def __init__(self, bookkeeper: BookKeeper, config: AutorecoveryConfig, name: str) -> None:
+        self.name = name
+        self._bookkeeper = bookkeeper
+        self._config = config
+        self._store = bookkeeper.metadata
+        self._auditors = self._store.auditors
+        self._tasks = self._store.underreplication
+        self._stopping = threading.Event()
+        self._view = LostBookies(config.lost_bookie_delay_seconds)
+        self._state = AuditorState(name)
+        self._lock: Lock | None = None
+        """There while it is the auditor."""
+        self._check_not_before = 0.0
+        self._thread = threading.Thread(target=self._run, name="auditor", daemon=True)
+
+    def start(self) -> None:
+        """From here on it may become the auditor."""
+        self._store.watch_bookies(self._auditors.wake)
+        self._thread.start()
+
+    def stop(self, timeout: float = 30.0) -> bool:
+        """Leave the work to another; whether that was done within ``timeout`` seconds."""
+        self._stopping.set()
+        self._auditors.wake()
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._turn()
+            except _BrokenOffError:
+                break
+            except BookKeeperError as error:
+                log.warning("auditing goes on later: %s", error)
+                self._stopping.wait(self._config.retry_seconds)
+            except Exception:  # a defect must not end the auditing of a cluster unseen
+                log.exception("auditing failed; it is tried again")
+                self._stopping.wait(self._config.retry_seconds_max)
+        if self._lock is not None:
+            try:
+                self._auditors.resign(self._lock)
+            except BookKeeperError as error:
+                log.warning("the election goes on when this session ends: %s", error)
+
+    def _turn(self) -> None:
+        """Look once, then wait until there is something to do."""
+        if self._lock is not None and not self._auditors.elected(self._lock):
+            log.warning("%s is not the auditor any more: its session was lost", self.name)
+            self._lock = None
+        if self._lock is None:
+            self._lock = self._auditors.elect(self.name)
+            if self._lock is None:
+                self._auditors.wait(self._config.poll_seconds)
+                return
+            log.info("%s is the auditor now", self.name)
+            self._view = LostBookies(self._config.lost_bookie_delay_seconds)
+            self._auditors.publish_state(self._state)
+        self._look()
+        self._check_if_due()
+        self._auditors.wait(self._idle_seconds())
+
+    # -- lost bookies
+
+    def _look(self) -> None:
+        registered, delay_seconds = self._store.bookies(), self._auditors.delay_seconds()
+        view = self._view
+        view.delay_seconds = self._config.lost_bookie_delay_seconds if delay_seconds is None else delay_seconds
+        view.look(time.monotonic(), registered, self._store.list_cookies())
+        self._publish(self._state.checking)
+        if view.to_mark and self._tasks.enabled():
+            self._mark_ledgers_of(view.to_mark)
+
+    def _mark_ledgers_of(self, lost: frozenset[str]) -> None:
+        log.warning("%s lost: the ledgers that name them are marked for repair", ", ".join(sorted(lost)))
+        ledgers = self._store.read_ledgers(self._store.list_ledgers())
+        marks = [mark for metadata in ledgers if (mark := mark_of_lost(metadata, lost)) is not None]
+        self._tasks.mark(marks)
+        self._view.marked(lost)
+        log.info("%d ledgers are marked", len(marks))
+
+    def _idle_seconds(self) -> float:
+        due = min((at - time.monotonic() for at in self._view.lost_at().values()), default=self._config.poll_seconds)
+        return max(0.0, min(due, self._config.poll_seconds))
+
+    # -- the exact check
+
+    def _check_if_due(self) -> None:
+        trigger = self._auditors.triggered()
+        if trigger is None and not (self._by_time() and self._tasks.enabled()):
+            return
+        log.info("an exact check begins")
+        self._check_not_before = time.monotonic() + self._config.retry_seconds_max  # unless it goes well
+        self._publish(checking=True)
+        try:
+            report = ExactCheck(self._bookkeeper, self._view.lost, self._pause).run(self._config.check_confirm_seconds)
+        finally:
+            self._publish(checking=False)
+        self._auditors.note_check(report)
+        self._check_not_before = 0.0
+        if trigger is not None:
+            self._auditors.answer_trigger(trigger)
+        log.info("the exact check marked %d of %d ledgers; skipped: %s", report.marked, report.ledgers, report.skipped)
+
+    def _by_time(self) -> bool:
+        if not self._config.check_interval_hours or time.monotonic() < self._check_not_before:
+            return False
+        last = self._auditors.last_check()
+        if last is None:
+            return True
+        pause = 3600 * self._config.check_interval_hours
+        if last.skipped:
+            pause = min(pause, self._config.retry_seconds_max)
+        return time.time() >= last.finished_at_ms / 1000 + pause
+
+    def _pause(self, seconds: float) -> None:
+        """During a check: bookies that are lost meanwhile are not kept waiting for its end."""
+        if self._stopping.wait(seconds):
+            raise _BrokenOffError
+        self._look()
+
+    def _publish(self, checking: bool) -> None:
+        ahead = time.time() - time.monotonic()
+        waiting = {bookie: round(1000 * (at + ahead)) for bookie, at in self._view.lost_at().items()}
+        kept = self._state.waiting if waiting.keys() == self._state.waiting.keys() else waiting  # clocks drift a little
+        state = AuditorState(self.name, kept, tuple(sorted(self._view.lost)), checking)
+        if state != self._state:
+            self._auditors.publish_state(state)
+            self._state = state
+
+
+class _BrokenOffError(Exception):
+    """The auditor is being stopped in the middle of a check."""

@@ -1,0 +1,102 @@
+"""An autorecovery process as a child of this one, which it does not outlive: for clusters on one host, and for tests.
+
+Law: ``start`` returns once it works, or raises with its last words; its standard input is its lease. Its log is a file.
+"""
+
+from __future__ import annotations
+
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bookspark.autorecovery.config import autorecovery_config
+from bookspark.protocol.errors import BookieError
+
+_START_SECONDS = 60.0
+_STOP_SECONDS = 60.0
+
+
+class AutorecoveryProcess:
+    """``options`` are those of AutorecoveryConfig, ``client`` those of its client."""
+
+    def __init__(self, zookeeper: str, log: Path, client: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+        autorecovery_config(**options)  # ill-typed options: now, not at start
+        self.name = ""
+        """What ``bookspark autorecovery status`` calls it; there once it was started."""
+        self._document = {"zookeeper": zookeeper, "client": client, "autorecovery": options}
+        self._log = log
+        self._child: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Its process; None while there is none."""
+        return self._child.pid if self._child is not None and self._child.poll() is None else None
+
+    def start(self) -> None:
+        """Raises BookieError. Does nothing if it runs."""
+        if self.pid is not None:
+            return
+        with self._log.open("ab") as log:
+            self._child = subprocess.Popen(
+                [sys.executable, "-m", "bookspark.autorecovery"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is its parent's to answer
+            )
+        assert self._child.stdin is not None
+        self._child.stdin.write(msgspec.json.encode(self._document) + b"\n")
+        self._child.stdin.flush()
+        self.name = self._first_line()
+        if not self.name:
+            self.kill()
+            said = self._log.read_text(errors="replace").strip().rpartition("\n")[2]
+            raise BookieError(f"the autorecovery process did not start; its log {self._log} ends with: {said}")
+
+    def stop(self) -> None:
+        """Have it give back what it began. Raises BookieError if it had to be killed."""
+        if self.pid is None or self._child is None:
+            return
+        assert self._child.stdin is not None
+        self._child.stdin.close()
+        try:
+            self._child.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise BookieError(f"the autorecovery process {self.name} did not stop in {_STOP_SECONDS:g} s") from None
+        self._close()
+
+    def kill(self) -> None:
+        """SIGKILL; returns once the process is gone."""
+        if self._child is not None:
+            self._child.send_signal(signal.SIGKILL)
+            self._child.wait(_STOP_SECONDS)
+            self._close()
+
+    def _first_line(self) -> str:
+        """What it prints first; "" if it ended, or does not say anything in time."""
+        assert self._child is not None and self._child.stdout is not None
+        said, deadline = b"", time.monotonic() + _START_SECONDS
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._child.stdout, selectors.EVENT_READ)
+            while not said.endswith(b"\n"):
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    return ""
+                more = self._child.stdout.read1()  # type: ignore[attr-defined]
+                if not more:
+                    return ""
+                said += more
+        return said.decode().strip()
+
+    def _close(self) -> None:
+        assert self._child is not None
+        for pipe in (self._child.stdin, self._child.stdout):
+            if pipe is not None:
+                pipe.close()

@@ -1,0 +1,113 @@
+"""Taking a bookie out of a cluster for good: others take over all that it holds, then its cookie is removed.
+
+Law: the bookie is stopped before, so that it gets nothing new; nothing is begun if it alone has entries of a closed
+fragment; and the cookie, without which it can't start again, goes last, when no ledger names the bookie any more. The work
+is the replication workers'; what they could not do is told with its reason. It may be broken off and begun again at any
+time.
+
+Source: ``BookieDecommission`` of BookKeeper.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from bookspark.client import BookKeeper
+from bookspark.protocol.errors import BookieError, InvalidCookieError, MetadataVersionError
+from bookspark.protocol.ledger_metadata import LedgerMetadata
+from bookspark.protocol.replication_plan import repairs, unreadable
+from bookspark.protocol.underreplication import Mark, Reason
+
+_POLL_SECONDS = 1.0
+_NAMED_MAX = 5
+"""Ledgers that an error names."""
+
+
+class DecommissionProgress(NamedTuple):
+    """How far it is."""
+
+    ledgers: int
+    """That named the bookie at the beginning."""
+    ledgers_left: int
+    problem: str = ""
+    """Why one of those that are left could not be repaired yet; empty if none has failed."""
+
+
+def decommission(
+    bookkeeper: BookKeeper,
+    bookie_id: str,
+    *,
+    timeout_seconds: float,
+    progress: Callable[[DecommissionProgress], None] = lambda _: None,
+) -> None:
+    """Return once no ledger names the bookie and its cookie is removed.
+
+    Raises InvalidCookieError: there is no such bookie; BookieError: it runs, entries would be lost, or it took too long (call
+    this again to go on)."""
+    store = bookkeeper.metadata
+    registered = store.bookies()
+    if bookie_id in registered:
+        raise BookieError(f"{bookie_id} is registered, at {registered[bookie_id].address}; stop it first")
+    if store.read_cookie(bookie_id) is None:
+        raise InvalidCookieError(f"there is no bookie {bookie_id}; `bookspark cookie list` shows those that there are")
+    named = _naming(bookkeeper, bookie_id, store.list_ledgers())
+    _refuse_if_alone(bookie_id, named, registered.keys())
+    deadline, total = time.monotonic() + timeout_seconds, len(named)
+    while True:
+        tasks = store.underreplication
+        tasks.mark(Mark(one.ledger_id, {bookie_id: Reason.LOST}, f"{bookie_id} is decommissioned") for one in named)
+        while named:
+            failed = (tasks.task(one.ledger_id) for one in named[:_NAMED_MAX])
+            problem = next((f"ledger {task.ledger_id}: {task.error}" for task in failed if task and task.error), "")
+            now = DecommissionProgress(total, len(named), problem)
+            progress(now)
+            if time.monotonic() > deadline:
+                raise BookieError(_not_in_time(bookie_id, now))
+            threading.Event().wait(_POLL_SECONDS)
+            named = _naming(bookkeeper, bookie_id, [one.ledger_id for one in named])
+        named = _naming(
+            bookkeeper, bookie_id, store.list_ledgers()
+        )  # a client may have chosen it while it was stopping
+        if not named:
+            break
+    progress(DecommissionProgress(total, 0))
+    _remove_cookie(bookkeeper, bookie_id)
+
+
+def _naming(bookkeeper: BookKeeper, bookie_id: str, ledger_ids: Iterable[int]) -> list[LedgerMetadata]:
+    """Those of the ledgers that name the bookie now."""
+    every = bookkeeper.metadata.read_ledgers(ledger_ids)
+    return [one for one in every if any(bookie_id in fragment.ensemble for fragment in one.fragments)]
+
+
+def _refuse_if_alone(bookie_id: str, named: Iterable[LedgerMetadata], registered: Iterable[str]) -> None:
+    alive = set(registered)
+    alone = []
+    for metadata in named:
+        members = {bookie for fragment in metadata.fragments for bookie in fragment.ensemble}
+        if any(next(unreadable(metadata, repair), None) for repair in repairs(metadata, members - alive)):
+            alone.append(str(metadata.ledger_id))
+    if alone:
+        more = f" and {len(alone) - _NAMED_MAX} more" if len(alone) > _NAMED_MAX else ""
+        raise BookieError(
+            f"ledgers {', '.join(alone[:_NAMED_MAX])}{more} have entries that no bookie but {bookie_id}, or others that are "
+            f"down, has; start {bookie_id}, or those others, or delete these ledgers"
+        )
+
+
+def _not_in_time(bookie_id: str, now: DecommissionProgress) -> str:
+    why = f" ({now.problem})" if now.problem else "; is autorecovery running and enabled?"
+    return f"{now.ledgers_left} of {now.ledgers} ledgers still name {bookie_id}{why} Call this again to go on"
+
+
+def _remove_cookie(bookkeeper: BookKeeper, bookie_id: str) -> None:
+    cookie = bookkeeper.metadata.read_cookie(bookie_id)
+    if cookie is None:
+        return
+    try:
+        bookkeeper.metadata.delete_cookie(bookie_id, cookie.version)
+    except MetadataVersionError as error:
+        raise BookieError(f"{bookie_id} was started again meanwhile; stop it, and call this again") from error

@@ -1,0 +1,113 @@
+"""The exact check: what every bookie says to hold, compared with what the ledgers' metadata assigns to it, and to which.
+
+Law: that of ``protocol.audit_plan``. Nothing is read but lists, each whole: an error in a listing of ledgers ends the check, and
+a bookie that gives no whole list is skipped by name. Metadata is read before the lists, so that an entry which it calls
+confirmed was written by then. A bookie that is healing itself is left to that.
+
+Memory is that of the metadata of all ledgers and of the ranges of one bookie at a time. Source: design.md section 11.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
+
+from bookspark.client import BookKeeper
+from bookspark.metadata.auditors import CheckReport
+from bookspark.protocol.audit_plan import absent, confirmed, mark_of_lacking, mark_of_lost, mark_of_misplaced
+from bookspark.protocol.errors import NoSuchLedgerError, ReadError
+from bookspark.protocol.ledger_metadata import LedgerMetadata
+from bookspark.protocol.underreplication import Mark
+
+Ranges = list[tuple[int, int]]
+
+
+class ExactCheck:
+    """One check. ``pause`` is called between the bookies, and waits the given seconds; it may raise to break the check off."""
+
+    def __init__(self, bookkeeper: BookKeeper, lost: Collection[str], pause: Callable[[float], None]) -> None:
+        """``lost``: bookies that are not waited for any more."""
+        self._bookkeeper = bookkeeper
+        self._lost = lost
+        self._pause = pause
+        self._skipped: dict[str, str] = {}
+
+    def run(self, confirm_seconds: float) -> CheckReport:
+        """Mark what is found, and tell how much it is. Raises MetadataStoreError: nothing is known then."""
+        begun, store = time.monotonic(), self._bookkeeper.metadata
+        ledgers = list(store.read_ledgers(store.list_ledgers()))
+        registered, stamped = store.bookies(), set(store.list_cookies())
+        by_bookie = _by_bookie(ledgers)
+        gone = {
+            bookie for bookie in by_bookie.keys() - registered.keys() if bookie in self._lost or bookie not in stamped
+        }
+        self._skipped = dict.fromkeys(sorted(by_bookie.keys() - registered.keys() - gone), "is away")
+        suspicions = [
+            (ledger_id, bookie, ranges)
+            for bookie in sorted(by_bookie.keys() & registered.keys())
+            for ledger_id, ranges in self._lacking(bookie, by_bookie[bookie])
+        ]
+        marks = [mark for metadata in ledgers if (mark := mark_of_lost(metadata, gone)) is not None]
+        marks += [mark_of_misplaced(*found) for found in self._bookkeeper.misplaced(ledgers)]
+        if suspicions:
+            self._pause(confirm_seconds)
+            marks += self._confirmed(suspicions)
+        store.underreplication.mark(marks)
+        return CheckReport(
+            finished_at_ms=time.time_ns() // 1_000_000,
+            seconds=round(time.monotonic() - begun, 3),
+            ledgers=len(ledgers),
+            marked=len({mark.ledger_id for mark in marks}),
+            skipped=self._skipped,
+        )
+
+    def _lacking(self, bookie: str, assigned: Sequence[LedgerMetadata]) -> Iterator[tuple[int, Ranges]]:
+        """The ledgers of which the bookie lacks entries, and which."""
+        self._pause(0)
+        try:
+            status = self._bookkeeper.bookie_status(bookie)
+            if status.healed_boot < status.lossy_boot:
+                self._skipped[bookie] = "is healing itself"
+                return
+            held = self._held(bookie)
+        except ReadError as error:
+            self._skipped[bookie] = str(error)
+            return
+        for metadata in assigned:
+            ranges = absent(metadata, bookie, held.get(metadata.ledger_id, ()))
+            if ranges:
+                yield metadata.ledger_id, ranges
+
+    def _confirmed(self, suspicions: Sequence[tuple[int, str, Ranges]]) -> Iterator[Mark]:
+        """Those that still hold, by metadata and lists of now."""
+        for ledger_id, bookie, ranges in suspicions:
+            try:
+                metadata = self._bookkeeper.get_ledger_metadata(ledger_id)
+                held = self._held(bookie, ledger_id).get(ledger_id, ())
+            except NoSuchLedgerError:
+                continue
+            except ReadError as error:
+                self._skipped[bookie] = str(error)
+                continue
+            still = confirmed(ranges, absent(metadata, bookie, held))
+            if still:
+                yield mark_of_lacking(ledger_id, bookie, still)
+
+    def _held(self, bookie: str, ledger_id: int | None = None) -> dict[int, Ranges]:
+        """What the bookie lists, by ledger. Raises ReadError."""
+        table = self._bookkeeper.list_ranges(bookie, ledger_id)
+        columns = (table[name].to_pylist() for name in ("ledger_id", "first_entry_id", "last_entry_id"))
+        rows = sorted(zip(*columns, strict=True))
+        return {key: [row[1:] for row in group] for key, group in groupby(rows, key=itemgetter(0))}
+
+
+def _by_bookie(ledgers: Sequence[LedgerMetadata]) -> dict[str, list[LedgerMetadata]]:
+    """The ledgers that name each bookie."""
+    found: dict[str, list[LedgerMetadata]] = defaultdict(list)
+    for metadata in ledgers:
+        for bookie in {bookie for fragment in metadata.fragments for bookie in fragment.ensemble}:
+            found[bookie].append(metadata)
+    return found

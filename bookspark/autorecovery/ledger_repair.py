@@ -1,0 +1,109 @@
+"""The repair of one ledger, as a task of the underreplication store asks for it.
+
+Law: a bookie that is registered is not lost, whatever the task says: what it lacks is copied to it, and it stays where it is
+named. A lost one is replaced (``protocol.ledger_replication``), as is a misplaced one where that fences nobody. What can't
+be done does not keep the rest from being done; the task fails with the first reason. Of a ledger that is gone, or
+that names the bookie no more, nothing is left to do.
+
+Source: ``ReplicationWorker.rereplicate`` of BookKeeper, which loops over ledgers that are gone and entries of one copy.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+
+from bookspark.autorecovery.copying import RUN_ENTRIES_MAX, Bandwidth, CopyProgress, RepairDriver
+from bookspark.client import BookKeeper
+from bookspark.metadata.underreplication import Taken
+from bookspark.protocol import actions as act
+from bookspark.protocol.entry_copying import EntryCopying
+from bookspark.protocol.errors import BookieError, BookKeeperError, NoSuchLedgerError
+from bookspark.protocol.ledger_metadata import LedgerMetadata
+from bookspark.protocol.ledger_replication import LedgerReplication, ReplicationEvent, WaitForWriter, WriterWaitedFor
+from bookspark.protocol.replication_plan import lacks
+from bookspark.protocol.underreplication import Reason
+
+
+class LedgerRepair:
+    """``go_on`` until it returns None. One thread at a time."""
+
+    def __init__(
+        self,
+        taken: Taken,
+        bookkeeper: BookKeeper,
+        bandwidth: Bandwidth,
+        progress: CopyProgress,
+        grace_seconds: float,
+    ) -> None:
+        self.taken = taken
+        self._bookkeeper = bookkeeper
+        self._bandwidth = bandwidth
+        self._progress = progress
+        self._grace_seconds = grace_seconds
+        self._machine: LedgerReplication | None = None
+        self._driver: RepairDriver
+        self._waiting_since = 0.0
+        self._errors: list[BookKeeperError] = []
+
+    def go_on(self) -> float | None:
+        """Do all that can be done now. Returns None if that was all, or after how many seconds to call it again, because the
+        ledger's writer has so long to replace a lost bookie itself. Raises BookKeeperError: try again later."""
+        try:
+            wait_seconds = self._begin() if self._machine is None else self._after_waiting()
+        except NoSuchLedgerError:
+            return None
+        except BookKeeperError as error:
+            self._errors.append(error)
+            wait_seconds = None
+        if wait_seconds is None and self._errors and not self._is_gone():
+            raise self._errors[0]
+        return wait_seconds
+
+    def _begin(self) -> float | None:
+        task, store = self.taken.task, self._bookkeeper.metadata
+        found = store.read_ledger(task.ledger_id)
+        registered = store.bookies()
+        lost = [bookie for bookie in task.of(Reason.LOST) if bookie not in registered]
+        named = {bookie for fragment in found.value.fragments for bookie in fragment.ensemble}
+        for bookie in ({*task.of(Reason.LACKS), *task.of(Reason.LOST)} - set(lost)) & named:
+            try:
+                self._fill(found.value, bookie, registered)
+            except NoSuchLedgerError:
+                raise
+            except BookKeeperError as error:
+                self._errors.append(error)
+        self._machine = LedgerReplication(lost, self._grace_seconds, RUN_ENTRIES_MAX, task.of(Reason.MISPLACED))
+        self._driver = RepairDriver(self._bookkeeper, found.value, self._bandwidth, self._progress)
+        return self._drive(act.MetadataRead(*found))
+
+    def _after_waiting(self) -> float | None:
+        self._driver.resume()
+        return self._drive(WriterWaitedFor(time.monotonic() - self._waiting_since))
+
+    def _drive(self, event: ReplicationEvent) -> float | None:
+        assert self._machine is not None
+        match self._driver.run(self._machine.step, self._machine.step(event)):
+            case WaitForWriter(grace_seconds):
+                self._waiting_since = time.monotonic()
+                return grace_seconds
+        return None
+
+    def _fill(self, metadata: LedgerMetadata, bookie: str, registered: Collection[str]) -> None:
+        """Copy to ``bookie`` what it lacks. The last fragment of a ledger that is not closed is its writer's."""
+        if bookie not in registered:
+            raise BookieError(
+                f"{bookie} lacks entries of ledger {metadata.ledger_id} and is not registered; start it again"
+            )
+        ranges = self._bookkeeper.list_ranges(bookie, metadata.ledger_id)
+        held = zip(ranges["first_entry_id"].to_pylist(), ranges["last_entry_id"].to_pylist(), strict=True)
+        copying = EntryCopying(metadata, lacks(metadata, bookie, held), RUN_ENTRIES_MAX, {bookie})
+        RepairDriver(self._bookkeeper, metadata, self._bandwidth, self._progress).run(copying.step, copying.start())
+
+    def _is_gone(self) -> bool:
+        """Was the ledger deleted meanwhile? Then it can't be read, and need not be."""
+        try:
+            self._bookkeeper.metadata.read_ledger(self.taken.ledger_id)
+        except NoSuchLedgerError:
+            return True
+        return False

@@ -1,0 +1,126 @@
+"""What autorecovery has still to do, and how long that may take: for people.
+
+Law: nothing here decides anything. What is left is an estimate: entries of a ledger count as equally large, what a live bookie
+lacks is not counted (nobody asks it here), and the rate is that of the workers while they were at work.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+import msgspec
+
+from bookspark.metadata.auditors import CheckReport
+from bookspark.metadata.store import MetadataStore
+from bookspark.metadata.underreplication import Progress
+from bookspark.protocol.ledger_metadata import LedgerMetadata
+from bookspark.protocol.replication_plan import repairs
+from bookspark.protocol.underreplication import Reason, Task
+
+
+class TaskStatus(msgspec.Struct, frozen=True):
+    """One ledger that lacks copies."""
+
+    ledger_id: int
+    bookies: dict[str, Reason]
+    detail: str
+    marked_seconds_ago: float
+    attempts: int
+    error: str
+    """Why the last attempt failed."""
+    next_attempt_seconds: float
+    """0: now."""
+    holder: str | None
+    """The worker that is at it."""
+
+
+class AutorecoveryStatus(msgspec.Struct, frozen=True):
+    """All of it at one moment."""
+
+    auditor: str | None
+    enabled: bool
+    checking: bool
+    lost: tuple[str, ...]
+    """Bookies whose entries others take over."""
+    away: dict[str, float]
+    """Bookies that are gone, and in how many seconds each counts as lost."""
+    last_check: CheckReport | None
+    workers: dict[str, Progress]
+    ledgers: int
+    """That lack copies."""
+    being_repaired: int
+    failed: int
+    """Of which the last attempt failed."""
+    bytes_left: int
+    bytes_per_second: float | None
+    """Of all workers while they were at work; None if nothing was copied yet."""
+    seconds_left: float | None
+
+
+def autorecovery_status(store: MetadataStore) -> AutorecoveryStatus:
+    """Raises MetadataStoreError."""
+    tasks, auditors = store.underreplication, store.auditors
+    found = [task for ledger_id in tasks.list_tasks() if (task := tasks.task(ledger_id)) is not None]
+    by_id = {task.ledger_id: task for task in found}
+    bytes_left = sum(bytes_to_copy(one, by_id[one.ledger_id]) for one in store.read_ledgers(by_id))
+    workers, state = tasks.progress(), auditors.state()
+    busy = [one for one in workers.values() if one.seconds > 0]
+    bytes_per_second = sum(one.bytes / one.seconds for one in busy) or None
+    ledgers_per_second = sum(one.ledgers / one.seconds for one in busy) or None
+    return AutorecoveryStatus(
+        auditor=auditors.auditor(),
+        enabled=tasks.enabled(),
+        checking=state is not None and state.checking,
+        lost=() if state is None else state.lost,
+        away={} if state is None else {bookie: _seconds_to(at_ms) for bookie, at_ms in state.waiting.items()},
+        last_check=auditors.last_check(),
+        workers=workers,
+        ledgers=len(found),
+        being_repaired=len(tasks.holders().keys() & by_id.keys()),
+        failed=sum(bool(task.error) for task in found),
+        bytes_left=bytes_left,
+        bytes_per_second=bytes_per_second,
+        seconds_left=_longest(((bytes_left, bytes_per_second), (len(found), ledgers_per_second))),
+    )
+
+
+def task_statuses(store: MetadataStore) -> list[TaskStatus]:
+    """By ledger. Raises MetadataStoreError."""
+    tasks = store.underreplication
+    holders = tasks.holders()
+    return [
+        TaskStatus(
+            ledger_id=task.ledger_id,
+            bookies=dict(task.bookies),
+            detail=task.detail,
+            marked_seconds_ago=max(0.0, round(time.time() - task.marked_at_ms / 1000, 1)),
+            attempts=task.attempts,
+            error=task.error,
+            next_attempt_seconds=_seconds_to(task.not_before_ms),
+            holder=holders.get(task.ledger_id),
+        )
+        for ledger_id in tasks.list_tasks()
+        if (task := tasks.task(ledger_id)) is not None
+    ]
+
+
+def bytes_to_copy(metadata: LedgerMetadata, task: Task) -> int:
+    """About what others have to take over of a closed ledger; of one that is not, nobody knows its length."""
+    entries = metadata.last_entry_id + 1
+    if not metadata.closed or not entries:
+        return 0
+    replaced = {*task.of(Reason.LOST), *task.of(Reason.MISPLACED)}
+    ids = sum(len(repair.lost) * (repair.last - repair.first + 1) for repair in repairs(metadata, replaced))
+    return round(ids * metadata.write_quorum / metadata.ensemble_size * metadata.length / entries)
+
+
+def _seconds_to(at_ms: int) -> float:
+    return max(0.0, round(at_ms / 1000 - time.time(), 1))
+
+
+def _longest(works: Iterable[tuple[int, float | None]]) -> float | None:
+    """Seconds for the one that takes longest; None if that can't be told."""
+    seconds = [count / rate if rate else None for count, rate in works if count]
+    known = [one for one in seconds if one is not None]
+    return None if len(known) < len(seconds) else max(known, default=0.0)

@@ -1,0 +1,202 @@
+"""The replication worker: takes tasks of the underreplication store and repairs their ledgers, several at a time.
+
+Law: a task is held by an ephemeral lock while its ledger is repaired, so a worker that dies leaves it to another; and it is
+deleted only as it was when it was taken, so a ledger that was marked again meanwhile is repaired again. The locks save work,
+and nothing relies on them: ``protocol.ledger_replication`` is right with any number of workers. A ledger that waits for its
+writer holds no thread. A task that fails is left for a while, longer each time, with the reason in it. No task is begun
+while autorecovery is disabled; what was begun is finished.
+
+Source: ``ReplicationWorker`` of BookKeeper.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+from bookspark.autorecovery.config import AutorecoveryConfig
+from bookspark.autorecovery.copying import Bandwidth, CopyProgress, RepairInterruptedError
+from bookspark.autorecovery.ledger_repair import LedgerRepair
+from bookspark.client import BookKeeper
+from bookspark.metadata.underreplication import Progress, TaskPicker, Underreplication
+from bookspark.protocol.errors import BookKeeperError
+
+_SLOT_SECONDS_MAX = 1.0
+"""How long the loop waits for a repair to end before it looks after other things."""
+
+log = logging.getLogger(__name__)
+
+
+class ReplicationWorker:
+    """One thread that picks tasks and ``ledgers_at_once`` that repair, from ``start`` until ``stop``."""
+
+    def __init__(self, bookkeeper: BookKeeper, config: AutorecoveryConfig) -> None:
+        self.name = f"{socket.gethostname()}:{os.getpid()}"
+        self._bookkeeper = bookkeeper
+        self._config = config
+        self._store: Underreplication = bookkeeper.metadata.underreplication
+        self._picker = TaskPicker(self._store, self.name)
+        self._stopping = threading.Event()
+        self._bandwidth = Bandwidth(config.copy_bytes_per_second, self._stopping)
+        self._copied = CopyProgress()
+        self._slots = threading.Semaphore(config.ledgers_at_once)
+        self._lock = threading.Lock()
+        self._under_way: set[int] = set()
+        self._waiting: dict[int, tuple[float, LedgerRepair]] = {}
+        """Repairs that wait for a ledger's writer, and when each goes on."""
+        self._repaired = self._failed = 0
+        self._busy_seconds = self._busy_since = 0.0
+        self._published: Progress | None = None
+        self._thread = threading.Thread(target=self._run, name="replication worker", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, timeout: float = 30.0) -> bool:
+        """Give back what is under way; whether that was done within ``timeout`` seconds."""
+        self._stopping.set()
+        self._store.wake()
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def progress(self) -> Progress:
+        """Since it was made; from any thread."""
+        with self._lock:
+            busy = time.monotonic() - self._busy_since if self._under_way else 0.0
+            return Progress(
+                seconds=round(self._busy_seconds + busy, 3),
+                ledgers=self._repaired,
+                entries=self._copied.entries_copied,
+                bytes=self._copied.bytes_copied,
+                failed=self._failed,
+            )
+
+    # -- picking
+
+    def _run(self) -> None:
+        with ThreadPoolExecutor(self._config.ledgers_at_once, thread_name_prefix="repair") as pool:
+            while not self._stopping.is_set():
+                try:
+                    self._publish()
+                    self._turn(pool)
+                except BookKeeperError as error:
+                    log.warning("looking for tasks goes on later: %s", error)
+                    self._stopping.wait(self._config.retry_seconds)
+        self._give_back(repair for _, repair in self._waiting.values())
+
+    def _turn(self, pool: ThreadPoolExecutor) -> None:
+        """Begin one repair, or wait for something to do."""
+        if not self._slots.acquire(timeout=_SLOT_SECONDS_MAX):
+            return
+        try:
+            repair = self._next() if self._store.enabled() else None
+            if repair is not None:
+                pool.submit(self._repair, repair)
+                return
+        except BaseException:
+            self._slots.release()
+            raise
+        self._slots.release()
+        self._store.wait(self._idle_seconds())
+
+    def _next(self) -> LedgerRepair | None:
+        with self._lock:
+            mine = self._under_way | self._waiting.keys()
+            due = [ledger_id for ledger_id, (at, _) in self._waiting.items() if at <= time.monotonic()]
+            if due:
+                _, repair = self._waiting.pop(due[0])
+                self._begin(due[0])
+                return repair
+        taken = self._picker.next(mine)
+        if taken is None:
+            return None
+        with self._lock:
+            self._begin(taken.ledger_id)
+        return LedgerRepair(taken, self._bookkeeper, self._bandwidth, self._copied, self._config.grace_seconds)
+
+    def _begin(self, ledger_id: int) -> None:
+        if not self._under_way:
+            self._busy_since = time.monotonic()
+        self._under_way.add(ledger_id)
+
+    def _idle_seconds(self) -> float:
+        """Until a repair that waits goes on, or until it is time to look whether a lock has fallen free."""
+        with self._lock:
+            due = min((at for at, _ in self._waiting.values()), default=float("inf"))
+        return min(self._config.poll_seconds, max(0.0, due - time.monotonic()))
+
+    def _publish(self) -> None:
+        now = self.progress()
+        if now != self._published:
+            self._store.publish_progress(self.name, now)
+            self._published = now
+
+    def _give_back(self, repairs: Iterable[LedgerRepair]) -> None:
+        for repair in repairs:
+            try:
+                self._store.release(repair.taken)
+            except BookKeeperError as error:
+                log.warning("the lock of ledger %d goes with the session: %s", repair.taken.ledger_id, error)
+
+    # -- repairing
+
+    def _repair(self, repair: LedgerRepair) -> None:
+        """In a thread of the pool."""
+        ledger_id = repair.taken.ledger_id
+        try:
+            self._repair_or_wait(repair)
+        except BookKeeperError as error:
+            log.warning("what became of ledger %d could not be noted: %s", ledger_id, error)
+        finally:
+            with self._lock:
+                self._under_way.discard(ledger_id)
+                if not self._under_way:
+                    self._busy_seconds += time.monotonic() - self._busy_since
+            self._slots.release()
+
+    def _repair_or_wait(self, repair: LedgerRepair) -> None:
+        ledger_id = repair.taken.ledger_id
+        try:
+            wait_seconds = repair.go_on()
+        except RepairInterruptedError:
+            self._give_back([repair])
+        except BookKeeperError as error:
+            self._fail(repair, str(error))
+        except Exception as error:  # a defect must not keep the lock
+            log.exception("repairing ledger %d failed", ledger_id)
+            self._fail(repair, f"{type(error).__name__}: {error}; the log of {self.name} tells where")
+        else:
+            if wait_seconds is not None:
+                self._park(repair, wait_seconds)
+            elif self._store.done(repair.taken):
+                with self._lock:
+                    self._repaired += 1
+                log.info("ledger %d is repaired", ledger_id)
+            else:
+                log.info("ledger %d was marked again during its repair", ledger_id)
+
+    def _park(self, repair: LedgerRepair, seconds: float) -> None:
+        """The ledger's writer has so long. Once it did something, the repair goes on at once."""
+        ledger_id = repair.taken.ledger_id
+        with self._lock:
+            self._waiting[ledger_id] = time.monotonic() + seconds, repair
+        self._bookkeeper.metadata.watch_ledger(ledger_id, lambda: self._end_wait(ledger_id))
+
+    def _end_wait(self, ledger_id: int) -> None:
+        """From a thread of the metadata store's."""
+        with self._lock:
+            if ledger_id in self._waiting:
+                self._waiting[ledger_id] = 0.0, self._waiting[ledger_id][1]
+        self._store.wake()
+
+    def _fail(self, repair: LedgerRepair, why: str) -> None:
+        log.warning("ledger %d is not repaired yet: %s", repair.taken.ledger_id, why)
+        with self._lock:
+            self._failed += 1
+        pause = self._config.retry_seconds * 2.0 ** min(repair.taken.task.attempts, 30)
+        self._store.failed(repair.taken, why, min(pause, self._config.retry_seconds_max))

@@ -1,0 +1,16 @@
+"""Bookies without a journal that lose what they had, one after the other; `scripts/soak self-healing` makes many more rounds."""
+
+from __future__ import annotations
+
+import pytest
+
+from bookspark.local import LocalCluster
+from tests.soak.self_healing import AUTORECOVERY, BOOKIES, self_healing
+
+
+@pytest.mark.timeout(600)
+def test_a_few_rounds_under_writers_and_recoverers():
+    with LocalCluster(bookies=5, autorecovery=AUTORECOVERY, **BOOKIES) as cluster:
+        counts = self_healing(cluster, 2, seed=2)
+    assert counts["rounds"] == 2
+    assert counts["acked"] > 0
