@@ -3,7 +3,7 @@
     df.writeStream.format("bookspark").option("log", "orders").option("checkpointLocation", …).start()
     df.write.format("bookspark").option("log", "orders").mode("append").save()
     spark.readStream.format("bookspark").option("log", "orders").load()
-    spark.read.format("bookspark").option("log", "orders").load()         # value, position, ledger_id, entry_id
+    spark.read.format("bookspark").option("log", "orders").load()         # value (or its columns), position, ledger_id, entry_id
     spark.read.format("bookspark").option("ledger", 42).load()            # ledger_id, entry_id, …, payload
     spark.read.format("bookspark").option("table", "fragments").load()    # system tables
 
@@ -26,7 +26,7 @@ from pyspark.sql.types import StructType
 
 from bookspark.protocol.errors import ConfigurationError
 from bookspark.spark.options import SinkOptions, SourceOptions
-from bookspark.spark.sink import LogBatchWriter, LogStreamWriter, check_input, prepare
+from bookspark.spark.sink import LogBatchWriter, LogStreamWriter, prepare
 from bookspark.spark.source import EntryReader, EntryStreamReader, TableReader, schema_of
 
 if TYPE_CHECKING:
@@ -47,11 +47,16 @@ class BookSparkDataSource(DataSource):
         return schema_of(SourceOptions.parse(self.options, self.zookeeper))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = self._source(schema).for_batch()
-        return TableReader(options) if options.table is not None else EntryReader(options)
+        options, known = self._source()
+        options = options.for_batch()
+        if options.table is not None:
+            _check_names(schema, known)
+            return TableReader(options)
+        return EntryReader(options, known, _chosen(schema, known))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return EntryStreamReader(self._source(schema).for_stream())
+        options, known = self._source()
+        return EntryStreamReader(options.for_stream(), known, _chosen(schema, known))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         return LogBatchWriter(self._sink(schema, overwrite))
@@ -59,14 +64,10 @@ class BookSparkDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         return LogStreamWriter(self._sink(schema, overwrite))
 
-    def _source(self, schema: StructType) -> SourceOptions:
+    def _source(self) -> tuple[SourceOptions, StructType]:
+        """What is to be read, and all columns that it has."""
         options = SourceOptions.parse(self.options, self.zookeeper)
-        expected = schema_of(options)
-        if schema.names != expected.names:
-            raise ConfigurationError(
-                f"the columns are {expected.names}, not {schema.names}; leave the schema out and select"
-            )
-        return options
+        return options, schema_of(options)
 
     def _sink(self, schema: StructType, overwrite: bool) -> SinkOptions:
         options = SinkOptions.parse(self.options, self.zookeeper)
@@ -74,9 +75,25 @@ class BookSparkDataSource(DataSource):
             raise ConfigurationError(
                 f"log {options.log!r} can only be appended to: use mode 'append' (streams: outputMode 'append')"
             )
-        check_input(schema)
-        prepare(options)
+        prepare(options, schema)
         return options
+
+
+def _chosen(schema: StructType, known: StructType) -> list[str]:
+    """The names of the columns to be read: all, or fewer if the user gave a schema."""
+    types = {field.name: field.dataType for field in known}
+    for field in schema:
+        if types.get(field.name) != field.dataType:
+            raise ConfigurationError(
+                f"there is no column {field.name!r} of type {field.dataType.simpleString()}; the columns are "
+                f"{known.simpleString()}: leave the schema out, or name some of them"
+            )
+    return list(schema.names)
+
+
+def _check_names(schema: StructType, known: StructType) -> None:
+    if schema.names != known.names:
+        raise ConfigurationError(f"the columns are {known.names}, not {schema.names}; leave the schema out and select")
 
 
 def register(spark: SparkSession, zookeeper: str | None = None) -> None:

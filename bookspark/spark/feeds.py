@@ -136,7 +136,7 @@ class LogFeed:
         for piece, size in self._pieces(first, last):
             self._passed_over(at, piece.position)
             found.append((piece, size))
-            at = piece.position + piece.last_entry_id - piece.first_entry_id + 1
+            at = piece.position + piece.rows
         self._passed_over(at, last)
         return found
 

@@ -7,8 +7,9 @@ written in programs.
 Sink
     ``log`` (required), ``zookeeper``, ``password``; ``ensembleSize``, ``writeQuorum``, ``ackQuorum`` (3, 3, 2),
     ``digestType`` (CRC32C), ``ledgerType`` (PD_JOURNAL) and ``replication`` (best_effort) of a log that this write
-    makes: with VD_JOURNAL each task syncs once, before it ends; ``ledgerRollBytes``, ``ledgerRollSeconds``: when a data
-    ledger is closed.
+    makes: with VD_JOURNAL each task syncs once, before it ends; also of a new log ``rowFormat`` (``value``, or ``arrow``: rows
+    keep all their columns) and ``compression`` (``none``, ``zstd``, ``zstd_dictionary``); ``ledgerRollBytes``,
+    ``ledgerRollSeconds``: when a data ledger is closed.
 Source
     one of ``log``, ``ledger`` (an id), ``ledgers`` (``1,2,7-9``) and ``table`` (a system table); ``zookeeper``,
     ``password``; ``minPartitions``; ``failOnDataLoss`` (true); of a log also ``startingOffsets`` (``earliest`` or a
@@ -28,16 +29,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from enum import Enum
 from typing import Any, TypeVar
 
 from bookspark.protocol.errors import ConfigurationError
 from bookspark.protocol.ledger_choices import choice_of
 from bookspark.protocol.ledger_metadata import DigestType, LedgerType, Replication
-from bookspark.protocol.log_record import LogOptions
+from bookspark.protocol.log_record import Compression, LogOptions, RowFormat
 from bookspark.spark.logs import RollPolicy
 from bookspark.spark.logs.registry import check_name
 
 Value = TypeVar("Value")
+Choice = TypeVar("Choice", bound=Enum)
 
 EARLIEST, LATEST = "earliest", "latest"
 
@@ -67,6 +70,10 @@ class _Options:
 
     def text(self, name: str) -> str | None:
         return self.take(name, str, "text")
+
+    def choice(self, name: str, kind: type[Choice]) -> Choice | None:
+        """One of the values of ``kind``, in any case."""
+        return self.take(name, lambda text: choice_of(kind, text, f"option {name}:"), "")
 
     def finish(self) -> None:
         known = {name.lower(): name for name in self._known}
@@ -111,14 +118,6 @@ def _digest(text: str) -> DigestType:
     return DigestType[text.upper()]
 
 
-def _ledger_type(text: str) -> LedgerType:
-    return choice_of(LedgerType, text, "option ledgerType:")
-
-
-def _replication(text: str) -> Replication:
-    return choice_of(Replication, text, "option replication:")
-
-
 def _offset(*words: str) -> Callable[[str], int | str]:
     return lambda text: text.lower() if text.lower() in words else _not_negative(text)
 
@@ -158,8 +157,10 @@ class SinkOptions:
             "write_quorum": options.take("writeQuorum", _positive, "a positive number"),
             "ack_quorum": options.take("ackQuorum", _positive, "a positive number"),
             "digest_type": options.take("digestType", _digest, f"one of {', '.join(d.name for d in DigestType)}"),
-            "ledger_type": options.take("ledgerType", _ledger_type, "a ledger type"),
-            "replication": options.take("replication", _replication, "a kind of replication"),
+            "ledger_type": options.choice("ledgerType", LedgerType),
+            "replication": options.choice("replication", Replication),
+            "row_format": options.choice("rowFormat", RowFormat),
+            "compression": options.choice("compression", Compression),
         }
         chosen = {name: value for name, value in chosen.items() if value is not None}
         bytes_max = options.take("ledgerRollBytes", _positive, "a positive number of bytes")

@@ -1,4 +1,4 @@
-"""The sink of ``format("bookspark")``: rows of a DataFrame become entries of a log, each once.
+"""The sink of ``format("bookspark")``: rows of a DataFrame become rows of a log, each once.
 
 Law: tasks write entries and return the ranges that are acknowledged; the commit names the ranges, and only that makes
 them part of the log. A batch is known by (query id, batch id), which Spark gives again when it replays one; a batch
@@ -10,13 +10,14 @@ driver's JVM and pickled; ``write`` runs in the executors' Python workers, which
 pooled worker beside the driver's JVM, where there is no TaskContext. So ids come from the task's local properties and
 travel to ``commit`` in the messages.
 
-Input: one column ``value``, string or binary. Arrow arrays go to the ledger as they are. Empty values are kept; null is
-an error.
+Input: one column ``value``, string or binary, each value an entry as it is (empty ones are kept, null is an error); or, in a log
+of row format ``arrow``, any columns, the same in each write. ``logs.rows`` has how they become entries.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -24,11 +25,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
+from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from bookspark.protocol.errors import BookKeeperError, ConfigurationError, NotEnoughBookiesError
-from bookspark.protocol.log_record import Commit, EntryRange, LogRecord, merged
+from bookspark.protocol.log_record import (
+    Commit,
+    Compression,
+    EntryRange,
+    LogOptions,
+    LogRecord,
+    RowFormat,
+    merged,
+)
 from bookspark.spark.clients import client
 from bookspark.spark.logs import (
     DataWriter,
@@ -37,6 +47,14 @@ from bookspark.spark.logs import (
     current_data_ledger,
     recover_ledgers,
     release_committer,
+)
+from bookspark.spark.logs.rows import (
+    ID_COLUMNS,
+    RowEncoder,
+    arrow_schema,
+    columns_of,
+    row_encoder,
+    train_dictionary,
 )
 from bookspark.spark.options import SinkOptions
 
@@ -55,14 +73,18 @@ class RangesWritten(WriterCommitMessage):
     ranges: tuple[EntryRange, ...]
 
 
-def check_input(schema: StructType) -> None:
-    """Raise a ConfigurationError unless the rows are what a log holds: one column ``value``, string or binary."""
+def check_input(schema: StructType, row_format: RowFormat) -> None:
+    """Raise a ConfigurationError unless the rows are what a log of that format holds."""
+    if row_format is RowFormat.ARROW:
+        _check_columns(schema)
+        return
     if schema.names != ["value"]:
         others = ", ".join(repr(name) for name in schema.names if name != "value") or "none"
         raise ConfigurationError(
             f"a log takes one column, 'value' (string or binary); the DataFrame has {schema.names}. Besides 'value' that "
             f"is: {others}. "
-            'Select it first, for example: df.selectExpr("to_json(struct(*)) AS value")'
+            'Select it first, for example: df.selectExpr("to_json(struct(*)) AS value"); or keep all columns, in a new log with '
+            "option rowFormat 'arrow'"
         )
     kind = schema["value"].dataType
     if not isinstance(kind, StringType | BinaryType):
@@ -71,14 +93,32 @@ def check_input(schema: StructType) -> None:
         )
 
 
+def _check_columns(schema: StructType) -> None:
+    names = [name.lower() for name in schema.names]
+    for name in names:
+        if name in ID_COLUMNS:
+            raise ConfigurationError(
+                f"column {name!r} has the name of one that reading adds to the rows: rename it first"
+            )
+        if names.count(name) > 1:
+            raise ConfigurationError(f"column {name!r} is there {names.count(name)} times: rename all but one")
+    try:
+        arrow_schema(schema)
+    except PySparkException as error:
+        raise ConfigurationError(f"a column has a type that Arrow has not: {error}; cast it first") from error
+
+
+BATCH_WRITES_BETWEEN_TENDING = 16
+"""Each is an epoch of its own; every so many of them one collects orphans and compacts the log's chain, as each query does."""
+
 _checked: set[tuple[int, str, str]] = set()
 """(pid, zookeeper, log) of writes whose bookies were counted: once is enough, and a query plans each micro-batch anew."""
 
 
-def prepare(options: SinkOptions) -> LogRecord:
+def prepare(options: SinkOptions, schema: StructType) -> LogRecord:
     """The log, made if there is none; every reason why nothing could be written is an error here, on the driver."""
     bookkeeper = client(options.zookeeper)
-    record = LogRegistry(bookkeeper.metadata).ensure(options.log, dict(options.chosen), options.password)
+    record = _log_for(LogRegistry(bookkeeper.metadata), options, schema)
     key = os.getpid(), options.zookeeper, options.log
     if key in _checked:
         return record
@@ -95,6 +135,31 @@ def prepare(options: SinkOptions) -> LogRecord:
     return record
 
 
+def _log_for(registry: LogRegistry, options: SinkOptions, schema: StructType) -> LogRecord:
+    """The log, which takes rows of this schema. One that is there says itself what it takes."""
+    chosen = dict(options.chosen)
+    record = registry.find(options.log)
+    if record is None:
+        row_format = LogOptions(**chosen).row_format
+        check_input(schema, row_format)
+        columns = schema.toNullable().json() if row_format is RowFormat.ARROW else ""
+        record = registry.ensure(options.log, chosen, options.password, columns)
+    else:
+        record = registry.ensure(options.log, chosen, options.password)
+        check_input(schema, record.options.row_format)
+    fixed = columns_of(record.options)
+    if fixed is not None and _types(fixed) != _types(schema):
+        raise ConfigurationError(
+            f"log {options.log!r} has the columns {fixed.simpleString()}, fixed when it was made; the DataFrame has "
+            f"{schema.simpleString()}: select the same columns in the same order, cast, or write to another log"
+        )
+    return record
+
+
+def _types(schema: StructType) -> list[tuple[str, str]]:
+    return [(field.name, field.dataType.simpleString()) for field in schema]
+
+
 class LogWriter:
     """What streaming and batch writes have in common."""
 
@@ -103,21 +168,30 @@ class LogWriter:
 
     def write_rows(self, batches: Iterator[pyarrow.RecordBatch], query: str, batch: int, run: str) -> RangesWritten:
         """In a task: append all rows, return once each is acknowledged. A task without rows does not claim the log."""
-        epoch, row = 0, 0
-        writer: DataWriter | None = None
+        epoch = 0
+        encoder: RowEncoder | None = None
         for rows in batches:
             if not rows.num_rows:
                 continue
-            if writer is None:
-                epoch, writer = self._claim(run)
-            writer.append(_values(rows, row))
-            row += rows.num_rows
-        return RangesWritten(query, batch, run, epoch, writer.finish() if writer else ())
+            if encoder is None:
+                epoch, encoder, writer = self._claim(run, rows)
+            for payloads in encoder.add(rows):
+                writer.append(payloads)
+        if encoder is None:
+            return RangesWritten(query, batch, run, epoch, ())
+        for payloads in encoder.finish():
+            writer.append(payloads)
+        return RangesWritten(query, batch, run, epoch, writer.finish())
 
-    def _claim(self, run: str) -> tuple[int, DataWriter]:
+    def _claim(self, run: str, first_rows: pyarrow.RecordBatch) -> tuple[int, RowEncoder, DataWriter]:
         options = self.options
         bookkeeper = client(options.zookeeper)
-        record = LogRegistry(bookkeeper.metadata).claim(options.log, run)
+        registry = LogRegistry(bookkeeper.metadata)
+        record = registry.claim(options.log, run)
+        if record.options.compression is Compression.ZSTD_DICTIONARY and not record.dictionary:
+            dictionary = train_dictionary(first_rows)
+            record = registry.update(options.log, lambda newest: newest.with_dictionary(dictionary))
+        encoder = row_encoder(record)
         ledger = current_data_ledger(
             bookkeeper,
             options.zookeeper,
@@ -127,8 +201,9 @@ class LogWriter:
             record.options,
             options.password,
             options.roll,
+            encoder.encoding,
         )
-        return record.epoch, DataWriter(ledger)
+        return record.epoch, encoder, DataWriter(ledger)
 
     def commit_ranges(self, messages: Sequence[WriterCommitMessage | None]) -> Commit | None:
         """On the driver's side: make what the tasks wrote part of the log. None if they wrote nothing."""
@@ -144,30 +219,10 @@ class LogWriter:
             bookkeeper, options.zookeeper, options.log, commit.run, commit.epoch, options.password
         )
         writer.commit(commit)
-        recover_ledgers(bookkeeper, writer.take_left_open(), options.password)
+        # Beside the micro-batches that follow: a log may have many commits to be looked through.
+        thoroughly = first.query != first.run or first.epoch % BATCH_WRITES_BETWEEN_TENDING == 0
+        threading.Thread(target=writer.tend, args=(thoroughly,), name=f"tend {options.log}", daemon=True).start()
         return commit
-
-
-def _values(rows: pyarrow.RecordBatch, first_row: int) -> pyarrow.Array:
-    """Column ``value`` as an Arrow binary array, not copied."""
-    import pyarrow
-
-    values = rows.column("value")
-    if values.null_count:
-        row = first_row + values.is_null().index(True).as_py()
-        raise BookKeeperError(
-            f"column 'value' is null in row {row} of partition {_partition()}; an entry can be empty but not null: "
-            "filter such rows out, or use coalesce(value, '')"
-        )
-    kind = values.type
-    if pyarrow.types.is_large_string(kind) or pyarrow.types.is_large_binary(kind):
-        return values.cast(pyarrow.large_binary()).cast(pyarrow.binary())
-    return values.cast(pyarrow.binary())
-
-
-def _partition() -> int | str:
-    context = TaskContext.get()
-    return context.partitionId() if context else "?"
 
 
 class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):

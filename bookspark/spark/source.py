@@ -5,20 +5,27 @@ micro-batch, was planned, whatever its data ledgers hold beyond; a ledger up to 
 read whole, or the task fails (see ``feeds`` for ``failOnDataLoss``).
 
 Rows of a log
-    ``value binary``; ``position bigint``: the row's place in the log, from 0 and without gaps; ``ledger_id``,
-    ``entry_id``.
+    ``value binary`` (of a log of row format ``arrow``: the columns that were written); ``position bigint``: the row's place in
+    the log, from 0 and without gaps; ``ledger_id``, ``entry_id``.
 Rows of ledgers
     ``ledger_id``, ``entry_id``, ``last_add_confirmed`` (as its writer knew it), ``length`` (bytes of the ledger up to
     here): bigint; ``payload binary``.
 Rows of a system table
     see ``bookspark.spark.system_tables``.
 
+A schema with fewer of a log's or a ledger's columns may be given (``spark.read.schema("position bigint")``): the others are not
+made. Spark itself has no way to tell a Python data source which columns a query needs (seen in 4.2). Which entries are planned is
+said by the options ``ledgers``, ``startingOffsets`` and ``endingOffsets``, and not by Spark's own push-down of filters
+(``DataSourceReader.pushFilters``), which is wrong in 4.2: a DataFrame keeps the plan of the filter that was pushed last. Seen,
+with a source of 100 rows: after ``frame.where("a < 5").count()``, ``frame.count()`` is 5; a union of two filters on one frame has
+the rows of one of them twice. So no reader here takes filters, and Spark applies them to the rows that it gets.
+
 The plan is made beside the driver's JVM (``partitions``), each partition is read in a task, from the replicas in turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -33,16 +40,21 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from bookspark.protocol.errors import NoSuchLedgerError
+from bookspark.protocol.ledger_metadata import LedgerMetadata
 from bookspark.spark.clients import client
 from bookspark.spark.feeds import Feed, Limit, LogFeed, Offset, data_loss, feed
 from bookspark.spark.logs import LogRegistry, check_password
+from bookspark.spark.logs.rows import ID_COLUMNS, RowDecoder, columns_of, row_decoder
+from bookspark.spark.offloaded import offloaded_rows
 from bookspark.spark.options import LATEST, SourceOptions
 from bookspark.spark.pinned_start import PinnedStart
-from bookspark.spark.splits import Piece, split
+from bookspark.spark.splits import Piece, SizedPiece, split
 from bookspark.spark.system_tables import system_table
 
 if TYPE_CHECKING:
     import pyarrow
+
+    from bookspark.client import BookKeeper
 
 
 def _schema(**columns: tuple[Any, str]) -> StructType:
@@ -51,8 +63,8 @@ def _schema(**columns: tuple[Any, str]) -> StructType:
     )
 
 
-LOG_SCHEMA = _schema(
-    value=(BinaryType(), "The row as it was written"),
+VALUE_SCHEMA = _schema(value=(BinaryType(), "The row as it was written"))
+ID_SCHEMA = _schema(
     position=(LongType(), "Its place in the log, from 0 and without gaps"),
     ledger_id=(LongType(), "Data ledger that it lies in"),
     entry_id=(LongType(), "Its entry in the ledger"),
@@ -83,39 +95,62 @@ def schema_of(options: SourceOptions) -> StructType:
     if options.table is not None:
         return system_table(options.table).schema
     if options.log is not None:
-        check_password(LogRegistry(client(options.zookeeper).metadata).get(options.log), options.password)
-        return LOG_SCHEMA
+        record = LogRegistry(client(options.zookeeper).metadata).get(options.log)
+        check_password(record, options.password)
+        return StructType([*(columns_of(record.options) or VALUE_SCHEMA), *ID_SCHEMA])
     return LEDGER_SCHEMA
 
 
 class EntryPartitions:
-    """Planning and reading what lies between two offsets of a log or of ledgers."""
+    """Planning and reading what lies between two offsets of a log or of ledgers.
 
-    def __init__(self, options: SourceOptions) -> None:
-        self.options = options
+    ``schema`` is all that there is (see ``schema_of``), ``names`` the columns that are asked for.
+    """
 
-    def plan(self, source: Feed, start: Offset, end: Offset) -> list[InputPartition]:
-        return [Ranges(part) for part in split(source.pieces(start, end), self.options.min_partitions)]
+    def __init__(self, options: SourceOptions, schema: StructType, names: Sequence[str]) -> None:
+        self.options, self.schema, self.names = options, schema, list(names)
+
+    def plan(self, pieces: Iterable[SizedPiece]) -> list[InputPartition]:
+        return [Ranges(part) for part in split(pieces, self.options.min_partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         assert isinstance(partition, Ranges)
-        options = self.options
-        bookkeeper = client(options.zookeeper)
-        convert = _log_rows if options.log is not None else _ledger_rows
+        bookkeeper = client(self.options.zookeeper)
         for piece in partition.pieces:
-            try:
-                reader = bookkeeper.open_ledger_no_recovery(piece.ledger_id, password=options.password)
-            except NoSuchLedgerError:
-                data_loss(
-                    f"entries {piece.first_entry_id} to {piece.last_entry_id} of ledger {piece.ledger_id} were to be read, "
-                    "and the ledger was deleted",
-                    options.fail_on_data_loss,
-                )
-                continue
-            with reader:
+            yield from self._rows(bookkeeper, piece)
+
+    def _rows(self, bookkeeper: BookKeeper, piece: Piece) -> Iterator[pyarrow.RecordBatch]:
+        """Of the ledger, and from where that is gone, of the table that the log was offloaded to."""
+        delivered = 0
+        try:
+            with bookkeeper.open_ledger_no_recovery(piece.ledger_id, password=self.options.password) as reader:
                 reader.confirm(piece.last_entry_id)
-                for batch in reader.read_batches(piece.first_entry_id, piece.last_entry_id):
-                    yield convert(batch, piece)
+                decoder = self._decoder(reader.metadata)
+                for entries in reader.read_batches(piece.first_entry_id, piece.last_entry_id):
+                    for rows in decoder.rows(entries, piece):
+                        delivered += rows.num_rows
+                        yield rows.select(self.names)
+        except NoSuchLedgerError:
+            rest = piece.part(delivered, piece.rows)
+            wanted = StructType([self.schema[name] for name in self.names])
+            log = self.options.log
+            found = None if log is None else offloaded_rows(bookkeeper.metadata, log, rest, wanted)
+            if found is None:
+                data_loss(
+                    f"entries {rest.first_entry_id} to {rest.last_entry_id} of ledger {rest.ledger_id} were to be read, "
+                    "and the ledger was deleted",
+                    self.options.fail_on_data_loss,
+                )
+            else:
+                yield from found
+
+    def _decoder(self, metadata: LedgerMetadata) -> RowDecoder:
+        name = self.options.log
+        if name is None:
+            return _LedgerRows()
+        registry = LogRegistry(client(self.options.zookeeper).metadata)
+        own = StructType(self.schema.fields[: -len(ID_COLUMNS)])
+        return row_decoder(metadata, own, lambda: registry.get(name).dictionary)
 
 
 class EntryReader(EntryPartitions, DataSourceReader):
@@ -128,7 +163,7 @@ class EntryReader(EntryPartitions, DataSourceReader):
             wanted, limit = self.options.start, self.options.end
             start = source.at(wanted) if isinstance(wanted, int) else start
             end = source.at(min(limit, end["position"])) if isinstance(limit, int) else end
-        return self.plan(source, start, end) or [Ranges(())]
+        return self.plan(source.pieces(start, end)) or [Ranges(())]
 
 
 class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -138,15 +173,15 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
     call may be ``partitions``, for a micro-batch that is replayed. Spark counts one limit at a time.
     """
 
-    def __init__(self, options: SourceOptions) -> None:
-        super().__init__(options)
+    def __init__(self, options: SourceOptions, schema: StructType, names: Sequence[str]) -> None:
+        super().__init__(options, schema, names)
         self._target: Offset | None = None
         self._newest: Offset | None = None
         self._pinned = PinnedStart(options) if options.start == LATEST else None
 
-    def __reduce__(self) -> tuple[type[EntryStreamReader], tuple[SourceOptions]]:
-        """Tasks get the options; what plans stays where it is."""
-        return EntryStreamReader, (self.options,)
+    def __reduce__(self) -> tuple[type[EntryStreamReader], tuple[SourceOptions, StructType, Sequence[str]]]:
+        """Tasks get what reads; what plans stays where it is."""
+        return EntryStreamReader, (self.options, self.schema, self.names)
 
     @cached_property
     def _feed(self) -> Feed:
@@ -191,7 +226,7 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         self._feed.check(start)
-        return self.plan(self._feed, start, end)
+        return self.plan(self._feed.pieces(start, end))
 
     def commit(self, end: Offset) -> None:
         if self._pinned is not None:
@@ -222,19 +257,12 @@ class TableReader(DataSourceReader):
         return system_table(self.table).read(client(self.options.zookeeper), partition.value, self.options.password)
 
 
-def _log_rows(batch: pyarrow.RecordBatch, piece: Piece) -> pyarrow.RecordBatch:
-    import pyarrow
-    import pyarrow.compute
+class _LedgerRows:
+    """Entries as they are."""
 
-    ids = batch.column("entry_id")
-    positions = pyarrow.compute.add(ids, piece.position - piece.first_entry_id)
-    columns = [batch.column("payload"), positions, batch.column("ledger_id"), ids]
-    return pyarrow.RecordBatch.from_arrays(columns, names=LOG_SCHEMA.names)
+    def rows(self, entries: pyarrow.RecordBatch, piece: Piece) -> Iterator[pyarrow.RecordBatch]:
+        import pyarrow
 
-
-def _ledger_rows(batch: pyarrow.RecordBatch, piece: Piece) -> pyarrow.RecordBatch:
-    import pyarrow
-
-    # Spark compares schemas with their nullability: the client's columns are "not null".
-    columns = [batch.column(name) for name in LEDGER_SCHEMA.names]
-    return pyarrow.RecordBatch.from_arrays(columns, names=LEDGER_SCHEMA.names)
+        # Spark compares schemas with their nullability: the client's columns are "not null".
+        columns = [entries.column(name) for name in LEDGER_SCHEMA.names]
+        yield pyarrow.RecordBatch.from_arrays(columns, names=LEDGER_SCHEMA.names)

@@ -1,6 +1,7 @@
 """Splitting what is to be read into partitions of about equal size. Pure.
 
-Law: the pieces of all partitions, in order, are exactly the ranges given, in order; nothing is read twice or left out.
+Law: the pieces of all partitions, in order, are exactly the rows of the ranges given, in order; no row is read twice or left
+out. A row is an entry, or one of the rows that an entry holds: then all entries of a range hold the same number of them.
 """
 
 from __future__ import annotations
@@ -16,12 +17,32 @@ ENTRY_COST_BYTES = 64
 
 
 class Piece(NamedTuple):
-    """Entries ``first..last`` of a ledger; the first one is row ``position`` of what is read."""
+    """``rows`` rows of a ledger, from entry ``first_entry_id`` on; the first one is row ``position`` of what is read.
+
+    Each entry holds ``rows_each`` rows; the first ``skip`` rows of the first entry are not part of the piece.
+    """
 
     ledger_id: int
     first_entry_id: int
-    last_entry_id: int
     position: int
+    rows: int
+    rows_each: int = 1
+    skip: int = 0
+
+    @property
+    def last_entry_id(self) -> int:
+        return self.first_entry_id + (self.skip + self.rows - 1) // self.rows_each
+
+    @property
+    def entries(self) -> int:
+        return self.last_entry_id - self.first_entry_id + 1
+
+    def part(self, start: int, stop: int) -> Piece:
+        """The rows ``start`` to before ``stop``, counted from this piece's first one."""
+        entries, skip = divmod(self.skip + start, self.rows_each)
+        return self._replace(
+            first_entry_id=self.first_entry_id + entries, position=self.position + start, rows=stop - start, skip=skip
+        )
 
 
 SizedPiece = tuple[Piece, int]
@@ -31,22 +52,21 @@ SizedPiece = tuple[Piece, int]
 def positioned(
     ranges: Iterable[EntryRange], at: int = 0, start: int = 0, end: int | None = None
 ) -> Iterator[SizedPiece]:
-    """Each range, cut to the rows ``start`` to before ``end``. The first one begins at row ``at``; a row is an entry."""
+    """Each range, cut to the rows ``start`` to before ``end``. The first one begins at row ``at``."""
     for item in ranges:
-        count = item.last_entry_id - item.first_entry_id + 1
         low = max(at, start) - at
-        high = (count if end is None else min(at + count, end) - at) - 1
-        if low <= high:
-            size = item.size * (high - low + 1) // count
-            yield Piece(item.ledger_id, item.first_entry_id + low, item.first_entry_id + high, at + low), size
-        at += count
+        high = item.rows if end is None else min(at + item.rows, end) - at
+        if low < high:
+            whole = Piece(item.ledger_id, item.first_entry_id, at, item.rows, item.rows_each)
+            yield whole.part(low, high), item.size * (high - low) // item.rows
+        at += item.rows
 
 
 def rows_within(sized: Iterable[SizedPiece], rows: int | None, size: int | None) -> int | None:
     """The position up to which pieces have at most ``rows`` rows and ``size`` bytes, one row at least; None: all of them."""
     least = 1
     for piece, weight in sized:
-        count = taken = _count(piece)
+        count = taken = piece.rows
         if rows is not None:
             taken = min(taken, rows)
             rows -= taken
@@ -61,14 +81,14 @@ def rows_within(sized: Iterable[SizedPiece], rows: int | None, size: int | None)
 
 
 def split(sized: Iterable[SizedPiece], min_partitions: int) -> list[list[Piece]]:
-    """At least ``min_partitions`` lists of pieces (if there are as many entries), none much over PARTITION_BYTES_MAX."""
-    weighed = [(piece, size + ENTRY_COST_BYTES * _count(piece)) for piece, size in sized]
+    """At least ``min_partitions`` lists of pieces (if there are as many rows), none much over PARTITION_BYTES_MAX."""
+    weighed = [(piece, size + ENTRY_COST_BYTES * piece.entries) for piece, size in sized]
     total = sum(weight for _, weight in weighed)
     target = min(PARTITION_BYTES_MAX, total / min_partitions)
     partitions: list[list[Piece]] = []
     room = 0.0
     for piece, weight in weighed:
-        each = weight / _count(piece)
+        each = weight / piece.rows
         rest: Piece | None = piece
         while rest is not None:
             if room < each / 2 or not partitions:
@@ -76,18 +96,18 @@ def split(sized: Iterable[SizedPiece], min_partitions: int) -> list[list[Piece]]
                 room += target
             taken, rest = _cut(rest, max(1, round(room / each)))
             partitions[-1].append(taken)
-            room -= each * _count(taken)
+            room -= each * taken.rows
     return _at_least(partitions, min_partitions)
 
 
 def _at_least(partitions: list[list[Piece]], minimum: int) -> list[list[Piece]]:
-    """Halve the largest partitions until there are ``minimum``, or each is one entry."""
+    """Halve the largest partitions until there are ``minimum``, or each is one row."""
     while 0 < len(partitions) < minimum:
-        index = max(range(len(partitions)), key=lambda i: sum(map(_count, partitions[i])))
-        entries = sum(map(_count, partitions[index]))
-        if entries == 1:
+        index = max(range(len(partitions)), key=lambda i: _rows(partitions[i]))
+        rows = _rows(partitions[index])
+        if rows == 1:
             break
-        left, right = _halves(partitions[index], entries // 2)
+        left, right = _halves(partitions[index], rows // 2)
         partitions[index : index + 1] = [left, right]
     return partitions
 
@@ -101,20 +121,17 @@ def _halves(pieces: Sequence[Piece], count: int) -> tuple[list[Piece], list[Piec
             continue
         taken, rest = _cut(piece, count)
         left.append(taken)
-        count -= _count(taken)
+        count -= taken.rows
         if rest is not None:
             right.append(rest)
     return left, right
 
 
 def _cut(piece: Piece, count: int) -> tuple[Piece, Piece | None]:
-    if count >= _count(piece):
+    if count >= piece.rows:
         return piece, None
-    middle = piece.first_entry_id + count
-    return piece._replace(last_entry_id=middle - 1), piece._replace(
-        first_entry_id=middle, position=piece.position + count
-    )
+    return piece.part(0, count), piece.part(count, piece.rows)
 
 
-def _count(piece: Piece) -> int:
-    return piece.last_entry_id - piece.first_entry_id + 1
+def _rows(pieces: Sequence[Piece]) -> int:
+    return sum(piece.rows for piece in pieces)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 from bookspark.metadata.memory import MemoryStore
-from bookspark.protocol.errors import AddTimeoutError, LedgerClosedError, LedgerFencedError
+from bookspark.protocol.errors import AddTimeoutError, LedgerClosedError, LedgerFencedError, NoSuchLedgerError
 from bookspark.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bookspark.wire.digests import master_key
 from bookspark.wire.entry_batch import Entry
@@ -95,6 +96,10 @@ class MemoryLedger:
             raise AddTimeoutError("no answer")
         return self.last_add_confirmed
 
+    def append_batch(self, payloads: list[bytes]) -> range:
+        first = self.last_add_confirmed + 1
+        return range(first, [self.append(payload) for payload in payloads][-1] + 1)
+
     def append_batch_async(self, payloads: Any) -> SimpleNamespace:
         try:
             for value in payloads.to_pylist():
@@ -123,6 +128,7 @@ class MemoryLedger:
 class MemoryReader:
     def __init__(self, bookkeeper: MemoryBookKeeper, ledger_id: int) -> None:
         self._bookkeeper, self.ledger_id = bookkeeper, ledger_id
+        self._metadata = bookkeeper.get_ledger_metadata(ledger_id)
 
     @property
     def last_add_confirmed(self) -> int:
@@ -130,7 +136,10 @@ class MemoryReader:
 
     @property
     def metadata(self) -> LedgerMetadata:
-        return self._bookkeeper.get_ledger_metadata(self.ledger_id)
+        """As it was last seen, if the ledger was deleted."""
+        with suppress(NoSuchLedgerError):
+            self._metadata = self._bookkeeper.get_ledger_metadata(self.ledger_id)
+        return self._metadata
 
     @property
     def length(self) -> int:
@@ -144,6 +153,7 @@ class MemoryReader:
 
     def read(self, first: int, last: int) -> Iterator[Entry]:
         for entry_id in range(first, last + 1):
+            self._bookkeeper.get_ledger_metadata(self.ledger_id)  # bookies collect what was deleted
             yield Entry(self.ledger_id, entry_id, -1, 0, self._bookkeeper.entries[self.ledger_id][entry_id], b"")
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ from typing import cast
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import StructType
 
 from bookspark.client import BookKeeper
 from bookspark.protocol.errors import ConfigurationError, NoSuchLedgerError
@@ -130,6 +131,20 @@ def test_limits_cut_within_a_commit(log: Log) -> None:
     assert feed.limited(start, end, Limit(size=1)) == feed.at(5)
 
 
+def test_rows_are_counted_where_an_entry_holds_several(log: Log) -> None:
+    for _ in range(4):
+        first = log.data.append(b"0123456789")
+    item = EntryRange(log.data.ledger_id, first - 3, first, 20, 40)
+    log.committer.commit(Commit("q", 0, log.run, log.epoch, (item,)))
+    log.batches = 1
+    log.commit()
+    feed = log.feed()
+    (several, _), (single, _) = feed.pieces(feed.at(7), feed.newest())
+    assert (several.first_entry_id, several.last_entry_id, several.skip, several.rows) == (first - 2, first, 2, 13)
+    assert (single.position, single.rows, single.rows_each) == (20, 10, 1)
+    assert feed.limited(feed.at(7), feed.newest(), Limit(rows=9)) == feed.at(16)
+
+
 def test_rows_that_were_truncated_before_they_were_read_fail_the_read(log: Log) -> None:
     log.commit(3)
     log.begin("b")
@@ -197,7 +212,7 @@ def test_a_log_that_was_made_anew_is_not_taken_for_the_old_one(log: Log) -> None
     offset["log"] -= feed.earliest()["log"] == offset["log"]  # made within the same millisecond
     with pytest.raises(DataLossError, match=r"deleted and made anew.*new checkpoint"):
         feed.check(offset)
-    reader = EntryStreamReader(SourceOptions.parse({"log": "orders", "zookeeper": "nowhere"}))
+    reader = EntryStreamReader(SourceOptions.parse({"log": "orders", "zookeeper": "nowhere"}), StructType(), ())
     reader.__dict__["_feed"] = feed
     with pytest.raises(DataLossError, match="made anew"):
         reader.latestOffset(offset, ReadAllAvailable())
@@ -208,7 +223,9 @@ def test_a_log_that_was_made_anew_is_not_taken_for_the_old_one(log: Log) -> None
 def test_a_stream_never_goes_back_when_a_lac_that_was_heard_is_not_heard_again(log: Log) -> None:
     log.commit(2)
     feed = log.feed()
-    reader = EntryStreamReader(SourceOptions.parse({"log": "orders", "zookeeper": "nowhere", "pollTimeoutMs": "0"}))
+    reader = EntryStreamReader(
+        SourceOptions.parse({"log": "orders", "zookeeper": "nowhere", "pollTimeoutMs": "0"}), StructType(), ()
+    )
     reader.__dict__["_feed"] = feed
     reader.prepareForTriggerAvailableNow()
     ahead = feed.at(25)

@@ -8,9 +8,12 @@ import pytest
 from bookspark.protocol.errors import AddTimeoutError, LedgerFencedError, LedgerRecoveryError
 from bookspark.protocol.ledger_metadata import LedgerType
 from bookspark.protocol.log_record import Commit, EntryRange, LogOptions, LogTakenOverError
-from bookspark.spark.logs import DataWriter, LogRegistry, RollPolicy, collect_orphans, commits, header_of
+from bookspark.spark.logs import DataWriter, LogReader, LogRegistry, RollPolicy, collect_orphans, commits, header_of
 from bookspark.spark.logs.committer import Committer
+from bookspark.spark.logs.compaction import compact_chain
 from bookspark.spark.logs.data_ledgers import PENDING_BATCHES_MAX, DataLedger
+from bookspark.spark.logs.maintenance import collect_recent_orphans
+from bookspark.spark.logs.rows import Payloads
 from tests.spark.memory_bookkeeper import MemoryBookKeeper
 
 
@@ -141,12 +144,113 @@ def test_a_commit_ledger_that_lost_its_header_stops_everything(bookkeeper: Memor
         claimed(bookkeeper.other(), "b").commit(batch(1, "b", 2))
 
 
-def test_the_next_owner_learns_which_data_ledgers_may_be_left_open(bookkeeper: MemoryBookKeeper) -> None:
-    claimed(bookkeeper, "a").commit(batch(0, ledger=77))
+def test_the_next_owner_closes_the_data_ledgers_that_were_left_open(bookkeeper: MemoryBookKeeper) -> None:
+    writer = data_writer(bookkeeper, "a")
+    writer.append(values(b"a"))
+    (item,) = writer.finish()
+    claimed(bookkeeper, "a").commit(Commit("q", 0, "a", 1, (item,)))
     after = claimed(bookkeeper.other(), "b")
     after.commit(batch(1, "b", 2, ledger=78))
-    assert after.take_left_open() == [77]
-    assert after.take_left_open() == []
+    assert not bookkeeper.get_ledger_metadata(item.ledger_id).closed
+    after.tend(thoroughly=False)
+    assert bookkeeper.get_ledger_metadata(item.ledger_id).closed
+
+
+def test_the_next_owner_collects_the_orphans_of_the_last_and_finds_them_among_the_new_ledgers(
+    bookkeeper: MemoryBookKeeper,
+) -> None:
+    orphans = []
+    for number, run in enumerate("abc", 1):
+        lost, kept = data_writer(bookkeeper, run), data_writer(bookkeeper, run)
+        for writer in (lost, kept):
+            writer.append(values(b"a"))
+        orphans.append(lost.finish()[0].ledger_id)
+        claimed(bookkeeper, run).commit(Commit("q", number, run, number, kept.finish()))
+    assert collect_recent_orphans(bookkeeper, "orders", b"") == orphans[:2]
+    assert orphans[2] in bookkeeper.list_ledgers(), "its writer may still commit it"
+
+
+def test_what_was_before_the_recent_epochs_is_not_looked_at(
+    bookkeeper: MemoryBookKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bookspark.spark.logs.maintenance.RECENT_EPOCHS", 1)
+    for number, run in enumerate("abcd", 1):
+        claimed(bookkeeper, run).commit(batch(number, run, number))
+    seen: list[int] = []
+    found = bookkeeper.get_ledger_metadata
+    monkeypatch.setattr(
+        bookkeeper, "get_ledger_metadata", lambda ledger_id: (seen.append(ledger_id), found(ledger_id))[1]
+    )
+    assert collect_recent_orphans(bookkeeper, "orders", b"") == []
+    assert set(seen) == set(bookkeeper.list_ledgers()[2:])
+
+
+# -- long chains
+
+
+def chain(bookkeeper: MemoryBookKeeper) -> list[int]:
+    return [link.ledger_id for link in LogRegistry(bookkeeper.metadata).get("orders").commit_ledgers]
+
+
+@pytest.fixture
+def long_chain(bookkeeper: MemoryBookKeeper, monkeypatch: pytest.MonkeyPatch) -> Committer:
+    """The owner of a log that was written in ten runs, two batches each."""
+    monkeypatch.setattr("bookspark.spark.logs.compaction.CHAIN_MAX", 4)
+    for number in range(10):
+        owner = claimed(bookkeeper, f"run {number}")
+        for k in range(2):
+            owner.commit(batch(2 * number + k, f"run {number}", number + 1))
+    assert len(chain(bookkeeper)) == 10
+    return owner
+
+
+def test_a_long_chain_is_compacted_and_has_the_same_commits(
+    bookkeeper: MemoryBookKeeper, long_chain: Committer
+) -> None:
+    before = list(commits(bookkeeper, "orders", b""))
+    last = chain(bookkeeper)[-1]
+    long_chain.tend(thoroughly=True)
+    assert len(chain(bookkeeper)) == 2 and chain(bookkeeper)[-1] == last
+    assert bookkeeper.list_ledgers() == sorted(chain(bookkeeper)), "what was copied is deleted"
+    assert list(commits(bookkeeper, "orders", b"")) == before
+    assert [p.commit.batch for p in commits(bookkeeper, "orders", b"", 75)] == list(range(20)), (
+        "the ledger that has row 75"
+    )
+    assert long_chain.commit(batch(20, "run 9", 10)), "the owner goes on in its commit ledger"
+    assert chain(bookkeeper)[-1] == last
+    assert not claimed(bookkeeper.other(), "next").commit(batch(20, "next", 11))
+
+
+def test_full_commit_ledgers_are_not_copied_again(
+    bookkeeper: MemoryBookKeeper, long_chain: Committer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bookspark.spark.logs.compaction.COMMITS_PER_LEDGER_MAX", 8)
+    before = list(commits(bookkeeper, "orders", b""))
+    long_chain.tend(thoroughly=True)
+    compacted = chain(bookkeeper)
+    assert [len(bookkeeper.entries[ledger]) - 1 for ledger in compacted] == [8, 8, 2, 2]
+    monkeypatch.setattr("bookspark.spark.logs.compaction.CHAIN_MAX", 1)
+    assert compact_chain(bookkeeper, "orders", "run 9", 10, b"") == []
+    assert list(commits(bookkeeper, "orders", b"")) == before
+
+
+@pytest.mark.parametrize("read", [0, 1, 2, 7, 18, 19])
+def test_a_reader_goes_on_where_it_stood_when_the_chain_is_compacted_under_it(
+    bookkeeper: MemoryBookKeeper, long_chain: Committer, read: int
+) -> None:
+    before = list(commits(bookkeeper, "orders", b""))
+    reading = LogReader(bookkeeper, "orders", b"").commits()
+    seen = [next(reading) for _ in range(read)]
+    long_chain.tend(thoroughly=True)
+    assert seen + list(reading) == before
+
+
+def test_a_run_that_lost_the_log_compacts_nothing(bookkeeper: MemoryBookKeeper, long_chain: Committer) -> None:
+    before = chain(bookkeeper)
+    claimed(bookkeeper, "next")
+    long_chain.tend(thoroughly=True)
+    assert chain(bookkeeper) == before
+    assert bookkeeper.list_ledgers() == before, "its copy is deleted"
 
 
 # -- data ledgers
@@ -159,8 +263,8 @@ def data_writer(
     return DataWriter(DataLedger(bookkeeper, "orders", run, epoch, options or LogOptions(), b"", RollPolicy(**policy)))
 
 
-def values(*payloads: bytes) -> pyarrow.Array:
-    return pyarrow.array(payloads, pyarrow.binary())
+def values(*payloads: bytes, rows_each: int = 1) -> Payloads:
+    return Payloads(pyarrow.array(payloads, pyarrow.binary()), rows_each)
 
 
 def rows_of(bookkeeper: MemoryBookKeeper, ranges: tuple[EntryRange, ...]) -> list[bytes]:
@@ -174,6 +278,14 @@ def test_arrow_batches_of_a_task_become_one_range(bookkeeper: MemoryBookKeeper) 
     (ranges,) = (writer.finish(),)
     assert [(r.first_entry_id, r.last_entry_id, r.rows, r.size) for r in ranges] == [(0, 3, 4, 5)]
     assert rows_of(bookkeeper, ranges) == [b"a", b"", b"ccc", b"d"]
+
+
+def test_entries_of_more_rows_make_ranges_of_as_many_each(bookkeeper: MemoryBookKeeper) -> None:
+    writer = data_writer(bookkeeper)
+    for payloads in (values(b"a", b"bb", rows_each=3), values(b"cc", rows_each=3), values(b"d", rows_each=2)):
+        writer.append(payloads)
+    ranges = writer.finish()
+    assert [(r.first_entry_id, r.last_entry_id, r.rows, r.size) for r in ranges] == [(0, 2, 9, 5), (3, 3, 2, 1)]
 
 
 def test_a_fenced_data_ledger_is_given_up_and_its_unacknowledged_rows_are_written_again(

@@ -16,6 +16,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from bookspark.local import LocalCluster
 from bookspark.protocol.ledger_metadata import LedgerState, LedgerType, Replication
+from bookspark.protocol.log_record import ENCODING_LABEL
 from bookspark.spark.data_source import register
 from bookspark.spark.logs import LogRegistry
 
@@ -190,6 +191,67 @@ def test_ledgers_are_read_by_id_and_a_log_in_parts(spark: SparkSession, cluster:
         assert ledger.append(b"still open") == 3, "reading does not fence"
 
 
+def test_rows_keep_their_columns_in_a_log_of_arrow_rows(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path, log: str
+) -> None:
+    frame = spark.range(0, 5000, 1, 2).selectExpr(
+        "id",
+        "IF(id % 7 = 0, NULL, CAST(id AS STRING)) AS name",
+        "array(struct(id AS x, CAST(NULL AS DATE) AS y)) AS nested",
+        "map('a', id) AS pairs",
+        "timestamp_seconds(id) AS at",
+        "CAST(id AS DECIMAL(12, 2)) AS price",
+    )
+    frame.write.parquet(str(tmp_path / "rows"))
+    stream = spark.readStream.schema(frame.schema).parquet(str(tmp_path / "rows"))
+    writer = stream.writeStream.format("bookspark").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.options(log=log, rowFormat="arrow", compression="zstd").trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+    write(frame.limit(1), log=log)
+    back = rows_of(spark, log)
+    assert back.columns == [*frame.columns, "position", "ledger_id", "entry_id"]
+    rows = sorted(back.collect(), key=lambda row: row.position)
+    assert [row.position for row in rows] == list(range(5001))
+    assert sorted(row[:-3] for row in rows[:5000]) == sorted(tuple(row) for row in frame.collect())
+    assert values_in_parts(spark, log) == list(range(5001))
+
+    with pytest.raises(
+        PySparkException, match=r"has the columns struct<id:bigint.*the DataFrame has struct<id:bigint>"
+    ):
+        write(frame.select("id"), log=log)
+    with pytest.raises(PySparkException, match="made with row_format arrow"):
+        write(frame, log=log, rowFormat="value")
+
+
+def values_in_parts(spark: SparkSession, log: str) -> list[int]:
+    """The positions that a stream of small micro-batches reads, which cut entries of many rows."""
+    stream = spark.readStream.format("bookspark").options(log=log, maxOffsetsPerTrigger="1700").load()
+    writer = stream.select("position").writeStream.format("memory").queryName("positions")
+    query = writer.trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+    return sorted(row.position for row in spark.table("positions").collect())
+
+
+def test_small_values_are_compressed_with_a_dictionary_of_their_log(
+    spark: SparkSession, cluster: LocalCluster, log: str
+) -> None:
+    frame = spark.range(0, 4000, 1, 2).selectExpr(
+        "to_json(struct(id, 'somebody' AS customer, id % 7 AS kind)) AS value"
+    )
+    write(frame, log=log, compression="zstd_dictionary")
+    write(frame.limit(3), log=log)
+    wanted = sorted(row.value for row in [*frame.collect(), *frame.limit(3).collect()])
+    assert sorted(values_of(spark, log)) == wanted
+    with cluster.bookkeeper() as bookkeeper:
+        record = LogRegistry(bookkeeper.metadata).get(log)
+        ledgers = {row.ledger_id for row in rows_of(spark, log).select("ledger_id").distinct().collect()}
+        encodings = {bookkeeper.get_ledger_metadata(ledger).custom_metadata[ENCODING_LABEL] for ledger in ledgers}
+        size = sum(bookkeeper.get_ledger_metadata(ledger).length for ledger in ledgers)
+    assert record.dictionary
+    assert encodings == {b"zstd_dictionary"}
+    assert size < 0.8 * sum(map(len, wanted))
+
+
 def test_writing_no_rows_takes_no_log_over(spark: SparkSession, cluster: LocalCluster, log: str) -> None:
     write(spark.range(0).selectExpr("CAST(id AS STRING) AS value"), log=log)
     assert rows_of(spark, log).count() == 0
@@ -242,6 +304,10 @@ REFUSED: dict[str, tuple[Callable[[SparkSession], object], str]] = {
     "other columns": (
         lambda spark: write(spark.sql("SELECT 'a' AS value, 1 AS price"), log="x"),
         "takes one column, 'value'.*'price'",
+    ),
+    "a column with a name of the source's": (
+        lambda spark: write(spark.sql("SELECT 1 AS position"), log="x", rowFormat="arrow"),
+        "column 'position' has the name of one that reading adds",
     ),
     "another type": (lambda spark: write(spark.sql("SELECT 1 AS value"), log="x"), "column 'value' is int"),
     "a null": (

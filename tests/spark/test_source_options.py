@@ -33,6 +33,8 @@ def test_the_option_wins_over_the_sessions_cluster() -> None:
         ({**SINK, "ackQuorum": "0"}, "option ackQuorum: '0' is not a positive number"),
         ({**SINK, "ackQuorum": "4"}, "ack_quorum 4"),
         ({**SINK, "digestType": "md5"}, "option digestType: 'md5' is not one of CRC32C"),
+        ({**SINK, "rowFormat": "csv"}, "option rowFormat: 'csv' is none of value, arrow"),
+        ({**SINK, "rowFormat": "arrow", "compression": "ZSTD_Dictionary"}, "use 'zstd'"),
         ({**SINK, "log": "a/b"}, "log name 'a/b'"),
     ],
 )

@@ -36,11 +36,12 @@ class _Version(msgspec.Struct, frozen=True):
 
 _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(_Envelope)
+_VERSION_DECODER = msgspec.json.Decoder(_Version)
 
 
 def _decode(data: bytes, field: str, what: str) -> Any:
     try:
-        version = msgspec.json.decode(data, type=_Version).format
+        version = _VERSION_DECODER.decode(data).format
         if version > FORMAT:
             raise LogFormatError(f"{what}: format {version} is newer than {FORMAT}; use a newer version of bookspark")
         value = getattr(_DECODER.decode(data), field)

@@ -29,7 +29,6 @@ from bookspark.protocol.errors import (
     LedgerFencedError,
     LedgerRecoveryError,
 )
-from bookspark.protocol.ledger_metadata import LedgerType
 from bookspark.protocol.log_record import (
     COMMIT_ROLE,
     Commit,
@@ -39,8 +38,10 @@ from bookspark.protocol.log_record import (
     LogTakenOverError,
 )
 from bookspark.spark.logs.codec import decode_commit, decode_header, encode_commit, encode_header
+from bookspark.spark.logs.compaction import COMMITS_PER_LEDGER_MAX, compact_chain
 from bookspark.spark.logs.data_ledgers import CLOSE_SECONDS_MAX
-from bookspark.spark.logs.labels import labels
+from bookspark.spark.logs.labels import create_labelled, labels
+from bookspark.spark.logs.maintenance import collect_recent_orphans, recover_ledgers
 from bookspark.spark.logs.registry import LogRegistry
 
 if TYPE_CHECKING:
@@ -49,8 +50,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ATTEMPTS_MAX = 5
-COMMITS_PER_LEDGER_MAX = 10_000
-"""A commit ledger with so many entries is closed and a new one begun: it is read whole when it is recovered."""
 
 
 class Committer:
@@ -63,6 +62,8 @@ class Committer:
         self._ledger: LedgerHandle | None = None
         self._header = CommitHeader()
         self._left_open: list[int] = []
+        """Data ledgers of earlier epochs, named by the commits that were recovered, whose writers may be gone."""
+        self._tended = False
 
     def commit(self, commit: Commit) -> bool:
         """Make ``commit`` part of the log; False if it was already. Raises LogTakenOverError once the epoch is over.
@@ -96,10 +97,24 @@ class Committer:
             f"attempts; the last failed with: {failure}. Restart the query: it goes on from its checkpoint"
         ) from failure
 
-    def take_left_open(self) -> list[int]:
-        """Data ledgers of earlier epochs, named by the commits that were recovered, whose writers may be gone. Once."""
-        ledgers, self._left_open = self._left_open, []
-        return ledgers
+    def tend(self, thoroughly: bool) -> None:
+        """After the first commit of the epoch: close what earlier ones left open; ``thoroughly``: collect and compact, too.
+
+        What fails is logged, and left to a later epoch: readers see the same rows either way.
+        """
+        if self._tended:
+            return
+        self._tended = True
+        recover_ledgers(self._bookkeeper, self._left_open, self._password)
+        if not thoroughly:
+            return
+        try:
+            orphans = collect_recent_orphans(self._bookkeeper, self._name, self._password)
+            compacted = compact_chain(self._bookkeeper, self._name, self._run, self._epoch, self._password)
+        except BookKeeperError as error:
+            log.info("log %s: what earlier epochs left is not all cleaned up: %s", self._name, error)
+            return
+        log.info("log %s: orphans deleted: %s, commit ledgers compacted: %s", self._name, orphans, compacted)
 
     def close(self) -> None:
         """Close the commit ledger, so that nobody has to recover it. What is committed stays so if this fails."""
@@ -140,17 +155,8 @@ class Committer:
 
     def _roll(self) -> None:
         """Begin a commit ledger with a header of all before it, then make it the chain's last."""
-        options = self._options
-        ledger = self._bookkeeper.create_ledger(
-            ensemble_size=options.ensemble_size,
-            write_quorum=options.write_quorum,
-            ack_quorum=options.ack_quorum,
-            digest_type=options.digest_type,
-            password=self._password,
-            custom_metadata=labels(self._name, self._epoch, self._run, COMMIT_ROLE),
-            ledger_type=LedgerType.PD_JOURNAL,
-            replication=options.replication,
-        )
+        own = labels(self._name, self._epoch, self._run, COMMIT_ROLE)
+        ledger = create_labelled(self._bookkeeper, self._options, self._password, own)
         self._header = self._header.entering(self._epoch)
         try:
             ledger.append(encode_header(self._header))

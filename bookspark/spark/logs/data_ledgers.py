@@ -1,4 +1,4 @@
-"""Data ledgers: where the sink's tasks put rows, each row an entry.
+"""Data ledgers: where the sink's tasks put rows; what an entry holds of them is said in ``rows``.
 
 Law: a range is handed out only once every entry of it is acknowledged and synced, so whatever a commit names is there.
 Entries whose outcome is unknown (the ledger was fenced, an ack quorum did not answer in time) are written again to a
@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from bookspark.protocol.errors import AddTimeoutError, BookKeeperError, LedgerClosedError, LedgerFencedError
 from bookspark.protocol.ledger_metadata import LedgerType
 from bookspark.protocol.log_record import DATA_ROLE, EntryRange, LogOptions, merged
-from bookspark.spark.logs.labels import labels
+from bookspark.spark.logs.labels import create_labelled, labels
+from bookspark.spark.logs.rows import Payloads
 
 if TYPE_CHECKING:
     import pyarrow
@@ -57,10 +58,11 @@ class DataLedger:
         options: LogOptions,
         password: bytes,
         policy: RollPolicy,
+        encoding: str = "",
     ) -> None:
         self._bookkeeper, self._password, self._policy = bookkeeper, password, policy
         self._options = options
-        self._labels = labels(name, epoch, run, DATA_ROLE)
+        self._labels = labels(name, epoch, run, DATA_ROLE, encoding)
         self._ledger: LedgerHandle | None = None
         self._opened_at = 0.0
 
@@ -75,17 +77,7 @@ class DataLedger:
     def handle(self) -> LedgerHandle:
         """The ledger to append to."""
         if self._ledger is None:
-            options = self._options
-            self._ledger = self._bookkeeper.create_ledger(
-                ensemble_size=options.ensemble_size,
-                write_quorum=options.write_quorum,
-                ack_quorum=options.ack_quorum,
-                digest_type=options.digest_type,
-                password=self._password,
-                custom_metadata=self._labels,
-                ledger_type=options.ledger_type,
-                replication=options.replication,
-            )
+            self._ledger = create_labelled(self._bookkeeper, self._options, self._password, self._labels)
             self._opened_at = time.monotonic()
         return self._ledger
 
@@ -125,7 +117,7 @@ class DataLedger:
 class _Pending(NamedTuple):
     ledger_id: int
     future: AppendFuture
-    values: pyarrow.Array
+    payloads: Payloads
 
 
 class DataWriter:
@@ -137,13 +129,13 @@ class DataWriter:
         self._ranges: list[EntryRange] = []
         self._failed = False
 
-    def append(self, values: pyarrow.Array) -> None:
-        """Append each value of a binary array (no nulls, not empty) as an entry; may return before it is acknowledged."""
+    def append(self, payloads: Payloads) -> None:
+        """Append entries, one at least; may return before they are acknowledged."""
         if self._ledger.due:
             self._settle(0)
             self._ledger.sync()
             self._ledger.close()
-        self._send(values)
+        self._send(payloads)
         self._settle(PENDING_BATCHES_MAX)
 
     def finish(self) -> tuple[EntryRange, ...]:
@@ -154,13 +146,13 @@ class DataWriter:
             self._ledger.publish()
         return merged(self._ranges)
 
-    def _send(self, values: pyarrow.Array) -> None:
+    def _send(self, payloads: Payloads) -> None:
         handle = self._ledger.handle()
         try:
-            self._pending.append(_Pending(handle.ledger_id, handle.append_batch_async(values), values))
+            self._pending.append(_Pending(handle.ledger_id, handle.append_batch_async(payloads.values), payloads))
         except _GONE as error:
             self._begin_anew(handle.ledger_id, error)
-            self._send(values)
+            self._send(payloads)
 
     def _settle(self, pending_max: int) -> None:
         while len(self._pending) > pending_max:
@@ -171,8 +163,9 @@ class DataWriter:
                 self._begin_anew(oldest.ledger_id, error)
                 continue
             self._pending.popleft()
-            first = last - len(oldest.values) + 1
-            self._ranges.append(EntryRange(oldest.ledger_id, first, last, len(oldest.values), _size(oldest.values)))
+            values, rows_each = oldest.payloads
+            first, rows = last - len(values) + 1, len(values) * rows_each
+            self._ranges.append(EntryRange(oldest.ledger_id, first, last, rows, _size(values)))
 
     def _begin_anew(self, ledger_id: int, error: BookKeeperError) -> None:
         """The kept ledger went bad: send all that is not acknowledged to a new one. Once: then the cluster is bad. Not if rows of
@@ -185,7 +178,7 @@ class DataWriter:
         self._failed = True
         again, self._pending = self._pending, deque()
         for item in again:
-            self._send(item.values)
+            self._send(item.payloads)
 
 
 def _size(values: pyarrow.Array) -> int:
@@ -195,8 +188,8 @@ def _size(values: pyarrow.Array) -> int:
     return int(pyarrow.compute.sum(pyarrow.compute.binary_length(values)).as_py())
 
 
-_open: dict[tuple[int, str, str], tuple[int, DataLedger]] = {}
-"""(pid, zookeeper, log) → (epoch, its data ledger). A Python worker runs one task at a time, so there is no lock."""
+_open: dict[tuple[int, str, str], tuple[tuple[int, str], DataLedger]] = {}
+"""(pid, zookeeper, log) → ((epoch, encoding), its data ledger). A Python worker runs one task at a time, so there is no lock."""
 
 
 def current_data_ledger(
@@ -208,13 +201,14 @@ def current_data_ledger(
     options: LogOptions,
     password: bytes,
     policy: RollPolicy,
+    encoding: str,
 ) -> DataLedger:
-    """This process's data ledger for the log; the one of an earlier epoch is closed."""
+    """This process's data ledger for the log; the one of an earlier epoch, or of another encoding, is closed."""
     key = os.getpid(), zookeeper, name
-    held_epoch, held = _open.get(key, (0, None))
-    if held is None or held_epoch != epoch:
+    held_as, held = _open.get(key, (None, None))
+    if held is None or held_as != (epoch, encoding):
         if held is not None:
             held.close()
-        held = DataLedger(bookkeeper, name, run, epoch, options, password, policy)
-        _open[key] = epoch, held
+        held = DataLedger(bookkeeper, name, run, epoch, options, password, policy, encoding)
+        _open[key] = (epoch, encoding), held
     return held

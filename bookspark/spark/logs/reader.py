@@ -3,7 +3,8 @@
 Law: readers follow commit ledgers only, and never fence: entries of failed, speculative or zombie attempts lie in data
 ledgers too and are never seen. A range named by a commit is confirmed up to its last entry, whatever LAC a reader has
 heard; so is the header of a ledger that the chain names. A ledger of the chain is left for the next one only once it is
-closed and read to its end.
+closed and read to its end. A chain that is compacted or truncated under a reader does not disturb it: where it stands is how
+many commits it has behind it, and the ledger that has the next one is looked for.
 
 Source: design.md section 10.
 """
@@ -11,9 +12,10 @@ Source: design.md section 10.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from bookspark.protocol.errors import NoSuchEntryError, NoSuchLedgerError
 from bookspark.protocol.log_record import Commit, CommitHeader, CommitLedger, LogRecord, Position
 from bookspark.spark.logs.codec import decode_commit, decode_header
 from bookspark.spark.logs.registry import KIND, LogRegistry, check_password
@@ -54,27 +56,36 @@ class LogReader:
         self._handle: ReadHandle | None = None
         self._next_entry = HEADER_ENTRY + 1
         self._record_changed: threading.Event | None = None
-        self._seek(position)
+        self._seek(lambda before: before.rows <= position)
 
     def commits(self) -> Iterator[PlacedCommit]:
         """What was committed since the last call, in order; the first call begins where the reader was made for."""
         while True:
             if self._handle is None and not self._next_link():
                 return
-            assert self._handle is not None and self._link is not None
+            assert self._handle is not None
             closed = self._handle.metadata.closed
-            last = self._handle.read_last_add_confirmed()
-            while self._next_entry <= last:
-                for entry in self._handle.read(self._next_entry, last):
-                    placed = PlacedCommit(
-                        self.position, decode_commit(entry.payload, self._link.ledger_id, entry.entry_id)
-                    )
-                    self.position, self._next_entry = placed.after, entry.entry_id + 1
-                    yield placed
+            try:
+                yield from self._confirmed(self._handle)
+            except (NoSuchLedgerError, NoSuchEntryError):
+                self.record = self._registry.get(self._name)
+                if self._link in self.record.commit_ledgers:
+                    raise
+                self._handle = None  # deleted after its commits had been put into another one
+                continue
             if not closed and not self._handle.metadata.closed:
                 return
             if closed:  # and was so before its LAC was read: this was all of it
                 self._handle = None
+
+    def _confirmed(self, handle: ReadHandle) -> Iterator[PlacedCommit]:
+        """What the ledger has from where the reader stands."""
+        last = handle.read_last_add_confirmed()
+        while self._next_entry <= last:
+            for entry in handle.read(self._next_entry, last):
+                placed = PlacedCommit(self.position, decode_commit(entry.payload, handle.ledger_id, entry.entry_id))
+                self.position, self._next_entry = placed.after, entry.entry_id + 1
+                yield placed
 
     def wait(self, seconds: float) -> None:
         """Return once there may be more to read, or after ``seconds``. The bookies hold the answer until then."""
@@ -84,18 +95,18 @@ class LogReader:
         if self._record_changed is None:
             self._record_changed = threading.Event()
             self._bookkeeper.metadata.watch_record(KIND, self._name, self._record_changed.set)
-            if self._following() is not None:
+            if self._registry.get(self._name).commit_ledgers[-1:] not in ((), (self._link,)):
                 return
         if self._record_changed.wait(seconds):
             self._record_changed = None
 
     # -- inside
 
-    def _seek(self, position: int) -> None:
-        """Stand behind the header of the last ledger of the chain that begins at or before row ``position``."""
+    def _seek(self, behind: Callable[[Position], bool]) -> None:
+        """Stand behind the header of the last ledger of the chain of which that is true, or of the first one."""
         for link in reversed(self.record.commit_ledgers):
             self._enter(link)
-            if self.position.rows <= position:
+            if behind(self.position):
                 return
 
     def _enter(self, link: CommitLedger) -> None:
@@ -104,17 +115,20 @@ class LogReader:
         self.position = read_header(self._handle).position
 
     def _next_link(self) -> bool:
-        link = self._following()
-        if link is not None:
-            self._enter(link)
-        return link is not None
-
-    def _following(self) -> CommitLedger | None:
-        """The ledger of the chain after the one that was read last."""
+        """Stand in the ledger that has the next commit; False if there is none yet."""
         self.record = self._registry.get(self._name)
         chain = self.record.commit_ledgers
-        following = chain.index(self._link) + 1 if self._link in chain else 0
-        return chain[following] if following < len(chain) else None
+        if self._link is not None and self._link not in chain:
+            reached = self.position
+            self._seek(lambda position: position.batches <= reached.batches)
+            if self.position.batches <= reached.batches:
+                self._next_entry += reached.batches - self.position.batches
+                self.position = reached
+            return True
+        following = 0 if self._link is None else chain.index(self._link) + 1
+        if following < len(chain):
+            self._enter(chain[following])
+        return following < len(chain)
 
 
 def commits(bookkeeper: BookKeeper, name: str, password: bytes, position: int = 0) -> Iterator[PlacedCommit]:
@@ -128,8 +142,8 @@ def header_of(bookkeeper: BookKeeper, record: LogRecord, password: bytes) -> Com
     for link in record.commit_ledgers[-1:]:
         handle = open_commit_ledger(bookkeeper, link, password)
         header = read_header(handle)
-        for entry in handle.read(HEADER_ENTRY + 1, handle.read_last_add_confirmed()):
-            header = header.followed_by(decode_commit(entry.payload, link.ledger_id, entry.entry_id))
+        for commit in read_commits(handle):
+            header = header.followed_by(commit)
     return header
 
 
@@ -144,3 +158,9 @@ def read_header(handle: ReadHandle) -> CommitHeader:
     """The header of a commit ledger."""
     (entry,) = handle.read(HEADER_ENTRY, HEADER_ENTRY)
     return decode_header(entry.payload, handle.ledger_id)
+
+
+def read_commits(handle: ReadHandle) -> Iterator[Commit]:
+    """The commits of a commit ledger, as many as are confirmed now."""
+    for entry in handle.read(HEADER_ENTRY + 1, handle.read_last_add_confirmed()):
+        yield decode_commit(entry.payload, handle.ledger_id, entry.entry_id)

@@ -36,23 +36,28 @@ class LogRegistry:
 
     def get(self, name: str) -> LogRecord:
         """Raises NoSuchLogError, naming the nearest one."""
-        record = self._store.read_record(KIND, check_name(name))
+        record = self.find(name)
         if record is None:
             nearest = get_close_matches(name, self.names(), n=1)
             hint = f"did you mean {nearest[0]!r}?" if nearest else "a log is made by the first write to it"
             raise NoSuchLogError(f"there is no log {name!r}; {hint}")
-        return decode_record(record.value, name)
+        return record
 
-    def ensure(self, name: str, options: dict[str, object], password: bytes) -> LogRecord:
+    def find(self, name: str) -> LogRecord | None:
+        """The record of ``name``, None if there is no such log."""
+        found = self._store.read_record(KIND, check_name(name))
+        return None if found is None else decode_record(found.value, name)
+
+    def ensure(self, name: str, options: dict[str, object], password: bytes, columns: str = "") -> LogRecord:
         """The record of ``name``, made with ``options`` (fields of LogOptions, the rest as by default) if there is none.
+        ``columns`` are for a log that is made only.
 
         Raises ConfigurationError if there is one and an option given differs from it, UnauthorizedAccessError if the
         password does.
         """
         while True:
-            found = self._store.read_record(KIND, check_name(name))
-            if found is not None:
-                record = decode_record(found.value, name)
+            record = self.find(name)
+            if record is not None:
                 check_password(record, password)
                 for option, wanted in options.items():
                     if getattr(record.options, option) != wanted:
@@ -61,7 +66,7 @@ class LogRegistry:
                             f"fixed when a log is made: leave out {option} {_text(wanted)}, or write to another log"
                         )
                 return record
-            chosen = LogOptions(**options)  # type: ignore[arg-type]
+            chosen = LogOptions(columns=columns, **options)  # type: ignore[arg-type]
             record = LogRecord(name, chosen, master_key(password), ctime_ms=time.time_ns() // 1_000_000)
             try:
                 self._store.write_record(KIND, name, encode_record(record), None)

@@ -1,0 +1,61 @@
+"""Columns and filters of batch reads, over real bookies: what is asked for comes, and nothing that another query asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from bookspark.local import LocalCluster
+from bookspark.spark.data_source import register
+
+pytestmark = pytest.mark.spark
+FILTERS = "spark.sql.python.filterPushdown.enabled"
+ROWS = 100
+
+
+@pytest.fixture(scope="module", params=["value", "arrow"])
+def log(spark: SparkSession, cluster: LocalCluster, request: pytest.FixtureRequest) -> str:
+    """A log of ``ROWS`` rows."""
+    register(spark, cluster.zookeeper)
+    rows = spark.range(0, ROWS, 1, 2).selectExpr("CAST(id AS STRING) AS value")
+    rows.write.format("bookspark").option("log", request.param).option("rowFormat", request.param).mode("append").save()
+    return str(request.param)
+
+
+@pytest.fixture
+def filters_pushed(spark: SparkSession) -> Iterator[None]:
+    """Spark hands filters to those Python data sources that want them."""
+    spark.conf.set(FILTERS, "true")
+    yield
+    spark.conf.unset(FILTERS)
+
+
+def rows_of(spark: SparkSession, log: str, schema: str = "") -> DataFrame:
+    reader = spark.read.format("bookspark").option("log", log)
+    return (reader.schema(schema) if schema else reader).load()
+
+
+def test_a_schema_of_fewer_columns_makes_only_those(spark: SparkSession, log: str) -> None:
+    some = rows_of(spark, log, "entry_id bigint, position bigint")
+    assert some.columns == ["entry_id", "position"]
+    assert sorted(some.collect()) == sorted(rows_of(spark, log).select("entry_id", "position").collect())
+    assert sorted(row.position for row in some.collect()) == list(range(ROWS))
+
+
+def test_a_schema_of_other_columns_is_refused(spark: SparkSession, log: str) -> None:
+    with pytest.raises(PySparkException, match="no column 'position' of type int"):
+        rows_of(spark, log, "position int").collect()
+
+
+def test_a_dataframe_that_is_used_with_several_filters_has_the_rows_of_each(
+    spark: SparkSession, log: str, filters_pushed: None
+) -> None:
+    """With filters pushed down Spark 4.2 would give each use the rows of the filter that was planned last."""
+    frame = rows_of(spark, log)
+    few = frame.where("position < 5")
+    assert few.count() == 5
+    assert frame.count() == ROWS
+    assert few.union(frame.where("position >= 93")).count() == 12
