@@ -336,7 +336,7 @@ class BookieService:
         asked = []
         for home in find_homes(self._roots):
             with suppress(LeaseLostError, BookieError):
-                lease = LeaseConnection(home_directories(self._roots, home)[0], _ASK_SECONDS)
+                lease = LeaseConnection(home_directories(self._roots, home), _ASK_SECONDS)
                 status = lease.ask_status(_ASK_SECONDS)
                 if status.zookeeper == self._zookeeper and (not status.holder or self._run in status.holder):
                     lease.ask_stop(_ASK_SECONDS)

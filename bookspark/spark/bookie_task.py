@@ -204,7 +204,7 @@ class BookieKeeper:
             served_since = time.monotonic()
             try:
                 self._serve_until_it_ends()
-                problem = last_words(self._config.directories[0])
+                problem = last_words(self._config.directories)
             except BookKeeperError as error:
                 problem = str(error)
             except Exception as error:  # a bookie must not be left alone because its keeper stumbled

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import msgspec
 
+from bookspark.metadata.codec import learn
 from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.errors import MetadataVersionError
 
@@ -53,6 +54,8 @@ class TaskReport(msgspec.Struct, frozen=True):
     executor_pid: int = 0
     bookies: tuple[BookieReport, ...] = ()
 
+
+learn(ServiceRecord, TaskReport)
 
 Record = TypeVar("Record", ServiceRecord, TaskReport)
 

@@ -26,7 +26,7 @@ class Cluster:
     def __init__(self) -> None:
         self.rows: dict[str, list[dict[str, Any]]] = {name: [] for name in TABLES}
         for bookie in (A, B, C, D):
-            self.rows["bookies"].append({"bookie_id": bookie, "state": "writable"})
+            self.rows["bookies"].append({"bookie_id": bookie, "state": "writable", "host": bookie, "rack": ""})
 
     def ledger(self, ledger_id: int, last: int, ensembles: dict[int, list[str]], **values: Any) -> None:
         """A ledger whose fragments start where ``ensembles`` says; closed at ``last`` unless ``values`` say OPEN."""
@@ -65,9 +65,24 @@ class Cluster:
                     "ledger_id": ledger_id,
                     "first_entry_id": first,
                     "last_entry_id": last,
+                    "entry_log": 1,
+                    "position": 10 * len(self.rows["index_ranges"]),
                     "bytes": 10,
                 }
             )
+
+    def checksums(
+        self, bookie: str, ledger_id: int, *checksums: int | None, first: int = 0, unreadable: int = 0
+    ) -> None:
+        self.rows["entry_checksums"].append(
+            {
+                "bookie_id": bookie,
+                "ledger_id": ledger_id,
+                "first_entry_id": first,
+                "checksums": list(checksums),
+                "unreadable": unreadable,
+            }
+        )
 
     def tables(self, spark: SparkSession) -> dict[str, DataFrame]:
         tables = {}
@@ -152,6 +167,10 @@ def found(spark: SparkSession) -> dict[str, Finding]:
     cluster.rows["log_commits"].append({"log": "orders", "ledger_id": 11, "first_entry_id": 0, "last_entry_id": -1})
     cluster.holds(A, 13, (0, 3))
     cluster.ledger(17, -1, {0: [A, B, C]}, state="IN_RECOVERY")
+
+    for bookie in (A, B, C, D):
+        held = [row["bytes"] for row in cluster.rows["index_ranges"] if row["bookie_id"] == bookie]
+        cluster.rows["entry_logs"].append({"bookie_id": bookie, "entry_log": 1, "bytes": sum(held)})
     return cluster.audit(spark)
 
 
@@ -234,8 +253,75 @@ def test_a_copy_on_a_bookie_that_is_down_does_not_count_as_one_to_rely_on(found:
 
 
 def test_garbage_is_what_deleted_ledgers_left_in_a_log(found: dict[str, Finding]) -> None:
-    garbage = select(found["garbage_per_entry_log"], "bookie_id", "garbage_bytes")
-    assert garbage[0] == (A, 10) and all(size == 0 for _, size in garbage[1:])
+    garbage = select(found["garbage_per_entry_log"], "bookie_id", "garbage_bytes", "of_deleted_ledgers")
+    assert garbage[0] == (A, 10, 10) and {row[1:] for row in garbage[1:]} == {(0, 0)}
+
+
+def test_garbage_is_also_what_lies_elsewhere_by_now_and_a_shared_batch_counts_once(spark: SparkSession) -> None:
+    cluster = Cluster()
+    cluster.ledger(1, 19, {0: [A, B, C]})
+    cluster.holds(A, 1, (0, 4), (7, 19))
+    cluster.rows["index_ranges"][1]["position"] = cluster.rows["index_ranges"][0]["position"]
+    cluster.rows["entry_logs"] += [{"bookie_id": A, "entry_log": n, "bytes": 30} for n in (1, 2)]
+    (found,) = cluster.audit(spark, "garbage_per_entry_log").values()
+    columns = ("entry_log", "live_bytes", "garbage_bytes", "of_deleted_ledgers")
+    assert select(found, *columns) == [(2, 0, 30, 0), (1, 10, 20, 0)]
+
+
+def test_divergence_is_found_to_the_entry_and_what_is_missing_or_unreadable_is_none(spark: SparkSession) -> None:
+    cluster = Cluster()
+    cluster.ledger(1, 1026, {0: [A, B, C]})
+    cluster.checksums(A, 1, *range(1024))
+    cluster.checksums(B, 1, *range(1024))
+    cluster.checksums(C, 1, 0, 1, None, 3, unreadable=1)
+    cluster.checksums(A, 1, 7, 8, 9, first=1024)
+    cluster.checksums(B, 1, 7, 5, 9, first=1024)
+    cluster.checksums(C, 1, None, 6, 9, first=1024)
+    # Above the end, and above the LAC: a recovery decided, or will.
+    cluster.ledger(2, 0, {0: [A, B, C]})
+    cluster.ledger(3, 0, {0: [A, B, C]}, state="OPEN")
+    for ledger_id in (2, 3):
+        cluster.checksums(A, ledger_id, 1, 2)
+        cluster.checksums(B, ledger_id, 1, 3)
+    found = cluster.audit(spark, "divergence", "unreadable_copies")
+    assert select(found["divergence"], "ledger_id", "entry_id", "contents", "bookies_by_content") == [
+        (1, 1025, 3, [[A], [B], [C]])
+    ]
+    assert select(found["unreadable_copies"], "ledger_id", "bookie_id", "first_entry_looked_at", "entries") == [
+        (1, C, 0, 1)
+    ]
+
+
+def test_a_commit_is_proof_for_divergence_too(spark: SparkSession) -> None:
+    cluster = Cluster()
+    cluster.ledger(1, -1, {0: [A, B, C]}, state="OPEN")
+    cluster.rows["log_commits"].append({"log": "orders", "ledger_id": 1, "first_entry_id": 0, "last_entry_id": 0})
+    cluster.checksums(A, 1, 1, 2)
+    cluster.checksums(B, 1, 3, 4)
+    (found,) = cluster.audit(spark, "divergence").values()
+    assert select(found, "entry_id", "bookies_by_content") == [(0, [[A], [B]])]
+
+
+def test_placement_is_judged_by_racks_if_any_is_named_and_by_hosts_otherwise(spark: SparkSession) -> None:
+    def found(write_quorum: int, *ensembles: list[str]) -> list[tuple[Any, ...]]:
+        for number, ensemble in enumerate(ensembles):
+            cluster.ledger(number, 9, {0: ensemble}, write_quorum=write_quorum)
+        (finding,) = cluster.audit(spark, "placement_violations").values()
+        cluster.rows["ledgers"], cluster.rows["fragments"] = [], []
+        return select(finding, "ledger_id", "shared", "write_set", "different", "possible")
+
+    cluster = Cluster()
+    bookies = cluster.rows["bookies"]
+    bookies[1]["host"] = A
+    assert found(2, [A, B], [A, C]) == [(0, "host", [A, B], 1, 2)]
+    assert found(3, [A, B, C], [B, C, D]) == [(0, "host", [A, B, C], 2, 3)]
+    bookies[3].update(state="down", host=None, rack=None)
+    assert found(3, [A, B, C], [A, C, D]) == [], "two hosts is all there is; d may be anywhere"
+    bookies[3].update(state="writable", host=D, rack="")
+    for bookie, rack in zip(bookies, "1122", strict=True):
+        bookie["rack"] = rack
+    assert found(2, [A, B], [A, C]) == [(0, "rack", [A, B], 1, 2)]
+    assert found(2, [A, C, B, D], [A, B, C, D]) == [(1, "rack", [A, B], 1, 2), (1, "rack", [C, D], 1, 2)]
 
 
 def test_a_bookie_is_safe_to_stop_while_each_of_its_entries_keeps_an_ack_quorum(

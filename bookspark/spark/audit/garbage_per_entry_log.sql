@@ -1,8 +1,19 @@
--- Garbage per entry log: bytes of ledgers that were deleted, beside those of ledgers that are there. Collection and rewriting
--- give the first ones back.
-WITH known AS (SELECT COALESCE(MAX(ledger_id), -1) AS newest FROM ledgers)
-SELECT r.bookie_id, r.entry_log, SUM(IF(l.ledger_id IS NULL AND r.ledger_id <= k.newest, r.bytes, 0)) AS garbage_bytes,
-       SUM(IF(l.ledger_id IS NULL AND r.ledger_id <= k.newest, 0, r.bytes)) AS live_bytes, COUNT(DISTINCT r.ledger_id) AS ledgers
-FROM index_ranges r CROSS JOIN known k LEFT JOIN ledgers l ON l.ledger_id = r.ledger_id
-GROUP BY r.bookie_id, r.entry_log
-ORDER BY garbage_bytes DESC, r.bookie_id, r.entry_log
+-- Garbage per entry log: bytes that hold no entry of a ledger that is there: of deleted ledgers, and what rewriting would save
+-- besides (batches that lie elsewhere by now, and the little that every file has around its batches). Collection and rewriting
+-- give them back. A batch of which one entry lives counts whole.
+WITH newest AS (SELECT COALESCE(MAX(ledger_id), -1) AS ledger_id FROM ledgers),
+batches AS (
+  SELECT r.bookie_id, r.entry_log, r.position, MAX(r.bytes) AS bytes,
+         MAX(l.ledger_id IS NOT NULL OR r.ledger_id > n.ledger_id) AS lives
+  FROM index_ranges r CROSS JOIN newest n LEFT JOIN ledgers l ON l.ledger_id = r.ledger_id
+  GROUP BY r.bookie_id, r.entry_log, r.position
+),
+uses AS (
+  SELECT bookie_id, entry_log, SUM(IF(lives, bytes, 0)) AS live_bytes, SUM(IF(lives, 0, bytes)) AS of_deleted_ledgers
+  FROM batches GROUP BY bookie_id, entry_log
+)
+SELECT e.bookie_id, e.entry_log, e.name, e.directory, e.sealed, e.rewritten, e.bytes,
+       LEAST(e.bytes, COALESCE(u.live_bytes, 0)) AS live_bytes,
+       GREATEST(0, e.bytes - COALESCE(u.live_bytes, 0)) AS garbage_bytes, COALESCE(u.of_deleted_ledgers, 0) AS of_deleted_ledgers
+FROM entry_logs e LEFT JOIN uses u ON u.bookie_id = e.bookie_id AND u.entry_log = e.entry_log
+ORDER BY garbage_bytes DESC, e.bookie_id, e.entry_log

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
+from functools import reduce
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from bookspark.spark import snapshots
-from bookspark.spark.audit.runner import Finding, cell
+from bookspark.spark.audit.runner import Finding, cell, left_out
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 ROWS_SHOWN_MAX = 200
 """Of a finding; the page says how many there are."""
+ROWS_OPEN_MAX = 12
+"""The others unfold at a click."""
 HISTORY_MAX = 30
 """Snapshots in the plot of the history, the newest."""
 _BLUE, _RED, _GREY = "#2f6f9f", "#b3402f", "#c9ced6"
@@ -38,7 +42,8 @@ p { margin: .3rem 0; color: var(--soft); max-width: 50rem } .good { color: var(-
 svg { width: 100%; height: auto } .table { overflow-x: auto }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin-top: .5rem }
 th, td { text-align: left; padding: .2rem .8rem .2rem 0; border-bottom: 1px solid var(--line); vertical-align: top }
-th { font-weight: 600; color: var(--soft) } td.number { text-align: right }
+th { font-weight: 600; color: var(--soft) } .number { text-align: right }
+details { margin-top: .5rem } summary { cursor: pointer; color: var(--soft) }
 """
 
 
@@ -57,13 +62,17 @@ def write_report(spark: SparkSession, path: str, version: int | None, findings: 
 
 
 def history(spark: SparkSession, path: str) -> list[Point]:
-    """What the bookies held at each of the newest snapshots under ``path``, the oldest first."""
-    points = []
-    for snapshot in snapshots.history(spark, path)[:HISTORY_MAX]:
-        tables = snapshots.tables(spark, path, snapshot.version)
-        copied = tables["index_ranges"].agg(F.coalesce(F.sum("bytes"), F.lit(0)).alias("bytes")).first()
-        points.append(Point(snapshot, tables["ledgers"].count(), copied.bytes if copied else 0))
-    return points[::-1]
+    """What the metadata and the bookies held at each of the newest snapshots under ``path``, the oldest first."""
+    found = snapshots.commits(spark, path)
+    newest = snapshots.kept(found)[:HISTORY_MAX][::-1]
+    rows = []
+    for snapshot in newest:
+        tables = snapshots.tables_of(spark, path, found, snapshot, ("ledgers", "index_ranges"))
+        copied = tables["index_ranges"].agg(F.coalesce(F.sum("bytes"), F.lit(0)).alias("bytes"))
+        ledgers = tables["ledgers"].agg(F.count("*").alias("ledgers"))
+        rows.append(ledgers.crossJoin(copied).withColumn("version", F.lit(snapshot.version)))
+    counted = {row.version: row for row in reduce(DataFrame.unionAll, rows).collect()}  # one job for all of them
+    return [Point(snapshot, counted[snapshot.version].ledgers, counted[snapshot.version].bytes) for snapshot in newest]
 
 
 def page(findings: Sequence[Finding], points: Sequence[Point], snapshot: snapshots.Snapshot) -> str:
@@ -81,8 +90,13 @@ def page(findings: Sequence[Finding], points: Sequence[Point], snapshot: snapsho
         f"<style>{_STYLE}</style></head><body><h1>Bookspark audit</h1>"
         f"<p>Snapshot {snapshot.version}, taken {snapshot.time:%Y-%m-%d %H:%M:%S} UTC ({escape(snapshot.snapshot_id)})</p>"
         f'{verdict}<div class="plots">{_plots({f.name: f for f in findings}, points)}</div>'
-        f"{''.join(map(_section, ordered))}</body></html>\n"
+        f"{''.join(map(_section, ordered))}{_not_audited(findings)}</body></html>\n"
     )
+
+
+def _not_audited(findings: Sequence[Finding]) -> str:
+    names = left_out(findings)
+    return f"<h2>Not audited</h2><p>{escape(', '.join(name.replace('_', ' ') for name in names))}</p>" if names else ""
 
 
 def _section(finding: Finding) -> str:
@@ -90,18 +104,25 @@ def _section(finding: Finding) -> str:
     if finding.good:
         return f'{head}<p class="good">None.</p>'
     shown = finding.rows[:ROWS_SHOWN_MAX]
-    columns = "".join(f"<th>{escape(column.replace('_', ' '))}</th>" for column in finding.columns)
-    rows = "".join(f"<tr>{''.join(map(_td, row))}</tr>" for row in shown)
-    more = f"<p>{len(shown)} of {finding.total:,}</p>" if finding.total > len(shown) else ""
+    first, others = shown[:ROWS_OPEN_MAX], shown[ROWS_OPEN_MAX:]
+    more = f"<details><summary>{len(others)} more rows, of {finding.total:,} in all</summary>{_table(finding, others)}</details>"
     return (
         f"{head}<p>{escape(finding.explanation[:1].upper() + finding.explanation[1:])}</p>"
-        f'<div class="table"><table><thead><tr>{columns}</tr></thead><tbody>{rows}</tbody></table></div>{more}'
+        f"{_table(finding, first)}{more if others else ''}"
     )
 
 
-def _td(value: Any) -> str:
-    number = isinstance(value, int) and not isinstance(value, bool)
-    return f"<td{' class=number' if number else ''}>{escape(cell(value))}</td>"
+def _table(finding: Finding, rows: Sequence[tuple[Any, ...]]) -> str:
+    columns = "".join(
+        f"<th{_alignment(value)}>{escape(column.replace('_', ' '))}</th>"
+        for column, value in zip(finding.columns, finding.rows[0], strict=True)
+    )
+    body = "".join(f"<tr>{''.join(f'<td{_alignment(v)}>{escape(cell(v))}</td>' for v in row)}</tr>" for row in rows)
+    return f'<div class="table"><table><thead><tr>{columns}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _alignment(value: Any) -> str:
+    return " class=number" if isinstance(value, int) and not isinstance(value, bool) else ""
 
 
 def _plots(findings: dict[str, Finding], points: Sequence[Point]) -> str:
@@ -117,9 +138,12 @@ def _plots(findings: dict[str, Finding], points: Sequence[Point]) -> str:
     garbage = findings.get("garbage_per_entry_log")
     if garbage and garbage.rows:
         logs = _columns(garbage, "bookie_id", "live_bytes", "garbage_bytes")
-        plots.append(_plot("MB in entry logs (red: of deleted ledgers)", lambda axes: _garbage(axes, logs)))
+        plots.append(_plot("MB in entry logs (red: garbage)", lambda axes: _garbage(axes, logs)))
     if len(points) > 1:
-        plots.append(_plot("MB on all bookies, by snapshot", lambda axes: _history(axes, points)))
+        copied = [point.copied_bytes / 1e6 for point in points]
+        plots.append(_plot("MB on all bookies, by snapshot", lambda axes: _history(axes, points, copied)))
+        ledgers = [float(point.ledgers) for point in points]
+        plots.append(_plot("Ledgers, by snapshot", lambda axes: _history(axes, points, ledgers)))
     return "".join(plots)
 
 
@@ -155,10 +179,11 @@ def _garbage(axes: Axes, logs: Sequence[tuple[Any, ...]]) -> None:
     axes.barh(names, [sums[name][1] for name in names], left=live_mb, color=_RED)
 
 
-def _history(axes: Axes, points: Sequence[Point]) -> None:
-    axes.plot([p.snapshot.version for p in points], [p.copied_bytes / 1e6 for p in points], color=_BLUE, marker="o")
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel("snapshot")
+def _history(axes: Axes, points: Sequence[Point], values: Sequence[float]) -> None:
+    axes.plot([point.snapshot.version for point in points], values, color=_BLUE, marker="o", markersize=4)
+    axes.set_ylim(0, 1.1 * max(*values, 1))
+    axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.set_xlabel(f"snapshot ({points[0].snapshot.time:%d %b %H:%M} to {points[-1].snapshot.time:%d %b %H:%M} UTC)")
     axes.locator_params(axis="x", integer=True)
 
 

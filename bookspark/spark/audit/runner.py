@@ -13,6 +13,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING, Any
 
+from bookspark.protocol.errors import ConfigurationError
 from bookspark.protocol.options import check_names
 from bookspark.spark import snapshots
 
@@ -24,15 +25,20 @@ VIEWS = ("copies", "entry_ranges")
 ROWS_MAX = 1000
 """Of a finding; ``total`` tells how many there are."""
 _FOLDER = files(__package__)
+NEEDS = {"divergence": "entry_checksums", "unreadable_copies": "entry_checksums"}
+"""Queries over a table that a snapshot may be without."""
 _EMPTY_IS_GOOD = frozenset(
     {
+        "divergence",
         "missing_entries",
         "one_loss_from_unreadable",
         "orphans",
         "over_replicated_ranges",
+        "placement_violations",
         "safe_to_stop",
         "stuck_ledgers",
         "under_replicated_ranges",
+        "unreadable_copies",
     }
 )
 
@@ -62,10 +68,24 @@ def names() -> list[str]:
 def run(
     spark: SparkSession, path: str, version: int | None = None, queries: Iterable[str] | None = None
 ) -> list[Finding]:
-    """Run ``queries`` (default: all) over the newest snapshot under ``path``, or over that of ``version``."""
+    """Run ``queries`` over the newest snapshot under ``path``, or over that of ``version``. Default: all that the snapshot
+    has the tables for. Raises ConfigurationError for another one."""
     chosen = list(queries) if queries is not None else names()
     check_names(chosen, names(), "audit query")
-    return run_over(spark, snapshots.tables(spark, path, version), chosen)
+    tables = snapshots.tables(spark, path, version)
+    without = [name for name, table in NEEDS.items() if table not in tables]
+    for name in chosen if queries is not None else ():
+        if name in without:
+            raise ConfigurationError(
+                f"audit {name} needs table {NEEDS[name]}, and this snapshot was taken without it: it reads every copy of every "
+                "entry; take one with --checksums"
+            )
+    return run_over(spark, tables, [name for name in chosen if name not in without])
+
+
+def left_out(findings: Iterable[Finding]) -> list[str]:
+    """The audit queries that have no finding here, because they were not asked for or the snapshot lacks a table."""
+    return sorted(set(names()) - {finding.name for finding in findings})
 
 
 def run_over(spark: SparkSession, tables: Mapping[str, DataFrame], queries: Iterable[str]) -> list[Finding]:
@@ -84,6 +104,13 @@ def safe_to_stop(spark: SparkSession, path: str, bookies: Sequence[str]) -> Find
     stopped = spark.createDataFrame([(bookie,) for bookie in bookies], "bookie_id STRING")
     with _views(spark, {**tables, "stopped": stopped}):
         return _answer(spark, "safe_to_stop", _FOLDER / "questions" / "safe_to_stop.sql")
+
+
+@contextmanager
+def question(spark: SparkSession, tables: Mapping[str, DataFrame], name: str) -> Iterator[DataFrame]:
+    """All of the answer to one of ``questions/``, which can be read as long as this lasts."""
+    with _views(spark, tables):
+        yield spark.sql((_FOLDER / "questions" / f"{name}.sql").read_text())
 
 
 @contextmanager
@@ -146,5 +173,7 @@ def cell(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, list):
-        return " ".join(map(str, value))
+        return (
+            " ".join(map(str, value)) if not any(isinstance(v, list) for v in value) else " | ".join(map(cell, value))
+        )
     return str(value)

@@ -1,0 +1,26 @@
+-- Divergence: entries of which two bookies have different contents, by the checksum of length and payload. Each list is the
+-- bookies with one content. Entries above the end of a closed ledger, and above the LAC of another, are not judged: a recovery may
+-- have decided against what a bookie still has there.
+WITH committed AS (SELECT ledger_id, MAX(last_entry_id) AS last_entry_id FROM log_commits GROUP BY ledger_id),
+-- Most rows are equal on all bookies that have one, and are not looked into.
+unequal AS (
+  SELECT ledger_id, first_entry_id FROM entry_checksums
+  GROUP BY ledger_id, first_entry_id HAVING COUNT(DISTINCT checksums) > 1
+),
+contents AS (
+  SELECT ledger_id, first_entry_id + place AS entry_id, checksum, SORT_ARRAY(COLLECT_SET(bookie_id)) AS bookies
+  FROM (
+    SELECT e.* FROM entry_checksums e JOIN unequal u
+      ON u.ledger_id = e.ledger_id AND u.first_entry_id = e.first_entry_id
+  )
+  LATERAL VIEW POSEXPLODE(checksums) copies AS place, checksum
+  WHERE checksum IS NOT NULL
+  GROUP BY ledger_id, first_entry_id + place, checksum
+)
+SELECT c.ledger_id, l.log, l.state, c.entry_id, COUNT(*) AS contents, SORT_ARRAY(COLLECT_LIST(c.bookies)) AS bookies_by_content
+FROM contents c JOIN ledgers l ON l.ledger_id = c.ledger_id
+LEFT JOIN committed m ON m.ledger_id = c.ledger_id
+WHERE c.entry_id <= COALESCE(l.last_entry_id, GREATEST(l.last_add_confirmed, m.last_entry_id))
+GROUP BY c.ledger_id, l.log, l.state, c.entry_id
+HAVING COUNT(*) > 1
+ORDER BY c.ledger_id, c.entry_id

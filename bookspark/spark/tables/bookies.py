@@ -1,0 +1,71 @@
+"""System tables of bookies: who there is, by cookies and registrations.
+
+Law: a bookie is known by its cookie or by its registration. One that has a cookie and is not registered is down; nothing
+else is said of it than what its cookie has.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from bookspark.spark.tables.table import INT, LONG, TEXT, TEXTS, Rows, SystemTable, once
+
+if TYPE_CHECKING:
+    from bookspark.client import BookKeeper
+
+
+def _bookie_rows(bookkeeper: BookKeeper, argument: None, password: bytes) -> Rows:
+    store = bookkeeper.metadata
+    registered = store.bookies()
+    for bookie_id in sorted({*registered, *store.list_cookies()}):
+        cookie = store.read_cookie(bookie_id)
+        directories = list(cookie.value.directories) if cookie else []
+        there = registered.get(bookie_id)
+        if there is None:
+            yield bookie_id, "down", None, None, None, None, None, directories
+        else:
+            state = "read_only" if there.read_only else "writable"
+            labels = json.dumps(dict(sorted(there.labels.items())))
+            yield bookie_id, state, there.address, there.host, there.rack, labels, there.pid, directories
+
+
+def _cookie_rows(bookkeeper: BookKeeper, argument: None, password: bytes) -> Rows:
+    store = bookkeeper.metadata
+    for bookie_id in sorted(store.list_cookies()):
+        found = store.read_cookie(bookie_id)
+        if found is not None:  # else it was removed since the listing
+            cookie = found.value
+            yield bookie_id, cookie.instance_id, cookie.nonce, list(cookie.directories), found.version
+
+
+BOOKIES = SystemTable(
+    "bookies",
+    "One row per bookie that has a cookie or is registered.",
+    (
+        ("bookie_id", TEXT, "The bookie"),
+        ("state", TEXT, "writable, read_only, or down: it has a cookie but is not registered"),
+        ("address", TEXT, "host:port of its request server; null while down"),
+        ("host", TEXT, "Host that it runs on; null while down"),
+        ("rack", TEXT, "Rack that it says it is on, empty if it names none; null while down"),
+        ("labels", TEXT, "Its other labels, a JSON object; null while down"),
+        ("pid", LONG, "Its process; null while down"),
+        ("directories", TEXTS, "Its directories, as its cookie has them"),
+    ),
+    once,
+    _bookie_rows,
+)
+
+COOKIES = SystemTable(
+    "cookies",
+    "One row per cookie in the metadata store: who a bookie is, and which directories are its own.",
+    (
+        ("bookie_id", TEXT, "The bookie"),
+        ("instance_id", TEXT, "The cluster that it belongs to"),
+        ("nonce", TEXT, "What tells this bookie from another one of the same id"),
+        ("directories", TEXTS, "Its directories, in their configured order"),
+        ("version", INT, "Version of the cookie: how often it was changed"),
+    ),
+    once,
+    _cookie_rows,
+)

@@ -1,0 +1,196 @@
+"""System tables of what bookies hold, each bookie asked in a task of its own: indexes, entry logs, limbo, checksums.
+
+Law: a bookie that is registered and does not answer fails the read: silence is not an empty index. What a bookie holds
+says nothing of what it should hold; that is for the audits.
+
+``entry_checksums`` reads every copy of every entry. It is what tells that two copies differ, and the one table that
+costs as much as the data is large; the bytes go through the network, as the bookies' own time is for their writers.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from crc32c import crc32c
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from bookspark.client.copies import Unreadable, copies_on
+from bookspark.spark.tables.table import FLAG, LONG, LONGS, TEXT, Rows, SystemTable, each_bookie
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from bookspark.client import BookKeeper
+
+CHECKSUMS_PER_ROW = 1024
+PARTS_PER_BOOKIE = 4
+_LENGTH = struct.Struct("<q")
+_INDEX_COLUMNS = ("ledger_id", "first_entry_id", "last_entry_id", "log", "position", "bytes")
+"""Of the client's table, in the order of ours."""
+
+
+def _index_rows(bookkeeper: BookKeeper, bookie_id: str, password: bytes) -> Iterator[pyarrow.RecordBatch]:
+    import pyarrow
+
+    schema = to_arrow_schema(INDEX_RANGES.schema, timezone="UTC")
+    for batch in bookkeeper.list_ranges(bookie_id).to_batches():
+        own = pyarrow.repeat(bookie_id, batch.num_rows)
+        columns = [own, *(batch.column(name) for name in _INDEX_COLUMNS)]
+        arrays = [column.cast(field.type) for column, field in zip(columns, schema, strict=True)]
+        yield pyarrow.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+INDEX_RANGES = SystemTable(
+    "index_ranges",
+    "One row per run of consecutive entries in a bookie's index.",
+    (
+        ("bookie_id", TEXT, "The bookie that was asked"),
+        ("ledger_id", LONG, "The ledger"),
+        ("first_entry_id", LONG, "First entry of the run"),
+        ("last_entry_id", LONG, "Last entry of the run"),
+        ("entry_log", LONG, "Number of the entry log that the run lies in"),
+        ("position", LONG, "Byte position of the run's batch in the entry log; runs may share a batch"),
+        ("bytes", LONG, "Bytes of that batch in the entry log"),
+    ),
+    each_bookie,
+    _index_rows,
+)
+
+
+def _entry_log_rows(bookkeeper: BookKeeper, bookie_id: str, password: bytes) -> Rows:
+    # The logs first: one that was rewritten in between is listed, and nothing in it lives any more, which is so.
+    logs = bookkeeper.list_entry_logs(bookie_id)
+    uses = _uses(bookkeeper.list_ranges(bookie_id))
+    for log in logs:
+        directory, _, name = log.path.rpartition("/")
+        live, ledgers, entries = uses.get(log.number, (0, 0, 0))
+        yield (
+            bookie_id, log.number, name, directory, log.rewritten, log.sealed,
+            log.size, log.synced, min(live, log.size), ledgers, entries,
+        )  # fmt: skip
+
+
+def _uses(ranges: pyarrow.Table) -> dict[int, tuple[int, int, int]]:
+    """By log: bytes of the batches that the index names, ledgers, entries."""
+    import pyarrow.compute as pc
+
+    entries = pc.add(pc.subtract(ranges["last_entry_id"], ranges["first_entry_id"]), 1)
+    batches = (
+        ranges.append_column("entries", entries)
+        .group_by(["log", "position"])
+        .aggregate([("bytes", "max"), ("entries", "sum"), ("ledger_id", "max")])  # a batch is of one ledger
+    )
+    found = batches.group_by("log").aggregate(
+        [("bytes_max", "sum"), ("ledger_id_max", "count_distinct"), ("entries_sum", "sum")]
+    )
+    columns = ("bytes_max_sum", "ledger_id_max_count_distinct", "entries_sum_sum")
+    return {row["log"]: tuple(row[name] for name in columns) for row in found.to_pylist()}
+
+
+ENTRY_LOGS = SystemTable(
+    "entry_logs",
+    "One row per log of a bookie, rewritten ones included.",
+    (
+        ("bookie_id", TEXT, "The bookie"),
+        ("entry_log", LONG, "Number of the log; no number is used twice on a bookie"),
+        ("name", TEXT, "Its file"),
+        ("directory", TEXT, "Where the file lies, on the bookie's host"),
+        ("rewritten", FLAG, "Whether it was made of other logs: sorted, compressed, without what was deleted by then"),
+        ("sealed", FLAG, "Whether nothing is appended to it any more"),
+        ("bytes", LONG, "Its length"),
+        ("synced_position", LONG, "Below it every byte is durable"),
+        (
+            "live_bytes",
+            LONG,
+            "Bytes of the batches in it that the index names; a batch that lives in part counts whole",
+        ),
+        ("ledgers", LONG, "Ledgers that have entries in it"),
+        ("entries", LONG, "Entries in it that the index names"),
+    ),
+    each_bookie,
+    _entry_log_rows,
+)
+
+
+def _limbo_rows(bookkeeper: BookKeeper, bookie_id: str, password: bytes) -> Rows:
+    for ledger_id, boot in sorted(bookkeeper.list_limbo(bookie_id).items()):
+        yield bookie_id, ledger_id, boot
+
+
+LIMBO = SystemTable(
+    "limbo",
+    "One row per ledger that a bookie has in limbo: what it lacks of the ledger proves nothing until it is healed.",
+    (
+        ("bookie_id", TEXT, "The bookie"),
+        ("ledger_id", LONG, "The ledger"),
+        ("lossy_boot", LONG, "Number of the bookie's boot that may have lost entries of it"),
+    ),
+    each_bookie,
+    _limbo_rows,
+)
+
+
+class _Part(NamedTuple):
+    """The ledgers of a bookie whose id leaves ``remainder``, divided by PARTS_PER_BOOKIE."""
+
+    bookie_id: str
+    remainder: int
+
+
+def _plan_checksums(bookkeeper: BookKeeper) -> list[_Part]:
+    return [_Part(bookie_id, n) for bookie_id in each_bookie(bookkeeper) for n in range(PARTS_PER_BOOKIE)]
+
+
+def _checksum_rows(bookkeeper: BookKeeper, part: _Part, password: bytes) -> Rows:
+    rows: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    ranges = bookkeeper.list_ranges(part.bookie_id)
+    for ledger_id, first, last in zip(*(ranges[name].to_pylist() for name in _INDEX_COLUMNS[:3]), strict=True):
+        if ledger_id % PARTS_PER_BOOKIE == part.remainder:
+            rows[ledger_id].append((first, last))
+    for ledger_id, held in rows.items():
+        sums: list[int | None] = []
+        start, unreadable = 0, 0
+        for entry_id, checksum in _checksums(bookkeeper, part.bookie_id, ledger_id, held):
+            if entry_id >= start + CHECKSUMS_PER_ROW:
+                if sums:
+                    yield part.bookie_id, ledger_id, start, sums, unreadable
+                sums, unreadable, start = [], 0, entry_id - entry_id % CHECKSUMS_PER_ROW
+            sums += [None] * (entry_id - start - len(sums))
+            sums.append(checksum)
+            unreadable += checksum is None
+        if sums:
+            yield part.bookie_id, ledger_id, start, sums, unreadable
+
+
+def _checksums(
+    bookkeeper: BookKeeper, bookie_id: str, ledger_id: int, held: list[tuple[int, int]]
+) -> Iterator[tuple[int, int | None]]:
+    """Each entry that is held, and the checksum of what makes two copies equal; None if it can't be read."""
+    for found in copies_on(bookkeeper, bookie_id, ledger_id, held):
+        if isinstance(found, Unreadable):
+            yield from ((entry_id, None) for entry_id in range(found.first, found.last + 1))
+        else:
+            for entry_id, length, payload in found.contents():
+                yield entry_id, crc32c(payload, crc32c(_LENGTH.pack(length)))
+
+
+ENTRY_CHECKSUMS = SystemTable(
+    "entry_checksums",
+    f"One row per {CHECKSUMS_PER_ROW} entry ids of a ledger on a bookie, with the checksum of each copy there.",
+    (
+        ("bookie_id", TEXT, "The bookie"),
+        ("ledger_id", LONG, "The ledger"),
+        ("first_entry_id", LONG, f"The entry of the first checksum: a multiple of {CHECKSUMS_PER_ROW}"),
+        (
+            "checksums",
+            LONGS,
+            "CRC32C over length and payload of each entry from there on; null: not held, or not readable",
+        ),
+        ("unreadable", LONG, "Entries among them that the bookie should have, and can't read"),
+    ),
+    _plan_checksums,
+    _checksum_rows,
+)

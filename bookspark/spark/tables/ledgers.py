@@ -1,0 +1,125 @@
+"""System tables of ledgers: their metadata, and where it says that their entries are.
+
+Law: a row's ``metadata_version`` tells which state of the ledger it is about; rows of two tables with the same one are
+about the same state.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from bookspark.protocol.errors import BookKeeperError, NoSuchLedgerError
+from bookspark.protocol.ledger_metadata import LedgerMetadata
+from bookspark.protocol.log_record import EPOCH_LABEL, LOG_LABEL, ROLE_LABEL
+from bookspark.spark.tables.table import INT, LONG, TEXT, TEXTS, TIME, Rows, SystemTable, text, time
+
+if TYPE_CHECKING:
+    from bookspark.client import BookKeeper
+
+LEDGERS_PER_PARTITION = 2000
+
+
+def _plan_ledgers(bookkeeper: BookKeeper) -> list[list[int]]:
+    ids = bookkeeper.list_ledgers()
+    return [ids[at : at + LEDGERS_PER_PARTITION] for at in range(0, len(ids), LEDGERS_PER_PARTITION)]
+
+
+def _metadata(bookkeeper: BookKeeper, ids: Iterable[int]) -> Iterator[tuple[LedgerMetadata, int]]:
+    for ledger_id in ids:
+        try:
+            yield bookkeeper.metadata.read_ledger(ledger_id)
+        except NoSuchLedgerError:
+            continue  # deleted since the listing
+
+
+def _last_add_confirmed(bookkeeper: BookKeeper, metadata: LedgerMetadata, password: bytes) -> int:
+    """The highest entry known to be confirmed. Every fragment but the last is confirmed, whatever bookies say."""
+    if metadata.closed:
+        return metadata.last_entry_id
+    known = metadata.last_fragment.first_entry_id - 1
+    try:
+        with bookkeeper.open_ledger_no_recovery(metadata.ledger_id, password=password) as reader:
+            return max(known, reader.last_add_confirmed)
+    except BookKeeperError:
+        return known
+
+
+def _ledger_rows(bookkeeper: BookKeeper, ids: list[int], password: bytes) -> Rows:
+    for metadata, version in _metadata(bookkeeper, ids):
+        labels = metadata.custom_metadata
+        epoch = labels.get(EPOCH_LABEL)
+        yield (
+            metadata.ledger_id,
+            version,
+            metadata.state.value,
+            metadata.ensemble_size,
+            metadata.write_quorum,
+            metadata.ack_quorum,
+            metadata.digest_type.value,
+            metadata.ledger_type.value,
+            metadata.replication.value,
+            metadata.last_entry_id if metadata.closed else None,
+            metadata.length if metadata.closed else None,
+            _last_add_confirmed(bookkeeper, metadata, password),
+            len(metadata.fragments),
+            time(metadata.ctime_ms),
+            text(labels.get(LOG_LABEL)),
+            int(epoch) if epoch is not None and epoch.isdigit() else None,
+            text(labels.get(ROLE_LABEL)),
+            json.dumps({name: text(value) for name, value in sorted(labels.items())}),
+        )
+
+
+def _fragment_rows(bookkeeper: BookKeeper, ids: list[int], password: bytes) -> Rows:
+    for metadata, version in _metadata(bookkeeper, ids):
+        for number, (fragment, last) in enumerate(metadata.fragment_ranges()):
+            yield metadata.ledger_id, version, number, fragment.first_entry_id, last, list(fragment.ensemble)
+
+
+LEDGERS = SystemTable(
+    "ledgers",
+    "One row per ledger: its metadata.",
+    (
+        ("ledger_id", LONG, "The ledger"),
+        ("metadata_version", INT, "Version of its record when this row was read"),
+        ("state", TEXT, "OPEN, IN_RECOVERY or CLOSED"),
+        ("ensemble_size", INT, "Bookies that its entries are spread over"),
+        ("write_quorum", INT, "Copies that are written of each entry"),
+        ("ack_quorum", INT, "Copies that acknowledge an entry"),
+        ("digest_type", TEXT, "How each entry is protected: CRC32C, CRC32, HMAC, HMAC_SHA1 or DUMMY"),
+        ("ledger_type", TEXT, "When an add is acknowledged: PD_JOURNAL after the sync, VD_JOURNAL before it"),
+        ("replication", TEXT, "best_effort or guaranteed write quorum"),
+        ("last_entry_id", LONG, "Last entry of a closed ledger (-1: it is empty); null while not closed"),
+        ("length", LONG, "Bytes of payload of a closed ledger; null while not closed"),
+        ("last_add_confirmed", LONG, "Highest entry known to be confirmed when this row was read; -1: none"),
+        ("fragments", INT, "How many fragments it has"),
+        ("created_at", TIME, "When it was created"),
+        ("log", TEXT, "Log that it was made for; null if none"),
+        ("log_epoch", LONG, "Epoch of the log in which it was made"),
+        ("log_role", TEXT, "commit or data; null if it is not a log's"),
+        ("custom_metadata", TEXT, "Its custom metadata, a JSON object; bytes that are no text are escaped"),
+    ),
+    _plan_ledgers,
+    _ledger_rows,
+)
+
+FRAGMENTS = SystemTable(
+    "fragments",
+    "One row per fragment of each ledger: which bookies hold which entries.",
+    (
+        ("ledger_id", LONG, "The ledger"),
+        ("metadata_version", INT, "Version of the ledger's record when this row was read"),
+        ("fragment", INT, "Number of the fragment in the ledger, from 0"),
+        ("first_entry_id", LONG, "First entry of the fragment"),
+        (
+            "last_entry_id",
+            LONG,
+            "Last entry of the fragment; null for the open end of a ledger that is not closed",
+        ),
+        ("ensemble", TEXTS, "Bookie ids in write-set order: entry e goes to places e mod size and following"),
+    ),
+    _plan_ledgers,
+    _fragment_rows,
+)

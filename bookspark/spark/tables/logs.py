@@ -1,0 +1,118 @@
+"""System tables of logs: their records, and what their commits name.
+
+Law: what a log holds is told by its commits alone. Of a log whose password is not the one given there is its record only,
+and ``readable`` says so.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bookspark.protocol.errors import BookKeeperError
+from bookspark.protocol.log_record import CommitHeader, LogRecord
+from bookspark.spark.logs import LogRegistry, check_password, commits, header_of
+from bookspark.spark.tables.table import FLAG, INT, LONG, LONGS, TEXT, TIME, Rows, SystemTable, once, time
+
+if TYPE_CHECKING:
+    from bookspark.client import BookKeeper
+
+
+def _readable(record: LogRecord, password: bytes) -> bool:
+    try:
+        check_password(record, password)
+    except BookKeeperError:
+        return False
+    return True
+
+
+def _log_rows(bookkeeper: BookKeeper, argument: None, password: bytes) -> Rows:
+    registry = LogRegistry(bookkeeper.metadata)
+    for name in registry.names():
+        record = registry.get(name)
+        readable = _readable(record, password)
+        header: CommitHeader | None = header_of(bookkeeper, record, password) if readable else None
+        position = header.position if header else (None, None, None)
+        yield (
+            name,
+            record.epoch,
+            record.owner or None,
+            [link.ledger_id for link in record.commit_ledgers],
+            record.commit_ledgers[-1].epoch if record.commit_ledgers else None,
+            *position,
+            readable,
+            record.options.ensemble_size,
+            record.options.write_quorum,
+            record.options.ack_quorum,
+            record.options.digest_type.value,
+            None if record.offload is None else record.offload.table,
+            None if record.offload is None else record.offload.position,
+            record.first_position,
+            time(record.ctime_ms),
+        )
+
+
+def _commit_rows(bookkeeper: BookKeeper, name: str, password: bytes) -> Rows:
+    record = LogRegistry(bookkeeper.metadata).get(name)
+    if not _readable(record, password):
+        return
+    for before, commit in commits(bookkeeper, name, password):
+        position = before.rows
+        for item in commit.ranges:
+            yield (
+                name, before.batches, commit.query, commit.batch, commit.run, commit.epoch, time(commit.time_ms),
+                position, item.ledger_id, item.first_entry_id, item.last_entry_id, item.rows, item.size,
+            )  # fmt: skip
+            position += item.rows
+
+
+def _log_names(bookkeeper: BookKeeper) -> list[str]:
+    return LogRegistry(bookkeeper.metadata).names()
+
+
+LOGS = SystemTable(
+    "logs",
+    "One row per log: its record.",
+    (
+        ("log", TEXT, "Name of the log"),
+        ("epoch", LONG, "Epoch that stands; 0: nobody claimed the log yet"),
+        ("owner", TEXT, "Run that owns the log in that epoch"),
+        ("commit_ledgers", LONGS, "Its commit ledgers, in order"),
+        ("committed_epoch", LONG, "Epoch of the last commit ledger: all commits of earlier ones are decided"),
+        ("batches", LONG, "Batches committed; null if not readable"),
+        ("rows", LONG, "Rows committed; null if not readable"),
+        ("bytes", LONG, "Bytes of payload committed; null if not readable"),
+        ("readable", FLAG, "Whether the password given is the log's; if not, log_commits has nothing of it"),
+        ("ensemble_size", INT, "Ensemble size of its ledgers"),
+        ("write_quorum", INT, "Write quorum of its ledgers"),
+        ("ack_quorum", INT, "Ack quorum of its ledgers"),
+        ("digest_type", TEXT, "Digest type of its ledgers"),
+        ("offloaded_to", TEXT, "Delta table that its rows are offloaded to; null if none"),
+        ("offloaded_rows", LONG, "Rows before this position are in that table; null if there is none"),
+        ("first_position", LONG, "Rows before it are truncated"),
+        ("created_at", TIME, "When the log was made"),
+    ),
+    once,
+    _log_rows,
+)
+
+LOG_COMMITS = SystemTable(
+    "log_commits",
+    "One row per range of entries that a commit of a log names, in order.",
+    (
+        ("log", TEXT, "Name of the log"),
+        ("commit", LONG, "Number of the commit in the log, from 0"),
+        ("query_id", TEXT, "Query that committed: Spark's id of a stream, or the id of a batch write"),
+        ("batch_id", LONG, "Micro-batch of the query"),
+        ("run_id", TEXT, "Run that committed"),
+        ("epoch", LONG, "Epoch in which it committed"),
+        ("committed_at", TIME, "When it committed, by the committer's clock"),
+        ("position", LONG, "Position in the log of the range's first row"),
+        ("ledger_id", LONG, "Data ledger"),
+        ("first_entry_id", LONG, "First entry of the range"),
+        ("last_entry_id", LONG, "Last entry of the range"),
+        ("rows", LONG, "Rows of the range"),
+        ("bytes", LONG, "Bytes of payload of the range"),
+    ),
+    _log_names,
+    _commit_rows,
+)

@@ -1,0 +1,48 @@
+"""The system table of replication tasks: what autorecovery has to do, and who does it.
+
+Law: a task that was done since the listing is left out; one that is worked at is there until it is done.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bookspark.spark.tables.table import LONG, TEXT, TIME, Rows, SystemTable, once, time
+
+if TYPE_CHECKING:
+    from bookspark.client import BookKeeper
+
+
+def _rows(bookkeeper: BookKeeper, argument: None, password: bytes) -> Rows:
+    store = bookkeeper.metadata.underreplication
+    ledger_ids, holders = store.list_tasks(), store.holders()
+    for ledger_id in ledger_ids:
+        task = store.task(ledger_id)
+        if task is None:
+            continue
+        waits_until = time(task.not_before_ms) if task.not_before_ms else None
+        for bookie_id, reason in sorted(task.bookies.items()):
+            yield (
+                ledger_id, bookie_id, reason.value, task.detail, time(task.marked_at_ms), task.marks,
+                task.attempts, task.error or None, waits_until, holders.get(ledger_id),
+            )  # fmt: skip
+
+
+UNDERREPLICATION = SystemTable(
+    "underreplication",
+    "One row per ledger that autorecovery has to repair, and bookie that is the reason.",
+    (
+        ("ledger_id", LONG, "The ledger"),
+        ("bookie_id", TEXT, "The bookie"),
+        ("reason", TEXT, "lost: it is to be replaced; lacks: it gets what it lacks; misplaced: it is to be moved"),
+        ("detail", TEXT, "What was found, in words"),
+        ("marked_at", TIME, "When the ledger was first reported"),
+        ("marks", LONG, "How often it was"),
+        ("attempts", LONG, "Repairs that failed"),
+        ("error", TEXT, "Why the last of them did"),
+        ("not_before", TIME, "When the next one may begin; null: now"),
+        ("holder", TEXT, "Worker that repairs it now; null: none"),
+    ),
+    once,
+    _rows,
+)

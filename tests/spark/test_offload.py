@@ -1,0 +1,187 @@
+"""Offloading a log over real bookies: each row once in the table, whoever ends where, and readers that don't notice."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow
+import pytest
+from pyspark.sql import SparkSession
+
+from bookspark.client import BookKeeper
+from bookspark.local import LocalCluster
+from bookspark.protocol.errors import ReadError
+from bookspark.protocol.log_offload import OffloadError
+from bookspark.spark import offload as module
+from bookspark.spark.data_source import BookSparkDataSource, register
+from bookspark.spark.feeds import DataLossError
+from bookspark.spark.logs import LogRegistry, commits
+from bookspark.spark.offload import Offloaded, offload
+
+pytestmark = pytest.mark.spark
+NUMBER = "CAST(CAST(value AS STRING) AS BIGINT) AS value"
+
+
+class Died(Exception):
+    """The process ended here."""
+
+
+class Log:
+    """A log of a test's own, and the table that it is offloaded to."""
+
+    def __init__(self, spark: SparkSession, cluster: LocalCluster, bookkeeper: BookKeeper, folder: Path) -> None:
+        self.spark, self.zookeeper, self.bookkeeper = spark, cluster.zookeeper, bookkeeper
+        self.name, self.table = f"log-{uuid.uuid4().hex[:8]}", str(folder / "table")
+        self.rows = 0
+
+    def write(self, rows: int = 100) -> None:
+        """One batch write: a commit over two ledgers, which are closed then."""
+        frame = self.spark.range(self.rows, self.rows + rows, 1, 2).selectExpr("CAST(id AS STRING) AS value")
+        frame.write.format("bookspark").option("log", self.name).mode("append").save()
+        self.rows += rows
+
+    def offload(self, **options: float) -> Offloaded:
+        return offload(self.spark, self.zookeeper, self.name, self.table, **options)
+
+    def in_table(self) -> list[tuple[int, int]]:
+        """(position, value) of each row of the table, sorted."""
+        rows = self.spark.read.format("delta").load(self.table).selectExpr("position", NUMBER)
+        return sorted(map(tuple, rows.collect()))
+
+    def read(self) -> list[tuple[int, int]]:
+        """(position, value) of each row of the log, sorted."""
+        rows = self.spark.read.format("bookspark").option("log", self.name).load()
+        return sorted(map(tuple, rows.selectExpr("position", NUMBER).collect()))
+
+    def planned(self, **options: str) -> Iterator[pyarrow.RecordBatch]:
+        """What a read of the log's rows gives, planned and read here."""
+        source = BookSparkDataSource({"log": self.name, "zookeeper": self.zookeeper, **options})
+        reader = source.reader(source.schema())
+        parts = reader.partitions()
+        return (batch for part in parts for batch in reader.read(part))  # type: ignore[attr-defined]
+
+    def ledgers(self) -> set[int]:
+        """The data ledgers that the commits name."""
+        return {r.ledger_id for placed in commits(self.bookkeeper, self.name, b"") for r in placed.commit.ranges}
+
+
+@pytest.fixture(scope="module")
+def bookkeeper(spark: SparkSession, cluster: LocalCluster) -> Iterator[BookKeeper]:
+    register(spark, cluster.zookeeper)
+    with cluster.bookkeeper() as bookkeeper:
+        yield bookkeeper
+
+
+@pytest.fixture
+def log(spark: SparkSession, cluster: LocalCluster, bookkeeper: BookKeeper, tmp_path: Path) -> Log:
+    return Log(spark, cluster, bookkeeper, tmp_path)
+
+
+def numbers(count: int) -> list[tuple[int, int]]:
+    return [(n, n) for n in range(count)]
+
+
+def test_readers_do_not_notice_that_ledgers_went_to_a_table(log: Log) -> None:
+    log.write()
+    planned_before = log.planned()
+
+    assert log.offload() == Offloaded(100, 100, [])
+    assert log.in_table() == log.read() == numbers(100)
+    log.write()
+    done = log.offload(delete_after_seconds=0.0)
+    assert (done.rows, done.position) == (100, 200) and set(done.deleted) == log.ledgers()
+    assert not log.ledgers() & set(log.bookkeeper.list_ledgers())
+
+    found = [row for batch in planned_before for row in batch.to_pylist()]
+    assert [(row["position"], int(row["value"])) for row in found] == numbers(100)
+    assert log.read() == numbers(200)
+    assert log.offload(delete_after_seconds=0.0) == Offloaded(0, 200, [])
+
+    # The table has the rows in files of consecutive ones, each in order.
+    files = log.spark.read.format("delta").load(log.table).selectExpr("_metadata.file_name AS f", "position").collect()
+    by_file: dict[str, list[int]] = {}
+    for row in files:
+        by_file.setdefault(row.f, []).append(row.position)
+    assert all(rows == list(range(rows[0], rows[0] + len(rows))) for rows in by_file.values())
+
+
+def before_the_write(died: Callable[..., object], original: Callable[..., object]) -> Callable[..., object]:
+    return died
+
+
+def after_the_write(died: Callable[..., object], original: Callable[..., object]) -> Callable[..., object]:
+    def written(*arguments: object) -> object:
+        original(*arguments)
+        return died()
+
+    return written
+
+
+@pytest.mark.parametrize("moment", [before_the_write, after_the_write])
+def test_a_run_that_ended_between_two_steps_is_followed_by_one_that_goes_on(
+    log: Log, moment: Callable[..., Callable[..., object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def died(*_: object) -> object:
+        raise Died
+
+    log.write()
+    with monkeypatch.context() as patch:
+        patch.setattr(module._Run, "_write", moment(died, module._Run._write))
+        with pytest.raises(Died):
+            log.offload()
+    offload_of = LogRegistry(log.bookkeeper.metadata).get(log.name).offload
+    assert offload_of is not None and (offload_of.position, offload_of.pending) == (0, 100)
+    assert log.read() == numbers(100)
+    log.write()  # it is not part of the transaction that was begun
+    assert log.offload() == Offloaded(200, 200, [])
+    assert log.in_table() == numbers(200)
+
+
+def test_two_runs_at_once_write_each_row_once(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.write()
+    original = module._Run._write
+
+    def overtaken(run: module._Run, *arguments: object) -> None:
+        monkeypatch.setattr(module._Run, "_write", original)
+        log.write()
+        assert log.offload().position == 200
+        original(run, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(module._Run, "_write", overtaken)
+    log.offload()
+    assert log.in_table() == numbers(200)
+
+
+def test_rows_of_open_ledgers_and_rows_that_are_not_old_enough_stay_on_the_bookies(log: Log) -> None:
+    log.write()
+    assert log.offload(delete_after_seconds=3600.0) == Offloaded(100, 100, [])
+    assert log.ledgers() <= set(log.bookkeeper.list_ledgers())
+
+
+def test_a_ledger_that_is_gone_without_having_been_offloaded_is_data_loss(log: Log) -> None:
+    log.write()
+    log.offload()
+    log.write()
+    for ledger_id in log.ledgers():
+        log.bookkeeper.delete_ledger(ledger_id)
+    assert sum(batch.num_rows for batch in log.planned(endingoffsets="100")) == 100
+    with pytest.raises(DataLossError, match="were to be read, and the ledger was deleted"):
+        list(log.planned(startingoffsets="100"))
+
+
+def test_a_table_that_lacks_rows_is_an_error_and_not_a_short_read(log: Log) -> None:
+    log.write()
+    log.offload(delete_after_seconds=0.0)
+    log.spark.sql(f"DELETE FROM delta.`{log.table}` WHERE position = 42")
+    with pytest.raises(ReadError, match=r"there are \d+, which should be \d+; nothing but"):
+        list(log.planned())
+
+
+def test_a_log_has_one_table(log: Log, tmp_path: Path) -> None:
+    log.write()
+    log.offload()
+    log.table = str(tmp_path / "other")
+    with pytest.raises(OffloadError, match="a log has one table for all of its rows"):
+        log.offload()

@@ -1,0 +1,97 @@
+"""What is offloaded, and which ledgers a log can do without: by commits and metadata alone."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from bookspark.client import BookKeeper
+from bookspark.spark.offload import _Run
+from tests.spark.test_feeds import Log
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+def run_of(log: Log) -> _Run:
+    return _Run(cast(Any, None), cast(BookKeeper, log.bookkeeper), "orders", "/table", b"")
+
+
+def end_of(log: Log) -> int | None:
+    return run_of(log)._end(log.registry.get("orders"))
+
+
+def needless(log: Log, before_ms: float = 1.0) -> list[int]:
+    return list(run_of(log)._needless(log.registry.get("orders"), before_ms))
+
+
+def offload_up_to(log: Log, end: int) -> None:
+    """As if the rows were in the table."""
+    log.registry.update("orders", lambda record: record.offload_begun("/table", end))
+    log.registry.update("orders", lambda record: record.offload_done(end, 0))
+
+
+def test_rows_go_up_to_the_first_ledger_that_is_still_open(log: Log) -> None:
+    assert end_of(log) is None
+    log.commit(2)
+    assert end_of(log) is None, "its ledger is open"
+    log.data.close()
+    log.roll()
+    log.commit(3)
+    assert end_of(log) == 20
+    offload_up_to(log, 20)
+    assert end_of(log) is None
+    log.data.close()
+    assert end_of(log) == 50
+
+
+def test_a_transaction_takes_no_more_than_it_may_but_a_commit_at_least(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.commit(5)
+    log.data.close()
+    for size, end in ((1, 10), (100, 10), (101, 20), (1000, 50)):
+        monkeypatch.setattr("bookspark.spark.offload.TRANSACTION_BYTES_MAX", size)
+        assert end_of(log) == end
+
+
+def test_a_ledger_is_needed_until_all_of_its_rows_are_in_the_table_and_old(log: Log) -> None:
+    log.commit(2)
+    first = log.data
+    first.close()
+    log.roll()
+    log.commit(1)
+    log.data.close()
+    assert needless(log) == []
+    offload_up_to(log, 10)
+    assert needless(log) == [], "half of the first one's rows are not there"
+    offload_up_to(log, 20)
+    assert needless(log) == [first.ledger_id]
+    assert needless(log, before_ms=0.0) == [], "they were committed at 0"
+    log.bookkeeper.delete_ledger(first.ledger_id)
+    assert needless(log) == []
+
+
+def test_a_ledger_with_entries_that_may_still_be_committed_is_needed_until_its_epoch_is_over(log: Log) -> None:
+    log.commit(1)
+    log.data.append(b"of a micro-batch that is under way")
+    log.data.close()
+    offload_up_to(log, 10)
+    assert needless(log) == []
+    ledger_id = log.data.ledger_id
+    log.begin("b")
+    assert needless(log) == [ledger_id]
+
+
+def test_what_was_truncated_is_not_offloaded(log: Log) -> None:
+    log.commit(3)
+    log.data.close()
+    log.registry.update("orders", lambda record: record.offload_begun("/table", 10))
+    log.registry.update("orders", lambda record: record.truncated(20, {}))
+    run = run_of(log)
+    assert run.transaction() == 0, "the transaction that was begun has nothing left to write"
+    assert run.position == 10
+    assert (run._start(log.registry.get("orders")), end_of(log)) == (20, 30)

@@ -1,0 +1,74 @@
+"""Reading offloaded rows where there is no Spark: the very rows, in order, or an error that says what is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow
+import pytest
+from deltalake import CommitProperties, Transaction, write_deltalake
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from bookspark.metadata.memory import MemoryStore
+from bookspark.protocol.errors import ReadError
+from bookspark.spark.logs import LogRegistry
+from bookspark.spark.offloaded import offloaded_rows, table_version
+from bookspark.spark.splits import Piece
+
+SCHEMA = StructType([StructField("value", StringType()), StructField("position", LongType())])
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    store = MemoryStore()
+    LogRegistry(store).ensure("orders", {}, b"")
+    return store
+
+
+def offloaded(store: MemoryStore, folder: Path, end: int) -> str:
+    """A table at ``folder`` with the rows up to ``end``, in files that came in no order, and the log's record says so."""
+    table = str(folder / "table")
+    for positions in (range(45, 50), range(50, end), range(45)):
+        rows = {"value": [f"v{n}" for n in positions], "position": list(positions), "ledger_id": [7] * len(positions)}
+        done = CommitProperties(app_transactions=[Transaction("offload", end)])
+        write_deltalake(table, pyarrow.table(rows), mode="append", commit_properties=done)
+    registry = LogRegistry(store)
+    registry.update("orders", lambda record: record.offload_begun(table, end))
+    registry.update("orders", lambda record: record.offload_done(end, 2))
+    return table
+
+
+def read(store: MemoryStore, position: int, rows: int, schema: StructType = SCHEMA) -> list[dict[str, object]] | None:
+    batches = offloaded_rows(store, "orders", Piece(7, 0, position, rows), schema)
+    return None if batches is None else [row for batch in batches for row in batch.to_pylist()]
+
+
+def test_the_rows_of_a_piece_come_in_order_from_whatever_files_they_are_in(store: MemoryStore, tmp_path: Path) -> None:
+    offloaded(store, tmp_path, 100)
+    assert read(store, 40, 20) == [{"value": f"v{n}", "position": n} for n in range(40, 60)]
+    assert read(store, 99, 1, StructType(SCHEMA.fields[:1])) == [{"value": "v99"}]
+
+
+def test_rows_beyond_what_the_record_says_are_not_in_the_table(store: MemoryStore, tmp_path: Path) -> None:
+    assert read(store, 0, 1) is None, "the log was never offloaded"
+    offloaded(store, tmp_path, 100)
+    assert read(store, 99, 2) is None
+
+
+def test_a_table_that_lacks_rows_or_is_gone_is_an_error(store: MemoryStore, tmp_path: Path) -> None:
+    table = offloaded(store, tmp_path, 100)
+    registry = LogRegistry(store)
+    registry.update("orders", lambda record: record.offload_begun(table, 101))
+    registry.update("orders", lambda record: record.offload_done(101, 2))
+    with pytest.raises(ReadError, match=r"rows 98 to 100 of log 'orders' in .*: there are 2, which should be 3"):
+        read(store, 98, 3)
+    (tmp_path / "table").rename(tmp_path / "elsewhere")
+    with pytest.raises(ReadError, match=r"rows 0 to 0 of log 'orders' in .* can't be read"):
+        read(store, 0, 1)
+
+
+def test_a_transaction_is_looked_up_in_the_table_itself(store: MemoryStore, tmp_path: Path) -> None:
+    assert table_version(str(tmp_path / "table"), "offload", 1) is None
+    table = offloaded(store, tmp_path, 100)
+    assert table_version(table, "offload", 100) == table_version(table, "offload", 99) == 2
+    assert table_version(table, "offload", 101) is None and table_version(table, "another", 1) is None

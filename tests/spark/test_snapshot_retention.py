@@ -1,0 +1,55 @@
+"""Which snapshots are kept, which files go, and when the next one is taken: without Spark."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from bookspark.protocol.errors import BookKeeperError
+from bookspark.spark.snapshot_retention import _replaced_before, write_every
+from bookspark.spark.snapshots import LAST, Commit, kept
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def commit(n: int, oldest: int, table: str = LAST, version: int | None = None) -> Commit:
+    return Commit(table, n if version is None else version, f"s{n}", f"s{oldest}", START + timedelta(minutes=n))
+
+
+def test_the_newest_snapshot_says_which_ones_are_given_up() -> None:
+    found = [commit(n, max(0, n - 2)) for n in range(6)]
+    assert [snapshot.snapshot_id for snapshot in kept(found)] == ["s5", "s4", "s3"]
+    assert [snapshot.snapshot_id for snapshot in kept([commit(n, 0) for n in range(3)])] == ["s2", "s1", "s0"]
+
+
+def test_files_go_that_were_replaced_before_the_oldest_kept_snapshot_was_there() -> None:
+    found = [commit(n, 0) for n in range(6)]
+    assert _replaced_before(found[::-1], {"s3", "s4", "s5"}) == START + timedelta(minutes=3)
+    assert _replaced_before(found, {"s0"}) is None, "nothing came before it"
+
+
+def test_of_a_table_that_some_snapshots_lack_the_first_kept_one_counts() -> None:
+    found = [commit(n, 0, "entry_checksums", version) for version, n in enumerate((0, 2, 5))]
+    assert _replaced_before(found, {"s3", "s4", "s5"}) == START + timedelta(minutes=5)
+    assert _replaced_before(found, {"s6"}) == START + timedelta(minutes=5), "the last one stands until it is replaced"
+
+
+def test_a_snapshot_that_fails_is_tried_again_when_the_next_is_due() -> None:
+    now = [0.0]
+    taken: list[float] = []
+    waits: list[float] = []
+
+    def ended(seconds: float) -> bool:
+        waits.append(seconds)
+        now[0] += seconds
+        return len(taken) == 5
+
+    def take() -> None:
+        taken.append(now[0])
+        if len(taken) == 2:
+            raise BookKeeperError("no bookies")
+        if len(taken) == 3:
+            now[0] += 25.0  # takes longer than there is time for
+
+    write_every(10.0, take, ended, lambda: now[0])
+    assert taken == [0.0, 10.0, 20.0, 45.0, 55.0]
+    assert waits == [10.0, 10.0, 0.0, 10.0, 10.0]
