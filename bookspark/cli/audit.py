@@ -13,11 +13,16 @@ import typer
 from bookspark.cli.options import Password, Zookeeper, given
 from bookspark.cli.output import console
 from bookspark.cli.spark import quiet_session
+from bookspark.protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _FOUND = 1
+Checksums = Annotated[
+    bool,
+    typer.Option("--checksums", help="Read every copy of every entry, to find those that differ or can't be read."),
+]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -29,15 +34,20 @@ def add_to(app: typer.Typer) -> None:
 
 def snapshot(
     path: Annotated[str, typer.Option(help="Where the Delta tables are, or shall be.")],
+    checksums: Checksums = False,
+    keep: Annotated[int | None, typer.Option(help="Give up all but the newest so many snapshots.", min=1)] = None,
     zookeeper: Zookeeper = "",
     password: Password = "",
 ) -> None:
-    """Write one snapshot of the system tables to Delta: ledgers, fragments, logs, commits, bookies, index ranges."""
+    """Write one snapshot of the system tables to Delta: what the metadata says, and what the bookies hold."""
     from bookspark.spark import snapshots
+    from bookspark.spark.snapshot_retention import remove_files
 
     given(zookeeper)
     with quiet_session("bookspark snapshot") as spark:
-        taken = snapshots.write(spark, zookeeper, path, password)
+        taken = snapshots.write(spark, zookeeper, path, password, checksums=checksums, keep=keep)
+        if keep is not None:
+            remove_files(spark, path)
         typer.echo(f"snapshot {taken.snapshot_id} is version {taken.version} of the tables under {path}")
 
 
@@ -48,19 +58,37 @@ def audit(
     ] = None,
     version: Annotated[int | None, typer.Option(help="Audit this version of the snapshots under --path.")] = None,
     report: Annotated[Path | None, typer.Option(help="Write an HTML page with plots there as well.")] = None,
+    checksums: Checksums = False,
+    integrity_check: Annotated[
+        bool, typer.Option("--integrity-check", help="Have autorecovery copy to each bookie that is up what it lacks.")
+    ] = False,
     zookeeper: Zookeeper = "",
     password: Password = "",
 ) -> None:
     """Run audit queries over a snapshot. Ends with status 1 if they find something that should not be."""
     from bookspark.protocol.options import check_names
     from bookspark.spark import audit
+    from bookspark.spark.integrity_check import mark_lacking
 
     check_names(queries or (), audit.names(), "audit query")
-    with _snapshot_at(path, zookeeper, password) as (spark, place):
+    if integrity_check:
+        given(zookeeper)
+    if checksums and path is not None:
+        raise ConfigurationError(
+            "--checksums is for a new snapshot: leave out --path, or take one with bookspark snapshot"
+        )
+    with _snapshot_at(path, zookeeper, password, checksums) as (spark, place):
         findings = audit.run(spark, place, version, queries or None)
         audit.show(findings, console())
+        if left_out := [] if queries else audit.left_out(findings):
+            typer.echo(f"not audited: {', '.join(left_out)} (it takes a snapshot with --checksums)", err=True)
         if report is not None:
             audit.write_report(spark, place, version, findings, report)
+        if integrity_check:
+            marked = mark_lacking(spark, place, zookeeper, version)
+            typer.echo(
+                f"{marked.ledgers} ledgers are marked for repair: bookies lack {marked.copies} copies of entries"
+            )
     if any(finding.good is False for finding in findings):
         raise typer.Exit(_FOUND)
 
@@ -85,7 +113,9 @@ def safe_to_stop(
 
 
 @contextmanager
-def _snapshot_at(path: str | None, zookeeper: str, password: str) -> Iterator[tuple[SparkSession, str]]:
+def _snapshot_at(
+    path: str | None, zookeeper: str, password: str, checksums: bool = False
+) -> Iterator[tuple[SparkSession, str]]:
     """A session, and where the snapshots are: ``path``, or a new one that is gone afterwards."""
     from bookspark.spark import snapshots
 
@@ -96,5 +126,5 @@ def _snapshot_at(path: str | None, zookeeper: str, password: str) -> Iterator[tu
         spark = stack.enter_context(quiet_session("bookspark audit"))
         if path is None:
             typer.echo(f"taking a snapshot of {zookeeper}", err=True)
-            snapshots.write(spark, zookeeper, place, password)
+            snapshots.write(spark, zookeeper, place, password, checksums=checksums)
         yield spark, place

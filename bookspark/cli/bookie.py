@@ -1,4 +1,4 @@
-"""``bookspark bookie …``: what lies in the directories of a bookie that is stopped.
+"""``bookspark bookie …``: what lies in the directories of a bookie that is stopped; and what one that serves says of itself.
 
 Law: the readers are those of the bookie, and its locks are taken, so a bookie that runs is an error that names its process.
 Nothing is changed but by ``rebuild``.
@@ -18,6 +18,7 @@ import typer
 from bookspark.bookie.file_system import RealFileSystem
 from bookspark.bookie.inspection import Inspection, rebuild_index
 from bookspark.bookie.scrub import Scrubbed, scrub
+from bookspark.cli import bookie_status
 from bookspark.cli.options import Json
 from bookspark.cli.output import console, payload_document, size_text, table
 from bookspark.daemon.directories import DirectoryLocks, read_cookie
@@ -25,8 +26,11 @@ from bookspark.protocol.errors import InvalidCookieError
 from bookspark.wire.entry_batch import Entry
 
 app = typer.Typer(
-    help="Look into the directories of a bookie that is stopped.", no_args_is_help=True, rich_markup_mode=None
+    help="Look into the directories of a bookie that is stopped, or ask one that serves.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
+bookie_status.add_to(app)
 
 Directories = Annotated[
     list[Path], typer.Argument(metavar="DIRECTORY…", help="All directories of the bookie, in any order.")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import signal
-import socket
 import tempfile
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +13,7 @@ import typer
 from bookspark.cli import settings
 from bookspark.cli.options import Json, Zookeeper, client
 from bookspark.cli.output import console, size_text, table
+from bookspark.cli.signals import UNTIL, until_signal
 from bookspark.protocol.errors import BookKeeperError
 
 if TYPE_CHECKING:
@@ -23,15 +22,13 @@ if TYPE_CHECKING:
     from bookspark.client import BookKeeper
     from bookspark.local import LocalCluster
 
-_UNTIL = "until Ctrl-C or SIGTERM"
-
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands."""
     app.command(
-        help=f"Run a cluster on this host, without Spark, {_UNTIL}. For development; bookies here are not restarted."
+        help=f"Run a cluster on this host, without Spark, {UNTIL}. For development; bookies here are not restarted."
     )(local)
-    app.command(help=f"Run a ZooKeeper on this host's loopback, {_UNTIL}.")(zookeeper)
+    app.command(help=f"Run a ZooKeeper on this host's loopback, {UNTIL}.")(zookeeper)
     app.command(help="Print the cluster's bookies: who serves, where, and what each holds.")(bookies)
 
 
@@ -43,8 +40,11 @@ def local(
     zookeeper: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Use this one instead of one of its own.")
     ] = None,
+    autorecovery: Annotated[
+        bool, typer.Option("--autorecovery", help="Run an autorecovery process as well: lost copies are made again.")
+    ] = False,
 ) -> None:
-    with _until_signal() as stop, _cluster(bookies, directory, zookeeper) as cluster:
+    with until_signal() as stop, _cluster(bookies, directory, zookeeper, autorecovery) as cluster:
         typer.echo(cluster.zookeeper)
         for bookie in cluster.bookies:
             typer.echo(f"{bookie.bookie_id} serves at {bookie.address}", err=True)
@@ -52,10 +52,11 @@ def local(
         stop()
 
 
-def _cluster(bookies: int, directory: Path | None, zookeeper: str | None) -> LocalCluster:
+def _cluster(bookies: int, directory: Path | None, zookeeper: str | None, autorecovery: bool) -> LocalCluster:
     from bookspark.local import LocalCluster
 
-    return LocalCluster(bookies, directory, zookeeper, **settings.chosen("bookie"))
+    options = {"client": settings.chosen("client"), **settings.chosen("autorecovery")} if autorecovery else False
+    return LocalCluster(bookies, directory, zookeeper, options, **settings.chosen("bookie"))
 
 
 def zookeeper(
@@ -66,7 +67,7 @@ def zookeeper(
 ) -> None:
     from bookspark.metadata.embedded import EmbeddedZooKeeper
 
-    with _until_signal() as stop, ExitStack() as stack:
+    with until_signal() as stop, ExitStack() as stack:
         place = directory or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bookspark-zookeeper-")))
         server = stack.enter_context(EmbeddedZooKeeper(place, port))
         typer.echo(server.connection_string)
@@ -123,28 +124,3 @@ def _states(bookkeeper: BookKeeper) -> Iterator[dict[str, Any]]:
             else:
                 state |= {"ledgers": status.ledgers, "log_bytes": status.log_bytes, "free_bytes": status.free_bytes}
         yield state
-
-
-@contextmanager
-def _until_signal() -> Iterator[Any]:
-    """Gives a function that returns when Ctrl-C or SIGTERM comes. One that comes before, while things start, ends the block by
-    KeyboardInterrupt, so that what was started is stopped."""
-    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
-
-    def wait() -> None:
-        # Not signal.pause(), which sleeps through a signal that another thread took, or that came a moment before.
-        woken, wake = socket.socketpair()
-        with woken, wake:
-            wake.setblocking(False)
-            signal.set_wakeup_fd(wake.fileno())
-            with suppress(KeyboardInterrupt):
-                woken.recv(1)
-            signal.set_wakeup_fd(-1)
-            # From here on it is being stopped, which a second Ctrl-C must not cut short.
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-
-    try:
-        yield wait
-    finally:
-        signal.signal(signal.SIGTERM, previous)

@@ -7,7 +7,10 @@ end of its input. ``create`` makes an empty ledger that nobody will write: what 
 
 from __future__ import annotations
 
+import getpass
 import json
+import os
+import socket
 import sys
 from collections.abc import Iterator
 from io import BufferedReader
@@ -17,8 +20,9 @@ from typing import IO, Annotated
 import typer
 
 from bookspark.cli.options import Json, LedgerId, Password, Yes, Zookeeper, client
-from bookspark.cli.output import console, metadata_document, payload_document, table
-from bookspark.protocol.errors import ConfigurationError
+from bookspark.cli.output import console, metadata_document, one_line, payload_document, problem, table
+from bookspark.protocol.accepted_loss import accepted_loss_of
+from bookspark.protocol.errors import ConfigurationError, LedgerRecoveryError
 from bookspark.protocol.ledger_metadata import DigestType, LedgerType, Replication
 
 app = typer.Typer(
@@ -170,14 +174,48 @@ def delete(ledger: LedgerId, zookeeper: Zookeeper = "", yes: Yes = False) -> Non
 
 
 @app.command()
-def recover(ledger: LedgerId, zookeeper: Zookeeper = "", password: Password = "") -> None:
-    """Fence a ledger's writer, find the ledger's end and close it there. A closed ledger is left as it is."""
+def recover(
+    ledger: LedgerId,
+    zookeeper: Zookeeper = "",
+    password: Password = "",
+    accept_loss: Annotated[
+        bool,
+        typer.Option("--accept-loss", help="Take what no bookie can tell any more for lost. This can't be undone."),
+    ] = False,
+    yes: Yes = False,
+) -> None:
+    """Fence a ledger's writer, find the ledger's end and close it there. A closed ledger is left as it is.
+
+    With --accept-loss, a ledger that can't be recovered otherwise is closed without the entries of which no bookie says whether
+    they are there: acknowledged ones may be among them. Bring back first whatever bookie can be brought back. Who did it, when,
+    and what was not known is kept in the ledger's metadata."""
     with client(zookeeper) as bookkeeper:
         before = bookkeeper.get_ledger_metadata(ledger)
-        with bookkeeper.open_ledger(ledger, password=password.encode()) as handle:
+        try:
+            handle = bookkeeper.open_ledger(ledger, password=password.encode())
+        except LedgerRecoveryError as error:
+            if not accept_loss:
+                raise
+            problem(one_line(error))
+            if not yes:
+                typer.confirm(f"Close ledger {ledger} without what is not known, for ever?", abort=True, err=True)
+            handle = bookkeeper.open_ledger(ledger, password=password.encode(), accept_loss_as=_operator())
+        with handle:
             entries = handle.metadata.last_entry_id + 1
             verb = "was closed already" if before.closed else "is recovered and closed"
             typer.echo(f"ledger {ledger} {verb}: {entries:,} entries, {handle.length:,} bytes")
+            loss = accepted_loss_of(handle.metadata)
+            if loss is not None:
+                problem(f"not known, and accepted as lost by {loss.by}: {'; '.join(loss.not_known)}")
+
+
+def _operator() -> str:
+    """Who runs this, and where."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # a container may have no name for its user
+        name = str(os.getuid())
+    return f"{name}@{socket.gethostname()}"
 
 
 def _labels(given: list[str] | None) -> dict[str, bytes]:

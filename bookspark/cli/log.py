@@ -47,9 +47,13 @@ def describe(log: LogName, zookeeper: Zookeeper = "", password: Password = "", a
         "write_quorum": record.options.write_quorum,
         "ack_quorum": record.options.ack_quorum,
         "digest_type": record.options.digest_type.value,
+        "row_format": record.options.row_format.value,
+        "compression": record.options.compression.value,
         "commits": found[-1].after.batches if found else 0,
         "last_commit": _time(found[-1].commit.time_ms) if found else None,
         "first_position": record.first_position,
+        "offloaded_to": record.offload.table if record.offload is not None else None,
+        "offloaded_rows": record.offload.position if record.offload is not None else None,
         "rows": found[-1].after.rows if found else 0,
         "bytes": found[-1].after.size if found else 0,
         "commit_ledgers": [link.ledger_id for link in record.commit_ledgers],
@@ -63,21 +67,29 @@ def describe(log: LogName, zookeeper: Zookeeper = "", password: Password = "", a
 
 @app.command()
 def read(log: LogName, zookeeper: Zookeeper = "", password: Password = "") -> None:
-    """Print the rows of a log in its order, each followed by a line break: all that is committed now."""
+    """Print the rows of a log in its order, each followed by a line break: all that is committed now. Rows of several columns are
+    printed as JSON."""
     from bookspark.spark.logs import LogRegistry, commits
+    from bookspark.spark.logs.rows import ID_COLUMNS, columns_of, row_decoder
     from bookspark.spark.splits import positioned
 
     out = sys.stdout.buffer
     secret = password.encode()
     with client(zookeeper) as bookkeeper:
-        first = LogRegistry(bookkeeper.metadata).get(log).first_position
-        for placed in commits(bookkeeper, log, secret, first):
-            for piece, _ in positioned(placed.commit.ranges, placed.before.rows, first):
-                with bookkeeper.open_ledger_no_recovery(piece.ledger_id, password=secret) as ledger:
-                    ledger.confirm(piece.last_entry_id)
-                    for entry in ledger.read(piece.first_entry_id, piece.last_entry_id):
-                        out.write(entry.payload)
-                        out.write(b"\n")
+        registry = LogRegistry(bookkeeper.metadata)
+        record = registry.get(log)
+        columns = columns_of(record.options)
+        placed = commits(bookkeeper, log, secret, record.first_position)
+        pieces = chain.from_iterable(positioned(p.commit.ranges, p.before.rows, record.first_position) for p in placed)
+        for piece, _ in pieces:
+            ledger = bookkeeper.open_ledger_no_recovery(piece.ledger_id, password=secret)
+            ledger.confirm(piece.last_entry_id)
+            decoder = row_decoder(ledger.metadata, columns, lambda: registry.get(log).dictionary)
+            batches = ledger.read_batches(piece.first_entry_id, piece.last_entry_id)
+            for rows in chain.from_iterable(decoder.rows(entries, piece) for entries in batches):
+                own = rows.drop_columns(list(ID_COLUMNS))
+                lines = own.column(0).to_pylist() if columns is None else map(_json, own.to_pylist())
+                out.writelines(line + b"\n" for line in lines)
     out.flush()
 
 
@@ -97,6 +109,17 @@ def truncate(
 
 
 @app.command()
+def collect(log: LogName, zookeeper: Zookeeper = "", password: Password = "") -> None:
+    """Delete ledgers that were made for LOG and can never become part of it, whenever killed tasks and queries left them. (What
+    was left lately, the next query deletes by itself.)"""
+    from bookspark.spark.logs import collect_orphans
+
+    with client(zookeeper) as bookkeeper:
+        deleted = collect_orphans(bookkeeper, log, password.encode())
+    typer.echo(f"log {log}: ledgers deleted: {', '.join(map(str, deleted)) or 'none'}")
+
+
+@app.command()
 def delete(
     log: LogName,
     yes: Yes = False,
@@ -111,6 +134,10 @@ def delete(
     with client(zookeeper) as bookkeeper:
         deleted = delete_log(bookkeeper, log, password.encode())
     typer.echo(f"log {log} is deleted; ledgers deleted: {', '.join(map(str, deleted)) or 'none'}")
+
+
+def _json(row: dict[str, Any]) -> bytes:
+    return json.dumps(row, default=str, ensure_ascii=False).encode()
 
 
 def _time(milliseconds: int) -> str:

@@ -15,7 +15,20 @@ from typing import Annotated
 
 import typer
 
-from bookspark.cli import audit, bench, bookie, bookies, chaos, cookie, ledger, log, run, settings, simulate
+from bookspark.cli import (
+    audit,
+    autorecovery,
+    bench,
+    bookie,
+    bookies,
+    chaos,
+    cookie,
+    ledger,
+    log,
+    run,
+    settings,
+    simulate,
+)
 from bookspark.cli.output import one_line, problem
 from bookspark.protocol.errors import BookKeeperError
 
@@ -36,6 +49,7 @@ app.add_typer(log.app, name="log")
 audit.add_to(app)
 app.add_typer(cookie.app, name="cookie")
 app.add_typer(bookie.app, name="bookie")
+app.add_typer(autorecovery.app, name="autorecovery")
 simulate.add_to(app)
 chaos.add_to(app)
 app.add_typer(bench.app, name="bench")

@@ -28,13 +28,13 @@ def targets() -> ModuleType:
 def test_each_workload_prints_a_line(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bookspark.cli.main", "bench", "ledger", "--scale", "0.0005"]
     done = subprocess.run(
-        [*command, "--turn", "synced", "--turn", "disk", "--directory", str(tmp_path)],
+        [*command, "--turn", "synced", "--turn", "durability", "--turn", "disk", "--directory", str(tmp_path)],
         stdout=subprocess.PIPE,
         check=True,
         timeout=240,
     )
     lines = [json.loads(line) for line in done.stdout.splitlines()]
-    asked = [w for turn in (Turn.SYNCED, Turn.DISK) for w in WORKLOADS[turn]]
+    asked = [w for turn in (Turn.SYNCED, Turn.DURABILITY, Turn.DISK) for w in WORKLOADS[turn]]
     assert [line["label"] for line in lines if line.get("api") != "read"] == [workload.label for workload in asked]
     for line in lines:
         assert line["system"] == "bookspark"
@@ -68,6 +68,23 @@ def test_the_table_compares_medians_with_the_targets(targets: ModuleType) -> Non
         ("L1", "0.5", "missed"),
         ("L9", "0.428", "met"),
     ]
+
+
+def test_what_guaranteed_replication_costs_is_seen_beside_our_own_best_effort(targets: ModuleType) -> None:
+    lines = [
+        {"label": "L12-pd", "system": "bookspark", "adds_per_second": 100.0, "p99_ms": 1.0},
+        {"label": "L12-pd-guaranteed", "system": "bookspark", "adds_per_second": 89.0, "p99_ms": 1.0},
+        {"label": "L12-pd", "system": "bookkeeper", "adds_per_second": 10.0, "p99_ms": 5.0},
+    ]
+    adds, p99, guaranteed, _ = targets.table(lines).splitlines()[2:]
+    assert "| 10 |" in adds and "| 0.2 |" in p99
+    assert "100 (own, best effort) | 0.89 | ≥ 0.9 | missed" in guaranteed
+
+
+def test_a_row_tells_the_numbers_of_the_run_and_not_of_a_full_one(targets: ModuleType) -> None:
+    line = {"label": "L11", "entries": 5000, "idle_bytes": 1e6, "resident_bytes": 2e6}
+    (_, row) = targets.table([line | {"system": "bookspark"}, line | {"system": "bookkeeper"}]).splitlines()[2:]
+    assert "that took 5,000 entries" in row
 
 
 def test_batches_are_compared_with_the_best_that_the_peer_does(targets: ModuleType) -> None:

@@ -1,4 +1,4 @@
-"""``bookspark bookie``: looking into the directories of a bookie that is stopped."""
+"""``bookspark bookie``: looking into the directories of a bookie that is stopped, and asking one that serves."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ import os
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from bookspark.bookie.entry_log import SCHEMA
+from bookspark.cli import bookie_status
 from bookspark.daemon.directories import DirectoryLocks, read_cookie, write_cookie
+from bookspark.local import LocalCluster
 from bookspark.protocol.cookie import Cookie
+from bookspark.wire.messages import BookieStatus, HealingStatus
 from tests.bookie.kit import Pumped, config
 from tests.cli.conftest import Run
 
@@ -36,6 +40,31 @@ def snapshot(places: list[str]) -> dict[str, bytes]:
         for folder, _, names in os.walk(place):
             found |= {f"{folder}/{name}": Path(folder, name).read_bytes() for name in names if name != "LOCK"}
     return found
+
+
+def test_a_bookie_that_serves_says_how_it_is(on_cluster: Run, cluster: LocalCluster) -> None:
+    bookie = cluster.bookies[0]
+    text = on_cluster("bookie", "status", bookie.bookie_id).text
+    assert text.startswith(f"{bookie.bookie_id}, process {bookie.pid}: writable\n")
+    assert f"directories: {bookie.directories[0]}" in text and "no boot of it lost anything" in text
+    document = json.loads(on_cluster("bookie", "status", bookie.bookie_id, "--json").text)
+    assert (document["limbo_ledgers"], document["lossy_boot"], document["healing"]) == (0, 0, None)
+    missing = on_cluster("bookie", "status", "bookie-none")
+    assert (missing.status, "bookie bookie-none did not answer" in missing.err) == (1, True)
+
+
+def test_how_far_a_bookie_is_with_healing() -> None:
+    healing = HealingStatus(ledgers=120, ledgers_left=40, entries_copied=12000, bytes_copied=1_200_000, seconds=60.0)
+    status = BookieStatus(
+        "b1", 1, 2, ["/disk"], 120, 0, 0, lossy_boot=3, healed_boot=2, limbo_ledgers=4, healing=healing
+    )
+    *_, lossy, progress = bookie_status.lines(status)
+    assert lossy == "  lossy boot 3 is not healed: 4 ledgers are in limbo"
+    assert progress == "  healing: 80 of 120 ledgers, 12,000 entries, 1.2 MB copied in 60 s, about 30 s left"
+    healed = replace(status, healed_boot=3, healing=replace(healing, ledgers_left=0))
+    *_, lossy, progress = bookie_status.lines(healed)
+    assert lossy == "  lossy boot 3 is healed"
+    assert progress == "  healing: 120 of 120 ledgers, 12,000 entries, 1.2 MB copied in 60 s"
 
 
 def test_logs_are_listed_with_what_lives_in_them(bookspark: Run, places: list[str]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from bookspark.autorecovery.config import AutorecoveryConfig
 from bookspark.bookie.config import BookieConfig
 from bookspark.client.config import ClientConfig
 from bookspark.daemon.settings import TABLES, of_environment, read_settings
@@ -17,7 +18,11 @@ from bookspark.protocol.errors import ConfigurationError
 from bookspark.spark import clients
 
 CONF = Path(__file__).parents[2] / "conf" / "bookspark.toml"
-STRUCTS: dict[str, type[msgspec.Struct]] = {"bookie": BookieConfig, "client": ClientConfig}
+STRUCTS: dict[str, type[msgspec.Struct]] = {
+    "bookie": BookieConfig,
+    "client": ClientConfig,
+    "autorecovery": AutorecoveryConfig,
+}
 
 
 def default_of(field: msgspec.structs.FieldInfo) -> Any:
@@ -36,7 +41,7 @@ def test_every_option_is_there_with_its_default() -> None:
 
 
 def test_it_changes_nothing_as_it_is() -> None:
-    assert read_settings(CONF) == {"bookie": {}, "client": {}}
+    assert read_settings(CONF) == {table: {} for table in STRUCTS}
 
 
 @pytest.mark.parametrize(

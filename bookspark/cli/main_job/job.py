@@ -193,7 +193,7 @@ class _MainJob:
             spark.conf.set(name, value)
         with self.screen.step("writing the snapshot tables") as tell:
             snapshot = snapshots.write(spark, zookeeper, path)
-            tell(f"version {snapshot.version} of {', '.join(snapshots.ORDER)}")
+            tell(f"version {snapshot.version} of {', '.join(snapshots.written())}")
         with self.screen.step("auditing where each entry lies"):
             findings = audit.run(spark, path, queries=AUDITS)
         audit.show(findings, self.screen.report)

@@ -1,0 +1,36 @@
+"""Commands that run until they are told to end."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+UNTIL = "until Ctrl-C or SIGTERM"
+
+
+@contextmanager
+def until_signal() -> Iterator[Callable[[], None]]:
+    """Gives a function that returns when Ctrl-C or SIGTERM comes. One that comes before, while things start, ends the block by
+    KeyboardInterrupt, so that what was started is stopped; both are an end as it was asked for."""
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+    def wait() -> None:
+        # Not signal.pause(), which sleeps through a signal that another thread took, or that came a moment before.
+        woken, wake = socket.socketpair()
+        with woken, wake:
+            wake.setblocking(False)
+            signal.set_wakeup_fd(wake.fileno())
+            with suppress(KeyboardInterrupt):
+                woken.recv(1)
+            signal.set_wakeup_fd(-1)
+            # From here on it is being stopped, which a second Ctrl-C must not cut short.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    try:
+        with suppress(KeyboardInterrupt):
+            yield wait
+    finally:
+        signal.signal(signal.SIGTERM, previous)
