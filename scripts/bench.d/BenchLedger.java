@@ -4,6 +4,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.EnumSet;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -15,6 +16,7 @@ import org.apache.bookkeeper.client.api.DigestType;
 import org.apache.bookkeeper.client.api.LedgerEntries;
 import org.apache.bookkeeper.client.api.LedgerEntry;
 import org.apache.bookkeeper.client.api.ReadHandle;
+import org.apache.bookkeeper.client.api.WriteFlag;
 import org.apache.bookkeeper.client.api.WriteHandle;
 import org.apache.bookkeeper.conf.ClientConfiguration;
 
@@ -69,6 +71,7 @@ public class BenchLedger {
         int entries = options.getOrDefault("entries", 1);
         int inFlight = options.getOrDefault("in_flight", 1);
         int ledgers = options.getOrDefault("ledgers", 1);
+        int syncEvery = options.getOrDefault("sync_every", 0);
         payloads = new byte[64][size];
         Random random = new Random(size);
         for (byte[] payload : payloads) {
@@ -76,17 +79,17 @@ public class BenchLedger {
         }
         switch (kind) {
             case "add":
-                try (WriteHandle warm = create(client)) {
-                    add(List.of(warm), size, options.getOrDefault("warm_up", 0), inFlight);
+                try (WriteHandle warm = create(client, syncEvery)) {
+                    add(List.of(warm), size, options.getOrDefault("warm_up", 0), inFlight, syncEvery);
                 }
-                add(entries, size, inFlight, 1, line);
+                add(entries, size, inFlight, 1, syncEvery, line);
                 break;
             case "many":
-                add(entries, size, inFlight, ledgers, line);
+                add(entries, size, inFlight, ledgers, 0, line);
                 break;
             case "write":
-                try (WriteHandle writer = create(client)) {
-                    add(List.of(writer), size, entries, inFlight);
+                try (WriteHandle writer = create(client, 0)) {
+                    add(List.of(writer), size, entries, inFlight, 0);
                     line.put("ledger", writer.getId());
                 }
                 break;
@@ -114,9 +117,11 @@ public class BenchLedger {
         return BookKeeper.newBuilder(configuration).build();
     }
 
-    static WriteHandle create(BookKeeper client) throws Exception {
+    /** If syncEvery is not 0, adds are acknowledged before they are synced. */
+    static WriteHandle create(BookKeeper client, int syncEvery) throws Exception {
+        EnumSet<WriteFlag> flags = syncEvery == 0 ? WriteFlag.NONE : EnumSet.of(WriteFlag.DEFERRED_SYNC);
         return client.newCreateLedgerOp().withEnsembleSize(3).withWriteQuorumSize(3).withAckQuorumSize(2)
-                .withDigestType(DigestType.CRC32C).withPassword(PASSWORD).execute().get();
+                .withDigestType(DigestType.CRC32C).withPassword(PASSWORD).withWriteFlags(flags).execute().get();
     }
 
     static ReadHandle open(long ledger, boolean recovery) throws Exception {
@@ -125,15 +130,16 @@ public class BenchLedger {
     }
 
     /** Times adds to so many new ledgers in turn. */
-    static void add(int entries, int size, int inFlight, int ledgers, Map<String, Object> line) throws Exception {
+    static void add(int entries, int size, int inFlight, int ledgers, int syncEvery, Map<String, Object> line)
+            throws Exception {
         List<WriteHandle> writers = new ArrayList<>();
         for (int i = 0; i < ledgers; i++) {
-            writers.add(create(client));
+            writers.add(create(client, syncEvery));
         }
         double clientCpu = cpu("self");
         double bookiesCpu = cpu(bookies);
         long start = System.nanoTime();
-        long[] latencies = add(writers, size, entries, inFlight);
+        long[] latencies = add(writers, size, entries, inFlight, syncEvery);
         double seconds = (System.nanoTime() - start) / 1e9;
         line.put("seconds", seconds);
         line.put("adds_per_second", entries / seconds);
@@ -145,8 +151,11 @@ public class BenchLedger {
         }
     }
 
-    /** Adds entries to the ledgers in turn, at most inFlight unacknowledged; returns their latencies once all are acknowledged. */
-    static long[] add(List<WriteHandle> writers, int size, int entries, int inFlight) throws Exception {
+    /**
+     * Adds entries to the ledgers in turn, at most inFlight unacknowledged; returns their latencies once all are acknowledged.
+     * With syncEvery, the first ledger is synced after each so many, and at the end.
+     */
+    static long[] add(List<WriteHandle> writers, int size, int entries, int inFlight, int syncEvery) throws Exception {
         long[] latencies = new long[entries];
         Semaphore room = new Semaphore(inFlight);
         AtomicReference<Throwable> failure = new AtomicReference<>();
@@ -164,10 +173,16 @@ public class BenchLedger {
                 }
                 room.release();
             });
+            if (syncEvery > 0 && (i + 1) % syncEvery == 0) {
+                writers.get(0).force();
+            }
         }
         room.acquire(inFlight);
         if (failure.get() != null) {
             throw new Exception(failure.get());
+        }
+        if (syncEvery > 0) {
+            writers.get(0).force().get();
         }
         return latencies;
     }
@@ -207,8 +222,8 @@ public class BenchLedger {
         abandoned = connect();
         long[] ids = new long[ledgers];
         for (int i = 0; i < ledgers; i++) {
-            WriteHandle writer = create(abandoned);
-            add(List.of(writer), size, entries, inFlight);
+            WriteHandle writer = create(abandoned, 0);
+            add(List.of(writer), size, entries, inFlight, 0);
             ids[i] = writer.getId();
         }
         long[] latencies = new long[ledgers];
@@ -228,7 +243,7 @@ public class BenchLedger {
         long[] latencies = new long[ledgers];
         for (int i = 0; i < ledgers; i++) {
             long start = System.nanoTime();
-            create(client).close();
+            create(client, 0).close();
             latencies[i] = System.nanoTime() - start;
         }
         percentiles(latencies, line);

@@ -23,6 +23,7 @@ from targets import table
 
 from bookspark.cli.bench.cases import WORKLOADS, Kind, Turn, Workload
 from bookspark.cli.bench.processes import bytes_written_by_ended_children, drop_cached, resident_bytes
+from bookspark.protocol.ledger_metadata import Replication
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = 0.05
@@ -106,7 +107,7 @@ def theirs(turn: Turn, scale: float, class_path: list[str], directory: Path) -> 
 
 def reads_and_adds(peer: Peer, workloads: list[Workload]) -> Iterator[Line]:
     """What needs nothing between its parts, all by one client, so that its compiler has seen the code."""
-    asked = [workload for workload in workloads if workload.kind not in (Kind.READ, Kind.BATCH)]
+    asked = [w for w in workloads if w.kind not in (Kind.READ, Kind.BATCH) and w.replication is Replication.BEST_EFFORT]
     yield from peer.run([_as_argument(workload) for workload in asked])
     batched = {workload.size for workload in workloads if workload.kind is Kind.BATCH}
     deep = [w for w in workloads if w.kind is Kind.ADD and w.in_flight > 1 and w.size in batched]
@@ -132,6 +133,7 @@ def cold_reads(peer: Peer, workloads: list[Workload]) -> Iterator[Line]:
 
 def _as_argument(workload: Workload, label: str = "", **changed: int) -> str:
     numbers = workload.numbers() | {"warm_up": workload.warm_up} | changed
+    del numbers["replication"]
     return _argument(label or workload.label, workload.kind, **numbers)
 
 

@@ -9,18 +9,18 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from maven import fetched
+from services import end, free_ports, wait_listening, write_settings
+
 HERE = Path(__file__).parent
 BOOKIES = 3
 _START_SECONDS = 180.0
-_STOP_SECONDS = 120.0
 _OPENED = ("java.nio", "jdk.internal.misc", "java.io", "java.util.zip")
 _JVM = [
     "-Djava.net.preferIPv4Stack=true",
@@ -38,17 +38,7 @@ _CLIENT_MEMORY = ["-Xms2g", "-Xmx2g", "-XX:MaxDirectMemorySize=2g"]
 
 def build(cache: Path) -> list[str]:
     """The class path, once the jars are in ``cache`` and the client is compiled. Needs mvn and javac."""
-    jars, classes = cache / "jars", cache / "classes"
-    complete = cache / "jars-complete"
-    wanted = (HERE / "pom.xml").read_text()
-    if not complete.exists() or complete.read_text() != wanted:
-        shutil.rmtree(jars, ignore_errors=True)
-        subprocess.run(
-            ["mvn", "-q", "-B", "-f", HERE / "pom.xml", "dependency:copy-dependencies", "-DincludeScope=runtime",
-             f"-DoutputDirectory={jars}"],
-            check=True,
-        )  # fmt: skip
-        complete.write_text(wanted)
+    jars, classes = fetched(HERE / "pom.xml", cache / "jars"), cache / "classes"
     classes.mkdir(parents=True, exist_ok=True)
     subprocess.run(
         ["javac", "-nowarn", "-d", classes, "-cp", f"{jars}/*", HERE / "BenchLedger.java"],
@@ -65,7 +55,7 @@ class Peer:
         self._class_path = list(class_path)
         self._home = home
         self._settings = settings
-        self._zookeeper_port, *self._ports = _free_ports(1 + BOOKIES)
+        self._zookeeper_port, *self._ports = free_ports(1 + BOOKIES)
         self._zookeeper: subprocess.Popen[bytes] | None = None
         self._bookies: list[subprocess.Popen[bytes]] = []
 
@@ -74,7 +64,7 @@ class Peer:
         self._configure()
         try:
             self._zookeeper = self._java("zookeeper", ["-Xmx512m"], _ZOOKEEPER, str(self._home / "zoo.cfg"))
-            _wait_listening(self._zookeeper_port, self._zookeeper)
+            wait_listening(self._zookeeper_port, self._zookeeper)
             first = str(self._home / "bookie0.conf")
             if self._java("format", ["-Xmx512m"], _SHELL, "-conf", first, "initnewcluster").wait(_START_SECONDS):
                 raise RuntimeError(f"the peer's cluster was not formatted; see {self._home}/format.out")
@@ -89,7 +79,7 @@ class Peer:
     ) -> None:
         self.stop()
         if self._zookeeper is not None:
-            _end(self._zookeeper)
+            end(self._zookeeper)
         shutil.rmtree(self._home, ignore_errors=True)
 
     @property
@@ -107,14 +97,14 @@ class Peer:
             for k in range(BOOKIES)
         ]
         for port, bookie in zip(self._ports, self._bookies, strict=True):
-            _wait_listening(port, bookie)
+            wait_listening(port, bookie)
 
     def stop(self) -> None:
         """Stop the bookies cleanly."""
         for bookie in self._bookies:
             bookie.terminate()
         for bookie in self._bookies:
-            _end(bookie)
+            end(bookie)
         self._bookies = []
 
     def run(self, workloads: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -136,7 +126,7 @@ class Peer:
                 last_words = (self._home / "client.out").read_text()[-2000:]
                 raise RuntimeError(f"the peer's client failed:\n{last_words}")
         finally:
-            _end(client)
+            end(client)
             client.stdout.close()
 
     def _java(
@@ -160,7 +150,7 @@ class Peer:
             )
 
     def _configure(self) -> None:
-        _write(
+        write_settings(
             self._home / "zoo.cfg",
             {
                 "tickTime": 2000,
@@ -174,7 +164,7 @@ class Peer:
         for k, port in enumerate(self._ports):
             data = self._home / f"bookie{k}"
             data.mkdir()
-            _write(
+            write_settings(
                 self._home / f"bookie{k}.conf",
                 {
                     "bookiePort": port,
@@ -198,37 +188,3 @@ class Peer:
 _ZOOKEEPER = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _SHELL = "org.apache.bookkeeper.bookie.BookieShell"
 _BOOKIE = "org.apache.bookkeeper.server.Main"
-
-
-def _write(path: Path, settings: Mapping[str, object]) -> None:
-    path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
-def _wait_listening(port: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + _START_SECONDS
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
-            return
-        except OSError as error:
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"nothing of the peer listens on port {port}; see its log") from error
-            time.sleep(0.1)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End it, and wait for it, so that what it used is counted."""
-    process.terminate()
-    try:
-        process.wait(_STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

@@ -1,6 +1,7 @@
 """The targets of ``scripts/bench ledger``, and the table that compares them with what was measured.
 
-A target is a ratio, ours to the peer's, of the medians over the rounds; of L9 it is our own figure.
+A target is a ratio, ours to the peer's, of the medians over the rounds; of L9 it is our own figure, and what guaranteed
+replication costs (L12) is seen beside our own best effort.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ Figure = Callable[[Line], float]
 
 
 class Target(NamedTuple):
-    """``bound`` > 0: the ratio is to be at least that; < 0: at most minus that; None: shown only."""
+    """``bound`` > 0: the ratio is to be at least that; < 0: at most minus that; None: shown only. ``what`` may name numbers of
+    the workload, in braces."""
 
     case: str
     what: str
@@ -25,6 +27,8 @@ class Target(NamedTuple):
     """Labels of the peer, the best (highest) of which counts; by default the same one."""
     api: str | None = None
     absolute: bool = False
+    beside_own: str = ""
+    """A label of our own to compare with, in the peer's place."""
 
 
 def _named(name: str) -> Figure:
@@ -72,12 +76,22 @@ TARGETS: Sequence[Target] = (
     ),
     Target("L5", "recovery of 2,000 entries, p50 ms", "L5", P50, -1 / 3),
     Target("L6", "create and close, p50 ms", "L6", P50, -1),
-    Target("L7", "1,000 ledgers at once, 1 KiB, adds/s", "L7", ADDS, 1.5),
+    Target("L7", "{ledgers:,} ledgers at once, 1 KiB, adds/s", "L7", ADDS, 1.5),
     Target("L8", "without journal, 1 KiB, adds/s", "L8", ADDS, 2.0),
     Target("L9", "bytes written per byte and copy", "L9", _named("written_per_byte"), -1.1, absolute=True),
     Target("L10", "CPU seconds per million adds, 1 KiB", "L2-1024", _cpu, -1 / 2),
     Target("L11", "memory of an idle bookie, MB", "L11", lambda line: line["idle_bytes"] / 1e6, -1 / 5),
-    Target("L11", "… that took 10 million entries, MB", "L11", lambda line: line["resident_bytes"] / 1e6, -1 / 5),
+    Target("L11", "… that took {entries:,} entries, MB", "L11", lambda line: line["resident_bytes"] / 1e6, -1 / 5),
+    *(
+        target
+        for label, what in (("L12-pd", "PD"), ("L12-vd", "VD, a sync each {sync_every:,} entries"))
+        for target in (
+            Target("L12", f"{what}, 1 KiB, adds/s", label, ADDS, None),
+            Target("L12", "… p99 ms", label, P99, None),
+            Target("L12", f"{what}, guaranteed, 1 KiB, adds/s", f"{label}-guaranteed", ADDS, 0.9, beside_own=label),
+            Target("L12", "… p99 ms", f"{label}-guaranteed", P99, None, beside_own=label),
+        )
+    ),
 )
 
 
@@ -89,13 +103,18 @@ def table(lines: Iterable[Line]) -> str:
         ours = _median(lines, "bookspark", target.label, target.figure, target.api)
         if ours is None:
             continue
-        peers = [_median(lines, "bookkeeper", label, target.figure, None) for label in target.peers or (target.label,)]
+        peer, labels = "bookkeeper", target.peers or (target.label,)
+        if target.beside_own:
+            peer, labels = "bookspark", (target.beside_own,)
+        peers = [_median(lines, peer, label, target.figure, None) for label in labels]
         theirs = max((peer for peer in peers if peer is not None), default=None)
         if theirs is None:
             continue
         ratio = ours / theirs
         met, wanted = _judge(ours if target.absolute else ratio, target.bound)
-        cells = (target.case, target.what, _text(ours), _text(theirs), f"{ratio:.3g}", wanted, met)
+        what = target.what.format_map(next(line for line in lines if line["label"] == target.label))
+        beside = f"{_text(theirs)} (own, best effort)" if target.beside_own else _text(theirs)
+        cells = (target.case, what, _text(ours), beside, f"{ratio:.3g}", wanted, met)
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows) + "\n"
 

@@ -1,10 +1,12 @@
 """What a bookie's state costs to read and to hold. Run in a process of its own, with a directory that ``make`` made.
 
-It prints one JSON line: seconds and CPU seconds of a boot, and the memory that it left in use; then of the index alone.
+It prints one JSON line: the memory of the index alone; seconds and CPU seconds of a boot; and the longest that each background
+work of the bookie holds up its loop at a time, in CPU milliseconds.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -20,6 +22,7 @@ from bookspark.bookie.control_log import ControlLog, encode_records
 from bookspark.bookie.entry_log import SCHEMA, EntryLog
 from bookspark.bookie.file_system import RealFileSystem
 from bookspark.bookie.index import Index, LedgerRows, location
+from bookspark.bookie.steps import Steps
 from bookspark.bookie.storage import Storage
 from bookspark.protocol.bookie_ledger import BookieLedger, MasterKeyNoted
 
@@ -36,7 +39,7 @@ def make(directory: Path, ledgers: int, entries: int) -> None:
     log.sync(len(SCHEMA))
     log.seal()
     ControlLog(files, str(directory)).rewrite(
-        encode_records(MasterKeyNoted(ledger_id, _KEY) for ledger_id in range(ledgers))
+        [encode_records(MasterKeyNoted(ledger_id, _KEY) for ledger_id in range(ledgers))]
     )
     index = Index()
     first, extent = array("q", range(entries)), array("q", [1 << 32 | _FRAME_BYTES]) * entries
@@ -73,7 +76,23 @@ def probe(directory: Path) -> Iterator[tuple[str, Any]]:
     storage = Storage(BookieConfig(directories=(str(directory),), zookeeper="-")).open()
     yield "boot_seconds", round(time.perf_counter() - start, 2)
     yield "boot_cpu_seconds", round(time.process_time() - cpu, 2)
-    yield "ledgers", storage.status().ledgers
+    ledgers = storage.status().ledgers
+    yield "ledgers", ledgers
+    gc.freeze()  # as a bookie does
+    yield "held_step_ms", _longest_step(storage.reclaiming.held())
+    yield "checkpoint_step_ms", _longest_step(storage.checkpoint())
+    eighth = range(0, ledgers, 8)  # so many that the control log is rewritten
+    yield "forget_step_ms", _longest_step(storage.forget(eighth))
+    yield "use_step_ms", _longest_step(storage.reclaiming.uses())
+
+
+def _longest_step(steps: Steps[Any]) -> float:
+    longest, more = 0.0, True
+    while more:
+        start = time.thread_time()
+        more = next(steps, steps) is None
+        longest = max(longest, time.thread_time() - start)
+    return round(1000 * longest, 1)
 
 
 def _resident() -> int:

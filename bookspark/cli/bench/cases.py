@@ -1,4 +1,4 @@
-"""What ``bookspark bench ledger`` measures: the cases L1 to L11, as workloads that a peer can be given too.
+"""What ``bookspark bench ledger`` measures: the cases L1 to L12, as workloads that a peer can be given too.
 
 Law: a workload says all that matters of what is done (sizes, counts, entries in flight); a label is one workload's for good, as
 results are compared by it. What needs a cluster of its own is a *turn*: within one, workloads share a fresh cluster of three
@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from typing import Any
+
+from bookspark.protocol.ledger_metadata import LedgerType, Replication
 
 
 class Kind(StrEnum):
@@ -38,6 +41,7 @@ class Turn(StrEnum):
     """Workloads on one cluster."""
 
     SYNCED = "synced"
+    DURABILITY = "durability"
     COLD = "cold"
     UNJOURNALED = "unjournaled"
     DISK = "disk"
@@ -55,6 +59,14 @@ class Workload:
     in_flight: int = 1
     batch: int = 1
     ledgers: int = 1
+    sync_every: int = 0
+    """0: each entry is synced before it is acknowledged (PD_JOURNAL). Otherwise it is not (VD_JOURNAL), and a sync is asked for
+    after each so many entries, and at the end, which counts to the time."""
+    replication: Replication = Replication.BEST_EFFORT
+
+    @property
+    def ledger_type(self) -> LedgerType:
+        return LedgerType.VD_JOURNAL if self.sync_every else LedgerType.PD_JOURNAL
 
     @property
     def warm_up(self) -> int:
@@ -66,9 +78,10 @@ class Workload:
         entries = self.entries if self.kind is Kind.RECOVER else max(self.batch, 10, round(self.entries * scale))
         return replace(self, entries=entries, ledgers=max(1, round(self.ledgers * scale)))
 
-    def numbers(self) -> dict[str, int]:
+    def numbers(self) -> dict[str, Any]:
         """What its JSON line says of it."""
-        return {name: value for name, value in asdict(self).items() if name not in ("label", "kind")}
+        told = {name: value for name, value in asdict(self).items() if name not in ("label", "kind")}
+        return told | {"replication": self.replication.value}
 
 
 _LENGTHS = {100: 300_000, 1024: 200_000, 16384: 40_000}
@@ -87,6 +100,15 @@ WORKLOADS: dict[Turn, tuple[Workload, ...]] = {
         Workload("L5", Kind.RECOVER, entries=2_000, in_flight=1000, ledgers=9),
         Workload("L6", Kind.CREATE_CLOSE, ledgers=100),
         Workload("L7", Kind.MANY, entries=100_000, in_flight=1000, ledgers=1000),
+    ),
+    Turn.DURABILITY: tuple(
+        Workload(f"L12-{name}", Kind.ADD, entries=200_000, in_flight=1000, sync_every=entries, replication=replication)
+        for name, entries, replication in (
+            ("pd", 0, Replication.BEST_EFFORT),
+            ("pd-guaranteed", 0, Replication.GUARANTEED),
+            ("vd", 10_000, Replication.BEST_EFFORT),
+            ("vd-guaranteed", 10_000, Replication.GUARANTEED),
+        )
     ),
     Turn.COLD: tuple(
         Workload(f"L4-{size}-cold", Kind.READ_COLD, size, n, in_flight=1000) for size, n in _LENGTHS.items()

@@ -99,26 +99,27 @@ def _rewriting(place: Path, scale: float) -> Iterator[Case]:
 
     rewriter = RewritingProcess()
     try:
+        worker = rewriter.worker_pid()
         for kind, payload in (("random", _random_payload), ("text", _text_payload)):
             there = place / kind
             there.mkdir(parents=True)
             run = StorageRun(there, entry_log_bytes_max=16 << 20)
             count = max(20, int(4 * _ROUND_BYTES * scale) // (100 * 1024))
-            before = written_bytes(os.getpid(), rewriter.pid)
+            before = written_bytes(os.getpid(), worker)
             run.add_all(adds(1, count, 100, payload))
             added = count * 100 * 1024
-            written = written_bytes(os.getpid(), rewriter.pid) - before
+            written = written_bytes(os.getpid(), worker) - before
             logged = run.storage.status().log_bytes
             singles = max(200, int(20_000 * scale))
             alone = run.add_all(adds(2, singles, 1, payload), in_flight=16)
             start = time.perf_counter()
             steps = run.storage.reclaiming.reclaim(rewriter, 0.0, 64 << 20, 0, entry_logs=True)
-            before = written_bytes(rewriter.pid)
+            before = written_bytes(worker)
             beside = run.add_all(adds(3, singles, 1, payload), in_flight=16, background=steps)
             yield {
                 "payload": kind,
                 "written_per_byte": round(written / added, 3),
-                "written_per_byte_rewritten": round((written + written_bytes(rewriter.pid) - before) / added, 3),
+                "written_per_byte_rewritten": round((written + written_bytes(worker) - before) / added, 3),
                 "logs_per_byte": round(logged / added, 3),
                 "rewriting_seconds": round(time.perf_counter() - start, 2),
                 **{f"alone_{name}": value for name, value in _percentiles(alone).items()},

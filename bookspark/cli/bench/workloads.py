@@ -10,7 +10,7 @@ import os
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import chain, cycle, islice, repeat
@@ -63,9 +63,10 @@ class Bench:
         match workload.kind:
             case Kind.ADD | Kind.BATCH:
                 self._append(self.bookkeeper, workload, workload.warm_up)
-                return [self._timed_adds([self._create()], workload)]
+                return [self._timed_adds([create(self.bookkeeper, workload)], workload)]
             case Kind.MANY:
-                return [self._timed_adds([self._create() for _ in range(workload.ledgers)], workload)]
+                ledgers = [create(self.bookkeeper, workload) for _ in range(workload.ledgers)]
+                return [self._timed_adds(ledgers, workload)]
             case Kind.READ:
                 ledger_id = self._append(self.bookkeeper, workload, workload.entries)
                 return [self._read(ledger_id, workload, batches=batches) for batches in (False, True)]
@@ -75,14 +76,12 @@ class Bench:
             case Kind.RECOVER:
                 return [self._recover(workload)]
             case Kind.CREATE_CLOSE:
-                return [latencies(timed(lambda: self._create().close()) for _ in range(workload.ledgers))]
+                created_and_closed = partial(_create_and_close, self.bookkeeper, workload)
+                return [latencies(timed(created_and_closed) for _ in range(workload.ledgers))]
             case Kind.WRITTEN:
                 return [self._written(workload)]
             case Kind.RESIDENT:
                 return [self._resident(workload)]
-
-    def _create(self) -> LedgerHandle:
-        return self.bookkeeper.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
 
     def _pids(self) -> list[int]:
         return [bookie.pid for bookie in self.cluster.bookies if bookie.pid is not None]
@@ -102,15 +101,16 @@ class Bench:
 
     def _append(self, bookkeeper: BookKeeper, workload: Workload, entries: int, *, close: bool = True) -> int:
         """A new ledger with so many entries; returns its id."""
-        ledger = bookkeeper.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
-        append([ledger], workload, entries)
+        ledger = create(bookkeeper, workload)
+        append([ledger], workload, arguments(workload, entries))
         if close:
             ledger.close()
         return ledger.ledger_id
 
     def _timed_adds(self, ledgers: Sequence[LedgerHandle], workload: Workload) -> Figures:
+        content = arguments(workload, workload.entries, len(ledgers))
         since = self._used()
-        took = append(ledgers, workload, workload.entries)
+        took = append(ledgers, workload, content)
         figures = self._spent(since, "adds", workload.entries) | latencies(took)
         for ledger in ledgers:
             ledger.close()
@@ -169,28 +169,40 @@ class Bench:
         return {"idle_bytes": idle, "resident_bytes": max(resident_bytes(self._pids()))}
 
 
+def create(bookkeeper: BookKeeper, workload: Workload) -> LedgerHandle:
+    """A ledger for a workload."""
+    return bookkeeper.create_ledger(3, 3, 2, ledger_type=workload.ledger_type, replication=workload.replication)
+
+
+def _create_and_close(bookkeeper: BookKeeper, workload: Workload) -> None:
+    create(bookkeeper, workload).close()
+
+
 def payloads(size: int, count: int) -> list[bytes]:
     """Payloads of entries 0..count − 1: the number, then random bytes."""
     noise = [os.urandom(size - 8) for _ in range(64)]
     return [number.to_bytes(8) + noise[number % 64] for number in range(count)]
 
 
-def append(ledgers: Sequence[LedgerHandle], workload: Workload, entries: int) -> list[float]:
+def arguments(workload: Workload, entries: int, ledgers: int = 1) -> list[Any]:
+    """What the calls of ``append`` are given, one after the other: payloads, or lists of them."""
+    content = payloads(workload.size, entries // ledgers + 1)
+    if workload.batch > 1:
+        return [content[start : start + workload.batch] for start in range(0, entries, workload.batch)]
+    return list(islice(chain.from_iterable(repeat(payload, ledgers) for payload in content), entries))
+
+
+def append(ledgers: Sequence[LedgerHandle], workload: Workload, content: Sequence[Any]) -> list[float]:
     """Append to the ledgers in turn, so many calls unacknowledged at most; returns latencies in seconds, once all are
-    acknowledged."""
-    content = payloads(workload.size, entries // len(ledgers) + 1)
+    acknowledged and, if the workload syncs, synced."""
     if workload.in_flight == 1:
-        return [timed(partial(ledgers[0].append, payload)) for payload in content[:entries]]
-    calls: Iterable[tuple[Callable[[Any], AppendFuture], Any]]
-    if workload.batch == 1:
-        in_turn = chain.from_iterable(repeat(payload, len(ledgers)) for payload in content)
-        calls = zip(cycle([ledger.append_async for ledger in ledgers]), islice(in_turn, entries))
-    else:
-        batches = [content[start : start + workload.batch] for start in range(0, entries, workload.batch)]
-        calls = zip(repeat(ledgers[0].append_batch_async), batches)
+        return [timed(partial(ledgers[0].append, payload)) for payload in content]
+    calls: list[Callable[[Any], AppendFuture]] = [
+        ledger.append_async if workload.batch == 1 else ledger.append_batch_async for ledger in ledgers
+    ]
     took: list[float] = []
     waiting: deque[AppendFuture] = deque()
-    for number, (call, argument) in enumerate(calls):
+    for number, (call, argument) in enumerate(zip(cycle(calls), content)):
         if len(waiting) >= workload.in_flight:
             waiting.popleft().result()
         start = time.perf_counter()
@@ -198,8 +210,12 @@ def append(ledgers: Sequence[LedgerHandle], workload: Workload, entries: int) ->
         waiting.append(future)
         if number % _SAMPLED == 0:
             future.add_done_callback(partial(_acknowledged, took, start))
+        if workload.sync_every and (number + 1) % workload.sync_every == 0:
+            ledgers[0].sync_async()
     for future in waiting:
         future.result()
+    if workload.sync_every:
+        ledgers[0].sync()
     return took
 
 

@@ -1,0 +1,103 @@
+"""Kafka as the peer of the sink and the source: its brokers (KRaft, a JVM each), and the jars with which Spark speaks to them.
+
+Law: everything listens on loopback, at ports that were free; nothing outlives the process that started it, if that ends by
+itself. Topics have a replica on each broker; with three, two of them have to be in sync for a write, as of a ledger's ack quorum.
+Kafka's own defaults otherwise: it acknowledges what is in the page caches, without a sync.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pyspark
+from maven import fetched
+from services import end, free_ports, wait_listening, write_settings
+
+HERE = Path(__file__).parent
+PARTITIONS = 2
+_MEMORY = ["-Xms512m", "-Xmx512m"]
+_CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+_CONNECTOR = ("spark-sql-kafka", "kafka-clients", "commons-pool2")
+
+
+def kafka_jars(cache: Path) -> tuple[Path, list[Path]]:
+    """(the folder of the broker's jars, the jars that Spark needs). Needs mvn, javac and jar."""
+    jars = fetched(HERE / "kafka-pom.xml", cache / "kafka-jars")
+    classes, tokens = cache / "kafka-classes", cache / "kafka-tokens.jar"
+    spark = Path(pyspark.__file__).parent / "jars"
+    classes.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["javac", "-nowarn", "-d", classes, "-cp", f"{spark}/*", HERE / "KafkaTokens.java"], check=True)
+    subprocess.run(["jar", "--create", "--file", tokens, "-C", classes, "."], check=True)
+    return jars, [tokens, *(jar for jar in sorted(jars.glob("*.jar")) if jar.name.startswith(_CONNECTOR))]
+
+
+class Kafka:
+    """Brokers in a new folder: ``with Kafka(...) as kafka: kafka.servers``."""
+
+    def __init__(self, jars: Path, home: Path, brokers: int) -> None:
+        self._jars, self._home, self._count = jars, home, brokers
+        self._controller, *self._ports = free_ports(1 + brokers)
+        self._brokers: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def servers(self) -> str:
+        return ",".join(f"127.0.0.1:{port}" for port in self._ports)
+
+    def __enter__(self) -> Self:
+        self._home.mkdir(parents=True)
+        try:
+            for number in range(self._count):
+                settings = self._configure(number)
+                arguments = ("format", "-t", _CLUSTER_ID, "-c", str(settings))
+                if self._java(f"format{number}", "kafka.tools.StorageTool", *arguments).wait():
+                    raise RuntimeError(f"Kafka's disk was not formatted; see {self._home}/format{number}.out")
+                self._brokers.append(self._java(f"broker{number}", "kafka.Kafka", str(settings)))
+            for port, broker in zip(self._ports, self._brokers, strict=True):
+                wait_listening(port, broker)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for broker in self._brokers:
+            end(broker)
+        shutil.rmtree(self._home, ignore_errors=True)
+
+    def _java(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        with open(self._home / f"{name}.out", "wb") as out:
+            command = ["java", *_MEMORY, "-cp", f"{self._jars}/*", *arguments]
+            return subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, cwd=self._home)
+
+    def _configure(self, number: int) -> Path:
+        first = number == 0
+        listeners = [f"PLAINTEXT://127.0.0.1:{self._ports[number]}"]
+        path = self._home / f"broker{number}.properties"
+        write_settings(
+            path,
+            {
+                "process.roles": "broker,controller" if first else "broker",
+                "node.id": number + 1,
+                "controller.quorum.voters": f"1@127.0.0.1:{self._controller}",
+                "controller.listener.names": "CONTROLLER",
+                "listeners": ",".join(
+                    [*listeners, f"CONTROLLER://127.0.0.1:{self._controller}"] if first else listeners
+                ),
+                "advertised.listeners": listeners[0],
+                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+                "log.dirs": self._home / f"broker{number}",
+                "num.partitions": PARTITIONS,
+                "default.replication.factor": self._count,
+                "min.insync.replicas": min(self._count, 2),
+                "offsets.topic.replication.factor": 1,
+                "transaction.state.log.replication.factor": 1,
+                "transaction.state.log.min.isr": 1,
+            },
+        )
+        return path
