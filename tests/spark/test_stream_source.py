@@ -14,6 +14,7 @@ from pyspark.sql.streaming import StreamingQuery
 from bookspark.local import LocalCluster
 from bookspark.spark.data_source import register
 from bookspark.spark.logs import truncate_log
+from tests.spark.rows_through import rows_through
 
 pytestmark = pytest.mark.spark
 
@@ -160,3 +161,10 @@ def test_bad_options_fail_at_the_start(
 ) -> None:
     with pytest.raises(PySparkException, match=message):
         Follower(spark, tmp_path, **options).run()
+
+
+def test_rows_go_through_two_logs_unchanged_in_little_memory(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """A small turn of what ``scripts/soak spark-rows`` does with ten million rows."""
+    assert rows_through(spark, cluster.zookeeper, 100_000, tmp_path)["workers"] > 0

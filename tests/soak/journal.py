@@ -1,0 +1,72 @@
+"""What leaving out the journal gains: adds a second at 1 KiB, and bytes written to disk per acknowledged byte, with and
+without it.
+
+A round is a million bytes for each of the two clusters in turn, so that both meet the same machine. BookKeeper writes each
+byte twice with its journal; here the entry log is the journal (design.md, section 1), and what is left out is the wait for
+the sync.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+from bookspark.client.ledger_handle import LedgerHandle
+from bookspark.local import LocalCluster
+from tests.soak._command import main
+
+_ENTRY = b"x" * 1024
+_ADDS = 1000
+_COPIES = 3
+
+
+def journal(rounds: int) -> Mapping[str, object]:
+    seconds, written = Counter[str](), Counter[str]()
+    with ExitStack() as stack:
+        clusters = {
+            name: stack.enter_context(LocalCluster(bookies=_COPIES, journal_write_data=name == "with"))
+            for name in ("with", "without")
+        }
+        ledgers = {name: _ledger(stack, cluster) for name, cluster in clusters.items()}
+        before = {name: _written_bytes(cluster) for name, cluster in clusters.items()}
+        for _ in range(rounds):
+            for name, ledger in ledgers.items():
+                began = time.monotonic()
+                for future in [ledger.append_async(_ENTRY) for _ in range(_ADDS)]:
+                    future.result()
+                seconds[name] += time.monotonic() - began
+        for name, cluster in clusters.items():
+            ledgers[name].close()
+            written[name] = _written_bytes(cluster) - before[name]
+    adds = {name: round(rounds * _ADDS / seconds[name]) for name in clusters}
+    per_byte = {name: round(written[name] / (rounds * _ADDS * len(_ENTRY)), 3) for name in clusters}
+    return {
+        "entry_bytes": len(_ENTRY),
+        "copies": _COPIES,
+        "adds": rounds * _ADDS,
+        "adds_per_second": adds,
+        "adds_ratio": round(adds["without"] / adds["with"], 3),
+        "bytes_written_per_acked_byte": per_byte,
+        "bytes_written_ratio": round(per_byte["without"] / per_byte["with"], 3),
+    }
+
+
+def _ledger(stack: ExitStack, cluster: LocalCluster) -> LedgerHandle:
+    bookkeeper = stack.enter_context(cluster.bookkeeper())
+    return bookkeeper.create_ledger(_COPIES, _COPIES, 2)
+
+
+def _written_bytes(cluster: LocalCluster) -> int:
+    """What all bookies have had written to their disks so far, by the kernel's account."""
+    total = 0
+    for bookie in cluster.bookies:
+        lines = Path(f"/proc/{bookie.pid}/io").read_text().splitlines()
+        total += int(next(line.split()[1] for line in lines if line.startswith("write_bytes")))
+    return total
+
+
+if __name__ == "__main__":
+    main(__doc__, journal, 100)

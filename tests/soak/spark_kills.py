@@ -1,0 +1,21 @@
+"""The sink's query hit again and again: its driver (around the commit entry, too), executors, tasks, bookies. No row twice."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from bookspark.local import LocalCluster
+from tests.soak._command import main
+from tests.spark.query_kills import QueryKills
+
+
+def run(rounds: int) -> Mapping[str, int]:
+    with LocalCluster(bookies=5) as cluster, tempfile.TemporaryDirectory(prefix="bookspark-kills-") as folder:
+        kills = QueryKills(cluster, Path(folder), seed=rounds)
+        return kills.run(kills.drawn(rounds))
+
+
+if __name__ == "__main__":
+    main(__doc__, run, 30)

@@ -1,0 +1,59 @@
+"""A driver to be killed: ``python -m tests.spark.killed_query FOLDER ZOOKEEPER LOG``, from ``FOLDER/input`` into LOG.
+
+It prints the pid of its JVM, then the id of each micro-batch that is done, a line each. Once there is a file ``FOLDER/finish``
+it takes in what is left, and ends.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+
+from bookspark.cli.spark import QUICK_JVM, SMALL_TABLES
+from bookspark.spark.session import session
+from tests.spark.faulty_sink import BLOWS, DRIVER, FaultySink
+
+ROOT = Path(__file__).resolve().parents[2]
+_LOOK_SECONDS = 0.05
+
+
+def main(folder: Path, zookeeper: str, log: str) -> None:
+    conf = SMALL_TABLES | {
+        "spark.driver.extraJavaOptions": QUICK_JVM,
+        "spark.executor.extraJavaOptions": QUICK_JVM,
+        "spark.driver.memory": "640m",
+        "spark.executor.memory": "640m",
+        "spark.executorEnv.PYTHONPATH": str(ROOT),
+        f"spark.executorEnv.{BLOWS}": os.environ[BLOWS],
+        "spark.deploy.maxExecutorRetries": "-1",
+        "spark.speculation": "true",
+        "spark.speculation.interval": "100ms",
+        "spark.speculation.quantile": "0.25",
+        "spark.speculation.multiplier": "1.5",
+        "spark.speculation.minTaskRuntime": "500ms",
+    }
+    spark = session("killed", master="local-cluster[2,1,640]", zookeeper=zookeeper, **conf)
+    spark.sparkContext.setLogLevel("OFF")
+    spark.dataSource.register(type("BookSparkDataSource", (FaultySink,), {"zookeeper": zookeeper}))
+    jvm = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()  # type: ignore[union-attr]
+    (Path(os.environ[BLOWS]) / DRIVER).write_text(str(jvm))
+    print("jvm", jvm, flush=True)
+    lines = spark.readStream.option("maxFilesPerTrigger", 1).text(str(folder / "input")).repartition(3)
+    writer = lines.writeStream.format("bookspark").option("log", log)
+    query = writer.option("checkpointLocation", str(folder / "checkpoint")).start()
+    told = -1
+    while query.isActive and not (folder / "finish").exists():
+        progress = query.lastProgress
+        if progress is not None and progress.batchId > told:
+            told = progress.batchId
+            print("batch", told, flush=True)
+        threading.Event().wait(_LOOK_SECONDS)
+    query.processAllAvailable()
+    query.stop()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:])
