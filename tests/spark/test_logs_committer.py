@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow
 import pytest
 
-from bookspark.protocol.errors import AddTimeoutError, LedgerFencedError, LedgerRecoveryError
+from bookspark.protocol.errors import AddTimeoutError, LedgerFencedError, LedgerRecoveryError, MetadataStoreError
 from bookspark.protocol.ledger_metadata import LedgerType
 from bookspark.protocol.log_record import Commit, EntryRange, LogOptions, LogTakenOverError
 from bookspark.spark.logs import DataWriter, LogReader, LogRegistry, RollPolicy, collect_orphans, commits, header_of
@@ -247,10 +249,29 @@ def test_a_reader_goes_on_where_it_stood_when_the_chain_is_compacted_under_it(
 
 def test_a_run_that_lost_the_log_compacts_nothing(bookkeeper: MemoryBookKeeper, long_chain: Committer) -> None:
     before = chain(bookkeeper)
-    claimed(bookkeeper, "next")
+    owner = claimed(bookkeeper, "next")
     long_chain.tend(thoroughly=True)
     assert chain(bookkeeper) == before
-    assert bookkeeper.list_ledgers() == before, "its copy is deleted"
+    owner.commit(batch(20, "next", 11))
+    assert collect_orphans(bookkeeper, "orders", b"") != []
+    assert bookkeeper.list_ledgers() == chain(bookkeeper), "its copy is an orphan"
+
+
+def test_a_copy_that_the_record_names_stays_although_naming_it_seemed_to_fail(
+    bookkeeper: MemoryBookKeeper, long_chain: Committer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = list(commits(bookkeeper, "orders", b""))
+    update = LogRegistry.update
+
+    def update_and_fail(*arguments: Any) -> None:
+        update(*arguments)
+        raise MetadataStoreError("ZooKeeper did not answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LogRegistry, "update", update_and_fail)
+        long_chain.tend(thoroughly=True)
+    assert len(chain(bookkeeper)) == 2
+    assert list(commits(bookkeeper, "orders", b"")) == before
 
 
 # -- data ledgers

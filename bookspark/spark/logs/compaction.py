@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bookspark.protocol.errors import BookKeeperError
 from bookspark.protocol.log_record import COMMIT_ROLE, CommitLedger, LogRecord
 from bookspark.spark.logs.labels import create_labelled, labels
 from bookspark.spark.logs.reader import HEADER_ENTRY, open_commit_ledger, read_header
@@ -35,11 +34,8 @@ def compact_chain(bookkeeper: BookKeeper, name: str, run: str, epoch: int, passw
     deleted = []
     for links in _groups(bookkeeper, record, password):
         copy = _copied(bookkeeper, record, links, run, epoch, password)
-        try:
-            registry.update(name, partial(LogRecord.with_compacted, replaced=links, by=copy, run=run, epoch=epoch))
-        except BookKeeperError:
-            bookkeeper.delete_ledger(copy)
-            raise
+        # If this fails, nobody knows whether the record names the copy: it stays, and is an orphan if it is not named.
+        registry.update(name, partial(LogRecord.with_compacted, replaced=links, by=copy, run=run, epoch=epoch))
         for link in links:
             bookkeeper.delete_ledger(link.ledger_id)
             deleted.append(link.ledger_id)
