@@ -6,12 +6,15 @@ import json
 import sys
 from datetime import UTC, datetime
 from itertools import chain
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bookspark.cli.options import Json, Password, Yes, Zookeeper, client
 from bookspark.cli.output import console, table
+
+if TYPE_CHECKING:
+    from bookspark.protocol.ledger_metadata import LedgerMetadata
 
 app = typer.Typer(help="Look at logs, truncate and delete them.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -70,7 +73,9 @@ def read(log: LogName, zookeeper: Zookeeper = "", password: Password = "") -> No
     """Print the rows of a log in its order, each followed by a line break: all that is committed now. Rows of several columns are
     printed as JSON."""
     from bookspark.spark.logs import LogRegistry, commits
-    from bookspark.spark.logs.rows import ID_COLUMNS, columns_of, row_decoder
+    from bookspark.spark.logs.rows import RowDecoder, columns_of, row_decoder
+    from bookspark.spark.offloaded import rows_of
+    from bookspark.spark.source import VALUE_SCHEMA
     from bookspark.spark.splits import positioned
 
     out = sys.stdout.buffer
@@ -79,16 +84,15 @@ def read(log: LogName, zookeeper: Zookeeper = "", password: Password = "") -> No
         registry = LogRegistry(bookkeeper.metadata)
         record = registry.get(log)
         columns = columns_of(record.options)
+
+        def decoder(metadata: LedgerMetadata) -> RowDecoder:
+            return row_decoder(metadata, columns, lambda: registry.get(log).dictionary)
+
         placed = commits(bookkeeper, log, secret, record.first_position)
         pieces = chain.from_iterable(positioned(p.commit.ranges, p.before.rows, record.first_position) for p in placed)
         for piece, _ in pieces:
-            ledger = bookkeeper.open_ledger_no_recovery(piece.ledger_id, password=secret)
-            ledger.confirm(piece.last_entry_id)
-            decoder = row_decoder(ledger.metadata, columns, lambda: registry.get(log).dictionary)
-            batches = ledger.read_batches(piece.first_entry_id, piece.last_entry_id)
-            for rows in chain.from_iterable(decoder.rows(entries, piece) for entries in batches):
-                own = rows.drop_columns(list(ID_COLUMNS))
-                lines = own.column(0).to_pylist() if columns is None else map(_json, own.to_pylist())
+            for rows in rows_of(bookkeeper, log, secret, piece, columns or VALUE_SCHEMA, decoder):
+                lines = rows.column(0).to_pylist() if columns is None else map(_json, rows.to_pylist())
                 out.writelines(line + b"\n" for line in lines)
     out.flush()
 

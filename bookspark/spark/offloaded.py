@@ -1,4 +1,4 @@
-"""Reading rows of a log that were offloaded to a Delta table, in a task that finds their ledger deleted.
+"""Reading rows of a log wherever they lie: in their ledger, or in the Delta table that they were offloaded to.
 
 Law: a task that was planned over a ledger gets the very rows that it would have got from it, or an error; it never gets
 fewer. It reads the log's record again first, so a plan that is older than the offload is as good as a new one.
@@ -9,20 +9,50 @@ and lies where a VACUUM leaves it. Rows lie in files by position, so a task open
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from bookspark.protocol.errors import BookKeeperError, ReadError
+from bookspark.protocol.errors import BookKeeperError, NoSuchLedgerError, ReadError
+from bookspark.protocol.ledger_metadata import LedgerMetadata
 from bookspark.spark.logs import LogRegistry
+from bookspark.spark.logs.rows import RowDecoder
 from bookspark.spark.splits import Piece
 
 if TYPE_CHECKING:
     import pyarrow
 
+    from bookspark.client import BookKeeper
     from bookspark.metadata.store import MetadataStore
+
+
+def rows_of(
+    bookkeeper: BookKeeper,
+    log: str | None,
+    password: bytes,
+    piece: Piece,
+    schema: StructType,
+    decoder_of: Callable[[LedgerMetadata], RowDecoder],
+) -> Iterator[pyarrow.RecordBatch]:
+    """The rows of ``piece``, in order, with the columns of ``schema``: those of its ledger, and from where that is gone, of the
+    table that ``log`` was offloaded to. Raises NoSuchLedgerError for what is in neither."""
+    delivered = 0
+    try:
+        with bookkeeper.open_ledger_no_recovery(piece.ledger_id, password=password) as reader:
+            reader.confirm(piece.last_entry_id)
+            decoder = decoder_of(reader.metadata)
+            for entries in reader.read_batches(piece.first_entry_id, piece.last_entry_id):
+                for rows in decoder.rows(entries, piece):
+                    delivered += rows.num_rows
+                    yield rows.select(schema.names)
+    except NoSuchLedgerError:
+        rest = piece.part(delivered, piece.rows)
+        found = None if log is None else offloaded_rows(bookkeeper.metadata, log, rest, schema)
+        if found is None:
+            raise
+        yield from found
 
 
 def offloaded_rows(

@@ -45,7 +45,7 @@ from bookspark.spark.clients import client
 from bookspark.spark.feeds import Feed, Limit, LogFeed, Offset, data_loss, feed
 from bookspark.spark.logs import LogRegistry, check_password
 from bookspark.spark.logs.rows import ID_COLUMNS, RowDecoder, columns_of, row_decoder
-from bookspark.spark.offloaded import offloaded_rows
+from bookspark.spark.offloaded import rows_of
 from bookspark.spark.options import LATEST, SourceOptions
 from bookspark.spark.pinned_start import PinnedStart
 from bookspark.spark.splits import Piece, SizedPiece, split
@@ -120,29 +120,19 @@ class EntryPartitions:
             yield from self._rows(bookkeeper, piece)
 
     def _rows(self, bookkeeper: BookKeeper, piece: Piece) -> Iterator[pyarrow.RecordBatch]:
-        """Of the ledger, and from where that is gone, of the table that the log was offloaded to."""
         delivered = 0
+        options, wanted = self.options, StructType([self.schema[name] for name in self.names])
         try:
-            with bookkeeper.open_ledger_no_recovery(piece.ledger_id, password=self.options.password) as reader:
-                reader.confirm(piece.last_entry_id)
-                decoder = self._decoder(reader.metadata)
-                for entries in reader.read_batches(piece.first_entry_id, piece.last_entry_id):
-                    for rows in decoder.rows(entries, piece):
-                        delivered += rows.num_rows
-                        yield rows.select(self.names)
+            for rows in rows_of(bookkeeper, options.log, options.password, piece, wanted, self._decoder):
+                delivered += rows.num_rows
+                yield rows
         except NoSuchLedgerError:
             rest = piece.part(delivered, piece.rows)
-            wanted = StructType([self.schema[name] for name in self.names])
-            log = self.options.log
-            found = None if log is None else offloaded_rows(bookkeeper.metadata, log, rest, wanted)
-            if found is None:
-                data_loss(
-                    f"entries {rest.first_entry_id} to {rest.last_entry_id} of ledger {rest.ledger_id} were to be read, "
-                    "and the ledger was deleted",
-                    self.options.fail_on_data_loss,
-                )
-            else:
-                yield from found
+            data_loss(
+                f"entries {rest.first_entry_id} to {rest.last_entry_id} of ledger {rest.ledger_id} were to be read, "
+                "and the ledger was deleted",
+                options.fail_on_data_loss,
+            )
 
     def _decoder(self, metadata: LedgerMetadata) -> RowDecoder:
         name = self.options.log

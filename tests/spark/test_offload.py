@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -97,6 +99,9 @@ def test_readers_do_not_notice_that_ledgers_went_to_a_table(log: Log) -> None:
     found = [row for batch in planned_before for row in batch.to_pylist()]
     assert [(row["position"], int(row["value"])) for row in found] == numbers(100)
     assert log.read() == numbers(200)
+    command = [sys.executable, "-m", "bookspark.cli.main", "log", "read", "--zookeeper", log.zookeeper, log.name]
+    printed = subprocess.run(command, check=True, capture_output=True, timeout=120).stdout
+    assert printed == b"".join(b"%d\n" % number for number in range(200))
     assert log.offload(delete_after_seconds=0.0) == Offloaded(0, 200, [])
 
     # The table has the rows in files of consecutive ones, each in order.
