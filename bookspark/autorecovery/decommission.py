@@ -68,9 +68,8 @@ def decommission(
                 raise BookieError(_not_in_time(bookie_id, now))
             threading.Event().wait(_POLL_SECONDS)
             named = _naming(bookkeeper, bookie_id, [one.ledger_id for one in named])
-        named = _naming(
-            bookkeeper, bookie_id, store.list_ledgers()
-        )  # a client may have chosen it while it was stopping
+        # A client may have chosen it while it was stopping.
+        named = _naming(bookkeeper, bookie_id, store.list_ledgers())
         if not named:
             break
     progress(DecommissionProgress(total, 0))

@@ -14,7 +14,8 @@ UNTIL = "until Ctrl-C or SIGTERM"
 def until_signal() -> Iterator[Callable[[], None]]:
     """Gives a function that returns when Ctrl-C or SIGTERM comes. One that comes before, while things start, ends the block by
     KeyboardInterrupt, so that what was started is stopped; both are an end as it was asked for."""
-    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # SIGINT as well: whoever is started in the background by a script's shell would ignore it.
+    previous = {each: signal.signal(each, signal.default_int_handler) for each in (signal.SIGINT, signal.SIGTERM)}
 
     def wait() -> None:
         # Not signal.pause(), which sleeps through a signal that another thread took, or that came a moment before.
@@ -33,4 +34,5 @@ def until_signal() -> Iterator[Callable[[], None]]:
         with suppress(KeyboardInterrupt):
             yield wait
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for each, handler in previous.items():
+            signal.signal(each, handler)
