@@ -102,7 +102,7 @@ def test_only_what_could_be_lost_is_copied(cluster, bookkeeper):
 
 
 def test_healing_goes_on_after_a_kill_and_waits_for_peers(cluster, bookkeeper):
-    ledger = bookkeeper.create_ledger(3, 3, 2)
+    ledger = bookkeeper.create_ledger(3, 3, 3)  # so that this bookie too has acknowledged what it will lose
     ledger.append_batch([b"%d" % i for i in range(100)])
     bookie, *others = cluster.bookies
     for other in others:
