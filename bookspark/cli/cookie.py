@@ -30,6 +30,14 @@ Directories = Annotated[
 BookieId = Annotated[str, typer.Argument(metavar="BOOKIE", help="Id of the bookie, as `bookspark bookies` prints it.")]
 
 
+@app.command("list")
+def list_cookies(zookeeper: Zookeeper = "") -> None:
+    """Print the ids of the bookies that the metadata store has a cookie of, a line each: all that may hold entries."""
+    with client(zookeeper) as bookkeeper:
+        for bookie_id in bookkeeper.metadata.list_cookies():
+            typer.echo(bookie_id)
+
+
 @app.command()
 def get(bookie: BookieId, zookeeper: Zookeeper = "") -> None:
     """Print the cookie that the metadata store has of a bookie, as JSON."""

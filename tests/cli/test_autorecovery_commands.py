@@ -103,6 +103,14 @@ def test_a_bookie_that_serves_is_not_decommissioned(on_cluster: Run, cluster: Lo
     assert outcome.status == 1 and bookie in outcome.err and "stop it" in outcome.err
 
 
+def test_a_bookie_that_nobody_knows_is_not_decommissioned_and_the_known_ones_are_told(
+    on_cluster: Run, cluster: LocalCluster
+) -> None:
+    outcome = on_cluster("autorecovery", "decommission", "bookie-nobody")
+    assert outcome.status == 1 and "`bookspark cookie list`" in outcome.err
+    assert set(on_cluster("cookie", "list").text.split()) == {bookie.bookie_id for bookie in cluster.bookies}
+
+
 def test_it_runs_until_it_is_told_to_end(on_cluster: Run, cluster: LocalCluster) -> None:
     command = [sys.executable, "-m", "bookspark.cli.main", "autorecovery", "run"]
     environment = os.environ | {"BOOKSPARK_ZOOKEEPER": cluster.zookeeper}

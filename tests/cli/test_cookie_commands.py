@@ -64,6 +64,7 @@ def run_advice(bookspark: Run, words: str, *more: str) -> Outcome:
 
 def test_get_and_delete(bookspark: Run, host: Host) -> None:
     bookie = host.start()
+    assert bookspark("cookie", "list", "--zookeeper", host.zookeeper).text.splitlines() == [bookie]
     cookie = json.loads(bookspark("cookie", "get", "--zookeeper", host.zookeeper, bookie).out)
     assert cookie["directories"] == list(map(str, host.directories))
     serving = bookspark("cookie", "delete", "--yes", "--zookeeper", host.zookeeper, bookie)
