@@ -39,6 +39,8 @@ class Connection(asyncio.BufferedProtocol):
         """For people."""
         self._requests = Requests(server, self)
         self._answers: list[Buffer] = []
+        self._acks: list[int] = []
+        """Request ids of adds that are OK, of this turn of the loop."""
         self._held: deque[Frame] = deque()
         """Requests that came while the peer's answers, or the disk, were behind."""
         self._reads = 0
@@ -58,6 +60,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = None
         self._held.clear()
         self._answers.clear()
+        self._acks.clear()
         self._requests.end()
         del self._requests  # which refers to this: the memory that was received into comes free at once
         self._server.lost(self)
@@ -131,14 +134,27 @@ class Connection(asyncio.BufferedProtocol):
         """At the end of this turn of the loop, or with ``flush``."""
         if self._transport is None:
             return
-        if not self._answers:
+        if not (self._answers or self._acks):
             self._loop.call_soon(self.flush)
         self._answers += pieces
+
+    def acknowledge(self, request_id: int) -> None:
+        """The same of an add that is OK; those of one turn go out as one frame."""
+        if self._transport is None:
+            return
+        if not (self._answers or self._acks):
+            self._loop.call_soon(self.flush)
+        self._acks.append(request_id)
 
     def flush(self) -> None:
         """Send what is gathered now."""
         answers, self._answers = self._answers, []
-        if not answers or self._transport is None:
+        acks, self._acks = self._acks, []
+        if self._transport is None:
+            return
+        if acks:
+            answers.append(self._requests.acks(acks))
+        if not answers:
             return
         if len(answers) > 1 and sum(map(len, answers)) > _JOINED_BYTES_MAX:
             self._transport.writelines(answers)

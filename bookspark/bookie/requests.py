@@ -24,7 +24,7 @@ from bookspark.protocol.ledger_metadata import NO_ENTRY
 from bookspark.wire.entry_batch import Buffer, EntryBatch, with_header
 from bookspark.wire.frames import Frame, control_frame
 from bookspark.wire.header import NO_KEY, PROTOCOL_VERSION, Flag, Header, Kind, Status, WireError
-from bookspark.wire.messages import Hello
+from bookspark.wire.messages import Acks, Hello
 from bookspark.wire.security import is_proof, new_challenge
 
 if TYPE_CHECKING:
@@ -118,7 +118,19 @@ class Requests:
             if header.flags & _VOLATILE:
                 header.assignment()  # raises if it makes no sense
             batch = EntryBatch.checked(frame.batch, header, frame.body_crc)
-            self._storage.add(header, batch, partial(self._answer, header))
+            self._storage.add(header, batch, partial(self._added, header))
+
+    def _added(self, header: Header, status: int) -> None:
+        if status != _OK or header.flags & _VOLATILE:
+            self._answer(header, status)
+        else:
+            self._under_way -= 1
+            self._connection.acknowledge(header.request_id)
+
+    def acks(self, request_ids: Sequence[int]) -> bytes:
+        """The frame that answers these adds."""
+        header = Header(Kind.ACKS, 0, flags=_RESPONSE, incarnation=self._server.incarnation, value=len(request_ids))
+        return control_frame(header, Acks.encode(request_ids))
 
     def _read(self, header: Header) -> None:
         if not 0 <= header.first_entry_id <= header.last_entry_id:

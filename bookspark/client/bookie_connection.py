@@ -22,13 +22,15 @@ from collections.abc import Callable
 from typing import NamedTuple, cast
 
 from bookspark.client.config import ClientConfig
-from bookspark.protocol.responses import Response, Unknown, UnknownReason
+from bookspark.protocol.responses import Positive, Response, Unknown, UnknownReason
 from bookspark.wire.entry_batch import Buffer
 from bookspark.wire.frames import ChunkPool, Frame, FrameReceiver
-from bookspark.wire.header import Flag, Header, Status, WireError
+from bookspark.wire.header import Flag, Header, Kind, Status, WireError
+from bookspark.wire.messages import Acks
 
 log = logging.getLogger(__name__)
 
+_ACKS = int(Kind.ACKS)
 _IO_ERROR = int(Status.IO_ERROR)
 _MORE = int(Flag.MORE)
 _TOGETHER_BYTES = 64 << 10
@@ -46,23 +48,21 @@ class Answer(NamedTuple):
     body: memoryview = memoryview(b"")
 
 
-OnAnswer = Callable[[Answer], None]
+OnBookiesAnswer = Callable[[str, Answer], None]
+"""Called with the bookie's id and its answer."""
+ACKNOWLEDGED = Answer(Positive())
+"""That of an add which came to be OK."""
 
 
-class _Pending:
-    __slots__ = ("batches", "deadline", "on_answer", "timeout_seconds")
+class Request:
+    """What is asked of one bookie, or of several in the same words: each calls ``on_answer`` once."""
 
-    def __init__(self, on_answer: OnAnswer, timeout_seconds: float | None) -> None:
+    __slots__ = ("deadline", "on_answer", "timeout_seconds")
+
+    def __init__(self, on_answer: OnBookiesAnswer, timeout_seconds: float | None) -> None:
         self.on_answer = on_answer
         self.timeout_seconds = timeout_seconds
         self.deadline = math.inf if timeout_seconds is None else time.monotonic() + timeout_seconds
-        self.batches: list[Frame] = []
-
-    def finish(self, answer: Answer) -> None:
-        try:
-            self.on_answer(answer)
-        except Exception:
-            log.exception("handling a bookie's answer failed")
 
 
 class BookieConnection(asyncio.BufferedProtocol):
@@ -87,7 +87,9 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._on_lost = on_lost
         self._on_ended = on_ended
         self._receiver = FrameReceiver(chunks)
-        self._pending: dict[int, _Pending] = {}
+        self._pending: dict[int, Request] = {}
+        self._batches: dict[int, list[Frame]] = {}
+        """The first frames of answers whose last one has not come."""
         self._transport: asyncio.Transport
         self._gathered: list[Buffer] = []
         """Frames of this turn of the loop."""
@@ -133,11 +135,11 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     # -- requests
 
-    def send(self, request_id: int, frame: Buffer, on_answer: OnAnswer, timeout_seconds: float | None) -> None:
+    def send(self, request_id: int, frame: Buffer, request: Request) -> None:
         if self.lost is not None:
-            on_answer(Answer(self.lost))
+            request.on_answer(self.bookie_id, Answer(self.lost))
             return
-        self._pending[request_id] = _Pending(on_answer, timeout_seconds)
+        self._pending[request_id] = request
         if self._deadline_timer is None:
             self._watch_deadlines()
         if self._bytes_gathered + len(frame) > _TOGETHER_BYTES:
@@ -169,23 +171,35 @@ class BookieConnection(asyncio.BufferedProtocol):
             self._stop_watching()
             self._transport.abort()
             pending, self._pending = list(self._pending.values()), {}
-            for one in pending:
-                one.finish(Answer(self.lost))
+            self._batches.clear()
+            for request in pending:
+                self._finish(request, Answer(self.lost))
             self._on_lost(self)
 
     def _received(self, frame: Frame) -> None:
         header = frame.header
-        pending = self._pending.get(header.request_id)
-        if pending is None:
+        if header.kind == _ACKS:
+            for request_id in Acks.decode(frame.body):
+                if (request := self._pending.pop(request_id, None)) is not None:
+                    self._finish(request, ACKNOWLEDGED)
+            return
+        request_id = header.request_id
+        if request_id not in self._pending:
             return  # timed out before
         if header.flags & _MORE:
-            pending.batches.append(frame)
+            self._batches.setdefault(request_id, []).append(frame)
             return
-        del self._pending[header.request_id]
+        batches = tuple(self._batches.pop(request_id, ()))
         response = header.response()
         if header.status == _IO_ERROR:
             self._on_failure(self.bookie_id, cast(Unknown, response))
-        pending.finish(Answer(response, header, tuple(pending.batches), frame.body))
+        self._finish(self._pending.pop(request_id), Answer(response, header, batches, frame.body))
+
+    def _finish(self, request: Request, answer: Answer) -> None:
+        try:
+            request.on_answer(self.bookie_id, answer)
+        except Exception:
+            log.exception("handling a bookie's answer failed")
 
     # -- deadlines
 
@@ -196,19 +210,20 @@ class BookieConnection(asyncio.BufferedProtocol):
     def _check_deadlines(self) -> None:
         self._deadline_timer = None
         now = time.monotonic()
-        for request_id in [request_id for request_id, one in self._pending.items() if one.deadline <= now]:
-            pending = self._pending.pop(request_id, None)
-            if pending is not None:
-                self._timed_out(pending)
+        for request_id in [request_id for request_id, request in self._pending.items() if request.deadline <= now]:
+            self._batches.pop(request_id, None)
+            late = self._pending.pop(request_id, None)
+            if late is not None:
+                self._timed_out(late)
         if self._pending:
             self._watch_deadlines()
 
-    def _timed_out(self, pending: _Pending) -> None:
-        late = Unknown(UnknownReason.TIMEOUT, f"{pending.timeout_seconds:g} s")
+    def _timed_out(self, request: Request) -> None:
+        late = Unknown(UnknownReason.TIMEOUT, f"{request.timeout_seconds:g} s")
         self._on_failure(self.bookie_id, late)
-        pending.finish(Answer(late))
+        self._finish(request, Answer(late))
         if self.is_behind:
-            self.abort(f"is behind, and did not answer in {pending.timeout_seconds:g} s")
+            self.abort(f"is behind, and did not answer in {request.timeout_seconds:g} s")
 
     # -- stalls
 

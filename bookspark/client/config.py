@@ -45,7 +45,8 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     opportunistic_striping: bool = False
     """Create a ledger although there are fewer bookies than its ensemble size, as long as there is a write quorum."""
     explicit_lac_interval_seconds: float = 0.1
-    """How long an idle writer keeps a LAC that no entry told the bookies to itself."""
+    """How long an idle writer keeps a LAC that no entry told the bookies to itself; longer if hundreds of a client's ledgers are
+    idle, as it tells 320 a second."""
     frame_bytes: int = 256 << 10
     """Pending appends are gathered into frames of about this size."""
     frames_in_flight_max: int = 8

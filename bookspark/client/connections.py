@@ -14,8 +14,9 @@ import itertools
 import logging
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
-from bookspark.client.bookie_connection import Answer, BookieConnection, OnAnswer
+from bookspark.client.bookie_connection import Answer, BookieConnection, OnBookiesAnswer, Request
 from bookspark.client.config import ClientConfig
 from bookspark.client.hello import ClientSecurity, say_hello
 from bookspark.client.quarantine import Quarantine
@@ -25,11 +26,24 @@ from bookspark.protocol.responses import Unknown, UnknownReason
 from bookspark.wire.entry_batch import Buffer
 from bookspark.wire.frames import ChunkPool
 
-__all__ = ["Answer", "Connections", "OnAnswer"]
+__all__ = ["Answer", "Connections", "OnAnswer", "OnBookiesAnswer", "Request"]
 
 log = logging.getLogger(__name__)
 
+OnAnswer = Callable[[Answer], None]
+"""What is to be done with the answer to what one bookie was asked."""
+
 _BACKOFF_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)
+
+
+def _send_on(
+    bookie_id: str, request_id: int, frame: Buffer, request: Request, outcome: BookieConnection | Unknown
+) -> None:
+    """``outcome`` of connecting: what was to be sent is, or is answered."""
+    if isinstance(outcome, Unknown):
+        request.on_answer(bookie_id, Answer(outcome))
+    else:
+        outcome.send(request_id, frame, request)
 
 
 class _Attempt:
@@ -88,18 +102,17 @@ class Connections:
         self, bookie_id: str, request_id: int, frame: Buffer, on_answer: OnAnswer, timeout_seconds: float | None = None
     ) -> None:
         """Send one frame; ``on_answer`` is called exactly once, perhaps before this returns."""
-        connection = self._ready.get(bookie_id)
-        if connection is not None:
-            connection.send(request_id, frame, on_answer, timeout_seconds)
-            return
+        request = Request(lambda _, answer: on_answer(answer), timeout_seconds)
+        self.send_to_all((bookie_id,), request_id, frame, request)
 
-        def connected(outcome: BookieConnection | Unknown) -> None:
-            if isinstance(outcome, Unknown):
-                on_answer(Answer(outcome))
+    def send_to_all(self, bookie_ids: Iterable[str], request_id: int, frame: Buffer, request: Request) -> None:
+        """Send the same to several; ``request`` hears from each exactly once, perhaps before this returns."""
+        for bookie_id in bookie_ids:
+            connection = self._ready.get(bookie_id)
+            if connection is not None:
+                connection.send(request_id, frame, request)
             else:
-                outcome.send(request_id, frame, on_answer, timeout_seconds)
-
-        self._connect(bookie_id, connected, len(frame))
+                self._connect(bookie_id, partial(_send_on, bookie_id, request_id, frame, request), len(frame))
 
     def want(self, bookie_id: str, back: Callable[[str, int], None]) -> None:
         """Keep a connection to this bookie; call ``back(bookie_id, incarnation)`` each time that it can be reached again. That is

@@ -13,7 +13,7 @@ import ssl
 from collections.abc import Callable
 from typing import NamedTuple
 
-from bookspark.client.bookie_connection import Answer, BookieConnection
+from bookspark.client.bookie_connection import Answer, BookieConnection, Request
 from bookspark.client.config import ClientConfig
 from bookspark.protocol.responses import Positive, UnknownReason
 from bookspark.wire.frames import control_frame
@@ -89,10 +89,10 @@ def _check(answer: Answer, header: Header, address: str, bookie_id: str) -> None
 async def _ask(connection: BookieConnection, request_id: int, hello: Hello) -> Answer:
     answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
-    def on_answer(answer: Answer) -> None:
+    def on_answer(bookie_id: str, answer: Answer) -> None:
         if not answered.done():
             answered.set_result(answer)
 
     frame = control_frame(Header(Kind.HELLO, request_id, value=PROTOCOL_VERSION), hello.encode())
-    connection.send(request_id, frame, on_answer, None)
+    connection.send(request_id, frame, Request(on_answer, None))
     return await answered

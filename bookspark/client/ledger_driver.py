@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
-from bookspark.client.connections import Answer, OnAnswer
+from bookspark.client.connections import Answer, OnBookiesAnswer, Request
 from bookspark.client.futures import Watermark
 from bookspark.client.kept_frames import KeptFrame, KeptFrames
 from bookspark.client.outgoing import Outgoing
@@ -147,33 +149,36 @@ class LedgerDriver:
         """The time is over."""
         self._step(act.DeadlinePassed())
 
-    def tell_lac(self, answered: OnAnswer) -> None:
+    def tell_lac(self, answered: OnBookiesAnswer) -> None:
         """Tell each bookie the LAC without an entry (explicit LAC); ``answered`` is called once for each."""
         writer = self.writer
         self._told = writer.last_add_confirmed, writer.last_add_fully_replicated
-        for bookie in self._ensemble:
-            header = Header(
-                Kind.WRITE_LAC,
-                self._connections.next_request_id(),
-                self.ledger_id,
-                last_add_confirmed=writer.last_add_confirmed,
-                last_add_fully_replicated=writer.last_add_fully_replicated,
-                master_key=self._master_key,
-            )
-            self._request(bookie, header, control_frame(header), answered)
+        header = Header(
+            Kind.WRITE_LAC,
+            self._connections.next_request_id(),
+            self.ledger_id,
+            last_add_confirmed=writer.last_add_confirmed,
+            last_add_fully_replicated=writer.last_add_fully_replicated,
+            master_key=self._master_key,
+        )
+        self._request(self._ensemble, header, control_frame(header), answered)
 
-    def tick(self, now: float) -> None:
-        """Called now and then by the client: deadlines, syncs by time, and the explicit LAC of an idle writer."""
+    def tick(self, now: float, *, may_tell: bool) -> bool:
+        """Called now and then by the client: deadlines, syncs by time, and (``may_tell``) the explicit LAC of an idle writer.
+        True if that was told."""
         config, writer = self._config, self.writer
+        told = False
         quiet = now - self._progress_at
         if self._is_awaited():
             if quiet > config.add_timeout_seconds:
                 self.end()
-        elif quiet > config.explicit_lac_interval_seconds and self._told < (
-            writer.last_add_confirmed,
-            writer.last_add_fully_replicated,
+        elif (
+            may_tell
+            and quiet > config.explicit_lac_interval_seconds
+            and self._told < (writer.last_add_confirmed, writer.last_add_fully_replicated)
         ):
-            self.tell_lac(lambda answer: None)
+            self.tell_lac(lambda bookie, answer: None)
+            told = True
         if self.outgoing:
             self.pump()
         if (
@@ -182,6 +187,7 @@ class LedgerDriver:
             and writer.last_add_confirmed < writer.last_add_pushed
         ):
             self._sync()
+        return told
 
     def _is_awaited(self) -> bool:
         """Does somebody wait for an acknowledgement or a sync?"""
@@ -244,36 +250,33 @@ class LedgerDriver:
         self._io.submit(self._step, answer)
 
     def _send_add(self, action: act.SendAdd) -> None:
-        kept, assignment = self.kept[action.first], action.assignment
-        frame = kept.assigned(assignment)
-        self._told = max(self._told, (kept.header.last_add_confirmed, kept.header.last_add_fully_replicated))
-        for bookie in action.bookies:
-            self._request(bookie, kept.header, frame, self._on_add_answer(bookie, action))
+        kept = self.kept[action.first]
+        header = kept.header
+        told = header.last_add_confirmed, header.last_add_fully_replicated
+        if told > self._told:
+            self._told = told
+        self._request(action.bookies, header, kept.assigned(action.assignment), partial(self._add_answered, action))
 
-    def _on_add_answer(self, bookie: str, action: act.SendAdd) -> OnAnswer:
-        def answered(answer: Answer) -> None:
-            self._try_again_later(bookie, answer.response)
-            report = sync_report(answer, action.assignment)
-            self._step(act.AddAnswered(bookie, action.first, action.last, answer.response, report))
-
-        return answered
+    def _add_answered(self, action: act.SendAdd, bookie: str, answer: Answer) -> None:
+        response = answer.response
+        if type(response) is Unknown:
+            self._try_again_later(bookie, response)
+        report = None if action.assignment is None else sync_report(answer, action.assignment)
+        self._step(act.AddAnswered(bookie, action.first, action.last, response, report))
 
     def _send_sync(self, action: act.SendSync) -> None:
-        for bookie in action.bookies:
-            request_id = self._connections.next_request_id()
-            header = Header(Kind.SYNC, request_id, self.ledger_id, master_key=self._master_key)
-            header = header.with_assignment(action.assignment)
-            self._request(bookie, header, control_frame(header), self._on_sync_answer(bookie, action))
+        request_id = self._connections.next_request_id()
+        header = Header(Kind.SYNC, request_id, self.ledger_id, master_key=self._master_key)
+        header = header.with_assignment(action.assignment)
+        self._request(action.bookies, header, control_frame(header), partial(self._sync_answered, action))
 
-    def _on_sync_answer(self, bookie: str, action: act.SendSync) -> OnAnswer:
-        def answered(answer: Answer) -> None:
-            self._try_again_later(bookie, answer.response)
-            self._step(act.SyncAnswered(bookie, answer.response, sync_report(answer, action.assignment)))
+    def _sync_answered(self, action: act.SendSync, bookie: str, answer: Answer) -> None:
+        self._try_again_later(bookie, answer.response)
+        self._step(act.SyncAnswered(bookie, answer.response, sync_report(answer, action.assignment)))
 
-        return answered
-
-    def _request(self, bookie: str, header: Header, frame: Buffer, answered: OnAnswer) -> None:
-        self._connections.send(bookie, header.request_id, frame, answered, self._config.answer_timeout_seconds)
+    def _request(self, bookies: Iterable[str], header: Header, frame: Buffer, answered: OnBookiesAnswer) -> None:
+        request = Request(answered, self._config.answer_timeout_seconds)
+        self._connections.send_to_all(bookies, header.request_id, frame, request)
 
     def _try_again_later(self, bookie: str, response: Response) -> None:
         """A bookie that was reached, but is not able now (too much at once, a disk that failed), is asked again while the append

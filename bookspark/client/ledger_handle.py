@@ -139,7 +139,7 @@ class LedgerHandle(ReadHandle):
         """
         confirmed = self.last_add_confirmed
         answers: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self._io.submit(self._driver.tell_lac, lambda answer: answers.put(isinstance(answer.response, Positive)))
+        self._io.submit(self._driver.tell_lac, lambda _, answer: answers.put(isinstance(answer.response, Positive)))
         taken = 0
         deadline = time.monotonic() + self._bookkeeper.config.answer_timeout_seconds + 1.0
         try:

@@ -24,6 +24,9 @@ from bookspark.metadata.store import BookieRegistration, MetadataStore
 from bookspark.protocol.errors import LedgerClosedError
 
 _TICK_SECONDS = 0.05
+_TOLD_A_TICK = 16
+"""So many ledgers' LACs are told the bookies without an entry at one tick: each is a synced record at every bookie, and a client
+that writes to a thousand ledgers in turn would have them do little else. The others come at the next ticks."""
 
 
 class Runtime:
@@ -38,21 +41,25 @@ class Runtime:
         self.connections = Connections(self.store, config, security, self.threads)
         self.ledger_watches = LedgerWatches(self.store)
         self.free_space = FreeSpace(self.io, self.connections)
-        self._writers: set[LedgerDriver] = set()
+        self._writers: dict[LedgerDriver, None] = {}
+        """The I/O thread's; those that told their LAC last come last."""
         self._bookies: Mapping[str, BookieRegistration] | None = None
         self.io.submit(self._tick)
         self.store.watch_bookies(lambda: self.io.submit(self._bookies_changed))
 
     def add_writer(self, writer: LedgerDriver) -> None:
-        self._writers.add(writer)
+        self.io.submit(self._writers.setdefault, writer)
 
     def remove_writer(self, writer: LedgerDriver) -> None:
-        self._writers.discard(writer)
+        self.io.submit(self._writers.pop, writer, None)
 
     def _tick(self) -> None:
         now = time.monotonic()
+        left = _TOLD_A_TICK
         for writer in list(self._writers):
-            writer.tick(now)
+            if writer.tick(now, may_tell=left > 0):
+                left -= 1
+                self._writers[writer] = self._writers.pop(writer)
         asyncio.get_running_loop().call_later(_TICK_SECONDS, self._tick)
 
     def bookies_on_this_host(self) -> frozenset[str]:

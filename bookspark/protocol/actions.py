@@ -3,6 +3,9 @@
 Law: a machine is stepped with one event and returns the actions that follow, in order; it does nothing itself. Bookies
 are named by id, ids of entries are inclusive ranges, and ``entries`` is opaque: whatever carries the content (a batch
 frame in the client, a value in the simulator) comes back in an action as it came in an event.
+
+All of them are values, never changed. Those of every add are not frozen all the same: that would take six times as long
+to make them.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ class WriteMetadata:
 # -- actions: bookies
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class SendAdd:
     """Send ``first..last`` to each of ``bookies``; each is answered by ``AddAnswered``. ``entries`` only from a
     recoverer, ``last_add_fully_replicated`` only of a guaranteed ledger, ``assignment`` only of a VD ledger (it goes
@@ -111,7 +114,7 @@ class EnsembleChanged:
 # -- actions: the outcome
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Confirm:
     """The LAC rose: every append up to ``last_add_confirmed`` is acknowledged to the user, and may be read by anybody.
     The writer's driver may forget the content, unless the ledger is guaranteed (``Release``)."""
@@ -214,7 +217,7 @@ class SyncReport:
     assignment: Assignment
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class AddAnswered:
     """``synced`` only of a VD ledger."""
 

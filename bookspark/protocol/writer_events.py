@@ -20,7 +20,7 @@ from bookspark.protocol.actions import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # as those of ``actions`` that every add has
 class Append:
     """``count`` more entries with ``byte_length`` payload bytes together. They get the ids from ``next_entry_id``
     on."""

@@ -23,9 +23,9 @@ from typing import Any
 
 from bookspark.client.io_loop import IoLoop
 from bookspark.testing.wire_faults import Delay, Delivery, Duplicate, Fault, Message, Park, Pattern, Rules
-from bookspark.wire.frames import Frame, frame_size, parse_frame
+from bookspark.wire.frames import Frame, control_frame, frame_size, parse_frame
 from bookspark.wire.header import Flag, Header, Kind, WireError
-from bookspark.wire.messages import Hello
+from bookspark.wire.messages import Acks, Hello
 
 _READ_BYTES = 256 << 10
 
@@ -265,6 +265,10 @@ class _Link:
     def _pass_on(self, frame: bytes, writer: asyncio.StreamWriter, response: bool) -> None:
         parsed = parse_frame(memoryview(frame))
         header = parsed.header
+        if response and header.kind == Kind.ACKS:
+            for request_id in Acks.decode(parsed.body):
+                self._pass_on_ack(header, request_id, writer)
+            return
         if response:
             frame = self._parts.pop(header.request_id, b"") + frame
             if header.flags & Flag.MORE:
@@ -276,6 +280,17 @@ class _Link:
             self._unsettled += 1
             if self.client is None:
                 self._greeted(parsed)
+        self._deliver(request, header, frame, writer, response)
+
+    def _pass_on_ack(self, acks: Header, request_id: int, writer: asyncio.StreamWriter) -> None:
+        """Each ack of a frame that had several is a message of its own."""
+        frame = control_frame(acks._replace(value=1), Acks.encode((request_id,)))
+        request = self._requests.pop(request_id, acks)
+        self._deliver(request, acks._replace(value=1), frame, writer, response=True)
+
+    def _deliver(
+        self, request: Header, header: Header, frame: bytes, writer: asyncio.StreamWriter, response: bool
+    ) -> None:
         message = Message(self.client or "", self._proxy.bookie_id, response, request, header, len(frame))
         outgoing = _Outgoing(writer, frame, None if response else self)
         self._proxy.rules.apply(Delivery(message, outgoing.send, outgoing.abandon))

@@ -21,11 +21,14 @@ Kinds, by what a bookie does (``-`` after a name: the request is a control frame
     The first request of a connection. ``value`` is the client's highest protocol version; the answer's is the one to use, and its
     body is the bookie id, so that a client never talks to another bookie at a reused address.
 ``ADD=``
-    Append the entries ``first..last`` of one ledger, all or none; the answer is a control frame with the same range.
+    Append the entries ``first..last`` of one ledger, all or none. The answer is a control frame with the same range; but the OK
+    to an add of a PD ledger comes with others in an ``ACKS``.
     ``RECOVERY``: from a recoverer or a repair, allowed on a fenced ledger, synced before the ack in every mode.
     ``VOLATILE``: a VD ledger (BP-14), acked once it is written to the operating system, before the sync. Such a request, and
     ``SYNC``, tells what is assigned to the bookie: ``value`` is the first entry id, ``limit`` is ensemble size << 20 |
     write quorum << 10 | position; the answer's LastAddSynced is for that assignment.
+``ACKS-``
+    Sent by a bookie only: adds that came to be OK in one turn of its loop, ``value`` in number. The body is ``messages.Acks``.
 ``READ-``
     Entries ``first..last``, about ``limit`` bytes at most but at least one. The answer is any number of batch frames with
     ``MORE``, then a control frame: ``last_entry_id`` is the last id that was sent (``first − 1`` if none was), ``value`` how many
@@ -95,6 +98,7 @@ class Kind(IntEnum):
     SYNC = 8
     ENTRY_LOGS = 9
     LIMBO = 10
+    ACKS = 11
 
 
 class Flag(IntFlag):

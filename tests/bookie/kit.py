@@ -25,7 +25,7 @@ from bookspark.bookie.storage import Storage
 from bookspark.wire.entry_batch import Entry, EntryBatch, encode_entries
 from bookspark.wire.frames import Frame, FrameReceiver, control_frame
 from bookspark.wire.header import PROTOCOL_VERSION, Header, Kind, Status, decode
-from bookspark.wire.messages import BookieStatus, Ranges
+from bookspark.wire.messages import Acks, BookieStatus, Ranges
 
 KEY = b"k" * 16
 OTHER_KEY = b"o" * 16
@@ -204,12 +204,18 @@ class Client:
         self.socket.sendall(b"".join(frames))
 
     def receive(self) -> Frame:
-        """The next frame; EOFError if the bookie closed the connection."""
+        """The next frame; EOFError if the bookie closed the connection. Each of several acks comes as a frame of its own, with
+        the add's request id."""
         while not self._frames:
             count = self.socket.recv_into(self._receiver.buffer())
             if count == 0:
                 raise EOFError
-            self._frames += self._receiver.received(count)
+            for frame in self._receiver.received(count):
+                if frame.header.kind != Kind.ACKS:
+                    self._frames.append(frame)
+                    continue
+                for request_id in Acks.decode(frame.body):
+                    self._frames.append(frame._replace(header=frame.header._replace(request_id=request_id)))
         return self._frames.pop(0)
 
     def call(self, header: Header, body: bytes = b"") -> Frame:

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from bookspark.client.bookie_connection import Answer, BookieConnection
+from bookspark.client.bookie_connection import Answer, BookieConnection, Request
 from bookspark.client.config import ClientConfig
-from bookspark.protocol.responses import Unknown
-from bookspark.wire.frames import ChunkPool
+from bookspark.protocol.responses import Positive, Unknown
+from bookspark.wire.frames import ChunkPool, control_frame
+from bookspark.wire.header import Header, Kind
+from bookspark.wire.messages import Acks
 
 
 class Transport(asyncio.Transport):
@@ -53,7 +55,9 @@ def run(scenario: Callable[[BookieConnection, Transport, list[Answer]], Any]) ->
 def test_what_is_asked_in_one_turn_of_the_loop_is_sent_with_one_call_in_its_order() -> None:
     def scenario(connection: BookieConnection, transport: Transport, answers: list[Answer]) -> None:
         for request_id in range(5):
-            connection.send(request_id, b"frame %d," % request_id, answers.append, None)
+            connection.send(
+                request_id, b"frame %d," % request_id, Request(lambda _, answer: answers.append(answer), None)
+            )
         assert transport.writes == []
 
     writes, _ = run(scenario)
@@ -65,7 +69,7 @@ def test_a_large_frame_is_sent_by_itself_after_what_came_before_it() -> None:
 
     def scenario(connection: BookieConnection, transport: Transport, answers: list[Answer]) -> None:
         for request_id, frame in enumerate((b"small", large, b"last")):
-            connection.send(request_id, frame, answers.append, None)
+            connection.send(request_id, frame, Request(lambda _, answer: answers.append(answer), None))
 
     writes, _ = run(scenario)
     assert writes == [b"small", large, b"last"]
@@ -73,9 +77,9 @@ def test_a_large_frame_is_sent_by_itself_after_what_came_before_it() -> None:
 
 def test_what_was_not_sent_when_the_connection_was_cut_never_is_and_is_answered_unknown() -> None:
     def scenario(connection: BookieConnection, transport: Transport, answers: list[Answer]) -> None:
-        connection.send(1, b"frame", answers.append, None)
+        connection.send(1, b"frame", Request(lambda _, answer: answers.append(answer), None))
         connection.abort("cut")
-        connection.send(2, b"late", answers.append, None)
+        connection.send(2, b"late", Request(lambda _, answer: answers.append(answer), None))
 
     writes, answers = run(scenario)
     assert writes == []
@@ -87,8 +91,50 @@ def test_a_bookie_that_takes_nothing_in_is_cut_off_however_its_frames_are_sent(s
     def scenario(connection: BookieConnection, transport: Transport, answers: list[Answer]) -> None:
         connection.pause_writing()
         for request_id in range(2 * ClientConfig().bookie_bytes_queued_max // size):
-            connection.send(request_id, bytes(size), answers.append, None)
+            connection.send(request_id, bytes(size), Request(lambda _, answer: answers.append(answer), None))
         assert connection.lost is not None
         assert transport.get_write_buffer_size() < 1.1 * ClientConfig().bookie_bytes_queued_max
+
+    run(scenario)
+
+
+def receive(connection: BookieConnection, frame: bytes) -> None:
+    connection.get_buffer(0)[: len(frame)] = frame
+    connection.buffer_updated(len(frame))
+
+
+def acks(*request_ids: int) -> bytes:
+    return control_frame(Header(Kind.ACKS, 0), Acks.encode(request_ids))
+
+
+def test_an_ack_answers_its_request_once_and_no_other() -> None:
+    heard: list[tuple[int, str, Answer]] = []
+
+    def scenario(connection: BookieConnection, transport: Transport, answers: list[Answer]) -> None:
+        for request_id in (1, 2, 3):
+            request = Request(lambda bookie, answer, i=request_id: heard.append((i, bookie, answer)), None)
+            connection.send(request_id, b"frame", request)
+        receive(connection, acks(3, 7, 1))
+        receive(connection, acks(3))
+        assert [(request_id, bookie) for request_id, bookie, _ in heard] == [(3, "b1"), (1, "b1")]
+
+    run(scenario)
+    assert [(request_id, type(answer.response)) for request_id, _, answer in heard] == [
+        (3, Positive),
+        (1, Positive),
+        (2, Unknown),
+    ]
+
+
+def test_a_handler_that_fails_takes_no_other_request_its_ack() -> None:
+    def scenario(connection: BookieConnection, transport: Transport, answers: list[Answer]) -> None:
+        def fail(bookie: str, answer: Answer) -> None:
+            raise ValueError("a defect")
+
+        connection.send(1, b"frame", Request(fail, None))
+        connection.send(2, b"frame", Request(lambda _, answer: answers.append(answer), None))
+        receive(connection, acks(1, 2))
+        assert [type(answer.response) for answer in answers] == [Positive]
+        assert connection.lost is None
 
     run(scenario)

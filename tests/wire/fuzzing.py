@@ -20,7 +20,7 @@ from bookspark.wire.entry_batch import (
 )
 from bookspark.wire.frames import Frame, FrameReceiver
 from bookspark.wire.header import HEADER_BYTES, PROTOCOL_VERSION, Header, Kind, WireError
-from bookspark.wire.messages import Hello, Ranges
+from bookspark.wire.messages import Acks, Hello, Ranges
 
 _ROOM_BYTES_MAX = FRAME_BYTES_MAX + (64 << 10)
 
@@ -69,6 +69,8 @@ def understood(frame: Frame) -> bool:
             Hello.decode(frame.body)
         elif frame.header.kind == Kind.RANGES:
             Ranges.decode(frame.body)
+        elif frame.header.kind == Kind.ACKS:
+            assert 8 * len(Acks.decode(frame.body)) == len(frame.body)
     except WireError:
         return False
     return True
