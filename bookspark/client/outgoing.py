@@ -7,14 +7,13 @@ thread takes.
 
 from __future__ import annotations
 
-from array import array
 from collections import deque
 from collections.abc import Sequence
-from itertools import repeat
 
 from bookspark.client.payloads import PayloadRun
-from bookspark.wire.digests import Digester, packed_rows
-from bookspark.wire.entry_batch import ENTRY_OVERHEAD_BYTES, Buffer, encode_one, encode_pieces, equal_offsets
+from bookspark.wire.columns import Buffer, consecutive, ends_after, equal_offsets, repeated
+from bookspark.wire.digests import Digester
+from bookspark.wire.entry_batch import ENTRY_OVERHEAD_BYTES, encode_one, encode_pieces
 from bookspark.wire.header import Header
 
 
@@ -68,15 +67,12 @@ class Outgoing:
             length += run.byte_length
             return encode_one(header, length, payload, digest(ledger_id, first, confirmed, length, payload))
         offsets = run.offsets
-        ids = array("q", range(first, first + count))
-        lengths = array("q", map(length.__add__, memoryview(offsets).cast("i")[1:]))
-        columns = (
-            array("q", (ledger_id,)).tobytes() * count,
-            ids.tobytes(),
-            array("q", (confirmed,)).tobytes() * count,
-            lengths.tobytes(),
-            offsets,
-            equal_offsets(count, digest.size),
-        )
-        digests = digest.column(packed_rows(ledger_id, ids, repeat(confirmed), lengths), run.payloads())
+        columns = [
+            repeated(ledger_id, count),
+            consecutive(first, count),
+            repeated(confirmed, count),
+            ends_after(length, offsets),
+        ]
+        digests = digest.column(columns, run.payloads())
+        columns += (offsets, equal_offsets(count, digest.size))
         return encode_pieces(header, columns, run.pieces, run.byte_length, digests)

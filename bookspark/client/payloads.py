@@ -5,7 +5,6 @@ Law: a run fits a frame and its entries get consecutive ids; an Arrow array's va
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
@@ -13,7 +12,8 @@ from operator import sub
 from typing import TYPE_CHECKING, Any
 
 from bookspark.protocol.errors import EntryTooLargeError
-from bookspark.wire.entry_batch import ENTRY_OVERHEAD_BYTES, PAYLOAD_BYTES_MAX, Buffer, offsets_of
+from bookspark.wire.columns import Buffer, from_zero, offsets_of, values
+from bookspark.wire.entry_batch import ENTRY_OVERHEAD_BYTES, PAYLOAD_BYTES_MAX
 
 if TYPE_CHECKING:
     import pyarrow
@@ -41,11 +41,10 @@ class PayloadRun:
         return len(self.pieces) == self.count
 
     def payloads(self) -> Iterator[Buffer]:
-        """Each payload, not copied."""
+        """Each payload: as it is, or a part of the buffer that they are in."""
         if self.is_list:
             return iter(self.pieces)
-        offsets = memoryview(self.offsets).cast("i")
-        return map(memoryview(self.pieces[0]).__getitem__, map(slice, offsets, offsets[1:]))
+        return values(memoryview(self.offsets).cast("i"), memoryview(self.pieces[0]))
 
 
 def runs_of(payloads: Sequence[bytes] | pyarrow.BinaryArray, frame_bytes: int, one_each: bool) -> list[PayloadRun]:
@@ -68,8 +67,7 @@ def runs_of(payloads: Sequence[bytes] | pyarrow.BinaryArray, frame_bytes: int, o
     runs = []
     for a, b in _cuts(offsets[1:], offsets[0], frame_bytes, one_each):
         base, end = offsets[a], offsets[b]
-        shifted = array("i", map((-base).__add__, offsets[a : b + 1])).tobytes()
-        runs.append(PayloadRun((data[base:end],), end - base, shifted))
+        runs.append(PayloadRun((data[base:end],), end - base, from_zero(offsets[a : b + 1])))
     return runs
 
 

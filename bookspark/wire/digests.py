@@ -13,19 +13,22 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
-from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
+from operator import concat
 from zlib import crc32
 
 from crc32c import crc32c
 
 from bookspark.protocol.errors import DigestMismatchError
 from bookspark.protocol.ledger_metadata import DigestType
-from bookspark.wire.entry_batch import Buffer, Entry, EntryBatch, equal_offsets
+from bookspark.wire.columns import Buffer, equal_offsets, rows
+from bookspark.wire.entry_batch import Entry, EntryBatch
 
 _ROW = struct.Struct("<qqqq")
 _SUM = struct.Struct("<I")
+_JOINED_BYTES_MAX = 2048
+"""Payloads of about so many bytes are copied behind their rows: a second call for each would cost more."""
 
 
 def master_key(password: bytes) -> bytes:
@@ -41,15 +44,18 @@ class Digester:
 
     def __call__(self, ledger_id: int, entry_id: int, last_add_confirmed: int, length: int, payload: Buffer) -> bytes:
         """The digest of one row."""
-        return self.column((_ROW.pack(ledger_id, entry_id, last_add_confirmed, length),), (payload,))
+        row = (ledger_id, entry_id, last_add_confirmed, length)
+        return self.column([number.to_bytes(8, "little", signed=True) for number in row], (payload,))
 
-    def column(self, rows: Iterable[bytes], payloads: Iterable[Buffer]) -> bytes:
-        """The digests of many rows (``packed_rows``), one after the other."""
+    def column(self, columns: Sequence[Buffer], payloads: Iterable[Buffer]) -> bytes:
+        """The digests of many rows, one after the other. ``columns`` are the bytes of ledger_id, entry_id, last_add_confirmed and
+        length, i64 × n each."""
         return b""
 
 
 class _Checksum(Digester):
-    def __init__(self, checksum: Callable[[Buffer, int], int]) -> None:
+    def __init__(self, checksum: Callable[..., int]) -> None:
+        """``checksum(data, that of what comes before it)``."""
         super().__init__(_SUM.size)
         self._checksum = checksum
 
@@ -57,10 +63,14 @@ class _Checksum(Digester):
         checksum = self._checksum  # four times as quick as a column of one
         return _SUM.pack(checksum(payload, checksum(_ROW.pack(ledger_id, entry_id, last_add_confirmed, length), 0)))
 
-    def column(self, rows: Iterable[bytes], payloads: Iterable[Buffer]) -> bytes:
-        """All of it runs in C, which costs some 0.2 µs a row."""
-        checksum = self._checksum
-        return array("I", map(checksum, payloads, map(checksum, rows, repeat(0)))).tobytes()
+    def column(self, columns: Sequence[Buffer], payloads: Iterable[Buffer]) -> bytes:
+        """All of it runs in C, which costs some 0.3 µs a row."""
+        lengths = memoryview(columns[-1]).cast("q")
+        if lengths[-1] - lengths[0] <= _JOINED_BYTES_MAX * len(lengths):
+            sums = tuple(map(self._checksum, map(concat, rows(columns), payloads)))
+        else:
+            sums = tuple(map(self._checksum, payloads, map(self._checksum, rows(columns), repeat(0))))
+        return struct.pack(f"<{len(sums)}I", *sums)
 
 
 class _Mac(Digester):
@@ -68,21 +78,14 @@ class _Mac(Digester):
         self._keyed = hmac.new(hashlib.sha256(b"bookspark mac\0" + password).digest(), digestmod=algorithm)
         super().__init__(self._keyed.digest_size)
 
-    def column(self, rows: Iterable[bytes], payloads: Iterable[Buffer]) -> bytes:
-        return b"".join(map(self._one, rows, payloads))
+    def column(self, columns: Sequence[Buffer], payloads: Iterable[Buffer]) -> bytes:
+        return b"".join(map(self._one, rows(columns), payloads))
 
     def _one(self, row: bytes, payload: Buffer) -> bytes:
         running = self._keyed.copy()
         running.update(row)
         running.update(payload)
         return running.digest()
-
-
-def packed_rows(
-    ledger_id: int, entry_ids: Iterable[int], confirmed: Iterable[int], lengths: Iterable[int]
-) -> Iterator[bytes]:
-    """What a digest covers besides the payload, row by row; as many as the shortest of the columns has."""
-    return map(_ROW.pack, repeat(ledger_id), entry_ids, confirmed, lengths)
 
 
 def digester(digest_type: DigestType, password: bytes) -> Digester:
@@ -126,7 +129,5 @@ def _all_match(batch: EntryBatch, digest: Digester) -> bool:
     _, _, offsets, digests = batch.binary_columns()
     if offsets.tobytes() != equal_offsets(batch.count, digest.size):
         return False
-    ids = range(batch.first_entry_id, batch.last_entry_id + 1)
-    rows = packed_rows(batch.ledger_id, ids, batch.column(2), batch.column(3))
-    expected = digest.column(rows, batch.payloads())
+    expected = digest.column([batch.column(i).cast("B") for i in range(4)], batch.payloads())
     return hmac.compare_digest(expected, digests)

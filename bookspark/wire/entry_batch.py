@@ -21,21 +21,18 @@ with the entry. Source: design.md section 2; the format is Arrow's "IPC Streamin
 from __future__ import annotations
 
 import struct
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, lru_cache, partial
-from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from crc32c import crc32c
 
+from bookspark.wire.columns import Buffer as Buffer
+from bookspark.wire.columns import ascends, consecutive, from_zero, offsets_of, repeated, values
 from bookspark.wire.header import HEADER_BYTES, Header, WireError
 
 if TYPE_CHECKING:
     import pyarrow
-
-Buffer = bytes | bytearray | memoryview
-Data = TypeVar("Data", bytes, memoryview)
 
 PREFIX_BYTES = 584
 HEADER_OFFSET = 88
@@ -157,26 +154,9 @@ def encode_one(header: Header, length: int, payload: Buffer, digest: Buffer) -> 
 def encode_entries(header: Header, entries: Sequence[Entry]) -> bytearray:
     """One batch frame from entries of one ledger with consecutive ids, their digests as they are."""
     ledger_ids, entry_ids, confirmed, lengths, payloads, digests = zip(*entries, strict=True)
-    columns = (
-        array("q", ledger_ids).tobytes(),
-        array("q", entry_ids).tobytes(),
-        array("q", confirmed).tobytes(),
-        array("q", lengths).tobytes(),
-        offsets_of(map(len, payloads)),
-        offsets_of(map(len, digests)),
-    )
+    columns = [struct.pack(f"<{len(entries)}q", *numbers) for numbers in (ledger_ids, entry_ids, confirmed, lengths)]
+    columns += (offsets_of(map(len, payloads)), offsets_of(map(len, digests)))
     return encode(header, columns, b"".join(payloads), b"".join(digests))
-
-
-def offsets_of(sizes: Iterable[int]) -> bytes:
-    """Arrow's offsets column, i32 × (n+1), of values with these sizes in bytes."""
-    return array("i", accumulate(sizes, initial=0)).tobytes()
-
-
-@lru_cache(maxsize=64)
-def equal_offsets(count: int, size: int) -> bytes:
-    """The same of ``count`` values of one size, as digests are, and often payloads."""
-    return array("i", range(0, size * count + 1, size) if size else [0] * (count + 1)).tobytes()
 
 
 def with_header(frame: Buffer, header: Header) -> tuple[bytes, memoryview]:
@@ -210,7 +190,7 @@ class EntryBatch:
             raise WireError("body checksum does not match")
         first, last = header.first_entry_id, header.last_entry_id
         count, body_bytes = last - first + 1, len(body)
-        if count < 1 or body_bytes < count * ENTRY_OVERHEAD_BYTES:
+        if first < 0 or count < 1 or body_bytes < count * ENTRY_OVERHEAD_BYTES:
             raise WireError(f"entries {first}..{last} do not fit the batch")
         # A bookie does this for every add, so it is one straight line, and compares bytes instead of looking at numbers.
         offsets_bytes = 4 * (count + 1)
@@ -231,13 +211,14 @@ class EntryBatch:
                 raise WireError(f"not entry {first} of ledger {header.ledger_id}")
             ascending = _INT.unpack_from(view, at_payload_offsets) == (0,) == _INT.unpack_from(view, at_digest_offsets)
         else:
-            if bytes(body[8 * count : 16 * count]) != array("q", range(first, last + 1)).tobytes():
+            if bytes(body[8 * count : 16 * count]) != consecutive(first, count):
                 raise WireError(f"entry ids are not {first}..{last}")
-            if bytes(body[: 8 * count]) != _LONG.pack(header.ledger_id) * count:
+            if bytes(body[: 8 * count]) != repeated(header.ledger_id, count):
                 raise WireError(f"not all entries are of ledger {header.ledger_id}")
-            ascending = _ascends(
-                view[at_payload_offsets : at_payload_offsets + offsets_bytes], payload_bytes
-            ) and _ascends(view[at_digest_offsets : at_digest_offsets + offsets_bytes], digest_bytes)
+            ascending = all(
+                ascends(view[at : at + offsets_bytes].cast("i"), total)
+                for at, total in ((at_payload_offsets, payload_bytes), (at_digest_offsets, digest_bytes))
+            )
         if not ascending:
             raise WireError("offsets of a binary column do not ascend")
         batch = cls.__new__(cls)
@@ -291,8 +272,13 @@ class EntryBatch:
         payload_offsets, payload, digest_offsets, digest = self.binary_columns()
         rows = zip(
             *(self.column(i)[start:stop] for i in range(4)),
-            _values(payload_offsets[start : stop + 1], payload.tobytes()),
-            _values(digest_offsets[start : stop + 1], digest.tobytes()),
+            *(
+                values(memoryview(from_zero(part)).cast("i"), data[part[0] : part[-1]].tobytes())
+                for part, data in (
+                    (payload_offsets[start : stop + 1], payload),
+                    (digest_offsets[start : stop + 1], digest),
+                )
+            ),
             strict=True,
         )
         return map(_new_entry, rows)
@@ -313,13 +299,13 @@ class EntryBatch:
             bytes(frame[at_digest : at_digest + digest_bytes]),
         )
 
-    def payloads(self) -> Iterator[memoryview]:
-        """The payload of each entry, not copied."""
+    def payloads(self) -> Iterator[bytes] | Iterator[memoryview]:
+        """The payload of each entry: a view, or a copy of a short one."""
         payload_offsets, payload, _, _ = self.binary_columns()
-        return _values(payload_offsets, payload)
+        return values(payload_offsets, payload)
 
-    def contents(self) -> Iterator[tuple[int, int, memoryview]]:
-        """(entry id, length, payload) of each entry, not copied: what makes two copies equal."""
+    def contents(self) -> Iterator[tuple[int, int, bytes | memoryview]]:
+        """(entry id, length, payload) of each entry: what makes two copies equal."""
         return zip(range(self.first_entry_id, self.last_entry_id + 1), self.column(3), self.payloads(), strict=True)
 
     def slice(self, first: int, last: int, header: Header) -> bytearray:
@@ -331,12 +317,12 @@ class EntryBatch:
         payload_offsets, payload, digest_offsets, digest = self.binary_columns()
         start, stop = first - self.first_entry_id, last - self.first_entry_id + 1
         columns: list[Buffer] = [self.column(i)[start:stop].cast("B") for i in range(4)]
-        values = []
-        for offsets, data in ((payload_offsets, payload), (digest_offsets, digest)):
-            base = offsets[start]
-            columns.append(array("i", map((-base).__add__, offsets[start : stop + 1])).tobytes())
-            values.append(data[base : offsets[stop]])
-        return columns, values[0], values[1]
+        columns += (from_zero(offsets[start : stop + 1]) for offsets in (payload_offsets, digest_offsets))
+        return (
+            columns,
+            payload[payload_offsets[start] : payload_offsets[stop]],
+            digest[digest_offsets[start] : digest_offsets[stop]],
+        )
 
     def to_arrow(self) -> pyarrow.RecordBatch:
         """The whole batch as an Arrow record batch with ``arrow_schema()``, on the frame's own memory."""
@@ -345,25 +331,8 @@ class EntryBatch:
         return pyarrow.ipc.read_record_batch(pyarrow.py_buffer(self.frame), arrow_schema())
 
 
-def _values(offsets: memoryview, data: Data) -> Iterator[Data]:
-    """The values of a binary column: slices of ``data`` between neighbouring offsets."""
-    return map(data.__getitem__, map(slice, offsets, offsets[1:]))
-
-
 _new_entry = cast(Callable[[Iterable[object]], Entry], partial(tuple.__new__, Entry))
 """``Entry._make`` without its Python frame."""
-
-_EQUAL_COUNT_MAX = 8192
-"""Offsets of more values are not worth keeping to be compared."""
-
-
-def _ascends(column: memoryview, total: int) -> bool:
-    """Do the offsets ascend from 0? Their last one is ``total``."""
-    count = len(column) // 4 - 1
-    if count <= _EQUAL_COUNT_MAX and total % count == 0 and bytes(column) == equal_offsets(count, total // count):
-        return True
-    offsets = column.cast("i").tolist()
-    return offsets[0] == 0 and offsets == sorted(offsets)  # sorting what is sorted is one pass
 
 
 @cache

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 
 from bookspark.protocol.errors import DigestMismatchError
 from bookspark.protocol.ledger_metadata import DigestType
-from bookspark.wire.digests import check, digester, first_mismatch, master_key, packed_rows
+from bookspark.wire.digests import check, digester, first_mismatch, master_key
 from bookspark.wire.entry_batch import Entry, EntryBatch, encode_entries
 from bookspark.wire.header import Header, Kind
 
@@ -66,10 +68,14 @@ def batch_of(entries):
 
 
 @pytest.mark.parametrize("digest_type", DigestType)
-def test_the_digests_of_a_column_are_those_of_its_rows(digest_type):
+@pytest.mark.parametrize("count", [1, 5, 64, 200])
+@pytest.mark.parametrize("size", [0, 100, 5000])
+def test_the_digests_of_a_column_are_those_of_its_rows(digest_type, count, size):
     digest = digester(digest_type, b"secret")
-    _, *columns, payloads = zip(*ROWS, strict=True)
-    assert digest.column(packed_rows(7, *columns), payloads) == b"".join(digest(*row) for row in ROWS)
+    rows = [(7, 250 + i, i // 3 - 1, (i + 1) * size, bytes([i]) * size) for i in range(count)]
+    *columns, payloads = zip(*rows, strict=True)
+    packed = [struct.pack(f"<{count}q", *column) for column in columns]
+    assert digest.column(packed, payloads) == b"".join(digest(*row) for row in rows)
     assert digest.size == SIZES[digest_type]
 
 

@@ -1,0 +1,130 @@
+"""Columns of a batch as the bytes they are: made, compared and shifted whole, as a Python step for each value costs more than all
+else that is done to an entry of 100 bytes.
+
+Law: numbers are little-endian, i32 or i64, as Arrow has them. A column is added to by reading it as one long integer with a field
+for each value: right as long as neither an operand nor a result is negative or too large for its field, which is the caller's to
+see to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import accumulate, chain
+from struct import Struct, pack
+from typing import TypeVar
+
+Buffer = bytes | bytearray | memoryview
+Made = TypeVar("Made")
+Value = TypeVar("Value", bytes, memoryview)
+
+_INT, _LONG = 4, 8
+_KEPT_VALUES_MAX = 8192
+"""Longer columns are not worth keeping to be compared."""
+_COPIED_BYTES_MAX = 4096
+"""Up to this size a copy of a value costs less than a view."""
+_TOGETHER = 64
+"""So many values are divided by one call."""
+
+
+def _kept(make: Callable[[int, int], Made]) -> Callable[[int, int], Made]:
+    """``make(count, …)`` with the last few results at hand: neighbouring batches are often of one size."""
+    kept = lru_cache(maxsize=64)(make)
+    return lambda count, number: kept(count, number) if count <= _KEPT_VALUES_MAX else make(count, number)
+
+
+@_kept
+def _ones(count: int, width: int) -> int:
+    """1 in each of ``count`` fields of ``width`` bytes."""
+    return int.from_bytes((b"\1" + bytes(width - 1)) * count, "little")
+
+
+@_kept
+def _ramp(count: int, width: int) -> int:
+    """0, 1, 2 … in them."""
+    return int.from_bytes(pack(f"<{count}{'i' if width == _INT else 'q'}", *range(count)), "little")
+
+
+def repeated(number: int, count: int) -> bytes:
+    """i64 × count, all alike."""
+    return number.to_bytes(_LONG, "little", signed=True) * count
+
+
+def consecutive(first: int, count: int) -> bytes:
+    """i64 × count: ``first``, ``first`` + 1 and so on, not negative."""
+    return (_ramp(count, _LONG) + first * _ones(count, _LONG)).to_bytes(_LONG * count, "little")
+
+
+def offsets_of(sizes: Iterable[int]) -> bytes:
+    """Arrow's offsets column, i32 × (n+1) from 0, of values with these sizes in bytes."""
+    offsets = tuple(accumulate(sizes, initial=0))
+    return pack(f"<{len(offsets)}i", *offsets)
+
+
+@_kept
+def equal_offsets(count: int, size: int) -> bytes:
+    """The same of ``count`` values of one size, as digests are, and often payloads."""
+    return (_ramp(count + 1, _INT) * size).to_bytes(_INT * (count + 1), "little")
+
+
+def from_zero(offsets: memoryview) -> bytes:
+    """Some neighbouring offsets (a view of i32, ascending) moved so that the first one is 0."""
+    start: int = offsets[0]
+    if start == 0:
+        return offsets.tobytes()
+    moved = int.from_bytes(offsets.cast("B"), "little") - start * _ones(len(offsets), _INT)
+    return moved.to_bytes(_INT * len(offsets), "little")
+
+
+def ends_after(start: int, offsets: bytes) -> bytes:
+    """i64 × n: ``start`` and what lies up to the end of each value, of n+1 ``offsets`` from 0."""
+    count = len(offsets) // _INT - 1
+    wide = bytearray(_LONG * count)
+    memoryview(wide).cast("i")[::2] = memoryview(offsets).cast("i")[1:]
+    return (int.from_bytes(wide, "little") + start * _ones(count, _LONG)).to_bytes(_LONG * count, "little")
+
+
+def ascends(offsets: memoryview, total: int) -> bool:
+    """Do the offsets (a view of i32) ascend from 0? Their last one is ``total``."""
+    if _size_of_each(offsets, total) is not None:
+        return True
+    numbers = offsets.tolist()
+    return numbers[0] == 0 and numbers == sorted(numbers)  # sorting what is sorted is one pass
+
+
+def values(offsets: memoryview, data: Value) -> Iterator[bytes] | Iterator[Value]:
+    """The values of a binary column: ``data`` divided at ``offsets`` (a view of i32 from 0). They are slices of ``data`` (of a
+    view: views), or copies where these cost less."""
+    size = _size_of_each(offsets, len(data))
+    if size is None or not 0 < size <= _COPIED_BYTES_MAX:
+        return map(data.__getitem__, map(slice, offsets, offsets[1:]))
+    return _divided(memoryview(data), size)
+
+
+def rows(columns: Sequence[Buffer]) -> Iterator[bytes]:
+    """The rows of columns of i64 × n: the first value of each column, one after the other, then the second of each, and so on."""
+    packed = bytearray(len(columns) * len(columns[0]))
+    numbers = memoryview(packed).cast("q")
+    for index, column in enumerate(columns):
+        numbers[index :: len(columns)] = memoryview(column).cast("q")
+    return _divided(memoryview(packed), _LONG * len(columns))
+
+
+def _divided(data: memoryview, size: int) -> Iterator[bytes]:
+    """``data`` in pieces of so many bytes, many of them by one call."""
+    rest = len(data) % (_TOGETHER * size)
+    together = _divider(size, _TOGETHER).iter_unpack(data[: len(data) - rest])
+    return chain(chain.from_iterable(together), _divider(size, rest // size).unpack(data[len(data) - rest :]))
+
+
+def _size_of_each(offsets: memoryview, total: int) -> int | None:
+    """The size that all values have, None if they have several."""
+    count = len(offsets) - 1
+    if total % count or offsets.tobytes() != equal_offsets(count, total // count):
+        return None
+    return total // count
+
+
+@lru_cache(maxsize=256)
+def _divider(size: int, count: int) -> Struct:
+    return Struct(f"{size}s" * count)
