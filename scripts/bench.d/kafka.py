@@ -15,7 +15,7 @@ from typing import Self
 
 import pyspark
 from maven import fetched
-from services import end, free_ports, wait_listening, write_settings
+from services import free_ports, wait_listening, write_settings
 
 HERE = Path(__file__).parent
 PARTITIONS = 2
@@ -30,7 +30,8 @@ def kafka_jars(cache: Path) -> tuple[Path, list[Path]]:
     classes, tokens = cache / "kafka-classes", cache / "kafka-tokens.jar"
     spark = Path(pyspark.__file__).parent / "jars"
     classes.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["javac", "-nowarn", "-d", classes, "-cp", f"{spark}/*", HERE / "KafkaTokens.java"], check=True)
+    sources = sorted((HERE / "kafka-tokens").glob("*.java"))
+    subprocess.run(["javac", "-nowarn", "-d", classes, "-cp", f"{spark}/*", *sources], check=True)
     subprocess.run(["jar", "--create", "--file", tokens, "-C", classes, "."], check=True)
     return jars, [tokens, *(jar for jar in sorted(jars.glob("*.jar")) if jar.name.startswith(_CONNECTOR))]
 
@@ -67,7 +68,9 @@ class Kafka:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         for broker in self._brokers:
-            end(broker)
+            broker.kill()  # what they hold is thrown away, and an orderly end takes minutes once the controller has gone
+        for broker in self._brokers:
+            broker.wait()
         shutil.rmtree(self._home, ignore_errors=True)
 
     def _java(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:

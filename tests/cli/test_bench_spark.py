@@ -1,0 +1,57 @@
+"""What ``scripts/bench spark`` makes of its measurements. Measuring itself takes minutes, also with ``--quick``."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+BENCH = Path(__file__).resolve().parents[2] / "scripts/bench.d"
+_BURN = "import sys, time\nwhile time.process_time() < 0.5: pass\nprint(flush=True); sys.stdin.read()"
+
+
+def _load(monkeypatch: pytest.MonkeyPatch, name: str) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCH))
+    spec = importlib.util.spec_from_file_location(f"bench_{name}", BENCH / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_table_says_how_many_times_better_bookspark_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = _load(monkeypatch, "spark").table
+    lines = [
+        *({"system": "bookspark", "case": "write", "rows_per_second": rate} for rate in (100.0, 300.0, 9000.0)),
+        {"system": "kafka", "case": "write", "rows_per_second": 200.0},
+        {"system": "bookspark", "case": "latency", "p50_seconds": 0.5, "p99_seconds": 4.0},
+        {"system": "kafka", "case": "latency", "p50_seconds": 1.0, "p99_seconds": 2.0},
+    ]
+    heads, _, *rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in table(lines).splitlines()]
+    assert heads == ["case", "bookspark", "kafka", "against kafka"]
+    assert rows == [
+        ["write, rows per second", "300", "200", "1.50"],
+        ["latency, p50 seconds", "0.50", "1.00", "2.00"],
+        ["latency, p99 seconds", "4.00", "2.00", "0.50"],
+    ]
+
+
+def test_a_system_that_was_measured_alone_has_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = {"system": "kafka", "case": "read 100 B", "rows_per_second": 1234.0}
+    assert "| read 100 B, rows per second | 1,234 |" in _load(monkeypatch, "spark").table([line])
+
+
+def test_processor_time_of_servers_counts_while_they_run_and_after_they_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = _load(monkeypatch, "services").family_cpu_seconds
+    before = used()
+    with subprocess.Popen([sys.executable, "-c", _BURN], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        assert server.stdin is not None and server.stdout is not None
+        server.stdout.readline()
+        running = used()
+        server.stdin.close()
+    assert running >= before + 0.4
+    assert used() >= before + 0.4
