@@ -2,7 +2,8 @@
 
 Law: that of ``store.py``; ``nodes.py`` says how the outcome of a write whose reply was lost is found out. Nothing that a
 session holds depends on the session: registrations are made again and watches set again after it is lost, and whoever
-watches is told then, as something may have changed meanwhile.
+watches is told then, as something may have changed meanwhile. That a ledger is not there is said only while INSTANCEID is
+what it was at the start: a ZooKeeper that lost its data knows of no deletion.
 
 Source: BookKeeper's ``AbstractZkLedgerManager`` and ``ZKRegistrationManager``; the paths are those of ``layout.py``.
 """
@@ -45,7 +46,7 @@ from bookspark.metadata.store import BookieRegistration, Versioned
 from bookspark.metadata.tree import ZooKeeperTree
 from bookspark.metadata.underreplication import Underreplication
 from bookspark.protocol.cookie import Cookie
-from bookspark.protocol.errors import MetadataStoreError
+from bookspark.protocol.errors import MetadataStoreError, NoSuchLedgerError
 from bookspark.protocol.ledger_metadata import LedgerMetadata
 
 _ATTEMPTS = 20
@@ -142,7 +143,7 @@ class ZooKeeperStore:
     def read_ledger(self, ledger_id: int) -> Versioned[LedgerMetadata]:
         found = self._nodes.read(f"reading ledger {ledger_id}", self.layout.ledger(ledger_id))
         if found is None:
-            raise no_such_ledger(ledger_id)
+            raise self._absent(ledger_id)
         return Versioned(decode_ledger(ledger_id, found.value), found.version)
 
     def read_ledgers(self, ledger_ids: Iterable[int]) -> Iterator[LedgerMetadata]:
@@ -160,14 +161,14 @@ class ZooKeeperStore:
         except BadVersionError:
             raise version_changed(f"ledger {metadata.ledger_id}", version) from None
         except NoNodeError:
-            raise no_such_ledger(metadata.ledger_id) from None
+            raise self._absent(metadata.ledger_id) from None
 
     def delete_ledger(self, ledger_id: int) -> None:
         path = self.layout.ledger(ledger_id)
         try:
             self._nodes.delete(f"deleting ledger {ledger_id}", path)
         except NoNodeError:
-            raise no_such_ledger(ledger_id) from None
+            raise self._absent(ledger_id) from None
         if self.layout.manager is LedgerManager.HIERARCHICAL:
             second = path.rpartition("/")[0]
             self._nodes.forget_empty(second, second.rpartition("/")[0])
@@ -176,6 +177,7 @@ class ZooKeeperStore:
         what, nodes = "listing the ledgers", self._nodes
         top = nodes.children(what, self.layout.ledgers)
         if self.layout.manager is LedgerManager.FLAT:
+            self._still_there(what)
             return sorted(ledger_ids(top))
         firsts = [name for name in top if two_digits(name)]
         prefixes = [
@@ -187,6 +189,7 @@ class ZooKeeperStore:
             if four_digits(second)
         ]
         leaves = nodes.children_of_each(what, [f"{self.layout.ledgers}/{f}/{s}" for f, s in prefixes])
+        self._still_there(what)
         return sorted(i for (f, s), names in zip(prefixes, leaves, strict=True) for i in ledger_ids(names, f + s))
 
     def watch_ledger(self, ledger_id: int, changed: Callable[[], None]) -> None:
@@ -311,6 +314,22 @@ class ZooKeeperStore:
         return ZooKeeperTree(self._nodes, self._notifier, self.layout.underreplication)
 
     # -- within
+
+    def _absent(self, ledger_id: int) -> NoSuchLedgerError:
+        """For a ledger without a record. Raises MetadataStoreError if the records of all are gone: that tells nothing of one."""
+        self._still_there(f"looking for ledger {ledger_id}")
+        return no_such_ledger(ledger_id)
+
+    def _still_there(self, what: str) -> None:
+        """Raises MetadataStoreError unless this is still the cluster that this client connected to. Asked after whatever was
+        not found: in a ZooKeeper that lost its data nothing is, and that must not be taken for a deletion."""
+        found = self._nodes.read(what, self.layout.instance_id)
+        if found is None or found.value.decode(errors="replace") != self._instance_id:
+            now = "is gone from ZooKeeper" if found is None else "is another cluster's by now"
+            raise MetadataStoreError(
+                f"{what}: {self.layout.instance_id} {now} (it was {self._instance_id}), so what is not found may not be deleted; "
+                "restore ZooKeeper's data, or stop what used the cluster that was there"
+            )
 
     def _write(self, what: str, path: str, value: bytes, version: int | None) -> int:
         sized(value, what)

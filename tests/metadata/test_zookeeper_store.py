@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -154,6 +155,27 @@ def test_a_layout_that_is_gone_is_named(store: ZooKeeperStore) -> None:
     ):
         with pytest.raises(MetadataStoreError, match="/ledgers/"):
             operation()
+
+
+@pytest.mark.parametrize("manager", ["hierarchical", "flat"])
+@pytest.mark.parametrize("made_anew", [False, True])
+def test_a_zookeeper_that_lost_its_data_does_not_say_that_ledgers_were_deleted(
+    chroot: str, manager: str, made_anew: bool
+) -> None:
+    """Both looks of garbage collection agreed then, and every bookie deleted all that it had."""
+    with contextlib.closing(ZooKeeperStore(chroot, manager=manager)) as store:
+        store.create_ledger(ledger(5))
+        store.client.delete(store.layout.ledgers, recursive=True)
+        if made_anew:
+            ZooKeeperStore(chroot, manager=manager).close()
+        for operation in (
+            store.list_ledgers,
+            lambda: store.read_ledger(5),
+            lambda: store.write_ledger(ledger(5).in_recovery(), 0),
+            lambda: store.delete_ledger(5),
+        ):
+            with pytest.raises(MetadataStoreError, match=r"INSTANCEID is .*restore ZooKeeper's data"):
+                operation()
 
 
 # -- ACLs
