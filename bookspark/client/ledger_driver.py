@@ -247,7 +247,10 @@ class LedgerDriver:
     def _ask_store(self, action: StoreAction) -> None:
         """Do what the machine asks of the metadata store, in a thread that may wait for it."""
         answer = self._bookkeeper.answer_from_store(self.writer.metadata, action)
-        self._io.submit(self._step, answer)
+        if isinstance(answer, act.MetadataFailed):  # it may be asked again at once, and fail at once
+            self._io.submit(self._io.loop.call_later, _RETRY_SECONDS, self._step, answer)
+        else:
+            self._io.submit(self._step, answer)
 
     def _send_add(self, action: act.SendAdd) -> None:
         kept = self.kept[action.first]

@@ -15,7 +15,7 @@ from bookspark.client.connections import Answer, Connections
 from bookspark.client.io_loop import IoLoop
 from bookspark.metadata.store import MetadataStore
 from bookspark.protocol import actions as act
-from bookspark.protocol.errors import BookKeeperError, MetadataVersionError
+from bookspark.protocol.errors import BookKeeperError, MetadataVersionError, NotEnoughBookiesError
 from bookspark.protocol.responses import Negative, Positive, Response, Unknown, UnknownReason
 from bookspark.protocol.sync_cursor import Assignment
 from bookspark.wire.digests import Digester, first_mismatch
@@ -238,5 +238,7 @@ def answer_from_store(
         return act.BookiesChosen(choose(action))
     except MetadataVersionError:
         return act.MetadataConflict()
+    except NotEnoughBookiesError as error:
+        return act.NoBookies(error)
     except BookKeeperError as error:
-        return act.NoBookies(error) if isinstance(action, act.ChooseBookies) else act.MetadataFailed(error)
+        return act.MetadataFailed(error)

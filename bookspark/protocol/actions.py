@@ -96,8 +96,8 @@ class SendReadLac:
 
 @dataclass(frozen=True, slots=True)
 class ChooseBookies:
-    """Choose one bookie for each of ``replaced``, none of them in ``ensemble``; answered by ``BookiesChosen`` or
-    ``NoBookies``."""
+    """Choose one bookie for each of ``replaced``, none of them in ``ensemble``; answered by ``BookiesChosen``,
+    ``NoBookies``, or ``MetadataFailed`` if the store does not tell which there are."""
 
     ensemble: tuple[str, ...]
     replaced: tuple[str, ...]

@@ -10,6 +10,8 @@ the old ensemble::
                         │    ▼                         │
                         └─ put off until BookiesChanged, or given up (policy)
 
+A metadata store that does not answer says nothing of bookies: they are chosen anew until it does (``MetadataFailed``).
+
 ``AT_ONCE`` replaces a bookie at its first failure. ``DELAYED`` waits until the bookies that have not failed can't
 complete some write set any more. ``OFF`` leaves the ensemble as it is; a driver that can't choose bookies uses this.
 

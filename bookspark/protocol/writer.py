@@ -142,6 +142,9 @@ class LedgerWriter:
             case TellLac():
                 lac, lafr = self.last_add_confirmed, self.last_add_fully_replicated
                 return [SendLac(self.metadata.last_fragment.ensemble, lac, lafr)]
+            case MetadataFailed() if self._changes.under_way and self._changes.target is None:
+                # Whether there are bookies is not known: asked again, as long as the appends' deadline lets it
+                return self._changes.choose(self.metadata, self._changes.replaced | self._replaceable())
             case MetadataFailed():
                 if self._changes.target is not None and not isinstance(event.error, NoSuchLedgerError):
                     return [ReadMetadata()]  # a change goes on once the store answers; the appends have their deadline

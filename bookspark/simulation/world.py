@@ -161,7 +161,7 @@ class World:
         if losses:
             # What a client may give up: a request to the metadata store, or, except for the writer, the whole thing.
             told = self.clients[client]
-            if told.store is not None:
+            if told.store is not None or told.choosing is not None:
                 yield Move("store_lost", index)
             if told.machine is not None and index > CLIENTS:
                 yield Move("deadline", index)

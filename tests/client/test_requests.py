@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from crc32c import crc32c
 
 from bookspark import DigestType
+from bookspark.client.config import ClientConfig
 from bookspark.client.connections import Answer
-from bookspark.client.requests import LedgerRequests
-from bookspark.protocol.actions import SendRead
+from bookspark.client.ledger_driver import LedgerDriver
+from bookspark.client.requests import LedgerRequests, answer_from_store
+from bookspark.metadata.memory import MemoryStore
+from bookspark.protocol.actions import ChooseBookies, MetadataFailed, NoBookies, ReadMetadata, SendRead
+from bookspark.protocol.errors import MetadataStoreError, NotEnoughBookiesError
 from bookspark.protocol.responses import Negative, Unknown, UnknownReason
 from bookspark.wire.digests import digester
 from bookspark.wire.entry_batch import PREFIX_BYTES, Entry, encode_entries
 from bookspark.wire.frames import Frame
 from bookspark.wire.header import NO_KEY, Flag, Header, Kind, Status
+from tests.metadata.kit import ledger
 
 
 class OneAnswer:
@@ -107,3 +114,27 @@ def test_an_answer_whose_entries_did_not_come_denies_nothing(status):
 def test_a_denial_of_the_first_entry_is_one():
     header = Header(Kind.READ, 1, 1, last_entry_id=-1, status=Status.NO_SUCH_ENTRY)
     assert read(Answer(header.response(), header)).following == header.response()
+
+
+class TestStoreAnswers:
+    @pytest.mark.parametrize(
+        ("error", "answer"),
+        [(MetadataStoreError("no answer"), MetadataFailed), (NotEnoughBookiesError("2"), NoBookies)],
+    )
+    def test_a_store_that_does_not_answer_says_nothing_of_bookies(self, error, answer):
+        def choose(action):
+            raise error
+
+        assert answer_from_store(MemoryStore(), 1, ChooseBookies(("b1",), ("b1",)), choose) == answer(error)
+
+    def test_a_store_that_fails_at_once_is_not_asked_again_at_once(self):
+        later = []
+        io = OneAnswer(None)
+        io.loop = SimpleNamespace(call_later=lambda seconds, *call: later.append(seconds))
+        bookkeeper = SimpleNamespace(
+            config=ClientConfig(),
+            runtime=SimpleNamespace(io=io, connections=None, threads=None),
+            answer_from_store=lambda metadata, action: MetadataFailed(MetadataStoreError("no layout")),
+        )
+        LedgerDriver(bookkeeper, ledger(1), 0, b"")._ask_store(ReadMetadata())
+        assert len(later) == 1 and later[0] > 0

@@ -358,6 +358,24 @@ class TestStoreOutage:
         assert isinstance(pair.writer.error, NoSuchLedgerError)
 
 
+@pytest.mark.parametrize("lost", [("b3",), ("b1", "b2")])
+def test_a_metadata_store_that_does_not_tell_which_bookies_there_are_is_asked_again(lost):
+    """It was taken for "there are none", and without a quorum the ledger was closed."""
+    pair = LedgerPair()
+    pair.append()
+    for bookie in lost:
+        pair.writer.refuses(bookie, 0)
+    for _ in range(2):
+        asked = pair.writer.wanted.pop()
+        pair.writer.wanted.clear()
+        pair.writer.step(MetadataFailed(MetadataStoreError("no answer")))
+        assert pair.writer.wanted == [ChooseBookies(("b1", "b2", "b3"), lost)]
+        assert isinstance(asked, ChooseBookies) and pair.writer.error is None
+    pair.change_ensemble(*("b4", "b5")[: len(lost)])
+    pair.writer.all_answer()
+    assert pair.writer.confirmed == 0
+
+
 def test_placement_may_not_answer_with_a_member():
     writer = LedgerWriter(metadata(), 0, ChangeMode.AT_ONCE)
     writer.step(Append(1, 10))
