@@ -284,6 +284,8 @@ class LacWait:
         self._asked: set[str] = set()
         self._answers: dict[str, Response] = {}
         """Of those that failed."""
+        self._last_round = False
+        """All have failed once, and none has told anything since."""
 
     def start(self) -> list[Action]:
         """The first requests, or the end."""
@@ -296,7 +298,8 @@ class LacWait:
         return [SendReadLac(bookie, wait_for=self._entry_id) for bookie in new]
 
     def step(self, event: LacAnswered | MetadataRead | DeadlinePassed) -> list[Action]:
-        """A bookie that held the answer in vain is asked again; one that failed is not."""
+        """A bookie that held the answer in vain is asked again. Those that failed are once all have: one after the other they
+        may have been restarted. If all fail again, with nothing told meanwhile, nobody tells."""
         match event:
             case DeadlinePassed():
                 return [Finish(self._metadata)]
@@ -314,10 +317,15 @@ class LacWait:
         if event.bookie not in self._metadata.last_fragment.ensemble:
             return []
         if not isinstance(event.response, Unknown):
+            self._last_round = False
             return [SendReadLac(event.bookie, wait_for=self._entry_id)]
         self._answers[event.bookie] = event.response
-        if any(bookie not in self._answers for bookie in self._metadata.last_fragment.ensemble):
+        ensemble = self._metadata.last_fragment.ensemble
+        if any(bookie not in self._answers for bookie in ensemble):
             return []
+        if not self._last_round:
+            self._last_round, self._answers = True, {}
+            return [SendReadLac(bookie, wait_for=self._entry_id) for bookie in ensemble]
         reasons = ", ".join(f"{bookie}: {_reason(answer)}" for bookie, answer in self._answers.items())
         return [Fail(ReadError(f"ledger {self._metadata.ledger_id}: no bookie tells its LAC ({reasons}); try again"))]
 

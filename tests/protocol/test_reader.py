@@ -354,8 +354,21 @@ class TestLongPoll:
 
     def test_it_fails_when_no_bookie_tells(self):
         wait = LacWait(metadata(), 5)
-        wait.start()
+        asked = wait.start()
+        assert [wait.step(LacAnswered(b, LOST)) for b in ("b1", "b2", "b3")] == [[], [], asked]
         assert wait.step(LacAnswered("b1", LOST)) == []
         assert wait.step(LacAnswered("b2", LOST)) == []
         (fail,) = wait.step(LacAnswered("b3", LOST))
         assert isinstance(fail.error, ReadError)
+
+    def test_it_outlasts_a_restart_of_one_bookie_after_the_other(self):
+        """Each of them failed once, although all but one served at any time."""
+        wait = LacWait(metadata(), 5)
+        asked = wait.start()
+        assert [wait.step(LacAnswered(b, LOST)) for b in ("b1", "b2", "b3")] == [[], [], asked]
+        assert wait.step(LacAnswered("b3", LOST)) == [], "it is the one that restarts"
+        assert wait.step(LacAnswered("b1", OK, 4)) == [SendReadLac("b1", wait_for=5)]
+        assert [wait.step(LacAnswered(b, LOST)) for b in ("b1", "b2")] == [[], asked], (
+            "once more, as one has told since"
+        )
+        assert wait.step(LacAnswered("b1", OK, 5)) == [Finish(metadata())]
