@@ -148,7 +148,9 @@ class LedgerRequests:
         try:
             for frame in answer.batches:
                 begin = frame.header.first_entry_id
-                if frame.batch is None or begin <= last or (begin > last + 1 and not sparse):
+                if frame.batch is None or frame.header.ledger_id != self._ledger_id:
+                    raise WireError(f"an answer to a read of ledger {self._ledger_id} with something else")
+                if begin <= last or (begin > last + 1 and not sparse):
                     raise WireError("an answer to a read that does not go on where it stopped")
                 batch = EntryBatch.checked(frame.batch, frame.header, frame.body_crc)
                 bad = None if self._digest is None else first_mismatch(batch, self._digest)

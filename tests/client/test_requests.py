@@ -51,13 +51,14 @@ def read(answer, first=0, *, sparse=False):
     return event
 
 
-def frame(*ids, good=True):
+def frame(*ids, good=True, ledger_id=1):
     """A batch frame with these entries."""
     payloads = [b"%d" % i if good else b"rotten" for i in ids]
     rows = [
-        Entry(1, i, -1, 9, payload, DIGEST(1, i, -1, 9, b"%d" % i)) for i, payload in zip(ids, payloads, strict=True)
+        Entry(ledger_id, i, -1, 9, payload, DIGEST(ledger_id, i, -1, 9, b"%d" % i))
+        for i, payload in zip(ids, payloads, strict=True)
     ]
-    header = Header(Kind.READ, 1, 1, ids[0], ids[-1], flags=Flag.MORE | Flag.RESPONSE)
+    header = Header(Kind.READ, 1, ledger_id, ids[0], ids[-1], flags=Flag.MORE | Flag.RESPONSE)
     encoded = memoryview(encode_entries(header, rows))
     return Frame(header, crc32c(encoded[PREFIX_BYTES:]), encoded, memoryview(b""))
 
@@ -114,6 +115,12 @@ def test_an_answer_whose_entries_did_not_come_denies_nothing(status):
 def test_a_denial_of_the_first_entry_is_one():
     header = Header(Kind.READ, 1, 1, last_entry_id=-1, status=Status.NO_SUCH_ENTRY)
     assert read(Answer(header.response(), header)).following == header.response()
+
+
+def test_entries_of_another_ledger_are_refused():
+    """They have their digests in order, as ledgers may share a password, or have none."""
+    event = read(ended(frame(0, ledger_id=2), last=0, value=1))
+    assert (event.last, event.entries) == (-1, []) and "of ledger 1" in str(event.following)
 
 
 class TestStoreAnswers:
