@@ -2,7 +2,8 @@
 
 Law: ``read`` returns only confirmed entries, each as its writer made it, in id order and without a gap; it returns, or raises,
 within its deadlines. Reading never fences. The handle follows the ledger's metadata: while the ledger is not closed by a watch,
-afterwards by reading it again when an entry is missed.
+afterwards by reading it again when an entry is missed. Who waits for the next entry goes on without the metadata store, as the
+bookies tell of it; that the ledger was closed, or has other bookies, is heard once the store answers again.
 
 Sources: bookkeeper-overview, "Reading"; BP-14 for ``read_unconfirmed``; design.md section 5 for when an entry may be called
 absent.
@@ -10,6 +11,7 @@ absent.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -20,7 +22,7 @@ from bookspark.client.reads import read_range
 from bookspark.client.requests import LedgerRequests, Mailbox
 from bookspark.metadata.store import Versioned
 from bookspark.protocol import actions as act
-from bookspark.protocol.errors import BookKeeperError, ReadError
+from bookspark.protocol.errors import BookKeeperError, MetadataStoreError, ReadError
 from bookspark.protocol.ledger_metadata import NO_ENTRY, LedgerMetadata
 from bookspark.protocol.reader import LacRead, LacWait, RangeRead
 from bookspark.wire.entry_batch import Entry, EntryBatch, arrow_schema
@@ -33,6 +35,10 @@ if TYPE_CHECKING:
 
 _HOLD_SECONDS_MAX = 30.0
 """A long poll asks anew so often, so that bookies that failed meanwhile are asked again."""
+_UNFOLLOWED_SECONDS = 10.0
+"""A metadata store that did not answer is asked again after so long: each time, whoever waits for an entry waits for it too."""
+
+log = logging.getLogger(__name__)
 
 
 class ReadHandle:
@@ -46,6 +52,8 @@ class ReadHandle:
         self._known = Versioned(metadata, version)
         self._watching_pid = 0
         """The process whose watch keeps ``_known`` up to date; 0: none does."""
+        self._follow_at = 0.0
+        """Before this moment, the metadata store need not be asked to watch again."""
         self._polls: set[Mailbox] = set()
         """Long polls under way, which want to know of changed metadata at once."""
         self._delivered_by: str | None = None
@@ -134,7 +142,7 @@ class ReadHandle:
             left = deadline - time.monotonic()
             if left <= 0:
                 break
-            came = self._long_poll(entry_id, min(left, _HOLD_SECONDS_MAX))
+            came = self._long_poll(entry_id, left)
         if entry_id > self._last_add_confirmed:
             return self._last_add_confirmed, None
         return self._last_add_confirmed, came[0].entry(entry_id) if came else next(self._entries(entry_id, entry_id))
@@ -186,13 +194,13 @@ class ReadHandle:
             yield from batches.entries
 
     def _long_poll(self, entry_id: int, seconds: float) -> list[EntryBatch] | None:
-        """Wait until ``entry_id`` is confirmed or the ledger closed; this handle knows of it then. Returns the entry, if it came
-        along."""
+        """Wait for a while until ``entry_id`` is confirmed or the ledger closed; this handle knows of it then. Returns the entry,
+        if it came along."""
         mailbox = Mailbox(seconds)
         self._polls.add(mailbox)
         try:
-            if self._watch():
-                self._refresh()
+            follows = self._follow()
+            mailbox.allow(min(mailbox.left_seconds(), _HOLD_SECONDS_MAX if follows else _UNFOLLOWED_SECONDS))
             requests = self._requests()
             machine = LacWait(self.metadata, entry_id)
             actions = machine.start()
@@ -204,7 +212,7 @@ class ReadHandle:
                         requests.read_lac(action, mailbox.put, mailbox.left_seconds())
                 event = mailbox.take()
                 if isinstance(event, act.MetadataConflict):
-                    self._refresh()
+                    self._follow()
                     event = act.MetadataRead(*self._known)
                 assert isinstance(event, act.LacAnswered | act.MetadataRead | act.DeadlinePassed)
                 actions = machine.step(event)
@@ -215,6 +223,23 @@ class ReadHandle:
         return entries
 
     # -- metadata
+
+    def _follow(self) -> bool:
+        """Watch the metadata, and know it as it was then or later; False if the store does not answer. Raises
+        NoSuchLedgerError."""
+        if time.monotonic() < self._follow_at:
+            return False
+        try:
+            if self._watch():
+                self._refresh()
+                for mailbox in list(self._polls):  # others on this handle took it for followed already
+                    mailbox.put(act.MetadataRead(*self._known))
+        except MetadataStoreError as error:
+            log.warning("ledger %d is read on without its metadata: %s", self.ledger_id, error)
+            self._watching_pid = 0
+            self._follow_at = time.monotonic() + _UNFOLLOWED_SECONDS
+            return False
+        return True
 
     def _watch(self) -> bool:
         """Follow the metadata from now on, in this process; False if that is done already."""

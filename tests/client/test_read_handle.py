@@ -1,0 +1,103 @@
+"""A reader that waits for the next entry, while the metadata store answers or does not."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from bookspark.client import read_handle
+from bookspark.client.ledger_watches import LedgerWatches
+from bookspark.client.read_handle import ReadHandle
+from bookspark.metadata.memory import MemoryStore
+from bookspark.protocol.actions import LacAnswered
+from bookspark.protocol.errors import MetadataStoreError, NoSuchLedgerError
+from bookspark.protocol.responses import Positive
+from tests.metadata.kit import EVENT_SECONDS, ledger
+
+
+class Store(MemoryStore):
+    """Does not answer while it is down."""
+
+    down = False
+
+    def read_ledger(self, ledger_id):
+        self.check()
+        return super().read_ledger(ledger_id)
+
+    def watch_ledger(self, ledger_id, changed):
+        self.check()
+        super().watch_ledger(ledger_id, changed)
+
+    def check(self):
+        if self.down:
+            raise MetadataStoreError("no answer from ZooKeeper")
+
+
+class Bookies:
+    """Requests of which each is answered with what ``asked`` tells of the entry: its LAC and the entry, or nothing yet."""
+
+    def __init__(self, asked):
+        self.asked = asked
+
+    def read_lac(self, action, put, wait_seconds):
+        told = self.asked()
+        if told is not None:
+            entry = SimpleNamespace(entry=lambda entry_id: f"e{entry_id}")
+            put(LacAnswered(action.bookie, Positive(), told, -1, [entry]))
+
+
+@pytest.fixture
+def store():
+    store = Store()
+    store.create_ledger(ledger(1))
+    yield store
+    store.down = False
+    store.close()
+
+
+def opened(store, asked=lambda: None):
+    bookkeeper = SimpleNamespace(
+        metadata=store,
+        runtime=SimpleNamespace(ledger_watches=LedgerWatches(store)),
+        requests=lambda metadata, password: Bookies(asked),
+    )
+    return ReadHandle(bookkeeper, *store.read_ledger(1), b"")
+
+
+def test_an_entry_is_heard_of_although_the_metadata_store_does_not_answer(store):
+    reader = opened(store, lambda: 0)
+    store.down = True
+    assert reader.read_last_add_confirmed_and_entry(0, timeout=EVENT_SECONDS) == (0, "e0")
+
+
+def test_a_long_poll_goes_on_when_its_watch_is_lost_with_the_metadata_store(store):
+    def asked():
+        if not store.down:
+            store.down = True
+            reader._metadata_changed(None)
+        return 0
+
+    reader = opened(store, asked)
+    assert reader.read_last_add_confirmed_and_entry(0, timeout=EVENT_SECONDS) == (0, "e0")
+
+
+def test_a_close_is_heard_of_once_the_metadata_store_answers_again(store, monkeypatch):
+    monkeypatch.setattr(read_handle, "_UNFOLLOWED_SECONDS", 0.0)
+
+    def asked():
+        if store.down:
+            store.down = False
+            store.write_ledger(ledger(1).in_recovery().close_at(-1, 0), 0)
+
+    reader = opened(store, asked)
+    store.down = True
+    assert reader.read_last_add_confirmed_and_entry(0, timeout=EVENT_SECONDS) == (-1, None)
+    assert reader.metadata.closed
+
+
+def test_a_ledger_that_was_deleted_is_not_waited_for(store):
+    reader = opened(store)
+    store.delete_ledger(1)
+    with pytest.raises(NoSuchLedgerError):
+        reader.read_last_add_confirmed_and_entry(0, timeout=EVENT_SECONDS)
