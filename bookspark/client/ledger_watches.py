@@ -2,7 +2,8 @@
 
 Law: a listener is told every state of the record that is there for a while, or, once, that it is watched no more (the ledger is
 gone, or the metadata store could not be asked): then whoever still cares listens again. A watch is set before the record is
-read, so that no change falls in between. Handles need no closing, so listeners are held weakly.
+read, so that no change falls in between; who begins to listen while it is being set is told the record as it is then. Handles
+need no closing, so listeners are held weakly.
 
 Source: BookKeeper's ``LedgerManager.registerLedgerMetadataListener``.
 """
@@ -36,11 +37,15 @@ class LedgerWatches:
         """
         with self._lock:
             standing = self._listeners.get(ledger_id)
-            alive = [other for other in standing or () if other() is not None]
+            alive = [other for other in standing or () if other() not in (None, listener)]
             self._listeners[ledger_id] = [*alive, WeakMethod(listener)]
         if standing is None:
             try:
                 self._watch(ledger_id)
+                with self._lock:
+                    others = [other for other in self._listeners.get(ledger_id, ()) if other() != listener]
+                if others:
+                    self._tell(others, self._store.read_ledger(ledger_id))
             except BookKeeperError:
                 self._tell(self._take_all(ledger_id), None)
                 raise

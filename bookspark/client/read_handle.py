@@ -245,8 +245,14 @@ class ReadHandle:
         """Follow the metadata from now on, in this process; False if that is done already."""
         if self._watching_pid == os.getpid():
             return False
-        self._bookkeeper.runtime.ledger_watches.listen(self.ledger_id, self._metadata_changed)
-        self._watching_pid = os.getpid()
+        self._watching_pid = (
+            os.getpid()
+        )  # before it listens: that the watch is lost may be told at any moment from then on
+        try:
+            self._bookkeeper.runtime.ledger_watches.listen(self.ledger_id, self._metadata_changed)
+        except BaseException:
+            self._watching_pid = 0
+            raise
         return True
 
     def _metadata_changed(self, found: Versioned[LedgerMetadata] | None) -> None:

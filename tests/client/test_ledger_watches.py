@@ -1,0 +1,80 @@
+"""Watches on ledgers' metadata: nobody who listens misses a change."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from bookspark.client.ledger_watches import LedgerWatches
+from bookspark.client.read_handle import ReadHandle
+from bookspark.metadata.memory import MemoryStore
+from bookspark.protocol.errors import MetadataStoreError
+from tests.metadata.kit import EVENT_SECONDS, ledger
+
+
+class Listener:
+    def __init__(self):
+        self.seen = []
+        self.told = threading.Event()
+
+    def changed(self, found):
+        self.seen.append(found)
+        self.told.set()
+
+
+@pytest.fixture
+def store():
+    store = MemoryStore()
+    store.create_ledger(ledger(1))
+    yield store
+    store.close()
+
+
+def test_a_close_while_another_listener_sets_the_watch_is_heard_of(store, monkeypatch):
+    watches, first, second = LedgerWatches(store), Listener(), Listener()
+    watch = store.watch_ledger
+
+    def closed_before_it_is_watched(ledger_id, changed):
+        watches.listen(1, second.changed)
+        store.write_ledger(ledger(1).in_recovery().close_at(-1, 0), 0)
+        watch(ledger_id, changed)
+
+    monkeypatch.setattr(store, "watch_ledger", closed_before_it_is_watched)
+    watches.listen(1, first.changed)
+    assert second.told.wait(EVENT_SECONDS), "it relies on a watch that was set too late"
+    assert second.seen[0].value.closed
+
+
+def test_who_listens_twice_is_told_once(store):
+    watches, listener = LedgerWatches(store), Listener()
+    watches.listen(1, listener.changed)
+    watches.listen(1, listener.changed)
+    assert len(watches._listeners[1]) == 1
+
+
+def test_a_handle_whose_watch_is_lost_at_once_watches_again():
+    listened = []
+
+    def listen(ledger_id, listener):
+        listened.append(ledger_id)
+        listener(None)
+
+    handle = ReadHandle(
+        SimpleNamespace(runtime=SimpleNamespace(ledger_watches=SimpleNamespace(listen=listen))), ledger(1), 0, b""
+    )
+    assert handle._watch() and handle._watch()
+    assert listened == [1, 1]
+
+
+def test_a_handle_that_could_not_listen_watches_again():
+    def listen(ledger_id, listener):
+        raise MetadataStoreError("no answer")
+
+    handle = ReadHandle(
+        SimpleNamespace(runtime=SimpleNamespace(ledger_watches=SimpleNamespace(listen=listen))), ledger(1), 0, b""
+    )
+    for _ in range(2):
+        with pytest.raises(MetadataStoreError):
+            handle._watch()
