@@ -143,7 +143,7 @@ class LeaseServer:
                 elif key.fd == self._woken:
                     os.read(self._woken, 4096)
                 else:
-                    self._receive(key.fd)
+                    self._hear(key.fd)
             while self._inbox:
                 message = self._inbox.popleft()
                 if message is None:
@@ -163,6 +163,15 @@ class LeaseServer:
             connection.setblocking(False)
             self._connections[connection.fileno()] = (connection, bytearray())
             self._selector.register(connection, selectors.EVENT_READ)
+
+    def _hear(self, number: int) -> None:
+        """What one peer sends ends its own connection at worst: nobody could stop or adopt a bookie without this thread."""
+        try:
+            self._receive(number)
+        except Exception:
+            log.exception("what came through the lease socket could not be answered")
+            if number in self._connections:
+                self._drop(number)
 
     def _receive(self, number: int) -> None:
         if number not in self._connections:  # closed by an event before it in the same round
@@ -185,7 +194,7 @@ class LeaseServer:
     def _answer(self, number: int, line: bytes) -> None:
         try:
             request = msgspec.json.decode(line, type=Request)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             self._send(number, {"answer": "error", "reason": f"not a request: {error}"})
             return
         match request.request:

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from bookspark.daemon import launch
 from bookspark.daemon.directories import DirectoryLocks, Process, lock_holder, read_cookie, write_cookie
 from bookspark.daemon.launch import Bookie, adopt_or_start, wait_for_end
 from bookspark.daemon.lease_client import LeaseConnection, LeaseLostError, LeaseRefusedError
+from bookspark.daemon.lease_server import LeaseServer
 from bookspark.metadata.zookeeper import ZooKeeperStore
 from bookspark.protocol.errors import BookieError
 
@@ -125,10 +127,31 @@ def test_nonsense_on_the_lease_socket_gets_an_error_and_harms_nobody(config: Any
         nonsense.settimeout(10)
         nonsense.sendall(b'{"request": "dance"}\n')
         assert b"unknown request 'dance'" in nonsense.recv(4096)
+        nonsense.sendall(b'{"request": "\xff"}\n')
+        assert b"not a request" in nonsense.recv(4096)
         nonsense.sendall(b"x" * 10_000)
         with contextlib.suppress(ConnectionResetError):
             assert nonsense.recv(4096) == b""
     assert bookie.lease.ask_status().phase == "serving"
+
+
+def test_a_defect_in_answering_one_peer_leaves_the_lease_to_the_others(tmp_path: Path, monkeypatch: Any) -> None:
+    """The thread that serves the lease ended then, and the bookie could not be stopped any more."""
+    answer = LeaseServer._answer
+    monkeypatch.setattr(
+        LeaseServer, "_answer", lambda self, number, line: answer(self, number, line) if b"status" in line else 1 / 0
+    )
+    ended = threading.Event()
+    server = LeaseServer([str(tmp_path)], 60.0, "", lambda why: ended.set())
+    server.start()
+    with contextlib.closing(LeaseConnection([str(tmp_path)])) as peer, pytest.raises(LeaseLostError):
+        peer.claim("task 0")
+    other = LeaseConnection([str(tmp_path)])
+    assert other.ask_status().phase == "starting"
+    other.close()
+    server.stop("the test is over")
+    assert ended.wait(20)
+    server.close()
 
 
 def test_sigterm_is_a_clean_stop(config: Any, start: Launcher) -> None:
