@@ -43,6 +43,9 @@ class KeptFrames:
     def __getitem__(self, first: int) -> KeptFrame:
         return self._frames[first]
 
+    def __contains__(self, first: int) -> bool:
+        return first in self._frames
+
     @property
     def under_way(self) -> int:
         """How many frames are not acknowledged."""

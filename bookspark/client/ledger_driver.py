@@ -8,12 +8,16 @@ the bookie has synced.
 Whoever waits, waits with a deadline: appends that are not acknowledged, and syncs that were asked for, end the handle after
 ``add_timeout_seconds`` without progress. What only waits for more copies (a guaranteed ledger's last ones) or for the next sync
 does not.
+
+What is to be sent again may be more than a bookie can take in: it goes to each as fast as it is taken in, from the frames that
+are kept anyway.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -78,6 +82,8 @@ class LedgerDriver:
         self._sync_wanted = self._sync_awaited = NO_ENTRY
         """The ids up to which a sync has still to be asked for, and is waited for."""
         self._retrying: set[str] = set()
+        self._held_back: dict[str, deque[act.SendAdd]] = {}
+        """Adds for bookies that have enough to take in; never empty ones."""
         self._bookkeeper, self._config = bookkeeper, config
         self._io, self._connections, self._threads = runtime.io, runtime.connections, runtime.threads
 
@@ -97,6 +103,7 @@ class LedgerDriver:
         self._step(BookiesChanged())
 
     def _bookie_back(self, bookie: str, incarnation: int) -> None:
+        self._held_back.pop(bookie, None)  # the machine sends again all that the bookie has not acknowledged
         self._step(BookieBack(bookie, incarnation))
 
     # -- what the user asks for
@@ -179,6 +186,8 @@ class LedgerDriver:
         ):
             self.tell_lac(lambda bookie, answer: None)
             told = True
+        if self._held_back:
+            self._send_held_back()
         if self.outgoing:
             self.pump()
         if (
@@ -222,6 +231,7 @@ class LedgerDriver:
                 case act.EnsembleChanged():
                     self.unwant_bookies()
                     self._ensemble = action.metadata.last_fragment.ensemble
+                    self._held_back = {b: adds for b, adds in self._held_back.items() if b in self._ensemble}
                     self.want_bookies()
                 case act.Finish():
                     self.ended.set()
@@ -232,6 +242,7 @@ class LedgerDriver:
         """Nothing more will be acknowledged; whoever waits is told ``error``."""
         self.outgoing.clear()
         self.kept.clear()
+        self._held_back.clear()
         self.acknowledged.fail(error)
         self.confirmed.fail(error)
         self.ended.set()
@@ -253,12 +264,30 @@ class LedgerDriver:
             self._io.submit(self._step, answer)
 
     def _send_add(self, action: act.SendAdd) -> None:
+        if self._held_back or self._connections.any_is_behind(action.bookies):
+            for bookie in action.bookies:
+                self._held_back.setdefault(bookie, deque()).append(action)
+            self._send_held_back()
+        else:
+            self._send_add_to(action.bookies, action)
+
+    def _send_held_back(self) -> None:
+        """As much as the bookies can take in; ``tick`` goes on. What is confirmed by now may have been forgotten."""
+        for bookie in list(self._held_back):
+            while (adds := self._held_back.get(bookie)) and not self._connections.any_is_behind((bookie,)):
+                action = adds.popleft()
+                if not adds:
+                    del self._held_back[bookie]
+                if action.first in self.kept:
+                    self._send_add_to((bookie,), action)
+
+    def _send_add_to(self, bookies: Iterable[str], action: act.SendAdd) -> None:
         kept = self.kept[action.first]
         header = kept.header
         told = header.last_add_confirmed, header.last_add_fully_replicated
         if told > self._told:
             self._told = told
-        self._request(action.bookies, header, kept.assigned(action.assignment), partial(self._add_answered, action))
+        self._request(bookies, header, kept.assigned(action.assignment), partial(self._add_answered, action))
 
     def _add_answered(self, action: act.SendAdd, bookie: str, answer: Answer) -> None:
         response = answer.response

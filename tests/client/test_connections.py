@@ -6,6 +6,7 @@ import contextlib
 import queue
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -26,13 +27,15 @@ MIB = 1 << 20
 
 
 class Bookie:
-    """Greets like a bookie, tells its id to STATUS, and takes in the rest, unless it is told not to."""
+    """Greets like a bookie, tells its id to STATUS, acknowledges adds, and takes in the rest, unless it is told not to."""
 
-    def __init__(self, bookie_id, *, version=PROTOCOL_VERSION, port=0):
+    def __init__(self, bookie_id, *, version=PROTOCOL_VERSION, port=0, greets_only=False):
         self._id, self._version = bookie_id, version
         self.taking = threading.Event()
         self.taking.set()
         self.answering = True
+        self._greets_only = greets_only
+        """Until ``taking`` is set, after its first HELLO."""
         self._listener = socket.create_server(("127.0.0.1", port))
         self.port = self._listener.getsockname()[1]
         self._sockets = []
@@ -55,9 +58,12 @@ class Bookie:
         with contextlib.suppress(OSError):
             while self.taking.wait(SECONDS) and (count := accepted.recv_into(receiver.buffer())):
                 for frame in receiver.received(count):
-                    if self.answering and frame.header.kind in (Kind.HELLO, Kind.STATUS):
+                    if self.answering and frame.header.kind in (Kind.HELLO, Kind.STATUS, Kind.ADD):
                         answer = frame.header._replace(flags=int(Flag.RESPONSE), status=Status.OK, value=self._version)
                         accepted.sendall(control_frame(answer, self._id.encode()))
+                    if self._greets_only:
+                        self._greets_only = False
+                        self.taking.clear()
 
     def end(self):
         self.taking.set()
@@ -112,6 +118,13 @@ class Bench:
         done = queue.SimpleQueue()
         self.io.submit(lambda: done.put(function(*arguments)))
         return done.get(timeout=SECONDS)
+
+    def connection(self, bookie_id):
+        """The connection to it, once there is one."""
+        until = time.monotonic() + SECONDS
+        while (found := self.in_loop(self.connections._ready.get, bookie_id)) is None:
+            assert time.monotonic() < until, "no connection"
+        return found
 
     def queued_bytes(self, bookie_id):
         def count():
