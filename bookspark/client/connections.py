@@ -79,6 +79,7 @@ class Connections:
         self._missed: set[str] = set()
         """Bookies that were lost, or could not be reached, since they were connected to last: requests to them have failed."""
         self._reconnecting: set[str] = set()
+        self._behind_bytes = config.bookie_bytes_queued_max // 2
         self._quarantine = Quarantine(config.quarantine_seconds)
         self._closed = False
 
@@ -87,10 +88,15 @@ class Connections:
         return self._quarantine.now()
 
     def any_is_behind(self, bookie_ids: Iterable[str]) -> bool:
-        """Has one of them so much to take in that a writer had better wait?"""
+        """Has one of them so much to take in that a writer had better wait? So has one that is connected to for the first time,
+        while so much waits for it; one that was lost may stay away."""
         for bookie_id in bookie_ids:
             connection = self._ready.get(bookie_id)
-            if connection is not None and connection.is_behind:
+            if connection is None:
+                attempt = self._connecting.get(bookie_id)
+                if attempt is not None and bookie_id not in self._missed and attempt.bytes_waiting > self._behind_bytes:
+                    return True
+            elif connection.is_behind:
                 return True
         return False
 

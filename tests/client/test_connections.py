@@ -17,7 +17,7 @@ from bookspark.client.hello import client_security
 from bookspark.client.io_loop import IoLoop
 from bookspark.metadata.memory import MemoryStore
 from bookspark.metadata.store import BookieRegistration
-from bookspark.protocol.responses import Positive, UnknownReason
+from bookspark.protocol.responses import Positive, Unknown, UnknownReason
 from bookspark.wire.frames import FrameReceiver, control_frame
 from bookspark.wire.header import PROTOCOL_VERSION, Flag, Header, Kind, Status
 from tests.bookie.kit import config, serving
@@ -297,6 +297,21 @@ def test_a_bookie_is_behind_from_half_of_what_may_wait_and_no_more_waits_than_ma
     assert 8 * MIB < bench.queued_bytes("b1") <= 16 * MIB
     answers = bench.send("b1", *[bytes(MIB)] * 14)
     assert "more than 16777216 bytes behind" in str(answers.get(timeout=SECONDS).response)
+
+
+def test_a_bookie_that_is_first_connected_to_is_behind_while_half_of_what_may_wait_does(bench):
+    """A new client's first appends went over what may wait, and failed, on a cluster that was well."""
+    bench.open(bookie_bytes_queued_max=16 * MIB)
+    bookie = bench.bookie("b1")
+    bookie.answering = False  # the socket is there, HELLO is not answered
+    answers = bench.send("b1", *[bytes(MIB)] * 7)
+    assert not bench.in_loop(bench.connections.any_is_behind, ["b1"])
+    bench.send("b1", *[bytes(MIB)] * 2)
+    assert bench.in_loop(bench.connections.any_is_behind, ["b1"])
+    bookie.end()
+    assert isinstance(answers.get(timeout=SECONDS).response, Unknown)
+    bench.send("b1", *[bytes(MIB)] * 9)
+    assert not bench.in_loop(bench.connections.any_is_behind, ["b1"]), "it may stay away: nobody waits for it"
 
 
 def test_a_slow_bookie_is_behind_until_it_has_caught_up_and_is_not_cut_off(bench):
