@@ -67,11 +67,20 @@ def create(directories: Directories, zookeeper: Zookeeper = "") -> None:
 
 @app.command()
 def update(directories: Directories, zookeeper: Zookeeper = "") -> None:
-    """Make the directories given those of the bookie whose cookie lies in them, for example after they were moved."""
+    """Tell where all directories of a bookie are now, after they were moved or put into another order."""
     places = _absolute(directories)
     with client(zookeeper) as bookkeeper, _locked(places):
         store = bookkeeper.metadata
-        cookie = replace(_whole(places, store), directories=places)
+        whole = _whole(places, store)
+        recorded = store.read_cookie(whole.bookie_id)
+        for known in [whole, *([recorded.value] if recorded else [])]:
+            if len(known.directories) != len(places):
+                raise InvalidCookieError(
+                    f"{known.bookie_id} has {len(known.directories)} directories ({', '.join(known.directories)}), and "
+                    f"{len(places)} are named: it would deny what is in the others. Name each, where it is now; if the disk of "
+                    "one is lost, make an empty directory in its place first, and use `bookspark cookie fix`"
+                )
+        cookie = replace(whole, directories=places)
         _write(places, store, cookie)
         typer.echo(f"{cookie.bookie_id} has the directories {', '.join(places)}")
 

@@ -33,7 +33,10 @@ def ledger_exists(ledger_id: int) -> LedgerExistsError:
 
 
 def no_cookie(bookie_id: str) -> InvalidCookieError:
-    return InvalidCookieError(f"{bookie_id} has no cookie in the metadata store; `bookspark cookie generate` makes one")
+    return InvalidCookieError(
+        f"{bookie_id} has no cookie in the metadata store; "
+        "`bookspark cookie create` with its directories puts back the one that lies in them"
+    )
 
 
 def version_changed(what: str, version: int | None) -> MetadataVersionError:

@@ -93,10 +93,12 @@ def check_cookies(
     if cookie.directories != configured and not _may_add(cookie, configured, copies, permitted):
         order = " (the order counts)" if set(cookie.directories) == set(configured) else ""
         hint = "; to add empty ones, set add_empty_directories" if set(cookie.directories) < set(configured) else ""
+        moved = ""
+        if len(configured) == len(cookie.directories) and not missing:
+            moved = f", or if they were moved: {_command('update', zookeeper, configured)}"
         raise InvalidCookieError(
             f"directory {first} belongs to {cookie.bookie_id}: expected directories {', '.join(cookie.directories)}, "
-            f"found {', '.join(configured)}{order}{hint}; start it with the directories of its cookie, or if they were moved: "
-            f"{_command('update', zookeeper, configured)}"
+            f"found {', '.join(configured)}{order}{hint}; start it with the directories of its cookie{moved}"
         )
     wanted = replace(cookie, directories=configured)
     recorded = copies.in_metadata[cookie.bookie_id]
@@ -111,7 +113,7 @@ def check_cookies(
     if recorded not in (cookie, wanted) and not growing:
         raise InvalidCookieError(
             f"the cookies of {cookie.bookie_id} differ: expected {_text(recorded)} as in the metadata store, found "
-            f"{_text(cookie)} in {first}; if the directories are the right ones: {_command('update', zookeeper, configured)}"
+            f"{_text(cookie)} in {first}; if these are all of its directories: {_command('update', zookeeper, configured)}"
         )
     lost = tuple(directory for directory in missing if directory in recorded.directories)
     if lost and (not permitted.stamp_missing or any(directory in copies.with_data for directory in lost)):

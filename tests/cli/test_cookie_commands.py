@@ -91,6 +91,18 @@ def test_moved_directories(bookspark: Run, host: Host, tmp_path: Path) -> None:
     assert host.start() == bookie
 
 
+def test_a_directory_that_is_left_out_is_not_forgotten(bookspark: Run, host: Host) -> None:
+    """The bookie would deny every entry in it."""
+    bookie = host.start()
+    host.stop()
+    both, host.directories = host.directories, host.directories[:1]
+    assert "cookie update" not in host.refused()
+    outcome = bookspark("cookie", "update", *host.arguments)
+    assert outcome.status == 1 and str(both[1]) in outcome.err
+    host.directories = both
+    assert host.start() == bookie
+
+
 def test_a_cookie_that_the_metadata_store_lost(bookspark: Run, host: Host) -> None:
     bookie = host.start()
     host.stop()

@@ -54,7 +54,7 @@ def test_a_crash_after_any_stamp_of_a_first_boot_leaves_a_bootable_bookie() -> N
         ),
         (
             lambda: check(replace(MINE, directories=(ONE,)), None, MINE),
-            [f"expected directories {ONE},", "cookie update"],
+            [f"expected directories {ONE},", "add_empty_directories"],
         ),
         (lambda: check(MINE, MINE, None, data=(ONE,)), ["metadata store has no cookie", "cookie create"]),
         (lambda: check(MINE, None, None, data=(TWO,)), ["metadata store has no cookie", "cookie create"]),
