@@ -13,17 +13,22 @@ import os
 import socket
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import IO, Annotated
+from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
 from bookspark.cli.options import Json, LedgerId, Password, Yes, Zookeeper, client
 from bookspark.cli.output import console, metadata_document, one_line, payload_document, problem, table
+from bookspark.cli.signals import interruptible
 from bookspark.protocol.accepted_loss import accepted_loss_of
 from bookspark.protocol.errors import ConfigurationError, LedgerRecoveryError
 from bookspark.protocol.ledger_metadata import DigestType, LedgerType, Replication
+
+if TYPE_CHECKING:
+    from bookspark.client import LedgerHandle
 
 app = typer.Typer(
     help="Create, write, read, list, recover and delete ledgers.", no_args_is_help=True, rich_markup_mode=None
@@ -64,14 +69,28 @@ def append(
 
     Appending to a ledger that exists is not possible: a ledger has one writer, which is the one that created it."""
     labels = _labels(custom_metadata)
-    with _opened(file) as lines, client(zookeeper) as bookkeeper:
+    with interruptible(), _opened(file) as lines, client(zookeeper) as bookkeeper:
         ledger = bookkeeper.create_ledger(
             ensemble_size, write_quorum, ack_quorum, digest_type, password.encode(), labels, ledger_type, replication
         )
-        for batch in _batches(lines):
-            ledger.append_batch_async(batch)
-        ledger.close()
+        with _told_if_left_open(ledger):
+            for batch in _batches(lines):
+                ledger.append_batch_async(batch)
+            ledger.close()
         typer.echo(ledger.ledger_id)
+
+
+@contextmanager
+def _told_if_left_open(ledger: LedgerHandle) -> Iterator[None]:
+    """Entries that were acknowledged are in a ledger whose id nobody knows yet."""
+    try:
+        yield
+    except BaseException:
+        problem(
+            f"ledger {ledger.ledger_id} is left open with {ledger.last_add_confirmed + 1} acknowledged entries; "
+            f"`bookspark ledger recover {ledger.ledger_id}` closes it"
+        )
+        raise
 
 
 @app.command()

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from bookspark.daemon.settings import read_settings
-
 _chosen: dict[str, dict[str, Any]] = {}
 
 
@@ -14,6 +12,8 @@ def choose(path: Path | None) -> None:
     """Take ``path`` (None: nothing) for the settings of this process. Raises ConfigurationError."""
     _chosen.clear()
     if path is not None:
+        from bookspark.daemon.settings import read_settings  # with the client, which not every command needs
+
         _chosen.update(read_settings(path))
 
 

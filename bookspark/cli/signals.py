@@ -11,11 +11,21 @@ UNTIL = "until Ctrl-C or SIGTERM"
 
 
 @contextmanager
+def interruptible() -> Iterator[None]:
+    """Ctrl-C and SIGTERM raise KeyboardInterrupt: what was begun can be told of, or stopped."""
+    # SIGINT as well: whoever is started in the background by a script's shell would ignore it.
+    previous = {each: signal.signal(each, signal.default_int_handler) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for each, handler in previous.items():
+            signal.signal(each, handler)
+
+
+@contextmanager
 def until_signal() -> Iterator[Callable[[], None]]:
     """Gives a function that returns when Ctrl-C or SIGTERM comes. One that comes before, while things start, ends the block by
     KeyboardInterrupt, so that what was started is stopped; both are an end as it was asked for."""
-    # SIGINT as well: whoever is started in the background by a script's shell would ignore it.
-    previous = {each: signal.signal(each, signal.default_int_handler) for each in (signal.SIGINT, signal.SIGTERM)}
 
     def wait() -> None:
         # Not signal.pause(), which sleeps through a signal that another thread took, or that came a moment before.
@@ -30,9 +40,5 @@ def until_signal() -> Iterator[Callable[[], None]]:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
-    try:
-        with suppress(KeyboardInterrupt):
-            yield wait
-    finally:
-        for each, handler in previous.items():
-            signal.signal(each, handler)
+    with interruptible(), suppress(KeyboardInterrupt):
+        yield wait

@@ -7,6 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from bookspark.local import LocalCluster
@@ -116,3 +117,34 @@ def test_whoever_reads_the_output_may_stop_reading(cluster: LocalCluster) -> Non
         check=False,
     )
     assert (done.stdout, done.stderr) == ("1\n2\n", "")
+
+
+def test_append_that_is_ended_tells_which_ledger_it_leaves(cluster: LocalCluster) -> None:
+    command = [sys.executable, "-c", "from bookspark.cli.main import main; main()", "ledger", "append"]
+    environment = {**os.environ, "BOOKSPARK_ZOOKEEPER": cluster.zookeeper}
+    with cluster.bookkeeper() as bookkeeper:
+        before = set(bookkeeper.list_ledgers())
+        process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert process.stdin is not None
+        process.stdin.write("acknowledged\n")
+        process.stdin.flush()
+        while not (new := set(bookkeeper.list_ledgers()) - before) and process.poll() is None:
+            time.sleep(0.1)
+        (ledger_id,) = new
+        reader = bookkeeper.open_ledger_no_recovery(ledger_id)
+        assert reader.read_last_add_confirmed_and_entry(0, 60.0)[0] == 0
+        process.terminate()
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    assert (
+        f"bookspark: ledger {ledger_id} is left open with 1 ack" in err
+        and f"bookspark ledger recover {ledger_id}" in err
+    )
+
+
+def test_commands_that_need_no_client_do_not_load_it() -> None:
+    """Its loading is most of the time that they take."""
+    script = "import sys, bookspark.cli.main; sys.exit('bookspark.client' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script]).returncode == 0
