@@ -12,6 +12,7 @@ from bookspark.testing.history import History, Violation
 from bookspark.testing.recorded import RecordedReader, RecordedWriter
 from bookspark.testing.wire_faults import Delay, Duplicate, Fault, Message, Park, Pattern
 from bookspark.testing.wire_proxy import Cut, Wire
+from bookspark.wire.header import Flag, Kind
 
 __all__ = [
     "Cut",
@@ -19,7 +20,9 @@ __all__ = [
     "Duplicate",
     "Fault",
     "FaultyCluster",
+    "Flag",
     "History",
+    "Kind",
     "Message",
     "Park",
     "Pattern",

@@ -10,6 +10,7 @@ import msgspec
 from bookspark.bookie.config import BookieConfig
 from bookspark.daemon.launch import START_SECONDS
 from bookspark.local import LocalBookie, LocalCluster
+from bookspark.protocol.errors import BookieError
 from bookspark.testing.wire_proxy import Proxy, Wire
 
 
@@ -57,8 +58,11 @@ class FaultyCluster(LocalCluster):
             bookie.start()
 
     def bookie(self, bookie_id: str) -> LocalBookie:
-        """The one with this id."""
-        return next(bookie for bookie in self.bookies if bookie.bookie_id == bookie_id)
+        """The one with this id. Raises BookieError if there is none."""
+        bookies = {bookie.bookie_id: bookie for bookie in self.bookies}
+        if bookie_id not in bookies:
+            raise BookieError(f"there is no bookie {bookie_id}; there are: {', '.join(bookies)}")
+        return bookies[bookie_id]
 
     def _new_bookie(self, k: int) -> LocalBookie:
         return _ProxiedBookie(self._bookie_config(k), self.wire.add_proxy())

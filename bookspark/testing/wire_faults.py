@@ -56,6 +56,17 @@ class Pattern(NamedTuple):
     """None of these is."""
     where: Callable[[Message], bool] | None = None
 
+    def checked(self) -> Self:
+        """This pattern, unless it is one that no message can match: a test with it would inject nothing. Raises TypeError."""
+        if not isinstance(self.kind, Kind | None):
+            raise TypeError(f"kind is {self.kind!r}, and has to be a bookspark.testing.Kind, such as Kind.ADD")
+        for name, value in (("bookie", self.bookie), ("client", self.client)):
+            if not isinstance(value, str | None):
+                raise TypeError(
+                    f"{name} is {value!r}, and has to be its id: a bookie_id, or the client_name of a client"
+                )
+        return self
+
     def matches(self, message: Message) -> bool:
         request = message.request
         return (
@@ -84,7 +95,7 @@ class Fault:
     in a with statement, or ``remove()`` it."""
 
     def __init__(self, pattern: Pattern, count: int | None = None) -> None:
-        self.pattern = pattern
+        self.pattern = pattern.checked()
         self.seen: list[Message] = []
         self._left = count
         self._changed = threading.Condition()

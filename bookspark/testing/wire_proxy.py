@@ -93,6 +93,7 @@ class Wire:
 
     def cut(self, bookie: str | None = None, client: str | None = None) -> Cut:
         """Reset the connections between a client (all, by default) and a bookie (all), now and until mended."""
+        Pattern(bookie=bookie, client=client).checked()
         cut = Cut(self, bookie, client)
         self._io.call(self._cut(cut))
         return cut

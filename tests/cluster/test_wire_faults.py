@@ -136,3 +136,16 @@ def test_a_restarted_bookie_is_found_behind_its_proxy(writer, cluster):
     bookie.start()
     assert bookie.address != before
     assert writer.bookie_status(bookie.bookie_id).pid == bookie.pid
+
+
+def test_a_rule_that_no_message_can_match_is_refused(cluster):
+    bookie = cluster.bookies[0]
+    for rule in (
+        lambda: cluster.wire.drop("ADD"),
+        lambda: cluster.wire.park(Kind.ADD, bookie=bookie),
+        lambda: cluster.wire.cut(bookie),
+    ):
+        with pytest.raises(TypeError, match="has to be"):
+            rule()
+    with pytest.raises(errors.BookieError, match=bookie.bookie_id):
+        cluster.bookie("nobody")
