@@ -27,6 +27,7 @@ from bookspark.wire.entry_batch import Buffer
 
 _OPEN_FILES_MAX = 256
 _EXTENT_BYTES_MAX = 1 << 20
+_PART_BYTES = 256 << 10
 READ_BYTES_MAX = 4 << 20
 """An answer is about this long at most, whatever the request's limit."""
 
@@ -81,6 +82,16 @@ def plan_read(
     if wanted > last:
         return ReadPlan(pieces, last, None)
     return ReadPlan(pieces, last, None) if skipping else ReadPlan(pieces, wanted - 1, absent)
+
+
+def first_part(pieces: list[Piece]) -> list[Piece]:
+    """As many of a plan's first pieces as are sent before the next ones are read: some 256 KiB, at least one."""
+    total = 0
+    for count, piece in enumerate(pieces, 1):
+        total += piece.size
+        if total >= _PART_BYTES:
+            return pieces[:count]
+    return pieces
 
 
 class Stop(Enum):

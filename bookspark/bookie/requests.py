@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from bookspark.bookie.listings import entry_logs, limbo
-from bookspark.bookie.reads import Fetched, ReadPlan, Stop
+from bookspark.bookie.reads import Fetched, ReadPlan, Stop, first_part
 from bookspark.bookie.statuses import status_of
 from bookspark.protocol.bookie_ledger import answer_absent, answer_last_add_confirmed
 from bookspark.protocol.ledger_metadata import NO_ENTRY
@@ -161,10 +161,13 @@ class Requests:
             header.limit,
             sparse=bool(header.flags & _SPARSE),
         )
-        fetched = self._storage.files.fetch(plan.pieces, cached_only=True)
-        if fetched is not None:
-            self._send_frames(header, plan, sent, fetched)
-            return
+        while (fetched := self._storage.files.fetch(part := first_part(plan.pieces), cached_only=True)) is not None:
+            if fetched.stop is not None or len(part) == len(plan.pieces):
+                self._send_frames(header, plan, sent, fetched)
+                return
+            sent += self._send_batches(header, plan, fetched.frames)
+            self._connection.flush()  # the reader checks them while the next ones are read here
+            plan = plan._replace(pieces=plan.pieces[len(part) :])
         self._connection.read_begins()
         fetch = partial(self._storage.files.fetch, plan.pieces, cached_only=False)
         reading = self._loop.run_in_executor(self._server.readers, fetch)

@@ -19,7 +19,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from bookspark.client.config import ClientConfig
 from bookspark.protocol.responses import Positive, Response, Unknown, UnknownReason
@@ -40,14 +40,16 @@ _DEADLINE_SECONDS = 0.05
 
 
 class Answer(NamedTuple):
-    """``header`` is None if the bookie did not answer; ``batches`` are the batch frames that came before it."""
+    """``header`` is None if the bookie did not answer; ``batches`` are the batch frames that came before it, or what the
+    request's ``on_batch`` made of each."""
 
     response: Response
     header: Header | None = None
-    batches: tuple[Frame, ...] = ()
+    batches: tuple[Any, ...] = ()
     body: memoryview = memoryview(b"")
 
 
+OnBatch = Callable[[Frame], object]
 OnBookiesAnswer = Callable[[str, Answer], None]
 """Called with the bookie's id and its answer."""
 ACKNOWLEDGED = Answer(Positive())
@@ -55,12 +57,16 @@ ACKNOWLEDGED = Answer(Positive())
 
 
 class Request:
-    """What is asked of one bookie, or of several in the same words: each calls ``on_answer`` once."""
+    """What is asked of one bookie, or of several in the same words: each calls ``on_answer`` once. ``on_batch`` is called with
+    each batch frame as it comes, so that what takes time is done while the next is under way."""
 
-    __slots__ = ("deadline", "on_answer", "timeout_seconds")
+    __slots__ = ("deadline", "on_answer", "on_batch", "timeout_seconds")
 
-    def __init__(self, on_answer: OnBookiesAnswer, timeout_seconds: float | None) -> None:
+    def __init__(
+        self, on_answer: OnBookiesAnswer, timeout_seconds: float | None, on_batch: OnBatch | None = None
+    ) -> None:
         self.on_answer = on_answer
+        self.on_batch = on_batch
         self.timeout_seconds = timeout_seconds
         self.deadline = math.inf if timeout_seconds is None else time.monotonic() + timeout_seconds
 
@@ -88,7 +94,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._on_ended = on_ended
         self._receiver = FrameReceiver(chunks)
         self._pending: dict[int, Request] = {}
-        self._batches: dict[int, list[Frame]] = {}
+        self._batches: dict[int, list[object]] = {}
         """The first frames of answers whose last one has not come."""
         self._transport: asyncio.Transport
         self._gathered: list[Buffer] = []
@@ -184,10 +190,12 @@ class BookieConnection(asyncio.BufferedProtocol):
                     self._finish(request, ACKNOWLEDGED)
             return
         request_id = header.request_id
-        if request_id not in self._pending:
+        pending = self._pending.get(request_id)
+        if pending is None:
             return  # timed out before
         if header.flags & _MORE:
-            self._batches.setdefault(request_id, []).append(frame)
+            found = frame if pending.on_batch is None else pending.on_batch(frame)
+            self._batches.setdefault(request_id, []).append(found)
             return
         batches = tuple(self._batches.pop(request_id, ()))
         response = header.response()

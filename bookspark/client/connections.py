@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from bookspark.client.bookie_connection import Answer, BookieConnection, OnBookiesAnswer, Request
+from bookspark.client.bookie_connection import Answer, BookieConnection, OnBatch, OnBookiesAnswer, Request
 from bookspark.client.config import ClientConfig
 from bookspark.client.hello import ClientSecurity, say_hello
 from bookspark.client.quarantine import Quarantine
@@ -26,7 +26,7 @@ from bookspark.protocol.responses import Unknown, UnknownReason
 from bookspark.wire.entry_batch import Buffer
 from bookspark.wire.frames import ChunkPool
 
-__all__ = ["Answer", "Connections", "OnAnswer", "OnBookiesAnswer", "Request"]
+__all__ = ["Answer", "Connections", "OnAnswer", "OnBatch", "OnBookiesAnswer", "Request"]
 
 log = logging.getLogger(__name__)
 
@@ -105,10 +105,16 @@ class Connections:
         return next(self._request_ids)
 
     def send(
-        self, bookie_id: str, request_id: int, frame: Buffer, on_answer: OnAnswer, timeout_seconds: float | None = None
+        self,
+        bookie_id: str,
+        request_id: int,
+        frame: Buffer,
+        on_answer: OnAnswer,
+        timeout_seconds: float | None = None,
+        on_batch: OnBatch | None = None,
     ) -> None:
         """Send one frame; ``on_answer`` is called exactly once, perhaps before this returns."""
-        request = Request(lambda _, answer: on_answer(answer), timeout_seconds)
+        request = Request(lambda _, answer: on_answer(answer), timeout_seconds, on_batch)
         self.send_to_all((bookie_id,), request_id, frame, request)
 
     def send_to_all(self, bookie_ids: Iterable[str], request_id: int, frame: Buffer, request: Request) -> None:

@@ -10,8 +10,9 @@ import math
 import queue
 import time
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
-from bookspark.client.connections import Answer, Connections
+from bookspark.client.connections import Answer, Connections, OnBatch
 from bookspark.client.io_loop import IoLoop
 from bookspark.metadata.store import MetadataStore
 from bookspark.protocol import actions as act
@@ -20,11 +21,19 @@ from bookspark.protocol.responses import Negative, Positive, Response, Unknown, 
 from bookspark.protocol.sync_cursor import Assignment
 from bookspark.wire.digests import Digester, first_mismatch
 from bookspark.wire.entry_batch import EntryBatch
-from bookspark.wire.frames import control_frame
+from bookspark.wire.frames import Frame, control_frame
 from bookspark.wire.header import Flag, Header, Kind, WireError
 
-READ_BYTES = 1 << 20
+READ_BYTES = 2 << 20
 """About what one answer to a read carries."""
+
+
+class _Checked(NamedTuple):
+    """A batch that came. ``bad`` is the first entry whose digest does not match, if there is one."""
+
+    batch: EntryBatch
+    header: Header
+    bad: int | None
 
 
 class LedgerRequests:
@@ -69,7 +78,7 @@ class LedgerRequests:
             flags=(Flag.FENCE if action.fence else Flag.NONE) | (Flag.SPARSE if action.sparse else Flag.NONE),
             limit=READ_BYTES,
         )
-        self._send(action.bookie, header, control_frame(header), answered)
+        self._send(action.bookie, header, control_frame(header), answered, on_batch=self._check)
 
     def read_lac(self, action: act.SendReadLac, put: Callable[[act.Event], None], wait_seconds: float = 0.0) -> None:
         """READ_LAC; with ``wait_seconds`` the bookie holds the answer until its LAC is what ``action`` waits for, and sends that
@@ -87,7 +96,7 @@ class LedgerRequests:
             flags=(Flag.FENCE if action.fence else Flag.NONE) | (Flag.ENTRY if wait_seconds else Flag.NONE),
             limit=math.ceil(wait_seconds * 1000),
         )
-        self._send(action.bookie, header, control_frame(header), answered, wait_seconds)
+        self._send(action.bookie, header, control_frame(header), answered, wait_seconds, self._check)
 
     def recovery_add(self, action: act.SendAdd, put: Callable[[act.Event], None]) -> None:
         """Write ``action.entries`` (a list of EntryBatch) back, verbatim, to every bookie of the action."""
@@ -120,11 +129,26 @@ class LedgerRequests:
         )
 
     def _send(
-        self, bookie: str, header: Header, frame: bytes, answered: Callable[[Answer], None], wait_seconds: float = 0.0
+        self,
+        bookie: str,
+        header: Header,
+        frame: bytes,
+        answered: Callable[[Answer], None],
+        wait_seconds: float = 0.0,
+        on_batch: OnBatch | None = None,
     ) -> None:
-        self._io.submit(
-            self._connections.send, bookie, header.request_id, frame, answered, self._timeout_seconds + wait_seconds
-        )
+        timeout = self._timeout_seconds + wait_seconds
+        self._io.submit(self._connections.send, bookie, header.request_id, frame, answered, timeout, on_batch)
+
+    def _check(self, frame: Frame) -> _Checked | WireError:
+        """As each batch comes: the bookie sends, or reads, the next one meanwhile."""
+        if frame.batch is None or frame.header.ledger_id != self._ledger_id:
+            return WireError(f"an answer to a read of ledger {self._ledger_id} with something else")
+        try:
+            batch = EntryBatch.checked(frame.batch, frame.header, frame.body_crc)
+        except WireError as error:
+            return error
+        return _Checked(batch, frame.header, None if self._digest is None else first_mismatch(batch, self._digest))
 
     def _read_event(self, action: act.SendRead, answer: Answer) -> act.ReadAnswered:
         batches, bad = self._entries(action.first, answer, sparse=action.sparse)
@@ -145,23 +169,20 @@ class LedgerRequests:
         """The entries that came, from ``first`` on, up to the first that is bad, and what is wrong with that."""
         batches: list[EntryBatch] = []
         last = first - 1
-        try:
-            for frame in answer.batches:
-                begin = frame.header.first_entry_id
-                if frame.batch is None or frame.header.ledger_id != self._ledger_id:
-                    raise WireError(f"an answer to a read of ledger {self._ledger_id} with something else")
-                if begin <= last or (begin > last + 1 and not sparse):
-                    raise WireError("an answer to a read that does not go on where it stopped")
-                batch = EntryBatch.checked(frame.batch, frame.header, frame.body_crc)
-                bad = None if self._digest is None else first_mismatch(batch, self._digest)
-                if bad is not None:
-                    if bad > batch.first_entry_id:
-                        batches.append(EntryBatch(batch.slice(batch.first_entry_id, bad - 1, frame.header)))
-                    return batches, Unknown(UnknownReason.DIGEST_MISMATCH, f"entry {bad}")
-                batches.append(batch)
-                last = batch.last_entry_id
-        except WireError as error:
-            return batches, Unknown(UnknownReason.BAD_REQUEST, str(error))
+        for found in answer.batches:
+            if isinstance(found, WireError):
+                return batches, Unknown(UnknownReason.BAD_REQUEST, str(found))
+            batch, header, bad = found
+            begin = batch.first_entry_id
+            if begin <= last or (begin > last + 1 and not sparse):
+                why = "an answer to a read that does not go on where it stopped"
+                return batches, Unknown(UnknownReason.BAD_REQUEST, why)
+            if bad is not None:
+                if bad > begin:
+                    batches.append(EntryBatch(batch.slice(begin, bad - 1, header)))
+                return batches, Unknown(UnknownReason.DIGEST_MISMATCH, f"entry {bad}")
+            batches.append(batch)
+            last = batch.last_entry_id
         return batches, None
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import socket
 import struct
 import threading
 import weakref
-from itertools import cycle
+from itertools import count, cycle
 
 import msgspec
 import pytest
@@ -15,6 +16,7 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bookspark.bookie import file_system
 from bookspark.bookie.file_system import RealFileSystem
 from bookspark.protocol.errors import BookieError
 from bookspark.testing.faulty_files import FaultyFileSystem
@@ -430,8 +432,6 @@ def test_a_disk_that_fails_is_answered_and_the_bookie_lives(tmp_path):
 
 
 def test_cold_reads_leave_the_loop_to_others(tmp_path, monkeypatch):
-    from bookspark.bookie import file_system
-
     monkeypatch.setattr(file_system._RealFile, "read_cached", lambda *_: None)
     with serving(config(tmp_path)) as (_, address):
         client = Client(address)
@@ -441,6 +441,53 @@ def test_cold_reads_leave_the_loop_to_others(tmp_path, monkeypatch):
             client.send(control_frame(Header(Kind.READ, 7, 1, 0, 10)))
         answers = [client.receive() for _ in range(60)]
         assert sum(answer.batch is None for answer in answers) == 20
+        client.close()
+
+
+def add_long_entries(client):
+    """Five of 300 KB, which are not read at once."""
+    for i in range(5):
+        assert client.add(1, i, payload=bytes(300_000)).status == Status.OK
+
+
+def test_a_long_answer_is_sent_while_the_rest_of_it_is_read(tmp_path, monkeypatch):
+    came, reads = threading.Event(), count()
+
+    def read_cached(file, size, position, read=file_system._RealFile.read_cached):
+        assert next(reads) == 0 or came.wait(SECONDS_MAX)
+        return read(file, size, position)
+
+    monkeypatch.setattr(file_system._RealFile, "read_cached", read_cached)
+    with serving(config(tmp_path)) as (_, address):
+        client = Client(address)
+        add_long_entries(client)
+        client.send(control_frame(Header(Kind.READ, 7, 1, 0, 4)))
+        assert client.receive().batch is not None
+        came.set()
+        answers = [client.receive() for _ in range(5)]
+        assert [answer.batch is None for answer in answers] == [False] * 4 + [True]
+        assert (answers[-1].header.last_entry_id, answers[-1].header.value) == (4, 5)
+        client.close()
+
+
+@pytest.mark.parametrize(("rule", "last", "status"), [("cold", 4, Status.OK), ("io-error", 1, Status.IO_ERROR)])
+def test_a_long_answer_of_which_the_rest_is_not_at_hand(tmp_path, monkeypatch, rule, last, status):
+    reads = count(1)
+
+    def read_cached(file, size, position, read=file_system._RealFile.read_cached):
+        if next(reads) < 3:
+            return read(file, size, position)
+        if rule == "cold":
+            return None
+        raise OSError(errno.EIO, "the disk is broken")
+
+    monkeypatch.setattr(file_system._RealFile, "read_cached", read_cached)
+    with serving(config(tmp_path)) as (_, address):
+        client = Client(address)
+        add_long_entries(client)
+        found, end = client.read(1, 0, 4)
+        assert [entry.entry_id for entry in found] == list(range(last + 1))
+        assert (end.last_entry_id, end.value, end.status) == (last, last + 1, status)
         client.close()
 
 

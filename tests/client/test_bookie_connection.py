@@ -11,8 +11,9 @@ import pytest
 from bookspark.client.bookie_connection import Answer, BookieConnection, Request
 from bookspark.client.config import ClientConfig
 from bookspark.protocol.responses import Positive, Unknown
-from bookspark.wire.frames import ChunkPool, control_frame
-from bookspark.wire.header import Header, Kind
+from bookspark.wire.entry_batch import Entry, encode_entries
+from bookspark.wire.frames import ChunkPool, Frame, control_frame
+from bookspark.wire.header import Flag, Header, Kind
 from bookspark.wire.messages import Acks
 
 
@@ -124,6 +125,27 @@ def test_an_ack_answers_its_request_once_and_no_other() -> None:
         (1, Positive),
         (2, Unknown),
     ]
+
+
+def test_a_batch_is_handed_over_when_it_comes_and_not_with_the_answer() -> None:
+    seen: list[Frame] = []
+
+    def scenario(connection: BookieConnection, transport: Transport, answers: list[Answer]) -> None:
+        def number(frame: Frame) -> int:
+            seen.append(frame)
+            return len(seen)
+
+        connection.send(1, b"frame", Request(lambda _, answer: answers.append(answer), None, number))
+        for first in (0, 2):
+            header = Header(Kind.READ, 1, 5, first, first + 1, flags=Flag.RESPONSE | Flag.MORE)
+            rows = [Entry(5, i, -1, i + 1, b"x", b"") for i in (first, first + 1)]
+            receive(connection, bytes(encode_entries(header, rows)))
+        assert [frame.header.first_entry_id for frame in seen] == [0, 2]
+        assert answers == []
+        receive(connection, control_frame(Header(Kind.READ, 1, 5, 0, 3, flags=Flag.RESPONSE)))
+        assert [answer.batches for answer in answers] == [(1, 2)]
+
+    run(scenario)
 
 
 def test_a_handler_that_fails_takes_no_other_request_its_ack() -> None:

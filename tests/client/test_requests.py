@@ -35,8 +35,8 @@ class OneAnswer:
     def next_request_id(self):
         return 1
 
-    def send(self, bookie_id, request_id, frame, on_answer, timeout_seconds=None):
-        on_answer(self.answer)
+    def send(self, bookie_id, request_id, frame, on_answer, timeout_seconds=None, on_batch=None):
+        on_answer(self.answer._replace(batches=tuple(map(on_batch, self.answer.batches))))
 
 
 DIGEST = digester(DigestType.CRC32C, b"")

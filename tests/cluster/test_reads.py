@@ -127,7 +127,7 @@ def test_a_striped_ledger_is_read_in_a_few_round_trips(cluster, monkeypatch, e, 
 def test_a_striped_ledger_of_several_fragments_and_answers_is_read_whole(cluster):
     client = cluster.bookkeeper(connect_timeout_seconds=1.0)
     ledger = client.create_ledger(ensemble_size=4, write_quorum=2, ack_quorum=2)
-    payloads = [b"%d" % i + bytes(20_000) for i in range(300)]  # one answer holds some 50
+    payloads = [b"%d" % i + bytes(40_000) for i in range(300)]  # one answer holds some 50
     ledger.append_batch(payloads[:150])
     ensemble_of(cluster, ledger)[2].kill()
     ledger.append_batch(payloads[150:])
@@ -140,7 +140,7 @@ def test_reads_stick_to_one_replica_unless_told_not_to(cluster, monkeypatch):
     for sticky, bookies in ((True, 1), (False, 3)):
         client = cluster.bookkeeper(sticky_reads=sticky)
         ledger = client.create_ledger(ack_quorum=3)
-        ledger.append_batch([bytes(700_000)] * 6)  # one answer holds one or two
+        ledger.append_batch([bytes(1_400_000)] * 6)  # one answer holds one or two
         ledger.close()
         asked = Asked(client, monkeypatch)
         assert ids(client.open_ledger(ledger.ledger_id).read()) == list(range(6))
