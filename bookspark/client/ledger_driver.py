@@ -18,7 +18,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from bookspark.client.bookkeeper import BookKeeper
 
 _RETRY_SECONDS = 0.1
+_TOLD_AGAIN_INTERVALS = 10
+"""So many intervals of an idle writer's LAC later, it is told again to a bookie that did not say that it took it."""
 _FINAL = (UnknownReason.FENCED, UnknownReason.UNAUTHORIZED, UnknownReason.UNREACHABLE)
 
 
@@ -78,6 +80,9 @@ class LedgerDriver:
         self._ensemble = metadata.last_fragment.ensemble
         self._told = (NO_ENTRY, NO_ENTRY)
         """The LAC and the LAFR that the bookies heard last."""
+        self._untold: set[str] = set()
+        """But these may not have heard them."""
+        self._tell_again_at = 0.0
         self._progress_at = self._synced_at = time.monotonic()
         self._sync_wanted = self._sync_awaited = NO_ENTRY
         """The ids up to which a sync has still to be asked for, and is waited for."""
@@ -104,6 +109,7 @@ class LedgerDriver:
 
     def _bookie_back(self, bookie: str, incarnation: int) -> None:
         self._held_back.pop(bookie, None)  # the machine sends again all that the bookie has not acknowledged
+        self._untold.add(bookie)
         self._step(BookieBack(bookie, incarnation))
 
     # -- what the user asks for
@@ -158,8 +164,12 @@ class LedgerDriver:
 
     def tell_lac(self, answered: OnBookiesAnswer) -> None:
         """Tell each bookie the LAC without an entry (explicit LAC); ``answered`` is called once for each."""
+        self._tell_lac_to(self._ensemble, answered)
+
+    def _tell_lac_to(self, bookies: Iterable[str], answered: OnBookiesAnswer) -> None:
         writer = self.writer
         self._told = writer.last_add_confirmed, writer.last_add_fully_replicated
+        self._untold.difference_update(bookies)
         header = Header(
             Kind.WRITE_LAC,
             self._connections.next_request_id(),
@@ -168,7 +178,22 @@ class LedgerDriver:
             last_add_fully_replicated=writer.last_add_fully_replicated,
             master_key=self._master_key,
         )
-        self._request(self._ensemble, header, control_frame(header), answered)
+        self._request(bookies, header, control_frame(header), partial(self._lac_answered, answered))
+
+    def _lac_answered(self, answered: OnBookiesAnswer, bookie: str, answer: Answer) -> None:
+        if isinstance(answer.response, Unknown) and answer.response.reason not in _FINAL:
+            self._untold.add(bookie)
+            self._tell_again_at = time.monotonic() + _TOLD_AGAIN_INTERVALS * self._config.explicit_lac_interval_seconds
+        answered(bookie, answer)
+
+    def _bookies_to_tell(self, now: float) -> Sequence[str]:
+        """Those that may not know the LAC, as no entry told it to them."""
+        writer = self.writer
+        if self._told < (writer.last_add_confirmed, writer.last_add_fully_replicated):
+            return self._ensemble
+        if not self._untold or now < self._tell_again_at or writer.last_add_confirmed == NO_ENTRY:
+            return ()
+        return [bookie for bookie in self._ensemble if bookie in self._untold]
 
     def tick(self, now: float, *, may_tell: bool) -> bool:
         """Called now and then by the client: deadlines, syncs by time, and (``may_tell``) the explicit LAC of an idle writer.
@@ -179,12 +204,8 @@ class LedgerDriver:
         if self._is_awaited():
             if quiet > config.add_timeout_seconds:
                 self.end()
-        elif (
-            may_tell
-            and quiet > config.explicit_lac_interval_seconds
-            and self._told < (writer.last_add_confirmed, writer.last_add_fully_replicated)
-        ):
-            self.tell_lac(lambda bookie, answer: None)
+        elif may_tell and quiet > config.explicit_lac_interval_seconds and (bookies := self._bookies_to_tell(now)):
+            self._tell_lac_to(bookies, lambda bookie, answer: None)
             told = True
         if self._held_back:
             self._send_held_back()

@@ -34,6 +34,10 @@ class Bookie:
         self.taking = threading.Event()
         self.taking.set()
         self.answering = True
+        self.statuses = {Kind.HELLO: Status.OK, Kind.STATUS: Status.OK, Kind.ADD: Status.OK}
+        """What requests are answered with; others are not."""
+        self.headers = queue.SimpleQueue()
+        """Of all that came."""
         self._greets_only = greets_only
         """Until ``taking`` is set, after its first HELLO."""
         self._listener = socket.create_server(("127.0.0.1", port))
@@ -58,8 +62,10 @@ class Bookie:
         with contextlib.suppress(OSError):
             while self.taking.wait(SECONDS) and (count := accepted.recv_into(receiver.buffer())):
                 for frame in receiver.received(count):
-                    if self.answering and frame.header.kind in (Kind.HELLO, Kind.STATUS, Kind.ADD):
-                        answer = frame.header._replace(flags=int(Flag.RESPONSE), status=Status.OK, value=self._version)
+                    self.headers.put(frame.header)
+                    status = self.statuses.get(frame.header.kind)
+                    if self.answering and status is not None:
+                        answer = frame.header._replace(flags=int(Flag.RESPONSE), status=status, value=self._version)
                         accepted.sendall(control_frame(answer, self._id.encode()))
                     if self._greets_only:
                         self._greets_only = False

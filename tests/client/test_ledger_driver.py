@@ -12,6 +12,7 @@ from bookspark.client.runtime import Runtime
 from bookspark.protocol.actions import NoBookies
 from bookspark.protocol.errors import NotEnoughBookiesError
 from bookspark.protocol.ledger_metadata import Fragment, LedgerMetadata, Replication
+from bookspark.wire.header import Kind, Status
 from tests.client.test_connections import MIB, SECONDS, Bench
 
 BOOKIES = ("b1", "b2", "b3")
@@ -71,3 +72,32 @@ def test_a_bookie_that_is_back_gets_what_it_missed_as_fast_as_it_takes_it_in(ben
     back.taking.set()
     assert driver.acknowledged.wait(lambda: driver.writer.last_add_fully_replicated == 59, SECONDS)
     assert greeted.lost is None
+
+
+def told_lac(bookie):
+    """The next explicit LAC that the bookie hears."""
+    while (header := bookie.headers.get(timeout=SECONDS)).kind != Kind.WRITE_LAC:
+        pass
+    return header.last_add_confirmed
+
+
+def test_an_idle_writer_tells_its_lac_again_to_a_bookie_that_did_not_take_it(bench):
+    """A reader would not see the last entry, however long it waited."""
+    bookies = [bench.bookie(bookie_id) for bookie_id in BOOKIES]
+    for bookie in bookies:
+        bookie.statuses[Kind.WRITE_LAC] = Status.OK
+    bookies[0].statuses[Kind.WRITE_LAC] = Status.IO_ERROR
+    bench.open(explicit_lac_interval_seconds=0.01)
+    bench.append(bench.driver(), b"0")
+    assert [told_lac(bookies[0]) for _ in range(3)] == [0, 0, 0]
+    assert told_lac(bookies[1]) == 0
+    assert not any(bookies[1].headers.get().kind == Kind.WRITE_LAC for _ in range(bookies[1].headers.qsize()))
+
+
+def test_an_idle_writer_tells_its_lac_to_a_bookie_that_is_back(bench):
+    bookies = [bench.bookie(bookie_id) for bookie_id in BOOKIES]
+    bench.open(explicit_lac_interval_seconds=0.01)
+    bench.append(bench.driver(), b"0")
+    assert [told_lac(bookie) for bookie in bookies] == [0, 0, 0]
+    bookies[0].end()
+    assert told_lac(bench.bookie("b1")) == 0
