@@ -16,6 +16,7 @@ from bookspark.bookie.requests import Requests
 from bookspark.wire.entry_batch import Buffer
 from bookspark.wire.frames import Frame, FrameReceiver
 from bookspark.wire.header import WireError
+from bookspark.wire.keepalive import notice_lost_peer
 
 if TYPE_CHECKING:
     from bookspark.bookie.server import BookieServer
@@ -53,6 +54,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES_MAX)
+        notice_lost_peer(transport.get_extra_info("socket"))
         self.peer = str(transport.get_extra_info("peername"))
         self._server.connections.add(self)
 

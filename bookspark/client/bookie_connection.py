@@ -4,7 +4,8 @@ Law: each request gets exactly one answer, with one of the three classes of resp
 not be sent, was cut off or took too long. Memory is bounded: while half of ``bookie_bytes_queued_max`` wait to be sent, the
 connection says that the bookie is behind, and who can wait does; a bookie that takes in nothing for ``bookie_stall_seconds``
 while so much waits, or does not answer in time, or for which more than the whole waits, is cut off. So one that is slow slows
-its writers down, and one that hangs delays them once (BookKeeper's BP-51 lets the client grow).
+its writers down, and one that hangs delays them once (BookKeeper's BP-51 lets the client grow). One that says nothing at all from
+a request to its deadline is cut off too: its host may be gone without a word, and it may serve elsewhere by now.
 
 What is asked in one turn of the loop is sent with one call, as a call costs more than a small frame: a client that writes to many
 ledgers would spend most of its time in them.
@@ -102,6 +103,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._bytes_gathered = self._bytes_written = 0
         self._stall_timer: asyncio.TimerHandle | None = None
         self._deadline_timer: asyncio.TimerHandle | None = None
+        self._heard_at = 0.0
         self.incarnation = 0
         """Of the bookie's process, as it says when it is greeted."""
         self.is_behind = False
@@ -120,6 +122,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         return self._receiver.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
+        self._heard_at = time.monotonic()
         try:
             for frame in self._receiver.received(nbytes):
                 self._received(frame)
@@ -232,6 +235,17 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._finish(request, Answer(late))
         if self.is_behind:
             self.abort(f"is behind, and did not answer in {request.timeout_seconds:g} s")
+        elif self._is_silent(request):  # or it was this process that slept: then the loop gets to its answers first
+            asyncio.get_running_loop().call_later(_DEADLINE_SECONDS, self._cut_if_silent, request)
+
+    def _is_silent(self, request: Request) -> bool:
+        """Nothing at all came since ``request``, which is late, and had the time that a request has."""
+        seconds = request.timeout_seconds or 0.0
+        return seconds >= self._config.answer_timeout_seconds and self._heard_at < request.deadline - seconds
+
+    def _cut_if_silent(self, request: Request) -> None:
+        if self._is_silent(request):
+            self.abort(f"said nothing for {request.timeout_seconds:g} s")
 
     # -- stalls
 

@@ -25,6 +25,7 @@ from bookspark.protocol.errors import BookKeeperError
 from bookspark.protocol.responses import Unknown, UnknownReason
 from bookspark.wire.entry_batch import Buffer
 from bookspark.wire.frames import ChunkPool
+from bookspark.wire.keepalive import notice_lost_peer
 
 __all__ = ["Answer", "Connections", "OnAnswer", "OnBatch", "OnBookiesAnswer", "Request"]
 
@@ -220,7 +221,7 @@ class Connections:
         bookie_id = registration.bookie_id
         host, _, port = registration.address.rpartition(":")
         try:
-            _, connection = await asyncio.get_running_loop().create_connection(
+            transport, connection = await asyncio.get_running_loop().create_connection(
                 lambda: BookieConnection(
                     bookie_id, config, self._quarantine.failed, self._lost, self._open.discard, self._chunks
                 ),
@@ -232,6 +233,7 @@ class Connections:
             hint = "; if it speaks no TLS, leave tls_ca out" if tls is not None else ""
             raise ConnectionError(f"{registration.address}: {str(error) or 'the connection ended'}{hint}") from error
         self._open.add(connection)
+        notice_lost_peer(transport.get_extra_info("socket"))
         await say_hello(connection, registration.address, self.next_request_id, config.client_name, self._security)
         return connection
 

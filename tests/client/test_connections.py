@@ -169,6 +169,18 @@ def test_a_bookie_that_comes_back_at_another_address_is_found(bench):
     assert bytes(answers[-1].body) == b"b1"
 
 
+def test_a_bookie_that_went_elsewhere_without_a_word_is_found(bench):
+    """Its host was lost: no byte comes on the old connection any more, not even its end."""
+    bench.open(answer_timeout_seconds=0.2)
+    old = bench.bookie("b1")
+    bench.ask("b1")
+    old.answering = False
+    bench.bookie("b1")
+    until = time.monotonic() + SECONDS
+    while not isinstance((answer := bench.ask("b1", timeout=0.2)).response, Positive):
+        assert time.monotonic() < until, answer.response
+
+
 def test_bookies_that_changed_places_are_told_apart(bench):
     """Each is dialled at the address that it had, where the other one is now."""
     bench.open()
@@ -221,6 +233,20 @@ def test_a_real_bookie_answers(bench, tmp_path):
     with serving(config(tmp_path)) as (_, (_, port)):
         bench.register("bookie-test", port)
         assert isinstance(bench.ask("bookie-test").response, Positive)
+        bench.io.call(bench.connections.close())
+
+
+def test_either_side_notices_that_the_host_of_the_other_is_gone(bench, tmp_path):
+    """Else a bookie keeps the connections of dead clients for ever."""
+    bench.open()
+    with serving(config(tmp_path)) as (server, (_, port)):
+        bench.register("bookie-test", port)
+        bench.ask("bookie-test")
+        for end in (bench.connection("bookie-test"), *server.connections):
+            connected = end._transport.get_extra_info("socket")
+            assert connected.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            if hasattr(socket, "TCP_USER_TIMEOUT"):
+                assert connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 60_000
         bench.io.call(bench.connections.close())
 
 
