@@ -74,7 +74,7 @@ class BookKeeper:
         self.zookeeper = zookeeper
         self._read_rotation = random.randrange(1 << 16)
         self._placement = Placement(self.config.placement, self.config.racks_min)
-        self._lock = threading.Lock()
+        self._locks: dict[int, threading.Lock] = {}
         self._runtime: Runtime | None = None
         self._closed = False
 
@@ -219,8 +219,6 @@ class BookKeeper:
         """This process's connections and threads, made on first use."""
         runtime = self._runtime
         if runtime is None or runtime.pid != os.getpid():
-            if runtime is not None and runtime.pid != os.getpid():
-                self._lock = threading.Lock()  # the parent's may have been held at the fork
             with self._lock:
                 if self._closed:
                     raise BookKeeperError("this client was closed; make another one")
@@ -228,6 +226,11 @@ class BookKeeper:
                     self._runtime = Runtime(self._connect, self.config)
                 runtime = self._runtime
         return runtime
+
+    @property
+    def _lock(self) -> threading.Lock:
+        """This process's: its parent's may have been held at the fork."""
+        return self._locks.setdefault(os.getpid(), threading.Lock())
 
     def close(self) -> None:
         """End connections and threads. Ledgers that were not closed stay open, to be recovered by whoever opens them."""

@@ -10,16 +10,18 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
+import os
 import threading
 from collections.abc import Callable
 
-from bookspark.protocol.errors import BookKeeperError
+from bookspark.protocol.errors import BookKeeperError, LedgerClosedError
 
 log = logging.getLogger(__name__)
 
 
 class Watermark:
-    """The last confirmed entry id of a ledger, or the error that ended it. Advanced by one thread, watched by any."""
+    """The last confirmed entry id of a ledger, or the error that ended it. Advanced by one thread, watched by any of its
+    process."""
 
     def __init__(self) -> None:
         self.value = -1
@@ -28,6 +30,7 @@ class Watermark:
         self._waiting = 0
         self._callbacks: list[tuple[int, int, Callable[[], None]]] = []
         self._order = itertools.count()
+        self._pid = os.getpid()
 
     def advance(self, value: int) -> None:
         """Everything up to ``value`` is confirmed."""
@@ -56,6 +59,7 @@ class Watermark:
 
     def wait(self, condition: Callable[[], bool], timeout_seconds: float | None) -> bool:
         """Wait until ``condition()`` or an error; False if neither came in time."""
+        self._check_process()
         with self._changed:
             self._waiting += 1
             try:
@@ -72,6 +76,7 @@ class Watermark:
 
     def call_when(self, entry_id: int, callback: Callable[[], None]) -> None:
         """Call ``callback`` once, when ``entry_id`` is confirmed or an error came: now, or from the client's I/O thread."""
+        self._check_process()
         with self._changed:
             self._waiting += 1  # from here on `advance` takes the lock, and so finds what is pushed below
             try:
@@ -81,6 +86,13 @@ class Watermark:
             finally:
                 self._waiting -= 1
         callback()
+
+    def _check_process(self) -> None:
+        """Raises LedgerClosedError in a forked process, where nothing is told any more, and the lock may be held for ever."""
+        if os.getpid() != self._pid:
+            raise LedgerClosedError(
+                f"the outcome of this append or sync is told in process {self._pid}, which made it; wait for it there"
+            )
 
 
 class AppendFuture:

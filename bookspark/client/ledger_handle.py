@@ -137,6 +137,7 @@ class LedgerHandle(ReadHandle):
         An idle writer does so by itself within ``explicit_lac_interval_seconds``. Raises AddTimeoutError if not at least an
         ack quorum of bookies took it.
         """
+        self._check_process()
         confirmed = self.last_add_confirmed
         answers: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._io.submit(self._driver.tell_lac, lambda _, answer: answers.put(isinstance(answer.response, Positive)))

@@ -1,0 +1,85 @@
+"""What a process that was forked off (Spark forks its Python workers) inherits of a client: nothing that it could hang on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from bookspark import BookKeeper
+from bookspark.client.config import ClientConfig
+from bookspark.client.futures import AppendFuture, Watermark
+from bookspark.client.ledger_handle import LedgerHandle
+from bookspark.protocol.errors import LedgerClosedError, MetadataStoreError
+from tests.metadata.kit import EVENT_SECONDS, ledger
+
+
+def in_a_fork(check):
+    """Run ``check`` in a child; a child that hangs is ended."""
+    child = os.fork()
+    if child == 0:
+        try:
+            signal.alarm(int(EVENT_SECONDS))
+            check()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_client_forked_while_it_connects_can_be_used_and_closed(monkeypatch):
+    client, parent = BookKeeper("127.0.0.1:1"), os.getpid()
+    connecting, go_on = threading.Event(), threading.Event()
+
+    def connect():
+        connecting.set()
+        if os.getpid() == parent:
+            go_on.wait(2 * EVENT_SECONDS)
+        raise MetadataStoreError("no answer")
+
+    def use():
+        with pytest.raises(MetadataStoreError, match="no answer"):
+            client.list_ledgers()
+
+    def use_and_close():
+        use()
+        client.close()
+
+    monkeypatch.setattr(client, "_connect", connect)
+    user = threading.Thread(target=use)
+    user.start()
+    try:
+        assert connecting.wait(EVENT_SECONDS)
+        in_a_fork(use_and_close)
+    finally:
+        go_on.set()
+        user.join()
+
+
+@pytest.mark.parametrize("wait", [AppendFuture.result, lambda f: f.result(60), lambda f: f.add_done_callback(print)])
+def test_an_append_of_the_parent_is_not_waited_for(wait):
+    watermark = Watermark()
+    watermark.advance(0)
+
+    def refused():
+        assert AppendFuture(watermark, 0).result() == 0, "that was known at the fork"
+        with pytest.raises(LedgerClosedError, match=f"process {os.getppid()}"):
+            wait(AppendFuture(watermark, 1))
+
+    with watermark._changed:
+        in_a_fork(refused)
+
+
+def test_the_explicit_lac_is_the_parents_to_tell():
+    io = SimpleNamespace(submit=lambda *call: None)
+    runtime = SimpleNamespace(io=io, connections=None, threads=None, add_writer=lambda writer: None)
+    handle = LedgerHandle(SimpleNamespace(config=ClientConfig(), runtime=runtime), ledger(1), 0, b"")
+
+    def refused():
+        with pytest.raises(LedgerClosedError, match="one writer"):
+            handle.flush_last_add_confirmed()
+
+    in_a_fork(refused)
