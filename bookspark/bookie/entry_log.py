@@ -42,8 +42,6 @@ SCHEMA = bytes.fromhex(
 LOGS = "logs"
 LOG_SUFFIX = ".arrows"
 NOTE_SUFFIX = ".synced"
-POSITION_BYTES_MAX = 1 << 32
-"""Positions in a log stay below this: the index keeps them in 32 bits."""
 
 # The fields that a scan needs, from the prefix of a batch frame: the body's length; of the header the version, ledger, first,
 # last, LAC, LAFR, master key, the body's checksum and its own; of the message the bytes of the two binary columns.

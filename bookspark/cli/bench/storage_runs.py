@@ -103,14 +103,6 @@ class StorageRun:
             self._pump(None, wait=False)
         return took
 
-    def carry(self, steps: Steps[Any]) -> Any:
-        """Carry background work through, with nothing beside it."""
-        driver = StepDriver(steps)
-        while not driver.step(self._posted.empty):
-            self._pump(None, wait=False)
-        driver.close()
-        return driver.result
-
     def _pump(self, driver: StepDriver | None, *, wait: bool = True) -> None:
         """Run what was posted; wait for it if there is nothing."""
         if driver is not None:
