@@ -53,7 +53,7 @@ def decommission(
         raise BookieError(f"{bookie_id} is registered, at {registered[bookie_id].address}; stop it first")
     if store.read_cookie(bookie_id) is None:
         raise InvalidCookieError(f"there is no bookie {bookie_id}; `bookspark cookie list` shows those that there are")
-    named = _naming(bookkeeper, bookie_id, store.list_ledgers())
+    named = naming(bookkeeper, bookie_id, store.list_ledgers())
     _refuse_if_alone(bookie_id, named, registered.keys())
     deadline, total = time.monotonic() + timeout_seconds, len(named)
     while True:
@@ -67,17 +67,17 @@ def decommission(
             if time.monotonic() > deadline:
                 raise BookieError(_not_in_time(bookie_id, now))
             threading.Event().wait(_POLL_SECONDS)
-            named = _naming(bookkeeper, bookie_id, [one.ledger_id for one in named])
+            named = naming(bookkeeper, bookie_id, [one.ledger_id for one in named])
         # A client may have chosen it while it was stopping.
-        named = _naming(bookkeeper, bookie_id, store.list_ledgers())
+        named = naming(bookkeeper, bookie_id, store.list_ledgers())
         if not named:
             break
     progress(DecommissionProgress(total, 0))
     _remove_cookie(bookkeeper, bookie_id)
 
 
-def _naming(bookkeeper: BookKeeper, bookie_id: str, ledger_ids: Iterable[int]) -> list[LedgerMetadata]:
-    """Those of the ledgers that name the bookie now."""
+def naming(bookkeeper: BookKeeper, bookie_id: str, ledger_ids: Iterable[int]) -> list[LedgerMetadata]:
+    """Those of the ledgers that name the bookie now, in any fragment."""
     every = bookkeeper.metadata.read_ledgers(ledger_ids)
     return [one for one in every if any(bookie_id in fragment.ensemble for fragment in one.fragments)]
 

@@ -131,13 +131,23 @@ def generate(bookie: BookieId, directories: Directories, zookeeper: Zookeeper = 
 
 @app.command()
 def delete(bookie: BookieId, zookeeper: Zookeeper = "", yes: Yes = False) -> None:
-    """Make the metadata store forget a bookie that will not come back. Its directories are not touched."""
+    """Make the metadata store forget a bookie that will not come back, and that no ledger names. Its directories are not touched.
+
+    One that ledgers name is taken out by `bookspark autorecovery decommission`: forgotten before, it could start on empty disks
+    under its name and deny the entries that it once acknowledged."""
+    from bookspark.autorecovery.decommission import naming
+
     with client(zookeeper) as bookkeeper:
         store = bookkeeper.metadata
         recorded = _recorded(store, bookie)
         serving = store.bookies().get(bookie)
         if serving is not None:
             raise BookieError(f"{bookie} serves at {serving.address}; stop it first")
+        if named := naming(bookkeeper, bookie, store.list_ledgers()):
+            raise BookieError(
+                f"{len(named)} ledgers name {bookie}, such as {named[0].ledger_id}; "
+                f"`bookspark autorecovery decommission {bookie}` has others take them over, and does this then"
+            )
         if not yes:
             typer.confirm(f"Forget {bookie} ({', '.join(recorded.value.directories)})?", abort=True, err=True)
         store.delete_cookie(bookie, recorded.version)

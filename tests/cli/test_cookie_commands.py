@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bookspark.bookie.config import bookie_config
+from bookspark.client import BookKeeper
 from bookspark.daemon.launch import Bookie, adopt_or_start
 from bookspark.metadata.zookeeper import ZooKeeperStore
 from bookspark.protocol.errors import BookieError
@@ -73,6 +74,19 @@ def test_get_and_delete(bookspark: Run, host: Host) -> None:
     assert bookspark("cookie", "delete", "--yes", "--zookeeper", host.zookeeper, bookie).status == 0
     gone = bookspark("cookie", "get", "--zookeeper", host.zookeeper, bookie)
     assert (gone.status, gone.err.count("\n")) == (1, 1)
+
+
+def test_a_bookie_that_ledgers_name_is_not_forgotten(bookspark: Run, host: Host) -> None:
+    """It could come back under its name with empty disks, and deny what it acknowledged."""
+    bookie = host.start()
+    with BookKeeper(host.zookeeper) as bookkeeper:
+        ledger_id = bookkeeper.create_ledger(1, 1, 1).ledger_id
+        host.stop()
+        delete = ("cookie", "delete", "--yes", "--zookeeper", host.zookeeper, bookie)
+        refused = bookspark(*delete)
+        assert refused.status == 1 and f"such as {ledger_id}; `bookspark autorecovery decommission" in refused.err
+        bookkeeper.delete_ledger(ledger_id)
+    assert bookspark(*delete).status == 0
 
 
 def test_nothing_is_changed_while_the_bookie_runs(bookspark: Run, host: Host) -> None:
