@@ -261,7 +261,7 @@ class BookieService:
                 self._failure = "the Spark application has ended"
                 return
             failures = 1 if time.monotonic() - began > _LASTED_SECONDS else failures + 1
-            if failures >= _FAILURES_MAX and not self.bookies:
+            if failures >= _FAILURES_MAX and self._has_no_bookies():
                 self._failure = f"the bookies' barrier job fails: {problem}"
                 return
             if not self._stopping.is_set():
@@ -272,6 +272,13 @@ class BookieService:
                 self._failure = "the Spark application has ended"
                 return
             self._attempt += 1
+
+    def _has_no_bookies(self) -> bool:
+        """Whether it is known that there are none; while ZooKeeper is away it is not."""
+        try:
+            return not self.bookies
+        except BookKeeperError:
+            return False
 
     def _submit(self, tasks: int) -> None:
         """One attempt; returns when its tasks were told to end, raises when it failed."""
