@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pyspark.errors import PySparkException
 from rich.console import Console
 
 from bookspark.cli.spark import plain_reason
 from bookspark.protocol.errors import BookKeeperError
 from bookspark.spark import audit
 from bookspark.spark.integrity_check import mark_lacking
-from bookspark.spark.session import session
+from bookspark.spark.session import SPARK_ERRORS, session
 
 
 def main(
@@ -43,7 +42,7 @@ def main(
             marked = mark_lacking(spark, path, integrity_check, version)
             print(f"{marked.ledgers} ledgers are marked for repair: bookies lack {marked.copies} copies of entries")
         spark.stop()
-    except (BookKeeperError, PySparkException) as error:
+    except (BookKeeperError, *SPARK_ERRORS) as error:
         sys.exit(f"bookspark audit: {plain_reason(error)}")
 
 

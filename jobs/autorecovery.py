@@ -15,12 +15,11 @@ import threading
 from typing import Annotated
 
 import typer
-from pyspark.errors import PySparkException
 
 from bookspark.cli.spark import plain_reason
 from bookspark.protocol.errors import BookKeeperError
 from bookspark.spark.autorecovery_service import AutorecoveryService
-from bookspark.spark.session import session
+from bookspark.spark.session import SPARK_ERRORS, session
 
 _LOOK_SECONDS = 0.5
 
@@ -42,7 +41,7 @@ def main(
                 return  # spark-submit was ended instead of this process, and Spark with it: there is nothing left to stop
         service.stop()
         spark.stop()
-    except (BookKeeperError, PySparkException) as error:
+    except (BookKeeperError, *SPARK_ERRORS) as error:
         sys.exit(f"bookspark autorecovery: {plain_reason(error)}")
 
 

@@ -9,12 +9,11 @@ import sys
 from typing import Annotated
 
 import typer
-from pyspark.errors import PySparkException
 
 from bookspark.cli.spark import plain_reason
 from bookspark.protocol.errors import BookKeeperError
 from bookspark.spark.offload import offload
-from bookspark.spark.session import session
+from bookspark.spark.session import SPARK_ERRORS, session
 
 
 def main(
@@ -36,7 +35,7 @@ def main(
             f"{len(done.deleted)} ledgers were deleted"
         )
         spark.stop()
-    except (BookKeeperError, PySparkException) as error:
+    except (BookKeeperError, *SPARK_ERRORS) as error:
         sys.exit(f"bookspark offload: {plain_reason(error)}")
 
 

@@ -13,12 +13,11 @@ import time
 from typing import Annotated
 
 import typer
-from pyspark.errors import PySparkException
 
 from bookspark.cli.spark import plain_reason
 from bookspark.protocol.errors import BookKeeperError
 from bookspark.spark import snapshots
-from bookspark.spark.session import session
+from bookspark.spark.session import SPARK_ERRORS, session
 from bookspark.spark.snapshot_retention import remove_files, write_every
 
 _LOOK_SECONDS = 0.5
@@ -59,7 +58,7 @@ def main(
                 signal.signal(number, lambda *_: stopped.set())
             write_every(60 * every, take, ended)
         spark.stop()
-    except (BookKeeperError, PySparkException) as error:
+    except (BookKeeperError, *SPARK_ERRORS) as error:
         sys.exit(f"bookspark snapshot: {plain_reason(error)}")
 
 

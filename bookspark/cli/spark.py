@@ -30,15 +30,14 @@ SMALL_TABLES = {
 }
 _REASON_CHARACTERS_MAX = 500
 _STREAM_FAILED = re.compile(r"^.*terminated with exception: (.*?)(?: SQLSTATE: \w+)?$")
+_JAVA_CALL = re.compile(r"^An error occurred while calling \S+\s*: ")
 _OUR_ERROR = re.compile(r"\bbookspark(?:\.\w+)+: (.+)")
 
 
 @contextmanager
 def quiet_session(name: str) -> Iterator[SparkSession]:
     """A session that says nothing itself. Spark's errors come out as one line."""
-    from pyspark.errors import PySparkException
-
-    from bookspark.spark.session import session
+    from bookspark.spark.session import SPARK_ERRORS, session
 
     keep = False
     with tempfile.NamedTemporaryFile(prefix="bookspark-spark-", suffix=".log", delete=False) as log:
@@ -46,7 +45,7 @@ def quiet_session(name: str) -> Iterator[SparkSession]:
             spark = session(name, master="local[2]", **SMALL_TABLES, **{"spark.driver.extraJavaOptions": QUICK_JVM})
         try:
             yield spark
-        except PySparkException as error:
+        except SPARK_ERRORS as error:
             keep = True
             raise BookKeeperError(f"{plain_reason(error)} (details: {log.name})") from error
         finally:
@@ -71,7 +70,7 @@ def _standard_error_to(descriptor: int) -> Iterator[None]:
 
 def plain_reason(error: BaseException) -> str:
     """One line for people from any error: ours as it is, even when it comes wrapped in Spark's traceback of a worker."""
-    text = str(error)
+    text = _JAVA_CALL.sub("", str(error))
     if isinstance(error, BookKeeperError | OSError):
         return one_line(error)
     if ours := _OUR_ERROR.findall(text):

@@ -256,7 +256,7 @@ class BookieService:
                     self._failure = "another run of the same bookie service took over"
                 return
             except Exception as error:
-                problem = _root_cause(error)
+                problem = root_cause(error)
             if not self._spark_lives():
                 self._failure = "the Spark application has ended"
                 return
@@ -372,7 +372,7 @@ def _line(bookie: ServiceBookie) -> str:
     return f"{name}: {bookie.phase}" + (f" ({bookie.problem})" if bookie.problem else "")
 
 
-def _root_cause(error: Exception) -> str:
+def root_cause(error: Exception) -> str:
     """The line of a Spark error that says most: a Python error of ours in a task, or else Spark's own first line."""
     text = str(error)
     ours = re.findall(r"^bookspark\.protocol\.errors\.\w+: (.+)$", text, re.MULTILINE)

@@ -23,8 +23,8 @@ import msgspec
 from bookspark.bookie.config import BookieConfig
 from bookspark.protocol.errors import BookKeeperError, ConfigurationError
 from bookspark.protocol.options import check_names
-from bookspark.spark.bookie_service import EMBEDDED, BookieService
-from bookspark.spark.session import session
+from bookspark.spark.bookie_service import EMBEDDED, BookieService, root_cause
+from bookspark.spark.session import SPARK_ERRORS, session
 
 _LOOK_SECONDS = 0.5
 
@@ -49,6 +49,9 @@ def main(arguments: list[str]) -> int:
         return 0
     except BookKeeperError as error:
         print(f"bookspark bookies: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+        return 1
+    except SPARK_ERRORS as error:
+        print(f"bookspark bookies: {root_cause(error)}", file=sys.stderr, flush=True)
         return 1
     return 0
 

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pyspark
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from bookspark.metadata.java import find_java
@@ -25,6 +27,8 @@ from bookspark.protocol.errors import ConfigurationError
 
 ZOOKEEPER_CONF = "spark.bookspark.zookeeper"
 """Where the data source finds the cluster when its ``zookeeper`` option is not given."""
+SPARK_ERRORS = (PySparkException, Py4JError)
+"""What Spark raises: its own errors, and Java's that it has no Python class for, a failed task's among them."""
 _SCALA = "2.13"
 _DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",

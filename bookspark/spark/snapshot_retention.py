@@ -17,10 +17,9 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from pyspark.errors import PySparkException
-
 from bookspark.protocol.errors import BookKeeperError
 from bookspark.spark import snapshots
+from bookspark.spark.session import SPARK_ERRORS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -83,7 +82,7 @@ def write_every(
     while True:
         try:
             take()
-        except (BookKeeperError, PySparkException) as error:
+        except (BookKeeperError, *SPARK_ERRORS) as error:
             log.warning("no snapshot this time: %s", error)
         due = max(due + seconds, clock())
         if ended(due - clock()):

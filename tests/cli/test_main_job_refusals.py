@@ -57,6 +57,8 @@ def test_reasons_are_one_line() -> None:
         "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: disk full SQLSTATE: XXKST\n=== Query ==="
     )
     assert plain_reason(RuntimeError(stream)) == "RuntimeError: disk full"
+    call = "An error occurred while calling o76.save.\n: org.apache.spark.SparkException: Job aborted\n\tat org.apache"
+    assert plain_reason(RuntimeError(call)) == "RuntimeError: org.apache.spark.SparkException: Job aborted"
 
 
 def test_lines_to_paste_name_the_cluster() -> None:

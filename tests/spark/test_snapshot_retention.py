@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
+from py4j.protocol import Py4JError, Py4JJavaError
+
 from bookspark.protocol.errors import BookKeeperError
 from bookspark.spark.snapshot_retention import _replaced_before, write_every
 from bookspark.spark.snapshots import LAST, Commit, kept
@@ -33,7 +36,11 @@ def test_of_a_table_that_some_snapshots_lack_the_first_kept_one_counts() -> None
     assert _replaced_before(found, {"s6"}) == START + timedelta(minutes=5), "the last one stands until it is replaced"
 
 
-def test_a_snapshot_that_fails_is_tried_again_when_the_next_is_due() -> None:
+assert issubclass(Py4JJavaError, Py4JError), "what a failed task comes as"
+
+
+@pytest.mark.parametrize("error", [BookKeeperError("no bookies"), Py4JError("a task failed")])
+def test_a_snapshot_that_fails_is_tried_again_when_the_next_is_due(error: Exception) -> None:
     now = [0.0]
     taken: list[float] = []
     waits: list[float] = []
@@ -46,7 +53,7 @@ def test_a_snapshot_that_fails_is_tried_again_when_the_next_is_due() -> None:
     def take() -> None:
         taken.append(now[0])
         if len(taken) == 2:
-            raise BookKeeperError("no bookies")
+            raise error
         if len(taken) == 3:
             now[0] += 25.0  # takes longer than there is time for
 
