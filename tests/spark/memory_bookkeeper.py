@@ -28,6 +28,8 @@ class MemoryBookKeeper:
         self.synced: dict[int, int] = {}
         """Up to which entry each ledger was synced."""
         self.fail_syncs = 0
+        self.hang_closes = False
+        """A bookie is down, and there is no other one for what a guaranteed ledger has there."""
 
     def other(self) -> MemoryBookKeeper:
         """Another client of the same cluster."""
@@ -120,6 +122,9 @@ class MemoryLedger:
         return self.last_add_confirmed
 
     def close(self, wait: bool = True, timeout: float | None = None) -> None:
+        if self._bookkeeper.hang_closes:
+            assert timeout is not None, "waits for ever"
+            raise AddTimeoutError("not closed in time")
         if not self._closed and not self._bookkeeper.metadata.read_ledger(self.ledger_id).value.closed and wait:
             self._bookkeeper.open_ledger(self.ledger_id)
         self._closed = True

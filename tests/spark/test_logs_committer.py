@@ -125,6 +125,17 @@ def test_the_loser_of_a_takeover_during_its_roll_leaves_no_ledger(bookkeeper: Me
     assert bookkeeper.list_ledgers() == []
 
 
+def test_a_takeover_during_a_roll_is_told_although_a_guaranteed_ledger_can_not_be_closed(
+    bookkeeper: MemoryBookKeeper,
+) -> None:
+    first = claimed(bookkeeper, "a")
+    bookkeeper.before_append.append(lambda ledger_id: claimed(bookkeeper.other(), "b") and None)
+    bookkeeper.hang_closes = True
+    with pytest.raises(LogTakenOverError):
+        first.commit(batch(0))
+    assert bookkeeper.list_ledgers() == []
+
+
 def test_a_full_commit_ledger_is_closed_and_the_next_sums_it_up(
     bookkeeper: MemoryBookKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,6 +245,15 @@ def test_full_commit_ledgers_are_not_copied_again(
     monkeypatch.setattr("bookspark.spark.logs.compaction.CHAIN_MAX", 1)
     assert compact_chain(bookkeeper, "orders", "run 9", 10, b"") == []
     assert list(commits(bookkeeper, "orders", b"")) == before
+
+
+def test_compaction_is_left_for_later_if_its_copy_can_not_be_closed(
+    bookkeeper: MemoryBookKeeper, long_chain: Committer
+) -> None:
+    before = chain(bookkeeper)
+    bookkeeper.hang_closes = True
+    long_chain.tend(thoroughly=True)
+    assert chain(bookkeeper) == before
 
 
 @pytest.mark.parametrize("read", [0, 1, 2, 7, 18, 19])

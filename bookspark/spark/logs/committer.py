@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import logging
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from bookspark.protocol.errors import (
@@ -162,8 +163,10 @@ class Committer:
             ledger.append(encode_header(self._header))
             record = self._registry.add_commit_ledger(self._name, ledger.ledger_id, self._run, self._epoch, self._chain)
         except (LogTakenOverError, LogChangedError):
-            ledger.close()
-            self._bookkeeper.delete_ledger(ledger.ledger_id)
+            with suppress(BookKeeperError):  # nobody needs it; a guaranteed one would wait for a bookie that is down
+                ledger.close(wait=False, timeout=CLOSE_SECONDS_MAX)
+            with suppress(BookKeeperError):  # then it is an orphan
+                self._bookkeeper.delete_ledger(ledger.ledger_id)
             raise
         self._chain, self._ledger = record.commit_ledgers, ledger
 

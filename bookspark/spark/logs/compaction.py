@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from bookspark.protocol.log_record import COMMIT_ROLE, CommitLedger, LogRecord
+from bookspark.spark.logs.data_ledgers import CLOSE_SECONDS_MAX
 from bookspark.spark.logs.labels import create_labelled, labels
 from bookspark.spark.logs.reader import HEADER_ENTRY, open_commit_ledger, read_header
 from bookspark.spark.logs.registry import LogRegistry
@@ -65,5 +66,5 @@ def _copied(
             payloads = [entry.payload for entry in reader.read(first, reader.last_add_confirmed)]
             if payloads:
                 ledger.append_batch(payloads)
-    ledger.close()
+    ledger.close(timeout=CLOSE_SECONDS_MAX)
     return ledger.ledger_id
