@@ -4,21 +4,52 @@ from __future__ import annotations
 
 import json
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, time
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bookspark.cli.ledger import AckQuorum, Copies, Digest, Ensemble, Type, WriteQuorum
 from bookspark.cli.options import Json, Password, Yes, Zookeeper, client
-from bookspark.cli.output import console, table
+from bookspark.cli.output import console, payload_document, table
+from bookspark.protocol.ledger_metadata import DigestType, LedgerType, Replication
+from bookspark.protocol.log_record import Compression, LogOptions
 
 if TYPE_CHECKING:
     from bookspark.protocol.ledger_metadata import LedgerMetadata
 
-app = typer.Typer(help="Look at logs, truncate and delete them.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="Create, look at, truncate and delete logs.", no_args_is_help=True, rich_markup_mode=None)
 
 LogName = Annotated[str, typer.Argument(metavar="LOG", help="Name of the log.")]
+
+
+@app.command()
+def create(
+    log: LogName,
+    zookeeper: Zookeeper = "",
+    ensemble_size: Ensemble = 3,
+    write_quorum: WriteQuorum = 3,
+    ack_quorum: AckQuorum = 2,
+    digest_type: Digest = DigestType.CRC32C,
+    ledger_type: Type = LedgerType.PD_JOURNAL,
+    replication: Copies = Replication.BEST_EFFORT,
+    compression: Annotated[
+        Compression, typer.Option(case_sensitive=False, help="Of the payloads; zstd_dictionary is for small values.")
+    ] = Compression.NONE,
+    password: Password = "",
+) -> None:
+    """Make an empty log of values, whose readers can start before its first writer does. Its options are fixed from then on.
+
+    The first write makes a log too, with its own options; one that keeps all columns (rowFormat arrow) is made only so: it takes
+    the columns from there."""
+    from bookspark.spark.logs import LogRegistry
+
+    options = LogOptions(
+        ensemble_size, write_quorum, ack_quorum, digest_type, ledger_type, replication, compression=compression
+    )
+    with client(zookeeper) as bookkeeper:
+        LogRegistry(bookkeeper.metadata).create(log, options, password.encode())
 
 
 @app.command("list")
@@ -50,6 +81,8 @@ def describe(log: LogName, zookeeper: Zookeeper = "", password: Password = "", a
         "write_quorum": record.options.write_quorum,
         "ack_quorum": record.options.ack_quorum,
         "digest_type": record.options.digest_type.value,
+        "ledger_type": record.options.ledger_type.value,
+        "replication": record.options.replication.value,
         "row_format": record.options.row_format.value,
         "compression": record.options.compression.value,
         "commits": found[-1].after.batches if found else 0,
@@ -141,7 +174,14 @@ def delete(
 
 
 def _json(row: dict[str, Any]) -> bytes:
-    return json.dumps(row, default=str, ensure_ascii=False).encode()
+    return json.dumps(row, default=_plain, ensure_ascii=False).encode()
+
+
+def _plain(value: Any) -> object:
+    """What JSON has no word for, so that it can be read back: bytes as ``ledger read --json`` has them, times as in ISO 8601."""
+    if isinstance(value, bytes):
+        return payload_document(value)
+    return value.isoformat() if isinstance(value, date | time) else str(value)
 
 
 def _time(milliseconds: int) -> str:

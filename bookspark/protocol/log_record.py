@@ -60,6 +60,10 @@ class NoSuchLogError(BookKeeperError):
     """The metadata store has no log of this name."""
 
 
+class LogExistsError(BookKeeperError):
+    """There is a log of that name already."""
+
+
 class LogChangedError(BookKeeperError):
     """Another process of the same run put its commit ledger into the chain first: recover that one."""
 

@@ -90,6 +90,17 @@ def test_logs(on_cluster: Run) -> None:
     outcome = on_cluster("log", "describe", "nothing")
     assert outcome.status == 1
     assert "no log 'nothing'" in outcome.err and outcome.err.count("\n") == 1
+    create = ("log", "create", "orders", "--ack-quorum", "3", "--compression", "zstd", "--password", "secret")
+    assert on_cluster(*create).status == 0
+    outcome = on_cluster(*create)
+    assert (outcome.status, outcome.err) == (
+        1, "bookspark: there is a log 'orders' already; choose another name, or delete that one\n"
+    )  # fmt: skip
+    described = json.loads(on_cluster("log", "describe", "orders", "--password", "secret", "--json").out)
+    assert (described["ack_quorum"], described["compression"], described["rows"]) == (3, "zstd", 0)
+    assert on_cluster("log", "read", "orders", "--password", "secret").out == b""
+    assert on_cluster("log", "describe", "orders").err.startswith("bookspark: log 'orders': wrong password")
+    assert on_cluster("log", "delete", "orders", "--yes", "--password", "secret").status == 0
 
 
 def test_an_unknown_audit_query_is_told_before_spark_starts(on_cluster: Run) -> None:

@@ -6,7 +6,15 @@ import pytest
 
 from bookspark.metadata.memory import MemoryStore
 from bookspark.protocol.errors import ConfigurationError, MetadataVersionError, UnauthorizedAccessError
-from bookspark.protocol.log_record import Commit, CommitHeader, EntryRange, LogRecord, NoSuchLogError
+from bookspark.protocol.log_record import (
+    Commit,
+    CommitHeader,
+    EntryRange,
+    LogExistsError,
+    LogOptions,
+    LogRecord,
+    NoSuchLogError,
+)
 from bookspark.spark.logs import LogRegistry
 from bookspark.spark.logs.codec import (
     LogFormatError,
@@ -29,6 +37,13 @@ def test_a_log_is_made_by_the_first_write_and_then_found(registry: LogRegistry) 
     assert (made.options.ensemble_size, made.options.write_quorum, made.epoch) == (5, 3, 0)
     assert registry.ensure("orders", {}, b"secret") == made == registry.get("orders")
     assert registry.names() == ["orders"]
+
+
+def test_a_log_is_created_once_and_first_written_with_its_options(registry: LogRegistry) -> None:
+    made = registry.create("orders", LogOptions(ack_quorum=3), b"secret")
+    with pytest.raises(LogExistsError, match="there is a log 'orders' already"):
+        registry.create("orders", LogOptions(), b"")
+    assert registry.get("orders") == made == registry.ensure("orders", {"ack_quorum": 3}, b"secret")
 
 
 def test_an_option_other_than_the_logs_is_refused(registry: LogRegistry) -> None:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from difflib import get_close_matches
 
 from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.errors import ConfigurationError, MetadataVersionError, UnauthorizedAccessError
-from bookspark.protocol.log_record import CommitLedger, LogOptions, LogRecord, NoSuchLogError
+from bookspark.protocol.log_record import CommitLedger, LogExistsError, LogOptions, LogRecord, NoSuchLogError
 from bookspark.spark.logs.codec import decode_record, encode_record
 from bookspark.wire.digests import master_key
 
@@ -48,6 +49,15 @@ class LogRegistry:
         found = self._store.read_record(KIND, check_name(name))
         return None if found is None else decode_record(found.value, name)
 
+    def create(self, name: str, options: LogOptions, password: bytes) -> LogRecord:
+        """Make an empty log. Raises LogExistsError."""
+        record = LogRecord(check_name(name), options, master_key(password), ctime_ms=time.time_ns() // 1_000_000)
+        try:
+            self._store.write_record(KIND, name, encode_record(record), None)
+        except MetadataVersionError:
+            raise LogExistsError(f"there is a log {name!r} already; choose another name, or delete that one") from None
+        return record
+
     def ensure(self, name: str, options: dict[str, object], password: bytes, columns: str = "") -> LogRecord:
         """The record of ``name``, made with ``options`` (fields of LogOptions, the rest as by default) if there is none.
         ``columns`` are for a log that is made only.
@@ -66,13 +76,8 @@ class LogRegistry:
                             f"fixed when a log is made: leave out {option} {_text(wanted)}, or write to another log"
                         )
                 return record
-            chosen = LogOptions(columns=columns, **options)  # type: ignore[arg-type]
-            record = LogRecord(name, chosen, master_key(password), ctime_ms=time.time_ns() // 1_000_000)
-            try:
-                self._store.write_record(KIND, name, encode_record(record), None)
-            except MetadataVersionError:
-                continue
-            return record
+            with suppress(LogExistsError):  # another client was first
+                return self.create(name, LogOptions(columns=columns, **options), password)  # type: ignore[arg-type]
 
     def update(self, name: str, transition: Callable[[LogRecord], LogRecord]) -> LogRecord:
         """Compare-and-set the record to ``transition(record)``; what that raises is raised. Returns what stands then."""
