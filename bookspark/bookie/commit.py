@@ -9,32 +9,39 @@ failed, and nothing is tried again, because after a failed fdatasync nobody know
 fails its group only; but what follows fails too, for it was queued by one that counted on the writes before it, until the
 loop, having heard of it, sends a ``SealLog``, which cuts off what was written of the group.
 
-The queue is filled by the bookie's loop, and the loop is told of each group once (twice if some of it need not wait for the
-sync). All that came while a group was being written is the next group: one add alone waits for one sync, a thousand share one.
+The queue is filled by the bookie's loop, once in each of its turns, and the loop is told of each group once (twice if some of
+it need not wait for the sync). All that came while a group was being written is the next group: one add alone waits for one sync,
+a thousand share one.
+
+Decision: a few adds that find the thread idle are written and synced by the loop itself, for waking a thread and being woken by
+it takes longer than a quick sync. A loop must not hang on a sick disk, so that is done only where the directory is the bookie's
+only one (there is little else then that its disk could hold up), after many groups each of which took less than a millisecond,
+and one that takes longer leaves it to the thread again. Whether the thread is idle is known and not guessed: the loop counts what
+it hands over, the thread what it is through with.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from queue import Empty, SimpleQueue
+from time import monotonic
 
 from bookspark.bookie.background_sync import BackgroundSync, Sync
+from bookspark.bookie.commit_group import Group, runs
 from bookspark.bookie.commit_items import (
-    Barrier,
     ControlRewrite,
     ControlWrite,
     EntryWrite,
     Item,
-    NoteSync,
     RelaxedWrite,
     SealLog,
     Stop,
     SyncWritten,
 )
+from bookspark.bookie.completions import ignore
 from bookspark.bookie.config import BookieConfig
 from bookspark.bookie.control_log import ControlLog
 from bookspark.bookie.entry_log import EntryLog
@@ -46,46 +53,19 @@ Completed = Callable[["CommitThread", Sequence[Item], OSError | None, int], None
 Post = Callable[..., object]
 """``post(function, *arguments)``: have it called on the loop (``loop.call_soon_threadsafe``)."""
 
+Soon = Callable[[Callable[[], None]], object]
+"""``soon(function)``: have it called once this turn of the loop is over (``loop.call_soon``)."""
+
 _IDLE_SECONDS = 1.0
 """After so long without an add, a directory that is all synced is marked clean."""
+_QUICK_SECONDS = 0.001
+_QUICK_GROUPS = 16
+"""After so many quick groups, the loop may commit."""
+_ITEMS_HERE_MAX = 4
+_BYTES_HERE_MAX = 32 << 10
+"""What it may commit at once."""
 
 log = logging.getLogger(__name__)
-
-
-class Group:
-    """What was queued, by what has to be done."""
-
-    __slots__ = ("controls", "durable", "entries", "promised", "relaxed", "seals", "stop", "sync_notes", "syncs")
-
-    def __init__(self, items: Sequence[Item]) -> None:
-        self.entries: list[EntryWrite | RelaxedWrite] = []
-        self.relaxed: list[RelaxedWrite] = []
-        self.controls: list[ControlWrite | ControlRewrite] = []
-        self.syncs: list[SyncWritten] = []
-        self.seals: list[SealLog] = []
-        self.durable = self.promised = self.sync_notes = self.stop = False
-        for item in items:
-            kind = type(item)
-            if kind is EntryWrite:
-                self.entries.append(item)  # type: ignore[arg-type]
-            elif kind is RelaxedWrite:
-                self.relaxed.append(item)  # type: ignore[arg-type]
-                self.entries.append(item)  # type: ignore[arg-type]
-            elif kind is ControlWrite or kind is ControlRewrite:
-                self.controls.append(item)  # type: ignore[arg-type]
-            elif kind is SyncWritten:
-                self.syncs.append(item)  # type: ignore[arg-type]
-            elif kind is Barrier:
-                self.durable = True
-            elif kind is NoteSync:
-                self.sync_notes = True
-            elif kind is SealLog:
-                self.seals.append(item)  # type: ignore[arg-type]
-            elif kind is Stop:
-                self.stop = self.sync_notes = self.durable = True
-        if self.relaxed:
-            self.promised = any(item.promised for item in self.relaxed)
-        self.durable |= len(self.entries) > len(self.relaxed)
 
 
 class CommitThread:
@@ -106,9 +86,16 @@ class CommitThread:
         self._log_bytes = config.entry_log_bytes_max
         self._sync_bytes = config.background_sync_bytes
         self._sync_seconds = config.background_sync_interval_ms / 1000
-        self._queue: SimpleQueue[Item] = SimpleQueue()
-        self.submit = self._queue.put
-        """Queue an item; its ``done`` will be called, whatever happens."""
+        self._queue: SimpleQueue[Sequence[Item]] = SimpleQueue()
+        self._turn: list[Item] = []
+        """What this turn of the loop submitted."""
+        self._handed_over = self._through = 0
+        """How often something was put into the queue, and how much of that the thread is through with."""
+        self._quick_groups = 0
+        """So many, up to the last one, were."""
+        self._soon: Soon | None = None
+        self._completed: Completed | None = None
+        """Set where the loop may commit."""
         self._failure: OSError | None = None
         self._no_space: NoSpaceError | None = None
         """A write found no room, and the loop has not shown that it knows."""
@@ -120,21 +107,62 @@ class CommitThread:
         self._sync_at = 0.0
         self._thread: threading.Thread | None = None
 
-    def start(self, post: Post, completed: Completed) -> None:
+    def start(self, post: Post, completed: Completed, soon: Soon | None = None, *, alone: bool = False) -> None:
+        """``soon``: without it, nothing is gathered over a turn of the loop. ``alone``: the bookie has no other directory."""
+        self._soon = soon
+        if alone and soon is not None:
+            self._completed = completed
         self._thread = threading.Thread(
             target=self._run, args=(post, completed), name=f"commit {self.directory}", daemon=True
         )
         self._thread.start()
 
+    def submit(self, item: Item) -> None:
+        """Queue an item; its ``done`` will be called, whatever happens. On the loop."""
+        if self._soon is None:
+            self._hand_over([item])
+            return
+        if not self._turn:
+            self._soon(self._end_turn)
+        self._turn.append(item)
+
+    def _end_turn(self) -> None:
+        items, self._turn = self._turn, []
+        if self._completed is not None and self._may_commit_here(items):
+            self._commit(items, _call, self._completed)
+        elif items:
+            self._hand_over(items)
+
+    def _hand_over(self, items: Sequence[Item]) -> None:
+        self._handed_over += 1
+        self._queue.put(items)
+
+    def _may_commit_here(self, items: Sequence[Item]) -> bool:
+        return (
+            self._handed_over == self._through
+            and self._quick_groups >= _QUICK_GROUPS
+            and 0 < len(items) <= _ITEMS_HERE_MAX
+            and self._failure is None
+            and self._no_space is None
+            and not (self._relaxed_bytes or self.marker.removable)  # the thread sees to them, idle or not
+            and all(type(item) is EntryWrite and item.log is self._log for item in items)
+            and sum(len(item.frame) for item in items if type(item) is EntryWrite) <= _BYTES_HERE_MAX
+        )
+
+    def stop(self) -> None:
+        """Queue the last item. From any thread, once the loop submits nothing any more."""
+        turn, self._turn = self._turn, []
+        self._hand_over([*turn, Stop(ignore)])
+
     def join(self, timeout: float) -> bool:
-        """Wait for the thread to end, after ``Stop`` was submitted. False if it has not in time."""
+        """Wait for the thread to end, after ``stop``. False if it has not in time."""
         if self._thread is not None:
             self._thread.join(timeout)
         return self._thread is None or not self._thread.is_alive()
 
     @property
     def queued(self) -> int:
-        """How many items wait."""
+        """How many turns of the loop wait."""
         return self._queue.qsize()
 
     def _run(self, post: Post, completed: Completed) -> None:
@@ -144,7 +172,14 @@ class CommitThread:
     def commit_queued(self, post: Post, completed: Completed) -> bool:
         """Wait for an item, make one group of it and all that is queued behind it, and tell. False once it held the last item.
         What is synced in the background is so in a thread of its own if this one was started, else here."""
-        items = self._take()
+        items, turns = self._take()
+        goes_on = self._commit(items, post, completed)
+        self._through += turns
+        return goes_on
+
+    def _commit(self, items: list[Item], post: Post, completed: Completed) -> bool:
+        """Write a group, sync it, tell. False if it held the last item."""
+        begun = monotonic()
         if self._no_space is not None and self._failure is None:
             items = self._refuse(items, post, completed)
         rest: Sequence[Item] = items
@@ -153,7 +188,7 @@ class CommitThread:
             self._background.stop()
         if group.relaxed:
             if not self._relaxed_bytes:
-                self._sync_at = time.monotonic() + self._sync_seconds
+                self._sync_at = monotonic() + self._sync_seconds
             self._relaxed_bytes += sum(len(item.frame) for item in group.relaxed)
         if self._failure is None:
             try:
@@ -162,6 +197,8 @@ class CommitThread:
                     self._tell(post, completed, group.relaxed)
                     rest = [item for item in items if type(item) is not RelaxedWrite]
                 self._sync(group)
+                if items:
+                    self._quick_groups = self._quick_groups + 1 if monotonic() - begun < _QUICK_SECONDS else 0
             except NoSpaceError as error:
                 self._no_space = error
                 log.warning("%s has no room left: %s; make some", self.directory, error)
@@ -184,28 +221,30 @@ class CommitThread:
                 self._tell(post, completed, rest)
         return not group.stop
 
-    def _take(self) -> list[Item]:
-        """The next group; empty if none came until something else is to be done."""
+    def _take(self) -> tuple[list[Item], int]:
+        """The next group, and how many turns of the loop are in it; empty if none came until something else is to be done."""
         timeout = None
         if self._relaxed_bytes:
-            timeout = max(0.0, self._sync_at - time.monotonic())
+            timeout = max(0.0, self._sync_at - monotonic())
         elif self.marker.removable:
             timeout = _IDLE_SECONDS
         try:
-            items = [self._queue.get(timeout=timeout)]
+            items = list(self._queue.get(timeout=timeout))
         except Empty:
             if not self._relaxed_bytes and self._is_synced and self._failure is None:
                 self._mark_clean()
-            return []
-        items += [self._queue.get() for _ in range(self._queue.qsize())]
-        return items
+            return [], 0
+        more = self._queue.qsize()
+        for _ in range(more):
+            items += self._queue.get()
+        return items, 1 + more
 
     def _write(self, group: Group) -> None:
         if group.controls:
             self._commit_controls(group.controls)
         if group.promised:
             self.marker.make()
-        for entry_log, run in _runs(group.entries):
+        for entry_log, run in runs(group.entries):
             if entry_log is not self._log:
                 self._leave_log()
                 entry_log.create(self._log_bytes)
@@ -256,7 +295,7 @@ class CommitThread:
     def _is_due(self) -> bool:
         """Has it been long enough, or much enough, for a sync in the background?"""
         waiting = self._relaxed_bytes
-        return waiting > 0 and (waiting >= self._sync_bytes or time.monotonic() >= self._sync_at)
+        return waiting > 0 and (waiting >= self._sync_bytes or monotonic() >= self._sync_at)
 
     def _sync_log(self) -> None:
         if self._log is not None and self._log.synced < self._end:
@@ -319,15 +358,6 @@ class CommitThread:
             log.debug("%s: the loop is closed, nobody waits for this group", self.directory)
 
 
-def _runs(
-    entries: Sequence[EntryWrite | RelaxedWrite],
-) -> Iterable[tuple[EntryLog, Sequence[EntryWrite | RelaxedWrite]]]:
-    """The entries log by log; nearly always all are of one."""
-    start = 0
-    while start < len(entries):
-        entry_log = entries[start].log
-        end = len(entries)
-        if entries[-1].log is not entry_log:
-            end = next(i for i in range(start, end) if entries[i].log is not entry_log)
-        yield entry_log, entries[start:end] if start or end < len(entries) else entries
-        start = end
+def _call(function: Callable[..., object], *arguments: object) -> object:
+    """A ``Post`` for who is on the loop already."""
+    return function(*arguments)

@@ -96,7 +96,7 @@ class BookieServer:
             raise BookieError(
                 f"can't listen on {host}:{port}: {error}; set host to an address of this machine"
             ) from error
-        self.storage.start(loop.call_soon_threadsafe)
+        self.storage.start(loop.call_soon_threadsafe, loop.call_soon)
         self._maintenance = Maintenance(self._config, self.storage, self._metadata, self._rewriter)
         self._maintenance.start()
         await self._server.start_serving()

@@ -17,8 +17,8 @@ from typing import NamedTuple
 from bookspark.bookie.adds import Adds
 from bookspark.bookie.boot import collector_paused, in_each, replay_control_logs, replay_logs
 from bookspark.bookie.checkpointing import Checkpoints, Prepared
-from bookspark.bookie.commit import Post
-from bookspark.bookie.commit_items import NoteSync, Stop
+from bookspark.bookie.commit import Post, Soon
+from bookspark.bookie.commit_items import NoteSync
 from bookspark.bookie.commit_results import CommitResults
 from bookspark.bookie.completions import Done, ignore
 from bookspark.bookie.config import BookieConfig
@@ -137,11 +137,13 @@ class Storage:
         self._requests.is_open = True
         return self
 
-    def start(self, post: Post) -> None:
-        """Start writing. ``post(function, *arguments)`` has a function called on the loop, from any thread."""
+    def start(self, post: Post, soon: Soon | None = None) -> None:
+        """Start writing. ``post(function, *arguments)`` has a function called on the loop, from any thread; ``soon(function)``,
+        on the loop, once this turn is over (without it, each request goes to the disk by itself)."""
         self._adds.unsure.start(post)
-        for directory in self.holdings.directories:
-            directory.commit.start(post, self._results.completed)
+        directories = self.holdings.directories
+        for directory in directories:
+            directory.commit.start(post, self._results.completed, soon, alone=len(directories) == 1)
 
     def close(self) -> None:
         """Finish what is queued, seal the logs, write the checkpoints. Whoever waits is called on the loop, as ever."""
@@ -151,7 +153,7 @@ class Storage:
         self._adds.unsure.close()
         directories = self.holdings.directories
         for directory in directories:
-            directory.commit.submit(Stop(ignore))
+            directory.commit.stop()
         late = [d.path for d in directories if not d.commit.join(_STOP_SECONDS_MAX)]
         if late:
             raise StorageError(f"{', '.join(late)}: the disk does not answer; nothing more is written")

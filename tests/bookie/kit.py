@@ -15,6 +15,7 @@ import msgspec
 import uvloop
 
 from bookspark.bookie.collection import collect
+from bookspark.bookie.commit import Soon
 from bookspark.bookie.commit_items import SealLog
 from bookspark.bookie.config import BookieConfig
 from bookspark.bookie.file_system import FileSystem, RealFileSystem
@@ -112,13 +113,14 @@ class Pumped:
         settings: BookieConfig,
         file_system: FileSystem | None = None,
         before_start: Callable[[Storage], None] = lambda storage: None,
+        soon: Soon | None = None,
         **options: Any,
     ) -> None:
         self._posted: SimpleQueue[tuple[Callable[..., object], tuple[Any, ...]]] = SimpleQueue()
         self.file_system = file_system or RealFileSystem()
         self.storage = Storage(settings, self.file_system, **options).open()
         before_start(self.storage)
-        self.storage.start(lambda function, *arguments: self._posted.put((function, arguments)))
+        self.storage.start(lambda function, *arguments: self._posted.put((function, arguments)), soon)
 
     def wait(self, done: Callable[[], bool]) -> None:
         while not done():
@@ -211,7 +213,7 @@ class Client:
             if count == 0:
                 raise EOFError
             for frame in self._receiver.received(count):
-                if frame.header.kind != Kind.ACKS:
+                if frame.header.kind != Kind.ACKS or frame.header.status != Status.OK:
                     self._frames.append(frame)
                     continue
                 for request_id in Acks.decode(frame.body):

@@ -9,7 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 from bookspark.bookie.collection import collect
-from bookspark.bookie.commit import CommitThread, Completed, Post
+from bookspark.bookie.commit import CommitThread, Completed, Post, Soon
 from bookspark.bookie.commit_items import SealLog
 from bookspark.bookie.completions import ignore
 from bookspark.bookie.config import BookieConfig
@@ -32,7 +32,7 @@ def without_threads() -> Iterator[None]:
     """Commit threads made within have no thread: ``Stepped.commit`` does their work."""
     told: dict[CommitThread, tuple[Post, Completed]] = {}
 
-    def start(thread: CommitThread, post: Post, completed: Completed) -> None:
+    def start(thread: CommitThread, post: Post, completed: Completed, soon: Soon | None, *, alone: bool) -> None:
         told[thread] = (post, completed)
 
     def step(thread: CommitThread) -> None:
