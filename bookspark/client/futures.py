@@ -116,7 +116,7 @@ class AppendFuture:
         """
         error = self.exception(timeout)
         if error is not None:
-            raise error
+            raise error.with_traceback(None)  # else it would collect the frames of all who ever asked
         return self.entry_id
 
     def exception(self, timeout: float | None = None) -> BookKeeperError | None:

@@ -89,7 +89,7 @@ class LedgerDriver:
         self._retrying: set[str] = set()
         self._held_back: dict[str, deque[act.SendAdd]] = {}
         """Adds for bookies that have enough to take in; never empty ones."""
-        self._bookkeeper, self._config = bookkeeper, config
+        self._bookkeeper, self._config, self._runtime = bookkeeper, config, runtime
         self._io, self._connections, self._threads = runtime.io, runtime.connections, runtime.threads
 
     # -- bookies
@@ -260,12 +260,14 @@ class LedgerDriver:
                     self.fail(action.error)
 
     def fail(self, error: BookKeeperError) -> None:
-        """Nothing more will be acknowledged; whoever waits is told ``error``."""
+        """Nothing more will be acknowledged; whoever waits is told ``error``. Nobody need close the handle to be rid of it."""
         self.outgoing.clear()
         self.kept.clear()
         self._held_back.clear()
         self.acknowledged.fail(error)
         self.confirmed.fail(error)
+        self._runtime.remove_writer(self)
+        self.unwant_bookies()
         self.ended.set()
 
     def _acknowledged(self, entry_id: int) -> None:

@@ -184,7 +184,7 @@ class LedgerHandle(ReadHandle):
                 f"ledger {self.ledger_id}: the close did not end in time"
             )
             error.unconfirmed = range(self.last_add_confirmed + 1, self.last_add_pushed + 1)
-            raise error
+            raise error.with_traceback(None)
 
     # -- inside, in callers' threads
 
@@ -210,7 +210,7 @@ class LedgerHandle(ReadHandle):
             if driver.closing:
                 raise LedgerClosedError(f"ledger {self.ledger_id} is closed; append to a new one")
             if driver.acknowledged.error is not None:
-                raise driver.acknowledged.error
+                raise driver.acknowledged.error.with_traceback(None)
             first = self._next_entry_id
             self._next_entry_id += count
             self._appended_bytes += byte_length

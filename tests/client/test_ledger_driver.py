@@ -10,7 +10,7 @@ from bookspark.client.config import client_config
 from bookspark.client.ledger_driver import LedgerDriver
 from bookspark.client.runtime import Runtime
 from bookspark.protocol.actions import NoBookies
-from bookspark.protocol.errors import NotEnoughBookiesError
+from bookspark.protocol.errors import LedgerFencedError, NotEnoughBookiesError
 from bookspark.protocol.ledger_metadata import Fragment, LedgerMetadata, Replication
 from bookspark.wire.header import Kind, Status
 from tests.client.test_connections import MIB, SECONDS, Bench
@@ -72,6 +72,18 @@ def test_a_bookie_that_is_back_gets_what_it_missed_as_fast_as_it_takes_it_in(ben
     back.taking.set()
     assert driver.acknowledged.wait(lambda: driver.writer.last_add_fully_replicated == 59, SECONDS)
     assert greeted.lost is None
+
+
+def test_a_ledger_that_failed_is_not_kept_although_nobody_closes_it(bench):
+    for bookie_id in BOOKIES:
+        bench.bookie(bookie_id).statuses[Kind.ADD] = Status.FENCED
+    bench.open()
+    driver = bench.driver()
+    bench.append(driver, b"0")
+    assert driver.ended.wait(SECONDS)
+    assert isinstance(driver.acknowledged.error, LedgerFencedError)
+    assert bench.in_loop(lambda: list(bench.runtime._writers)) == []
+    assert not any(bench.connections._wanted.values())
 
 
 def told_lac(bookie):
