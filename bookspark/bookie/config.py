@@ -5,12 +5,43 @@ Units are last in the names. ``conf/bookspark.toml`` shows each option with its 
 
 from __future__ import annotations
 
+import ipaddress
+import math
 from typing import Any
 
 import msgspec
 
 from bookspark.protocol.errors import ConfigurationError
-from bookspark.protocol.options import check_names
+from bookspark.protocol.options import check_names, check_numbers
+
+_SECONDS = (0.001, 1e6)
+"""Of what is waited for: more would not fit the milliseconds that the system counts in."""
+_INTERVAL_SECONDS = (0.001, 1e9)
+_PORT = (0, 65535)
+_PART = (0.0, 1.0)
+_BYTES_OR_NONE = (0, math.inf)
+_BOUNDS = {
+    "port": _PORT,
+    "metrics_port": _PORT,
+    "lease_seconds": _SECONDS,
+    "entry_log_bytes_max": (1, 1 << 31),
+    "checkpoint_interval_seconds": _INTERVAL_SECONDS,
+    "gc_wait_time_seconds": _INTERVAL_SECONDS,
+    "minor_compaction_threshold": _PART,
+    "minor_compaction_interval_seconds": _INTERVAL_SECONDS,
+    "major_compaction_threshold": _PART,
+    "major_compaction_interval_seconds": _INTERVAL_SECONDS,
+    "compaction_rate_bytes_per_second": _BYTES_OR_NONE,
+    "disk_check_interval_seconds": _INTERVAL_SECONDS,
+    "directory_bytes_max": _BYTES_OR_NONE,
+    "request_bytes_in_flight_max": (1, math.inf),
+    "requests_in_flight_max": (1, math.inf),
+    "background_sync_interval_ms": (1, 1e9),
+    "background_sync_bytes": (1, math.inf),
+    "healing_bytes_per_second": _BYTES_OR_NONE,
+    "zookeeper_timeout_seconds": _SECONDS,
+    "zookeeper_session_timeout_seconds": _SECONDS,
+}
 
 
 class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,7 +52,7 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
     zookeeper: str
     """``host:port[,host:port…][/chroot]``."""
     host: str = "127.0.0.1"
-    """The address to listen on, and the one that clients are told."""
+    """The address to listen on, and the one that clients are told; 0.0.0.0 or :: only with advertised_address."""
     port: int = 0
     """0: any free one. Identity is the cookie's, so a bookie may come back at another port."""
     advertised_address: str = ""
@@ -103,11 +134,17 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not self.directories:
             raise ConfigurationError("a bookie needs at least one directory: set directories")
-        if not 0 <= self.port <= 65535:
-            raise ConfigurationError(f"port {self.port} is not one; use 1 to 65535, or 0 for any free one")
-        if self.advertised_address and not self.advertised_address.rpartition(":")[2].isdecimal():
+        check_numbers(self, _BOUNDS, "bookie option")
+        if self.advertised_address:
+            host, _, port = self.advertised_address.rpartition(":")
+            if _is_wildcard(host) or not (port.isdecimal() and 1 <= int(port) <= 65535):
+                raise ConfigurationError(
+                    f"advertised_address {self.advertised_address!r} is not a host:port that clients can dial; give both"
+                )
+        elif _is_wildcard(self.host):
             raise ConfigurationError(
-                f"advertised_address {self.advertised_address!r} is not host:port, which clients need; give both"
+                f"host {self.host!r} can be listened on, but not dialled; set host to an address of this machine that clients "
+                "reach, or set advertised_address to the host:port that they are to be told"
             )
         marks = (
             self.disk_usage_low_water_mark_threshold,
@@ -119,15 +156,14 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
                 f"disk_usage_low_water_mark_threshold {marks[0]}, disk_usage_threshold {marks[1]} and "
                 f"disk_usage_recovery_threshold {marks[2]} have to ascend, between 0 and 1 (default 0.9, 0.95 and 0.98)"
             )
-        if self.background_sync_interval_ms < 1 or self.background_sync_bytes < 1:
-            raise ConfigurationError(
-                f"background_sync_interval_ms {self.background_sync_interval_ms} and background_sync_bytes "
-                f"{self.background_sync_bytes} have to be at least 1 (default 100 and {8 << 20})"
-            )
-        if not 0 < self.entry_log_bytes_max <= 1 << 31:
-            raise ConfigurationError(
-                f"entry_log_bytes_max {self.entry_log_bytes_max} can't be used; choose 1 to {1 << 31} (default {64 << 20})"
-            )
+
+
+def _is_wildcard(host: str) -> bool:
+    """Does it stand for all addresses of a machine?"""
+    try:
+        return not host or ipaddress.ip_address(host.strip("[]")).is_unspecified
+    except ValueError:  # a name
+        return False
 
 
 def bookie_config(**options: Any) -> BookieConfig:

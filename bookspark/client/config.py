@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
 
 from bookspark.metadata.codec import learn
 from bookspark.protocol.errors import ConfigurationError
-from bookspark.protocol.options import check_names
+from bookspark.protocol.options import check_names, check_numbers
+from bookspark.wire.entry_batch import FRAME_BYTES_MAX
+
+_SECONDS = (0.001, 1e6)
+"""Of what is waited for: more would not fit the milliseconds that the system counts in."""
+_SECONDS_OR_NONE = (0.0, 1e6)
+_BOUNDS = {
+    "add_timeout_seconds": _SECONDS,
+    "answer_timeout_seconds": _SECONDS,
+    "recovery_timeout_seconds": _SECONDS,
+    "connect_timeout_seconds": _SECONDS,
+    "metadata_timeout_seconds": _SECONDS,
+    "metadata_session_timeout_seconds": _SECONDS,
+    "speculative_read_delay_ms": (0, 1e9),
+    "quarantine_seconds": _SECONDS_OR_NONE,
+    "racks_min": (1, math.inf),
+    "explicit_lac_interval_seconds": _SECONDS_OR_NONE,
+    "frame_bytes": (1, FRAME_BYTES_MAX // 2),  # digests come on top, and may be almost as long as all that is counted
+    "frames_in_flight_max": (1, math.inf),
+    "sync_interval_seconds": _SECONDS_OR_NONE,
+    "bookie_stall_seconds": _SECONDS,
+}
 
 
 class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +95,12 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     """File with the secret that bookies ask for."""
 
     def __post_init__(self) -> None:
+        check_numbers(self, _BOUNDS, "client option")
+        if self.bookie_bytes_queued_max < self.frame_bytes:
+            raise ConfigurationError(
+                f"bookie_bytes_queued_max {self.bookie_bytes_queued_max} has to be at least frame_bytes ({self.frame_bytes}): "
+                "otherwise no frame could be sent"
+            )
         if not 0 < self.sync_bytes <= self.bytes_in_flight_max // 2:
             raise ConfigurationError(
                 f"sync_bytes {self.sync_bytes} has to be above 0 and at most half of bytes_in_flight_max "

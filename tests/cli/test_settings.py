@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,8 @@ import msgspec
 import pytest
 
 from bookspark.autorecovery.config import AutorecoveryConfig
-from bookspark.bookie.config import BookieConfig
-from bookspark.client.config import ClientConfig
+from bookspark.bookie.config import BookieConfig, bookie_config
+from bookspark.client.config import ClientConfig, client_config
 from bookspark.daemon.settings import TABLES, of_environment, read_settings
 from bookspark.protocol.errors import ConfigurationError
 from bookspark.spark import clients
@@ -74,3 +75,63 @@ def test_processes_that_no_command_started_take_the_file_of_the_environment(
     assert (of_environment("client"), of_environment("bookie")) == ({"tls_ca": "/ca.pem"}, {})
     clients.client.cache_clear()
     assert clients.client("h:2181").config.tls_ca == "/ca.pem", "Spark's workers, for one"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"frames_in_flight_max": 0}, "frames_in_flight_max 0 can't be used; choose at least 1"),
+        ({"frame_bytes": 32 << 20}, "frame_bytes 33554432 can't be used; choose 1 to 8388608"),
+        ({"add_timeout_seconds": -1.0}, "add_timeout_seconds -1.0 can't be used; choose 0.001 to 1000000"),
+        ({"answer_timeout_seconds": 0.0}, "answer_timeout_seconds"),
+        ({"recovery_timeout_seconds": float("nan")}, "recovery_timeout_seconds nan"),
+        ({"connect_timeout_seconds": float("inf")}, "connect_timeout_seconds inf"),
+        ({"speculative_read_delay_ms": -1}, "speculative_read_delay_ms"),
+        ({"racks_min": 0}, "racks_min"),
+        ({"bookie_bytes_queued_max": 0}, "bookie_bytes_queued_max 0 has to be at least frame_bytes"),
+        ({"bytes_in_flight_max": 0}, "at most half of bytes_in_flight_max"),
+    ],
+)
+def test_a_client_option_that_could_not_work_is_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(words)):
+        client_config(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"port": 65536}, "port 65536 can't be used; choose 0 to 65535"),
+        ({"lease_seconds": 0}, "lease_seconds"),
+        ({"lease_seconds": 1e9}, "lease_seconds 1000000000.0 can't be used; choose 0.001 to 1000000"),
+        ({"gc_wait_time_seconds": -1}, "gc_wait_time_seconds"),
+        ({"minor_compaction_threshold": 1.5}, "minor_compaction_threshold 1.5 can't be used; choose 0 to 1"),
+        ({"requests_in_flight_max": 0}, "requests_in_flight_max"),
+        ({"entry_log_bytes_max": 0}, "entry_log_bytes_max 0 can't be used; choose 1 to 2147483648"),
+        ({"healing_bytes_per_second": -1}, "healing_bytes_per_second"),
+        ({"host": "0.0.0.0"}, "set advertised_address"),
+        ({"host": "::"}, "set advertised_address"),
+        ({"host": ""}, "set advertised_address"),
+        ({"advertised_address": "0.0.0.0:3181"}, "is not a host:port that clients can dial"),
+        ({"advertised_address": ":3181"}, "is not a host:port"),
+        ({"advertised_address": "bookies.example"}, "is not a host:port"),
+    ],
+)
+def test_a_bookie_option_that_could_not_work_is_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(words)):
+        bookie_config(directories=["/a"], zookeeper="h", **options)
+
+
+def test_a_bookie_may_listen_on_all_addresses_if_it_says_where_it_is_reached() -> None:
+    address = "bookie-1.example:3181"
+    made = bookie_config(
+        directories=["/a"], zookeeper="h", host="0.0.0.0", port=3181, advertised_address=address, lease_seconds=1
+    )
+    assert made.advertised_address == address
+
+
+@pytest.mark.parametrize("struct", [BookieConfig, ClientConfig])
+def test_every_number_has_its_bounds(struct: type[msgspec.Struct]) -> None:
+    bounds = sys.modules[struct.__module__].__dict__["_BOUNDS"]
+    elsewhere = {"bytes_in_flight_max", "sync_bytes", "bookie_bytes_queued_max"}
+    numbers = {field.name for field in msgspec.structs.fields(struct) if field.type in (int, float)}
+    assert {name for name in numbers if not name.startswith("disk_usage_")} == set(bounds) | (elsewhere & numbers)

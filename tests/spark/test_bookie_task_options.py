@@ -18,5 +18,5 @@ def test_the_executor_and_its_host(tmp_path):
 
 
 def test_options_come_first(tmp_path):
-    for config in configs(tmp_path, labels={"zone": "a", "executor": "mine"}, host="0.0.0.0", rack="r1"):
-        assert (config.labels, config.host, config.rack) == ({"zone": "a", "executor": "mine"}, "0.0.0.0", "r1")
+    for config in configs(tmp_path, labels={"zone": "a", "executor": "mine"}, host="10.0.0.8", rack="r1"):
+        assert (config.labels, config.host, config.rack) == ({"zone": "a", "executor": "mine"}, "10.0.0.8", "r1")
