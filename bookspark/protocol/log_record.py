@@ -139,6 +139,11 @@ class LogRecord:
     offload: Offload | None = None
     """Which rows are in a table too, if any are."""
 
+    @property
+    def recovered(self) -> bool:
+        """Whether the owner's own commit ledger is in the chain: until then a commit of an earlier epoch may still appear."""
+        return bool(self.commit_ledgers) and self.commit_ledgers[-1].epoch == self.epoch
+
     def claim(self, run: str) -> LogRecord:
         """The record with ``run`` as its owner. Raises LogTakenOverError if ``run`` has lost the log."""
         if self.owner == run:
@@ -325,7 +330,6 @@ def is_orphan(record: LogRecord, ledger_id: int, labels: Mapping[str, bytes], re
     """
     if labels.get(LOG_LABEL) != record.name.encode():
         return False
-    recovered = bool(record.commit_ledgers) and record.commit_ledgers[-1].epoch == record.epoch
-    if not recovered or int(labels.get(EPOCH_LABEL, b"0")) >= record.epoch:
+    if not record.recovered or int(labels.get(EPOCH_LABEL, b"0")) >= record.epoch:
         return False
     return ledger_id not in referenced and all(ledger_id != link.ledger_id for link in record.commit_ledgers)

@@ -149,7 +149,7 @@ class _Run:
 
     def _needless(self, record: LogRecord, before_ms: float) -> Iterator[int]:
         """Ledgers all of whose commits are offloaded and older than ``before_ms``, with nothing in them that may still be
-        committed."""
+        committed. ``record`` was read before the commits are: if it is recovered, those have all that earlier epochs committed."""
         offloaded = 0 if record.offload is None else record.offload.position
         last_entries: dict[int, int] = {}
         needed: set[int] = set()
@@ -163,7 +163,7 @@ class _Run:
                 metadata = self._bookkeeper.get_ledger_metadata(ledger_id)
             except NoSuchLedgerError:
                 continue
-            old = int(metadata.custom_metadata.get(EPOCH_LABEL, b"0")) < record.epoch
+            old = record.recovered and int(metadata.custom_metadata.get(EPOCH_LABEL, b"0")) < record.epoch
             if metadata.closed and (old or metadata.last_entry_id == last_entries[ledger_id]):
                 yield ledger_id
 

@@ -7,8 +7,9 @@ from typing import Any, cast
 import pytest
 
 from bookspark.client import BookKeeper
+from bookspark.protocol.log_record import Commit, EntryRange
 from bookspark.spark.offload import _Run
-from tests.spark.test_feeds import Log
+from tests.spark.test_feeds import ROWS, Log
 
 
 @pytest.fixture
@@ -75,7 +76,9 @@ def test_a_ledger_is_needed_until_all_of_its_rows_are_in_the_table_and_old(log: 
     assert needless(log) == []
 
 
-def test_a_ledger_with_entries_that_may_still_be_committed_is_needed_until_its_epoch_is_over(log: Log) -> None:
+def test_a_ledger_with_entries_that_may_still_be_committed_is_needed_until_a_later_epoch_has_recovered(
+    log: Log,
+) -> None:
     log.commit(1)
     log.data.append(b"of a micro-batch that is under way")
     log.data.close()
@@ -83,7 +86,25 @@ def test_a_ledger_with_entries_that_may_still_be_committed_is_needed_until_its_e
     assert needless(log) == []
     ledger_id = log.data.ledger_id
     log.begin("b")
+    assert needless(log) == []
+    log.commit(1)
     assert needless(log) == [ledger_id]
+
+
+def test_a_ledger_whose_last_rows_the_former_run_commits_after_the_claim_is_not_deleted(log: Log) -> None:
+    log.commit(1)
+    data, former = log.data, log.committer
+    for _ in range(ROWS):
+        last = data.append(b"0123456789")
+    data.close()
+    offload_up_to(log, 10)
+    log.begin("b")
+    assert needless(log) == []
+    item = EntryRange(data.ledger_id, last - ROWS + 1, last, ROWS, 10 * ROWS)
+    assert former.commit(Commit("q", 1, "a", 1, (item,)))
+    assert not log.committer.commit(Commit("q", 1, "b", log.epoch, ())), "found, so its rows are not written again"
+    log.commit(1)
+    assert needless(log) == []
 
 
 def test_what_was_truncated_is_not_offloaded(log: Log) -> None:
