@@ -219,7 +219,8 @@ class LogRecord:
     def _taken_over(self, run: str) -> LogTakenOverError:
         return LogTakenOverError(
             f"log {self.name!r}: another run took over: run {self.owner} owns it in epoch {self.epoch}, run {run} does not. "
-            "A log has one writer at a time: stop one of the two queries, then start the other again from its checkpoint"
+            "A log has one writer at a time: stop one of the two, then start the other again, a streaming query from its "
+            "checkpoint; a batch write that ends with this error wrote nothing"
         )
 
 

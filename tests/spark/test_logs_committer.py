@@ -105,6 +105,47 @@ def test_fenced_while_the_epoch_stands_the_committer_rolls_and_goes_on(bookkeepe
     assert len(LogRegistry(bookkeeper.metadata).get("orders").commit_ledgers) == 2
 
 
+def taken_over_while_the_answer_is_lost(bookkeeper: MemoryBookKeeper) -> None:
+    """The next append but one (the first is a header) is kept, its writer is not told so, and another run claims the log."""
+
+    def taken_over(_: int) -> None:
+        claimed(bookkeeper.other(), "b")
+        bookkeeper.lose_answers = 1
+
+    bookkeeper.before_append += [lambda _: None, taken_over]
+
+
+def test_a_batch_write_that_landed_before_a_takeover_is_not_told_that_it_failed(bookkeeper: MemoryBookKeeper) -> None:
+    taken_over_while_the_answer_is_lost(bookkeeper)
+    assert not claimed(bookkeeper, "a").commit(batch(0, query="a"))
+    claimed(bookkeeper.other(), "b").commit(batch(0, "b", 2, query="b"))
+    assert committed(bookkeeper) == [("a", 0), ("b", 0)]
+
+
+def test_a_batch_write_that_the_takeover_fenced_is_told_that_it_wrote_nothing(bookkeeper: MemoryBookKeeper) -> None:
+    def fenced(_: int) -> None:
+        assert claimed(bookkeeper.other(), "b").commit(batch(0, "b", 2, query="b"))
+
+    bookkeeper.before_append += [lambda _: None, fenced]
+    with pytest.raises(LogTakenOverError, match="wrote nothing"):
+        claimed(bookkeeper, "a").commit(batch(0, query="a"))
+    assert committed(bookkeeper) == [("b", 0)]
+
+
+def test_a_batch_write_whose_outcome_can_not_be_found_out_after_a_takeover_is_told_so(
+    bookkeeper: MemoryBookKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(ledger_id: int, password: bytes) -> None:
+        raise LedgerRecoveryError("its bookies are down")
+
+    taken_over_while_the_answer_is_lost(bookkeeper)
+    monkeypatch.setattr(bookkeeper, "open_ledger", lost)
+    with pytest.raises(
+        LedgerRecoveryError, match=r"is not known .*before a batch write is run again, look for its query"
+    ):
+        claimed(bookkeeper, "a").commit(batch(0, query="a"))
+
+
 def test_two_processes_of_one_run_that_roll_at_once_make_one_chain(bookkeeper: MemoryBookKeeper) -> None:
     first, second = claimed(bookkeeper, "a"), claimed(bookkeeper.other(), "a")
     # While the first writes its header, the second gets its commit ledger into the record.

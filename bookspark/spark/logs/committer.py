@@ -6,7 +6,8 @@ and did not find the batch there. So each (query id, batch id) is committed once
 * killed before the append: nothing is committed; the batch is replayed, its first entries stay unreferenced;
 * killed between the append and the return: the next committer recovers the ledger, finds the batch, and returns;
 * fenced (Spark ended this worker as idle and began another; a newer run took over): the handle is dropped and all
-  begins with the record again. If the epoch stands: recover, look, roll, append. If it does not: LogTakenOverError.
+  begins with the record again. If the epoch stands: recover, look, roll, append. If it does not: LogTakenOverError, which means
+  that the batch is not in the log: if it may be, the ledger that it was sent to is recovered, whoever owns the log by now.
 
 A new commit ledger gets its header *before* the compare-and-set that puts it into the record, so the last ledger of a
 chain always tells all that came before it. One that lost the compare-and-set is deleted; one that a crash left behind
@@ -43,6 +44,7 @@ from bookspark.spark.logs.compaction import COMMITS_PER_LEDGER_MAX, compact_chai
 from bookspark.spark.logs.data_ledgers import CLOSE_SECONDS_MAX
 from bookspark.spark.logs.labels import create_labelled, labels
 from bookspark.spark.logs.maintenance import collect_recent_orphans, recover_ledgers
+from bookspark.spark.logs.reader import HEADER_ENTRY
 from bookspark.spark.logs.registry import LogRegistry
 
 if TYPE_CHECKING:
@@ -67,16 +69,20 @@ class Committer:
         self._tended = False
 
     def commit(self, commit: Commit) -> bool:
-        """Make ``commit`` part of the log; False if it was already. Raises LogTakenOverError once the epoch is over.
+        """Make ``commit`` part of the log; False if it was already. Raises LogTakenOverError once the epoch is over, and
+        ``commit`` never was, and never will be, part of the log.
 
         Any other error leaves the outcome open: calling again with the same commit settles it.
         """
         failure: BookKeeperError | None = None
+        doubtful: int | None = None
+        """The ledger that may have ``commit``."""
         for _ in range(ATTEMPTS_MAX):
             try:
                 if self._ledger is None:
                     if self._recover().contains(commit.query, commit.batch):
                         return False
+                    doubtful = None
                     self._roll()
                 elif self._header.contains(commit.query, commit.batch):
                     return False
@@ -88,15 +94,37 @@ class Committer:
             except (LedgerFencedError, LedgerClosedError, AddTimeoutError, LogChangedError) as error:
                 # Whether the entry was kept is unknown, and only a recovery can tell.
                 log.info("log %s, epoch %d: begins again after: %s", self._name, self._epoch, error)
+                if self._ledger is not None:
+                    doubtful = self._ledger.ledger_id
                 self._ledger, failure = None, error
                 continue
+            except LogTakenOverError:
+                if doubtful is None or not self._landed(commit, doubtful):
+                    raise
+                return False
             self._header = self._header.followed_by(commit)
             self._publish()
             return True
         raise LedgerRecoveryError(
             f"log {self._name!r}: batch {commit.batch} of query {commit.query} could not be committed in {ATTEMPTS_MAX} "
-            f"attempts; the last failed with: {failure}. Restart the query: it goes on from its checkpoint"
+            f"attempts; the last failed with: {failure}. Restart a streaming query: it goes on from its checkpoint. A batch "
+            "write may be in the log: before it is run again, look for its query id in the table log_commits"
         ) from failure
+
+    def _landed(self, commit: Commit, ledger_id: int) -> bool:
+        """Whether the ledger, the chain's last one when ``commit`` was sent to it, has it. Recovering it decides that, and does
+        no harm: the new owner does the same before it commits anything."""
+        try:
+            with self._bookkeeper.open_ledger(ledger_id, password=self._password) as reader:
+                entries = reader.read(HEADER_ENTRY + 1, reader.last_add_confirmed)
+                found = (decode_commit(entry.payload, ledger_id, entry.entry_id) for entry in entries)
+                return any((commit.query, commit.batch) == (other.query, other.batch) for other in found)
+        except BookKeeperError as error:  # the ledger was compacted away, or its bookies are
+            raise LedgerRecoveryError(
+                f"log {self._name!r}: another run took over, and whether batch {commit.batch} of query {commit.query} was "
+                f"committed before is not known ({error}). A streaming query that is started again finds out; before a "
+                "batch write is run again, look for its query id in the table log_commits"
+            ) from error
 
     def tend(self, thoroughly: bool) -> None:
         """After the first commit of the epoch: close what earlier ones left open; ``thoroughly``: collect and compact, too.
