@@ -210,6 +210,27 @@ def test_the_next_owner_closes_the_data_ledgers_that_were_left_open(bookkeeper: 
     assert bookkeeper.get_ledger_metadata(item.ledger_id).closed
 
 
+def test_a_data_ledger_that_a_run_left_open_is_closed_although_the_next_run_died_before_its_first_commit(
+    bookkeeper: MemoryBookKeeper,
+) -> None:
+    writer = data_writer(bookkeeper, "a")
+    writer.append(values(b"a"))
+    (item,) = writer.finish()
+    claimed(bookkeeper, "a").commit(Commit("q", 0, "a", 1, (item,)))
+
+    def died(_: int) -> None:
+        raise MetadataStoreError("the process ended here")
+
+    bookkeeper.before_append += [lambda _: None, died]
+    with pytest.raises(MetadataStoreError):
+        claimed(bookkeeper, "b").commit(batch(1, "b", 2))
+    assert len(chain(bookkeeper)) == 2, "its commit ledger, without a commit, hides those before"
+    after = claimed(bookkeeper, "c")
+    after.commit(batch(1, "c", 3))
+    after.tend(thoroughly=True)
+    assert bookkeeper.get_ledger_metadata(item.ledger_id).closed
+
+
 def test_the_next_owner_collects_the_orphans_of_the_last_and_finds_them_among_the_new_ledgers(
     bookkeeper: MemoryBookKeeper,
 ) -> None:
@@ -236,7 +257,7 @@ def test_what_was_before_the_recent_epochs_is_not_looked_at(
         bookkeeper, "get_ledger_metadata", lambda ledger_id: (seen.append(ledger_id), found(ledger_id))[1]
     )
     assert collect_recent_orphans(bookkeeper, "orders", b"") == []
-    assert set(seen) == set(bookkeeper.list_ledgers()[2:])
+    assert set(seen) == {*bookkeeper.list_ledgers()[2:], 1000}, "and the data ledger of the epoch"
 
 
 # -- long chains

@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 RECENT_EPOCHS = 64
 """Batch writes look after orphans every sixteenth time: so a collection that fails is made up for by the next ones."""
 
+THOROUGH_SECONDS_MAX = 60.0
+"""For the ledgers that earlier epochs left open, beside the commits of the one that stands."""
+
 
 def recover_ledgers(
     bookkeeper: BookKeeper, ledger_ids: Iterable[int], password: bytes, seconds_max: float = 10.0
@@ -68,7 +71,8 @@ def collect_orphans(bookkeeper: BookKeeper, name: str, password: bytes) -> list[
 
 
 def collect_recent_orphans(bookkeeper: BookKeeper, name: str, password: bytes) -> list[int]:
-    """The same for the ``RECENT_EPOCHS`` before the one that stands, for its owner, with a look at new ledgers only.
+    """The same for the ``RECENT_EPOCHS`` before the one that stands, for its owner, with a look at new ledgers only. Data ledgers
+    of those epochs that are part of the log are recovered, if they are open still: their owners may not have come to it.
 
     The ledgers of an epoch have higher ids than the commit ledgers of all epochs before it: the log was claimed in between.
     (Copies that compaction made are higher than they should be; what is missed because of them ``collect_orphans`` finds.)
@@ -83,6 +87,7 @@ def collect_recent_orphans(bookkeeper: BookKeeper, name: str, password: bytes) -
         for commit in read_commits(open_commit_ledger(bookkeeper, link, password))
         for item in commit.ranges
     }
+    recover_ledgers(bookkeeper, sorted(referenced, reverse=True), password, THOROUGH_SECONDS_MAX)
     return _delete(
         bookkeeper,
         password,
