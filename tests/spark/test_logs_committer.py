@@ -7,7 +7,13 @@ from typing import Any
 import pyarrow
 import pytest
 
-from bookspark.protocol.errors import AddTimeoutError, LedgerFencedError, LedgerRecoveryError, MetadataStoreError
+from bookspark.protocol.errors import (
+    AddTimeoutError,
+    LedgerFencedError,
+    LedgerRecoveryError,
+    MetadataStoreError,
+    NoSuchLedgerError,
+)
 from bookspark.protocol.ledger_metadata import LedgerType
 from bookspark.protocol.log_record import Commit, EntryRange, LogOptions, LogTakenOverError
 from bookspark.spark.logs import DataWriter, LogReader, LogRegistry, RollPolicy, collect_orphans, commits, header_of
@@ -16,7 +22,7 @@ from bookspark.spark.logs.compaction import compact_chain
 from bookspark.spark.logs.data_ledgers import PENDING_BATCHES_MAX, DataLedger
 from bookspark.spark.logs.maintenance import collect_recent_orphans
 from bookspark.spark.logs.rows import Payloads
-from tests.spark.memory_bookkeeper import MemoryBookKeeper
+from tests.spark.memory_bookkeeper import MemoryBookKeeper, MemoryReader
 
 
 @pytest.fixture
@@ -327,6 +333,41 @@ def test_a_reader_goes_on_where_it_stood_when_the_chain_is_compacted_under_it(
     seen = [next(reading) for _ in range(read)]
     long_chain.tend(thoroughly=True)
     assert seen + list(reading) == before
+
+
+@pytest.mark.parametrize("opened_before", range(1, 10))
+@pytest.mark.parametrize("position", [0, 75, 199])
+def test_a_reader_finds_its_way_when_the_chain_is_compacted_between_its_look_at_the_record_and_at_a_ledger(
+    bookkeeper: MemoryBookKeeper,
+    long_chain: Committer,
+    monkeypatch: pytest.MonkeyPatch,
+    opened_before: int,
+    position: int,
+) -> None:
+    before = list(commits(bookkeeper, "orders", b"", position))
+    other, opened = bookkeeper.other(), 0
+    original = other.open_ledger_no_recovery
+
+    def open_it(ledger_id: int, password: bytes = b"") -> MemoryReader:
+        nonlocal opened
+        opened += 1
+        if opened == opened_before:
+            long_chain.tend(thoroughly=True)
+        return original(ledger_id, password)
+
+    monkeypatch.setattr(other, "open_ledger_no_recovery", open_it)
+    assert list(commits(other, "orders", b"", position))[-len(before) :] == before
+
+
+@pytest.mark.parametrize("following", [False, True])
+def test_a_commit_ledger_that_is_gone_though_the_chain_has_it_is_an_error(
+    bookkeeper: MemoryBookKeeper, long_chain: Committer, following: bool
+) -> None:
+    reading = LogReader(bookkeeper, "orders", b"").commits()
+    next(reading)
+    bookkeeper.delete_ledger(chain(bookkeeper)[1])
+    with pytest.raises(NoSuchLedgerError):
+        list(reading if following else commits(bookkeeper, "orders", b""))
 
 
 def test_a_run_that_lost_the_log_compacts_nothing(bookkeeper: MemoryBookKeeper, long_chain: Committer) -> None:

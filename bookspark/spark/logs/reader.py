@@ -61,11 +61,11 @@ class LogReader:
     def commits(self) -> Iterator[PlacedCommit]:
         """What was committed since the last call, in order; the first call begins where the reader was made for."""
         while True:
-            if self._handle is None and not self._next_link():
-                return
-            assert self._handle is not None
-            closed = self._handle.metadata.closed
             try:
+                if self._handle is None and not self._next_link():
+                    return
+                assert self._handle is not None
+                closed = self._handle.metadata.closed
                 yield from self._confirmed(self._handle)
             except (NoSuchLedgerError, NoSuchEntryError):
                 self.record = self._registry.get(self._name)
@@ -104,15 +104,24 @@ class LogReader:
 
     def _seek(self, behind: Callable[[Position], bool]) -> None:
         """Stand behind the header of the last ledger of the chain of which that is true, or of the first one."""
-        for link in reversed(self.record.commit_ledgers):
-            self._enter(link)
+        chain = list(self.record.commit_ledgers)
+        while chain:
+            try:
+                self._enter(chain.pop())
+            except (NoSuchLedgerError, NoSuchEntryError):
+                self.record = self._registry.get(self._name)
+                if self._link in self.record.commit_ledgers:
+                    raise
+                chain = list(self.record.commit_ledgers)  # compacted or truncated meanwhile
+                continue
             if behind(self.position):
                 return
 
     def _enter(self, link: CommitLedger) -> None:
-        self._link, self._handle = link, open_commit_ledger(self._bookkeeper, link, self._password)
-        self._next_entry = HEADER_ENTRY + 1
-        self.position = read_header(self._handle).position
+        self._link, self._handle = link, None
+        handle = open_commit_ledger(self._bookkeeper, link, self._password)
+        self.position = read_header(handle).position
+        self._handle, self._next_entry = handle, HEADER_ENTRY + 1
 
     def _next_link(self) -> bool:
         """Stand in the ledger that has the next commit; False if there is none yet."""
