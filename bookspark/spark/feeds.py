@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from bookspark.protocol.errors import BookKeeperError, NoSuchLedgerError
@@ -177,6 +178,7 @@ class LedgersFeed:
         self, bookkeeper: BookKeeper, ledger_ids: tuple[int, ...], password: bytes, fail_on_data_loss: bool
     ) -> None:
         self._handles: dict[int, ReadHandle] = {}
+        self._fail_on_data_loss = fail_on_data_loss
         for ledger_id in ledger_ids:
             try:
                 self._handles[ledger_id] = bookkeeper.open_ledger_no_recovery(ledger_id, password=password)
@@ -187,14 +189,29 @@ class LedgersFeed:
         return {str(ledger_id): 0 for ledger_id in self._handles}
 
     def newest(self) -> Offset:
-        return {str(ledger_id): handle.read_last_add_confirmed() + 1 for ledger_id, handle in self._handles.items()}
+        found: Offset = {}
+        for ledger_id, handle in [*self._handles.items()]:
+            try:
+                found[str(ledger_id)] = handle.read_last_add_confirmed() + 1
+            except NoSuchLedgerError:
+                self._lost(ledger_id, f"from {handle.last_add_confirmed + 1} on")
+        return found
 
     def wait(self, seconds: float) -> None:
         growing = [handle for handle in self._handles.values() if not handle.metadata.closed]
-        for handle in growing:
-            known = handle.last_add_confirmed
-            if handle.read_last_add_confirmed_and_entry(known + 1, timeout=seconds / len(growing))[0] > known:
-                return
+        with suppress(NoSuchLedgerError):  # which ``newest`` tells
+            for handle in growing:
+                known = handle.last_add_confirmed
+                if handle.read_last_add_confirmed_and_entry(known + 1, timeout=seconds / len(growing))[0] > known:
+                    return
+
+    def _lost(self, ledger_id: int, entries: str) -> None:
+        """A ledger was deleted since it was opened."""
+        data_loss(
+            f"entries {entries} of ledger {ledger_id} were to be read, and the ledger was deleted",
+            self._fail_on_data_loss,
+        )
+        del self._handles[ledger_id]
 
     def check(self, offset: Offset) -> None:
         """Ledger ids are never given out twice."""
@@ -222,7 +239,12 @@ class LedgersFeed:
             handle = self._handles.get(int(ledger))
             if first < last and handle is not None:
                 handle.confirm(last - 1)
-                ranges.append(EntryRange(handle.ledger_id, first, last - 1, last - first, _size(handle, first, last)))
+                try:
+                    size = _size(handle, first, last)
+                except NoSuchLedgerError:
+                    self._lost(handle.ledger_id, f"{first} to {last - 1}")
+                else:
+                    ranges.append(EntryRange(handle.ledger_id, first, last - 1, last - first, size))
         return list(positioned(ranges))
 
 

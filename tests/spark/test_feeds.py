@@ -17,7 +17,7 @@ from bookspark.spark.logs import LogRegistry, delete_log, truncate_log
 from bookspark.spark.logs.committer import Committer
 from bookspark.spark.options import SourceOptions
 from bookspark.spark.source import EntryStreamReader
-from tests.spark.memory_bookkeeper import MemoryBookKeeper, MemoryLedger
+from tests.spark.memory_bookkeeper import MemoryBookKeeper, MemoryLedger, MemoryReader
 
 ROWS = 10
 
@@ -262,3 +262,31 @@ def test_a_ledger_that_is_gone(log: Log) -> None:
     assert list(feed.newest().values()) == [10]
     with pytest.raises(NoSuchLedgerError):
         log.bookkeeper.get_ledger_metadata(77)
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_an_open_ledger_that_is_deleted_while_it_is_read(log: Log, fail: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bookies say so to whoever asks for the LAC, or for an entry."""
+    log.commit()
+    gone = log.data.ledger_id
+    log.roll()
+    log.commit()
+
+    def told(self: MemoryReader, *arguments: object, **options: object) -> int:
+        self._bookkeeper.get_ledger_metadata(self.ledger_id)
+        return self.last_add_confirmed
+
+    monkeypatch.setattr(MemoryReader, "read_last_add_confirmed", told)
+    monkeypatch.setattr(MemoryReader, "read_last_add_confirmed_and_entry", told, raising=False)
+    growing, planned = (ledgers_feed(log.bookkeeper, gone, log.data.ledger_id, fail=fail) for _ in range(2))
+    end = planned.newest()
+    log.bookkeeper.delete_ledger(gone)
+    growing.wait(1.0)
+    if fail:
+        with pytest.raises(DataLossError, match=f"from 10 on of ledger {gone} were to be read"):
+            growing.newest()
+        with pytest.raises(DataLossError, match=f"entries 0 to 9 of ledger {gone} were to be read"):
+            planned.pieces(planned.earliest(), end)
+    else:
+        assert growing.newest() == {str(log.data.ledger_id): 10}
+        assert [piece.ledger_id for piece, _ in planned.pieces(planned.earliest(), end)] == [log.data.ledger_id]
