@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from bookspark.protocol.errors import BookKeeperError, NoSuchLedgerError
+from bookspark.protocol.errors import BookKeeperError, ConfigurationError, NoSuchLedgerError
 from bookspark.protocol.log_record import EntryRange
 from bookspark.spark.clients import client
 from bookspark.spark.logs import LogReader, PlacedCommit
@@ -63,7 +63,7 @@ class Feed(Protocol):
         """Return once there may be more than the last ``newest`` told, or after ``seconds``."""
 
     def check(self, offset: Offset) -> None:
-        """Raise DataLossError if ``offset`` is not one of this feed's."""
+        """Raise DataLossError if ``offset`` is not one of this feed's, ConfigurationError if it is none of its kind."""
 
     def limited(self, start: Offset, end: Offset, limit: Limit) -> Offset:
         """``end``, or an offset before it such that there is no more between ``start`` and it than ``limit``."""
@@ -87,6 +87,13 @@ def data_loss(what: str, fail: bool) -> None:
             f"{what}. To go on without them, set option failOnDataLoss to false: they are skipped, and logged"
         )
     log.warning("%s; the reader goes on without them (failOnDataLoss=false)", what)
+
+
+def _another_kind(what: str, offset: Offset) -> ConfigurationError:
+    return ConfigurationError(
+        f"this query reads {what}, and its checkpoint is at {offset}, which is a place in something else: "
+        "give each query a checkpointLocation of its own"
+    )
 
 
 class LogFeed:
@@ -118,6 +125,8 @@ class LogFeed:
         self._head.wait(seconds)
 
     def check(self, offset: Offset) -> None:
+        if offset.keys() != {"position", "log"}:
+            raise _another_kind(f"log {self._name!r}", offset)
         if offset["log"] != self._made:
             raise DataLossError(
                 f"log {self._name!r} was deleted and made anew since this query read it up to row {offset['position']}; "
@@ -215,6 +224,8 @@ class LedgersFeed:
 
     def check(self, offset: Offset) -> None:
         """Ledger ids are never given out twice."""
+        if not all(ledger.isdigit() for ledger in offset):
+            raise _another_kind("ledgers", offset)
 
     def limited(self, start: Offset, end: Offset, limit: Limit) -> Offset:
         waiting = {ledger: last - start.get(ledger, 0) for ledger, last in end.items()}

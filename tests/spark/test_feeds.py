@@ -290,3 +290,19 @@ def test_an_open_ledger_that_is_deleted_while_it_is_read(log: Log, fail: bool, m
     else:
         assert growing.newest() == {str(log.data.ledger_id): 10}
         assert [piece.ledger_id for piece, _ in planned.pieces(planned.earliest(), end)] == [log.data.ledger_id]
+
+
+@pytest.mark.parametrize("which", ["log", "ledger"])
+def test_a_checkpoint_of_the_other_kind_of_source_is_said_to_be_one(log: Log, which: str) -> None:
+    log.commit(2)
+    feeds: dict[str, LogFeed | LedgersFeed] = {
+        "log": log.feed(),
+        "ledger": ledgers_feed(log.bookkeeper, log.data.ledger_id),
+    }
+    options = {"zookeeper": "nowhere", which: "orders" if which == "log" else "1"}
+    reader = EntryStreamReader(SourceOptions.parse(options), StructType(), ())
+    reader.__dict__["_feed"] = feeds[which]
+    other = feeds["ledger" if which == "log" else "log"].newest()
+    for use in (lambda: reader.latestOffset(other, ReadAllAvailable()), lambda: reader.partitions(other, other)):
+        with pytest.raises(ConfigurationError, match="a checkpointLocation of its own"):
+            use()
