@@ -15,6 +15,7 @@ are kept anyway.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -32,7 +33,17 @@ from bookspark.protocol.ensemble_change import ChangeMode
 from bookspark.protocol.errors import BookKeeperError
 from bookspark.protocol.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerType, Replication
 from bookspark.protocol.responses import Response, Unknown, UnknownReason
-from bookspark.protocol.writer import Append, BookieBack, BookiesChanged, Close, LedgerWriter, State, Sync, WriterEvent
+from bookspark.protocol.writer import (
+    Abandon,
+    Append,
+    BookieBack,
+    BookiesChanged,
+    Close,
+    LedgerWriter,
+    State,
+    Sync,
+    WriterEvent,
+)
 from bookspark.wire.digests import digester
 from bookspark.wire.entry_batch import Buffer
 from bookspark.wire.frames import control_frame
@@ -41,10 +52,20 @@ from bookspark.wire.header import Flag, Header, Kind
 if TYPE_CHECKING:
     from bookspark.client.bookkeeper import BookKeeper
 
+log = logging.getLogger(__name__)
+
 _RETRY_SECONDS = 0.1
 _TOLD_AGAIN_INTERVALS = 10
 """So many intervals of an idle writer's LAC later, it is told again to a bookie that did not say that it took it."""
 _FINAL = (UnknownReason.FENCED, UnknownReason.UNAUTHORIZED, UnknownReason.UNREACHABLE)
+
+
+def defect(ledger_id: int, error: Exception) -> BookKeeperError:
+    """What a user is told of an exception that nobody expected."""
+    return BookKeeperError(
+        f"ledger {ledger_id}: the client ran into a defect ({error!r}), of which its log tells more; what was not acknowledged "
+        "may be part of the ledger: open it to recover it"
+    )
 
 
 class LedgerDriver:
@@ -257,9 +278,13 @@ class LedgerDriver:
                 case act.Finish():
                     self.ended.set()
                 case act.Fail():
-                    self.fail(action.error)
+                    self._fail(action.error)
 
-    def fail(self, error: BookKeeperError) -> None:
+    def abandon(self, error: BookKeeperError) -> None:
+        """End the handle; the ledger stays as it is."""
+        self._step(Abandon(error))
+
+    def _fail(self, error: BookKeeperError) -> None:
         """Nothing more will be acknowledged; whoever waits is told ``error``. Nobody need close the handle to be rid of it."""
         self.outgoing.clear()
         self.kept.clear()
@@ -280,7 +305,12 @@ class LedgerDriver:
 
     def _ask_store(self, action: StoreAction) -> None:
         """Do what the machine asks of the metadata store, in a thread that may wait for it."""
-        answer = self._bookkeeper.answer_from_store(self.writer.metadata, action)
+        try:
+            answer = self._bookkeeper.answer_from_store(self.writer.metadata, action)
+        except Exception as error:  # the machine would wait for its answer for ever
+            log.exception("ledger %d: %r failed", self.ledger_id, action)
+            self._io.submit(self.abandon, defect(self.ledger_id, error))
+            return
         if isinstance(answer, act.MetadataFailed):  # it may be asked again at once, and fail at once
             self._io.submit(self._io.loop.call_later, _RETRY_SECONDS, self._step, answer)
         else:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 import time
@@ -18,10 +19,12 @@ from bookspark.client.connections import Connections
 from bookspark.client.free_space import FreeSpace
 from bookspark.client.hello import client_security
 from bookspark.client.io_loop import IoLoop
-from bookspark.client.ledger_driver import LedgerDriver
+from bookspark.client.ledger_driver import LedgerDriver, defect
 from bookspark.client.ledger_watches import LedgerWatches
 from bookspark.metadata.store import BookieRegistration, MetadataStore
 from bookspark.protocol.errors import LedgerClosedError
+
+log = logging.getLogger(__name__)
 
 _TICK_SECONDS = 0.05
 _TOLD_A_TICK = 16
@@ -57,7 +60,14 @@ class Runtime:
         now = time.monotonic()
         left = _TOLD_A_TICK
         for writer in list(self._writers):
-            if writer.tick(now, may_tell=left > 0):
+            try:
+                told = writer.tick(now, may_tell=left > 0)
+            except Exception as error:  # one writer's defect must not end the deadlines of all
+                log.exception("ledger %d: its writer failed", writer.ledger_id)
+                self.remove_writer(writer)
+                writer.abandon(defect(writer.ledger_id, error))
+                continue
+            if told:
                 left -= 1
                 self._writers[writer] = self._writers.pop(writer)
         asyncio.get_running_loop().call_later(_TICK_SECONDS, self._tick)
@@ -77,7 +87,7 @@ class Runtime:
 
     def _fail_writers(self) -> None:
         for writer in list(self._writers):
-            writer.fail(
+            writer.abandon(
                 LedgerClosedError(
                     f"ledger {writer.ledger_id}: the client was closed before the ledger; what was not acknowledged by then "
                     "may be part of it: open it to recover it"

@@ -58,11 +58,21 @@ from bookspark.protocol.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerS
 from bookspark.protocol.replication import BestEffort, replication_of
 from bookspark.protocol.responses import Positive, Response, Unknown, UnknownReason
 from bookspark.protocol.writer_errors import fenced_at, late, left_open, taken_over
-from bookspark.protocol.writer_events import Append, BookieBack, BookiesChanged, Close, Sync, TellLac, WriterEvent
+from bookspark.protocol.writer_events import (
+    Abandon,
+    Append,
+    BookieBack,
+    BookiesChanged,
+    Close,
+    Sync,
+    TellLac,
+    WriterEvent,
+)
 from bookspark.protocol.writer_state import PendingAdd, State
 
 __all__ = [
     "SYNC_BYTES",
+    "Abandon",
     "Append",
     "BookieBack",
     "BookiesChanged",
@@ -130,6 +140,8 @@ class LedgerWriter:
             case Close():
                 self.state = State.CLOSING
                 return [*self._sync(), *self._close_when_idle()]
+            case Abandon():
+                return self._fail(event.error)
             case BookiesChosen():
                 return self._bookies_chosen(event)
             case NoBookies():

@@ -18,6 +18,7 @@ from bookspark.protocol.actions import (
     NoBookies,
     SyncAnswered,
 )
+from bookspark.protocol.errors import BookKeeperError
 
 
 @dataclass(slots=True, unsafe_hash=True)  # as those of ``actions`` that every add has
@@ -32,6 +33,13 @@ class Append:
 @dataclass(frozen=True, slots=True)
 class Close:
     """The user appends no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    """The client can't go on with the ledger, and why: it ends, or has a defect."""
+
+    error: BookKeeperError
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +69,7 @@ class BookiesChanged:
 WriterEvent = (
     Append
     | Close
+    | Abandon
     | Sync
     | TellLac
     | BookieBack

@@ -12,6 +12,7 @@ from bookspark.client.runtime import Runtime
 from bookspark.protocol.actions import NoBookies
 from bookspark.protocol.errors import LedgerFencedError, NotEnoughBookiesError
 from bookspark.protocol.ledger_metadata import Fragment, LedgerMetadata, Replication
+from bookspark.protocol.writer import State
 from bookspark.wire.header import Kind, Status
 from tests.client.test_connections import MIB, SECONDS, Bench
 
@@ -31,8 +32,8 @@ class DriverBench(Bench):
         self.runtime = Runtime(lambda: self.store, self.config)
         self.io, self.connections = self.runtime.io, self.runtime.connections
 
-    def driver(self, ledger_id=1, replication=Replication.BEST_EFFORT):
-        client = SimpleNamespace(config=self.config, runtime=self.runtime, answer_from_store=no_bookies)
+    def driver(self, ledger_id=1, replication=Replication.BEST_EFFORT, answer_from_store=no_bookies):
+        client = SimpleNamespace(config=self.config, runtime=self.runtime, answer_from_store=answer_from_store)
         metadata = LedgerMetadata(ledger_id, 3, 3, 2, (Fragment(0, BOOKIES),), replication=replication)
         made = LedgerDriver(client, metadata, 0, b"")
         self.runtime.add_writer(made)
@@ -84,6 +85,23 @@ def test_a_ledger_that_failed_is_not_kept_although_nobody_closes_it(bench):
     assert isinstance(driver.acknowledged.error, LedgerFencedError)
     assert bench.in_loop(lambda: list(bench.runtime._writers)) == []
     assert not any(bench.connections._wanted.values())
+
+
+def test_a_defect_where_the_metadata_store_is_asked_ends_the_ledger(bench, caplog):
+    """Nobody heard of the exception: the ledger waited for an answer, a guaranteed one without end."""
+
+    def broken(metadata, action):
+        raise ZeroDivisionError("a defect")
+
+    for bookie_id in BOOKIES:
+        bench.bookie(bookie_id).statuses[Kind.ADD] = Status.READ_ONLY
+    bench.open()
+    driver = bench.driver(answer_from_store=broken)
+    bench.append(driver, b"0")
+    assert driver.ended.wait(SECONDS)
+    assert "ran into a defect" in str(driver.acknowledged.error)
+    assert driver.writer.state is State.FAILED
+    assert "ChooseBookies" in caplog.text
 
 
 def told_lac(bookie):
