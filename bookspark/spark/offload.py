@@ -149,7 +149,7 @@ class _Run:
 
     def _needless(self, record: LogRecord, before_ms: float) -> Iterator[int]:
         """Ledgers all of whose commits are offloaded and older than ``before_ms``, with nothing in them that may still be
-        committed. ``record`` was read before the commits are: if it is recovered, those have all that earlier epochs committed."""
+        committed. ``record`` was read before the commits: if it is recovered, those have all that earlier epochs committed."""
         offloaded = 0 if record.offload is None else record.offload.position
         last_entries: dict[int, int] = {}
         needed: set[int] = set()
