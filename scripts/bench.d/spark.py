@@ -190,7 +190,7 @@ def _wait(done: Callable[[], bool], queries: Sequence[StreamingQuery]) -> None:
 def table(lines: list[Line]) -> str:
     """A Markdown table: each figure of each system, and how many times better Bookspark is than each of the others."""
     names = list(dict.fromkeys(line["system"] for line in lines))
-    others = [name for name in names if name != "bookspark"]
+    others = [name for name in names if name != "bookspark"] if "bookspark" in names else []
     heads = ["case", *names, *(f"against {name}" for name in others)]
     rows = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     figures = [
@@ -208,10 +208,9 @@ def table(lines: list[Line]) -> str:
             f"{case}, {figure.replace('_', ' ')}",
             *(f"{value:,.0f}" if value > 100 else f"{value:.2f}" for value in found.values()),
         ]
-        if "bookspark" in found:
-            more = figure == "rows_per_second"
-            ours = found["bookspark"]
-            cells += [f"{ours / found[name] if more else found[name] / ours:.2f}" for name in others]
+        for name in others:
+            theirs, ours = found[name], found["bookspark"]
+            cells.append(f"{ours / theirs if figure == 'rows_per_second' else theirs / ours:.2f}")
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows) + "\n"
 
