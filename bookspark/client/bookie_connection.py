@@ -58,18 +58,35 @@ ACKNOWLEDGED = Answer(Positive())
 
 
 class Request:
-    """What is asked of one bookie, or of several in the same words: each calls ``on_answer`` once. ``on_batch`` is called with
-    each batch frame as it comes, so that what takes time is done while the next is under way."""
+    """What is asked of one bookie, or of several in the same words: ``answered`` is called once for each. ``on_batch`` is called
+    with each batch frame as it comes, so that what takes time is done while the next is under way."""
 
-    __slots__ = ("deadline", "on_answer", "on_batch", "timeout_seconds")
+    __slots__ = ("deadline", "timeout_seconds")
+    on_batch: OnBatch | None = None
+
+    def __init__(self, timeout_seconds: float | None) -> None:
+        self.timeout_seconds = timeout_seconds
+        self.deadline = math.inf if timeout_seconds is None else time.monotonic() + timeout_seconds
+
+    def answered(self, bookie_id: str, answer: Answer) -> None:
+        """For who asks to say."""
+        raise NotImplementedError
+
+
+class Question(Request):
+    """A request whose answers go to a function."""
+
+    __slots__ = ("_on_answer", "on_batch")
 
     def __init__(
         self, on_answer: OnBookiesAnswer, timeout_seconds: float | None, on_batch: OnBatch | None = None
     ) -> None:
-        self.on_answer = on_answer
+        super().__init__(timeout_seconds)
+        self._on_answer = on_answer
         self.on_batch = on_batch
-        self.timeout_seconds = timeout_seconds
-        self.deadline = math.inf if timeout_seconds is None else time.monotonic() + timeout_seconds
+
+    def answered(self, bookie_id: str, answer: Answer) -> None:
+        self._on_answer(bookie_id, answer)
 
 
 class BookieConnection(asyncio.BufferedProtocol):
@@ -146,7 +163,7 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     def send(self, request_id: int, frame: Buffer, request: Request) -> None:
         if self.lost is not None:
-            request.on_answer(self.bookie_id, Answer(self.lost))
+            request.answered(self.bookie_id, Answer(self.lost))
             return
         self._pending[request_id] = request
         if self._deadline_timer is None:
@@ -208,7 +225,7 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     def _finish(self, request: Request, answer: Answer) -> None:
         try:
-            request.on_answer(self.bookie_id, answer)
+            request.answered(self.bookie_id, answer)
         except Exception:
             log.exception("handling a bookie's answer failed")
 

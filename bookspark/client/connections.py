@@ -16,7 +16,14 @@ from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from bookspark.client.bookie_connection import Answer, BookieConnection, OnBatch, OnBookiesAnswer, Request
+from bookspark.client.bookie_connection import (
+    Answer,
+    BookieConnection,
+    OnBatch,
+    OnBookiesAnswer,
+    Question,
+    Request,
+)
 from bookspark.client.config import ClientConfig
 from bookspark.client.hello import ClientSecurity, say_hello
 from bookspark.client.quarantine import Quarantine
@@ -27,7 +34,7 @@ from bookspark.wire.entry_batch import Buffer
 from bookspark.wire.frames import ChunkPool
 from bookspark.wire.keepalive import notice_lost_peer
 
-__all__ = ["Answer", "Connections", "OnAnswer", "OnBatch", "OnBookiesAnswer", "Request"]
+__all__ = ["Answer", "Connections", "OnAnswer", "OnBatch", "OnBookiesAnswer", "Question", "Request"]
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +49,7 @@ def _send_on(
 ) -> None:
     """``outcome`` of connecting: what was to be sent is, or is answered."""
     if isinstance(outcome, Unknown):
-        request.on_answer(bookie_id, Answer(outcome))
+        request.answered(bookie_id, Answer(outcome))
     else:
         outcome.send(request_id, frame, request)
 
@@ -115,7 +122,7 @@ class Connections:
         on_batch: OnBatch | None = None,
     ) -> None:
         """Send one frame; ``on_answer`` is called exactly once, perhaps before this returns."""
-        request = Request(lambda _, answer: on_answer(answer), timeout_seconds, on_batch)
+        request = Question(lambda _, answer: on_answer(answer), timeout_seconds, on_batch)
         self.send_to_all((bookie_id,), request_id, frame, request)
 
     def send_to_all(self, bookie_ids: Iterable[str], request_id: int, frame: Buffer, request: Request) -> None:

@@ -13,7 +13,7 @@ import ssl
 from collections.abc import Callable
 from typing import NamedTuple
 
-from bookspark.client.bookie_connection import Answer, BookieConnection, Request
+from bookspark.client.bookie_connection import Answer, BookieConnection, Question
 from bookspark.client.config import ClientConfig
 from bookspark.protocol.responses import Positive, UnknownReason
 from bookspark.wire.frames import control_frame
@@ -94,5 +94,5 @@ async def _ask(connection: BookieConnection, request_id: int, hello: Hello) -> A
             answered.set_result(answer)
 
     frame = control_frame(Header(Kind.HELLO, request_id, value=PROTOCOL_VERSION), hello.encode())
-    connection.send(request_id, frame, Request(on_answer, None))
+    connection.send(request_id, frame, Question(on_answer, None))
     return await answered

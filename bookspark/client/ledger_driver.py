@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bookspark.client.connections import Answer, OnBookiesAnswer, Request
+from bookspark.client.connections import Answer, OnBookiesAnswer, Question, Request
 from bookspark.client.futures import Watermark
 from bookspark.client.kept_frames import KeptFrame, KeptFrames
 from bookspark.client.outgoing import Outgoing
@@ -66,6 +66,23 @@ def defect(ledger_id: int, error: Exception) -> BookKeeperError:
         f"ledger {ledger_id}: the client ran into a defect ({error!r}), of which its log tells more; what was not acknowledged "
         "may be part of the ledger: open it to recover it"
     )
+
+
+class _SentAdd(Request):
+    """One object for all that has to be remembered of an add under way: there may be thousands, and Python's collector looks at
+    each of them again and again."""
+
+    __slots__ = ("_driver", "assignment", "first", "last")
+
+    def __init__(self, driver: LedgerDriver, action: act.SendAdd, timeout_seconds: float) -> None:
+        super().__init__(timeout_seconds)
+        self._driver = driver
+        self.first = action.first
+        self.last = action.last
+        self.assignment = action.assignment
+
+    def answered(self, bookie_id: str, answer: Answer) -> None:
+        self._driver.add_answered(bookie_id, self, answer)
 
 
 class LedgerDriver:
@@ -340,14 +357,15 @@ class LedgerDriver:
         told = header.last_add_confirmed, header.last_add_fully_replicated
         if told > self._told:
             self._told = told
-        self._request(bookies, header, kept.assigned(action.assignment), partial(self._add_answered, action))
+        add = _SentAdd(self, action, self._config.answer_timeout_seconds)
+        self._connections.send_to_all(bookies, header.request_id, kept.assigned(action.assignment), add)
 
-    def _add_answered(self, action: act.SendAdd, bookie: str, answer: Answer) -> None:
+    def add_answered(self, bookie: str, add: _SentAdd, answer: Answer) -> None:
         response = answer.response
         if type(response) is Unknown:
             self._try_again_later(bookie, response)
-        report = None if action.assignment is None else sync_report(answer, action.assignment)
-        self._step(act.AddAnswered(bookie, action.first, action.last, response, report))
+        report = None if add.assignment is None else sync_report(answer, add.assignment)
+        self._step(act.AddAnswered(bookie, add.first, add.last, response, report))
 
     def _send_sync(self, action: act.SendSync) -> None:
         request_id = self._connections.next_request_id()
@@ -360,7 +378,7 @@ class LedgerDriver:
         self._step(act.SyncAnswered(bookie, answer.response, sync_report(answer, action.assignment)))
 
     def _request(self, bookies: Iterable[str], header: Header, frame: Buffer, answered: OnBookiesAnswer) -> None:
-        request = Request(answered, self._config.answer_timeout_seconds)
+        request = Question(answered, self._config.answer_timeout_seconds)
         self._connections.send_to_all(bookies, header.request_id, frame, request)
 
     def _try_again_later(self, bookie: str, response: Response) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bookspark.client.bookie_connection import Answer, BookieConnection, Request
+from bookspark.client.bookie_connection import Answer, BookieConnection, Question
 from bookspark.client.config import ClientConfig
 from bookspark.protocol.responses import Positive, Unknown
 from bookspark.wire.entry_batch import Entry, encode_entries
@@ -58,7 +58,7 @@ def test_what_is_asked_in_one_turn_of_the_loop_is_sent_with_one_call_in_its_orde
     def scenario(connection: BookieConnection, transport: Transport, answers: list[Answer]) -> None:
         for request_id in range(5):
             connection.send(
-                request_id, b"frame %d," % request_id, Request(lambda _, answer: answers.append(answer), None)
+                request_id, b"frame %d," % request_id, Question(lambda _, answer: answers.append(answer), None)
             )
         assert transport.writes == []
 
@@ -71,7 +71,7 @@ def test_a_large_frame_is_sent_by_itself_after_what_came_before_it() -> None:
 
     def scenario(connection: BookieConnection, transport: Transport, answers: list[Answer]) -> None:
         for request_id, frame in enumerate((b"small", large, b"last")):
-            connection.send(request_id, frame, Request(lambda _, answer: answers.append(answer), None))
+            connection.send(request_id, frame, Question(lambda _, answer: answers.append(answer), None))
 
     writes, _ = run(scenario)
     assert writes == [b"small", large, b"last"]
@@ -79,9 +79,9 @@ def test_a_large_frame_is_sent_by_itself_after_what_came_before_it() -> None:
 
 def test_what_was_not_sent_when_the_connection_was_cut_never_is_and_is_answered_unknown() -> None:
     def scenario(connection: BookieConnection, transport: Transport, answers: list[Answer]) -> None:
-        connection.send(1, b"frame", Request(lambda _, answer: answers.append(answer), None))
+        connection.send(1, b"frame", Question(lambda _, answer: answers.append(answer), None))
         connection.abort("cut")
-        connection.send(2, b"late", Request(lambda _, answer: answers.append(answer), None))
+        connection.send(2, b"late", Question(lambda _, answer: answers.append(answer), None))
 
     writes, answers = run(scenario)
     assert writes == []
@@ -93,7 +93,7 @@ def test_a_bookie_that_takes_nothing_in_is_cut_off_however_its_frames_are_sent(s
     def scenario(connection: BookieConnection, transport: Transport, answers: list[Answer]) -> None:
         connection.pause_writing()
         for request_id in range(2 * ClientConfig().bookie_bytes_queued_max // size):
-            connection.send(request_id, bytes(size), Request(lambda _, answer: answers.append(answer), None))
+            connection.send(request_id, bytes(size), Question(lambda _, answer: answers.append(answer), None))
         assert connection.lost is not None
         assert transport.get_write_buffer_size() < 1.1 * ClientConfig().bookie_bytes_queued_max
 
@@ -114,7 +114,7 @@ def test_an_ack_answers_its_request_once_and_no_other() -> None:
 
     def scenario(connection: BookieConnection, transport: Transport, answers: list[Answer]) -> None:
         for request_id in (1, 2, 3):
-            request = Request(lambda bookie, answer, i=request_id: heard.append((i, bookie, answer)), None)
+            request = Question(lambda bookie, answer, i=request_id: heard.append((i, bookie, answer)), None)
             connection.send(request_id, b"frame", request)
         receive(connection, acks(3, 7, 1))
         receive(connection, acks(3))
@@ -136,7 +136,7 @@ def test_a_batch_is_handed_over_when_it_comes_and_not_with_the_answer() -> None:
             seen.append(frame)
             return len(seen)
 
-        connection.send(1, b"frame", Request(lambda _, answer: answers.append(answer), None, number))
+        connection.send(1, b"frame", Question(lambda _, answer: answers.append(answer), None, number))
         for first in (0, 2):
             header = Header(Kind.READ, 1, 5, first, first + 1, flags=Flag.RESPONSE | Flag.MORE)
             rows = [Entry(5, i, -1, i + 1, b"x", b"") for i in (first, first + 1)]
@@ -154,8 +154,8 @@ def test_a_handler_that_fails_takes_no_other_request_its_ack() -> None:
         def fail(bookie: str, answer: Answer) -> None:
             raise ValueError("a defect")
 
-        connection.send(1, b"frame", Request(fail, None))
-        connection.send(2, b"frame", Request(lambda _, answer: answers.append(answer), None))
+        connection.send(1, b"frame", Question(fail, None))
+        connection.send(2, b"frame", Question(lambda _, answer: answers.append(answer), None))
         receive(connection, acks(1, 2))
         assert [type(answer.response) for answer in answers] == [Positive]
         assert connection.lost is None
@@ -178,7 +178,7 @@ def test_a_client_that_slept_past_a_deadline_hears_the_answers_that_came_meanwhi
             loop.call_soon(receive, connection, acks(2))
             loop.call_later(0.2, over.set)
 
-        request = Request(late, ClientConfig().answer_timeout_seconds)
+        request = Question(late, ClientConfig().answer_timeout_seconds)
         request.deadline = time.monotonic()
         connection.send(1, b"frame", request)
         await over.wait()
