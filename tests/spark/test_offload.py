@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow
@@ -21,8 +22,12 @@ from bookspark.spark.data_source import BookSparkDataSource, register
 from bookspark.spark.feeds import DataLossError
 from bookspark.spark.logs import LogRegistry, commits
 from bookspark.spark.offload import Offloaded, offload
+from bookspark.spark.system_tables import system_table
+from tests.awaiting import await_that
+from tests.spark.killed_offload import BEGUN, DELETED, DONE, WRITTEN
 
 pytestmark = pytest.mark.spark
+ROOT = Path(__file__).resolve().parents[2]
 NUMBER = "CAST(CAST(value AS STRING) AS BIGINT) AS value"
 
 
@@ -38,10 +43,10 @@ class Log:
         self.name, self.table = f"log-{uuid.uuid4().hex[:8]}", str(folder / "table")
         self.rows = 0
 
-    def write(self, rows: int = 100) -> None:
+    def write(self, rows: int = 100, columns: Sequence[str] = ("CAST(id AS STRING) AS value",), **options: str) -> None:
         """One batch write: a commit over two ledgers, which are closed then."""
-        frame = self.spark.range(self.rows, self.rows + rows, 1, 2).selectExpr("CAST(id AS STRING) AS value")
-        frame.write.format("bookspark").option("log", self.name).mode("append").save()
+        frame = self.spark.range(self.rows, self.rows + rows, 1, 2).selectExpr(*columns)
+        frame.write.format("bookspark").options(log=self.name, **options).mode("append").save()
         self.rows += rows
 
     def offload(self, **options: float) -> Offloaded:
@@ -67,6 +72,13 @@ class Log:
     def ledgers(self) -> set[int]:
         """The data ledgers that the commits name."""
         return {r.ledger_id for placed in commits(self.bookkeeper, self.name, b"") for r in placed.commit.ranges}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """Bookies that collect garbage all the time."""
+    with LocalCluster(bookies=4, gc_wait_time_seconds=0.5) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +122,58 @@ def test_readers_do_not_notice_that_ledgers_went_to_a_table(log: Log) -> None:
     for row in files:
         by_file.setdefault(row.f, []).append(row.position)
     assert all(rows == list(range(rows[0], rows[0] + len(rows))) for rows in by_file.values())
+
+
+def held(bookkeeper: BookKeeper) -> set[int]:
+    """The ledgers of which any bookie has entries."""
+    table = system_table("index_ranges")
+    batches = (batch for bookie in table.plan(bookkeeper) for batch in table.read(bookkeeper, bookie, b""))
+    return {ledger_id for batch in batches for ledger_id in batch.column("ledger_id").to_pylist()}
+
+
+TEXT = "concat(id, ' ', randstr(20000, 0))"
+
+
+@pytest.mark.parametrize(
+    ("columns", "options"),
+    [
+        ([f"{TEXT} AS value"], {"compression": "zstd"}),
+        ([f"{TEXT} AS value"], {"compression": "zstd_dictionary"}),
+        (["id", f"{TEXT} AS text"], {"rowFormat": "arrow", "compression": "zstd"}),
+    ],
+    ids=lambda given: "-".join(given.values()) if isinstance(given, dict) else "",
+)
+def test_a_reader_in_the_middle_of_a_ledger_that_bookies_collect_goes_on_in_the_table(
+    log: Log, columns: list[str], options: dict[str, str]
+) -> None:
+    log.write(1000, columns, **options)
+    written = pyarrow.Table.from_batches(log.planned())
+    assert written.num_rows == 1000
+    reader = log.planned()
+    begun = next(reader)
+    assert begun.num_rows < 500, "a part of the first ledger"
+    ledgers = log.ledgers()
+    assert set(log.offload(delete_after_seconds=0.0).deleted) == ledgers
+    await_that(lambda: not ledgers & held(log.bookkeeper))
+    assert pyarrow.Table.from_batches([begun, *reader]).equals(written)
+
+
+def test_killed_between_any_two_steps_it_is_followed_by_one_that_goes_on(log: Log) -> None:
+    log.write()
+    arguments = [sys.executable, "-m", "tests.spark.killed_offload", log.zookeeper, log.name, log.table]
+    seen = []
+    for moment in (BEGUN, WRITTEN, DONE, DELETED):
+        killed = subprocess.run([*arguments, moment], cwd=ROOT, capture_output=True, text=True, timeout=280)
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        offload_of = LogRegistry(log.bookkeeper.metadata).get(log.name).offload
+        assert offload_of is not None
+        left = len(log.ledgers() & set(log.bookkeeper.list_ledgers()))
+        seen.append((offload_of.position, offload_of.pending, left))
+        assert sorted(int(row["value"]) for batch in log.planned() for row in batch.to_pylist()) == list(range(100))
+    assert seen == [(0, 100, 2), (0, 100, 2), (100, 0, 2), (100, 0, 1)]
+    done = log.offload(delete_after_seconds=0.0)
+    assert (done.rows, done.position, len(done.deleted)) == (0, 100, 1)
+    assert log.in_table() == log.read() == numbers(100)
 
 
 def before_the_write(died: Callable[..., object], original: Callable[..., object]) -> Callable[..., object]:

@@ -1,0 +1,58 @@
+"""An offload to be killed: ``python -m tests.spark.killed_offload ZOOKEEPER LOG TABLE MOMENT``. It ends at MOMENT by ``kill -9``,
+its Spark too, whatever a run before it did already.
+
+Only the run that writes to the table starts Spark: the others have no use for it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+from pyspark.sql import SparkSession
+
+from bookspark.cli.spark import QUICK_JVM, SMALL_TABLES
+from bookspark.spark.offload import _Run, offload
+from bookspark.spark.session import session
+
+BEGUN, WRITTEN, DONE, DELETED = "begun", "written", "done", "deleted"
+"""The transaction is in the record; its rows are in the table; the record says so; the first of the ledgers is deleted."""
+
+
+def main(zookeeper: str, log: str, table: str, moment: str) -> None:
+    spark: Any = _spark(zookeeper) if moment == WRITTEN else None
+
+    def die(*_: Any) -> None:
+        if spark is not None:
+            os.kill(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    step, killed = {
+        BEGUN: ("_write", die),
+        WRITTEN: ("_write", _then(die, _Run._write)),
+        DONE: ("delete", die),
+        DELETED: ("_delete", _then(die, _Run._delete)),
+    }[moment]
+    with mock.patch.object(_Run, step, killed):
+        offload(spark, zookeeper, log, table, delete_after_seconds=0.0)
+
+
+def _then(die: Callable[..., None], step: Callable[..., Any]) -> Callable[..., None]:
+    def and_dies(*arguments: Any) -> None:
+        step(*arguments)
+        die()
+
+    return and_dies
+
+
+def _spark(zookeeper: str) -> SparkSession:
+    conf = {**SMALL_TABLES, "spark.driver.extraJavaOptions": QUICK_JVM}
+    return session("offload", master="local[2]", zookeeper=zookeeper, **conf)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
