@@ -26,7 +26,9 @@ from bookspark.spark.sink import LogStreamWriter
 BLOWS = "BOOKSPARK_TEST_BLOWS"
 DRIVER = "driver.pid"
 FAILING_TASK, SLOW_TASK, BEFORE_COMMIT, AFTER_COMMIT = "failing-task", "slow-task", "before-commit", "after-commit"
-_SLOW_SECONDS_MAX = 60.0
+NEVER_COPIED = "never-copied"
+"""A file that a slow task leaves which Spark did not end: it made no speculative copy, or that one did not finish."""
+_SLOW_SECONDS_MAX = 300.0
 
 
 def take(blow: str) -> bool:
@@ -52,6 +54,7 @@ class _FaultyWriter(LogStreamWriter):
                 raise RuntimeError("made to fail after its writes")
             if take(SLOW_TASK):
                 threading.Event().wait(_SLOW_SECONDS_MAX)  # Spark ends this attempt once its copy is done
+                (Path(os.environ[BLOWS]) / NEVER_COPIED).touch()
         return message
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

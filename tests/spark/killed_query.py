@@ -1,4 +1,4 @@
-"""A driver to be killed: ``python -m tests.spark.killed_query FOLDER ZOOKEEPER LOG``, from ``FOLDER/input`` into LOG.
+"""A driver to be killed: ``python -m tests.spark.killed_query FOLDER ZOOKEEPER LOG MASTER``, from ``FOLDER/input`` into LOG.
 
 It prints the pid of its JVM, then the id of each micro-batch that is done, a line each. Once there is a file ``FOLDER/finish``
 it takes in what is left, and ends.
@@ -19,11 +19,13 @@ ROOT = Path(__file__).resolve().parents[2]
 _LOOK_SECONDS = 0.05
 
 
-def main(folder: Path, zookeeper: str, log: str) -> None:
+def main(folder: Path, zookeeper: str, log: str, master: str) -> None:
     conf = SMALL_TABLES | {
         "spark.driver.extraJavaOptions": QUICK_JVM,
         "spark.executor.extraJavaOptions": QUICK_JVM,
+        "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "640m",
+        "spark.ui.enabled": "false",
         "spark.executor.memory": "640m",
         "spark.executorEnv.PYTHONPATH": str(ROOT),
         f"spark.executorEnv.{BLOWS}": os.environ[BLOWS],
@@ -34,7 +36,7 @@ def main(folder: Path, zookeeper: str, log: str) -> None:
         "spark.speculation.multiplier": "1.5",
         "spark.speculation.minTaskRuntime": "500ms",
     }
-    spark = session("killed", master="local-cluster[2,1,640]", zookeeper=zookeeper, **conf)
+    spark = session("killed", master=master, zookeeper=zookeeper, **conf)
     spark.sparkContext.setLogLevel("OFF")
     spark.dataSource.register(type("BookSparkDataSource", (FaultySink,), {"zookeeper": zookeeper}))
     jvm = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()  # type: ignore[union-attr]

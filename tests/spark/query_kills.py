@@ -22,8 +22,8 @@ from bookspark.local import LocalCluster
 from bookspark.protocol.log_record import NoSuchLogError
 from bookspark.spark.logs import LogRegistry, commits
 from bookspark.spark.splits import positioned
-from tests.processes import Output
-from tests.spark.faulty_sink import AFTER_COMMIT, BEFORE_COMMIT, BLOWS, FAILING_TASK, SLOW_TASK
+from tests.processes import Output, processes_about
+from tests.spark.faulty_sink import AFTER_COMMIT, BEFORE_COMMIT, BLOWS, FAILING_TASK, NEVER_COPIED, SLOW_TASK
 
 ROOT = Path(__file__).resolve().parents[2]
 LOG = "killed"
@@ -33,10 +33,12 @@ _EXECUTOR = "CoarseGrainedExecutorBackend"
 
 
 class QueryKills:
-    """One log, and one query into it over all of its lives."""
+    """One log, and one query into it over all of its lives. ``master`` is Spark's; a ``SLOW_TASK`` takes one with two hosts."""
 
-    def __init__(self, cluster: LocalCluster, folder: Path, seed: int = 0) -> None:
-        self._cluster, self._folder = cluster, folder
+    def __init__(
+        self, cluster: LocalCluster, folder: Path, master: str = "local-cluster[1,2,640]", seed: int = 0
+    ) -> None:
+        self._cluster, self._folder, self._master = cluster, folder, master
         self._random = Random(seed)
         self._files = 0
         self._driver: subprocess.Popen[str] | None = None
@@ -61,6 +63,9 @@ class QueryKills:
                 self._hit(blow, at_once=number == 0)
                 self._start_bookies()
                 self._check(whole=False)
+                print(
+                    f"{number + 1} of {len(blows)}: {blow}; {self.counts['rows checked']} rows, each once", flush=True
+                )
             self._finish()
             self._check(whole=True)
         finally:
@@ -97,7 +102,6 @@ class QueryKills:
             self.counts["driver starts"] += 1
         else:
             self._await_taken(blow)
-            self._await_batch()
         self.counts[blow] += 1
 
     def _add_file(self) -> None:
@@ -117,7 +121,7 @@ class QueryKills:
             BLOWS: str(self._folder / "blows"),
             "PYTHONPATH": str(ROOT),
         }
-        arguments = [str(self._folder), self._cluster.zookeeper, LOG]
+        arguments = [str(self._folder), self._cluster.zookeeper, LOG, self._master]
         self._driver = subprocess.Popen(
             [sys.executable, "-m", "tests.spark.killed_query", *arguments],
             stdout=subprocess.PIPE,
@@ -137,12 +141,15 @@ class QueryKills:
         self._output.wait_for(r"^batch \d+", STEP_SECONDS)
 
     def _await_taken(self, blow: str) -> None:
-        """Until a blow from inside was dealt; those from outside are dealt at once."""
+        """Until a blow from inside was dealt and its micro-batch is done; those from outside are dealt at once."""
         for _ in range(1000):
             if not (self._folder / "blows" / blow).exists():
-                return
+                break
             self._await_batch()
-        raise AssertionError(f"{blow} was never dealt")
+        else:
+            raise AssertionError(f"{blow} was never dealt")
+        self._await_batch()
+        assert not (self._folder / "blows" / NEVER_COPIED).exists(), "a slow task got no speculative copy"
 
     def _deal(self, blow: str) -> None:
         (self._folder / "blows" / blow).touch()
@@ -151,7 +158,7 @@ class QueryKills:
         os.kill(self._jvm, signal.SIGKILL)
 
     def _kill_executor(self) -> None:
-        executors = [pid for pid, command in _children(self._jvm) if _EXECUTOR in command]
+        executors = [pid for pid, command in processes_about(self._folder).items() if _EXECUTOR in command]
         if executors:  # none is up just after one was killed
             os.kill(self._random.choice(executors), signal.SIGKILL)
             self.counts["executors killed"] += 1
@@ -194,19 +201,6 @@ def _rows(bookkeeper: BookKeeper) -> list[int]:
                 ledger.confirm(piece.last_entry_id)
                 rows += [int(entry.payload) for entry in ledger.read(piece.first_entry_id, piece.last_entry_id)]
     return rows
-
-
-def _children(pid: int) -> list[tuple[int, str]]:
-    """(pid, command line) of the children of a process."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == pid:
-                found.append((int(process.name), (process / "cmdline").read_text()))
-        except (OSError, ValueError):
-            continue
-    return found
 
 
 def _kill_group(process: subprocess.Popen[str]) -> None:
