@@ -13,10 +13,20 @@ from bookspark.protocol.errors import (
     LedgerRecoveryError,
     MetadataStoreError,
     NoSuchLedgerError,
+    UnauthorizedAccessError,
 )
 from bookspark.protocol.ledger_metadata import LedgerType
 from bookspark.protocol.log_record import Commit, EntryRange, LogOptions, LogTakenOverError
-from bookspark.spark.logs import DataWriter, LogReader, LogRegistry, RollPolicy, collect_orphans, commits, header_of
+from bookspark.spark.logs import (
+    DataWriter,
+    LogReader,
+    LogRegistry,
+    RollPolicy,
+    collect_orphans,
+    commits,
+    delete_log,
+    header_of,
+)
 from bookspark.spark.logs.committer import Committer
 from bookspark.spark.logs.compaction import compact_chain
 from bookspark.spark.logs.data_ledgers import PENDING_BATCHES_MAX, DataLedger
@@ -515,3 +525,41 @@ def test_orphans_are_collected_once_the_new_owner_has_committed(bookkeeper: Memo
     claimed(bookkeeper, "b").commit(Commit("q", 1, "b", 2, (EntryRange(ranges[0].ledger_id, 0, 0, 1, 1),)))
     assert collect_orphans(bookkeeper, "orders", b"") == [orphan]
     assert orphan not in bookkeeper.list_ledgers()
+
+
+def unrecoverable(bookkeeper: MemoryBookKeeper, monkeypatch: pytest.MonkeyPatch, bad: int, error: Exception) -> None:
+    original = bookkeeper.open_ledger
+
+    def open_ledger(ledger_id: int, password: bytes = b"") -> MemoryReader:
+        if ledger_id == bad:
+            raise error
+        return original(ledger_id, password)
+
+    monkeypatch.setattr(bookkeeper, "open_ledger", open_ledger)
+
+
+def test_a_ledger_that_can_not_be_recovered_keeps_no_log_and_no_orphan_from_being_deleted(
+    bookkeeper: MemoryBookKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orphans = []
+    for number, run in enumerate("abc", 1):
+        lost = data_writer(bookkeeper, run)
+        lost.append(values(b"never committed"))
+        orphans.append(lost.finish()[0].ledger_id)
+        claimed(bookkeeper, run).commit(batch(number, run, number))
+    unrecoverable(bookkeeper, monkeypatch, orphans[0], LedgerRecoveryError("its bookies are gone"))
+    assert collect_orphans(bookkeeper, "orders", b"") == orphans[:2]
+    unrecoverable(bookkeeper, monkeypatch, bookkeeper.list_ledgers()[0], LedgerRecoveryError("its bookies are gone"))
+    delete_log(bookkeeper, "orders", b"")
+    assert bookkeeper.list_ledgers() == []
+
+
+def test_a_ledger_of_another_password_is_not_deleted_with_the_log_and_keeps_no_other_from_it(
+    bookkeeper: MemoryBookKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, run in enumerate("ab", 1):
+        claimed(bookkeeper, run).commit(batch(number, run, number))
+    foreign = bookkeeper.list_ledgers()[0]
+    unrecoverable(bookkeeper, monkeypatch, foreign, UnauthorizedAccessError("another password"))
+    delete_log(bookkeeper, "orders", b"")
+    assert bookkeeper.list_ledgers() == [foreign]

@@ -14,7 +14,13 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from bookspark.protocol.errors import BookKeeperError, ConfigurationError, NoSuchLedgerError
+from bookspark.protocol.errors import (
+    BookKeeperError,
+    ConfigurationError,
+    LedgerRecoveryError,
+    NoSuchLedgerError,
+    UnauthorizedAccessError,
+)
 from bookspark.protocol.log_record import EPOCH_LABEL, LOG_LABEL, is_orphan
 from bookspark.spark.logs.reader import LogReader, commits, open_commit_ledger, read_commits, read_header
 from bookspark.spark.logs.registry import LogRegistry, check_password
@@ -136,15 +142,21 @@ def _delete(
     ledger_ids: Iterable[int],
     chosen: Callable[[int, Mapping[str, bytes]], bool],
 ) -> list[int]:
-    """Fence, then delete each ledger of these that is ``chosen`` by its id and custom metadata."""
+    """Fence, then delete each ledger of these that is ``chosen`` by its id and custom metadata. One that can't be fenced is
+    deleted all the same: nobody would find it later. One of another password is not the log's, and stays."""
     deleted = []
     for ledger_id in ledger_ids:
         try:
             if chosen(ledger_id, bookkeeper.get_ledger_metadata(ledger_id).custom_metadata):
-                # Fenced first, so that its writer, if it still lives, does not take the loss for a failing cluster.
-                bookkeeper.open_ledger(ledger_id, password=password).close()
+                try:
+                    # Fenced first, so that its writer, if it still lives, does not take the loss for a failing cluster.
+                    bookkeeper.open_ledger(ledger_id, password=password).close()
+                except LedgerRecoveryError as error:
+                    log.info("ledger %d is deleted without having been fenced: %s", ledger_id, error)
                 bookkeeper.delete_ledger(ledger_id)
                 deleted.append(ledger_id)
         except NoSuchLedgerError:
             continue
+        except UnauthorizedAccessError as error:
+            log.warning("ledger %d says that it was made for the log, and is not deleted: %s", ledger_id, error)
     return deleted
