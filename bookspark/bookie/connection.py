@@ -1,8 +1,8 @@
 """One client's connection to a bookie: frames in, answers out, and how many of each may wait. ``requests`` deals with the frames.
 
-Law: what is no frame ends the connection. What a peer does not read, it does not get to ask more of: while its answers wait in
-the bookie, its requests do too; and so they do while too many of its reads wait for the disk. Answers are gathered and written
-once per turn of the loop.
+Law: what is no frame ends the connection, and the peer is told why. What a peer does not read, it does not get to ask more of:
+while its answers wait in the bookie, its requests do too; and so they do while too many of its reads wait for the disk. Answers
+are gathered and written once per turn of the loop.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _JOINED_BYTES_MAX = 64 << 10
 _WRITE_BUFFER_BYTES_MAX = 4 << 20
 _READS_MAX = 8
+_PARTING_SECONDS = 10.0
+"""So long a peer that is refused has to end the connection."""
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +38,8 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._receiver = FrameReceiver(server.chunks)
         self._transport: asyncio.Transport | None = None
+        self._refused: asyncio.Transport | None = None
+        """In place of the other once the peer is refused, until it has ended the connection."""
         self.peer = "?"
         """For people."""
         self._requests = Requests(server, self)
@@ -59,7 +63,7 @@ class Connection(asyncio.BufferedProtocol):
         self._server.connections.add(self)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._transport = None
+        self._transport = self._refused = None
         self._held.clear()
         self._answers.clear()
         self._acks.clear()
@@ -71,6 +75,8 @@ class Connection(asyncio.BufferedProtocol):
         return self._receiver.buffer()
 
     def buffer_updated(self, count: int) -> None:
+        if self._transport is None:
+            return  # the peer was refused
         try:
             for frame in self._receiver.received(count):
                 if self._held or self._is_behind():
@@ -79,7 +85,7 @@ class Connection(asyncio.BufferedProtocol):
                     self._requests.handle(frame)
         except WireError as error:
             log.warning("connection from %s closed: %s", self.peer, error)
-            self.close()
+            self._refuse(str(error))
         self._server.check_pressure()
         self.adjust_reading()
 
@@ -122,15 +128,30 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._transport.resume_reading()
 
+    def _refuse(self, why: str) -> None:
+        """Say why, look at nothing more, and leave the end to the peer for a moment: a socket that is closed while there is
+        something to be read resets the connection, and the reset would overtake the words."""
+        transport = self._transport
+        if transport is None:
+            return
+        self.send(self._requests.refusal(why))
+        self.flush()
+        self._transport, self._refused = None, transport
+        self._held.clear()
+        self._receiver = FrameReceiver()
+        if transport.can_write_eof():
+            transport.write_eof()
+        self._loop.call_later(_PARTING_SECONDS, transport.abort)
+
     def close(self) -> None:
         """Send what is answered, then end the connection."""
         self.flush()
-        if self._transport is not None:
-            self._transport.close()
+        if (transport := self._transport or self._refused) is not None:
+            transport.close()
 
     def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
+        if (transport := self._transport or self._refused) is not None:
+            transport.abort()
 
     def send(self, *pieces: Buffer) -> None:
         """At the end of this turn of the loop, or with ``flush``."""

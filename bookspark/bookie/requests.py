@@ -132,6 +132,13 @@ class Requests:
         header = Header(Kind.ACKS, 0, flags=_RESPONSE, incarnation=self._server.incarnation, value=len(request_ids))
         return control_frame(header, Acks.encode(request_ids))
 
+    def refusal(self, why: str) -> bytes:
+        """The frame that ends a connection whose bytes make no sense."""
+        header = Header(
+            Kind.REFUSAL, 0, flags=_RESPONSE, status=Status.BAD_REQUEST, incarnation=self._server.incarnation
+        )
+        return control_frame(header, why.encode())
+
     def _read(self, header: Header) -> None:
         if not 0 <= header.first_entry_id <= header.last_entry_id:
             self._refuse(header, f"a read of entries {header.first_entry_id}..{header.last_entry_id}")

@@ -212,7 +212,9 @@ class BookieConnection(asyncio.BufferedProtocol):
         request_id = header.request_id
         pending = self._pending.get(request_id)
         if pending is None:
-            return  # timed out before
+            if header.kind == Kind.REFUSAL:
+                self.abort(f"refused what it was sent: {bytes(frame.body).decode(errors='replace')}")
+            return  # or it timed out before
         if header.flags & _MORE:
             found = frame if pending.on_batch is None else pending.on_batch(frame)
             self._batches.setdefault(request_id, []).append(found)

@@ -54,6 +54,8 @@ Kinds, by what a bookie does (``-`` after a name: the request is a control frame
 ``LIMBO-``
     The ledgers in limbo from ``ledger_id`` on, ``limit`` at most. The body is ``messages.Limbo``; the answer's ``value`` is the
     ledger to go on with, −1 at the end.
+``REFUSAL-``
+    Sent by a bookie only, as the last frame of a connection on which it got what is no frame. The body says why, for people.
 
 The body of a BAD_REQUEST says in words what was wrong with the request. A bookie with a secret answers HELLO UNAUTHORIZED, with a
 challenge in the body, until the request's body (``messages.Hello``) has the proof that ``security`` describes. Any request may be
@@ -99,6 +101,7 @@ class Kind(IntEnum):
     ENTRY_LOGS = 9
     LIMBO = 10
     ACKS = 11
+    REFUSAL = 12
 
 
 class Flag(IntFlag):

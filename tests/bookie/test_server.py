@@ -76,7 +76,8 @@ def test_a_frame_of_another_protocol_version_ends_the_connection(bookie):
     frame[8:10] = struct.pack("<H", 2)
     frame[116:120] = struct.pack("<I", crc32c(bytes(frame[8:116])))
     client.send(bytes(frame))
-    with pytest.raises((EOFError, ConnectionResetError)):
+    assert bytes(client.receive().body) == b"protocol version 2, this is 1"
+    with pytest.raises(EOFError):
         client.receive()
     client.close()
 
@@ -326,19 +327,30 @@ def test_with_a_secret_only_a_proof_that_answers_this_challenge_is_a_greeting(tm
 
 
 @pytest.mark.parametrize(
-    "rubbish",
+    ("rubbish", "why"),
     [
-        b"GET / HTTP/1.1\r\n\r\n",
-        b"BSPK" + struct.pack("<I", 1 << 31) + bytes(200),
-        b"BSPK" + bytes(200),
-        add_frame(1, 0)[:110] + b"\xee" + add_frame(1, 0)[111:],
+        (b"GET / HTTP/1.1\r\n\r\n", "bytes that start with b'GET / HT' are no frame"),
+        (
+            b"BSPK" + struct.pack("<I", 1 << 31) + bytes(200),
+            "a frame of 2147483768 bytes; at most 16777216 are allowed",
+        ),
+        (b"BSPK" + bytes(200), "header checksum does not match"),
+        (add_frame(1, 0)[:110] + b"\xee" + add_frame(1, 0)[111:], "header checksum does not match"),
+        (
+            b"BSPK" + struct.pack("<I", 17 << 20) + bytes(17 << 20),
+            "a frame of 17825912 bytes; at most 16777216 are allowed",
+        ),
     ],
+    ids=["HTTP", "oversized", "zeros", "damaged", "oversized and sent"],
 )
-def test_what_is_no_frame_ends_the_connection_and_nothing_else(bookie, client, rubbish):
+def test_what_is_no_frame_is_refused_in_words_and_ends_the_connection_and_nothing_else(bookie, client, rubbish, why):
     bad = Client(bookie[1])
     try:
         bad.send(rubbish)
-        with pytest.raises((EOFError, ConnectionResetError)):
+        refusal = bad.receive()
+        assert (refusal.header.kind, refusal.header.status) == (Kind.REFUSAL, Status.BAD_REQUEST)
+        assert bytes(refusal.body).decode().startswith(why)
+        with pytest.raises(EOFError):
             bad.receive()
     finally:
         bad.close()

@@ -236,6 +236,17 @@ def test_a_real_bookie_answers(bench, tmp_path):
         bench.io.call(bench.connections.close())
 
 
+def test_a_bookie_that_refuses_what_it_is_sent_says_why(bench, tmp_path):
+    """More than a frame may have: the connection was reset, and nobody knew what for."""
+    bench.open()
+    with serving(config(tmp_path)) as (_, (_, port)):
+        bench.register("bookie-test", port)
+        bench.ask("bookie-test")
+        response = bench.send("bookie-test", bytes(17 * MIB)).get(timeout=SECONDS).response
+        assert "refused what it was sent: a frame of 17825912 bytes; at most 16777216 are allowed" in str(response)
+        bench.io.call(bench.connections.close())
+
+
 def test_either_side_notices_that_the_host_of_the_other_is_gone(bench, tmp_path):
     """Else a bookie keeps the connections of dead clients for ever."""
     bench.open()
