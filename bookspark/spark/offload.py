@@ -6,7 +6,8 @@ followed by one that goes on. Only committed rows are offloaded, up to the first
 open.
 
 The table has the log's columns, then ``position``, ``ledger_id`` and ``entry_id``; each of its files holds consecutive
-rows in their order. It belongs to whoever made the log: deleting or truncating the log leaves it as it is.
+rows in their order. It is one log's: made empty with the table property ``bookspark.log``, which says whose, before that log's
+record names it. It belongs to whoever made the log: deleting or truncating the log leaves it as it is.
 
 Source: issue 7; design.md section 10; Delta's idempotent writes (``txnAppId``, ``txnVersion``).
 """
@@ -24,10 +25,10 @@ from bookspark.daemon.settings import of_environment
 from bookspark.protocol.errors import BookKeeperError, NoSuchLedgerError
 from bookspark.protocol.log_record import EPOCH_LABEL, LogRecord
 from bookspark.spark.logs import LogRegistry, check_password, commits
-from bookspark.spark.offloaded import table_version
+from bookspark.spark.offloaded import OWNER, table_version
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 TRANSACTION_BYTES_MAX = 4 << 30
 """Of payload; a transaction ends with the commit that reaches it."""
@@ -56,7 +57,8 @@ def offload(
     ``bookspark.spark.session``.
 
     ``delete_after_seconds``: then delete the ledgers all of whose rows are in the table and were committed so long ago;
-    None: delete nothing. Raises NoSuchLogError, UnauthorizedAccessError, OffloadError (the log has another table).
+    None: delete nothing. Raises NoSuchLogError, UnauthorizedAccessError, OffloadError (the log has another table, or the table is
+    not this log's).
     """
     with BookKeeper(zookeeper, **of_environment("client")) as bookkeeper:
         run = _Run(spark, bookkeeper, log, table, password.encode())
@@ -77,6 +79,8 @@ class _Run:
         check_password(record, password)
         if record.offload is not None:
             record.offload_begun(self._table, 0)  # another table is an error, also when there is nothing to do
+        self._transactions = f"bookspark offload of log {log} made at {record.ctime_ms}"
+        table_version(self._table, self._transactions, 0)
 
     @property
     def position(self) -> int:
@@ -91,6 +95,8 @@ class _Run:
         wanted = pending or self._end(record)
         if wanted is None:
             return None
+        if record.offload is None:
+            self._make_table()
         record = self._registry.update(self._log, lambda record: record.offload_begun(self._table, wanted))
         assert record.offload is not None
         start, end = self._start(record), record.offload.pending
@@ -99,11 +105,10 @@ class _Run:
         if start >= end:  # truncated meanwhile
             self._registry.update(self._log, lambda record: record.offload_done(end, -1))
             return 0
-        transactions = f"bookspark offload of log {self._log} made at {record.ctime_ms}"
-        version = table_version(self._table, transactions, end)
+        version = table_version(self._table, self._transactions, end)
         if version is None:
-            self._write(start, end, transactions)
-            version = table_version(self._table, transactions, end)
+            self._write(start, end)
+            version = table_version(self._table, self._transactions, end)
         if version is None:
             raise BookKeeperError(
                 f"{self._table} does not show what was just written to it; is it another table by now?"
@@ -138,14 +143,25 @@ class _Run:
                 break
         return end
 
-    def _write(self, start: int, end: int, transactions: str) -> None:
+    def _make_table(self) -> None:
+        """Make the table, empty, unless it is there. Of two logs that do so at once, one gets it, the other OffloadError."""
+        from delta.tables import DeltaTable
+
+        made = DeltaTable.createIfNotExists(self._spark).location(self._table).addColumns(self._rows(0, 0).schema)
+        made.property(OWNER, self._transactions).execute()
+        table_version(self._table, self._transactions, 0)
+
+    def _write(self, start: int, end: int) -> None:
         """Append the rows ``start`` to before ``end``, unless the table has this transaction by now."""
+        writer = self._rows(start, end).write.format("delta").mode("append")
+        writer.option("txnAppId", self._transactions).option("txnVersion", end).save(self._table)
+
+    def _rows(self, start: int, end: int) -> DataFrame:
         source = self._spark.read.format("bookspark").option("zookeeper", self._bookkeeper.zookeeper)
         source = source.option("log", self._log).option("startingOffsets", start).option("endingOffsets", end)
         if self._password:
             source = source.option("password", self._password.decode())
-        writer = source.load().write.format("delta").mode("append")
-        writer.option("txnAppId", transactions).option("txnVersion", end).save(self._table)
+        return source.load()
 
     def _needless(self, record: LogRecord, before_ms: float) -> Iterator[int]:
         """Ledgers all of whose commits are offloaded and older than ``before_ms``, with nothing in them that may still be

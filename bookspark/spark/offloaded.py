@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 
 from bookspark.protocol.errors import BookKeeperError, NoSuchLedgerError, ReadError
 from bookspark.protocol.ledger_metadata import LedgerMetadata
+from bookspark.protocol.log_offload import OffloadError
 from bookspark.spark.logs import LogRegistry
 from bookspark.spark.logs.rows import RowDecoder
 from bookspark.spark.splits import Piece
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
     from bookspark.client import BookKeeper
     from bookspark.metadata.store import MetadataStore
+
+OWNER = "bookspark.log"
+"""The table property that says whose transactions the table is for."""
 
 
 def rows_of(
@@ -96,7 +100,7 @@ def _read(table: str, log: str, piece: Piece, schema: StructType) -> Iterator[py
 def table_version(table: str, transactions: str, number: int) -> int | None:
     """The newest version of ``table``, if transaction ``number`` of ``transactions`` (or a later one) is part of it.
 
-    Raises BookKeeperError if there is a table that can't be read.
+    Raises OffloadError if there is a table that is not theirs, BookKeeperError if there is one that can't be read.
     """
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -104,8 +108,14 @@ def table_version(table: str, transactions: str, number: int) -> int | None:
     try:
         found = DeltaTable(table)
         last = found.transaction_version(transactions)
-        return found.version() if last is not None and last >= number else None
+        owner = found.metadata().configuration.get(OWNER)
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:
         raise BookKeeperError(f"the table at {table} can't be read: {error}") from error
+    if last is None and owner != transactions:
+        whose = "was not made by an offload" if owner is None else f"is that of another: {owner}"
+        raise OffloadError(
+            f"the table at {table} {whose}. A table has the rows of one log: offload to a path of its own"
+        )
+    return found.version() if last is not None and last >= number else None

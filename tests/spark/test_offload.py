@@ -248,6 +248,22 @@ def test_a_table_that_lacks_rows_is_an_error_and_not_a_short_read(log: Log) -> N
         list(log.planned())
 
 
+def test_two_logs_are_not_offloaded_to_one_table(log: Log, cluster: LocalCluster, tmp_path: Path) -> None:
+    other = Log(log.spark, cluster, log.bookkeeper, tmp_path)
+    assert other.table == log.table
+    for each in (log, other):
+        each.write()
+    at_the_same_time = module._Run(log.spark, log.bookkeeper, other.name, other.table, b"")
+    log.offload()
+    for offload_it in (at_the_same_time.transaction, other.offload):
+        with pytest.raises(OffloadError, match="A table has the rows of one log"):
+            offload_it()
+    assert LogRegistry(log.bookkeeper.metadata).get(other.name).offload is None, "it may choose another table"
+    other.table = str(tmp_path / "other")
+    other.offload()
+    assert other.in_table() == log.in_table() == numbers(100)
+
+
 def test_a_log_has_one_table(log: Log, tmp_path: Path) -> None:
     log.write()
     log.offload()

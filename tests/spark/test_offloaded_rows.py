@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pyarrow
 import pytest
-from deltalake import CommitProperties, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from bookspark.metadata.memory import MemoryStore
 from bookspark.protocol.errors import ReadError
+from bookspark.protocol.log_offload import OffloadError
 from bookspark.spark.logs import LogRegistry
-from bookspark.spark.offloaded import offloaded_rows, table_version
+from bookspark.spark.offloaded import OWNER, offloaded_rows, table_version
 from bookspark.spark.splits import Piece
 
 SCHEMA = StructType([StructField("value", StringType()), StructField("position", LongType())])
@@ -71,4 +72,19 @@ def test_a_transaction_is_looked_up_in_the_table_itself(store: MemoryStore, tmp_
     assert table_version(str(tmp_path / "table"), "offload", 1) is None
     table = offloaded(store, tmp_path, 100)
     assert table_version(table, "offload", 100) == table_version(table, "offload", 99) == 2
-    assert table_version(table, "offload", 101) is None and table_version(table, "another", 1) is None
+    assert table_version(table, "offload", 101) is None
+
+
+def test_a_table_is_one_logs_from_before_its_first_transaction_on(store: MemoryStore, tmp_path: Path) -> None:
+    with pytest.raises(OffloadError, match=r"was not made by an offload.*path of its own"):
+        table_version(offloaded(store, tmp_path, 100), "another", 1)
+    table = str(tmp_path / "empty")
+    DeltaTable.create(
+        table,
+        pyarrow.schema({"value": pyarrow.string()}),
+        configuration={OWNER: "offload"},
+        raise_if_key_not_exists=False,
+    )
+    assert table_version(table, "offload", 1) is None
+    with pytest.raises(OffloadError, match="is that of another: offload"):
+        table_version(table, "another", 1)
