@@ -33,6 +33,10 @@ class NoSuchEntryError(BookKeeperError):
     """Every bookie that could hold the entry says explicitly that it does not."""
 
 
+class DataLossError(BookKeeperError):
+    """Entries that were to be read are gone: truncated, or deleted with their ledger or log."""
+
+
 class ReadError(BookKeeperError):
     """The range lies beyond what may be read, or no replica gave a definite answer: the entry may well exist."""
 

@@ -21,10 +21,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from bookspark.protocol.errors import BookKeeperError, ConfigurationError, NoSuchLedgerError
+from bookspark.protocol.errors import ConfigurationError, DataLossError, NoSuchLedgerError
 from bookspark.protocol.log_record import EntryRange
 from bookspark.spark.clients import client
-from bookspark.spark.logs import LogReader, PlacedCommit
+from bookspark.spark.logs import LogReader, PlacedCommit, made_anew
 from bookspark.spark.options import SourceOptions
 from bookspark.spark.splits import SizedPiece, positioned, rows_within
 
@@ -36,10 +36,6 @@ log = logging.getLogger(__name__)
 
 Offset = dict[str, int]
 _AT_THE_END = (1 << 63) - 1
-
-
-class DataLossError(BookKeeperError):
-    """Entries that were to be read are gone: truncated, or deleted with their ledger."""
 
 
 class Limit(NamedTuple):
@@ -128,10 +124,7 @@ class LogFeed:
         if offset.keys() != {"position", "log"}:
             raise _another_kind(f"log {self._name!r}", offset)
         if offset["log"] != self._made:
-            raise DataLossError(
-                f"log {self._name!r} was deleted and made anew since this query read it up to row {offset['position']}; "
-                "start the query with a new checkpoint to read the new log"
-            )
+            raise made_anew(self._name, offset["position"])
 
     def limited(self, start: Offset, end: Offset, limit: Limit) -> Offset:
         first, last = start["position"], end["position"]
@@ -161,7 +154,10 @@ class LogFeed:
         """The rows from ``first`` to before ``last`` that are still there."""
         body = self._body
         if body is None or first < self._planned_from:
-            body = self._body = LogReader(self._bookkeeper, self._name, self._password, first)
+            body = LogReader(self._bookkeeper, self._name, self._password, first)
+            if body.record.ctime_ms != self._made:
+                raise made_anew(self._name, first)
+            self._body = body
             self._more, self._planned, self._planned_from = body.commits(), deque(), first
         while self._planned and self._planned[0].after.rows <= first:
             self._planned_from = self._planned.popleft().after.rows

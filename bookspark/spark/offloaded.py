@@ -84,7 +84,8 @@ def _read(table: str, log: str, piece: Piece, schema: StructType) -> Iterator[py
         position = pc.field("position")
         found = files.to_table(
             columns=list(dict.fromkeys((*schema.names, "position"))),
-            filter=(position >= piece.position) & (position < end),
+            # A log of the same name that was made later has other ledgers.
+            filter=(pc.field("ledger_id") == piece.ledger_id) & (position >= piece.position) & (position < end),
         )
     except (DeltaError, OSError) as error:
         raise ReadError(f"{where} can't be read: {error}") from error

@@ -151,6 +151,8 @@ class MemoryReader:
         return sum(map(len, self._bookkeeper.entries[self.ledger_id]))
 
     def read_last_add_confirmed(self) -> int:
+        if not self.metadata.closed:
+            self._bookkeeper.get_ledger_metadata(self.ledger_id)  # its watch ended, when it was deleted: read again
         return self.last_add_confirmed
 
     def confirm(self, entry_id: int) -> None:

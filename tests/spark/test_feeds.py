@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -10,10 +11,18 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from bookspark.client import BookKeeper
-from bookspark.protocol.errors import ConfigurationError, NoSuchLedgerError
-from bookspark.protocol.log_record import Commit, EntryRange, NoSuchLogError
-from bookspark.spark.feeds import DataLossError, LedgersFeed, Limit, LogFeed
-from bookspark.spark.logs import LogRegistry, delete_log, truncate_log
+from bookspark.protocol.errors import ConfigurationError, DataLossError, NoSuchLedgerError
+from bookspark.protocol.log_record import Commit, EntryRange, LogOptions, NoSuchLogError
+from bookspark.spark.feeds import LedgersFeed, Limit, LogFeed
+from bookspark.spark.logs import (
+    LogRegistry,
+    RollPolicy,
+    current_committer,
+    current_data_ledger,
+    delete_log,
+    release_committer,
+    truncate_log,
+)
 from bookspark.spark.logs.committer import Committer
 from bookspark.spark.options import SourceOptions
 from bookspark.spark.source import EntryStreamReader
@@ -218,6 +227,46 @@ def test_a_log_that_was_made_anew_is_not_taken_for_the_old_one(log: Log) -> None
         reader.latestOffset(offset, ReadAllAvailable())
     with pytest.raises(DataLossError, match="made anew"):
         reader.partitions(offset, offset)
+
+
+def made_anew(log: Log) -> None:
+    """Under whoever reads it, and later by the clock."""
+    made = log.registry.get("orders").ctime_ms
+    delete_log(cast(BookKeeper, log.bookkeeper), "orders", b"")
+    log.registry.ensure("orders", {}, b"")
+    log.registry.update("orders", lambda record: replace(record, ctime_ms=made + 1))
+    log.batches = 0
+    log.begin("n")
+
+
+@pytest.mark.parametrize("batches", [0, 1, 5])
+def test_a_running_stream_reads_nothing_of_a_log_that_was_made_anew(log: Log, batches: int) -> None:
+    log.commit(3)
+    feed = log.feed()
+    end = feed.newest()
+    made_anew(log)
+    log.commit(batches)
+    with pytest.raises(DataLossError, match="made anew since this query read it up to row 30"):
+        feed.newest()
+    with pytest.raises(DataLossError, match="made anew"):
+        feed.pieces(feed.at(0), end)
+
+
+def test_a_process_that_wrote_a_log_takes_what_it_kept_for_it_not_for_the_one_made_anew(log: Log) -> None:
+    def kept(run: str) -> tuple[object, object]:
+        bookkeeper = cast(BookKeeper, log.bookkeeper)
+        epoch = log.registry.claim("orders", run).epoch
+        assert epoch == 1
+        ledger = current_data_ledger(
+            bookkeeper, "zookeeper", "orders", run, epoch, LogOptions(), b"", RollPolicy(), "plain"
+        )
+        return current_committer(bookkeeper, "zookeeper", "orders", run, epoch, b""), ledger
+
+    before = kept("a")
+    made_anew(log)
+    after = kept("n")
+    release_committer("zookeeper", "orders")
+    assert before[0] is not after[0] and before[1] is not after[1]
 
 
 def test_a_stream_never_goes_back_when_a_lac_that_was_heard_is_not_heard_again(log: Log) -> None:

@@ -15,11 +15,10 @@ from pyspark.sql import SparkSession
 
 from bookspark.client import BookKeeper
 from bookspark.local import LocalCluster
-from bookspark.protocol.errors import ReadError
+from bookspark.protocol.errors import DataLossError, ReadError
 from bookspark.protocol.log_offload import OffloadError
 from bookspark.spark import offload as module
 from bookspark.spark.data_source import BookSparkDataSource, register
-from bookspark.spark.feeds import DataLossError
 from bookspark.spark.logs import LogRegistry, commits
 from bookspark.spark.offload import Offloaded, offload
 from bookspark.spark.system_tables import system_table

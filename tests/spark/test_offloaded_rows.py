@@ -56,6 +56,14 @@ def test_rows_beyond_what_the_record_says_are_not_in_the_table(store: MemoryStor
     assert read(store, 99, 2) is None
 
 
+def test_rows_of_a_log_of_the_same_name_that_was_made_later_are_not_taken_for_those_of_a_ledger(
+    store: MemoryStore, tmp_path: Path
+) -> None:
+    offloaded(store, tmp_path, 100)
+    with pytest.raises(ReadError, match="there are 0, which should be 3"):
+        list(offloaded_rows(store, "orders", Piece(6, 0, 10, 3), SCHEMA) or ())
+
+
 def test_a_table_that_lacks_rows_or_is_gone_is_an_error(store: MemoryStore, tmp_path: Path) -> None:
     table = offloaded(store, tmp_path, 100)
     registry = LogRegistry(store)

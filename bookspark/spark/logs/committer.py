@@ -207,26 +207,27 @@ class Committer:
             log.warning("log %s: the newest commit is not announced to readers yet: %s", self._name, error)
 
 
-_committers: dict[tuple[int, str, str], tuple[int, Committer]] = {}
-"""(pid, zookeeper, log) → (epoch, its committer). Spark commits one batch of a query at a time."""
+_committers: dict[tuple[int, str, str], tuple[tuple[str, int], Committer]] = {}
+"""(pid, zookeeper, log) → ((run, epoch), its committer); a log made anew begins with epoch 1 again. Spark commits one batch of a
+query at a time."""
 
 
 def current_committer(
     bookkeeper: BookKeeper, zookeeper: str, name: str, run: str, epoch: int, password: bytes
 ) -> Committer:
-    """This process's committer for the log; the one of an earlier epoch is closed."""
+    """This process's committer for the log; the one of another run or epoch is closed."""
     key = os.getpid(), zookeeper, name
-    held_epoch, held = _committers.get(key, (0, None))
-    if held is None or held_epoch != epoch:
+    held_as, held = _committers.get(key, (None, None))
+    if held is None or held_as != (run, epoch):
         if held is not None:
             held.close()
         held = Committer(bookkeeper, name, run, epoch, password)
-        _committers[key] = epoch, held
+        _committers[key] = (run, epoch), held
     return held
 
 
 def release_committer(zookeeper: str, name: str) -> None:
     """Close this process's committer for the log, if there is one."""
-    _, held = _committers.pop((os.getpid(), zookeeper, name), (0, None))
+    _, held = _committers.pop((os.getpid(), zookeeper, name), (None, None))
     if held is not None:
         held.close()

@@ -188,8 +188,8 @@ def _size(values: pyarrow.Array) -> int:
     return int(pyarrow.compute.sum(pyarrow.compute.binary_length(values)).as_py())
 
 
-_open: dict[tuple[int, str, str], tuple[tuple[int, str], DataLedger]] = {}
-"""(pid, zookeeper, log) → ((epoch, encoding), its data ledger). A Python worker runs one task at a time, so there is no lock."""
+_open: dict[tuple[int, str, str], tuple[tuple[str, int, str], DataLedger]] = {}
+"""(pid, zookeeper, log) → ((run, epoch, encoding), its data ledger). A Python worker runs one task at a time: no lock."""
 
 
 def current_data_ledger(
@@ -203,12 +203,12 @@ def current_data_ledger(
     policy: RollPolicy,
     encoding: str,
 ) -> DataLedger:
-    """This process's data ledger for the log; the one of an earlier epoch, or of another encoding, is closed."""
+    """This process's data ledger for the log; the one of another run or epoch, or of another encoding, is closed."""
     key = os.getpid(), zookeeper, name
     held_as, held = _open.get(key, (None, None))
-    if held is None or held_as != (epoch, encoding):
+    if held is None or held_as != (run, epoch, encoding):
         if held is not None:
             held.close()
         held = DataLedger(bookkeeper, name, run, epoch, options, password, policy, encoding)
-        _open[key] = (epoch, encoding), held
+        _open[key] = (run, epoch, encoding), held
     return held

@@ -4,7 +4,8 @@ Law: readers follow commit ledgers only, and never fence: entries of failed, spe
 ledgers too and are never seen. A range named by a commit is confirmed up to its last entry, whatever LAC a reader has
 heard; so is the header of a ledger that the chain names. A ledger of the chain is left for the next one only once it is
 closed and read to its end. A chain that is compacted or truncated under a reader does not disturb it: where it stands is how
-many commits it has behind it, and the ledger that has the next one is looked for.
+many commits it has behind it, and the ledger that has the next one is looked for. A log of the same name that was made later is
+another log, and never read on in.
 
 Source: design.md section 10.
 """
@@ -15,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from bookspark.protocol.errors import NoSuchEntryError, NoSuchLedgerError
+from bookspark.protocol.errors import DataLossError, NoSuchEntryError, NoSuchLedgerError
 from bookspark.protocol.log_record import Commit, CommitHeader, CommitLedger, LogRecord, Position
 from bookspark.spark.logs.codec import decode_commit, decode_header
 from bookspark.spark.logs.registry import KIND, LogRegistry, check_password
@@ -41,7 +42,8 @@ class PlacedCommit(NamedTuple):
 class LogReader:
     """Follows a log from the commit on that holds row ``position``. Reads no more of the chain than that needs.
 
-    Raises NoSuchLogError and UnauthorizedAccessError when it is made, and ReadError where bookies can't be read.
+    Raises NoSuchLogError and UnauthorizedAccessError when it is made, ReadError where bookies can't be read, and DataLossError
+    once the log was deleted and made anew.
     """
 
     def __init__(self, bookkeeper: BookKeeper, name: str, password: bytes, position: int = 0) -> None:
@@ -68,7 +70,7 @@ class LogReader:
                 closed = self._handle.metadata.closed
                 yield from self._confirmed(self._handle)
             except (NoSuchLedgerError, NoSuchEntryError):
-                self.record = self._registry.get(self._name)
+                self._read_record()
                 if self._link in self.record.commit_ledgers:
                     raise
                 self._handle = None  # deleted after its commits had been put into another one
@@ -109,7 +111,7 @@ class LogReader:
             try:
                 self._enter(chain.pop())
             except (NoSuchLedgerError, NoSuchEntryError):
-                self.record = self._registry.get(self._name)
+                self._read_record()
                 if self._link in self.record.commit_ledgers:
                     raise
                 chain = list(self.record.commit_ledgers)  # compacted or truncated meanwhile
@@ -123,9 +125,15 @@ class LogReader:
         self.position = read_header(handle).position
         self._handle, self._next_entry = handle, HEADER_ENTRY + 1
 
+    def _read_record(self) -> None:
+        record = self._registry.get(self._name)
+        if record.ctime_ms != self.record.ctime_ms:
+            raise made_anew(self._name, self.position.rows)
+        self.record = record
+
     def _next_link(self) -> bool:
         """Stand in the ledger that has the next commit; False if there is none yet."""
-        self.record = self._registry.get(self._name)
+        self._read_record()
         chain = self.record.commit_ledgers
         if self._link is not None and self._link not in chain:
             reached = self.position
@@ -138,6 +146,14 @@ class LogReader:
         if following < len(chain):
             self._enter(chain[following])
         return following < len(chain)
+
+
+def made_anew(name: str, row: int) -> DataLossError:
+    """The error of a reader that stands at ``row`` of a log that is there no more."""
+    return DataLossError(
+        f"log {name!r} was deleted and made anew since this query read it up to row {row}; start the query with a new checkpoint "
+        "to read the new log"
+    )
 
 
 def commits(bookkeeper: BookKeeper, name: str, password: bytes, position: int = 0) -> Iterator[PlacedCommit]:
