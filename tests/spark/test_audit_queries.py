@@ -13,7 +13,7 @@ from rich.console import Console
 from bookspark.protocol.errors import ConfigurationError
 from bookspark.spark import snapshots
 from bookspark.spark.audit import Finding, names, safe_to_stop, show
-from bookspark.spark.audit.runner import run_over
+from bookspark.spark.audit.runner import question, run_over
 from bookspark.spark.system_tables import TABLES
 
 pytestmark = pytest.mark.spark
@@ -91,8 +91,9 @@ class Cluster:
             tables[name] = spark.createDataFrame(rows, table.schema)
         return tables
 
-    def audit(self, spark: SparkSession, *queries: str) -> dict[str, Finding]:
-        return {finding.name: finding for finding in run_over(spark, self.tables(spark), queries or names())}
+    def audit(self, spark: SparkSession, *queries: str, placement: str = "random") -> dict[str, Finding]:
+        found = run_over(spark, self.tables(spark), queries or names(), placement)
+        return {finding.name: finding for finding in found}
 
 
 def select(finding: Finding, *columns: str) -> list[tuple[Any, ...]]:
@@ -302,26 +303,48 @@ def test_a_commit_is_proof_for_divergence_too(spark: SparkSession) -> None:
     assert select(found, "entry_id", "bookies_by_content") == [(0, [[A], [B]])]
 
 
-def test_placement_is_judged_by_racks_if_any_is_named_and_by_hosts_otherwise(spark: SparkSession) -> None:
-    def found(write_quorum: int, *ensembles: list[str]) -> list[tuple[Any, ...]]:
+def test_placement_is_judged_by_the_policy_and_by_racks_if_any_is_named_and_else_not_at_all(
+    spark: SparkSession,
+) -> None:
+    def found(write_quorum: int, *ensembles: list[str], placement: str = "random") -> list[tuple[Any, ...]]:
         for number, ensemble in enumerate(ensembles):
             cluster.ledger(number, 9, {0: ensemble}, write_quorum=write_quorum)
-        (finding,) = cluster.audit(spark, "placement_violations").values()
+        (finding,) = cluster.audit(spark, "placement_violations", placement=placement).values()
         cluster.rows["ledgers"], cluster.rows["fragments"] = [], []
         return select(finding, "ledger_id", "shared", "write_set", "different", "possible")
 
     cluster = Cluster()
     bookies = cluster.rows["bookies"]
     bookies[1]["host"] = A
-    assert found(2, [A, B], [A, C]) == [(0, "host", [A, B], 1, 2)]
-    assert found(3, [A, B, C], [B, C, D]) == [(0, "host", [A, B, C], 2, 3)]
+    assert found(3, [A, B, C], [B, C, D]) == [], "the default policy takes any bookies, on whatever hosts"
+    apart = "one_per_host"
+    assert found(3, [A, B, C], [B, C, D], placement=apart) == [(0, "host", [A, B, C], 2, 3)]
     bookies[3].update(state="down", host=None, rack=None)
-    assert found(3, [A, B, C], [A, C, D]) == [], "two hosts is all there is; d may be anywhere"
+    assert found(3, [A, B, C], [A, C, D], placement=apart) == [], "two hosts is all there is; d may be anywhere"
     bookies[3].update(state="writable", host=D, rack="")
+    for bookie, zone in zip(bookies, ("north", "south", "south", None), strict=True):
+        bookie["labels"] = "{}" if zone is None else f'{{"zone": "{zone}"}}'
+    assert found(2, [A, B], [B, C], [C, D], placement="one_per_zone") == [(1, "zone", [B, C], 1, 2)]
     for bookie, rack in zip(bookies, "1122", strict=True):
         bookie["rack"] = rack
     assert found(2, [A, B], [A, C]) == [(0, "rack", [A, B], 1, 2)]
     assert found(2, [A, C, B, D], [A, B, C, D]) == [(1, "rack", [A, B], 1, 2), (1, "rack", [C, D], 1, 2)]
+
+
+def test_the_history_counts_entries_missing_copies_and_bytes_of_each_snapshot(spark: SparkSession) -> None:
+    snapshots_of: dict[str, list[DataFrame]] = {}
+    for number, (on_c, state) in enumerate({(0, 9): "CLOSED", (0, 5): "OPEN"}.items()):
+        cluster = Cluster()
+        cluster.ledger(1, 9, {0: [A, B, C]}, state=state)
+        cluster.holds(A, 1, (0, 3), (4, 12))
+        cluster.holds(B, 1, (0, 9))
+        cluster.holds(C, 1, on_c)
+        cluster.holds(D, 1, (0, 9))  # not of its ensemble
+        for name, rows in cluster.tables(spark).items():
+            snapshots_of.setdefault(name, []).append(rows.selectExpr("*", f"'s{number}' AS snapshot_id"))
+    tables = {name: first.unionByName(second) for name, (first, second) in snapshots_of.items()}
+    with question(spark, tables, "history") as answer:
+        assert sorted(map(tuple, answer.collect())) == [("s0", 10, 0, 50), ("s1", 10, 4, 50)]
 
 
 def test_a_bookie_is_safe_to_stop_while_each_of_its_entries_keeps_an_ack_quorum(

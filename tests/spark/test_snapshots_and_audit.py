@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from bookspark.autorecovery.config import AutorecoveryConfig
 from bookspark.autorecovery.worker import ReplicationWorker
@@ -19,6 +19,7 @@ from bookspark.protocol.errors import ConfigurationError
 from bookspark.protocol.ledger_metadata import LedgerMetadata
 from bookspark.protocol.underreplication import Mark, Reason
 from bookspark.spark import audit, snapshots
+from bookspark.spark.audit.runner import run_over
 from bookspark.spark.data_source import register
 from bookspark.spark.integrity_check import Marked, mark_lacking
 from bookspark.spark.logs import collect_orphans
@@ -65,9 +66,9 @@ def test_each_damage_is_found_by_its_query_alone_and_gone_after_its_repair(
             for n in range(10):
                 ledger.append_batch([b"entry %d" % i for i in range(10 * n, 10 * n + 10)])
         ledgers.append(ledger.metadata)
-    healthy = snapshots.write(spark, cluster.zookeeper, path, checksums=True)
-    findings = audit.run(spark, path)
-    assert bad(findings) == {} and audit.left_out(findings) == []
+    live = {name: spark.read.format("bookspark").option("table", name).load() for name in snapshots.ORDER}
+    findings = run_over(spark, live, audit.names())
+    assert bad(findings) == {}
     (factors,) = next(f for f in findings if f.name == "replication_factor_histogram").rows
     # A header and a commit beside the rows; of the open ledger what is confirmed.
     assert factors[0] == 3 and factors[2] == 2000 + 2 + 10 + 2 * 100
@@ -86,10 +87,12 @@ def test_each_damage_is_found_by_its_query_alone_and_gone_after_its_repair(
     labels = {"bookspark.log": b"orders", "bookspark.epoch": b"0", "bookspark.role": b"data"}
     with bookkeeper.create_ledger(custom_metadata=labels) as orphan:
         pass
-    damaged = snapshots.write(spark, cluster.zookeeper, path, checksums=True)
-    assert [snapshot.version for snapshot in snapshots.history(spark, path)] == [1, 0]
+    write_label(spark.range(1), path, "before", oldest="before")
+    damaged = snapshots.write(spark, cluster.zookeeper, path, checksums=True, keep=1)
+    assert [snapshot.version for snapshot in snapshots.history(spark, path)] == [1]
 
     findings = audit.run(spark, path)
+    assert audit.left_out(findings) == []
     found = bad(findings)
     assert sorted(found) == ["divergence", "orphans", "under_replicated_ranges"]
     ranges = ("ledger_id", "first_entry_id", "last_entry_id", "replication_factor", "missing_on")
@@ -98,7 +101,6 @@ def test_each_damage_is_found_by_its_query_alone_and_gone_after_its_repair(
     assert only(found["divergence"], "ledger_id", "entry_id", "contents") == [(diverging.ledger_id, 95, 2)]
     assert sorted(found["divergence"][0]["bookies_by_content"]) == sorted([others, [victim]])
     assert only(found["orphans"], "ledger_id", "log_epoch") == [(orphan.ledger_id, 0)]
-    check_report(spark, path, damaged, findings, tmp_path / "report.html")
 
     # The integrity check has the missing range copied; the other content has to be taken out first.
     assert mark_lacking(spark, path, cluster.zookeeper) == Marked(ledgers=1, copies=10)
@@ -114,9 +116,10 @@ def test_each_damage_is_found_by_its_query_alone_and_gone_after_its_repair(
 
     assert bad(audit.run(spark, path, queries=CHECKED)) == {}
     assert sorted(bad(audit.run(spark, path, damaged.version, CHECKED))) == sorted(found), "AS OF"
+    check_report(spark, path, damaged, findings, tmp_path / "report.html")
     assert [snapshot.version for snapshot in snapshots.history(spark, path)] == [repaired.version, damaged.version]
-    with pytest.raises(ConfigurationError, match=rf"no snapshot of version {healthy.version}; there are: \d+, 1"):
-        audit.run(spark, path, version=healthy.version)
+    with pytest.raises(ConfigurationError, match="no snapshot of version 0; there are: 2, 1"):
+        audit.run(spark, path, version=0)
     for table in snapshots.ORDER:
         described = {row.col_name: row.comment for row in snapshots_table(spark, path, table)}
         assert described and all(described.values()), table
@@ -155,11 +158,11 @@ def repair_all(bookkeeper: BookKeeper) -> None:
 def check_report(
     spark: SparkSession, path: str, snapshot: snapshots.Snapshot, findings: list[audit.Finding], file: Path
 ) -> None:
-    audit.write_report(spark, path, None, findings, file)
+    audit.write_report(spark, path, snapshot.version, findings, file)
     page = file.read_text()
     assert f"3 of {len(findings)} audits found something: divergence, orphans, under-replicated ranges" in page
     assert f"Snapshot {snapshot.version}, taken" in page and snapshot.snapshot_id in page
-    assert page.count("<svg") == 5 and '<p class="good">None.</p>' in page
+    assert page.count("<svg") == 6 and '<p class="good">None.</p>' in page
     assert not re.search(r"""(src|href)=["'](?!#)""", page), "nothing is loaded"
 
 
@@ -167,11 +170,16 @@ def snapshots_table(spark: SparkSession, path: str, table: str) -> list:  # type
     return spark.sql(f"DESCRIBE TABLE delta.`{path}/{table}`").collect()
 
 
+def write_label(rows: DataFrame, path: str, snapshot: str, oldest: str) -> None:
+    """Write what makes a snapshot count, with ``rows`` for content."""
+    label = f'{{"snapshot": "{snapshot}", "oldest": "{oldest}"}}'
+    writer = rows.write.format("delta").mode("overwrite").option("userMetadata", label)
+    writer.save(snapshots.location(path, snapshots.LAST))
+
+
 def test_removing_files_leaves_what_is_kept(spark: SparkSession, tmp_path: Path) -> None:
     for n in range(3):
-        label = f'{{"snapshot": "s{n}", "oldest": "s{max(0, n - 1)}"}}'
-        writer = spark.range(n, n + 1).coalesce(1).write.format("delta").mode("overwrite").option("userMetadata", label)
-        writer.save(str(tmp_path / snapshots.LAST))
+        write_label(spark.range(n, n + 1).coalesce(1), str(tmp_path), f"s{n}", oldest=f"s{max(0, n - 1)}")
     remove_files(spark, str(tmp_path))
     kept = snapshots.history(spark, str(tmp_path))
     assert [(s.snapshot_id, s.version) for s in kept] == [("s2", 2), ("s1", 1)]

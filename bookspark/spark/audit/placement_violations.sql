@@ -1,9 +1,16 @@
--- Placement violations: fragments whose copies of an entry are on fewer racks than there could be; where no bookie names a rack,
--- on fewer hosts. Bookies that are down tell neither and are taken for being elsewhere. Client option placement keeps them apart.
-WITH named AS (SELECT COALESCE(MAX(rack <> ''), FALSE) AS racks FROM bookies),
+-- Placement violations: copies of an entry that are less apart than they could be. What keeps them apart is what the client's option
+-- placement says, one_per_host or one_per_<label>; where it says neither, racks do, if a bookie names one, and else nothing does.
+-- Bookies that are down tell nothing and are taken for being elsewhere.
+WITH rule AS (
+  SELECT CASE WHEN STARTSWITH(MAX(p.placement), 'one_per_') THEN SUBSTRING(MAX(p.placement), LENGTH('one_per_') + 1)
+              WHEN MAX(b.rack <> '') THEN 'rack' END AS kind
+  FROM bookies b CROSS JOIN policy p
+),
 places AS (
-  SELECT b.bookie_id, IF(n.racks, b.rack, b.host) AS place, IF(n.racks, 'rack', 'host') AS kind
-  FROM bookies b CROSS JOIN named n WHERE b.state <> 'down'
+  SELECT b.bookie_id, r.kind,
+         CASE r.kind WHEN 'rack' THEN b.rack WHEN 'host' THEN b.host
+                     ELSE COALESCE(FROM_JSON(b.labels, 'MAP<STRING, STRING>')[r.kind], '') END AS place
+  FROM bookies b JOIN rule r ON r.kind IS NOT NULL WHERE b.state <> 'down'
 ),
 known AS (
   SELECT MAP_FROM_ENTRIES(COLLECT_LIST(STRUCT(bookie_id, place))) AS place_of, COUNT(DISTINCT place) AS places, MAX(kind) AS kind

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from bookspark.spark import snapshots
-from bookspark.spark.audit.runner import Finding, cell, left_out
+from bookspark.spark.audit.runner import Finding, cell, left_out, question
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,8 +50,9 @@ class Point(NamedTuple):
     """One snapshot in the history."""
 
     snapshot: snapshots.Snapshot
-    ledgers: int
-    copied_bytes: int
+    entries: int = 0
+    missing_copies: int = 0
+    bytes: int = 0
 
 
 def write_report(spark: SparkSession, path: str, version: int | None, findings: Sequence[Finding], file: Path) -> None:
@@ -62,17 +62,15 @@ def write_report(spark: SparkSession, path: str, version: int | None, findings: 
 
 
 def history(spark: SparkSession, path: str) -> list[Point]:
-    """What the metadata and the bookies held at each of the newest snapshots under ``path``, the oldest first."""
+    """What was confirmed, missing and held at each of the newest snapshots under ``path``, the oldest first."""
     found = snapshots.commits(spark, path)
     newest = snapshots.kept(found)[:HISTORY_MAX][::-1]
-    rows = []
-    for snapshot in newest:
-        tables = snapshots.tables_of(spark, path, found, snapshot, ("ledgers", "index_ranges"))
-        copied = tables["index_ranges"].agg(F.coalesce(F.sum("bytes"), F.lit(0)).alias("bytes"))
-        ledgers = tables["ledgers"].agg(F.count("*").alias("ledgers"))
-        rows.append(ledgers.crossJoin(copied).withColumn("version", F.lit(snapshot.version)))
-    counted = {row.version: row for row in reduce(DataFrame.unionAll, rows).collect()}  # one job for all of them
-    return [Point(snapshot, counted[snapshot.version].ledgers, counted[snapshot.version].bytes) for snapshot in newest]
+    names = ("ledgers", "fragments", "log_commits", "index_ranges")
+    each = [snapshots.tables_of(spark, path, found, snapshot, names) for snapshot in newest]
+    tables = {name: reduce(DataFrame.unionByName, [tables[name] for tables in each]) for name in names}
+    with question(spark, tables, "history") as answer:  # one job for all of them
+        counted = {row.snapshot_id: row[1:] for row in answer.collect()}
+    return [Point(snapshot, *counted.get(snapshot.snapshot_id, ())) for snapshot in newest]
 
 
 def page(findings: Sequence[Finding], points: Sequence[Point], snapshot: snapshots.Snapshot) -> str:
@@ -140,10 +138,12 @@ def _plots(findings: dict[str, Finding], points: Sequence[Point]) -> str:
         logs = _columns(garbage, "bookie_id", "live_bytes", "garbage_bytes")
         plots.append(_plot("MB in entry logs (red: garbage)", lambda axes: _garbage(axes, logs)))
     if len(points) > 1:
-        copied = [point.copied_bytes / 1e6 for point in points]
-        plots.append(_plot("MB on all bookies, by snapshot", lambda axes: _history(axes, points, copied)))
-        ledgers = [float(point.ledgers) for point in points]
-        plots.append(_plot("Ledgers, by snapshot", lambda axes: _history(axes, points, ledgers)))
+        missing = [float(point.missing_copies) for point in points]
+        plots.append(_plot("Missing copies, by snapshot", lambda axes: _history(axes, points, missing, _RED)))
+        entries = [float(point.entries) for point in points]
+        plots.append(_plot("Confirmed entries, by snapshot", lambda axes: _history(axes, points, entries)))
+        stored = [point.bytes / 1e6 for point in points]
+        plots.append(_plot("MB on all bookies, by snapshot", lambda axes: _history(axes, points, stored)))
     return "".join(plots)
 
 
@@ -179,8 +179,8 @@ def _garbage(axes: Axes, logs: Sequence[tuple[Any, ...]]) -> None:
     axes.barh(names, [sums[name][1] for name in names], left=live_mb, color=_RED)
 
 
-def _history(axes: Axes, points: Sequence[Point], values: Sequence[float]) -> None:
-    axes.plot([point.snapshot.version for point in points], values, color=_BLUE, marker="o", markersize=4)
+def _history(axes: Axes, points: Sequence[Point], values: Sequence[float], color: str = _BLUE) -> None:
+    axes.plot([point.snapshot.version for point in points], values, color=color, marker="o", markersize=4)
     axes.set_ylim(0, 1.1 * max(*values, 1))
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlabel(f"snapshot ({points[0].snapshot.time:%d %b %H:%M} to {points[-1].snapshot.time:%d %b %H:%M} UTC)")

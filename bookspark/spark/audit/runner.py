@@ -1,7 +1,9 @@
 """Runs the audit queries: each ``*.sql`` file here, over the tables of one snapshot.
 
-Law: a query sees one snapshot and nothing live. The system tables are temporary views by their names, and so are the files in
-``views/`` (a query may use a view, a view those before it). The comment at the head of a query is its title and explanation.
+Law: a query sees one snapshot and nothing live (``history`` sees several). The system tables are temporary views by their names,
+and so are the files in ``views/`` (a query may use a view, a view those before it). ``policy`` has one row: the ``placement``
+that copies are judged by, which is the client's option, as it is for autorecovery. The comment at the head of a query is its
+title and explanation.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING, Any
 
+from bookspark.client.config import ClientConfig
+from bookspark.daemon.settings import of_environment
 from bookspark.protocol.errors import ConfigurationError
 from bookspark.protocol.options import check_names
 from bookspark.spark import snapshots
@@ -80,7 +84,8 @@ def run(
                 f"audit {name} needs table {NEEDS[name]}, and this snapshot was taken without it: it reads every copy of every "
                 "entry; take one with --checksums"
             )
-    return run_over(spark, tables, [name for name in chosen if name not in without])
+    placement = ClientConfig(**of_environment("client")).placement
+    return run_over(spark, tables, [name for name in chosen if name not in without], placement)
 
 
 def left_out(findings: Iterable[Finding]) -> list[str]:
@@ -88,9 +93,12 @@ def left_out(findings: Iterable[Finding]) -> list[str]:
     return sorted(set(names()) - {finding.name for finding in findings})
 
 
-def run_over(spark: SparkSession, tables: Mapping[str, DataFrame], queries: Iterable[str]) -> list[Finding]:
+def run_over(
+    spark: SparkSession, tables: Mapping[str, DataFrame], queries: Iterable[str], placement: str = "random"
+) -> list[Finding]:
     """Run ``queries`` over these system tables."""
-    with _views(spark, tables):
+    policy = spark.createDataFrame([(placement,)], "placement STRING")
+    with _views(spark, {**tables, "policy": policy}):
         return [_answer(spark, name, _FOLDER / f"{name}.sql") for name in queries]
 
 
