@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from rich.console import Console
 
-VIEWS = ("copies", "entry_ranges")
+VIEWS = ("copies", "entry_ranges", "not_judged")
 ROWS_MAX = 1000
 """Of a finding; ``total`` tells how many there are."""
 _FOLDER = files(__package__)
@@ -35,6 +35,7 @@ _EMPTY_IS_GOOD = frozenset(
     {
         "divergence",
         "missing_entries",
+        "not_judged_ledgers",
         "one_loss_from_unreadable",
         "orphans",
         "over_replicated_ranges",

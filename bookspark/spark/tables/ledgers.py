@@ -34,16 +34,16 @@ def _metadata(bookkeeper: BookKeeper, ids: Iterable[int]) -> Iterator[tuple[Ledg
             continue  # deleted since the listing
 
 
-def _last_add_confirmed(bookkeeper: BookKeeper, metadata: LedgerMetadata, password: bytes) -> int:
-    """The highest entry known to be confirmed. Every fragment but the last is confirmed, whatever bookies say."""
+def _last_add_confirmed(bookkeeper: BookKeeper, metadata: LedgerMetadata, password: bytes) -> int | None:
+    """The highest entry known to be confirmed; None if nobody told it. Every fragment but the last is confirmed,
+    whatever bookies say."""
     if metadata.closed:
         return metadata.last_entry_id
-    known = metadata.last_fragment.first_entry_id - 1
     try:
         with bookkeeper.open_ledger_no_recovery(metadata.ledger_id, password=password) as reader:
-            return max(known, reader.last_add_confirmed)
+            return max(metadata.last_fragment.first_entry_id - 1, reader.last_add_confirmed)
     except BookKeeperError:
-        return known
+        return None
 
 
 def _ledger_rows(bookkeeper: BookKeeper, ids: list[int], password: bytes) -> Rows:
@@ -93,7 +93,12 @@ LEDGERS = SystemTable(
         ("replication", TEXT, "best_effort or guaranteed write quorum"),
         ("last_entry_id", LONG, "Last entry of a closed ledger (-1: it is empty); null while not closed"),
         ("length", LONG, "Bytes of payload of a closed ledger; null while not closed"),
-        ("last_add_confirmed", LONG, "Highest entry known to be confirmed when this row was read; -1: none"),
+        (
+            "last_add_confirmed",
+            LONG,
+            "Highest entry known to be confirmed when this row was read; -1: none; null: the password given is not its "
+            "own, or its bookies did not tell",
+        ),
         ("fragments", INT, "How many fragments it has"),
         ("created_at", TIME, "When it was created"),
         ("log", TEXT, "Log that it was made for; null if none"),

@@ -1,12 +1,12 @@
 -- Every confirmed entry, in ranges within which nothing changes, with the bookies that should hold it and those that do.
--- Exact: metadata × index, no sampling. Entries above the LAC of a ledger that is not closed are not judged, nor is a ledger
--- whose metadata changed while the snapshot was taken. A striped ledger (ensemble > write quorum) comes entry by entry, as each
+-- Exact: metadata × index, no sampling. Entries above the LAC of a ledger that is not closed are not judged, nor is what not_judged
+-- names. A striped ledger (ensemble > write quorum) comes entry by entry, as each
 -- entry has another write set than the next.
 WITH committed AS (SELECT ledger_id, MAX(last_entry_id) AS last_entry_id FROM log_commits GROUP BY ledger_id),
 judged AS (
   SELECT f.ledger_id, f.fragment, f.ensemble, f.first_entry_id, l.state, l.log, l.ensemble_size, l.write_quorum, l.ack_quorum,
-         -- A commit that names an entry is proof that it is confirmed, ahead of any LAC heard.
-         LEAST(f.last_entry_id, GREATEST(l.last_add_confirmed, c.last_entry_id)) AS last_entry_id
+         -- All of a fragment that has an end is confirmed. A commit that names an entry is proof too, ahead of any LAC heard.
+         COALESCE(f.last_entry_id, GREATEST(l.last_add_confirmed, c.last_entry_id)) AS last_entry_id
   FROM fragments f JOIN ledgers l ON l.ledger_id = f.ledger_id AND l.metadata_version = f.metadata_version
   LEFT JOIN committed c ON c.ledger_id = f.ledger_id
 ),
