@@ -16,7 +16,8 @@ Consistency: the tables are read one after the other while writes go on, in the 
 was confirmed of them, come first and the indexes last. So what an index lacks of a confirmed entry it really lacks, but
 for two things: the last copies of the newest entries of a ledger that is being written may be on their way; and a
 ledger whose metadata changed between reading ``ledgers`` and ``fragments`` shows two values of ``metadata_version``,
-and the audits leave it to the next snapshot.
+and the audits leave it to the next snapshot. The commits are read between these two, so that what they name lies where
+the fragments say.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ if TYPE_CHECKING:
 
 ORDER = (
     "ledgers",
-    "fragments",
     "logs",
     "log_commits",
+    "fragments",
     "bookies",
     "cookies",
     "underreplication",
