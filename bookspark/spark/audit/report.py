@@ -99,7 +99,7 @@ def _not_audited(findings: Sequence[Finding]) -> str:
 
 def _section(finding: Finding) -> str:
     head = f"<h2>{escape(finding.title)}</h2>"
-    if finding.good:
+    if not finding.rows:
         return f'{head}<p class="good">None.</p>'
     shown = finding.rows[:ROWS_SHOWN_MAX]
     first, others = shown[:ROWS_OPEN_MAX], shown[ROWS_OPEN_MAX:]
