@@ -30,10 +30,10 @@ def main(
 ) -> None:
     """Keep them running."""
     stopped, parent = threading.Event(), os.getppid()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopped.set())
     try:
         spark = session("bookspark autorecovery", zookeeper=zookeeper)
+        for number in (signal.SIGTERM, signal.SIGINT):  # after Spark has set a handler of its own
+            signal.signal(number, lambda *_: stopped.set())
         service = AutorecoveryService(spark, zookeeper, processes)
         service.start()
         while not stopped.wait(_LOOK_SECONDS):

@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
@@ -42,10 +43,9 @@ def main(arguments: list[str]) -> int:
 
     try:
         options = parse_arguments(arguments)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, end)
-        _serve(options, ended, serving)
-    except _EndedWhileStarting:
+        _on_signal(end)
+        _serve(options, end, ended, serving)
+    except (_EndedWhileStarting, KeyboardInterrupt):  # the second one is what Spark's handler raises
         return 0
     except BookKeeperError as error:
         print(f"bookspark bookies: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
@@ -60,9 +60,18 @@ class _EndedWhileStarting(BaseException):
     """A signal came before the bookies served: the start is given up, which stops what was started."""
 
 
-def _serve(options: argparse.Namespace, ended: threading.Event, serving: threading.Event) -> None:
+_Handler = Callable[[int, FrameType | None], None]
+
+
+def _on_signal(handler: _Handler) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handler)
+
+
+def _serve(options: argparse.Namespace, end: _Handler, ended: threading.Event, serving: threading.Event) -> None:
     parent = os.getppid()
     spark = session("bookspark bookies", zookeeper=None)
+    _on_signal(end)  # Spark has set a handler of its own
     service = BookieService(
         spark,
         bookies=options.bookies,

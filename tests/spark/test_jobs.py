@@ -6,7 +6,7 @@ import importlib.util
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -35,6 +35,36 @@ def signals() -> Iterator[None]:
         signal.signal(number, handler)
 
 
+class Service:
+    """Starts when Ctrl-C came meanwhile, or is stopped by one that comes while it serves."""
+
+    failure = ""
+    zookeeper, bookies, executors = "z", {}, {}  # type: ignore[var-annotated]
+
+    def __init__(self, told: list[str], interrupted: str) -> None:
+        self.told, self.interrupted = told, interrupted
+
+    def start(self) -> None:
+        self.told.append("start")
+        if self.interrupted == "while it starts":
+            signal.raise_signal(signal.SIGINT)
+        self.told.append("serves")
+        signal.raise_signal(signal.SIGINT)
+
+    def stop(self) -> None:
+        self.told.append("stop")
+
+
+def spark_with_a_handler(*arguments: object, **options: object) -> Any:
+    """What SparkContext does to SIGINT (signal_handler in its __init__)."""
+
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupt)
+    return SimpleNamespace(stop=lambda: None)
+
+
 def failing(*arguments: object, **options: object) -> Any:
     raise Py4JError(FAILED)
 
@@ -61,3 +91,34 @@ def test_an_error_of_java_is_one_line_for_bookies_too(
     monkeypatch.setattr(bookies_job, "session", failing)
     assert bookies_job.main(["--directory", "/nowhere"]) == 1
     assert capsys.readouterr().err == "bookspark bookies: Job aborted\n"
+
+
+@pytest.mark.parametrize(
+    ("interrupted", "steps"), [("while it starts", ["start", "stop"]), ("later", ["start", "serves", "stop"])]
+)
+def test_ctrl_c_ends_the_bookies_cleanly_while_they_start_and_later(
+    interrupted: str, steps: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(bookies_job, "session", spark_with_a_handler)
+    monkeypatch.setattr(bookies_job, "BookieService", lambda *_, **__: Service(told, interrupted))
+    assert bookies_job.main(["--directory", "/nowhere"]) == 0
+    assert told == steps
+
+
+def test_ctrl_c_while_spark_starts_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def session(*arguments: object, **options: object) -> None:
+        spark_with_a_handler()
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(bookies_job, "session", session)
+    assert bookies_job.main(["--directory", "/nowhere"]) == 0
+
+
+def test_ctrl_c_ends_autorecovery_cleanly(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    module = job("autorecovery")
+    monkeypatch.setattr(module, "session", spark_with_a_handler)
+    monkeypatch.setattr(module, "AutorecoveryService", lambda *_: Service(told, "later"))
+    module.main("z")
+    assert told == ["start", "serves", "stop"]
