@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bookspark.cli.options import Password, Zookeeper, given
+from bookspark.cli.options import Password, Zookeeper, client
 from bookspark.cli.output import console
 from bookspark.cli.spark import quiet_session
 from bookspark.protocol.errors import ConfigurationError
@@ -43,7 +43,7 @@ def snapshot(
     from bookspark.spark import snapshots
     from bookspark.spark.snapshot_retention import remove_files
 
-    given(zookeeper)
+    _check_cluster(zookeeper)
     with quiet_session("bookspark snapshot") as spark:
         taken = snapshots.write(spark, zookeeper, path, password, checksums=checksums, keep=keep)
         if keep is not None:
@@ -72,7 +72,7 @@ def audit(
 
     check_names(queries or (), audit.names(), "audit query")
     if integrity_check:
-        given(zookeeper)
+        _check_cluster(zookeeper)
     if checksums and path is not None:
         raise ConfigurationError(
             "--checksums is for a new snapshot: leave out --path, or take one with bookspark snapshot"
@@ -113,6 +113,12 @@ def safe_to_stop(
     typer.echo(f"safe: every confirmed entry keeps an ack quorum of copies without {', '.join(bookies)}")
 
 
+def _check_cluster(zookeeper: str) -> None:
+    """Raise MetadataStoreError if the cluster can't be reached: Spark takes long to start, only to say so."""
+    with client(zookeeper) as bookkeeper:
+        bookkeeper.metadata.bookies()
+
+
 @contextmanager
 def _snapshot_at(
     path: str | None, zookeeper: str, password: str, checksums: bool = False
@@ -121,7 +127,9 @@ def _snapshot_at(
     from bookspark.spark import snapshots
 
     if path is None:
-        given(zookeeper)
+        _check_cluster(zookeeper)
+    elif "://" not in path and not any(Path(path).glob("*/_delta_log")):
+        raise ConfigurationError(f"there is no snapshot under {path}; take one with `bookspark snapshot --path {path}`")
     with ExitStack() as stack:
         place = path or stack.enter_context(tempfile.TemporaryDirectory(prefix="bookspark-audit-"))
         spark = stack.enter_context(quiet_session("bookspark audit"))

@@ -183,7 +183,7 @@ def commits(spark: SparkSession, path: str) -> list[Commit]:
         )
     except AnalysisException as error:
         if "PATH_NOT_FOUND" in str(error):
-            raise ConfigurationError(f"there is no snapshot under {path}; take one with jobs/snapshot.py") from None
+            raise ConfigurationError(f"there is no snapshot under {path}; take one with `bookspark snapshot`") from None
         raise
     result = []
     for row in rows:

@@ -189,7 +189,7 @@ def test_removing_files_leaves_what_is_kept(spark: SparkSession, tmp_path: Path)
 
 
 def test_a_path_without_snapshots_is_said_to_be_one(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"there is no snapshot under .*; take one with jobs/snapshot.py"):
+    with pytest.raises(ConfigurationError, match=r"there is no snapshot under .*; take one with `bookspark snapshot`"):
         audit.run(spark, str(tmp_path))
 
 
