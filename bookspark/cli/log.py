@@ -163,7 +163,7 @@ def delete(
     zookeeper: Zookeeper = "",
     password: Password = "",
 ) -> None:
-    """Delete a log, its ledgers and all its rows. A query that still writes to it fails."""
+    """Delete a log, its ledgers and all its rows. Stop the queries that write to it first: one that goes on makes it anew."""
     from bookspark.spark.logs import delete_log
 
     if not yes:

@@ -70,6 +70,8 @@ class RangesWritten(WriterCommitMessage):
     batch: int
     run: str
     epoch: int
+    made: int
+    """When the log was made, in ms: one of the same name that is made later is another log."""
     ranges: tuple[EntryRange, ...]
 
 
@@ -168,22 +170,23 @@ class LogWriter:
 
     def write_rows(self, batches: Iterator[pyarrow.RecordBatch], query: str, batch: int, run: str) -> RangesWritten:
         """In a task: append all rows, return once each is acknowledged. A task without rows does not claim the log."""
-        epoch = 0
+        epoch = made = 0
         encoder: RowEncoder | None = None
         for rows in batches:
             if not rows.num_rows:
                 continue
             if encoder is None:
-                epoch, encoder, writer = self._claim(run, rows)
+                record, encoder, writer = self._claim(run, rows)
+                epoch, made = record.epoch, record.ctime_ms
             for payloads in encoder.add(rows):
                 writer.append(payloads)
         if encoder is None:
-            return RangesWritten(query, batch, run, epoch, ())
+            return RangesWritten(query, batch, run, epoch, made, ())
         for payloads in encoder.finish():
             writer.append(payloads)
-        return RangesWritten(query, batch, run, epoch, writer.finish())
+        return RangesWritten(query, batch, run, epoch, made, writer.finish())
 
-    def _claim(self, run: str, first_rows: pyarrow.RecordBatch) -> tuple[int, RowEncoder, DataWriter]:
+    def _claim(self, run: str, first_rows: pyarrow.RecordBatch) -> tuple[LogRecord, RowEncoder, DataWriter]:
         options = self.options
         bookkeeper = client(options.zookeeper)
         registry = LogRegistry(bookkeeper.metadata)
@@ -196,6 +199,7 @@ class LogWriter:
             bookkeeper,
             options.zookeeper,
             options.log,
+            record.ctime_ms,
             run,
             record.epoch,
             record.options,
@@ -203,7 +207,7 @@ class LogWriter:
             options.roll,
             encoder.encoding,
         )
-        return record.epoch, encoder, DataWriter(ledger)
+        return record, encoder, DataWriter(ledger)
 
     def commit_ranges(self, messages: Sequence[WriterCommitMessage | None]) -> Commit | None:
         """On the driver's side: make what the tasks wrote part of the log. None if they wrote nothing."""
@@ -211,12 +215,17 @@ class LogWriter:
         if not written:
             return None
         first = written[0]
+        if any(message.made != first.made for message in written):
+            raise BookKeeperError(
+                f"log {self.options.log!r} was deleted and made anew while batch {first.batch} of query {first.query} was "
+                "written: rows of it are gone, and nothing is committed. Run the write again"
+            )
         ranges = merged(item for message in written for item in message.ranges)
         commit = Commit(first.query, first.batch, first.run, first.epoch, ranges, time.time_ns() // 1_000_000)
         options = self.options
         bookkeeper = client(options.zookeeper)
         writer = current_committer(
-            bookkeeper, options.zookeeper, options.log, commit.run, commit.epoch, options.password
+            bookkeeper, options.zookeeper, options.log, first.made, commit.run, commit.epoch, options.password
         )
         writer.commit(commit)
         # Beside the micro-batches that follow: a log may have many commits to be looked through.

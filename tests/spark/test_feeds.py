@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from bookspark.client import BookKeeper
-from bookspark.protocol.errors import ConfigurationError, DataLossError, NoSuchLedgerError
+from bookspark.protocol.errors import BookKeeperError, ConfigurationError, DataLossError, NoSuchLedgerError
 from bookspark.protocol.log_record import Commit, EntryRange, LogOptions, NoSuchLogError
 from bookspark.spark.feeds import LedgersFeed, Limit, LogFeed
 from bookspark.spark.logs import (
@@ -24,7 +24,8 @@ from bookspark.spark.logs import (
     truncate_log,
 )
 from bookspark.spark.logs.committer import Committer
-from bookspark.spark.options import SourceOptions
+from bookspark.spark.options import SinkOptions, SourceOptions
+from bookspark.spark.sink import LogWriter, RangesWritten
 from bookspark.spark.source import EntryStreamReader
 from tests.spark.memory_bookkeeper import MemoryBookKeeper, MemoryLedger, MemoryReader
 
@@ -229,14 +230,14 @@ def test_a_log_that_was_made_anew_is_not_taken_for_the_old_one(log: Log) -> None
         reader.partitions(offset, offset)
 
 
-def made_anew(log: Log) -> None:
+def made_anew(log: Log, run: str = "n") -> None:
     """Under whoever reads it, and later by the clock."""
     made = log.registry.get("orders").ctime_ms
     delete_log(cast(BookKeeper, log.bookkeeper), "orders", b"")
     log.registry.ensure("orders", {}, b"")
     log.registry.update("orders", lambda record: replace(record, ctime_ms=made + 1))
     log.batches = 0
-    log.begin("n")
+    log.begin(run)
 
 
 @pytest.mark.parametrize("batches", [0, 1, 5])
@@ -252,21 +253,32 @@ def test_a_running_stream_reads_nothing_of_a_log_that_was_made_anew(log: Log, ba
         feed.pieces(feed.at(0), end)
 
 
-def test_a_process_that_wrote_a_log_takes_what_it_kept_for_it_not_for_the_one_made_anew(log: Log) -> None:
+@pytest.mark.parametrize("run", ["a", "n"])
+def test_a_process_that_wrote_a_log_takes_what_it_kept_for_it_not_for_the_one_made_anew(log: Log, run: str) -> None:
+    """What is written to a ledger of the old one is deleted with it."""
+
     def kept(run: str) -> tuple[object, object]:
         bookkeeper = cast(BookKeeper, log.bookkeeper)
-        epoch = log.registry.claim("orders", run).epoch
+        record = log.registry.claim("orders", run)
+        made, epoch = record.ctime_ms, record.epoch
         assert epoch == 1
         ledger = current_data_ledger(
-            bookkeeper, "zookeeper", "orders", run, epoch, LogOptions(), b"", RollPolicy(), "plain"
+            bookkeeper, "zookeeper", "orders", made, run, epoch, LogOptions(), b"", RollPolicy(), "plain"
         )
-        return current_committer(bookkeeper, "zookeeper", "orders", run, epoch, b""), ledger
+        return current_committer(bookkeeper, "zookeeper", "orders", made, run, epoch, b""), ledger
 
     before = kept("a")
-    made_anew(log)
-    after = kept("n")
+    made_anew(log, run)
+    after = kept(run)
     release_committer("zookeeper", "orders")
     assert before[0] is not after[0] and before[1] is not after[1]
+
+
+def test_a_batch_that_tasks_wrote_to_two_logs_of_one_name_is_not_committed() -> None:
+    writer = LogWriter(SinkOptions.parse({"log": "orders", "zookeeper": "nowhere"}))
+    messages = [RangesWritten("q", 0, "a", 1, made, (EntryRange(made, 0, 9, 10, 100),)) for made in (7, 8)]
+    with pytest.raises(BookKeeperError, match=r"made anew while batch 0 of query q was written.*nothing is committed"):
+        writer.commit_ranges(messages)
 
 
 def test_a_stream_never_goes_back_when_a_lac_that_was_heard_is_not_heard_again(log: Log) -> None:

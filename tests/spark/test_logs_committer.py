@@ -563,3 +563,44 @@ def test_a_ledger_of_another_password_is_not_deleted_with_the_log_and_keeps_no_o
     unrecoverable(bookkeeper, monkeypatch, foreign, UnauthorizedAccessError("another password"))
     delete_log(bookkeeper, "orders", b"")
     assert bookkeeper.list_ledgers() == [foreign]
+
+
+def test_a_log_that_a_query_makes_anew_while_the_old_one_is_deleted_keeps_its_ledgers(
+    bookkeeper: MemoryBookKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claimed(bookkeeper, "a").commit(batch(0))
+    registry, deleter = LogRegistry(bookkeeper.metadata), bookkeeper.other()
+
+    def next_micro_batch() -> list[int]:
+        found = bookkeeper.list_ledgers()
+        if registry.find("orders") is None:
+            registry.ensure("orders", {}, b"")
+            claimed(bookkeeper, "a").commit(batch(1))
+            found = bookkeeper.list_ledgers()
+        return found
+
+    monkeypatch.setattr(deleter, "list_ledgers", next_micro_batch)
+    delete_log(deleter, "orders", b"")
+    assert committed(bookkeeper) == [("q", 1)]
+    assert bookkeeper.list_ledgers() == chain(bookkeeper)
+
+
+def test_what_a_writer_makes_while_its_log_is_deleted_is_deleted_too_and_it_can_not_commit(
+    bookkeeper: MemoryBookKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claimed(bookkeeper, "a").commit(batch(0))
+    writer, deleter = data_writer(bookkeeper, "a"), bookkeeper.other()
+    registry = LogRegistry(bookkeeper.metadata)
+
+    def task_goes_on() -> list[int]:
+        if registry.find("orders") is None:
+            writer.append(values(b"too late"))
+        return bookkeeper.list_ledgers()
+
+    monkeypatch.setattr(deleter, "list_ledgers", task_goes_on)
+    delete_log(deleter, "orders", b"")
+    assert bookkeeper.list_ledgers() == []
+    registry.ensure("orders", {}, b"")  # as the sink does, before it commits
+    with pytest.raises(LogTakenOverError):
+        Committer(bookkeeper, "orders", "a", 1, b"").commit(Commit("q", 1, "a", 1, writer.finish()))
+    assert committed(bookkeeper) == []

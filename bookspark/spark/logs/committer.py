@@ -207,22 +207,22 @@ class Committer:
             log.warning("log %s: the newest commit is not announced to readers yet: %s", self._name, error)
 
 
-_committers: dict[tuple[int, str, str], tuple[tuple[str, int], Committer]] = {}
-"""(pid, zookeeper, log) → ((run, epoch), its committer); a log made anew begins with epoch 1 again. Spark commits one batch of a
+_committers: dict[tuple[int, str, str], tuple[tuple[int, str, int], Committer]] = {}
+"""(pid, zookeeper, log) → ((when it was made, run, epoch), its committer). Spark commits one batch of a
 query at a time."""
 
 
 def current_committer(
-    bookkeeper: BookKeeper, zookeeper: str, name: str, run: str, epoch: int, password: bytes
+    bookkeeper: BookKeeper, zookeeper: str, name: str, made: int, run: str, epoch: int, password: bytes
 ) -> Committer:
-    """This process's committer for the log; the one of another run or epoch is closed."""
+    """This process's committer for the log that was made at ``made`` (ctime_ms); that of another one, run or epoch is closed."""
     key = os.getpid(), zookeeper, name
     held_as, held = _committers.get(key, (None, None))
-    if held is None or held_as != (run, epoch):
+    if held is None or held_as != (made, run, epoch):
         if held is not None:
             held.close()
         held = Committer(bookkeeper, name, run, epoch, password)
-        _committers[key] = (run, epoch), held
+        _committers[key] = (made, run, epoch), held
     return held
 
 

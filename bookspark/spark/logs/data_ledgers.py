@@ -188,14 +188,16 @@ def _size(values: pyarrow.Array) -> int:
     return int(pyarrow.compute.sum(pyarrow.compute.binary_length(values)).as_py())
 
 
-_open: dict[tuple[int, str, str], tuple[tuple[str, int, str], DataLedger]] = {}
-"""(pid, zookeeper, log) → ((run, epoch, encoding), its data ledger). A Python worker runs one task at a time: no lock."""
+_open: dict[tuple[int, str, str], tuple[tuple[int, str, int, str], DataLedger]] = {}
+"""(pid, zookeeper, log) → ((when it was made, run, epoch, encoding), its data ledger). A Python worker runs one task at a time,
+so there is no lock."""
 
 
 def current_data_ledger(
     bookkeeper: BookKeeper,
     zookeeper: str,
     name: str,
+    made: int,
     run: str,
     epoch: int,
     options: LogOptions,
@@ -203,12 +205,13 @@ def current_data_ledger(
     policy: RollPolicy,
     encoding: str,
 ) -> DataLedger:
-    """This process's data ledger for the log; the one of another run or epoch, or of another encoding, is closed."""
+    """This process's data ledger for the log that was made at ``made`` (its ctime_ms); that of another one, run, epoch or
+    encoding is closed."""
     key = os.getpid(), zookeeper, name
     held_as, held = _open.get(key, (None, None))
-    if held is None or held_as != (run, epoch, encoding):
+    if held is None or held_as != (made, run, epoch, encoding):
         if held is not None:
             held.close()
         held = DataLedger(bookkeeper, name, run, epoch, options, password, policy, encoding)
-        _open[key] = (run, epoch, encoding), held
+        _open[key] = (made, run, epoch, encoding), held
     return held

@@ -127,13 +127,20 @@ def truncate_log(bookkeeper: BookKeeper, name: str, row: int, password: bytes) -
 
 
 def delete_log(bookkeeper: BookKeeper, name: str, password: bytes) -> list[int]:
-    """Delete a log with all its ledgers, fenced first, so that a query that still writes to it fails. Returns their ids."""
+    """Delete a log with all its ledgers. Returns their ids.
+
+    A micro-batch that is under way fails, or is deleted with the log; the next one of a query that goes on makes the log anew,
+    empty and with ledgers of its own, which stay.
+    """
     registry = LogRegistry(bookkeeper.metadata)
     check_password(registry.get(name), password)
+    ledgers = set(bookkeeper.list_ledgers())
     # The record first: a reader that plans from now on finds no log, instead of one with holes.
     registry.delete(name)
-    ledgers = bookkeeper.list_ledgers()
-    return _delete(bookkeeper, password, ledgers, lambda _, labels: labels.get(LOG_LABEL) == name.encode())
+    made_meanwhile = bookkeeper.list_ledgers()
+    if registry.find(name) is None:  # else they may be the new log's
+        ledgers.update(made_meanwhile)
+    return _delete(bookkeeper, password, sorted(ledgers), lambda _, labels: labels.get(LOG_LABEL) == name.encode())
 
 
 def _delete(
