@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -39,6 +40,8 @@ LONG, INT, TEXT, FLAG, TIME, TEXTS, LONGS = (
     ArrayType(LongType()),
 )
 Rows = Iterator[tuple[Any, ...]]
+ROWS_PER_BATCH = 256
+"""In memory at once: a row of ``entry_checksums`` is a thousand numbers."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +65,14 @@ class SystemTable:
         import pyarrow
 
         schema = to_arrow_schema(self.schema, timezone="UTC")
-        result = list(self.rows(bookkeeper, argument, password))
-        if result and isinstance(result[0], pyarrow.RecordBatch):
-            yield from result
-        elif result:
+        rows = iter(self.rows(bookkeeper, argument, password))
+        while some := list(islice(rows, ROWS_PER_BATCH)):
+            if isinstance(some[0], pyarrow.RecordBatch):
+                yield from some
+                continue
             arrays = [
                 pyarrow.array(column, type=field.type)
-                for column, field in zip(zip(*result, strict=True), schema, strict=True)
+                for column, field in zip(zip(*some, strict=True), schema, strict=True)
             ]
             yield pyarrow.RecordBatch.from_arrays(arrays, schema=schema)
 
