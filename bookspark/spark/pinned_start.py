@@ -9,6 +9,8 @@ The record is ``/bookspark/starts/<subscription>@<log>``, the offset as JSON.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import msgspec
 
 from bookspark.protocol.errors import MetadataVersionError
@@ -27,14 +29,19 @@ class PinnedStart:
         self._name = f"{options.subscription}@{options.log}"
 
     def pin(self, offset: Offset) -> Offset:
-        """The start that was pinned before, or else ``offset``, which is from now on."""
-        try:
-            client(self._zookeeper).metadata.write_record(KIND, self._name, msgspec.json.encode(offset), None)
-        except MetadataVersionError:
-            found = client(self._zookeeper).metadata.read_record(KIND, self._name)
+        """The start that was pinned before, or else ``offset``, which is from now on. A pin in a log that was deleted, and
+        made anew since, is replaced."""
+        store = client(self._zookeeper).metadata
+        while True:
+            found = store.read_record(KIND, self._name)
             if found is not None:
-                return msgspec.json.decode(found.value, type=Offset)
-        return offset
+                pinned = msgspec.json.decode(found.value, type=Offset)
+                if pinned.get("log") == offset.get("log"):
+                    return pinned
+            with suppress(MetadataVersionError):  # then there is another one by now
+                version = None if found is None else found.version
+                store.write_record(KIND, self._name, msgspec.json.encode(offset), version)
+                return offset
 
     def unpin(self) -> None:
         """A micro-batch is done: from now on Spark's own checkpoint says where to go on."""

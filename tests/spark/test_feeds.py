@@ -274,6 +274,37 @@ def test_a_process_that_wrote_a_log_takes_what_it_kept_for_it_not_for_the_one_ma
     assert before[0] is not after[0] and before[1] is not after[1]
 
 
+def test_a_stream_from_the_end_with_a_new_checkpoint_reads_the_log_that_was_made_anew_despite_the_old_pin(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bookspark.spark.pinned_start.client", lambda zookeeper: log.bookkeeper)
+    options = {
+        "log": "orders",
+        "zookeeper": "z",
+        "startingoffsets": "latest",
+        "subscription": "s",
+        "pollTimeoutMs": "0",
+    }
+
+    def query() -> EntryStreamReader:
+        reader = EntryStreamReader(SourceOptions.parse(options), StructType(), ())
+        reader.__dict__["_feed"] = log.feed()
+        return reader
+
+    log.commit(2)
+    assert query().initialOffset()["position"] == 20
+    log.commit()
+    assert query().initialOffset()["position"] == 20, "pinned"
+    made_anew(log)
+    log.commit()
+    for _ in range(2):
+        reader = query()
+        start = reader.initialOffset()
+        assert start["position"] == 10
+        log.commit()
+    assert reader.latestOffset(start, ReadAllAvailable())["position"] == 30
+
+
 def test_a_batch_that_tasks_wrote_to_two_logs_of_one_name_is_not_committed() -> None:
     writer = LogWriter(SinkOptions.parse({"log": "orders", "zookeeper": "nowhere"}))
     messages = [RangesWritten("q", 0, "a", 1, made, (EntryRange(made, 0, 9, 10, 100),)) for made in (7, 8)]
