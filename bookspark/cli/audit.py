@@ -101,8 +101,8 @@ def safe_to_stop(
     zookeeper: Zookeeper = "",
     password: Password = "",
 ) -> None:
-    """Say whether each confirmed entry keeps an ack quorum of copies without these bookies. Ends with status 1 if not, or if that can't
-    be known of a ledger."""
+    """Say whether each confirmed entry keeps an ack quorum of copies without these bookies. Ends with status 1 if not, or if
+    that can't be known of a ledger."""
     from bookspark.spark import audit
 
     with _snapshot_at(path, zookeeper, password) as (spark, place):

@@ -367,9 +367,7 @@ def test_a_bookie_is_safe_to_stop_while_each_of_its_entries_keeps_an_ack_quorum(
         safe_to_stop(spark, "", ["z"])
 
 
-def test_what_can_not_be_judged_is_named_and_is_not_safe(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_can_not_be_judged_is_named_and_is_not_safe(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster()
     cluster.ledger(1, 9, {0: [A, B, C], 5: [A, B, D]}, state="OPEN", last_add_confirmed=None)
     cluster.ledger(2, 9, {0: [B, C, D]})
@@ -381,10 +379,15 @@ def test_what_can_not_be_judged_is_named_and_is_not_safe(
     tables = cluster.tables(spark)
     monkeypatch.setattr(snapshots, "tables", lambda spark, path: tables)
     columns = ("ledger_id", "copies_left", "why")
-    no_lac, changed = "no LAC was told: give its password, if it has one, or have its bookies up", "its metadata changed"
+    no_lac, changed = (
+        "no LAC was told: give its password, if it has one, or have its bookies up",
+        "its metadata changed",
+    )
     assert select(safe_to_stop(spark, "", [A]), *columns) == [(1, None, no_lac)]
     [(ledger_id, _, why)] = select(safe_to_stop(spark, "", [C]), *columns)
-    assert ledger_id == 2 and why.startswith(changed), "the end of ledger 1 has no copy there, and its beginning is confirmed"
+    assert ledger_id == 2 and why.startswith(changed), (
+        "the end of ledger 1 has no copy there, and its beginning is confirmed"
+    )
     [found] = cluster.audit(spark, "not_judged_ledgers").values()
     assert select(found, "ledger_id") == [(1,), (2,)] and not found.good
 
