@@ -1,7 +1,9 @@
 """What can be read from some offset to another, now or as it grows: a log, or a set of ledgers.
 
 Law: an offset names the same entries for ever. What lies between two offsets is planned whole, or it is a DataLossError
-that says what is missing, from where to where and why; with ``failOnDataLoss`` false that is logged and left out.
+that says what is missing, from where to where and why; with ``failOnDataLoss`` false that is logged with its number of
+rows and left out. What planning left out is counted too (``PassedOver``), and a query's progress tells it; what a task
+finds deleted is in its executor's log.
 
 Offsets are what Spark keeps in its checkpoints, as JSON:
 
@@ -49,6 +51,8 @@ class Limit(NamedTuple):
 class Feed(Protocol):
     """A log, or ledgers."""
 
+    passed_over: PassedOver
+
     def earliest(self) -> Offset:
         """Before the first entry that is still there."""
 
@@ -76,13 +80,31 @@ def feed(options: SourceOptions) -> Feed:
     return LedgersFeed(bookkeeper, options.ledgers or (), options.password, options.fail_on_data_loss)
 
 
-def data_loss(what: str, fail: bool) -> None:
+def data_loss(what: str, fail: bool, rows: int | None = None) -> None:
     """Raise DataLossError, or log it if the reader said that it goes on."""
     if fail:
         raise DataLossError(
             f"{what}. To go on without them, set option failOnDataLoss to false: they are skipped, and logged"
         )
-    log.warning("%s; the reader goes on without them (failOnDataLoss=false)", what)
+    them = "them" if rows is None else f"these {rows} rows"
+    log.warning("%s; the reader goes on without %s (failOnDataLoss=false)", what, them)
+
+
+class PassedOver:
+    """Rows that a reader goes on without, each counted and logged once: a plan may be made again."""
+
+    def __init__(self, fail: bool) -> None:
+        self._fail = fail
+        self.rows = 0
+        self._up_to: dict[str, int] = {}
+
+    def add(self, what: str, source: str, first: int, last: int) -> None:
+        """The rows of ``source`` from ``first`` to before ``last`` are gone. Raises DataLossError if that fails the read."""
+        rows = last - max(first, self._up_to.get(source, first))
+        if rows > 0:
+            data_loss(what, self._fail, rows)
+            self.rows += rows
+            self._up_to[source] = last
 
 
 def _another_kind(what: str, offset: Offset) -> ConfigurationError:
@@ -97,7 +119,7 @@ class LogFeed:
 
     def __init__(self, bookkeeper: BookKeeper, name: str, password: bytes, fail_on_data_loss: bool) -> None:
         self._bookkeeper, self._name, self._password = bookkeeper, name, password
-        self._fail_on_data_loss = fail_on_data_loss
+        self.passed_over = PassedOver(fail_on_data_loss)
         self._head = LogReader(bookkeeper, name, password, _AT_THE_END)
         self._made = self._head.record.ctime_ms
         self._body: LogReader | None = None
@@ -145,10 +167,8 @@ class LogFeed:
 
     def _passed_over(self, at: int, following: int) -> None:
         if at < following:
-            data_loss(
-                f"log {self._name!r}: rows {at} to {following - 1} were truncated, and were not read before",
-                self._fail_on_data_loss,
-            )
+            what = f"log {self._name!r}: rows {at} to {following - 1} were truncated, and were not read before"
+            self.passed_over.add(what, self._name, at, following)
 
     def _pieces(self, first: int, last: int) -> Iterator[SizedPiece]:
         """The rows from ``first`` to before ``last`` that are still there."""
@@ -183,7 +203,10 @@ class LedgersFeed:
         self, bookkeeper: BookKeeper, ledger_ids: tuple[int, ...], password: bytes, fail_on_data_loss: bool
     ) -> None:
         self._handles: dict[int, ReadHandle] = {}
+        self._gone: set[int] = set()
+        """Those that were deleted before they were closed: they grow no more."""
         self._fail_on_data_loss = fail_on_data_loss
+        self.passed_over = PassedOver(fail_on_data_loss)
         for ledger_id in ledger_ids:
             try:
                 self._handles[ledger_id] = bookkeeper.open_ledger_no_recovery(ledger_id, password=password)
@@ -195,28 +218,27 @@ class LedgersFeed:
 
     def newest(self) -> Offset:
         found: Offset = {}
-        for ledger_id, handle in [*self._handles.items()]:
+        for ledger_id, handle in self._handles.items():
             try:
-                found[str(ledger_id)] = handle.read_last_add_confirmed() + 1
+                if ledger_id not in self._gone:
+                    handle.read_last_add_confirmed()
             except NoSuchLedgerError:
-                self._lost(ledger_id, f"from {handle.last_add_confirmed + 1} on")
+                data_loss(_deleted(ledger_id, f"from {handle.last_add_confirmed + 1} on"), self._fail_on_data_loss)
+                self._gone.add(ledger_id)
+            found[str(ledger_id)] = handle.last_add_confirmed + 1
         return found
 
     def wait(self, seconds: float) -> None:
-        growing = [handle for handle in self._handles.values() if not handle.metadata.closed]
+        growing = [
+            handle
+            for ledger, handle in self._handles.items()
+            if ledger not in self._gone and not handle.metadata.closed
+        ]
         with suppress(NoSuchLedgerError):  # which ``newest`` tells
             for handle in growing:
                 known = handle.last_add_confirmed
                 if handle.read_last_add_confirmed_and_entry(known + 1, timeout=seconds / len(growing))[0] > known:
                     return
-
-    def _lost(self, ledger_id: int, entries: str) -> None:
-        """A ledger was deleted since it was opened."""
-        data_loss(
-            f"entries {entries} of ledger {ledger_id} were to be read, and the ledger was deleted",
-            self._fail_on_data_loss,
-        )
-        del self._handles[ledger_id]
 
     def check(self, offset: Offset) -> None:
         """Ledger ids are never given out twice."""
@@ -244,15 +266,22 @@ class LedgersFeed:
         for ledger, last in end.items():
             first = start.get(ledger, 0)
             handle = self._handles.get(int(ledger))
-            if first < last and handle is not None:
+            if first >= last:
+                continue
+            try:
+                if handle is None:
+                    raise NoSuchLedgerError
                 handle.confirm(last - 1)
-                try:
-                    size = _size(handle, first, last)
-                except NoSuchLedgerError:
-                    self._lost(handle.ledger_id, f"{first} to {last - 1}")
-                else:
-                    ranges.append(EntryRange(handle.ledger_id, first, last - 1, last - first, size))
+                size = _size(handle, first, last)
+            except NoSuchLedgerError:
+                self.passed_over.add(_deleted(int(ledger), f"{first} to {last - 1}"), ledger, first, last)
+            else:
+                ranges.append(EntryRange(handle.ledger_id, first, last - 1, last - first, size))
         return list(positioned(ranges))
+
+
+def _deleted(ledger_id: int, entries: str) -> str:
+    return f"entries {entries} of ledger {ledger_id} were to be read, and the ledger was deleted"
 
 
 def _size(handle: ReadHandle, first: int, last: int) -> int:

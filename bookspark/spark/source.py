@@ -63,6 +63,7 @@ def _schema(**columns: tuple[Any, str]) -> StructType:
     )
 
 
+ROWS_PASSED_OVER = "rowsPassedOver"
 VALUE_SCHEMA = _schema(value=(BinaryType(), "The row as it was written"))
 ID_SCHEMA = _schema(
     position=(LongType(), "Its place in the log, from 0 and without gaps"),
@@ -132,6 +133,7 @@ class EntryPartitions:
                 f"entries {rest.first_entry_id} to {rest.last_entry_id} of ledger {rest.ledger_id} were to be read, "
                 "and the ledger was deleted",
                 options.fail_on_data_loss,
+                rest.rows,
             )
 
     def _decoder(self, metadata: LedgerMetadata) -> RowDecoder:
@@ -211,8 +213,12 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
         return newest
 
     def reportLatestOffset(self) -> Offset | None:
-        """For the query's progress: how far the log, or the ledgers, had come when the micro-batch was planned."""
-        return self._newest
+        """For the query's progress: how far the log, or the ledgers, had come when the micro-batch was planned; and how many
+        rows it has gone on without since it was started, if ``failOnDataLoss`` is false and there were any."""
+        passed_over = self._feed.passed_over.rows
+        if self._newest is None or not passed_over:
+            return self._newest
+        return {**self._newest, ROWS_PASSED_OVER: passed_over}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         self._feed.check(start)

@@ -380,7 +380,7 @@ def test_an_open_ledger_that_is_deleted_while_it_is_read(log: Log, fail: bool, m
         with pytest.raises(DataLossError, match=f"entries 0 to 9 of ledger {gone} were to be read"):
             planned.pieces(planned.earliest(), end)
     else:
-        assert growing.newest() == {str(log.data.ledger_id): 10}
+        assert growing.newest() == growing.newest() == end, "what was known of it is planned, and found to be gone"
         assert [piece.ledger_id for piece, _ in planned.pieces(planned.earliest(), end)] == [log.data.ledger_id]
 
 
@@ -398,3 +398,33 @@ def test_a_checkpoint_of_the_other_kind_of_source_is_said_to_be_one(log: Log, wh
     for use in (lambda: reader.latestOffset(other, ReadAllAvailable()), lambda: reader.partitions(other, other)):
         with pytest.raises(ConfigurationError, match="a checkpointLocation of its own"):
             use()
+
+
+def test_a_query_tells_in_its_progress_how_many_rows_it_went_on_without(
+    log: Log, caplog: pytest.LogCaptureFixture
+) -> None:
+    log.commit(3)
+    truncate_log(cast(BookKeeper, log.bookkeeper), "orders", 12, b"")
+    options = {"log": "orders", "zookeeper": "nowhere", "pollTimeoutMs": "0", "failOnDataLoss": "false"}
+    reader = EntryStreamReader(SourceOptions.parse(options), StructType(), ())
+    feed = reader.__dict__["_feed"] = log.feed(fail_on_data_loss=False)
+    end = reader.latestOffset(feed.at(5), ReadAllAvailable())
+    assert reader.reportLatestOffset() == end == feed.at(30)
+    for _ in range(2):  # a micro-batch may be planned again
+        reader.partitions(feed.at(5), end)
+        assert reader.reportLatestOffset() == {**end, "rowsPassedOver": 7}
+    assert caplog.text.count("goes on without these 7 rows") == 1
+    truncate_log(cast(BookKeeper, log.bookkeeper), "orders", 20, b"")
+    reader.__dict__["_feed"] = feed = log.feed(fail_on_data_loss=False)
+    reader.partitions(feed.at(12), end)
+    assert reader.reportLatestOffset() == {**end, "rowsPassedOver": 8}, "since it was started"
+
+
+def test_entries_of_a_deleted_ledger_are_counted_once(log: Log) -> None:
+    log.commit()
+    feed = ledgers_feed(log.bookkeeper, log.data.ledger_id, fail=False)
+    start, end = feed.earliest(), feed.newest()
+    log.bookkeeper.delete_ledger(log.data.ledger_id)
+    assert feed.limited(start, end, Limit(size=50)) != start
+    assert feed.pieces(start, end) == feed.pieces(start, end) == []
+    assert feed.passed_over.rows == 10
