@@ -19,7 +19,7 @@ from bookspark.cli.spark import plain_reason
 from bookspark.protocol.errors import BookKeeperError
 from bookspark.spark import audit
 from bookspark.spark.integrity_check import mark_lacking
-from bookspark.spark.session import SPARK_ERRORS, session
+from bookspark.spark.session import SPARK_ERRORS, delta_session
 
 
 def main(
@@ -33,7 +33,7 @@ def main(
 ) -> None:
     """Run the audits."""
     try:
-        spark = session("bookspark audit")
+        spark = delta_session("bookspark audit")
         findings = audit.run(spark, path, version, queries or None)
         audit.show(findings, Console())
         if report is not None:

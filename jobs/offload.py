@@ -13,7 +13,7 @@ import typer
 from bookspark.cli.spark import plain_reason
 from bookspark.protocol.errors import BookKeeperError
 from bookspark.spark.offload import offload
-from bookspark.spark.session import SPARK_ERRORS, session
+from bookspark.spark.session import SPARK_ERRORS, delta_session
 
 
 def main(
@@ -27,7 +27,7 @@ def main(
 ) -> None:
     """Offload once."""
     try:
-        spark = session("bookspark offload", zookeeper=zookeeper)
+        spark = delta_session("bookspark offload", zookeeper=zookeeper)
         seconds = None if delete_after is None else 3600 * delete_after
         done = offload(spark, zookeeper, log, table, password, delete_after_seconds=seconds)
         print(

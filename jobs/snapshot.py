@@ -17,7 +17,7 @@ import typer
 from bookspark.cli.spark import plain_reason
 from bookspark.protocol.errors import BookKeeperError
 from bookspark.spark import snapshots
-from bookspark.spark.session import SPARK_ERRORS, session
+from bookspark.spark.session import SPARK_ERRORS, delta_session
 from bookspark.spark.snapshot_retention import remove_files, write_every
 
 _LOOK_SECONDS = 0.5
@@ -42,7 +42,7 @@ def main(
         return stopped.is_set()
 
     try:
-        spark = session("bookspark snapshot", zookeeper=zookeeper)
+        spark = delta_session("bookspark snapshot", zookeeper=zookeeper)
 
         def take() -> None:
             snapshot = snapshots.write(spark, zookeeper, path, password, checksums=checksums, keep=keep)

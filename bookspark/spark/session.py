@@ -3,7 +3,7 @@
 Law: what the caller sets wins over every default here. Java is checked before Spark is started, so that a wrong one
 is an error of one line. The Delta jars are resolved by Ivy once (some 40 s); which ones they were is noted in
 ``$XDG_CACHE_HOME/bookspark``, and later sessions name the files (those that Spark has itself are left out: executors
-copy each of them at their start).
+copy each of them at their start). Under spark-submit ``delta_session`` adds those files to the JVM, which runs already.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ ZOOKEEPER_CONF = "spark.bookspark.zookeeper"
 SPARK_ERRORS = (PySparkException, Py4JError)
 """What Spark raises: its own errors, and Java's that it has no Python class for, a failed task's among them."""
 _SCALA = "2.13"
+_JAR = "delta-spark"
 _DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -65,8 +66,8 @@ def session(app: str, master: str | None = None, zookeeper: str | None = None, *
     settings = {**_QUIET, **(_ON_THIS_HOST if master.startswith("local") else {}), **_DELTA}
     resolving = False
     if submitted:
-        # Jars can't be added to a JVM that runs: they come from spark-submit (--packages), and Delta is left out if they don't.
-        if not _has_delta(given):
+        # Delta is left out if neither spark-submit (--packages, --jars) nor delta_session brings it.
+        if not _has_delta(given) and _JAR not in conf.get("spark.jars", ""):
             settings = {name: value for name, value in settings.items() if name not in _DELTA}
     elif jars := _noted_jars():
         settings["spark.jars"] = ",".join(filter(None, [*jars, str(conf.pop("spark.jars", ""))]))
@@ -90,6 +91,23 @@ def session(app: str, master: str | None = None, zookeeper: str | None = None, *
     return spark
 
 
+def delta_session(app: str, zookeeper: str | None = None) -> SparkSession:
+    """The session of an application that needs Delta, started by spark-submit or not. Raises what ``session`` raises, and
+    ConfigurationError if there is no Delta."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return session(app, zookeeper=zookeeper)
+    SparkContext._ensure_initialized()
+    given = SparkConf()
+    if _has_delta(given):
+        return session(app, zookeeper=zookeeper)
+    jars = _noted_jars()
+    if not jars:
+        raise ConfigurationError(f"Delta is not among Spark's jars: give spark-submit --packages {_delta_package()}")
+    _add_to_jvm(jars)
+    jars = [*jars, *filter(None, [given.get("spark.jars")])]
+    return session(app, zookeeper=zookeeper, **{"spark.jars": ",".join(jars)})
+
+
 def _register_data_source(spark: SparkSession) -> None:
     from bookspark.spark.data_source import register  # imports the client, which the bookies' tasks don't need
 
@@ -106,7 +124,15 @@ def _has_delta(conf: SparkConf) -> bool:
     named = ",".join(
         conf.get(name, "") or "" for name in ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
     )
-    return "delta-spark" in named or any(_spark_jars().glob("delta-spark*.jar"))
+    return _JAR in named or any(_spark_jars().glob(f"{_JAR}*.jar"))
+
+
+def _add_to_jvm(jars: list[str]) -> None:
+    """As spark-submit itself does with ``--jars``, which can't be given any more. Executors get them by ``spark.jars``."""
+    jvm: Any = SparkContext._jvm
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    for jar in jars:
+        loader.addURL(jvm.java.io.File(jar).toURI().toURL())
 
 
 def _note() -> Path:
@@ -137,7 +163,7 @@ def _note_jars(spark: SparkSession) -> None:
         for name in names
         if os.path.isfile(name) and _artifact(os.path.basename(name).rpartition("_")[2]) not in own
     ]
-    if not any("delta-spark" in jar for jar in jars):
+    if not any(_JAR in jar for jar in jars):
         return
     note = _note()
     temporary = note.with_suffix(f".{os.getpid()}")

@@ -80,7 +80,7 @@ def failing(*arguments: object, **options: object) -> Any:
 )
 def test_an_error_of_java_is_one_line(name: str, arguments: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     module = job(name)
-    monkeypatch.setattr(module, "session", failing)
+    monkeypatch.setattr(module, "session" if name == "autorecovery" else "delta_session", failing)
     with pytest.raises(SystemExit, match=rf"^bookspark {name}: \w+: org.apache.spark.SparkException: Job aborted$"):
         module.main(**arguments)
 

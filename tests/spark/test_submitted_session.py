@@ -1,0 +1,55 @@
+"""A session of an application that spark-submit started: it has Delta, or says how it gets it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from bookspark.cli.spark import QUICK_JVM
+from bookspark.protocol.errors import ConfigurationError
+
+module = import_module("bookspark.spark.session")  # the package has a function of that name
+
+APPLICATION = """
+import sys
+from bookspark.spark.session import delta_session
+spark = delta_session("test")
+spark.range(3).write.format("delta").save(sys.argv[1])
+print("rows:", spark.read.format("delta").load(sys.argv[1]).count())
+"""
+
+
+def test_missing_jars_of_delta_are_one_line_that_says_what_to_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    monkeypatch.setattr(module.SparkContext, "_ensure_initialized", lambda: None)
+    monkeypatch.setattr(module, "SparkConf", lambda: SimpleNamespace(get=lambda name, default=None: default))
+    monkeypatch.setattr(module, "_noted_jars", list)
+    with pytest.raises(ConfigurationError, match=r"--packages io\.delta:delta-spark_\d\.\d_2\.13:\d+\.\d+\.\d+$"):
+        module.delta_session("test")
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_spark_submit_as_the_readme_prints_it_has_delta(tmp_path: Path) -> None:
+    (tmp_path / "application.py").write_text(APPLICATION)
+    spark_submit = Path(sys.executable).with_name("spark-submit")
+    conf = [
+        "--conf",
+        f"spark.driver.extraJavaOptions={QUICK_JVM}",
+        "--conf",
+        "spark.databricks.delta.snapshotPartitions=1",
+    ]
+    path = f"{spark_submit.parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        [spark_submit, "--master", "local[1]", *conf, tmp_path / "application.py", str(tmp_path / "table")],
+        capture_output=True, text=True, timeout=500, cwd=tmp_path,
+        env={**os.environ, "PATH": path},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "rows: 3" in done.stdout.splitlines()
