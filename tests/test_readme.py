@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from bookspark.cli.spark import QUICK_JVM
+
 ROOT = Path(__file__).resolve().parent.parent
-COUNT = '\nprint(f"rows: {lines.count()}")\n'
+AUDITED, AGAIN = "the audits", "once more"
 TEXT = (ROOT / "README.md").read_text()
 
 
@@ -25,12 +27,13 @@ def blocks(language):
 def environment(home):
     cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "HOME": str(home), "XDG_CACHE_HOME": cache, "PATH": path, "PYTHONPATH": ""}
+    own = {"HOME": str(home), "XDG_CACHE_HOME": cache, "PATH": path, "PYTHONPATH": "", "JAVA_TOOL_OPTIONS": QUICK_JVM}
+    return {**os.environ, **own}
 
 
 def run(command, **options):
     done = subprocess.run(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=240, **options
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=500, **options
     )
     assert done.returncode == 0, f"{done.stdout[:3000]} … {done.stdout[-3000:]}"
     return done.stdout
@@ -48,7 +51,7 @@ def test_every_block_of_code_is_run():
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(700)
 def test_the_three_ways_to_use_it(tmp_path):
     env = environment(tmp_path)
     bookie_job, audits = blocks("bash")
@@ -57,17 +60,19 @@ def test_the_three_ways_to_use_it(tmp_path):
         ["bash", "-ec", f"exec {bookie_job}"],
         cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
     )  # fmt: skip
-    guard = threading.Timer(500, lambda: os.killpg(job.pid, signal.SIGKILL))
+    guard = threading.Timer(600, lambda: os.killpg(job.pid, signal.SIGKILL))
     guard.start()
     try:
         serving = next((line for line in job.stdout if line.startswith("{")), None)
         assert serving is not None, "the bookie job ended without serving"
         env["BOOKSPARK_ZOOKEEPER"] = json.loads(serving)["zookeeper"]
-        shown = run([sys.executable, "-c", sink_and_source + COUNT], env=env)
+        audit = f"import subprocess\nprint({AUDITED!r}, flush=True)\nsubprocess.run(['bash', '-ec', {audits!r}], check=True)\n"
+        again = f"print({AGAIN!r}, flush=True)\n"
+        session = sink_and_source + audit + again + sink_and_source + own_question
+        shown, rest = run([sys.executable, "-c", session], env=env).split(f"{AUDITED}\n")
+        audited, asked = rest.split(f"{AGAIN}\n")
         assert "only showing top 5 rows" in shown
-        audited = run(["bash", "-ec", audits], env=env)
         assert "Under-replicated ranges: none" in audited
-        asked = run([sys.executable, "-c", sink_and_source + own_question], env=env)
         assert asked.count("bookie-") == 3
         assert len(first_rows(shown)) == 5
         assert first_rows(shown) == first_rows(asked), "run again with its checkpoint, nothing is doubled"
