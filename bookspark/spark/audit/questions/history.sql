@@ -5,7 +5,7 @@ WITH committed AS (
 ),
 ranges AS (
   SELECT f.snapshot_id, f.ledger_id, f.ensemble, l.write_quorum, f.first_entry_id,
-         LEAST(f.last_entry_id, GREATEST(l.last_add_confirmed, c.last_entry_id)) AS last_entry_id
+         COALESCE(f.last_entry_id, GREATEST(l.last_add_confirmed, c.last_entry_id)) AS last_entry_id
   FROM fragments f
   JOIN ledgers l ON l.snapshot_id = f.snapshot_id AND l.ledger_id = f.ledger_id AND l.metadata_version = f.metadata_version
   LEFT JOIN committed c ON c.snapshot_id = f.snapshot_id AND c.ledger_id = f.ledger_id
