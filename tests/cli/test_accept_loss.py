@@ -9,6 +9,7 @@ import pytest
 
 from bookspark.local import LocalCluster
 from bookspark.protocol.accepted_loss import accepted_loss_of
+from tests.awaiting import await_that
 from tests.cli.conftest import Run
 from tests.cluster.copies import cut_power
 
@@ -27,7 +28,8 @@ def ledger_id(cluster: LocalCluster) -> int:
     with cluster.bookkeeper() as bookkeeper:
         ledger = bookkeeper.create_ledger(3, 3, 1)
         ledger.append_batch([b"kept"] * 10)
-        ledger.sync()
+        # Acknowledged it need only be by another one; one that has not got it yet loses nothing.
+        await_that(lambda: bookkeeper.list_ranges(cluster.bookies[0].bookie_id, ledger.ledger_id).num_rows)
     cut_power(cluster.bookies[0])
     return ledger.ledger_id
 

@@ -72,7 +72,7 @@ def closed(bookkeeper, quorums=(3, 3, 2), entries=50, payload=b"x" * 100):
 
 
 def large(bookkeeper):
-    return closed(bookkeeper, entries=2000, payload=b"x" * 1000)
+    return closed(bookkeeper, entries=4000, payload=b"x" * 1000)
 
 
 def member(cluster, bookkeeper, ledger_id, position=0):
