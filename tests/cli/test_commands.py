@@ -143,9 +143,10 @@ def test_zookeeper_at_a_port_that_is_taken(tmp_path: Path) -> None:
     assert f"port {port}" in done.stderr and done.stderr.count("\n") == 1
 
 
-def test_no_java(monkeypatch: pytest.MonkeyPatch, bookspark: Run) -> None:
+def test_no_java(monkeypatch: pytest.MonkeyPatch, bookspark: Run, tmp_path: Path) -> None:
+    (tmp_path / "ledgers" / "_delta_log").mkdir(parents=True)
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
-    for command in (("local",), ("zookeeper", "--port", "0"), ("run",), ("audit", "--path", "x")):
+    for command in (("local",), ("zookeeper", "--port", "0"), ("run",), ("audit", "--path", str(tmp_path))):
         outcome = bookspark(*command)
         assert outcome.status == 1
         assert outcome.err.startswith("bookspark: JAVA_HOME is '/nowhere'") and outcome.err.count("\n") == 1
