@@ -1,7 +1,7 @@
 """An offload to be killed: ``python -m tests.spark.killed_offload ZOOKEEPER LOG TABLE MOMENT``. It ends at MOMENT by ``kill -9``,
 its Spark too, whatever a run before it did already.
 
-Only the run that writes to the table starts Spark: the others have no use for it.
+Only a run that makes the table, or writes to it, starts Spark: the others have no use for it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BEGUN, WRITTEN, DONE, DELETED = "begun", "written", "done", "deleted"
 
 
 def main(zookeeper: str, log: str, table: str, moment: str) -> None:
-    spark: Any = _spark(zookeeper) if moment == WRITTEN else None
+    spark: Any = _spark(zookeeper) if moment in (BEGUN, WRITTEN) else None
 
     def die(*_: Any) -> None:
         if spark is not None:

@@ -15,7 +15,8 @@ SIZES = st.one_of(
     st.lists(st.integers(0, 300), min_size=1, max_size=150),
     st.builds(lambda size, count: [size] * count, st.integers(0, 300), st.integers(1, 150)),
 )
-IDS = st.integers(0, 2**63 - 10_000)
+IDS = st.integers(0, 2**63 - 50_000)
+"""Numbers to which what a column has may be added."""
 LONG_COLUMN = 9_000
 """So many values are not kept to be compared with."""
 
