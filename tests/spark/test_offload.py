@@ -157,6 +157,7 @@ def test_a_reader_in_the_middle_of_a_ledger_that_bookies_collect_goes_on_in_the_
     assert pyarrow.Table.from_batches([begun, *reader]).equals(written)
 
 
+@pytest.mark.timeout(600)
 def test_killed_between_any_two_steps_it_is_followed_by_one_that_goes_on(log: Log) -> None:
     log.write()
     arguments = [sys.executable, "-m", "tests.spark.killed_offload", log.zookeeper, log.name, log.table]
