@@ -126,8 +126,10 @@ def tables(spark: SparkSession, path: str, version: int | None = None) -> dict[s
     found_commits = commits(spark, path)
     known = kept(found_commits)
     chosen = [snapshot for snapshot in known if version is None or snapshot.version == version]
+    if not known:
+        raise ConfigurationError(f"no snapshot under {path} is whole; take one with `bookspark snapshot`")
     if not chosen:
-        versions = ", ".join(str(snapshot.version) for snapshot in known) or "none"
+        versions = ", ".join(str(snapshot.version) for snapshot in known)
         raise ConfigurationError(f"{path} has no snapshot of version {version}; there are: {versions}")
     return tables_of(spark, path, found_commits, chosen[0])
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import cast
 
 import pytest
 from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.sql import SparkSession
 
-from bookspark.protocol.errors import BookKeeperError
+from bookspark.protocol.errors import BookKeeperError, ConfigurationError
+from bookspark.spark import snapshots
 from bookspark.spark.snapshot_retention import _replaced_before, write_every
 from bookspark.spark.snapshots import LAST, Commit, kept
 
@@ -34,6 +37,12 @@ def test_of_a_table_that_some_snapshots_lack_the_first_kept_one_counts() -> None
     found = [commit(n, 0, "entry_checksums", version) for version, n in enumerate((0, 2, 5))]
     assert _replaced_before(found, {"s3", "s4", "s5"}) == START + timedelta(minutes=5)
     assert _replaced_before(found, {"s6"}) == START + timedelta(minutes=5), "the last one stands until it is replaced"
+
+
+def test_a_first_snapshot_that_was_broken_off_is_said_to_be_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "commits", lambda spark, path: [commit(0, 0, "ledgers")])
+    with pytest.raises(ConfigurationError, match="no snapshot under there is whole; take one"):
+        snapshots.tables(cast(SparkSession, None), "there")
 
 
 assert issubclass(Py4JJavaError, Py4JError), "what a failed task comes as"
