@@ -19,8 +19,8 @@ def cluster():
 
 
 def written(bookkeeper, batches, entries=10, **options):
-    """A closed ledger of so many batches on disk."""
-    with bookkeeper.create_ledger(**options) as ledger:
+    """A closed ledger of so many batches, durable on every bookie that has a copy: nobody is left to follow later."""
+    with bookkeeper.create_ledger(**{"ack_quorum": 3} | options) as ledger:
         for _ in range(batches):
             ledger.append_batch([b"entry"] * entries)
     return ledger.ledger_id
@@ -90,7 +90,7 @@ def test_ledgers_in_limbo_are_listed_with_the_boot_that_may_have_lost_something(
     with LocalCluster(bookies=3, journal_write_data=False, heal_lossy_boots=False) as cluster:
         bookkeeper, bookie = cluster.bookkeeper(), cluster.bookies[0]
         written(bookkeeper, 1)
-        ledger = bookkeeper.create_ledger()
+        ledger = bookkeeper.create_ledger(ack_quorum=3)
         ledger.append(b"not synced")
         assert bookkeeper.list_limbo(bookie.bookie_id) == {}
         cut_power(bookie)
