@@ -32,14 +32,104 @@ from tests.surgery import remove_entries
 pytestmark = pytest.mark.spark
 
 
-@pytest.fixture
+CHECKED = ["divergence", "missing_entries", "orphans", "over_replicated_ranges", "under_replicated_ranges"]
+
+
+@pytest.fixture(scope="module")
 def bookkeeper(spark: SparkSession, cluster: LocalCluster) -> Iterator[BookKeeper]:
     register(spark, cluster.zookeeper)
     with cluster.bookkeeper() as bookkeeper:
         yield bookkeeper
 
 
-CHECKED = ["divergence", "missing_entries", "orphans", "over_replicated_ranges", "under_replicated_ranges"]
+class Story:
+    """Ledgers of a log and others, one open among them, to which damage is done, and which are repaired."""
+
+    def __init__(self, spark: SparkSession, cluster: LocalCluster, bookkeeper: BookKeeper, path: str) -> None:
+        self.spark, self.cluster, self.bookkeeper, self.path = spark, cluster, bookkeeper, path
+        frame = spark.range(0, 2000, 1, 2).selectExpr("CAST(id AS STRING) AS value")
+        frame.write.format("bookspark").option("log", "orders").mode("append").save()
+        self.open = bookkeeper.create_ledger()
+        self.open.append_batch([b"entry"] * 10)
+        ledgers = []
+        for _ in range(2):
+            with bookkeeper.create_ledger() as ledger:
+                for n in range(10):
+                    ledger.append_batch([b"entry %d" % i for i in range(10 * n, 10 * n + 10)])
+            ledgers.append(ledger.metadata)
+        self.missing, self.diverging = ledgers
+        (self.victim, *_) = sorted(
+            set(self.missing.last_fragment.ensemble) & set(self.diverging.last_fragment.ensemble)
+        )
+
+    def damage(self) -> snapshots.Snapshot:
+        """A range is missing on one bookie, an entry has another content there, a ledger was left behind by an earlier epoch."""
+        bookie = self._bookie
+        bookie.stop()
+        assert remove_entries(bookie, self.missing.ledger_id, 30, 39) == 1
+        assert remove_entries(bookie, self.diverging.ledger_id, 90, 99) == 1
+        bookie.start()
+        put_other_content(bookie, self.diverging, 90, 99, instead_of=b"entry 95")
+        labels = {"bookspark.log": b"orders", "bookspark.epoch": b"0", "bookspark.role": b"data"}
+        with self.bookkeeper.create_ledger(custom_metadata=labels) as self.orphan:
+            pass
+        write_label(self.spark.range(1), self.path, "before", oldest="before")
+        return snapshots.write(self.spark, self.cluster.zookeeper, self.path, checksums=True, keep=1)
+
+    def repair(self) -> snapshots.Snapshot:
+        """The integrity check has the missing range copied; the other content has to be taken out first."""
+        assert mark_lacking(self.spark, self.path, self.cluster.zookeeper) == Marked(ledgers=1, copies=10)
+        tasks = self.spark.read.format("bookspark").option("table", "underreplication").load().collect()
+        lacking = [(self.missing.ledger_id, self.victim, "lacks")]
+        assert [(row.ledger_id, row.bookie_id, row.reason) for row in tasks] == lacking
+        bookie = self._bookie
+        bookie.stop()
+        assert remove_entries(bookie, self.diverging.ledger_id, 90, 99) == 1
+        bookie.start()
+        mark = Mark(self.diverging.ledger_id, {self.victim: Reason.LACKS})
+        self.bookkeeper.metadata.underreplication.mark([mark])
+        repair_all(self.bookkeeper)
+        assert collect_orphans(self.bookkeeper, "orders", b"") == [self.orphan.ledger_id]
+        return snapshots.write(self.spark, self.cluster.zookeeper, self.path, checksums=True, keep=2)
+
+    @property
+    def _bookie(self) -> LocalBookie:
+        return next(bookie for bookie in self.cluster.bookies if bookie.bookie_id == self.victim)
+
+
+# The story's states, each of which stands on the one before it.
+
+
+@pytest.fixture(scope="module")
+def story(
+    spark: SparkSession, cluster: LocalCluster, bookkeeper: BookKeeper, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Story]:
+    story = Story(spark, cluster, bookkeeper, str(tmp_path_factory.mktemp("audited") / "snapshots"))
+    yield story
+    story.open.close()
+
+
+@pytest.fixture(scope="module")
+def healthy(spark: SparkSession, story: Story) -> list[audit.Finding]:
+    """What all audits find in the live tables before there is damage."""
+    live = {name: spark.read.format("bookspark").option("table", name).load() for name in snapshots.ORDER}
+    return run_over(spark, live, audit.names())
+
+
+@pytest.fixture(scope="module")
+def damaged(story: Story, healthy: list[audit.Finding]) -> snapshots.Snapshot:
+    return story.damage()
+
+
+@pytest.fixture(scope="module")
+def findings(story: Story, damaged: snapshots.Snapshot) -> list[audit.Finding]:
+    """What all audits find in the newest snapshot, the damaged one."""
+    return audit.run(story.spark, story.path)
+
+
+@pytest.fixture(scope="module")
+def repaired(story: Story, findings: list[audit.Finding]) -> snapshots.Snapshot:
+    return story.repair()
 
 
 def bad(findings: Sequence[audit.Finding]) -> dict[str, list[dict[str, Any]]]:
@@ -51,79 +141,75 @@ def only(rows: Sequence[dict[str, Any]], *columns: str) -> list[tuple[Any, ...]]
     return [tuple(row[column] for column in columns) for row in rows]
 
 
-@pytest.mark.timeout(900)
-def test_each_damage_is_found_by_its_query_alone_and_gone_after_its_repair(
-    spark: SparkSession, cluster: LocalCluster, bookkeeper: BookKeeper, tmp_path: Path
-) -> None:
-    path = str(tmp_path / "snapshots")
-    frame = spark.range(0, 2000, 1, 2).selectExpr("CAST(id AS STRING) AS value")
-    frame.write.format("bookspark").option("log", "orders").mode("append").save()
-    being_written = bookkeeper.create_ledger()
-    being_written.append_batch([b"entry"] * 10)
-    ledgers = []
-    for _ in range(2):
-        with bookkeeper.create_ledger() as ledger:
-            for n in range(10):
-                ledger.append_batch([b"entry %d" % i for i in range(10 * n, 10 * n + 10)])
-        ledgers.append(ledger.metadata)
-    live = {name: spark.read.format("bookspark").option("table", name).load() for name in snapshots.ORDER}
-    findings = run_over(spark, live, audit.names())
-    assert bad(findings) == {}
-    (factors,) = next(f for f in findings if f.name == "replication_factor_histogram").rows
+def test_nothing_is_found_in_a_healthy_cluster(healthy: list[audit.Finding]) -> None:
+    assert bad(healthy) == {}
+    (factors,) = next(f for f in healthy if f.name == "replication_factor_histogram").rows
     # A header and a commit beside the rows; of the open ledger what is confirmed.
     assert factors[0] == 3 and factors[2] == 2000 + 2 + 10 + 2 * 100
-    (garbage,) = {row[9] for f in findings if f.name == "garbage_per_entry_log" for row in f.rows}
+    (garbage,) = {row[9] for f in healthy if f.name == "garbage_per_entry_log" for row in f.rows}
     assert garbage == 0, "nothing was deleted"
 
-    # A range is missing on one bookie, an entry has another content there, and a ledger was left behind by an earlier epoch.
-    missing, diverging = ledgers
-    (victim, *_) = sorted(set(missing.last_fragment.ensemble) & set(diverging.last_fragment.ensemble))
-    bookie = next(b for b in cluster.bookies if b.bookie_id == victim)
-    bookie.stop()
-    assert remove_entries(bookie, missing.ledger_id, 30, 39) == 1
-    assert remove_entries(bookie, diverging.ledger_id, 90, 99) == 1
-    bookie.start()
-    put_other_content(bookie, diverging, 90, 99, instead_of=b"entry 95")
-    labels = {"bookspark.log": b"orders", "bookspark.epoch": b"0", "bookspark.role": b"data"}
-    with bookkeeper.create_ledger(custom_metadata=labels) as orphan:
-        pass
-    write_label(spark.range(1), path, "before", oldest="before")
-    damaged = snapshots.write(spark, cluster.zookeeper, path, checksums=True, keep=1)
-    assert [snapshot.version for snapshot in snapshots.history(spark, path)] == [1]
 
-    findings = audit.run(spark, path)
+def test_each_damage_is_found_by_its_query_alone(
+    spark: SparkSession, story: Story, damaged: snapshots.Snapshot, findings: list[audit.Finding]
+) -> None:
+    assert [snapshot.version for snapshot in snapshots.history(spark, story.path)] == [1], "one was to be kept"
     assert audit.left_out(findings) == []
     found = bad(findings)
     assert sorted(found) == ["divergence", "orphans", "under_replicated_ranges"]
     ranges = ("ledger_id", "first_entry_id", "last_entry_id", "replication_factor", "missing_on")
-    assert only(found["under_replicated_ranges"], *ranges) == [(missing.ledger_id, 30, 39, 2, [victim])]
-    others = sorted(set(diverging.last_fragment.ensemble) - {victim})
-    assert only(found["divergence"], "ledger_id", "entry_id", "contents") == [(diverging.ledger_id, 95, 2)]
-    assert sorted(found["divergence"][0]["bookies_by_content"]) == sorted([others, [victim]])
-    assert only(found["orphans"], "ledger_id", "log_epoch") == [(orphan.ledger_id, 0)]
+    lacking = (story.missing.ledger_id, 30, 39, 2, [story.victim])
+    assert only(found["under_replicated_ranges"], *ranges) == [lacking]
+    others = sorted(set(story.diverging.last_fragment.ensemble) - {story.victim})
+    contents = only(found["divergence"], "ledger_id", "entry_id", "contents")
+    assert contents == [(story.diverging.ledger_id, 95, 2)]
+    assert sorted(found["divergence"][0]["bookies_by_content"]) == sorted([others, [story.victim]])
+    assert only(found["orphans"], "ledger_id", "log_epoch") == [(story.orphan.ledger_id, 0)]
 
-    # The integrity check has the missing range copied; the other content has to be taken out first.
-    assert mark_lacking(spark, path, cluster.zookeeper) == Marked(ledgers=1, copies=10)
-    tasks = spark.read.format("bookspark").option("table", "underreplication").load().collect()
-    assert [(row.ledger_id, row.bookie_id, row.reason) for row in tasks] == [(missing.ledger_id, victim, "lacks")]
-    bookie.stop()
-    assert remove_entries(bookie, diverging.ledger_id, 90, 99) == 1
-    bookie.start()
-    bookkeeper.metadata.underreplication.mark([Mark(diverging.ledger_id, {victim: Reason.LACKS})])
-    repair_all(bookkeeper)
-    assert collect_orphans(bookkeeper, "orders", b"") == [orphan.ledger_id]
-    repaired = snapshots.write(spark, cluster.zookeeper, path, checksums=True, keep=2)
 
-    assert bad(audit.run(spark, path, queries=CHECKED)) == {}
-    assert sorted(bad(audit.run(spark, path, damaged.version, CHECKED))) == sorted(found), "AS OF"
-    check_report(spark, path, damaged, findings, tmp_path / "report.html")
-    assert [snapshot.version for snapshot in snapshots.history(spark, path)] == [repaired.version, damaged.version]
+def test_no_damage_is_found_after_its_repair(
+    spark: SparkSession, story: Story, damaged: snapshots.Snapshot, repaired: snapshots.Snapshot
+) -> None:
+    assert bad(audit.run(spark, story.path, queries=CHECKED)) == {}
+    assert [snapshot.version for snapshot in snapshots.history(spark, story.path)] == [
+        repaired.version,
+        damaged.version,
+    ]
+
+
+def test_as_of_shows_the_damage_from_before_the_repair(
+    spark: SparkSession,
+    story: Story,
+    damaged: snapshots.Snapshot,
+    findings: list[audit.Finding],
+    repaired: snapshots.Snapshot,
+) -> None:
+    assert sorted(bad(audit.run(spark, story.path, damaged.version, CHECKED))) == sorted(bad(findings))
     with pytest.raises(ConfigurationError, match="no snapshot of version 0; there are: 2, 1"):
-        audit.run(spark, path, version=0)
+        audit.run(spark, story.path, version=0)
+
+
+def test_the_report_tells_what_was_found_and_shows_it_beside_other_snapshots(
+    story: Story,
+    damaged: snapshots.Snapshot,
+    findings: list[audit.Finding],
+    repaired: snapshots.Snapshot,
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "report.html"
+    audit.write_report(story.spark, story.path, damaged.version, findings, file)
+    page = file.read_text()
+    assert f"3 of {len(findings)} audits found something: divergence, orphans, under-replicated ranges" in page
+    assert f"Snapshot {damaged.version}, taken" in page and damaged.snapshot_id in page
+    assert page.count("<svg") == 6 and '<p class="good">None.</p>' in page
+    assert not re.search(r"""(src|href)=["'](?!#)""", page), "nothing is loaded"
+
+
+def test_each_column_is_described(spark: SparkSession, story: Story, damaged: snapshots.Snapshot) -> None:
     for table in snapshots.ORDER:
-        described = {row.col_name: row.comment for row in snapshots_table(spark, path, table)}
+        columns = spark.sql(f"DESCRIBE TABLE delta.`{story.path}/{table}`").collect()
+        described = {row.col_name: row.comment for row in columns}
         assert described and all(described.values()), table
-    being_written.close()
 
 
 def put_other_content(bookie: LocalBookie, metadata: LedgerMetadata, first: int, last: int, instead_of: bytes) -> None:
@@ -153,21 +239,6 @@ def repair_all(bookkeeper: BookKeeper) -> None:
         assert time.monotonic() < deadline, "the tasks were not done in time"
         time.sleep(0.05)
     worker.stop()
-
-
-def check_report(
-    spark: SparkSession, path: str, snapshot: snapshots.Snapshot, findings: list[audit.Finding], file: Path
-) -> None:
-    audit.write_report(spark, path, snapshot.version, findings, file)
-    page = file.read_text()
-    assert f"3 of {len(findings)} audits found something: divergence, orphans, under-replicated ranges" in page
-    assert f"Snapshot {snapshot.version}, taken" in page and snapshot.snapshot_id in page
-    assert page.count("<svg") == 6 and '<p class="good">None.</p>' in page
-    assert not re.search(r"""(src|href)=["'](?!#)""", page), "nothing is loaded"
-
-
-def snapshots_table(spark: SparkSession, path: str, table: str) -> list:  # type: ignore[type-arg]
-    return spark.sql(f"DESCRIBE TABLE delta.`{path}/{table}`").collect()
 
 
 def write_label(rows: DataFrame, path: str, snapshot: str, oldest: str) -> None:
