@@ -16,6 +16,8 @@ What BP-14 leaves as future work:
   one has synced it. A report counts if its assignment is that of the bookie's present stay in the ensemble.
 * **Restart**: when a bookie's incarnation changes, its acks of what it had not synced are taken back, and that is sent
   again.
+* **What a bookie missed**, while it was away, and others have synced is not sent to it any more. It would be a hole
+  that its cursor never passes, so from then on its assignment begins after what the writer is done with.
 * **sync()** of all up to an id T: once all up to T are acknowledged each bookie is asked to sync, so that the sync
   begins after the adds; one that acknowledges a straggler later is asked again. The user's sync is done at LAC ≥ T.
   What is kept is bounded, as the writer asks for a sync by itself after each ``sync_bytes``. There is at most one sync
@@ -145,6 +147,14 @@ class Volatile:
             if synced < add.last:
                 add.acks.discard(bookie)
 
+    def pass_over(self, bookie: str, done: int) -> None:
+        """The bookie may lack what the writer is done with, the ids up to ``done``: its cursor goes on behind them."""
+        member = self._members[bookie]
+        mine, synced = member.assignment, member.last_add_synced
+        if mine.first_entry_id <= done:
+            mine = mine._replace(first_entry_id=done + 1)
+            self._members[bookie] = member._replace(assignment=mine, last_add_synced=max(synced, done))
+
     # -- syncs
 
     def appended(self, last: int, length: int) -> None:
@@ -182,9 +192,11 @@ class Volatile:
         self._syncing -= {bookie}
 
     def sync_rest(self, bookie: str, adds: Iterable[PendingAdd]) -> list[SendSync]:
-        """Ask ``bookie`` again, if it acknowledged something up to the goal that no sync has covered yet."""
+        """Ask ``bookie`` again, if it acknowledged something up to the goal that no sync has covered yet; but not while it
+        lacks something before that, for which its cursor waits (``straggler`` asks then)."""
         synced = self._members[bookie].last_add_synced
-        if synced >= self._goal or not any(bookie in a.acks and synced < a.last <= self._goal for a in adds):
+        first = next((add for add in adds if add.last > synced and bookie in add.bookies), None)
+        if first is None or first.last > self._goal or bookie not in first.acks:
             return []
         return self.sync((bookie,))
 

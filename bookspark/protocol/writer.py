@@ -199,11 +199,18 @@ class LedgerWriter:
 
     def _send_missed(self, bookies: Collection[str]) -> list[Action]:
         """Send to ``bookies`` what they have not acknowledged and what still counts."""
+        durability = self._durability
+        if isinstance(durability, Volatile):
+            for bookie in bookies:
+                durability.pass_over(bookie, self._released)
         actions: list[Action] = []
         for op in self.pending.values():
             missing = tuple(b for b in op.bookies if b in bookies and b not in op.acks)
             if missing:
                 actions += self._send(op, missing)
+        if isinstance(durability, Volatile):
+            for bookie in bookies:
+                actions += durability.sync_rest(bookie, self.pending.values())
         return actions
 
     def _answered(self, event: AddAnswered) -> list[Action]:
@@ -234,11 +241,9 @@ class LedgerWriter:
         bookie, durability = event.bookie, self._durability
         if bookie not in self.metadata.last_fragment.ensemble or not self._changes.back(bookie):
             return []
-        if not isinstance(durability, Volatile):
-            return self._send_missed((bookie,))
-        if durability.back(bookie, event.incarnation):
+        if isinstance(durability, Volatile) and durability.back(bookie, event.incarnation):
             durability.take_back(bookie, self.pending.values())
-        return [*self._send_missed((bookie,)), *durability.sync_rest(bookie, self.pending.values())]
+        return self._send_missed((bookie,))
 
     def _advance(self) -> list[Action]:
         """Move the cursors over all that the answers so far let pass."""
