@@ -22,12 +22,10 @@ class KeptFrame(NamedTuple):
     frame: Buffer
     byte_length: int
 
-    def assigned(self, assignment: Assignment | None) -> Buffer:
-        """The frame for a bookie with this assignment (only of a VD ledger)."""
-        if assignment is None:
-            return self.frame
-        header = self.header.with_assignment(assignment)
-        return self.frame if header == self.header else b"".join(with_header(self.frame, header))
+    def assigned(self, assignment: Assignment, request_id: int) -> Buffer:
+        """The frame of a VD ledger for a bookie with this assignment."""
+        header = self.header._replace(request_id=request_id).with_assignment(assignment)
+        return b"".join(with_header(self.frame, header))
 
 
 class KeptFrames:

@@ -358,7 +358,11 @@ class LedgerDriver:
         if told > self._told:
             self._told = told
         add = _SentAdd(self, action, self._config.answer_timeout_seconds)
-        self._connections.send_to_all(bookies, header.request_id, kept.assigned(action.assignment), add)
+        if action.assignment is None:
+            self._connections.send_to_all(bookies, header.request_id, kept.frame, add)
+        else:  # what is said to be synced is so of this assignment: an answer to an earlier add must not pass for this one's
+            request_id = self._connections.next_request_id()
+            self._connections.send_to_all(bookies, request_id, kept.assigned(action.assignment, request_id), add)
 
     def add_answered(self, bookie: str, add: _SentAdd, answer: Answer) -> None:
         response = answer.response

@@ -9,11 +9,12 @@ import pytest
 from bookspark.client.config import client_config
 from bookspark.client.ledger_driver import LedgerDriver
 from bookspark.client.runtime import Runtime
-from bookspark.protocol.actions import NoBookies
+from bookspark.protocol.actions import BookiesChosen, ChooseBookies, MetadataWritten, NoBookies
 from bookspark.protocol.errors import LedgerFencedError, NotEnoughBookiesError
-from bookspark.protocol.ledger_metadata import Fragment, LedgerMetadata, Replication
+from bookspark.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerType, Replication
 from bookspark.protocol.writer import State
-from bookspark.wire.header import Kind, Status
+from bookspark.wire.frames import control_frame
+from bookspark.wire.header import Flag, Kind, Status
 from tests.client.test_connections import MIB, SECONDS, Bench
 
 BOOKIES = ("b1", "b2", "b3")
@@ -32,9 +33,9 @@ class DriverBench(Bench):
         self.runtime = Runtime(lambda: self.store, self.config)
         self.io, self.connections = self.runtime.io, self.runtime.connections
 
-    def driver(self, ledger_id=1, replication=Replication.BEST_EFFORT, answer_from_store=no_bookies):
+    def driver(self, quorums=(3, 3, 2), answer_from_store=no_bookies, **choices):
         client = SimpleNamespace(config=self.config, runtime=self.runtime, answer_from_store=answer_from_store)
-        metadata = LedgerMetadata(ledger_id, 3, 3, 2, (Fragment(0, BOOKIES),), replication=replication)
+        metadata = LedgerMetadata(1, *quorums, (Fragment(0, BOOKIES),), **choices)
         made = LedgerDriver(client, metadata, 0, b"")
         self.runtime.add_writer(made)
         self.in_loop(made.want_bookies)
@@ -131,3 +132,37 @@ def test_an_idle_writer_tells_its_lac_to_a_bookie_that_is_back(bench):
     assert [told_lac(bookie) for bookie in bookies] == [0, 0, 0]
     bookies[0].end()
     assert told_lac(bench.bookie("b1")) == 0
+
+
+def test_an_answer_to_an_add_of_an_earlier_stay_tells_nothing_of_the_present_one(bench):
+    """Both had the same request id. A bookie of a striped VD ledger that left and came back at another position was taken to have
+    synced what it had never been sent, and the LAC covered it."""
+
+    def added(bookie):
+        while (header := bookie.headers.get(timeout=SECONDS)).kind != Kind.ADD:
+            pass
+        return header
+
+    def answer(bookie, header, **outcome):
+        bookie._sockets[-1].sendall(control_frame(header._replace(flags=int(Flag.RESPONSE), incarnation=1, **outcome)))
+
+    replacements = iter(("b4", "b1"))
+
+    def store(metadata, action):
+        return BookiesChosen((next(replacements),)) if isinstance(action, ChooseBookies) else MetadataWritten(1)
+
+    b1, b2, _, b4 = bookies = [bench.bookie(f"b{i}") for i in (1, 2, 3, 4)]
+    for bookie in bookies:
+        del bookie.statuses[Kind.ADD]
+    bench.open()
+    driver = bench.driver(quorums=(3, 2, 1), answer_from_store=store, ledger_type=LedgerType.VD_JOURNAL)
+    bench.append(driver, b"0", b"1", b"2")
+    first, third = added(b1), added(b1)
+    assert (first.first_entry_id, third.first_entry_id) == (0, 2)
+    answer(b1, third, status=Status.IO_ERROR)
+    assert added(b4).first_entry_id == 0
+    answer(b2, added(b2), status=Status.IO_ERROR)
+    assert [added(b1).first_entry_id for _ in range(2)] == [0, 1]
+    answer(b1, first, last_add_synced=1)  # all up to 1 that was its own by then, which is entry 0
+    bench.ask("b1")
+    assert (driver.writer.last_add_acknowledged, driver.writer.last_add_confirmed) == (0, -1)
