@@ -40,6 +40,7 @@ from bookspark.protocol.writer import (
     BookiesChanged,
     Close,
     LedgerWriter,
+    PassedOver,
     State,
     Sync,
     WriterEvent,
@@ -342,7 +343,7 @@ class LedgerDriver:
             self._send_add_to(action.bookies, action)
 
     def _send_held_back(self) -> None:
-        """As much as the bookies can take in; ``tick`` goes on. What is confirmed by now may have been forgotten."""
+        """As much as the bookies can take in; ``tick`` goes on. What the machine is done with by now was forgotten."""
         for bookie in list(self._held_back):
             while (adds := self._held_back.get(bookie)) and not self._connections.any_is_behind((bookie,)):
                 action = adds.popleft()
@@ -350,6 +351,8 @@ class LedgerDriver:
                     del self._held_back[bookie]
                 if action.first in self.kept:
                     self._send_add_to((bookie,), action)
+                else:
+                    self._step(PassedOver(bookie))
 
     def _send_add_to(self, bookies: Iterable[str], action: act.SendAdd) -> None:
         kept = self.kept[action.first]

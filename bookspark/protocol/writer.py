@@ -26,7 +26,7 @@ section 6, trap 3 for ensemble changes, trap 4 for the three outcomes of a close
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Set
+from collections.abc import Collection, Iterable, Iterator, Set
 
 from bookspark.protocol.actions import (
     Acknowledge,
@@ -64,6 +64,7 @@ from bookspark.protocol.writer_events import (
     BookieBack,
     BookiesChanged,
     Close,
+    PassedOver,
     Sync,
     TellLac,
     WriterEvent,
@@ -78,6 +79,7 @@ __all__ = [
     "BookiesChanged",
     "Close",
     "LedgerWriter",
+    "PassedOver",
     "State",
     "Sync",
     "TellLac",
@@ -135,6 +137,10 @@ class LedgerWriter:
                 return self._sync_answered(event)
             case BookieBack():
                 return self._back(event)
+            case PassedOver():
+                return self._passed_over(
+                    (event.bookie,) if event.bookie in self.metadata.last_fragment.ensemble else ()
+                )
             case Sync():
                 return self._sync()
             case Close():
@@ -199,18 +205,21 @@ class LedgerWriter:
 
     def _send_missed(self, bookies: Collection[str]) -> list[Action]:
         """Send to ``bookies`` what they have not acknowledged and what still counts."""
-        durability = self._durability
-        if isinstance(durability, Volatile):
-            for bookie in bookies:
-                durability.pass_over(bookie, self._released)
+        again = self._passed_over(bookies)
         actions: list[Action] = []
         for op in self.pending.values():
             missing = tuple(b for b in op.bookies if b in bookies and b not in op.acks)
             if missing:
                 actions += self._send(op, missing)
-        if isinstance(durability, Volatile):
+        return actions + again
+
+    def _passed_over(self, bookies: Iterable[str]) -> list[Action]:
+        """``bookies`` may lack what is released, and are not sent it any more."""
+        actions: list[Action] = []
+        if isinstance(self._durability, Volatile):
             for bookie in bookies:
-                actions += durability.sync_rest(bookie, self.pending.values())
+                self._durability.pass_over(bookie, self._released)
+                actions += self._durability.sync_rest(bookie, self.pending.values())
         return actions
 
     def _answered(self, event: AddAnswered) -> list[Action]:

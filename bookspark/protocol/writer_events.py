@@ -66,6 +66,14 @@ class BookiesChanged:
     """There may be bookies by now for an ensemble change that was put off for lack of them."""
 
 
+@dataclass(frozen=True, slots=True)
+class PassedOver:
+    """What ``bookie`` had still to be sent was forgotten, as the writer was done with it before the bookie could take it
+    in."""
+
+    bookie: str
+
+
 WriterEvent = (
     Append
     | Close
@@ -74,6 +82,7 @@ WriterEvent = (
     | TellLac
     | BookieBack
     | BookiesChanged
+    | PassedOver
     | AddAnswered
     | SyncAnswered
     | BookiesChosen

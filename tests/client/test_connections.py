@@ -34,6 +34,8 @@ class Bookie:
         self.taking = threading.Event()
         self.taking.set()
         self.answering = True
+        self.last_add_synced = -1
+        """What it says to have synced."""
         self.statuses = {Kind.HELLO: Status.OK, Kind.STATUS: Status.OK, Kind.ADD: Status.OK}
         """What requests are answered with; others are not."""
         self.headers = queue.SimpleQueue()
@@ -66,6 +68,7 @@ class Bookie:
                     status = self.statuses.get(frame.header.kind)
                     if self.answering and status is not None:
                         answer = frame.header._replace(flags=int(Flag.RESPONSE), status=status, value=self._version)
+                        answer = answer._replace(last_add_synced=self.last_add_synced)
                         accepted.sendall(control_frame(answer, self._id.encode()))
                     if self._greets_only:
                         self._greets_only = False

@@ -15,6 +15,7 @@ from bookspark.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerT
 from bookspark.protocol.writer import State
 from bookspark.wire.frames import control_frame
 from bookspark.wire.header import Flag, Kind, Status
+from tests.awaiting import await_that
 from tests.client.test_connections import MIB, SECONDS, Bench
 
 BOOKIES = ("b1", "b2", "b3")
@@ -134,14 +135,40 @@ def test_an_idle_writer_tells_its_lac_to_a_bookie_that_is_back(bench):
     assert told_lac(bench.bookie("b1")) == 0
 
 
+def test_what_a_bookie_that_is_behind_is_not_sent_any_more_is_no_hole_in_what_it_has_synced(bench):
+    """It never heard of what was confirmed while it was behind, and its cursor waited for that for ever."""
+    others = [bench.bookie(bookie_id) for bookie_id in BOOKIES[:2]]
+    bench.open(bookie_bytes_queued_max=16 * MIB, bookie_stall_seconds=SECONDS, sync_bytes=32 * MIB)
+    driver = bench.driver(ledger_type=LedgerType.VD_JOURNAL)
+    bench.append(driver, *[bytes(MIB)] * 30)
+    assert driver.acknowledged.wait(lambda: driver.acknowledged.value == 29, SECONDS)
+    back = bench.bookie("b3", greets_only=True)
+    await_that(lambda: bench.in_loop(lambda: "b3" in driver._held_back), SECONDS)
+    for bookie in others:
+        bookie.statuses[Kind.SYNC], bookie.last_add_synced = Status.OK, 29
+    bench.in_loop(driver.sync, 29)
+    assert driver.confirmed.wait(lambda: driver.confirmed.value == 29, SECONDS)
+    back.taking.set()
+    await_that(lambda: bench.in_loop(lambda: not driver._held_back), SECONDS)
+    bench.append(driver, b"30")
+    came = {}
+    while 30 not in came:
+        header = added(back)
+        came[header.first_entry_id] = header.assignment()
+    assert 29 not in came
+    assert came[30].first_entry_id == 30
+
+
+def added(bookie):
+    """The next add that comes to the bookie."""
+    while (header := bookie.headers.get(timeout=SECONDS)).kind != Kind.ADD:
+        pass
+    return header
+
+
 def test_an_answer_to_an_add_of_an_earlier_stay_tells_nothing_of_the_present_one(bench):
     """Both had the same request id. A bookie of a striped VD ledger that left and came back at another position was taken to have
     synced what it had never been sent, and the LAC covered it."""
-
-    def added(bookie):
-        while (header := bookie.headers.get(timeout=SECONDS)).kind != Kind.ADD:
-            pass
-        return header
 
     def answer(bookie, header, **outcome):
         bookie._sockets[-1].sendall(control_frame(header._replace(flags=int(Flag.RESPONSE), incarnation=1, **outcome)))
