@@ -20,7 +20,7 @@ from bookspark.bookie.control_requests import ControlRequests
 from bookspark.bookie.disks import Disks
 from bookspark.bookie.holdings import Holdings
 from bookspark.bookie.index import Row, location, log_of
-from bookspark.bookie.reads import Piece
+from bookspark.bookie.reads import Piece, Stop
 from bookspark.bookie.statuses import status_of
 from bookspark.bookie.unsure_adds import MetadataWord, UnsureAdds, WaitingAdd
 from bookspark.protocol.bookie_ledger import BookieLedger, Decision, acked_after_sync, same_content
@@ -178,15 +178,17 @@ class Adds:
         """Are all entries of ``batch`` that are held already held with the same content? None if so."""
         added = {entry_id: (length, payload) for entry_id, length, payload in batch.contents()}
         pieces = [Piece(ledger_id, *row, self._holdings.recent.get(row.where)) for row in kept]
-        fetched = self._holdings.files.fetch(pieces, cached_only=False)
-        if fetched is None or fetched.stop is not None:
-            return Status.IO_ERROR
-        for piece, frame in zip(pieces, fetched.frames, strict=True):
-            for entry_id, length, payload in EntryBatch(frame).contents():
-                if not piece.first <= entry_id <= piece.last or entry_id not in added:
-                    continue
-                if not same_content((length, payload), added[entry_id]):
-                    return Status.CONFLICT
+        while pieces:
+            fetched = self._holdings.files.fetch(pieces, cached_only=False)
+            if fetched is None or fetched.stop not in (None, Stop.LIMIT):
+                return Status.IO_ERROR
+            for piece, frame in zip(pieces, fetched.frames, strict=False):
+                for entry_id, length, payload in EntryBatch(frame).contents():
+                    if not piece.first <= entry_id <= piece.last or entry_id not in added:
+                        continue
+                    if not same_content((length, payload), added[entry_id]):
+                        return Status.CONFLICT
+            pieces = pieces[len(fetched.frames) :]
         return None
 
     def _when_kept(self, wheres: Sequence[int], done: Done, synced: bool) -> None:

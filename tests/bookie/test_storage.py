@@ -89,6 +89,16 @@ def test_a_duplicate_is_acked_and_not_written_again(storage):
     assert storage.storage.status().log_bytes == size
 
 
+def test_a_duplicate_may_be_longer_than_one_answer_to_a_read(storage):
+    """It was answered I/O error, for ever: a ledger whose last batch was that long and lay in pieces at its bookies could not be
+    recovered."""
+    piece = b"x" * (1 << 20)
+    for first in range(6):
+        assert storage.add(5, first, payload=piece) is Status.OK
+    assert storage.add(5, 0, 5, payload=piece) is Status.OK
+    assert storage.add(5, 0, 5, payload=piece[:-1] + b"y") is Status.CONFLICT
+
+
 def test_a_duplicate_of_what_is_not_synced_waits_for_it(storage):
     first = storage.submit(add_frame(5, 0, 9))
     second = storage.submit(add_frame(5, 4, 5))
