@@ -13,6 +13,7 @@ from bookspark.bookie.completions import Done
 from bookspark.bookie.control_log import encode_records
 from bookspark.bookie.control_requests import ControlRequests
 from bookspark.bookie.control_state import Record
+from bookspark.bookie.disks import Disks
 from bookspark.bookie.holdings import Holdings
 from bookspark.protocol.bookie_boot import HealedNoted, LossyBootNoted, PhaseOne
 from bookspark.wire.header import Status
@@ -21,8 +22,9 @@ from bookspark.wire.header import Status
 class Losses:
     """Of one storage."""
 
-    def __init__(self, holdings: Holdings, control: ControlRequests) -> None:
+    def __init__(self, holdings: Holdings, control: ControlRequests, disks: Disks) -> None:
         self._holdings = holdings
+        self._disks = disks
         self._state = holdings.control
         self._live = holdings.live
         self._control = control
@@ -40,10 +42,14 @@ class Losses:
     # -- phase one, before the storage is started
 
     def note_lossy_boot(self, found: PhaseOne) -> None:
-        """Make the lossy-boot mark durable, and then what is fenced and in limbo. Raises StorageError."""
+        """Make the lossy-boot mark durable, and then what is fenced and in limbo. A directory that can't take it is used no more.
+        Raises StorageError."""
         records: list[Record] = [found.mark, *found.records]
         content = encode_records(records)
         in_each(self._live, lambda directory: directory.control.append(content))
+        for directory in self._holdings.directories:
+            directory.retired = directory not in self._live
+        self._disks.sort()
         self._state.replay(records)
 
     def phase_one_is_over(self) -> None:

@@ -88,7 +88,7 @@ class Storage:
             word,
             journal_write_data=config.journal_write_data,
         )
-        self.losses = Losses(holdings, self._requests)
+        self.losses = Losses(holdings, self._requests, self.disks)
         self.checkpoints = Checkpoints(self._file_system, live, holdings.ledgers, holdings.index)
         self.reclaiming = Reclaiming(self._file_system, holdings, self.checkpoints)
         self.add = self._adds.add

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from bookspark.bookie.file_system import RealFileSystem
 from bookspark.bookie.storage import Storage
 from bookspark.daemon.lossy_boot import fence_what_may_be_lost, metadata_word, why_lossy
 from bookspark.metadata.memory import MemoryStore
@@ -17,6 +18,7 @@ from bookspark.protocol.bookie_ledger import IN_LIMBO, NO_SUCH_ENTRY, NO_SUCH_LE
 from bookspark.protocol.errors import BookieError, MetadataStoreError, StorageError
 from bookspark.protocol.ledger_metadata import LedgerMetadata
 from bookspark.protocol.responses import FENCED, Positive
+from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.wire.header import Flag, Header, Kind, Status
 from tests.bookie.kit import KEY, SECONDS_MAX, Client, Pumped, add_frame, config, serving
 from tests.protocol.ledgers import metadata
@@ -280,3 +282,19 @@ def test_no_directory_that_can_be_read_keeps_the_bookie_down(tmp_path):
     (tmp_path / "a").write_text("")
     with pytest.raises(StorageError, match=r"can't be read.*check the disk"):
         Pumped(config(tmp_path / "a"))
+
+
+def test_a_directory_that_fails_in_phase_one_is_out_of_use(tmp_path):
+    """It went on taking adds, without control records; when it failed once more, an add was never answered."""
+    files = FaultyFileSystem(RealFileSystem())
+    first, second = tmp_path / "first", tmp_path / "second"
+    Pumped(config(first, second)).storage.close()
+
+    def boot(storage):
+        files.add("write */second/* 1.. io-error")
+        storage.losses.note_lossy_boot(phase_one(ME, [open_ledger(5)], 20, storage.losses.mark))
+
+    storage = Pumped(config(first, second), files, boot)
+    assert [storage.add(ledger_id, 0) for ledger_id in (30, 31)] == [Status.OK, Status.OK]
+    assert not list(second.glob("logs/*.arrows"))
+    storage.storage.close()
