@@ -119,13 +119,24 @@ class ControlLog:
         records, end = decode_records(content)
         return ControlScan(records, end, len(content), noted, present)
 
-    def begin(self, content: Sequence[bytes] | None, end: int) -> None:
-        """After a ``scan``: go on with ``content`` in place of what is there, or (None) at ``end``, up to which all is synced."""
-        if content is not None:
+    def begin(self, content: Sequence[bytes] | None, scan: ControlScan) -> bool:
+        """After a ``scan``: go on with ``content`` in place of what is there, or (None) with that, all of which is synced. False
+        if there is no room for ``content``: then it goes on with the good records that are there, if none is known to be lost."""
+        self._end = self._rewritten_bytes = scan.end
+        if content is None:
+            self._file = self._file_system.open(self.path)
+            return True
+        try:
             self.rewrite(content)
-            return
-        self._file = self._file_system.open(self.path)
-        self._end = self._rewritten_bytes = end
+        except NoSpaceError:
+            if scan.damaged or not scan.present:
+                raise
+            self._file = self._file_system.open(self.path)
+            self._file.truncate(self._end)
+            self._file.sync()
+            self._note.sync()
+            return False
+        return True
 
     def rewrite(self, content: Sequence[bytes]) -> None:
         """Replace the whole log by ``content`` (encoded records, in pieces), and go on appending to it. A crash between leaves

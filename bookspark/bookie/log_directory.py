@@ -6,11 +6,13 @@ that was begun may have bytes that are not synced (or the last two, while one is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from bookspark.bookie.background_sync import BackgroundSync
 from bookspark.bookie.checkpoint import Checkpoint, read_checkpoint
 from bookspark.bookie.commit import CommitThread
 from bookspark.bookie.config import BookieConfig
-from bookspark.bookie.control_log import ControlLog
+from bookspark.bookie.control_log import ControlLog, ControlScan
 from bookspark.bookie.disk_marks import Takes
 from bookspark.bookie.entry_log import LOGS, SCHEMA, EntryLog, LogScan, log_numbers
 from bookspark.bookie.file_system import TEMPORARY_SUFFIX, FileSystem
@@ -58,6 +60,12 @@ class LogDirectory:
                 if name.endswith(TEMPORARY_SUFFIX):
                     self.file_system.unlink(f"{folder}/{name}")
         self.unclean = self.marker.look()
+
+    def begin_control_log(self, content: Sequence[bytes] | None, scan: ControlScan) -> None:
+        """Go on with the control log (``ControlLog.begin``). Where there is no room for what it should hold, the directory is
+        full, not lost."""
+        if not self.control.begin(content, scan):
+            self.control_behind, self.takes = True, Takes.NOTHING
 
     def recover(self) -> Recovered:
         """Read the checkpoint, and scan every log from there on."""

@@ -116,8 +116,8 @@ class Storage:
         with collector_paused():
             scans = in_each(live, lambda directory: directory.control.scan())
             content = replay_control_logs(scans, holdings.control)
-            ends = {directory: scan.end for directory, scan in scans}
-            in_each(live, lambda directory: directory.control.begin(content, ends[directory]))
+            scanned = dict(scans)
+            in_each(live, lambda directory: directory.begin_control_log(content, scanned[directory]))
             recovered = in_each(live, LogDirectory.recover)
             holdings.next_log = 1 + replay_logs(recovered, holdings.control, holdings.index)
         holdings.unreadable = [directory.path for directory in holdings.directories if directory not in live]

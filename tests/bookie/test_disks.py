@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from bookspark.bookie.control_log import ControlLog, encode_records
@@ -233,6 +235,44 @@ def test_no_room_for_a_fence(tmp_path):
     assert storage.fence(5) is Status.OK
     storage.storage.close()
     assert Pumped(config(tmp_path)).add(5, 1) is Status.FENCED
+
+
+def test_a_full_disk_that_missed_a_control_record_is_full_after_a_restart_and_not_lost(tmp_path):
+    """It was given up: its entries were unknown, and the boot was lossy, so all open ledgers of the bookie were fenced."""
+    files = FaultyFileSystem(RealFileSystem())
+    directories = config(tmp_path / "a", tmp_path / "b")
+    storage = Pumped(directories, files)
+    assert [storage.add(ledger_id, 0) for ledger_id in (4, 5)] == [Status.OK, Status.OK]
+    files.add(f"write {tmp_path}/a/control.log 1.. no-space")
+    files.add(f"create {tmp_path}/a/* 1.. no-space")
+    assert storage.fence(4) is Status.OK, "it stands in the other directory"
+    storage.storage.close()
+    again = Pumped(directories, files)
+    assert again.storage.losses.unreadable == [] and not again.storage.damaged
+    assert again.ids(4) == again.ids(5) == [0]
+    assert again.add(4, 1) is Status.FENCED
+    assert again.add(6, 0) is Status.OK, "the other directory takes it"
+    assert not (tmp_path / "a" / "control.log.new").exists()
+    files.clear()
+    look(again)
+    assert again.add(6, 1) is Status.OK
+    again.storage.close()
+    shutil.rmtree(tmp_path / "b")
+    alone = Pumped(config(tmp_path / "a"))
+    assert alone.add(4, 1) is Status.FENCED, "now it stands here, too"
+    alone.storage.close()
+
+
+def test_a_control_log_of_which_some_is_lost_is_not_gone_on_with(tmp_path):
+    storage = Pumped(config(tmp_path / "a", tmp_path / "b"))
+    storage.fence(4)
+    storage.storage.close()
+    (tmp_path / "a" / "control.log").write_bytes(b"")
+    files = FaultyFileSystem(RealFileSystem())
+    files.add(f"create {tmp_path}/a/* 1.. no-space")
+    again = Pumped(config(tmp_path / "a", tmp_path / "b"), files)
+    assert again.storage.losses.unreadable == [str(tmp_path / "a")]
+    again.storage.close()
 
 
 def test_no_room_for_a_checkpoint(tmp_path):
