@@ -37,7 +37,8 @@ class Auditor:
         self._tasks = self._store.underreplication
         self._stopping = threading.Event()
         self._view = LostBookies(config.lost_bookie_delay_seconds)
-        self._state = AuditorState(name)
+        self._state: AuditorState | None = None
+        """What was published last under this lock."""
         self._lock: Lock | None = None
         """There while it is the auditor."""
         self._check_not_before = 0.0
@@ -85,7 +86,7 @@ class Auditor:
                 return
             log.info("%s is the auditor now", self.name)
             self._view = LostBookies(self._config.lost_bookie_delay_seconds)
-            self._auditors.publish_state(self._state)
+            self._state = None
         self._look()
         self._check_if_due()
         self._auditors.wait(self._idle_seconds())
@@ -97,7 +98,7 @@ class Auditor:
         view = self._view
         view.delay_seconds = self._config.lost_bookie_delay_seconds if delay_seconds is None else delay_seconds
         view.look(time.monotonic(), registered, self._store.list_cookies())
-        self._publish(self._state.checking)
+        self._publish(checking=self._state is not None and self._state.checking)
         if view.to_mark and self._tasks.enabled():
             self._mark_ledgers_of(view.to_mark)
 
@@ -152,8 +153,9 @@ class Auditor:
     def _publish(self, checking: bool) -> None:
         ahead = time.time() - time.monotonic()
         waiting = {bookie: round(1000 * (at + ahead)) for bookie, at in self._view.lost_at().items()}
-        kept = self._state.waiting if waiting.keys() == self._state.waiting.keys() else waiting  # clocks drift a little
-        state = AuditorState(self.name, kept, tuple(sorted(self._view.lost)), checking)
+        if self._state is not None and waiting.keys() == self._state.waiting.keys():
+            waiting = self._state.waiting  # clocks drift a little
+        state = AuditorState(self.name, waiting, tuple(sorted(self._view.lost)), checking)
         if state != self._state:
             self._auditors.publish_state(state)
             self._state = state

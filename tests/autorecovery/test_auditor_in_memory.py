@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -9,12 +10,14 @@ import pytest
 
 from bookspark.autorecovery.auditor import Auditor
 from bookspark.autorecovery.config import AutorecoveryConfig
+from bookspark.metadata.auditors import Auditors, AuditorState
 from bookspark.metadata.store import BookieRegistration
 from bookspark.protocol.errors import MetadataStoreError
 from tests.autorecovery.kit import Cluster
 from tests.awaiting import await_that
 
 FOR_EVER = 3600.0
+SECONDS = 60.0
 Start = Callable[..., Auditor]
 
 
@@ -57,10 +60,49 @@ def test_an_auditor_whose_session_was_lost_stands_for_election_again(cluster: Cl
     start(cluster)
     await_that(auditors.state)
     tree = cluster.metadata._tree()
-    tree.delete("auditorelection")  # what the end of a session does
-    tree.delete("auditorstates/auditor-1")
+    for path in (
+        "auditorstates/auditor-1",
+        "auditorelection",
+    ):  # what the end of a session does; the next one begins here
+        tree.delete(path)
     await_that(lambda: auditors.auditor() == "auditor-1")
     await_that(auditors.state)
+
+
+def test_nothing_is_told_before_the_first_look(cluster: Cluster, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new auditor told that no bookie was away, which was all that it knew."""
+    auditors, looks, go_on = cluster.metadata.auditors, threading.Event(), threading.Event()
+    bookies = cluster.metadata.bookies
+
+    def held_up() -> dict[str, BookieRegistration]:
+        looks.set()
+        assert go_on.wait(SECONDS)
+        return bookies()
+
+    monkeypatch.setattr(cluster.metadata, "bookies", held_up)
+    cluster.metadata.unregister_bookie("a")
+    start(cluster)
+    assert looks.wait(SECONDS)
+    told_before = auditors.auditor(), auditors.state()
+    go_on.set()
+    assert told_before == ("auditor-1", None)
+    assert set(await_that(auditors.state).waiting) == {"a"}
+
+
+def test_what_the_store_did_not_take_is_told_again(
+    cluster: Cluster, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An auditor whose first word was lost said nothing until a bookie went away."""
+    failures, publish = iter(range(1)), Auditors.publish_state
+
+    def publish_state(self: Auditors, state: AuditorState) -> None:
+        if next(failures, None) is not None:
+            raise MetadataStoreError("publishing: no answer")
+        publish(self, state)
+
+    monkeypatch.setattr(Auditors, "publish_state", publish_state)
+    start(cluster)
+    await_that(cluster.metadata.auditors.state)
 
 
 def test_a_store_that_does_not_answer_for_a_while_does_not_begin_the_delay_anew(
