@@ -28,8 +28,10 @@ def ledger_id(cluster: LocalCluster) -> int:
     with cluster.bookkeeper() as bookkeeper:
         ledger = bookkeeper.create_ledger(3, 3, 1)
         ledger.append_batch([b"kept"] * 10)
-        # Acknowledged it need only be by another one; one that has not got it yet loses nothing.
-        await_that(lambda: bookkeeper.list_ranges(cluster.bookies[0].bookie_id, ledger.ledger_id).num_rows)
+        # One of them has acknowledged it. One that has not got it yet loses nothing, and what the client has not sent yet is
+        # cut off with it.
+        for bookie in cluster.bookies:
+            await_that(lambda bookie_id=bookie.bookie_id: bookkeeper.list_ranges(bookie_id, ledger.ledger_id).num_rows)
     cut_power(cluster.bookies[0])
     return ledger.ledger_id
 

@@ -13,6 +13,7 @@ import pytest
 
 from bookspark.local import LocalCluster
 from bookspark.protocol.underreplication import Mark, Reason
+from tests.awaiting import await_that
 from tests.cli.conftest import Run
 
 QUIET = {"check_interval_hours": 0.0, "check_confirm_seconds": 0.1, "poll_seconds": 0.5}
@@ -22,6 +23,8 @@ QUIET = {"check_interval_hours": 0.0, "check_confirm_seconds": 0.1, "poll_second
 def auditor(cluster: LocalCluster) -> Iterator[str]:
     """The name of an auditor that runs."""
     process = cluster.add_autorecovery(**QUIET)
+    with cluster.bookkeeper() as bookkeeper:
+        await_that(lambda: bookkeeper.metadata.auditors.auditor() == process.name)
     yield process.name
     process.stop()
     cluster.autorecovery.remove(process)
