@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bookspark.client.config import client_config
 from bookspark.protocol.responses import Negative, Positive, Unknown
 from bookspark.wire.entry_batch import FRAME_BYTES_MAX, Entry, encode_entries
 from bookspark.wire.frames import ChunkPool, FrameReceiver, control_frame
@@ -124,3 +125,15 @@ def test_frames_that_are_kept_stay_as_they_were_while_many_more_are_received():
         if number % 7 == 0:
             kept.append(frame)
     assert [bytes(frame.body) for frame in kept] == [body + bytes([number]) for number in range(0, 60, 7)]
+
+
+def test_frames_as_writers_make_them_are_received_into_the_same_few_chunks():
+    receiver = FrameReceiver(ChunkPool())
+    payload = bytes(client_config().frame_bytes)
+    frame = bytes(encode_entries(Header(Kind.ADD, 0, 7, 0, 0), [Entry(7, 0, -1, len(payload), payload, b"")]))
+    chunks = {}
+    for _ in range(40):
+        (received,) = feed(receiver, frame, [256 << 10])
+        chunks[id(received.batch.obj)] = received.batch.obj
+    del received
+    assert len(chunks) <= 3
