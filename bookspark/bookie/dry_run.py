@@ -70,8 +70,8 @@ class _UnchangedFile:
     def read(self, size: int, position: int) -> bytes:
         return b"" if self._inner is None else self._inner.read(size, position)
 
-    def read_cached(self, size: int, position: int) -> Buffer | None:
-        return None if self._inner is None else self._inner.read_cached(size, position)
+    def read_cached(self, into: memoryview, position: int) -> bool:
+        return self._inner is not None and self._inner.read_cached(into, position)
 
     def sync(self) -> None:
         """Nothing has changed."""

@@ -30,8 +30,8 @@ class File(Protocol):
     def read(self, size: int, position: int) -> bytes:
         """``size`` bytes, or fewer at the end of the file."""
 
-    def read_cached(self, size: int, position: int) -> Buffer | None:
-        """As ``read``, or None if that would have to wait for the disk."""
+    def read_cached(self, into: memoryview, position: int) -> bool:
+        """Fill ``into`` with what is there; False if that would have to wait for the disk, or the file ends before."""
 
     def sync(self) -> None:
         """Make the content durable."""
@@ -171,15 +171,13 @@ class _RealFile:
             content += more
         return content
 
-    def read_cached(self, size: int, position: int) -> Buffer | None:
-        buffer = bytearray(size)
+    def read_cached(self, into: memoryview, position: int) -> bool:
         try:
-            count = os.preadv(self._descriptor, [buffer], position, os.RWF_NOWAIT)
+            return os.preadv(self._descriptor, [into], position, os.RWF_NOWAIT) == len(into)
         except OSError as error:
             if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):
-                return None
+                return False
             raise
-        return buffer if count == size else None
 
     def sync(self) -> None:
         os.fdatasync(self._descriptor)

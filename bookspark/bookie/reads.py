@@ -20,6 +20,7 @@ from typing import NamedTuple
 from bookspark.bookie.entry_log import parse_logged_frame
 from bookspark.bookie.file_system import File
 from bookspark.bookie.index import LedgerRows, log_of, position_of
+from bookspark.bookie.read_memory import ReadMemory
 from bookspark.bookie.rewritten_block import BLOCK_START, parse_block, plain_frame
 from bookspark.protocol.bookie_ledger import BookieLedger, answer_absent
 from bookspark.protocol.responses import Negative, Unknown
@@ -117,6 +118,8 @@ class LogFiles:
         """``open_log(number)`` opens a log; it may raise OSError or KeyError."""
         self._open_log = open_log
         self._files: OrderedDict[int, File] = OrderedDict()
+        self._memory = ReadMemory()
+        """The loop's."""
         self._lock = threading.Lock()
 
     def get(self, number: int) -> File:
@@ -141,7 +144,7 @@ class LogFiles:
 
     def fetch(self, pieces: Sequence[Piece], *, cached_only: bool) -> Fetched | None:
         """The checked frames of ``pieces``, up to about ``READ_BYTES_MAX`` but at least one. None if ``cached_only`` and some
-        would have to wait."""
+        would have to wait: that is for the loop."""
         frames: list[Buffer] = []
         index, together, total = 0, True, 0
         while index < len(pieces):
@@ -160,17 +163,17 @@ class LogFiles:
                 return Fetched(frames, Stop.MOVED)
             except OSError:
                 return Fetched(frames, Stop.DAMAGED)
+            size, position = sum(piece.size for piece in extent), position_of(extent[0].where)
             try:
-                read = file.read_cached if cached_only else file.read
-                content = read(sum(piece.size for piece in extent), position_of(extent[0].where))
+                if not cached_only:
+                    view = memoryview(file.read(size, position))
+                elif not file.read_cached(view := self._memory.lend(size), position):
+                    return None
             except OSError:
                 if not together or len(extent) == 1:
                     return Fetched(frames, Stop.DAMAGED)
                 together = False  # find out which frame it is
                 continue
-            if content is None:
-                return None
-            view = memoryview(content)
             at = 0
             for piece in extent:
                 stored = view[at : at + piece.size]

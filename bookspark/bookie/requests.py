@@ -173,6 +173,7 @@ class Requests:
                 self._send_frames(header, plan, sent, fetched)
                 return
             sent += self._send_batches(header, plan, fetched.frames)
+            del fetched  # the next ones are read into the same memory if the socket takes these
             self._connection.flush()  # the reader checks them while the next ones are read here
             plan = plan._replace(pieces=plan.pieces[len(part) :])
         self._connection.read_begins()

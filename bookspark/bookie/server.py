@@ -24,7 +24,7 @@ from bookspark.bookie.reclaiming import Rewriter
 from bookspark.bookie.storage import Storage
 from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.errors import BookieError
-from bookspark.wire.frames import ChunkPool
+from bookspark.wire.chunks import ChunkPool
 from bookspark.wire.messages import BookieStatus, HealingStatus
 from bookspark.wire.security import read_secret, server_context
 

@@ -24,8 +24,9 @@ from typing import Any, NamedTuple, cast
 
 from bookspark.client.config import ClientConfig
 from bookspark.protocol.responses import Positive, Response, Unknown, UnknownReason
+from bookspark.wire.chunks import ChunkPool
 from bookspark.wire.entry_batch import Buffer
-from bookspark.wire.frames import ChunkPool, Frame, FrameReceiver
+from bookspark.wire.frames import Frame, FrameReceiver
 from bookspark.wire.header import Flag, Header, Kind, Status, WireError
 from bookspark.wire.messages import Acks
 

@@ -30,8 +30,8 @@ from bookspark.client.quarantine import Quarantine
 from bookspark.metadata.store import BookieRegistration, MetadataStore
 from bookspark.protocol.errors import BookKeeperError
 from bookspark.protocol.responses import Unknown, UnknownReason
+from bookspark.wire.chunks import ChunkPool
 from bookspark.wire.entry_batch import Buffer
-from bookspark.wire.frames import ChunkPool
 from bookspark.wire.keepalive import notice_lost_peer
 
 __all__ = ["Answer", "Connections", "OnAnswer", "OnBatch", "OnBookiesAnswer", "Question", "Request"]

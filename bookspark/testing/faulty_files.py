@@ -215,12 +215,12 @@ class _FaultyFile:
         content = self._inner.read(size, position)
         return _flipped(content, position, rule.argument) if rule is not None and rule.fault == "flip" else content
 
-    def read_cached(self, size: int, position: int) -> Buffer | None:
+    def read_cached(self, into: memoryview, position: int) -> bool:
         rule = self._file_system.strike("read_cached", self._path)
-        content = self._inner.read_cached(size, position)
-        if content is None or rule is None or rule.fault != "flip":
-            return content
-        return _flipped(content, position, rule.argument)
+        is_cached = self._inner.read_cached(into, position)
+        if is_cached and rule is not None and rule.fault == "flip":
+            into[:] = _flipped(into, position, rule.argument)
+        return is_cached
 
     def sync(self) -> None:
         self._file_system.strike("sync", self._path)

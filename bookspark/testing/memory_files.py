@@ -142,9 +142,10 @@ class _MemoryFile:
         with self._lock:
             return bytes(self._node.content[position : position + size])
 
-    def read_cached(self, size: int, position: int) -> Buffer | None:
-        content = self.read(size, position)
-        return content if len(content) == size else None
+    def read_cached(self, into: memoryview, position: int) -> bool:
+        content = self.read(len(into), position)
+        into[: len(content)] = content
+        return len(content) == len(into)
 
     def sync(self) -> None:
         with self._lock:

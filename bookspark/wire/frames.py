@@ -14,12 +14,12 @@ chunk, so that many idle ones cost little, and has large ones while bytes come f
 from __future__ import annotations
 
 import struct
-from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from crc32c import crc32c
 
+from bookspark.wire.chunks import LARGE_CHUNK_BYTES, ChunkPool
 from bookspark.wire.entry_batch import FRAME_BYTES_MAX, HEADER_OFFSET, PREFIX_BYTES
 from bookspark.wire.header import HEADER_BYTES, Header, WireError, decode
 
@@ -33,8 +33,6 @@ _SIZE = struct.Struct("<I")
 _BODY_LENGTH = struct.Struct("<q")
 _BODY_LENGTH_OFFSET = 48
 _CHUNK_BYTES = 64 << 10
-_LARGE_CHUNK_BYTES = 2 << 20
-_POOLED_MAX = 8
 _FREE_BYTES_MIN = 16 << 10
 _NOTHING = memoryview(b"")
 
@@ -88,33 +86,6 @@ def parse_frame(frame: memoryview) -> Frame:
     return Frame(header, body_crc, None, body)
 
 
-class ChunkPool:
-    """Large chunks that the receivers of a process share, so that those who receive much do not spend their time on new memory.
-    A chunk is used again once no view of it is left."""
-
-    def __init__(self) -> None:
-        self._retired: deque[bytearray] = deque(maxlen=_POOLED_MAX)
-
-    def take(self) -> bytearray:
-        for _ in range(len(self._retired)):
-            chunk = self._retired.popleft()
-            try:
-                chunk.append(0)  # refused as long as a view lives
-            except BufferError:
-                self._retired.append(chunk)
-            else:
-                chunk.pop()
-                return chunk
-        chunk = bytearray(_LARGE_CHUNK_BYTES + 1)
-        chunk.pop()  # leaves room for that append
-        return chunk
-
-    def retire(self, chunk: bytearray) -> None:
-        """Nothing more is received into it; frames may still lie there."""
-        if len(chunk) == _LARGE_CHUNK_BYTES:
-            self._retired.append(chunk)
-
-
 class FrameReceiver:
     """The receiving half of a connection, for ``asyncio.BufferedProtocol``: ``buffer()``, then ``received(n)`` → frames."""
 
@@ -150,7 +121,7 @@ class FrameReceiver:
         """A new chunk with room for the frame that has begun: the old one stays with whoever holds views of it."""
         rest = self._chunk[self._start : self._end]
         needed = frame_bytes + _FREE_BYTES_MIN
-        if needed > _LARGE_CHUNK_BYTES:
+        if needed > LARGE_CHUNK_BYTES:
             chunk = bytearray(needed)
         elif in_bulk or needed > _CHUNK_BYTES:
             chunk = self._pool.take()

@@ -444,7 +444,7 @@ def test_a_disk_that_fails_is_answered_and_the_bookie_lives(tmp_path):
 
 
 def test_cold_reads_leave_the_loop_to_others(tmp_path, monkeypatch):
-    monkeypatch.setattr(file_system._RealFile, "read_cached", lambda *_: None)
+    monkeypatch.setattr(file_system._RealFile, "read_cached", lambda *_: False)
     with serving(config(tmp_path)) as (_, address):
         client = Client(address)
         client.add(1, 0, 9)
@@ -465,9 +465,9 @@ def add_long_entries(client):
 def test_a_long_answer_is_sent_while_the_rest_of_it_is_read(tmp_path, monkeypatch):
     came, reads = threading.Event(), count()
 
-    def read_cached(file, size, position, read=file_system._RealFile.read_cached):
+    def read_cached(file, into, position, read=file_system._RealFile.read_cached):
         assert next(reads) == 0 or came.wait(SECONDS_MAX)
-        return read(file, size, position)
+        return read(file, into, position)
 
     monkeypatch.setattr(file_system._RealFile, "read_cached", read_cached)
     with serving(config(tmp_path)) as (_, address):
@@ -482,15 +482,32 @@ def test_a_long_answer_is_sent_while_the_rest_of_it_is_read(tmp_path, monkeypatc
         client.close()
 
 
+def test_what_a_slow_reader_has_not_taken_stays_as_it_was_read(tmp_path):
+    with serving(config(tmp_path)) as (_, address):
+        slow, client = Client(address), Client(address)
+        add_long_entries(slow)
+        for _ in range(10):
+            slow.send(control_frame(Header(Kind.READ, 7, 1, 0, 4)))
+        for _ in range(10):
+            assert client.read(1, 4, 4)[1].status == Status.OK
+        for _ in range(10):
+            for i in range(5):
+                frame = slow.receive()
+                assert EntryBatch.checked(frame.batch, frame.header, frame.body_crc).first_entry_id == i
+            assert slow.receive().header.value == 5
+        for reader in (slow, client):
+            reader.close()
+
+
 @pytest.mark.parametrize(("rule", "last", "status"), [("cold", 4, Status.OK), ("io-error", 1, Status.IO_ERROR)])
 def test_a_long_answer_of_which_the_rest_is_not_at_hand(tmp_path, monkeypatch, rule, last, status):
     reads = count(1)
 
-    def read_cached(file, size, position, read=file_system._RealFile.read_cached):
+    def read_cached(file, into, position, read=file_system._RealFile.read_cached):
         if next(reads) < 3:
-            return read(file, size, position)
+            return read(file, into, position)
         if rule == "cold":
-            return None
+            return False
         raise OSError(errno.EIO, "the disk is broken")
 
     monkeypatch.setattr(file_system._RealFile, "read_cached", read_cached)

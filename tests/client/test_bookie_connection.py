@@ -12,8 +12,9 @@ import pytest
 from bookspark.client.bookie_connection import Answer, BookieConnection, Question
 from bookspark.client.config import ClientConfig
 from bookspark.protocol.responses import Positive, Unknown
+from bookspark.wire.chunks import ChunkPool
 from bookspark.wire.entry_batch import Entry, encode_entries
-from bookspark.wire.frames import ChunkPool, Frame, control_frame
+from bookspark.wire.frames import Frame, control_frame
 from bookspark.wire.header import Flag, Header, Kind
 from bookspark.wire.messages import Acks
 

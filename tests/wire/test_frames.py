@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from bookspark.client.config import client_config
 from bookspark.protocol.responses import Negative, Positive, Unknown
+from bookspark.wire.chunks import ChunkPool
 from bookspark.wire.entry_batch import FRAME_BYTES_MAX, Entry, encode_entries
-from bookspark.wire.frames import ChunkPool, FrameReceiver, control_frame
+from bookspark.wire.frames import FrameReceiver, control_frame
 from bookspark.wire.header import Header, Kind, Status, WireError, decode
 
 
@@ -102,18 +103,6 @@ def test_each_status_has_one_class_and_only_two_are_negative(status):
 
 def test_a_status_from_the_future_is_unknown():
     assert isinstance(Header(Kind.READ, 1, status=999).response(), Unknown)
-
-
-def test_a_chunk_is_used_again_once_no_view_of_it_is_left_and_no_sooner():
-    pool = ChunkPool()
-    chunk = pool.take()
-    view = memoryview(chunk)[:10]
-    pool.retire(chunk)
-    other = pool.take()
-    assert other is not chunk
-    view.release()
-    assert pool.take() is chunk
-    assert len(chunk) == len(other)
 
 
 def test_frames_that_are_kept_stay_as_they_were_while_many_more_are_received():
