@@ -20,9 +20,11 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 from bookspark.client.config import ClientConfig
+from bookspark.client.io_loop import DeadlineTimer
 from bookspark.protocol.responses import Positive, Response, Unknown, UnknownReason
 from bookspark.wire.chunks import ChunkPool
 from bookspark.wire.entry_batch import Buffer
@@ -38,7 +40,7 @@ _MORE = int(Flag.MORE)
 _TOGETHER_BYTES = 64 << 10
 """Frames are gathered up to so many bytes; a larger one is sent by itself, without being copied."""
 _DEADLINE_SECONDS = 0.05
-"""A request that is not answered in time is noticed so much later at most."""
+"""A request that is not answered in time is noticed so much later, or a little more if the process was held up."""
 
 
 class Answer(NamedTuple):
@@ -119,8 +121,8 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._gathered: list[Buffer] = []
         """Frames of this turn of the loop."""
         self._bytes_gathered = self._bytes_written = 0
-        self._stall_timer: asyncio.TimerHandle | None = None
-        self._deadline_timer: asyncio.TimerHandle | None = None
+        self._stall_timer: DeadlineTimer | None = None
+        self._deadline_timer: DeadlineTimer | None = None
         self._heard_at = 0.0
         self.incarnation = 0
         """Of the bookie's process, as it says when it is greeted."""
@@ -236,7 +238,7 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     def _watch_deadlines(self) -> None:
         """Look at all of them now and then: a timer for each request would cost as much as its frame."""
-        self._deadline_timer = asyncio.get_running_loop().call_later(_DEADLINE_SECONDS, self._check_deadlines)
+        self._deadline_timer = DeadlineTimer(_DEADLINE_SECONDS, self._check_deadlines)
 
     def _check_deadlines(self) -> None:
         self._deadline_timer = None
@@ -255,17 +257,13 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._finish(request, Answer(late))
         if self.is_behind:
             self.abort(f"is behind, and did not answer in {request.timeout_seconds:g} s")
-        elif self._is_silent(request):  # or it was this process that slept: then the loop gets to its answers first
-            asyncio.get_running_loop().call_later(_DEADLINE_SECONDS, self._cut_if_silent, request)
+        elif self._is_silent(request):
+            self.abort(f"said nothing for {request.timeout_seconds:g} s")
 
     def _is_silent(self, request: Request) -> bool:
         """Nothing at all came since ``request``, which is late, and had the time that a request has."""
         seconds = request.timeout_seconds or 0.0
         return seconds >= self._config.answer_timeout_seconds and self._heard_at < request.deadline - seconds
-
-    def _cut_if_silent(self, request: Request) -> None:
-        if self._is_silent(request):
-            self.abort(f"said nothing for {request.timeout_seconds:g} s")
 
     # -- stalls
 
@@ -274,7 +272,7 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     def _watch_for_stall(self) -> None:
         seconds = self._config.bookie_stall_seconds
-        self._stall_timer = asyncio.get_running_loop().call_later(seconds, self._check_stall, self._bytes_taken())
+        self._stall_timer = DeadlineTimer(seconds, partial(self._check_stall, self._bytes_taken()))
 
     def _stop_watching(self) -> None:
         if self._stall_timer is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -14,6 +15,8 @@ import uvloop
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+_HELD_UP_SECONDS = 0.05
+"""A timer that comes so late tells that the loop was held up, and is put off for as long again, once."""
 
 
 class IoLoop:
@@ -63,3 +66,25 @@ class IoLoop:
         if self._thread.is_alive():
             self.submit(self.loop.stop)
             self._thread.join(timeout=10.0)
+
+
+class DeadlineTimer:
+    """Calls ``function`` in ``seconds``, in the running loop, to look whether somebody is late. A loop comes to its timers before
+    its sockets: if it comes to this one late, as the process slept or had no CPU, it first hears what came meanwhile."""
+
+    __slots__ = ("_due_at", "_function", "_handle", "_loop")
+
+    def __init__(self, seconds: float, function: Callable[[], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._function = function
+        self._due_at = time.monotonic() + seconds
+        self._handle = self._loop.call_later(seconds, self._due)
+
+    def cancel(self) -> None:
+        self._handle.cancel()
+
+    def _due(self) -> None:
+        if time.monotonic() < self._due_at + _HELD_UP_SECONDS:
+            self._function()
+        else:
+            self._handle = self._loop.call_later(_HELD_UP_SECONDS, self._function)

@@ -5,7 +5,6 @@ Law: it belongs to the process that made it, and is made on first use; when it i
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
@@ -18,7 +17,7 @@ from bookspark.client.config import ClientConfig
 from bookspark.client.connections import Connections
 from bookspark.client.free_space import FreeSpace
 from bookspark.client.hello import client_security
-from bookspark.client.io_loop import IoLoop
+from bookspark.client.io_loop import DeadlineTimer, IoLoop
 from bookspark.client.ledger_driver import LedgerDriver, defect
 from bookspark.client.ledger_watches import LedgerWatches
 from bookspark.metadata.store import BookieRegistration, MetadataStore
@@ -70,7 +69,7 @@ class Runtime:
             if told:
                 left -= 1
                 self._writers[writer] = self._writers.pop(writer)
-        asyncio.get_running_loop().call_later(_TICK_SECONDS, self._tick)
+        DeadlineTimer(_TICK_SECONDS, self._tick)
 
     def bookies_on_this_host(self) -> frozenset[str]:
         """The registered bookies that run on this host, as far as is known; blocks only if nothing is."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -162,28 +161,3 @@ def test_a_handler_that_fails_takes_no_other_request_its_ack() -> None:
         assert connection.lost is None
 
     run(scenario)
-
-
-def test_a_client_that_slept_past_a_deadline_hears_the_answers_that_came_meanwhile() -> None:
-    """Timers are looked at before sockets: what is late then says nothing about the bookie."""
-    over = asyncio.Event()
-
-    async def sleep() -> None:
-        connection = BookieConnection(
-            "b1", ClientConfig(), lambda *_: None, lambda _: None, lambda _: None, ChunkPool()
-        )
-        connection.connection_made(Transport())
-        loop = asyncio.get_running_loop()
-
-        def late(bookie: str, answer: Answer) -> None:
-            loop.call_soon(receive, connection, acks(2))
-            loop.call_later(0.2, over.set)
-
-        request = Question(late, ClientConfig().answer_timeout_seconds)
-        request.deadline = time.monotonic()
-        connection.send(1, b"frame", request)
-        await over.wait()
-        assert connection.lost is None
-        connection.abort("the test is over")
-
-    asyncio.run(sleep())

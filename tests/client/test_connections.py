@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -65,14 +66,23 @@ class Bookie:
             while self.taking.wait(SECONDS) and (count := accepted.recv_into(receiver.buffer())):
                 for frame in receiver.received(count):
                     self.headers.put(frame.header)
-                    status = self.statuses.get(frame.header.kind)
-                    if self.answering and status is not None:
-                        answer = frame.header._replace(flags=int(Flag.RESPONSE), status=status, value=self._version)
-                        answer = answer._replace(last_add_synced=self.last_add_synced)
-                        accepted.sendall(control_frame(answer, self._id.encode()))
+                    if self.answering and frame.header.kind in self.statuses:
+                        self._answer(accepted, frame.header)
                     if self._greets_only:
                         self._greets_only = False
                         self.taking.clear()
+
+    def _answer(self, accepted, header):
+        status = self.statuses[header.kind]
+        answer = header._replace(flags=int(Flag.RESPONSE), status=status, value=self._version)
+        answer = answer._replace(last_add_synced=self.last_add_synced)
+        accepted.sendall(control_frame(answer, self._id.encode()))
+
+    def asked(self, kind):
+        """Wait for the next request of this kind, one that is not answered; what is returned answers it."""
+        while (header := self.headers.get(timeout=SECONDS)).kind != kind:
+            pass
+        return partial(self._answer, self._sockets[-1], header)
 
     def end(self):
         self.taking.set()
@@ -128,6 +138,22 @@ class Bench:
         self.io.submit(lambda: done.put(function(*arguments)))
         return done.get(timeout=SECONDS)
 
+    def sleep(self, monkeypatch, meanwhile):
+        """The client's process stands still for an hour, in the middle of a turn of its loop, and ``meanwhile`` happens."""
+        monotonic, answered = time.monotonic, queue.SimpleQueue()
+
+        def stand_still(answer):
+            meanwhile()
+            threading.Event().wait(0.15)  # until timers are due
+            monkeypatch.setattr(time, "monotonic", lambda: monotonic() + 3600.0)
+            answered.put(answer)
+
+        self.bookie("elsewhere")
+        request_id = self.connections.next_request_id()
+        frame = control_frame(Header(Kind.STATUS, request_id))
+        self.io.submit(self.connections.send, "elsewhere", request_id, frame, stand_still, SECONDS)
+        answered.get(timeout=SECONDS)
+
     def connection(self, bookie_id):
         """The connection to it, once there is one."""
         until = time.monotonic() + SECONDS
@@ -182,6 +208,20 @@ def test_a_bookie_that_went_elsewhere_without_a_word_is_found(bench):
     until = time.monotonic() + SECONDS
     while not isinstance((answer := bench.ask("b1", timeout=0.2)).response, Positive):
         assert time.monotonic() < until, answer.response
+
+
+def test_a_client_that_slept_past_a_deadline_hears_the_answers_that_came_meanwhile(bench, monkeypatch):
+    """Timers are looked at before sockets: the answer was there, and the bookie was said to be late."""
+    bench.open()
+    bookie = bench.bookie("b1")
+    bench.ask("b1")
+    connection = bench.connection("b1")
+    bookie.asked(Kind.STATUS)
+    bookie.answering = False
+    answers = bench.send("b1")
+    bench.sleep(monkeypatch, bookie.asked(Kind.STATUS))
+    assert isinstance(answers.get(timeout=SECONDS).response, Positive)
+    assert bench.connection("b1") is connection and bench.connections.quarantined() == {}
 
 
 def test_bookies_that_changed_places_are_told_apart(bench):

@@ -89,6 +89,22 @@ def test_a_ledger_that_failed_is_not_kept_although_nobody_closes_it(bench):
     assert not any(bench.connections._wanted.values())
 
 
+def test_an_append_does_not_fail_of_the_time_that_the_client_slept(bench, monkeypatch):
+    bookies = [bench.bookie(bookie_id) for bookie_id in BOOKIES]
+    bench.open()
+    driver = bench.driver()
+    bench.append(driver, b"0")
+    assert driver.acknowledged.wait(lambda: driver.acknowledged.value == 0, SECONDS)
+    for bookie in bookies:
+        bookie.asked(Kind.ADD)
+        bookie.answering = False
+    bench.append(driver, b"1")
+    answers = [bookie.asked(Kind.ADD) for bookie in bookies]
+    bench.sleep(monkeypatch, lambda: [answer() for answer in answers])
+    assert driver.acknowledged.wait(lambda: driver.acknowledged.value == 1, SECONDS)
+    assert driver.acknowledged.error is None
+
+
 def test_a_defect_where_the_metadata_store_is_asked_ends_the_ledger(bench, caplog):
     """Nobody heard of the exception: the ledger waited for an answer, a guaranteed one without end."""
 
