@@ -61,6 +61,12 @@ def simulate(
     closes: Annotated[
         bool | None, typer.Option(help="May the writer close the ledger?", rich_help_panel=_MODES)
     ] = None,
+    abandons: Annotated[
+        bool | None, typer.Option(help="May the writer's client end at any moment?", rich_help_panel=_MODES)
+    ] = None,
+    holds_back: Annotated[
+        bool | None, typer.Option(help="Do adds wait for a bookie that is behind?", rich_help_panel=_MODES)
+    ] = None,
     long_polls: Annotated[
         bool | None, typer.Option(help="May readers wait for an entry?", rich_help_panel=_MODES)
     ] = None,

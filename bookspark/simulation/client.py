@@ -30,6 +30,7 @@ from bookspark.protocol.actions import (
     WriteMetadata,
 )
 from bookspark.protocol.errors import NotEnoughBookiesError
+from bookspark.protocol.ledger_metadata import NO_ENTRY
 from bookspark.simulation.messages import Add, Read, ReadLac, Request, SyncLedger, WriteLac
 from bookspark.simulation.options import SimulationOptions
 
@@ -88,6 +89,11 @@ class Client:
         """The machine waits for bookies."""
         self.outcome = ""
         """Why it is done: "" while it is not."""
+
+    @property
+    def done_with(self) -> int:
+        """A writer's: up to this id nothing is sent any more."""
+        return NO_ENTRY
 
     def choices(self) -> list[Any]:
         """What the user may do now."""

@@ -20,15 +20,28 @@ from bookspark.protocol.actions import (
     SendAdd,
 )
 from bookspark.protocol.ensemble_change import ChangeMode
+from bookspark.protocol.errors import BookKeeperError
 from bookspark.protocol.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerType, Replication
 from bookspark.protocol.recovery import LedgerRecovery
 from bookspark.protocol.replication import GuaranteedWriteQuorum
-from bookspark.protocol.writer import SYNC_BYTES, Append, BookiesChanged, Close, LedgerWriter, State, Sync, TellLac
+from bookspark.protocol.writer import (
+    SYNC_BYTES,
+    Abandon,
+    Append,
+    BookiesChanged,
+    Close,
+    LedgerWriter,
+    State,
+    Sync,
+    TellLac,
+)
 from bookspark.simulation.client import BEGIN, Begin, Client, Step, content_of
 from bookspark.simulation.messages import Add, Request
 from bookspark.simulation.options import SimulationOptions
 from bookspark.simulation.readers import ReaderClient
 from bookspark.simulation.repairers import HealingClient, ReplicatorClient
+
+_ABANDON = Abandon(BookKeeperError("the simulation has the client end"))
 
 
 class WriterClient(Client):
@@ -44,6 +57,7 @@ class WriterClient(Client):
         self.machine = LedgerWriter(metadata, version, options.ensemble_changes, sync_bytes, replication)
         self.appends_left = options.entries
         self.may_close = options.closes
+        self.may_abandon = options.abandons
         self.tells_left = options.explicit_lacs
         self.may_sync = metadata.ledger_type is LedgerType.VD_JOURNAL
         self.may_retry = False
@@ -52,6 +66,14 @@ class WriterClient(Client):
         """What the user was told."""
         self.last_add_fully_replicated = NO_ENTRY
 
+    @property
+    def done_with(self) -> int:
+        """Nothing up to this id is sent any more."""
+        if self.machine is None:
+            return NO_ENTRY
+        guaranteed = self.machine.metadata.replication is Replication.GUARANTEED
+        return self.last_add_fully_replicated if guaranteed else self.last_add_confirmed
+
     def choices(self) -> list[Any]:
         possible = {
             Append(1, 1): self.appends_left > 0,
@@ -59,6 +81,7 @@ class WriterClient(Client):
             Close(): self.may_close,
             BookiesChanged(): self.may_retry,
             TellLac(): self.tells_left > 0 and self.last_add_confirmed > NO_ENTRY,
+            _ABANDON: self.may_abandon,
         }
         return [event for event, may in possible.items() if may and not self.outcome]
 
@@ -96,7 +119,7 @@ class WriterClient(Client):
     def _end(self, action: Finish | Fail) -> None:
         super()._end(action)
         self._no_more()
-        self.may_retry = False
+        self.may_retry = self.may_abandon = False
         self.tells_left = 0
 
     def _no_more(self) -> None:

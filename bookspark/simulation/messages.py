@@ -114,6 +114,10 @@ class Message:
     client: int
     body: Request | Answer
 
+    def is_add_of_writer_up_to(self, entry_id: int) -> bool:
+        """Is it an add of the ledger's writer, which waits for its answer, of nothing behind ``entry_id``?"""
+        return self.client == 0 and isinstance(self.body, Add) and self.body.last <= entry_id
+
 
 def event_of(
     bookie: str, answer: Answer, incarnation: int = 0

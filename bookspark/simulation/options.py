@@ -39,6 +39,10 @@ class SimulationOptions:
     entries: int = 1
     closes: bool = True
     """May the writer's user close the ledger?"""
+    abandons: bool = False
+    """May the writer's client be unable to go on, at any moment?"""
+    holds_back: bool = False
+    """Do adds wait for a bookie that is behind? What the writer is done with meanwhile is not sent any more."""
     recoverers: int = 1
     """Attempts at ledger recovery, at any time and at once."""
     readers: int = 0

@@ -67,6 +67,7 @@ def draw_options(random: Random, given: Mapping[str, Any]) -> SimulationOptions:
         "deletes": random.random() < 0.15,
     }
     drawn |= _little(random) if small else _of_everything(random)
+    drawn |= {"abandons": random.random() < 0.1, "holds_back": random.random() < 0.3}
     return SimulationOptions(**{**drawn, **given})
 
 
@@ -180,7 +181,7 @@ class _Likelihoods:
     """How likely each move is in this schedule: by its kind, by how slow the client or the bookie is, and by how slow the way
     between the two is. All of that changes now and then: who was slow overtakes the others."""
 
-    _KINDS = ("request", "answer", "user", "store", "boot", "sync", "told", "ask", "heal", "collect")
+    _KINDS = ("request", "answer", "user", "store", "boot", "sync", "told", "ask", "heal", "collect", "forget")
     _TROUBLES = ("crash", "timeout", "duplicate", "store_lost", "deadline", "delete")
 
     def __init__(self, random: Random, world: World) -> None:

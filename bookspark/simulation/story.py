@@ -26,7 +26,7 @@ from bookspark.protocol.actions import (
 from bookspark.protocol.ledger_metadata import LedgerMetadata
 from bookspark.protocol.ledger_replication import WriterWaitedFor
 from bookspark.protocol.responses import Negative, Positive, Response, Unknown
-from bookspark.protocol.writer import Append, Close, Sync, TellLac
+from bookspark.protocol.writer import Abandon, Append, Close, Sync, TellLac
 from bookspark.simulation.bookie import SimulatedBookie
 from bookspark.simulation.client import Begin
 from bookspark.simulation.messages import (
@@ -95,6 +95,9 @@ def sentence(world: World, state: State, move: Move, after: State) -> str:
             message = slots.messages[argument]
             told = _told(world, state, CLIENTS + message.client, world.event(place, message, state[place])[1])
             return f"the {_name(world, message.client)} hears from {bookie}: {say_answer(message.body)}{told}"  # type: ignore[arg-type]
+        case "forget":
+            message = slots.messages[argument]
+            return f"{say_request(message.body)} waited for {bookie} and is forgotten, as the writer is done with it"  # type: ignore[arg-type]
         case "timeout":
             message = slots.messages[argument]
             return f"the {_name(world, message.client)} waits no longer for {bookie} ({type(message.body).__name__})"
@@ -130,6 +133,8 @@ def _user(world: World, state: State, place: int, name: str, argument: int) -> s
             return f"the {name} is to use {', '.join(chosen.bookies)}{_told(world, state, place, argument)}"
         case NoBookies():
             return f"the {name} finds no bookies for an ensemble change{_told(world, state, place, argument)}"
+        case Abandon():
+            return "the writer's client ends without a close"
         case Sync():
             return f"the {name}'s user asks for a sync"
         case ReadIsLate():

@@ -28,8 +28,9 @@ from bookspark.protocol.actions import (
     WriteMetadata,
 )
 from bookspark.protocol.errors import MetadataStoreError, NoSuchLedgerError
-from bookspark.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerType
+from bookspark.protocol.ledger_metadata import NO_ENTRY, Fragment, LedgerMetadata, LedgerType
 from bookspark.protocol.responses import Unknown, UnknownReason
+from bookspark.protocol.writer import PassedOver
 from bookspark.simulation.bookie import LEDGER_ID, MASTER_KEY
 from bookspark.simulation.checkers import CHECKERS
 from bookspark.simulation.client import Begin, Client, Crashed, Heal, Taken
@@ -137,6 +138,7 @@ class World:
         cached = self._moves
         crashes, losses, duplicates = state[CRASHES] > 0, state[LOSSES] > 0, state[DUPLICATES] > 0
         deleted = self.records[state[METADATA]].deleted
+        done_with = self.clients[state[CLIENTS]].done_with if self.options.holds_back else NO_ENTRY
         if self.options.deletes and not deleted:
             groups.append(_DELETE)
         for index in range(CLIENTS, self.slots_from):
@@ -148,7 +150,7 @@ class World:
         for index in range(self.slots_from, len(state)):
             slot = state[index]
             heals = self.options.heals and self._may_heal(state, index)
-            key = (index, slot, crashes, losses, duplicates, heals, deleted)
+            key = (index, slot, crashes, losses, duplicates, heals, deleted, done_with)
             found = cached.get(key)
             if found is None:
                 found = cached[key] = tuple(self._slot_moves(*key))
@@ -167,11 +169,21 @@ class World:
                 yield Move("deadline", index)
 
     def _slot_moves(
-        self, index: int, slot: int, crashes: int, losses: int, duplicates: int, heals: int, deleted: int
+        self,
+        index: int,
+        slot: int,
+        crashes: int,
+        losses: int,
+        duplicates: int,
+        heals: int,
+        deleted: int,
+        done_with: int,
     ) -> Iterator[Move]:
         found = self.slots.moves(slot)
         for message in found.requests:
             yield Move("request", index, message)
+            if self.slots.messages[message].is_add_of_writer_up_to(done_with):
+                yield Move("forget", index, message)
         for message in found.answers:
             yield Move("answer", index, message)
         for kind in found.others:
@@ -217,6 +229,10 @@ class World:
                 after[index] = self.slots.arrive(slot, argument)
                 client, event = self.event(index, self.slots.messages[argument], slot)
                 self.step(after, client, event)
+            case "forget":
+                after[index] = self.slots.take(slot, argument)
+                bookie = self.bookies[index - self.slots_from]
+                self.step(after, CLIENTS, self.events.number(PassedOver(bookie)))
             case "user":
                 self.step(after, index, argument)
                 if isinstance(self.events[argument], Begin):

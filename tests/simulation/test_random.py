@@ -6,6 +6,10 @@ import os
 import subprocess
 import sys
 
+import pytest
+
+from bookspark.protocol.durability import Volatile
+from bookspark.protocol.ledger_metadata import LedgerType, Replication
 from bookspark.simulation.options import CrashLoses, SimulationOptions
 from bookspark.simulation.random import RandomSchedules, shrink
 from bookspark.simulation.story import tell
@@ -49,3 +53,29 @@ def test_options_that_are_given_are_kept():
     world, _, _ = RandomSchedules({"ensemble": 4, "crashes": 0, "entries": 3}).schedule(5)
     options: SimulationOptions = world.options
     assert (options.ensemble, options.crashes, options.entries) == (4, 0, 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "seeds", "told"),
+    [
+        ({"holds_back": True}, range(80, 100), "waited for b1 and is forgotten, as the writer is done with it"),
+        ({"abandons": True}, range(20), "the writer's client ends without a close"),
+    ],
+)
+def test_what_a_client_may_do_to_its_machine_is_done(given, seeds, told):
+    stories: list[str] = []
+    for seed in seeds:
+        world, moves, violation = RandomSchedules(given).schedule(seed)
+        stories += tell(world, moves)
+        assert violation is None, "\n".join((str(seed), *tell(world, moves)))
+    assert any(told in line for line in stories)
+
+
+def test_a_cursor_that_passes_over_what_still_counts_is_found(monkeypatch):
+    """A bookie that missed entries goes on behind those that the writer is done with, and not behind all that it acknowledged."""
+    right = Volatile.pass_over
+    monkeypatch.setattr(Volatile, "pass_over", lambda self, bookie, done: right(self, bookie, done + 1))
+    given = {"holds_back": True, "ledger_type": LedgerType.VD_JOURNAL, "replication": Replication.BEST_EFFORT}
+    failure = RandomSchedules(given).run(2000, seed=1).failure
+    assert failure is not None
+    assert failure.violation.invariant == "all_committed_entries_reach_ack_quorum"
