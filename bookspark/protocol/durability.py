@@ -30,11 +30,10 @@ one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
-from enum import Enum, auto
+from collections.abc import Collection, Iterable, Set
 from typing import NamedTuple
 
-from bookspark.protocol.actions import SendSync, SyncReport
+from bookspark.protocol.actions import Action, SendSync, SyncReport
 from bookspark.protocol.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerType
 from bookspark.protocol.sync_cursor import Assignment, assignment
 from bookspark.protocol.writer_state import PendingAdd
@@ -53,14 +52,25 @@ class Persistent:
         """The bookies that hold ``add`` synced, without those that are ``leaving``."""
         return add.acks - leaving if leaving else add.acks
 
+    # What has to be seen to of a VD ledger, and not here: see ``Volatile``.
 
-class Heard(Enum):
-    """What a report says about the bookie's process."""
+    def joined(self, metadata: LedgerMetadata, bookies: Iterable[str]) -> None:
+        pass
 
-    SAME = auto()
-    RESTARTED = auto()
-    ENDED = auto()
-    """The report is from a process that has ended since."""
+    def back(self, bookie: str, incarnation: int, adds: Iterable[PendingAdd]) -> None:
+        pass
+
+    def passed_over(self, bookies: Iterable[str], done: int, adds: Collection[PendingAdd]) -> list[Action]:
+        return []
+
+    def appended(self, last: int, length: int) -> None:
+        pass
+
+    def want(self, last: int, length: int) -> None:
+        pass
+
+    def acknowledged(self, last: int) -> list[Action]:
+        return []
 
 
 class Member(NamedTuple):
@@ -119,17 +129,26 @@ class Volatile:
         self._members = members
         self._syncing = self._syncing & (members.keys() - wanted)
 
-    def heard(self, bookie: str, report: SyncReport) -> Heard:
-        """Take in what came with an answer of a member."""
+    def heard(
+        self, bookie: str, report: SyncReport, add: PendingAdd | None, adds: Iterable[PendingAdd]
+    ) -> tuple[list[Action], bool]:
+        """Take in what came with a positive answer of a member; ``add``: what it acknowledges, if that is still pending.
+        Returns the sync that follows, and whether the bookie was started again since it was heard of last."""
         member = self._members[bookie]
         if report.assignment == member.assignment and report.last_add_synced > member.last_add_synced:
-            member = self._members[bookie] = member._replace(last_add_synced=report.last_add_synced)
+            self._members[bookie] = member._replace(last_add_synced=report.last_add_synced)
         if (bookie, report.incarnation) in self._ended:
-            return Heard.ENDED
-        return Heard.RESTARTED if self.back(bookie, report.incarnation) else Heard.SAME
+            return [], False
+        restarted = self.back(bookie, report.incarnation, adds)
+        if add is None or bookie not in add.bookies:
+            return [], restarted
+        add.acks.add(bookie)
+        # It may have come after the bookie's last sync began.
+        return self.sync((bookie,)) if add.last <= self._goal else [], restarted
 
-    def back(self, bookie: str, incarnation: int) -> bool:
-        """A member speaks as ``incarnation`` (0: unknown). True if it was another one before."""
+    def back(self, bookie: str, incarnation: int, adds: Iterable[PendingAdd]) -> bool:
+        """A member speaks as ``incarnation`` (0: unknown). True if it was another one before: what it had not synced may be
+        gone, and its acks of that are taken back."""
         member = self._members[bookie]
         if incarnation in (0, member.incarnation):
             return False
@@ -138,17 +157,21 @@ class Volatile:
             return False
         self._ended = (self._ended | {(bookie, member.incarnation)}) - {(bookie, incarnation)}
         self._syncing -= {bookie}
+        for add in adds:
+            if member.last_add_synced < add.last:
+                add.acks.discard(bookie)
         return True
 
-    def take_back(self, bookie: str, adds: Iterable[PendingAdd]) -> None:
-        """The bookie was started again: what it had not synced may be gone."""
-        synced = self._members[bookie].last_add_synced
-        for add in adds:
-            if synced < add.last:
-                add.acks.discard(bookie)
+    def passed_over(self, bookies: Iterable[str], done: int, adds: Collection[PendingAdd]) -> list[Action]:
+        """``bookies`` may lack what the writer is done with, the ids up to ``done``: their cursors go on behind them."""
+        actions: list[Action] = []
+        for bookie in bookies:
+            self.pass_over(bookie, done)
+            actions += self.sync_rest(bookie, adds)
+        return actions
 
     def pass_over(self, bookie: str, done: int) -> None:
-        """The bookie may lack what the writer is done with, the ids up to ``done``: its cursor goes on behind them."""
+        """The cursor of one of them."""
         member = self._members[bookie]
         mine, synced = member.assignment, member.last_add_synced
         if mine.first_entry_id <= done:
@@ -168,7 +191,7 @@ class Volatile:
         if last > max(self._goal, *self._targets, NO_ENTRY):
             self._targets = (*self._targets, last)
 
-    def acknowledged(self, last: int) -> list[SendSync]:
+    def acknowledged(self, last: int) -> list[Action]:
         """All up to ``last`` is acknowledged: the syncs that now cover what they are for."""
         if not self._targets or last < self._targets[0]:
             return []
@@ -176,11 +199,7 @@ class Volatile:
             self._goal, self._targets = self._targets[0], self._targets[1:]
         return self.sync(self._members)
 
-    def straggler(self, bookie: str, last: int) -> list[SendSync]:
-        """``bookie`` holds something up to ``last`` that may have come after its last sync began."""
-        return self.sync((bookie,)) if last <= self._goal else []
-
-    def sync(self, bookies: Iterable[str]) -> list[SendSync]:
+    def sync(self, bookies: Iterable[str]) -> list[Action]:
         """Ask those of ``bookies`` that are behind the goal and are not syncing."""
         members = self._members
         asked = [b for b in bookies if b not in self._syncing and members[b].last_add_synced < self._goal]
@@ -191,9 +210,9 @@ class Volatile:
         """The sync under way at ``bookie`` is over."""
         self._syncing -= {bookie}
 
-    def sync_rest(self, bookie: str, adds: Iterable[PendingAdd]) -> list[SendSync]:
+    def sync_rest(self, bookie: str, adds: Iterable[PendingAdd]) -> list[Action]:
         """Ask ``bookie`` again, if it acknowledged something up to the goal that no sync has covered yet; but not while it
-        lacks something before that, for which its cursor waits (``straggler`` asks then)."""
+        lacks something before that, for which its cursor waits (it is asked once it has that)."""
         synced = self._members[bookie].last_add_synced
         first = next((add for add in adds if add.last > synced and bookie in add.bookies), None)
         if first is None or first.last > self._goal or bookie not in first.acks:

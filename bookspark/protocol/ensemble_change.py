@@ -28,8 +28,10 @@ from bookspark.protocol.actions import (
     ChooseBookies,
     EnsembleChanged,
     MetadataRead,
+    ReadMetadata,
     WriteMetadata,
 )
+from bookspark.protocol.errors import BookKeeperError, NoSuchLedgerError
 from bookspark.protocol.ledger_metadata import LedgerMetadata, LedgerState
 from bookspark.protocol.quorum import write_sets
 
@@ -120,6 +122,13 @@ class EnsembleChanges:
             return None
         self.target = found.with_ensemble(wanted.first_entry_id, wanted.ensemble)
         return WriteMetadata(self.target, event.version)
+
+    def unanswered(self, metadata: LedgerMetadata, more: frozenset[str], error: BookKeeperError) -> list[Action]:
+        """The metadata store did not answer: a change under way goes on once it does (the appends have their deadline).
+        Nothing, if there is none, or no ledger any more. ``more``: bookies that are to leave as well by now."""
+        if not self.under_way or (self.target is not None and isinstance(error, NoSuchLedgerError)):
+            return []
+        return self.choose(metadata, self.replaced | more) if self.target is None else [ReadMetadata()]
 
     def finish(self) -> frozenset[str]:
         """The change is made. Returns those that left."""

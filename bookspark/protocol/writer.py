@@ -51,13 +51,13 @@ from bookspark.protocol.actions import (
     SyncReport,
     WriteMetadata,
 )
-from bookspark.protocol.durability import SYNC_BYTES, Heard, Volatile, durability_of
+from bookspark.protocol.durability import SYNC_BYTES, Volatile, durability_of
 from bookspark.protocol.ensemble_change import ChangeMode, EnsembleChanges, quorum_lost
-from bookspark.protocol.errors import BookKeeperError, LedgerClosedError, NoSuchLedgerError, UnauthorizedAccessError
+from bookspark.protocol.errors import BookKeeperError, LedgerClosedError
 from bookspark.protocol.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerState
 from bookspark.protocol.replication import BestEffort, replication_of
 from bookspark.protocol.responses import Positive, Response, Unknown, UnknownReason
-from bookspark.protocol.writer_errors import fenced_at, late, left_open, taken_over
+from bookspark.protocol.writer_errors import late, left_open, refused_at, taken_over
 from bookspark.protocol.writer_events import (
     Abandon,
     Append,
@@ -138,9 +138,7 @@ class LedgerWriter:
             case BookieBack():
                 return self._back(event)
             case PassedOver():
-                return self._passed_over(
-                    (event.bookie,) if event.bookie in self.metadata.last_fragment.ensemble else ()
-                )
+                return self._passed_over({event.bookie}.intersection(self.metadata.last_fragment.ensemble))
             case Sync():
                 return self._sync()
             case Close():
@@ -160,13 +158,9 @@ class LedgerWriter:
             case TellLac():
                 lac, lafr = self.last_add_confirmed, self.last_add_fully_replicated
                 return [SendLac(self.metadata.last_fragment.ensemble, lac, lafr)]
-            case MetadataFailed() if self._changes.under_way and self._changes.target is None:
-                # Whether there are bookies is not known: asked again, as long as the appends' deadline lets it
-                return self._changes.choose(self.metadata, self._changes.replaced | self._replaceable())
             case MetadataFailed():
-                if self._changes.target is not None and not isinstance(event.error, NoSuchLedgerError):
-                    return [ReadMetadata()]  # a change goes on once the store answers; the appends have their deadline
-                return self._fail(event.error)
+                again = self._changes.unanswered(self.metadata, self._replaceable(), event.error)
+                return again or self._fail(event.error)
             case MetadataWritten():
                 if self._changes.target is not None:
                     return self._changed(EnsembleChanged(self._changes.target, event.version))
@@ -190,8 +184,7 @@ class LedgerWriter:
         self.pending[first] = op
         leaving = self._changes.replaced
         actions = self._send(op, tuple(b for b in op.bookies if b not in leaving) if leaving else op.bookies)
-        if isinstance(self._durability, Volatile):
-            self._durability.appended(op.last, op.length)
+        self._durability.appended(op.last, op.length)
         return actions
 
     def _send(self, op: PendingAdd, bookies: tuple[str, ...]) -> list[Action]:
@@ -215,12 +208,7 @@ class LedgerWriter:
 
     def _passed_over(self, bookies: Iterable[str]) -> list[Action]:
         """``bookies`` may lack what is released, and are not sent it any more."""
-        actions: list[Action] = []
-        if isinstance(self._durability, Volatile):
-            for bookie in bookies:
-                self._durability.pass_over(bookie, self._released)
-                actions += self._durability.sync_rest(bookie, self.pending.values())
-        return actions
+        return self._durability.passed_over(bookies, self._released, self.pending.values())
 
     def _answered(self, event: AddAnswered) -> list[Action]:
         if not isinstance(event.response, Positive):
@@ -235,23 +223,20 @@ class LedgerWriter:
 
     def _refused(self, bookie: str, response: Response) -> list[Action]:
         reason = response.reason if isinstance(response, Unknown) else None
-        ledger_id = self.metadata.ledger_id
-        if reason is UnknownReason.FENCED:
-            return self._fail(fenced_at(bookie, ledger_id, self.last_add_confirmed))
-        if reason is UnknownReason.UNAUTHORIZED:
-            return self._fail(UnauthorizedAccessError(f"{bookie} refused the password of ledger {ledger_id}"))
+        error = refused_at(bookie, reason, self.metadata.ledger_id, self.last_add_confirmed)
+        if error is not None:
+            return self._fail(error)
         # A bookie with too much to do has not failed: the driver tries again (``BookieBack``).
-        if reason is not UnknownReason.TOO_MANY_REQUESTS and bookie in self.metadata.last_fragment.ensemble:
-            self._changes.fail(bookie)
-            return self._change_if_due()
-        return []
+        if reason is UnknownReason.TOO_MANY_REQUESTS or bookie not in self.metadata.last_fragment.ensemble:
+            return []
+        self._changes.fail(bookie)
+        return self._change_if_due()
 
     def _back(self, event: BookieBack) -> list[Action]:
-        bookie, durability = event.bookie, self._durability
+        bookie = event.bookie
         if bookie not in self.metadata.last_fragment.ensemble or not self._changes.back(bookie):
             return []
-        if isinstance(durability, Volatile) and durability.back(bookie, event.incarnation):
-            durability.take_back(bookie, self.pending.values())
+        self._durability.back(bookie, event.incarnation, self.pending.values())
         return self._send_missed((bookie,))
 
     def _advance(self) -> list[Action]:
@@ -296,14 +281,8 @@ class LedgerWriter:
         assert isinstance(durability, Volatile), "only a VD ledger's answers report what is synced"
         if bookie not in self.metadata.last_fragment.ensemble:
             return []
-        actions: list[Action] = []
-        heard = durability.heard(bookie, report)
-        if heard is Heard.RESTARTED:
-            durability.take_back(bookie, self.pending.values())
-        if op is not None and heard is not Heard.ENDED and bookie in op.bookies:
-            op.acks.add(bookie)
-            actions += durability.straggler(bookie, op.last)
-        if heard is Heard.RESTARTED:
+        actions, restarted = durability.heard(bookie, report, op, self.pending.values())
+        if restarted:
             actions += self._send_missed((bookie,))
         return actions + self._advance()
 
@@ -314,14 +293,11 @@ class LedgerWriter:
         durability.sync_answered(bookie)
         if not isinstance(event.response, Positive) or event.synced is None:
             return self._refused(bookie, event.response)
-        actions = self._reported(bookie, event.synced, None)
-        return [*actions, *durability.sync_rest(bookie, self.pending.values())]
+        return [*self._reported(bookie, event.synced, None), *durability.sync_rest(bookie, self.pending.values())]
 
     def _sync(self) -> list[Action]:
-        if not isinstance(self._durability, Volatile):
-            return []
         self._durability.want(self.last_add_pushed, self.pushed_length)
-        return [*self._durability.acknowledged(self.last_add_acknowledged)]
+        return self._durability.acknowledged(self.last_add_acknowledged)
 
     # -- ensemble changes
 
@@ -346,8 +322,7 @@ class LedgerWriter:
             op = self.pending.get(op.last + 1)
 
     def _bookies_chosen(self, event: BookiesChosen) -> list[Action]:
-        if more := self._replaceable():
-            # Others failed while bookies were being chosen: one metadata write for all.
+        if more := self._replaceable():  # others failed while bookies were being chosen: one metadata write for all
             return self._changes.choose(self.metadata, self._changes.replaced | more)
         return self._changes.write(self.metadata, self.version, self._released + 1, event.bookies)
 
@@ -360,8 +335,7 @@ class LedgerWriter:
                 return self._fail(left_open(self.metadata.ledger_id, self.last_add_acknowledged, event.error))
             self._changes.abandon()
             self.pending.clear()
-            self.state = State.WRITING
-            self._given_up = event.error
+            self.state, self._given_up = State.WRITING, event.error
             return [WriteMetadata(self._end(), self.version)]
         stay = self._changes.abandon()
         return [*self._advance(), *self._send_missed(stay), *self._close_when_idle()]
@@ -376,8 +350,7 @@ class LedgerWriter:
         for op in self.pending.values():
             op.bookies = tuple(swap.get(bookie, bookie) for bookie in op.bookies)
             op.acks -= left
-        if isinstance(self._durability, Volatile):
-            self._durability.joined(self.metadata, swap.values())
+        self._durability.joined(self.metadata, swap.values())
         sends = self._send_missed(swap.values())
         again = self._change_if_due()
         return [change, *sends, *again, *self._advance(), *self._close_when_idle()]
@@ -418,11 +391,9 @@ class LedgerWriter:
     # -- ends
 
     def _late(self) -> list[Action]:
-        if self._given_up is not None:
-            return self._fail(self._given_up)
-        left = list(self.pending.values())
-        failed = self._changes.failed
-        return self._fail(late(self.metadata, left, self.last_add_acknowledged, self._copies, self._durability, failed))
+        left, failed, acknowledged = list(self.pending.values()), self._changes.failed, self.last_add_acknowledged
+        error = late(self.metadata, left, acknowledged, self._copies, self._durability, failed)
+        return self._fail(self._given_up or error)
 
     def _fail(self, error: BookKeeperError) -> list[Action]:
         self.state = State.FAILED

@@ -8,17 +8,30 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 
 from bookspark.protocol.durability import Persistent, Volatile
-from bookspark.protocol.errors import AddTimeoutError, BookKeeperError, LedgerFencedError, NotEnoughBookiesError
+from bookspark.protocol.errors import (
+    AddTimeoutError,
+    BookKeeperError,
+    LedgerFencedError,
+    NotEnoughBookiesError,
+    UnauthorizedAccessError,
+)
 from bookspark.protocol.ledger_metadata import LedgerMetadata
+from bookspark.protocol.responses import UnknownReason
 from bookspark.protocol.writer_state import PendingAdd
 
 
-def fenced_at(bookie: str, ledger_id: int, last_add_confirmed: int) -> LedgerFencedError:
-    """A bookie refused an add as fenced."""
-    return LedgerFencedError(
-        f"ledger {ledger_id} was fenced at {bookie} by another client; whether entries after "
-        f"{last_add_confirmed} are part of it is unknown until it is closed"
-    )
+def refused_at(
+    bookie: str, reason: UnknownReason | None, ledger_id: int, last_add_confirmed: int
+) -> BookKeeperError | None:
+    """What ends the writer when a bookie refuses it for ``reason``; None: nothing does."""
+    if reason is UnknownReason.FENCED:
+        return LedgerFencedError(
+            f"ledger {ledger_id} was fenced at {bookie} by another client; whether entries after "
+            f"{last_add_confirmed} are part of it is unknown until it is closed"
+        )
+    if reason is UnknownReason.UNAUTHORIZED:
+        return UnauthorizedAccessError(f"{bookie} refused the password of ledger {ledger_id}")
+    return None
 
 
 def taken_over(found: LedgerMetadata, last_add_confirmed: int) -> LedgerFencedError:
