@@ -6,7 +6,7 @@ one is durable, or until it is healed, whoever opens the storage meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from bookspark.bookie.boot import in_each
 from bookspark.bookie.completions import Done
@@ -16,6 +16,7 @@ from bookspark.bookie.control_state import Record
 from bookspark.bookie.disks import Disks
 from bookspark.bookie.holdings import Holdings
 from bookspark.protocol.bookie_boot import HealedNoted, LossyBootNoted, PhaseOne
+from bookspark.protocol.bookie_ledger import BookieLedger
 from bookspark.wire.header import Status
 
 
@@ -40,6 +41,11 @@ class Losses:
         return [directory.path for directory in self._live if directory.unclean]
 
     # -- phase one, before the storage is started
+
+    @property
+    def known_ledgers(self) -> Collection[BookieLedger]:
+        """What the directories that are left know of ledgers."""
+        return self._state.ledgers.values()
 
     def note_lossy_boot(self, found: PhaseOne) -> None:
         """Make the lossy-boot mark durable, and then what is fenced and in limbo. A directory that can't take it is used no more.

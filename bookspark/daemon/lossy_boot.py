@@ -15,6 +15,7 @@ from bookspark.bookie.storage import Storage
 from bookspark.bookie.unsure_adds import MetadataWord
 from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.bookie_boot import answer_unsure, phase_one
+from bookspark.protocol.bookie_ledger import FenceNoted
 from bookspark.protocol.errors import BookieError, MetadataStoreError, NoSuchLedgerError
 from bookspark.protocol.ledger_metadata import LedgerMetadata
 from bookspark.protocol.responses import Positive, Unknown
@@ -36,19 +37,26 @@ def why_lossy(unclean: Sequence[str], lost: Sequence[str], unreadable: Sequence[
 
 
 def fence_what_may_be_lost(
-    storage: Storage, store: MetadataStore, bookie_id: str, why: str, progress: Callable[[str], None]
+    storage: Storage,
+    store: MetadataStore,
+    bookie_id: str,
+    why: str,
+    progress: Callable[[str], None],
+    *,
+    directory_lost: bool = False,
 ) -> None:
     """Durable when this returns. Raises BookieError."""
+    known = storage.losses.known_ledgers if directory_lost else ()
     try:
         highest = store.new_ledger_id()
-        found = phase_one(bookie_id, _ledgers(store, progress), highest, storage.losses.mark)
+        found = phase_one(bookie_id, _ledgers(store, progress), highest, storage.losses.mark, known)
     except MetadataStoreError as error:
         raise BookieError(
             f"this boot is lossy ({why}), so ledgers have to be fenced before {bookie_id} may serve, but not all of their "
             f"metadata could be read: {error}; start it again when the metadata store answers"
         ) from error
     storage.losses.note_lossy_boot(found)
-    fenced = len({record.ledger_id for record in found.records})
+    fenced = sum(isinstance(record, FenceNoted) for record in found.records)
     log.warning("lossy boot %d: %s. %d ledgers are fenced and in limbo", found.mark.boot, why, fenced)
 
 

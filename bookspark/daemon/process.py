@@ -151,7 +151,8 @@ def _open_storage(
     why = why_lossy(storage.losses.unclean, identity.lost, storage.losses.unreadable)
     if why:
         phase("lossy boot")
-        fence_what_may_be_lost(storage, store, bookie_id, why, phase)
+        directory_lost = bool(identity.lost or storage.losses.unreadable)
+        fence_what_may_be_lost(storage, store, bookie_id, why, phase, directory_lost=directory_lost)
         if identity.lost:
             identity.stamp()
         storage.losses.phase_one_is_over()

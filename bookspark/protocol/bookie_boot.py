@@ -14,6 +14,9 @@ makes it anew (a copy that repair brings makes it as well), and the writer's add
 the boot, says OPEN with this bookie in its last fragment: at that moment no recovery had begun, so there was no fence to lose.
 A fence that comes while the metadata is read wins, because the add is decided again.
 
+Unsure is the fence, too, of a ledger that a directory which is left does know, when another one is lost: the record of a
+fence may have come while the first one was out of use, or had no room.
+
 Source: BP-46, "Protection Mechanism" and "The Full Boot-Up Sequence"; design.md section 9 for the mark. Phase two is
 ``bookie_healing``.
 """
@@ -27,6 +30,7 @@ from bookspark.protocol.bookie_ledger import (
     BookieLedger,
     ControlRecord,
     FenceNoted,
+    FenceUnsureNoted,
     LimboNoted,
     MasterKeyNoted,
 )
@@ -67,9 +71,14 @@ def is_lossy(*, unclean: bool, directory_lost: bool) -> bool:
 
 
 def phase_one(
-    bookie: str, ledgers: Iterable[LedgerMetadata], highest_ledger_id: int, before: LossyBootNoted = NO_LOSSY_BOOT
+    bookie: str,
+    ledgers: Iterable[LedgerMetadata],
+    highest_ledger_id: int,
+    before: LossyBootNoted = NO_LOSSY_BOOT,
+    known: Iterable[BookieLedger] = (),
 ) -> PhaseOne:
-    """``ledgers``: all of the cluster, read after the crash. ``before``: the mark that was found, if there was one."""
+    """``ledgers``: all of the cluster, read after the crash. ``before``: the mark that was found, if there was one. ``known``:
+    what the directories that are left know, if one is lost."""
     mark = LossyBootNoted(before.boot + 1, max(highest_ledger_id, before.highest_ledger_id))
     records: list[ControlRecord] = []
     for ledger in ledgers:
@@ -79,6 +88,8 @@ def phase_one(
                 FenceNoted(ledger.ledger_id),
                 LimboNoted(ledger.ledger_id, mark.boot),
             )
+    fenced = {record.ledger_id for record in records}
+    records += (FenceUnsureNoted(one.ledger_id) for one in known if not one.fenced and one.ledger_id not in fenced)
     return PhaseOne(mark, tuple(records))
 
 

@@ -226,6 +226,38 @@ def test_phase_one_fences_what_names_the_bookie_and_is_not_closed(tmp_path):
     storage.storage.close()
 
 
+def test_a_fence_that_only_the_lost_directory_had_heard_of_is_unsure(tmp_path):
+    """A directory that was out of use for a while, or had no room for the record, knew the ledger and not its fence: it took the
+    old writer's adds when it was the only one left."""
+    files = FaultyFileSystem(RealFileSystem())
+    kept, lost = tmp_path / "kept", tmp_path / "lost"
+    storage = Pumped(config(kept, lost), files)
+    assert [storage.add(ledger_id, 0) for ledger_id in (4, 6)] == [Status.OK, Status.OK]
+    files.add(f"write {kept}/* 1.. io-error")
+    assert storage.fence(4) is Status.OK
+    storage.storage.close()
+    store = MemoryStore()
+    for ledger_id in (4, 6):
+        store.create_ledger(open_ledger(ledger_id))
+    closed = store.read_ledger(4)
+    store.write_ledger(closed.value.close_at(0, 16), closed.version)
+    elsewhere = store.read_ledger(6)
+    moved = elsewhere.value.with_ensemble(1, ("b4", "b2", "b3"))
+    version = store.write_ledger(moved, elsewhere.version)
+    again = Pumped(
+        config(kept, lost),
+        before_start=lambda opened: fence_what_may_be_lost(
+            opened, store, ME, "a test", lambda text: None, directory_lost=True
+        ),
+        without=[str(lost)],
+        word=metadata_word(store, ME),
+    )
+    assert again.add(4, 1) is Status.FENCED
+    store.write_ledger(moved.with_ensemble(1, (ME, "b2", "b3")), version)
+    assert again.add(6, 1) is Status.OK, "its metadata says that it has no fence to lose"
+    again.storage.close()
+
+
 def test_phase_one_fails_closed(tmp_path):
     store = Unreadable()
     for ledger_id in range(3):
