@@ -28,11 +28,12 @@ from bookspark.client.futures import Watermark
 from bookspark.client.kept_frames import KeptFrame, KeptFrames
 from bookspark.client.outgoing import Outgoing
 from bookspark.client.requests import StoreAction, sync_report
+from bookspark.client.retries import FINAL, Retries
 from bookspark.protocol import actions as act
 from bookspark.protocol.ensemble_change import ChangeMode
 from bookspark.protocol.errors import BookKeeperError
 from bookspark.protocol.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerType, Replication
-from bookspark.protocol.responses import Response, Unknown, UnknownReason
+from bookspark.protocol.responses import Unknown
 from bookspark.protocol.writer import (
     Abandon,
     Append,
@@ -58,7 +59,6 @@ log = logging.getLogger(__name__)
 _RETRY_SECONDS = 0.1
 _TOLD_AGAIN_INTERVALS = 10
 """So many intervals of an idle writer's LAC later, it is told again to a bookie that did not say that it took it."""
-_FINAL = (UnknownReason.FENCED, UnknownReason.UNAUTHORIZED, UnknownReason.UNREACHABLE)
 
 
 def defect(ledger_id: int, error: Exception) -> BookKeeperError:
@@ -125,7 +125,7 @@ class LedgerDriver:
         self._progress_at = self._synced_at = time.monotonic()
         self._sync_wanted = self._sync_awaited = NO_ENTRY
         """The ids up to which a sync has still to be asked for, and is waited for."""
-        self._retrying: set[str] = set()
+        self._retries = Retries(partial(self._send_again, incarnation=0))
         self._held_back: dict[str, deque[act.SendAdd]] = {}
         """Adds for bookies that have enough to take in; never empty ones."""
         self._bookkeeper, self._config, self._runtime = bookkeeper, config, runtime
@@ -147,6 +147,10 @@ class LedgerDriver:
         self._step(BookiesChanged())
 
     def _bookie_back(self, bookie: str, incarnation: int) -> None:
+        self._retries.took(bookie)
+        self._send_again(bookie, incarnation)
+
+    def _send_again(self, bookie: str, incarnation: int) -> None:
         self._held_back.pop(bookie, None)  # the machine sends again all that the bookie has not acknowledged
         self._untold.add(bookie)
         self._step(BookieBack(bookie, incarnation))
@@ -220,7 +224,7 @@ class LedgerDriver:
         self._request(bookies, header, control_frame(header), partial(self._lac_answered, answered))
 
     def _lac_answered(self, answered: OnBookiesAnswer, bookie: str, answer: Answer) -> None:
-        if isinstance(answer.response, Unknown) and answer.response.reason not in _FINAL:
+        if isinstance(answer.response, Unknown) and answer.response.reason not in FINAL:
             self._untold.add(bookie)
             self._tell_again_at = time.monotonic() + _TOLD_AGAIN_INTERVALS * self._config.explicit_lac_interval_seconds
         answered(bookie, answer)
@@ -370,7 +374,9 @@ class LedgerDriver:
     def add_answered(self, bookie: str, add: _SentAdd, answer: Answer) -> None:
         response = answer.response
         if type(response) is Unknown:
-            self._try_again_later(bookie, response)
+            self._retries.refused(bookie, response)
+        else:
+            self._retries.took(bookie)
         report = None if add.assignment is None else sync_report(answer, add.assignment)
         self._step(act.AddAnswered(bookie, add.first, add.last, response, report))
 
@@ -381,20 +387,9 @@ class LedgerDriver:
         self._request(action.bookies, header, control_frame(header), partial(self._sync_answered, action))
 
     def _sync_answered(self, action: act.SendSync, bookie: str, answer: Answer) -> None:
-        self._try_again_later(bookie, answer.response)
+        self._retries.refused(bookie, answer.response)
         self._step(act.SyncAnswered(bookie, answer.response, sync_report(answer, action.assignment)))
 
     def _request(self, bookies: Iterable[str], header: Header, frame: Buffer, answered: OnBookiesAnswer) -> None:
         request = Question(answered, self._config.answer_timeout_seconds)
         self._connections.send_to_all(bookies, header.request_id, frame, request)
-
-    def _try_again_later(self, bookie: str, response: Response) -> None:
-        """A bookie that was reached, but is not able now (too much at once, a disk that failed), is asked again while the append
-        still waits."""
-        if isinstance(response, Unknown) and response.reason not in _FINAL and bookie not in self._retrying:
-            self._retrying.add(bookie)
-            self._io.loop.call_later(_RETRY_SECONDS, self._retry, bookie)
-
-    def _retry(self, bookie: str) -> None:
-        self._retrying.discard(bookie)
-        self._bookie_back(bookie, 0)

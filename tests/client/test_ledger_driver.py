@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -149,6 +150,24 @@ def test_an_idle_writer_tells_its_lac_to_a_bookie_that_is_back(bench):
     assert [told_lac(bookie) for bookie in bookies] == [0, 0, 0]
     bookies[0].end()
     assert told_lac(bench.bookie("b1")) == 0
+
+
+def test_a_bookie_that_refuses_is_asked_again_less_and_less_often(bench):
+    """A full bookie was sent all that a guaranteed ledger kept for it ten times a second."""
+    for bookie_id in BOOKIES[1:]:
+        bench.bookie(bookie_id)
+    full = bench.bookie("b1")
+    full.statuses[Kind.ADD] = Status.READ_ONLY
+    bench.open()
+    driver = bench.driver(replication=Replication.GUARANTEED)
+    bench.append(driver, b"0")
+    assert driver.acknowledged.wait(lambda: driver.acknowledged.value == 0, SECONDS)
+    began = time.monotonic()
+    for _ in range(6):
+        added(full)
+    assert time.monotonic() - began > 1.0
+    full.statuses[Kind.ADD] = Status.OK
+    assert driver.acknowledged.wait(lambda: driver.writer.last_add_fully_replicated == 0, SECONDS)
 
 
 def test_what_a_bookie_that_is_behind_is_not_sent_any_more_is_no_hole_in_what_it_has_synced(bench):
