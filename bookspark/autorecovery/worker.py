@@ -87,6 +87,9 @@ class ReplicationWorker:
                 except BookKeeperError as error:
                     log.warning("looking for tasks goes on later: %s", error)
                     self._stopping.wait(self._config.retry_seconds)
+                except Exception:  # a defect must not end a cluster's repairs unseen
+                    log.exception("looking for tasks failed; it is tried again")
+                    self._stopping.wait(self._config.retry_seconds_max)
         self._give_back(repair for _, repair in self._waiting.values())
 
     def _turn(self, pool: ThreadPoolExecutor) -> None:

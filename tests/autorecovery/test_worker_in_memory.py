@@ -1,0 +1,27 @@
+"""The replication worker over metadata in memory."""
+
+from __future__ import annotations
+
+from bookspark.autorecovery.config import AutorecoveryConfig
+from bookspark.autorecovery.worker import ReplicationWorker
+from bookspark.protocol.underreplication import Mark, Reason
+from tests.autorecovery.kit import Cluster
+from tests.awaiting import await_that
+
+
+def test_a_document_that_nobody_expected_does_not_end_the_work(caplog) -> None:
+    """The thread died, and the process went on as if it worked: nothing was repaired until somebody started it again."""
+    cluster = Cluster()
+    cluster.close_ledger(1)
+    tasks, tree = cluster.metadata.underreplication, cluster.metadata._tree()
+    tasks.mark([Mark(1, {"a": Reason.LACKS})])
+    tree.create("locks/urL0000000001", b"another system's")
+    config = AutorecoveryConfig(retry_seconds=0.01, retry_seconds_max=0.01, poll_seconds=0.05)
+    worker = ReplicationWorker(cluster, config)  # type: ignore[arg-type]
+    worker.start()
+    try:
+        await_that(lambda: "looking for tasks failed" in caplog.text)
+        tree.delete("locks/urL0000000001")
+        await_that(lambda: tasks.task(1).attempts)
+    finally:
+        assert worker.stop()
