@@ -42,12 +42,21 @@ class CommitResults:
         status = Status.OK
         if isinstance(failure, NoSpaceError):
             status = Status.READ_ONLY
+            synced = list(filter(_is_synced, items))
+            items = [item for item in items if not _is_synced(item)]
             self._ran_out(self._by_thread[thread], items)
+            self._tell(synced, Status.OK)
         elif failure is not None:
             status = Status.IO_ERROR
             self._retire(self._by_thread[thread])
-        recent = self._holdings.recent
         self.bytes_in_flight -= synced_bytes
+        self._tell(items, status)
+        if self._relief is not None and self.bytes_in_flight <= self._relief[0]:
+            (_, relieved), self._relief = self._relief, None
+            relieved()
+
+    def _tell(self, items: Sequence[Item], status: Status) -> None:
+        recent = self._holdings.recent
         for item in items:
             if type(item) is EntryWrite:
                 self.bytes_in_flight -= len(item.frame)
@@ -55,9 +64,6 @@ class CommitResults:
             elif type(item) is RelaxedWrite:
                 del recent[location(item.log.number, item.position)]
             item.done(status)
-        if self._relief is not None and self.bytes_in_flight <= self._relief[0]:
-            (_, relieved), self._relief = self._relief, None
-            relieved()
 
     def _retire(self, directory: LogDirectory) -> None:
         """Use a directory no more. What it had not synced is taken out of the index, and its ledgers' absences prove nothing."""
@@ -73,7 +79,8 @@ class CommitResults:
                     self._holdings.ledgers[ledger_id].damaged = True
 
     def _ran_out(self, directory: LogDirectory, items: Sequence[Item]) -> None:
-        """A write found no room. What it was to add was not, and nobody was told that it was: it is absent like any other."""
+        """A write found no room. What ``items`` were to add was not, and nobody was told that it was: it is absent like any
+        other."""
         for item in items:
             if isinstance(item, (EntryWrite, RelaxedWrite)):
                 ledger_id = decode(item.frame, HEADER_OFFSET)[0].ledger_id
@@ -86,3 +93,8 @@ class CommitResults:
                 directory.control_behind = True
         if not any(isinstance(item, SealLog) for item in items):
             self._disks.take_less(directory, Takes.NOTHING)
+
+
+def _is_synced(item: Item) -> bool:
+    """Of a group that found no room, what was written to a log before the one that there is no room for is synced."""
+    return isinstance(item, (EntryWrite, RelaxedWrite)) and item.log.synced > item.position

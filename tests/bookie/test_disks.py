@@ -179,6 +179,31 @@ def test_no_room_in_the_middle_of_an_add(tmp_path, rule):
     again.storage.close()
 
 
+def test_no_room_for_the_next_log_leaves_the_one_before_as_it_is(tmp_path):
+    """That is where a disk runs full, as a log reserves its room. What the same group had written to the log before was refused,
+    although it was synced, and that log was taken for unfinished: its room was given back after a restart only."""
+    files = FaultyFileSystem(RealFileSystem())
+    turn = []
+    storage = Pumped(config(tmp_path, entry_log_bytes_max=1 << 16), files, soon=turn.append)
+
+    def end_turn():
+        while turn:
+            turn.pop()()
+
+    files.add("create */00000002.* 1.. no-space")
+    before, last, next_one = (storage.submit(add_frame(5, i, payload=bytes(40_000))) for i in range(3))
+    end_turn()
+    storage.wait(lambda: bool(next_one))
+    assert (before, last, next_one) == ([Status.OK], [Status.OK], [Status.READ_ONLY])
+    assert storage.ids(5) == [0, 1]
+    assert storage.read(5, 2, 2)[1] == NO_SUCH_ENTRY
+    end_turn()
+    storage.steps(storage.storage.forget([5]))
+    files.clear()
+    assert storage.reclaim() > 80_000
+    storage.storage.close()
+
+
 def test_what_was_queued_behind_a_refused_add_is_refused_with_it(tmp_path):
     files = FaultyFileSystem(RealFileSystem(), "write */logs/*.arrows 3 no-space")
     storage = Pumped(config(tmp_path), files)
