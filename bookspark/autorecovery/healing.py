@@ -90,6 +90,8 @@ class Healing:
                     return
             except BookKeeperError as error:
                 log.warning("healing goes on later: %s", error)
+            except Exception:  # a bookie that stays in limbo has to say why
+                log.exception("healing failed; it is tried again")
             self._stopping.wait(pause)
             pause = min(2 * pause, _RETRY_SECONDS_MAX)
 
@@ -106,6 +108,8 @@ class Healing:
                 self._ledgers_left -= 1
             except BookKeeperError as error:
                 log.warning("ledger %d is not healed yet: %s", ledger_id, error)
+            except Exception:  # it must not keep the others in limbo
+                log.exception("ledger %d is not healed yet, for a defect", ledger_id)
             self._tell()
         return self._ledgers_left == 0
 
