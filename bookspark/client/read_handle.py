@@ -205,16 +205,18 @@ class ReadHandle:
             machine = LacWait(self.metadata, entry_id)
             actions = machine.start()
             while not any(isinstance(action, act.Finish) for action in actions):
+                looks = False
                 for action in actions:
                     if isinstance(action, act.Fail):
                         raise action.error
                     if isinstance(action, act.SendReadLac):
                         requests.read_lac(action, mailbox.put, mailbox.left_seconds())
-                event = mailbox.take()
+                    looks = isinstance(action, act.ReadMetadata)
+                event = self._read_again() if looks else mailbox.take()
                 if isinstance(event, act.MetadataConflict):
                     self._follow()
                     event = act.MetadataRead(*self._known)
-                assert isinstance(event, act.LacAnswered | act.MetadataRead | act.DeadlinePassed)
+                assert isinstance(event, act.LacAnswered | act.MetadataRead | act.MetadataFailed | act.DeadlinePassed)
                 actions = machine.step(event)
             self._confirm(machine.last_add_confirmed)
         finally:

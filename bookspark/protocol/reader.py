@@ -272,8 +272,9 @@ class LacWait:
 
     Every bookie of the last ensemble holds the answer, as each learns of a LAC at another time. A close tells no bookie
     anything, and an ensemble change none of the new ones, so the driver watches the metadata beside: each
-    ``MetadataRead`` is taken in. ``last_add_confirmed`` is the highest that was heard; ``entries`` is the entry, if it
-    came along with that.
+    ``MetadataRead`` is taken in. A watch may tell later than the bookies are gone, so the metadata is asked for before it is
+    said that nobody tells. ``last_add_confirmed`` is the highest that was heard; ``entries`` is the entry, if it came along
+    with that.
     """
 
     def __init__(self, metadata: LedgerMetadata, entry_id: int) -> None:
@@ -286,6 +287,8 @@ class LacWait:
         """Of those that failed."""
         self._last_round = False
         """All have failed once, and none has told anything since."""
+        self._looking = False
+        """All have failed again: if the metadata names no others, nobody tells."""
 
     def start(self) -> list[Action]:
         """The first requests, or the end."""
@@ -293,19 +296,28 @@ class LacWait:
         self._hear(m.last_entry_id if m.closed else m.last_fragment.first_entry_id - 1)
         if m.closed or self.last_add_confirmed >= self._entry_id:
             return [Finish(m)]
-        new = [bookie for bookie in m.last_fragment.ensemble if bookie not in self._asked]
-        self._asked |= set(new)
+        ensemble = m.last_fragment.ensemble
+        new = [bookie for bookie in ensemble if bookie not in self._asked]
+        self._asked = set(ensemble)
+        self._answers = {bookie: answer for bookie, answer in self._answers.items() if bookie in ensemble}
+        if new:
+            self._last_round = self._looking = False
         return [SendReadLac(bookie, wait_for=self._entry_id) for bookie in new]
 
-    def step(self, event: LacAnswered | MetadataRead | DeadlinePassed) -> list[Action]:
+    def step(self, event: LacAnswered | MetadataRead | MetadataFailed | DeadlinePassed) -> list[Action]:
         """A bookie that held the answer in vain is asked again. Those that failed are once all have: one after the other they
-        may have been restarted. If all fail again, with nothing told meanwhile, nobody tells."""
+        may have been restarted. If all fail again, with nothing told meanwhile, and the metadata names no others, nobody
+        tells."""
         match event:
             case DeadlinePassed():
                 return [Finish(self._metadata)]
             case MetadataRead():
                 self._metadata = event.metadata
-                return self.start()
+                return self.start() or ([self._fail()] if self._looking else [])
+            case MetadataFailed():
+                if isinstance(event.error, NoSuchLedgerError):
+                    return [Fail(event.error)]
+                return [self._fail(f", and whether it has others by now could not be looked up: {event.error}")]
             case LacAnswered():
                 return self._answered(event)
 
@@ -326,8 +338,14 @@ class LacWait:
         if not self._last_round:
             self._last_round, self._answers = True, {}
             return [SendReadLac(bookie, wait_for=self._entry_id) for bookie in ensemble]
+        self._looking = True
+        return [ReadMetadata()]
+
+    def _fail(self, more: str = "") -> Fail:
         reasons = ", ".join(f"{bookie}: {_reason(answer)}" for bookie, answer in self._answers.items())
-        return [Fail(ReadError(f"ledger {self._metadata.ledger_id}: no bookie tells its LAC ({reasons}); try again"))]
+        return Fail(
+            ReadError(f"ledger {self._metadata.ledger_id}: no bookie tells its LAC ({reasons}){more}; try again")
+        )
 
     def _hear(self, last_add_confirmed: int) -> None:
         self.last_add_confirmed = max(self.last_add_confirmed, last_add_confirmed)

@@ -98,7 +98,7 @@ class ReaderClient(Client):
                 return [], []
             case LacAnswered(), LacRead():
                 return self._lac_told(self.machine.step(event), options)
-            case LacAnswered() | MetadataRead() | DeadlinePassed(), LacWait():
+            case LacAnswered() | MetadataRead() | MetadataFailed() | DeadlinePassed(), LacWait():
                 return self._lac_told(self._waited(event), options)
             case ReadIsLate(), RangeRead():
                 self.may_speculate = False

@@ -12,7 +12,7 @@ from bookspark.client.read_handle import ReadHandle
 from bookspark.metadata.memory import MemoryStore
 from bookspark.protocol.actions import LacAnswered
 from bookspark.protocol.errors import MetadataStoreError, NoSuchLedgerError
-from bookspark.protocol.responses import Positive
+from bookspark.protocol.responses import Positive, Unknown, UnknownReason
 from tests.metadata.kit import EVENT_SECONDS, ledger
 
 
@@ -79,6 +79,25 @@ def test_a_long_poll_goes_on_when_its_watch_is_lost_with_the_metadata_store(stor
         return 0
 
     reader = opened(store, asked)
+    assert reader.read_last_add_confirmed_and_entry(0, timeout=EVENT_SECONDS) == (0, "e0")
+
+
+def test_a_long_poll_goes_over_to_new_bookies_before_its_watch_tells_of_them(store, monkeypatch):
+    """The connections to those that died end at once; the metadata store may take its time."""
+    monkeypatch.setattr(store, "watch_ledger", lambda ledger_id, changed: None)
+    new = ("bookie-4", "bookie-5", "bookie-6")
+
+    def read_lac(self, action, put, wait_seconds):
+        if action.bookie in new:
+            read_lac_of_new(self, action, put, wait_seconds)
+        else:
+            if store.read_ledger(1).version == 0:
+                store.write_ledger(ledger(1).with_ensemble(0, new), 0)
+            put(LacAnswered(action.bookie, Unknown(UnknownReason.UNREACHABLE), -1, -1, []))
+
+    read_lac_of_new = Bookies.read_lac
+    monkeypatch.setattr(Bookies, "read_lac", read_lac)
+    reader = opened(store, lambda: 0)
     assert reader.read_last_add_confirmed_and_entry(0, timeout=EVENT_SECONDS) == (0, "e0")
 
 

@@ -356,10 +356,55 @@ class TestLongPoll:
         wait = LacWait(metadata(), 5)
         asked = wait.start()
         assert [wait.step(LacAnswered(b, LOST)) for b in ("b1", "b2", "b3")] == [[], [], asked]
-        assert wait.step(LacAnswered("b1", LOST)) == []
-        assert wait.step(LacAnswered("b2", LOST)) == []
-        (fail,) = wait.step(LacAnswered("b3", LOST))
+        assert [wait.step(LacAnswered(b, LOST)) for b in ("b1", "b2", "b3")] == [[], [], [ReadMetadata()]]
+        (fail,) = wait.step(MetadataRead(metadata(), 0))
         assert isinstance(fail.error, ReadError)
+
+    def of_lost_bookies(self):
+        """All have failed twice, and the metadata is asked for."""
+        wait = LacWait(metadata(), 5)
+        wait.start()
+        *_, asks = [wait.step(LacAnswered(b, LOST)) for b in ("b1", "b2", "b3") * 2]
+        assert asks == [ReadMetadata()]
+        return wait
+
+    def test_it_goes_over_to_new_bookies_of_which_the_watch_has_not_told_yet(self):
+        """Each of the old ones was replaced, and the reader heard first that they were gone."""
+        wait = self.of_lost_bookies()
+        found = metadata().with_ensemble(3, ("b4", "b5", "b6"))
+        assert wait.step(MetadataRead(found, 1)) == [SendReadLac(b, wait_for=5) for b in ("b4", "b5", "b6")]
+        assert wait.step(LacAnswered("b5", OK, 5)) == [Finish(found)]
+
+    def test_new_bookies_have_two_rounds_and_a_look_of_their_own(self):
+        wait = self.of_lost_bookies()
+        found = metadata().with_ensemble(3, ("b1", "b2", "b4"))
+        assert wait.step(MetadataRead(found, 1)) == [SendReadLac("b4", wait_for=5)]
+        again = wait.step(LacAnswered("b4", LOST))
+        assert again == [SendReadLac(b, wait_for=5) for b in ("b1", "b2", "b4")]
+        assert [wait.step(LacAnswered(b, LOST)) for b in ("b1", "b2", "b4")] == [[], [], [ReadMetadata()]]
+        assert isinstance(wait.step(MetadataRead(found, 1))[0], Fail)
+
+    def test_a_bookie_that_left_and_came_back_is_asked_again(self):
+        wait = LacWait(metadata(), 5)
+        wait.start()
+        wait.step(LacAnswered("b1", LOST))
+        for ensemble, asked in ((("b4", "b2", "b3"), "b4"), (("b1", "b2", "b3"), "b1")):
+            changed = MetadataRead(metadata().with_ensemble(3, ensemble), 1)
+            assert wait.step(changed) == [SendReadLac(asked, wait_for=5)]
+
+    def test_a_watch_that_tells_of_nothing_new_ends_nothing(self):
+        wait = LacWait(metadata(), 5)
+        wait.start()
+        assert wait.step(MetadataRead(metadata(), 0)) == []
+
+    def test_it_fails_when_others_can_not_be_looked_up(self):
+        (fail,) = self.of_lost_bookies().step(MetadataFailed(MetadataStoreError("no answer from ZooKeeper")))
+        assert isinstance(fail.error, ReadError)
+        assert "no answer from ZooKeeper" in str(fail.error)
+
+    def test_it_fails_when_the_ledger_was_deleted(self):
+        (fail,) = self.of_lost_bookies().step(MetadataFailed(NoSuchLedgerError("there is no ledger 7")))
+        assert isinstance(fail.error, NoSuchLedgerError)
 
     def test_it_outlasts_a_restart_of_one_bookie_after_the_other(self):
         """Each of them failed once, although all but one served at any time."""
