@@ -11,6 +11,7 @@ from bookspark.autorecovery.config import AutorecoveryConfig
 from bookspark.protocol.underreplication import Reason
 from bookspark.wire.header import Kind
 from tests.awaiting import await_that
+from tests.cluster.copies import replication_factors
 
 pytestmark = pytest.mark.cluster(bookies=5, zookeeper_session_timeout_seconds=4.0)
 FOR_EVER = 3600.0
@@ -51,7 +52,7 @@ def auditor(cluster):
     with contextlib.ExitStack() as stack:
 
         def started(**options):
-            client = stack.enter_context(cluster.bookkeeper(answer_timeout_seconds=2.0))
+            client = stack.enter_context(cluster.bookkeeper())
             defaults = {
                 "lost_bookie_delay_seconds": FOR_EVER,
                 "check_interval_hours": 0.0,
@@ -82,8 +83,8 @@ def check(auditors):
 
 
 def written(bookkeeper, ensemble_size=3, entries=20):
-    """A closed ledger."""
-    ledger = bookkeeper.create_ledger(ensemble_size, 3, 2)
+    """A closed ledger, of which no copy is under way any more."""
+    ledger = bookkeeper.create_ledger(ensemble_size, 3, 3)
     ledger.append_batch([b"%d" % i for i in range(entries)])
     ledger.close()
     return ledger.metadata
@@ -181,6 +182,7 @@ def test_the_exact_check_finds_a_range_that_is_missing_on_one_bookie_and_nothing
     ledger.close()
     lacking = [i for i in range(20, 30) if victim in ledger.metadata.write_set_of(i)]
     assert len(ledger.metadata.fragments) == 1 and lacking
+    await_that(lambda: replication_factors(bookkeeper, ledger.metadata, 40) == [3 - (i in lacking) for i in range(40)])
     auditor()
     report = check()
     assert (report.ledgers, report.marked, report.skipped) == (len(whole) + 1, 1, {})
