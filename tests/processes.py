@@ -51,7 +51,7 @@ def processes_about(folder: Path) -> dict[int, str]:
     return {pid: command for pid, about, command in _processes() if str(folder) in about and pid != os.getpid()}
 
 
-def await_no_process(folder: Path, seconds: float = 10.0) -> None:
+def await_no_process(folder: Path, seconds: float = 60.0) -> None:
     """Wait until no process has to do with ``folder``."""
     deadline = time.monotonic() + seconds
     while left := processes_about(folder):

@@ -30,7 +30,7 @@ from bookspark.wire.messages import Acks, BookieStatus, Ranges
 
 KEY = b"k" * 16
 OTHER_KEY = b"o" * 16
-SECONDS_MAX = 20.0
+SECONDS_MAX = 60.0
 
 
 def config(*directories: Path, **options: Any) -> BookieConfig:

@@ -119,12 +119,12 @@ def test_local_runs_until_it_is_told_to_stop(tmp_path: Path) -> None:
             [BOOKSPARK, "bookies", "--json"],
             env={**os.environ, "BOOKSPARK_ZOOKEEPER": zookeeper},
             capture_output=True,
-            timeout=30,
+            timeout=60,
             check=True,
         )
         (bookie,) = json.loads(told.stdout)
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
         assert "Traceback" not in process.stderr.read()
     assert not Path(f"/proc/{bookie['pid']}").exists()
 

@@ -23,7 +23,7 @@ from bookspark.wire.frames import FrameReceiver, control_frame
 from bookspark.wire.header import PROTOCOL_VERSION, Flag, Header, Kind, Status
 from tests.bookie.kit import config, serving
 
-SECONDS = 20.0
+SECONDS = 60.0
 MIB = 1 << 20
 
 

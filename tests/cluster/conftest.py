@@ -17,8 +17,8 @@ def cluster():
 
 @pytest.fixture(scope="module")
 def bookkeeper(cluster):
-    """A client with short deadlines, so that a test that meets a dead bookie goes on soon."""
-    return cluster.bookkeeper(answer_timeout_seconds=2.0, add_timeout_seconds=20.0)
+    """A client with the usual deadlines: with short ones, a bookie that a slow disk holds up is a dead one."""
+    return cluster.bookkeeper()
 
 
 @pytest.fixture

@@ -114,7 +114,7 @@ def test_without_an_ack_quorum_or_spare_bookies_the_ledger_is_closed_at_its_last
 
 
 def test_appends_that_hang_fail_at_the_deadline_with_the_names_of_who_is_missing(cluster):
-    client = cluster.bookkeeper(add_timeout_seconds=1.0, answer_timeout_seconds=30.0)
+    client = cluster.bookkeeper(add_timeout_seconds=4.0, answer_timeout_seconds=30.0)
     ledger = client.create_ledger()
     ledger.append(b"0")
     hung = cluster.bookies[:2]
@@ -151,16 +151,15 @@ def test_the_fence_holds_after_all_bookies_restarted(bookkeeper, cluster):
         ledger.append(b"1")
 
 
-def test_recovery_needs_enough_bookies_and_can_be_tried_again(cluster):
-    client = cluster.bookkeeper(answer_timeout_seconds=1.0, connect_timeout_seconds=1.0)
-    ledger = client.create_ledger()
+def test_recovery_needs_enough_bookies_and_can_be_tried_again(bookkeeper, cluster):
+    ledger = bookkeeper.create_ledger()
     ledger.append(b"0")
     for bookie in cluster.bookies[:2]:
         bookie.kill()
     with pytest.raises(errors.LedgerRecoveryError, match="try again"):
-        client.open_ledger(ledger.ledger_id)
+        bookkeeper.open_ledger(ledger.ledger_id)
     cluster.bookies[0].start()
-    assert read_all(client, ledger.ledger_id) == [b"0"]
+    assert read_all(bookkeeper, ledger.ledger_id) == [b"0"]
 
 
 def test_recovery_writes_back_to_an_ack_quorum(bookkeeper, cluster):

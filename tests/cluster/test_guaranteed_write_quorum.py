@@ -171,7 +171,7 @@ class TestTweak1:
         told.ledger.close()
 
     def test_what_is_below_wq_is_bounded(self, story):
-        told = story(bytes_in_flight_max=1 << 20, sync_bytes=1 << 19, add_timeout_seconds=0.5)
+        told = story(bytes_in_flight_max=1 << 20, sync_bytes=1 << 19, add_timeout_seconds=4.0)
         told.append()
         told.without_spares()
         told.cut("b3")
@@ -268,7 +268,7 @@ class TestTweak3:
         away = [b for b in cluster.bookies if b.bookie_id not in (told.id_of("b1"), told.id_of("b2"))]
         for bookie in away:
             bookie.stop()
-        client = cluster.bookkeeper(answer_timeout_seconds=2.0)
+        client = cluster.bookkeeper()
         with pytest.raises(errors.LedgerRecoveryError):
             client.open_ledger(told.ledger.ledger_id)
         assert client.get_ledger_metadata(told.ledger.ledger_id).state is LedgerState.IN_RECOVERY

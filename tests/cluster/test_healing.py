@@ -23,7 +23,7 @@ def cluster():
 
 @pytest.fixture
 def bookkeeper(cluster):
-    with cluster.bookkeeper(answer_timeout_seconds=2.0, add_timeout_seconds=20.0) as client:
+    with cluster.bookkeeper() as client:
         yield client
 
 

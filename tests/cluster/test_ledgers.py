@@ -179,7 +179,7 @@ def test_unconfirmed_entries_can_be_read_by_name_only(bookkeeper, ledger):
 def test_an_idle_writer_tells_its_last_entry_by_itself(bookkeeper, ledger):
     reader = bookkeeper.open_ledger_no_recovery(ledger.ledger_id)
     ledger.append(b"the last")
-    lac, entry = reader.read_last_add_confirmed_and_entry(0, timeout=10)
+    lac, entry = reader.read_last_add_confirmed_and_entry(0, timeout=60)
     assert (lac, entry.payload) == (0, b"the last")
 
 
@@ -187,10 +187,10 @@ def test_a_long_poll_ends_with_the_entry_the_timeout_or_the_close(bookkeeper, le
     reader = bookkeeper.open_ledger_no_recovery(ledger.ledger_id)
     assert reader.read_last_add_confirmed_and_entry(0, timeout=0.3) == (-1, None)
     threading.Timer(0.2, ledger.append, [b"a"]).start()
-    lac, entry = reader.read_last_add_confirmed_and_entry(0, timeout=20)
+    lac, entry = reader.read_last_add_confirmed_and_entry(0, timeout=60)
     assert (lac, entry.payload) == (0, b"a")
     threading.Timer(0.2, ledger.close).start()
-    assert reader.read_last_add_confirmed_and_entry(1, timeout=20) == (0, None)
+    assert reader.read_last_add_confirmed_and_entry(1, timeout=60) == (0, None)
     assert reader.metadata.closed
 
 

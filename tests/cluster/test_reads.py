@@ -90,7 +90,7 @@ def test_a_hung_replica_costs_a_read_the_speculative_delay_and_the_next_reads_no
 
 
 def test_without_speculation_the_next_replica_is_asked_when_the_first_has_failed(cluster, monkeypatch):
-    client = cluster.bookkeeper(answer_timeout_seconds=0.5, speculative_read_delay_ms=0)
+    client = cluster.bookkeeper(answer_timeout_seconds=3.0, speculative_read_delay_ms=0)
     ledger = ledger_of(client)
     asked = Asked(client, monkeypatch)
     reader = client.open_ledger(ledger.ledger_id)

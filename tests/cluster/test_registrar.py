@@ -11,7 +11,7 @@ from bookspark.metadata.memory import MemoryStore
 from bookspark.metadata.store import BookieRegistration
 from bookspark.protocol.errors import MetadataStoreError
 
-SECONDS_MAX = 20.0
+SECONDS_MAX = 60.0
 
 
 class Disks:

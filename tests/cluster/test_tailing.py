@@ -51,7 +51,7 @@ def test_a_ledger_is_tailed_by_long_poll_while_it_is_written(cluster):
 
 @pytest.mark.parametrize("lost", list(combinations(range(3), 2)))
 def test_the_loss_of_any_two_of_three_replicas_is_survived(cluster, lost):
-    client = cluster.bookkeeper(answer_timeout_seconds=2.0)
+    client = cluster.bookkeeper()
     ledger = client.create_ledger(ack_quorum=3)
     payloads = [b"%d" % i for i in range(200)]
     ledger.append_batch(payloads)

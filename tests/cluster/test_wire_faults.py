@@ -102,7 +102,7 @@ def test_an_add_that_comes_twice_is_one_entry(writer, cluster):
 
 
 def test_a_cut_link_is_one_client_s(writer, cluster):
-    other = cluster.bookkeeper(client_name="other", connect_timeout_seconds=1.0, answer_timeout_seconds=1.0)
+    other = cluster.bookkeeper(client_name="other")
     bookie = cluster.bookies[1].bookie_id
     assert other.bookie_status(bookie).bookie_id == bookie
     with cluster.wire.cut(bookie, client="other"):

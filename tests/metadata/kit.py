@@ -15,7 +15,7 @@ from bookspark.metadata.store import MetadataStore
 from bookspark.metadata.zookeeper import ZooKeeperStore
 from bookspark.protocol.ledger_metadata import Fragment, LedgerMetadata
 
-EVENT_SECONDS = 20.0
+EVENT_SECONDS = 60.0
 CREATE, DELETE, SET_DATA, MULTI = 1, 2, 5, 14
 """Operation codes of ZooKeeper's protocol."""
 
