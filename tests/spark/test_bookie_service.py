@@ -58,11 +58,11 @@ def wait_until(true: Callable[[], bool], what: str, seconds: float = 120.0) -> N
 
 
 class Writer:
-    """Appends to a ledger with AQ 2 of 3 until it is told to stop; keeps when each append was acked."""
+    """Appends to a ledger with AQ 2 of 3 until it is told to stop; keeps the ids that were acked."""
 
     def __init__(self, bookkeeper: BookKeeper) -> None:
         self.ledger = bookkeeper.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
-        self.acked: list[float] = []
+        self.acked: list[int] = []
         self.failure: BaseException | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._write)
@@ -71,8 +71,7 @@ class Writer:
     def _write(self) -> None:
         try:
             while not self._stop.wait(0.005):
-                assert self.ledger.append(payload(len(self.acked))) == len(self.acked)
-                self.acked.append(time.monotonic())
+                self.acked.append(self.ledger.append(payload(len(self.acked))))
         except BaseException as failure:
             self.failure = failure
 
@@ -107,6 +106,7 @@ def test_kill_9_of_an_executor_stops_neither_the_bookies_nor_a_writer(
     writer = Writer(bookkeeper)
     wait_until(lambda: len(writer.acked) >= 20, "the writer's first appends")
 
+    acked = len(writer.acked)
     os.kill(lost.executor_pid, signal.SIGKILL)
 
     def all_adopted() -> bool:
@@ -115,15 +115,16 @@ def test_kill_9_of_an_executor_stops_neither_the_bookies_nor_a_writer(
         return {task.attempt for task in tasks} == {attempt + 1} and [b.phase for b in bookies] == ["serving"] * 3
 
     wait_until(all_adopted, "adoption by the next attempt")
-    acked = len(writer.acked)
-    wait_until(lambda: len(writer.acked) >= acked + 20, "appends after the adoption")
+    adopted = len(writer.acked)
+    wait_until(lambda: len(writer.acked) >= adopted + 20, "appends after the adoption")
     writer.stop()
 
     assert writer.failure is None
-    assert max(b - a for a, b in zip(writer.acked, writer.acked[1:], strict=False)) < 2.0, "acks went on meanwhile"
+    assert adopted - acked >= 20, "acks went on meanwhile"
     assert {bookie.bookie_id: (bookie.pid, bookie.address) for bookie in service.bookies.values()} == before
     assert all(bookie.adopted and bookie.failures == 0 for bookie in service.bookies.values())
     assert {name: found.incarnation for name, found in bookkeeper.metadata.bookies().items()} == incarnations
+    assert writer.acked == list(range(len(writer.acked)))
     reader = bookkeeper.open_ledger(writer.ledger.ledger_id)
     assert [entry.payload for entry in reader.read(0, len(writer.acked) - 1)] == list(
         map(payload, range(len(writer.acked)))
