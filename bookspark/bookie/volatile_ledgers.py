@@ -44,9 +44,10 @@ class VolatileLedgers:
         if ledger is None:
             self._begin(ledger_id, assignment)
         else:
-            if ledger.cursor.assignment != assignment:
-                ledger.cursor.assign(assignment)
-            ledger.unsynced.append((where, first, last))
+            if ledger.cursor.assignment != assignment and ledger.cursor.assign(assignment):
+                self._begin(ledger_id, assignment)
+            else:
+                ledger.unsynced.append((where, first, last))
 
     def added_again(self, ledger_id: int, assignment: Assignment, kept: Iterable[Row]) -> None:
         """An add came of which ``kept`` are held already."""
@@ -55,8 +56,9 @@ class VolatileLedgers:
 
     def asked(self, ledger_id: int, assignment: Assignment) -> list[int]:
         """A sync is asked for: where the frames lie that are not synced."""
-        ledger = self._ledgers.get(ledger_id) or self._begin(ledger_id, assignment)
-        ledger.cursor.assign(assignment)
+        ledger = self._ledgers.get(ledger_id)
+        if ledger is None or ledger.cursor.assign(assignment):
+            ledger = self._begin(ledger_id, assignment)
         self._advance(ledger)
         return [where for where, _, _ in ledger.unsynced]
 
@@ -74,7 +76,8 @@ class VolatileLedgers:
         self._ledgers.pop(ledger_id, None)
 
     def _begin(self, ledger_id: int, assignment: Assignment) -> VolatileLedger:
-        """The first request since the boot: what the index holds by now was there before, or has just been added."""
+        """The first request since the boot, or of another stay: what the index holds by now was there before, or has just been
+        added."""
         ledger = self._ledgers[ledger_id] = VolatileLedger()
         ledger.cursor.assign(assignment)
         rows = self._index.get(ledger_id)

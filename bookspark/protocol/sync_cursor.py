@@ -8,7 +8,8 @@ about this bookie's copies, on which guaranteed write quorum and an ensemble cha
 What is assigned to a bookie depends on its position in the ensemble, and an id below the fragment in which it joined
 never is. The writer says both with each request (``Assignment``), so that a striped ledger's cursor steps over ids that
 belong to others. A bookie that stays in an ensemble keeps its assignment over ensemble changes. One that left and came
-back at another position gets a new one; its cursor starts again, and everything that still counts is sent to it again.
+back at another position gets a new one; its cursor starts again, and is told what is synced here by then. So it does
+not matter if a request of the earlier stay, on a connection that has ended, comes after those of the present one.
 
 Source: BP-14, "Changes to Bookies", with striping, which it leaves as future work.
 """
@@ -61,18 +62,21 @@ class SyncCursor:
         for first, last in synced:
             self._insert(first, last)
 
-    def assign(self, new: Assignment) -> None:
-        """A request came with ``new``. One that is older than the cursor's changes nothing."""
+    def assign(self, new: Assignment) -> bool:
+        """A request came with ``new``. One that is older than the cursor's changes nothing. True if the cursor starts
+        again, and has to be told once more of all that is synced."""
         old = self.assignment
+        again = False
         if old is not None:
             if new.first_entry_id < old.first_entry_id:
-                return
+                return False
             if new[1:] != old[1:]:
                 # Cursor and ranges step over ids that belonged to others, and which may be this bookie's now.
-                self.last_add_synced, self.ranges = NO_ENTRY, ()
+                self.last_add_synced, self.ranges, again = NO_ENTRY, (), True
         self.assignment = new
         self.last_add_synced = max(self.last_add_synced, new.first_entry_id - 1)
         self._advance(new)
+        return again
 
     def synced(self, first: int, last: int) -> None:
         """``first..last``, as they were when the sync began, are synced. A duplicate counts too, once the kept copy is

@@ -180,9 +180,9 @@ class SimulatedBookie:
         """What is told of a VD ledger with every answer to its writer."""
         if assignment is None:
             return None
-        if self.cursor is None:
+        if self.cursor is None or self.cursor.assign(assignment):
             self.cursor = SyncCursor((i, i) for i in sorted(self.rows.keys() - self.unsynced))
-        self.cursor.assign(assignment)
+            self.cursor.assign(assignment)
         return SyncReport(self.cursor.last_add_synced_for(assignment), self.incarnation, assignment)
 
     def _read(self, request: Read) -> Answer:

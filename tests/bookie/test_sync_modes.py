@@ -201,6 +201,20 @@ def test_a_duplicate_counts_once_the_kept_copy_is_synced(storage):
     assert cursor(storage, 5, elsewhere) == 4
 
 
+def test_a_request_of_an_earlier_stay_that_comes_late_takes_nothing_from_the_cursor(storage):
+    """Each change of the place began the cursor anew, without what had been synced by then: it waited for that for ever, and the
+    writer asked for a sync again and again."""
+    earlier, present = Assignment(0, 3, 2, 0), Assignment(0, 3, 2, 2)
+    for entry_id in (1, 2):
+        add_volatile(storage, 5, entry_id, mine=present)
+    assert sync(storage, 5, present) is Status.OK
+    assert cursor(storage, 5, present) == 3
+    assert add_volatile(storage, 5, 0, mine=earlier) is Status.OK
+    assert sync(storage, 5, present) is Status.OK
+    assert cursor(storage, 5, present) == 3
+    assert cursor(storage, 5, earlier) == -1, "that is not the assignment it is kept for"
+
+
 def test_sync_is_refused_from_the_fence_on_even_if_it_began_before(tmp_path):
     files = ParkedFiles()
     storage = Pumped(config(tmp_path, **LATER), files)

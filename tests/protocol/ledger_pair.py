@@ -56,7 +56,7 @@ class Bookie:
                 response = (self.ledger or BookieLedger(7)).admit_sync(KEY).response
                 if not isinstance(response, Positive):
                     return act.SyncAnswered(self.name, response)
-                self.cursor.assign(request.assignment)
+                self._assign(request.assignment)
                 self.sync()
                 return act.SyncAnswered(self.name, response, self._report(request.assignment))
             case act.SendReadLac():
@@ -98,8 +98,13 @@ class Bookie:
                 self.cursor.synced(entry_id, entry_id)
         if request.assignment is None:
             return answer
-        self.cursor.assign(request.assignment)
+        self._assign(request.assignment)
         return replace(answer, synced=self._report(request.assignment))
+
+    def _assign(self, assignment):
+        if self.cursor.assign(assignment):
+            self.cursor = SyncCursor((i, i) for i in sorted(self.synced & self.entries.keys()))
+            self.cursor.assign(assignment)
 
     def _report(self, assignment):
         return act.SyncReport(self.cursor.last_add_synced_for(assignment), self.incarnation, assignment)
