@@ -35,7 +35,7 @@ from bookspark.simulation.bookie import LEDGER_ID, MASTER_KEY
 from bookspark.simulation.checkers import CHECKERS
 from bookspark.simulation.client import Begin, Client, Crashed, Heal, Taken
 from bookspark.simulation.clients import make_clients
-from bookspark.simulation.messages import Message, Reachable, event_of, unanswered
+from bookspark.simulation.messages import Message, Reachable, WriteLac, event_of, unanswered
 from bookspark.simulation.options import CrashLoses, SimulationOptions
 from bookspark.simulation.repairers import HealingClient
 from bookspark.simulation.slots import Slots
@@ -226,7 +226,9 @@ class World:
             case "request":
                 after[index] = self.slots.deliver(slot, argument, sync_at_once=self.sync_at_once(state))
             case "answer":
-                after[index] = self.slots.arrive(slot, argument)
+                if isinstance(self.slots.messages[argument].body, Reachable):
+                    self._cut_off(after, index)
+                after[index] = self.slots.arrive(after[index], argument)
                 client, event = self.event(index, self.slots.messages[argument], slot)
                 self.step(after, client, event)
             case "forget":
@@ -285,6 +287,13 @@ class World:
         again = self.slots.message(Message(0, Reachable()))
         if again not in self.slots.table[after[index]].messages and self.clients[after[CLIENTS]].machine is not None:
             after[index] = self.slots.put(after[index], again)
+
+    def _cut_off(self, after: list[int], index: int) -> None:
+        """Before the writer hears of a new connection it hears that what was under way on the old one is not answered."""
+        for number in self.slots.table[after[index]].messages:
+            message = self.slots.messages[number]
+            if message.client == 0 and not isinstance(message.body, Reachable | WriteLac):
+                self._time_out(after, index, message, number)
 
     def _time_out(self, after: list[int], index: int, message: Message, number: int) -> None:
         after[index] = self.slots.time_out(after[index], number)
