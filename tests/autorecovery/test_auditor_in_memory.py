@@ -60,10 +60,8 @@ def test_an_auditor_whose_session_was_lost_stands_for_election_again(cluster: Cl
     start(cluster)
     await_that(auditors.state)
     tree = cluster.metadata._tree()
-    for path in (
-        "auditorstates/auditor-1",
-        "auditorelection",
-    ):  # what the end of a session does; the next one begins here
+    # What the end of a session does. What it told goes first: with the election the next one may begin to tell.
+    for path in ("auditorstates/auditor-1", "auditorelection"):
         tree.delete(path)
     await_that(lambda: auditors.auditor() == "auditor-1")
     await_that(auditors.state)
