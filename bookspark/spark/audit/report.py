@@ -29,6 +29,8 @@ ROWS_OPEN_MAX = 12
 HISTORY_MAX = 30
 """Snapshots in the plot of the history, the newest."""
 _BLUE, _RED, _GREY = "#2f6f9f", "#b3402f", "#c9ced6"
+_NUMBER = "{x:,.10g}"
+"""Of an axis: halves as such."""
 
 _STYLE = """
 :root { --ink: #1d2733; --soft: #5b6672; --line: #dde2e8; --good: #2e7d4f; --bad: #b3402f; --page: #fff; --band: #f6f8fa }
@@ -154,14 +156,14 @@ def _columns(finding: Finding, *names: str) -> list[tuple[Any, ...]]:
 
 def _bookies(axes: Axes, rows: Sequence[tuple[Any, ...]]) -> None:
     names, entries, states = zip(*rows[::-1], strict=True)
-    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.xaxis.set_major_formatter(_NUMBER)
     axes.barh(names, entries, color=[_RED if state == "down" else _BLUE for state in states])
 
 
 def _factors(axes: Axes, counts: Sequence[tuple[Any, ...]]) -> None:
     factors, entries = zip(*counts, strict=True)
     bars = axes.bar([str(factor) for factor in factors], entries, color=_BLUE, width=0.6)
-    axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.yaxis.set_major_formatter(_NUMBER)
     axes.bar_label(bars, [f"{count:,}" for count in entries])
     axes.margins(y=0.15)
     axes.set_xlabel("copies")
@@ -182,7 +184,7 @@ def _garbage(axes: Axes, logs: Sequence[tuple[Any, ...]]) -> None:
 def _history(axes: Axes, points: Sequence[Point], values: Sequence[float], color: str = _BLUE) -> None:
     axes.plot([point.snapshot.version for point in points], values, color=color, marker="o", markersize=4)
     axes.set_ylim(0, 1.1 * max(*values, 1))
-    axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.yaxis.set_major_formatter(_NUMBER)
     axes.set_xlabel(f"snapshot ({points[0].snapshot.time:%d %b %H:%M} to {points[-1].snapshot.time:%d %b %H:%M} UTC)")
     axes.locator_params(axis="x", integer=True)
 
