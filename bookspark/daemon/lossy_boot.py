@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from bookspark.bookie.losses import Losses
 from bookspark.bookie.storage import Storage
 from bookspark.bookie.unsure_adds import MetadataWord
 from bookspark.metadata.store import MetadataStore
@@ -26,36 +27,34 @@ _LEDGERS_A_STEP = 4096
 log = logging.getLogger(__name__)
 
 
-def why_lossy(unclean: Sequence[str], lost: Sequence[str], unreadable: Sequence[str]) -> str:
+def why_lossy(losses: Losses, emptied: Sequence[str]) -> str:
     """For people; empty if the boot is not lossy. A directory that was emptied is marked unclean as well."""
-    reasons = [f"{directory} was emptied" for directory in lost]
-    reasons += [f"{directory} can't be read" for directory in unreadable]
+    reasons = [f"{directory} was emptied" for directory in emptied]
+    reasons += [f"{directory} can't be read" for directory in losses.unreadable]
     reasons += [
-        f"entries that {directory} had acknowledged may be lost" for directory in unclean if directory not in lost
+        f"entries that {directory} had acknowledged may be lost"
+        for directory in losses.unclean
+        if directory not in emptied
     ]
     return "; ".join(reasons)
 
 
 def fence_what_may_be_lost(
-    storage: Storage,
-    store: MetadataStore,
-    bookie_id: str,
-    why: str,
-    progress: Callable[[str], None],
-    *,
-    directory_lost: bool = False,
+    storage: Storage, store: MetadataStore, bookie_id: str, emptied: Sequence[str], progress: Callable[[str], None]
 ) -> None:
-    """Durable when this returns. Raises BookieError."""
-    known = storage.losses.known_ledgers if directory_lost else ()
+    """Durable when this returns. ``emptied``: the directories that had something and have nothing now. Raises BookieError."""
+    losses = storage.losses
+    why = why_lossy(losses, emptied)
+    known = losses.known_ledgers if emptied or losses.unreadable else ()
     try:
         highest = store.new_ledger_id()
-        found = phase_one(bookie_id, _ledgers(store, progress), highest, storage.losses.mark, known)
+        found = phase_one(bookie_id, _ledgers(store, progress), highest, losses.mark, known)
     except MetadataStoreError as error:
         raise BookieError(
             f"this boot is lossy ({why}), so ledgers have to be fenced before {bookie_id} may serve, but not all of their "
             f"metadata could be read: {error}; start it again when the metadata store answers"
         ) from error
-    storage.losses.note_lossy_boot(found)
+    losses.note_lossy_boot(found)
     fenced = sum(isinstance(record, FenceNoted) for record in found.records)
     log.warning("lossy boot %d: %s. %d ledgers are fenced and in limbo", found.mark.boot, why, fenced)
 

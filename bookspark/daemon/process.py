@@ -148,11 +148,9 @@ def _open_storage(
         without=identity.unreadable,
     ).open()
     stack.callback(storage.close)
-    why = why_lossy(storage.losses.unclean, identity.lost, storage.losses.unreadable)
-    if why:
+    if why_lossy(storage.losses, identity.lost):
         phase("lossy boot")
-        directory_lost = bool(identity.lost or storage.losses.unreadable)
-        fence_what_may_be_lost(storage, store, bookie_id, why, phase, directory_lost=directory_lost)
+        fence_what_may_be_lost(storage, store, bookie_id, identity.lost, phase)
         if identity.lost:
             identity.stamp()
         storage.losses.phase_one_is_over()

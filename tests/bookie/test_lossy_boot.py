@@ -6,6 +6,7 @@ import shutil
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -210,7 +211,7 @@ def test_phase_one_fences_what_names_the_bookie_and_is_not_closed(tmp_path):
     store.write_ledger(closed.value.close_at(-1, 0), closed.version)
     storage = Pumped(
         config(tmp_path),
-        before_start=lambda opened: fence_what_may_be_lost(opened, store, ME, "a test", lambda text: None),
+        before_start=lambda opened: fence_what_may_be_lost(opened, store, ME, (), lambda text: None),
     )
     assert storage.storage.losses.mark == LossyBootNoted(1, 5)
     assert [storage.read(ledger_id, 0, 0)[1] for ledger_id in range(5)] == [
@@ -226,7 +227,8 @@ def test_phase_one_fences_what_names_the_bookie_and_is_not_closed(tmp_path):
     storage.storage.close()
 
 
-def test_a_fence_that_only_the_lost_directory_had_heard_of_is_unsure(tmp_path):
+@pytest.mark.parametrize("emptied", [True, False])
+def test_a_fence_that_only_the_lost_directory_had_heard_of_is_unsure(tmp_path, emptied):
     """A directory that was out of use for a while, or had no room for the record, knew the ledger and not its fence: it took the
     old writer's adds when it was the only one left."""
     files = FaultyFileSystem(RealFileSystem())
@@ -236,6 +238,8 @@ def test_a_fence_that_only_the_lost_directory_had_heard_of_is_unsure(tmp_path):
     files.add(f"write {kept}/* 1.. io-error")
     assert storage.fence(4) is Status.OK
     storage.storage.close()
+    if emptied:
+        shutil.rmtree(lost)
     store = MemoryStore()
     for ledger_id in (4, 6):
         store.create_ledger(open_ledger(ledger_id))
@@ -247,9 +251,9 @@ def test_a_fence_that_only_the_lost_directory_had_heard_of_is_unsure(tmp_path):
     again = Pumped(
         config(kept, lost),
         before_start=lambda opened: fence_what_may_be_lost(
-            opened, store, ME, "a test", lambda text: None, directory_lost=True
+            opened, store, ME, [str(lost)] if emptied else (), lambda text: None
         ),
-        without=[str(lost)],
+        without=() if emptied else [str(lost)],
         word=metadata_word(store, ME),
     )
     assert again.add(4, 1) is Status.FENCED
@@ -263,15 +267,15 @@ def test_phase_one_fails_closed(tmp_path):
     for ledger_id in range(3):
         store.create_ledger(open_ledger(ledger_id))
     storage = Storage(config(tmp_path)).open()
-    with pytest.raises(BookieError, match=r"lossy \(the disk burned\).*ledger 2: no answer.*start it again"):
-        fence_what_may_be_lost(storage, store, ME, "the disk burned", lambda text: None)
+    with pytest.raises(BookieError, match=r"lossy \(/burned was emptied\).*ledger 2: no answer.*start it again"):
+        fence_what_may_be_lost(storage, store, ME, ["/burned"], lambda text: None)
     assert storage.losses.mark.boot == 0, "nothing was noted, so the next start tries it all again"
     storage.close()
 
 
 def test_why_a_boot_is_lossy():
-    assert why_lossy([], (), []) == ""
-    assert why_lossy(["/a", "/b"], ("/b",), ["/c"]) == (
+    assert why_lossy(SimpleNamespace(unclean=[], unreadable=[]), ()) == ""
+    assert why_lossy(SimpleNamespace(unclean=["/a", "/b"], unreadable=["/c"]), ("/b",)) == (
         "/b was emptied; /c can't be read; entries that /a had acknowledged may be lost"
     )
 
