@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,8 @@ import pytest
 
 from bookspark.bookie.file_system import RealFileSystem
 from bookspark.bookie.storage import Storage
+from bookspark.daemon import process
+from bookspark.daemon.identity import mark_lost
 from bookspark.daemon.lossy_boot import fence_what_may_be_lost, metadata_word, why_lossy
 from bookspark.metadata.memory import MemoryStore
 from bookspark.protocol.bookie_boot import LossyBootNoted, phase_one
@@ -260,6 +263,27 @@ def test_a_fence_that_only_the_lost_directory_had_heard_of_is_unsure(tmp_path, e
     store.write_ledger(moved.with_ensemble(1, (ME, "b2", "b3")), version)
     assert again.add(6, 1) is Status.OK, "its metadata says that it has no fence to lose"
     again.storage.close()
+
+
+def test_the_bookie_s_process_says_which_directories_were_emptied(tmp_path):
+    kept, lost = tmp_path / "kept", tmp_path / "lost"
+    storage = Pumped(config(kept, lost))
+    assert storage.add(4, 0) is Status.OK
+    storage.storage.close()
+    shutil.rmtree(lost)
+    lost.mkdir()
+    mark_lost([str(lost)])
+    stamped = []
+    identity = SimpleNamespace(
+        cookie=SimpleNamespace(bookie_id=ME),
+        lost=(str(lost),),
+        unreadable={},
+        stamp=lambda: stamped.append(True),
+    )
+    with ExitStack() as stack:
+        opened = process._open_storage(config(kept, lost), MemoryStore(), identity, stack, lambda phase: None)
+        assert [(ledger.ledger_id, ledger.fence_unsure) for ledger in opened.losses.known_ledgers] == [(4, True)]
+    assert stamped == [True]
 
 
 def test_phase_one_fails_closed(tmp_path):
