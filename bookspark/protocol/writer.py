@@ -224,7 +224,7 @@ class LedgerWriter:
     def _refused(self, bookie: str, response: Response) -> list[Action]:
         reason = response.reason if isinstance(response, Unknown) else None
         error = refused_at(bookie, reason, self.metadata.ledger_id, self.last_add_confirmed)
-        if error is not None:
+        if error is not None and self.state is not State.WRITING:  # it may have read in the metadata of this very close
             return self._fail(error)
         # A bookie with too much to do has not failed: the driver tries again (``BookieBack``).
         if reason is UnknownReason.TOO_MANY_REQUESTS or bookie not in self.metadata.last_fragment.ensemble:

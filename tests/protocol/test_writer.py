@@ -137,6 +137,15 @@ class TestCloseRace:
         (write,) = closing.step(MetadataRead(metadata(), 5))
         assert (write.version, write.metadata.state, write.metadata.last_entry_id) == (5, LedgerState.CLOSED, 0)
 
+    def test_a_bookie_that_has_read_of_this_very_close_does_not_fail_it(self, writer):
+        """One whose fence is unsure asks the metadata, found it CLOSED, and refused the third copy as fenced: close() said that
+        another client had fenced the ledger."""
+        send = add(writer)
+        ack(writer, send, "b1", "b2")
+        (write,) = writer.step(Close())
+        assert ack(writer, send, "b3", response=FENCED) == []
+        assert writer.step(MetadataWritten(1)) == [Finish(write.metadata, 1)]
+
     def test_closed_by_a_recoverer_at_the_same_end_is_closed(self, closing):
         found = metadata(state=LedgerState.CLOSED, last_entry_id=0, length=10)
         assert closing.step(MetadataRead(found, 5)) == [Finish(found, 5)]
