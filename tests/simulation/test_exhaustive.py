@@ -27,7 +27,7 @@ class TestTheTableOfBP46:
         result = Exhaustive(BP46).run()
         assert result.finished
         assert result.violation is None
-        assert result.states > 9_000
+        assert result.states > 7_000
 
     @pytest.mark.parametrize(
         ("protection", "said"),

@@ -24,7 +24,7 @@ def test_no_violation_ends_with_0_and_one_json_object():
     assert code == 0
     assert document["finished"] is True
     assert document["violation"] is None
-    assert document["states"] > 9_000
+    assert document["states"] > 7_000
 
 
 def test_a_violation_ends_with_1_and_its_numbered_story():
