@@ -31,7 +31,6 @@ import org.apache.bookkeeper.conf.ClientConfiguration;
  */
 public class BenchLedger {
     static final byte[] PASSWORD = new byte[0];
-    static final int READ_ENTRIES = 1000;
     static String uri;
     static String[] bookies;
     static BookKeeper client;
@@ -94,7 +93,7 @@ public class BenchLedger {
                 }
                 break;
             case "read":
-                read(options.get("ledger"), size, line);
+                read(options.get("ledger"), size, options.get("per_call"), line);
                 break;
             case "recover":
                 recover(ledgers, entries, size, inFlight, line);
@@ -187,15 +186,15 @@ public class BenchLedger {
         return latencies;
     }
 
-    static void read(long ledger, int size, Map<String, Object> line) throws Exception {
+    static void read(long ledger, int size, int perCall, Map<String, Object> line) throws Exception {
         try (ReadHandle reader = open(ledger, false)) {
             long last = reader.getLastAddConfirmed();
             double clientCpu = cpu("self");
             double bookiesCpu = cpu(bookies);
             long start = System.nanoTime();
-            for (long first = 0; first <= last; first += READ_ENTRIES) {
+            for (long first = 0; first <= last; first += perCall) {
                 long expected = first;
-                try (LedgerEntries entries = reader.read(first, Math.min(last, first + READ_ENTRIES - 1))) {
+                try (LedgerEntries entries = reader.read(first, Math.min(last, first + perCall - 1))) {
                     for (LedgerEntry entry : entries) {
                         ByteBuf buffer = entry.getEntryBuffer();
                         if (entry.getEntryId() != expected || buffer.readableBytes() != size

@@ -28,7 +28,7 @@ from bookspark.protocol.ledger_metadata import Replication
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = 0.05
 _DEEP = 10_000
-"""Adds in flight for the peer's best throughput, besides 1,000."""
+"""Adds in flight for the peer's best throughput, and entries it reads by one call, besides 1,000."""
 
 Line = dict[str, Any]
 
@@ -117,7 +117,7 @@ def reads_and_adds(peer: Peer, workloads: list[Workload]) -> Iterator[Line]:
     if reads:
         written = list(peer.run([_write(workload) for workload in reads]))
         # Read twice, and the second time counts.
-        twice = [_read(line) for line in written for _ in range(2)]
+        twice = [_read(line, per_call) for line in written for per_call in (1000, _DEEP) for _ in range(2)]
         yield from list(peer.run(twice))[1::2]
 
 
@@ -128,7 +128,7 @@ def cold_reads(peer: Peer, workloads: list[Workload]) -> Iterator[Line]:
         peer.stop()
         drop_cached(peer.directories)
         peer.start()
-        yield list(peer.run([_read(first), _read(first), _read(second)]))[-1]
+        yield list(peer.run([_read(first, 1000), _read(first, 1000), _read(second, 1000)]))[-1]
 
 
 def _as_argument(workload: Workload, label: str = "", **changed: int) -> str:
@@ -141,8 +141,9 @@ def _write(workload: Workload) -> str:
     return _argument(workload.label, "write", size=workload.size, entries=workload.entries, in_flight=1000)
 
 
-def _read(written: Line) -> str:
-    return _argument(written["label"], "read", size=written["size"], ledger=written["ledger"])
+def _read(written: Line, per_call: int) -> str:
+    label = written["label"] + ("-deep" if per_call == _DEEP else "")
+    return _argument(label, "read", size=written["size"], ledger=written["ledger"], per_call=per_call)
 
 
 def _argument(label: str, kind: str, **numbers: int) -> str:

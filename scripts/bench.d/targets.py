@@ -68,7 +68,13 @@ TARGETS: Sequence[Target] = (
     ),
     *(
         Target(
-            "L4", f"read in order, {size} B, {cache}, {api}, entries/s", f"L4-{size}-{cache}", READS, wanted, api=api
+            "L4",
+            f"read in order, {size} B, {cache}, {api}, entries/s",
+            f"L4-{size}-{cache}",
+            READS,
+            wanted,
+            (f"L4-{size}-{cache}", f"L4-{size}-{cache}-deep"),
+            api=api,
         )
         for cache in ("warm", "cold")
         for size, bound in ((100, 10.0), (1024, 4.0), (16384, 1.5))

@@ -24,7 +24,8 @@ class Kind(StrEnum):
     MANY = "many"
     """Appends to many ledgers in turn."""
     READ = "read"
-    """A closed ledger, in order, 1,000 entries a request: written before, not timed."""
+    """A closed ledger, in order, by one call, which asks for more while the caller uses what came. A peer whose call returns only
+    once it has all of it makes many. It was written before, not timed."""
     READ_COLD = "read_cold"
     """The same after the bookies were restarted and their files dropped from the page cache."""
     RECOVER = "recover"

@@ -10,7 +10,7 @@ import os
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import chain, cycle, islice, repeat
@@ -28,9 +28,9 @@ from bookspark.client import BookKeeper, LedgerHandle
 from bookspark.client.futures import AppendFuture
 from bookspark.local import LocalCluster
 from bookspark.protocol.errors import BookKeeperError
+from bookspark.wire.entry_batch import Entry
 
 BOOKIES = 3
-_READ_ENTRIES = 1000
 _SAMPLED = 16
 """One of so many appends has its latency taken: a callback for each would be the largest part of the client's work."""
 
@@ -122,15 +122,12 @@ class Bench:
         reader = self.bookkeeper.open_ledger(ledger_id)
         last = reader.last_add_confirmed
         since = self._used()
-        for first in range(0, last + 1, _READ_ENTRIES):
-            stop = min(last, first + _READ_ENTRIES - 1)
-            if batches:
-                check_batches(reader.read_batches(first, stop), first, stop, workload.size)
-            else:
-                expected = first
-                for entry in reader.read(first, stop):
-                    check_entry(entry.entry_id, entry.payload, expected, workload.size)
-                    expected += 1
+        if batches:
+            count = checked_batches(reader.read_batches(), workload.size)
+        else:
+            count = checked_entries(reader.read(), workload.size)
+        if count != last + 1:
+            raise BookKeeperError(f"read {count} entries instead of {last + 1}")
         return {"api": "read_batches" if batches else "read"} | self._spent(since, "reads", last + 1)
 
     def _read_cold(self, ledger_id: int, workload: Workload, *, batches: bool) -> Figures:
@@ -223,21 +220,29 @@ def _acknowledged(took: list[float], start: float, future: AppendFuture) -> None
     took.append(time.perf_counter() - start)
 
 
-def check_entry(entry_id: int, payload: bytes, expected: int, size: int) -> None:
+def _check_entry(entry_id: int, payload: bytes, expected: int, size: int) -> None:
     if entry_id != expected or len(payload) != size or int.from_bytes(payload[:8]) != expected:
         raise BookKeeperError(f"read a wrong entry at {expected}")
 
 
-def check_batches(batches: Any, first: int, last: int, size: int) -> None:
-    """The first and the last entry of each batch are what was written, and none is missing."""
-    expected = first
+def checked_entries(entries: Iterable[Entry], size: int) -> int:
+    """How many there are, each of which is what was written."""
+    count = 0
+    for entry in entries:
+        _check_entry(entry.entry_id, entry.payload, count, size)
+        count += 1
+    return count
+
+
+def checked_batches(batches: Any, size: int) -> int:
+    """How many entries there are in batches, the first and the last of each of which are what was written."""
+    count = 0
     for batch in batches:
         ids, values = batch.column("entry_id"), batch.column("payload")
         for row in (0, batch.num_rows - 1):
-            check_entry(ids[row].as_py(), values[row].as_py(), expected + row, size)
-        expected += batch.num_rows
-    if expected != last + 1:
-        raise BookKeeperError(f"read {first}..{expected - 1} instead of {first}..{last}")
+            _check_entry(ids[row].as_py(), values[row].as_py(), count + row, size)
+        count += batch.num_rows
+    return count
 
 
 def timed(call: Callable[[], object]) -> float:
