@@ -93,7 +93,8 @@ class LedgerDriver:
         config, runtime = bookkeeper.config, bookkeeper.runtime
         changes = ChangeMode.DELAYED if config.delay_ensemble_change else ChangeMode.AT_ONCE
         self.writer = LedgerWriter(metadata, version, changes, config.sync_bytes)
-        """Its cursors may be looked at by all."""
+        self.cursors = self.writer.cursors
+        """May be looked at by all."""
         self.acknowledged = Watermark()
         """For all."""
         self.confirmed = self.acknowledged
@@ -159,7 +160,7 @@ class LedgerDriver:
 
     def pump(self) -> None:
         """Send what waits, as long as not too many frames are under way."""
-        writer = self.writer
+        writer, cursors = self.writer, self.cursors
         self.pump_scheduled = False
         while self.outgoing and writer.state is State.OPEN and self.kept.under_way < self._frames_max:
             if self._connections.any_is_behind(self._ensemble):
@@ -167,22 +168,22 @@ class LedgerDriver:
             if not self._is_awaited():
                 self._progress_at = time.monotonic()
             run = self.outgoing.take()
-            first = writer.last_add_pushed + 1
+            first = cursors.last_add_pushed + 1
             header = Header(
                 Kind.ADD,
                 self._connections.next_request_id(),
                 self.ledger_id,
                 first,
                 first + run.count - 1,
-                writer.last_add_confirmed,
+                cursors.last_add_confirmed,
                 self._flags,
-                last_add_fully_replicated=writer.last_add_fully_replicated,
+                last_add_fully_replicated=cursors.last_add_fully_replicated,
                 master_key=self._master_key,
             )
-            frame = self.outgoing.encode(header, run, writer.pushed_length)
+            frame = self.outgoing.encode(header, run, cursors.pushed_length)
             self.kept.keep(KeptFrame(header, frame, run.byte_length))
             self._step(Append(run.count, run.byte_length))
-        if NO_ENTRY < self._sync_wanted <= writer.last_add_pushed:
+        if NO_ENTRY < self._sync_wanted <= cursors.last_add_pushed:
             self._sync_wanted = NO_ENTRY
             self._sync()
         if self.closing and not self.outgoing and writer.state is State.OPEN:
@@ -198,7 +199,7 @@ class LedgerDriver:
 
     def give_up(self) -> None:
         """Whatever is not done now will not be done by this handle."""
-        if self.writer.pending or self.outgoing:
+        if self.cursors.pending or self.outgoing:
             self.end()
 
     def end(self) -> None:
@@ -210,15 +211,15 @@ class LedgerDriver:
         self._tell_lac_to(self._ensemble, answered)
 
     def _tell_lac_to(self, bookies: Iterable[str], answered: OnBookiesAnswer) -> None:
-        writer = self.writer
-        self._told = writer.last_add_confirmed, writer.last_add_fully_replicated
+        cursors = self.cursors
+        self._told = cursors.last_add_confirmed, cursors.last_add_fully_replicated
         self._untold.difference_update(bookies)
         header = Header(
             Kind.WRITE_LAC,
             self._connections.next_request_id(),
             self.ledger_id,
-            last_add_confirmed=writer.last_add_confirmed,
-            last_add_fully_replicated=writer.last_add_fully_replicated,
+            last_add_confirmed=cursors.last_add_confirmed,
+            last_add_fully_replicated=cursors.last_add_fully_replicated,
             master_key=self._master_key,
         )
         self._request(bookies, header, control_frame(header), partial(self._lac_answered, answered))
@@ -231,17 +232,17 @@ class LedgerDriver:
 
     def _bookies_to_tell(self, now: float) -> Sequence[str]:
         """Those that may not know the LAC, as no entry told it to them."""
-        writer = self.writer
-        if self._told < (writer.last_add_confirmed, writer.last_add_fully_replicated):
+        cursors = self.cursors
+        if self._told < (cursors.last_add_confirmed, cursors.last_add_fully_replicated):
             return self._ensemble
-        if not self._untold or now < self._tell_again_at or writer.last_add_confirmed == NO_ENTRY:
+        if not self._untold or now < self._tell_again_at or cursors.last_add_confirmed == NO_ENTRY:
             return ()
         return [bookie for bookie in self._ensemble if bookie in self._untold]
 
     def tick(self, now: float, *, may_tell: bool) -> bool:
         """Called now and then by the client: deadlines, syncs by time, and (``may_tell``) the explicit LAC of an idle writer.
         True if that was told."""
-        config, writer = self._config, self.writer
+        config, cursors = self._config, self.cursors
         told = False
         quiet = now - self._progress_at
         if self._is_awaited():
@@ -257,15 +258,17 @@ class LedgerDriver:
         if (
             config.sync_interval_seconds
             and now - self._synced_at > config.sync_interval_seconds
-            and writer.last_add_confirmed < writer.last_add_pushed
+            and cursors.last_add_confirmed < cursors.last_add_pushed
         ):
             self._sync()
         return told
 
     def _is_awaited(self) -> bool:
         """Does somebody wait for an acknowledgement or a sync?"""
-        writer = self.writer
-        return writer.last_add_acknowledged < writer.last_add_pushed or writer.last_add_confirmed < self._sync_awaited
+        cursors = self.cursors
+        return (
+            cursors.last_add_acknowledged < cursors.last_add_pushed or cursors.last_add_confirmed < self._sync_awaited
+        )
 
     def _sync(self) -> None:
         self._synced_at = time.monotonic()

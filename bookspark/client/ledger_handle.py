@@ -44,7 +44,7 @@ class LedgerHandle(ReadHandle):
         super().__init__(bookkeeper, metadata, version, password)
         self._pid = os.getpid()
         self._driver = LedgerDriver(bookkeeper, metadata, version, password)
-        self._writer = self._driver.writer
+        self._writer, self._cursors = self._driver.writer, self._driver.cursors
         self._striped = metadata.ensemble_size > metadata.write_quorum
         self._io = bookkeeper.runtime.io
         # Under the lock:
@@ -58,12 +58,12 @@ class LedgerHandle(ReadHandle):
 
     @property
     def last_add_confirmed(self) -> int:
-        return self._writer.last_add_confirmed
+        return self._cursors.last_add_confirmed
 
     @property
     def last_add_synced(self) -> int:
         """The highest id such that an ack quorum has synced every entry up to it: the LAC."""
-        return self._writer.last_add_confirmed
+        return self._cursors.last_add_confirmed
 
     @property
     def last_add_pushed(self) -> int:
@@ -73,12 +73,12 @@ class LedgerHandle(ReadHandle):
     @property
     def last_add_fully_replicated(self) -> int:
         """Of a guaranteed ledger, the highest id such that every entry up to it is on its whole write set; −1 on others."""
-        return self._writer.last_add_fully_replicated
+        return self._cursors.last_add_fully_replicated
 
     @property
     def length(self) -> int:
         """Payload bytes up to the last confirmed entry."""
-        return self._writer.length
+        return self._cursors.length
 
     @property
     def metadata(self) -> LedgerMetadata:
@@ -238,9 +238,9 @@ class LedgerHandle(ReadHandle):
             raise AddTimeoutError(f"ledger {self.ledger_id}: {limit} bytes wait for {self._what_is_missing()}")
 
     def _what_is_missing(self) -> str:
-        writer = self._writer
-        if writer.last_add_acknowledged < writer.last_add_pushed:
+        cursors = self._cursors
+        if cursors.last_add_acknowledged < cursors.last_add_pushed:
             return "an acknowledgement; no bookie makes progress"
-        if writer.last_add_confirmed < writer.last_add_pushed:
+        if cursors.last_add_confirmed < cursors.last_add_pushed:
             return "a sync; too few bookies make progress"
         return f"their {self.metadata.write_quorum} copies; bring back the bookies of the ensemble, or start more"

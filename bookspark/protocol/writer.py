@@ -12,10 +12,8 @@ States and what ends them::
       └── no bookies to go on with (best effort) ──► WRITING ──► FAILED, the ledger closed at the LAC,
                              or FAILED and left open, if that would cut off what a VD ledger acknowledged
 
-Cursors: released ≤ LAC ≤ acknowledged ≤ pushed. ``pending`` has the adds after *released*, those whose content may be
-needed again. For a best-effort PD ledger the first three are one. What an add needs to pass each, and what else
-differs, is for the policies: ``replication`` (best effort, guaranteed) and ``durability`` (PD, VD); when bookies are
-replaced, for ``ensemble_change``.
+How far it is, ``writer_cursors`` knows. What differs between ledgers is for the policies, ``replication`` (best effort,
+guaranteed) and ``durability`` (PD, VD); when bookies are replaced, for ``ensemble_change``.
 
 A bookie that does not answer holds nothing up as long as an ack quorum of each write set does. What it missed is sent
 again (``BookieBack``) only if it still counts, that is if it is pending; autorecovery copies the rest.
@@ -26,14 +24,12 @@ section 6, trap 3 for ensemble changes, trap 4 for the three outcomes of a close
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Set
+from collections.abc import Collection, Iterable
 
 from bookspark.protocol.actions import (
-    Acknowledge,
     Action,
     AddAnswered,
     BookiesChosen,
-    Confirm,
     DeadlinePassed,
     EnsembleChanged,
     Fail,
@@ -44,7 +40,6 @@ from bookspark.protocol.actions import (
     MetadataWritten,
     NoBookies,
     ReadMetadata,
-    Release,
     SendAdd,
     SendLac,
     SyncAnswered,
@@ -54,9 +49,10 @@ from bookspark.protocol.actions import (
 from bookspark.protocol.durability import SYNC_BYTES, Volatile, durability_of
 from bookspark.protocol.ensemble_change import ChangeMode, EnsembleChanges, quorum_lost
 from bookspark.protocol.errors import BookKeeperError, LedgerClosedError
-from bookspark.protocol.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerState
+from bookspark.protocol.ledger_metadata import LedgerMetadata, LedgerState
 from bookspark.protocol.replication import BestEffort, replication_of
 from bookspark.protocol.responses import Positive, Response, Unknown, UnknownReason
+from bookspark.protocol.writer_cursors import Cursors
 from bookspark.protocol.writer_errors import late, left_open, refused_at, taken_over
 from bookspark.protocol.writer_events import (
     Abandon,
@@ -106,21 +102,10 @@ class LedgerWriter:
         self.metadata = metadata
         self.version = version
         self.state = State.OPEN
-        self.last_add_confirmed = NO_ENTRY
-        self.last_add_acknowledged = NO_ENTRY
-        """The highest id that the user was told is appended; on a PD ledger, the LAC."""
-        self.last_add_fully_replicated = NO_ENTRY
-        """LAFR, of a guaranteed ledger."""
-        self.last_add_pushed = NO_ENTRY
-        self.length = 0
-        """Payload bytes up to ``last_add_confirmed``."""
-        self.pending: dict[int, PendingAdd] = {}
-        """Appends that are not done with, by their first id, ascending."""
-        self.pushed_length = 0
-        self._released = NO_ENTRY
         self._replication = replication or replication_of(metadata)
         self._copies = self._replication.copies(metadata)
         self._durability = durability_of(metadata, sync_bytes)
+        self.cursors = Cursors(metadata, self._replication)
         self._changes = EnsembleChanges(changes)
         self._given_up: BookKeeperError | None = None
 
@@ -156,7 +141,7 @@ class LedgerWriter:
             case DeadlinePassed():
                 return self._late()
             case TellLac():
-                lac, lafr = self.last_add_confirmed, self.last_add_fully_replicated
+                lac, lafr = self.cursors.last_add_confirmed, self.cursors.last_add_fully_replicated
                 return [SendLac(self.metadata.last_fragment.ensemble, lac, lafr)]
             case MetadataFailed():
                 again = self._changes.unanswered(self.metadata, self._replaceable(), event.error)
@@ -175,20 +160,16 @@ class LedgerWriter:
     def _append(self, event: Append) -> list[Action]:
         if self.state is not State.OPEN:
             raise LedgerClosedError(f"ledger {self.metadata.ledger_id} is closed; append to a new one")
-        first = self.last_add_pushed + 1
-        self.last_add_pushed += event.count
-        self.pushed_length += event.byte_length
-        m = self.metadata
+        m, cursors = self.metadata, self.cursors
         assert event.count == 1 or m.ensemble_size == m.write_quorum, "a run of entries has one write set"
-        op = PendingAdd(first, self.last_add_pushed, self.pushed_length, m.write_set_of(first))
-        self.pending[first] = op
+        op = cursors.push(event.count, event.byte_length, m.write_set_of(cursors.last_add_pushed + 1))
         leaving = self._changes.replaced
         actions = self._send(op, tuple(b for b in op.bookies if b not in leaving) if leaving else op.bookies)
         self._durability.appended(op.last, op.length)
         return actions
 
     def _send(self, op: PendingAdd, bookies: tuple[str, ...]) -> list[Action]:
-        lac, lafr = self.last_add_confirmed, self.last_add_fully_replicated
+        lac, lafr = self.cursors.last_add_confirmed, self.cursors.last_add_fully_replicated
         if not isinstance(self._durability, Volatile):
             return [SendAdd(bookies, op.first, op.last, lac, None, lafr)]
         return [
@@ -199,21 +180,17 @@ class LedgerWriter:
     def _send_missed(self, bookies: Collection[str]) -> list[Action]:
         """Send to ``bookies`` what they have not acknowledged and what still counts."""
         again = self._passed_over(bookies)
-        actions: list[Action] = []
-        for op in self.pending.values():
-            missing = tuple(b for b in op.bookies if b in bookies and b not in op.acks)
-            if missing:
-                actions += self._send(op, missing)
-        return actions + again
+        sends = [send for op, missing in self.cursors.missed(bookies) for send in self._send(op, missing)]
+        return sends + again
 
     def _passed_over(self, bookies: Iterable[str]) -> list[Action]:
         """``bookies`` may lack what is released, and are not sent it any more."""
-        return self._durability.passed_over(bookies, self._released, self.pending.values())
+        return self._durability.passed_over(bookies, self.cursors.released, self.cursors.pending.values())
 
     def _answered(self, event: AddAnswered) -> list[Action]:
         if not isinstance(event.response, Positive):
             return self._refused(event.bookie, event.response)
-        op = self.pending.get(event.first)
+        op = self.cursors.pending.get(event.first)
         if event.synced is not None:
             return self._reported(event.bookie, event.synced, op)
         if op is None or event.bookie not in op.bookies:
@@ -223,7 +200,7 @@ class LedgerWriter:
 
     def _refused(self, bookie: str, response: Response) -> list[Action]:
         reason = response.reason if isinstance(response, Unknown) else None
-        error = refused_at(bookie, reason, self.metadata.ledger_id, self.last_add_confirmed)
+        error = refused_at(bookie, reason, self.metadata.ledger_id, self.cursors.last_add_confirmed)
         if error is not None and self.state is not State.WRITING:  # it may have read in the metadata of this very close
             return self._fail(error)
         # A bookie with too much to do has not failed: the driver tries again (``BookieBack``).
@@ -236,39 +213,17 @@ class LedgerWriter:
         bookie = event.bookie
         if bookie not in self.metadata.last_fragment.ensemble or not self._changes.back(bookie):
             return []
-        self._durability.back(bookie, event.incarnation, self.pending.values())
+        self._durability.back(bookie, event.incarnation, self.cursors.pending.values())
         return self._send_missed((bookie,))
 
     def _advance(self) -> list[Action]:
         """Move the cursors over all that the answers so far let pass."""
-        durability, replication, leaving = self._durability, self._replication, self._changes.replaced
-        if leaving and replication.withholds_adds:
+        cursors, leaving = self.cursors, self._changes.replaced
+        if leaving and self._replication.withholds_adds:
             return []
-        pending, ack_quorum = self.pending, self.metadata.ack_quorum
-        acknowledged, confirmed, released = self.last_add_acknowledged, self.last_add_confirmed, self._released
-        while (op := pending.get(confirmed + 1)) and len(durability.holders(op, leaving)) >= ack_quorum:
-            confirmed, self.length = op.last, op.length
-        while (op := pending.get(released + 1)) and op.last <= confirmed:
-            if replication.keeps_confirmed and len(durability.holders(op, leaving)) < self._copies:
-                break
-            released = op.last
-            del pending[op.first]
-        acknowledged = max(acknowledged, confirmed)
-        actions: list[Action] = []
-        if isinstance(durability, Volatile):
-            while (op := pending.get(acknowledged + 1)) and len(op.acks - leaving) >= ack_quorum:
-                acknowledged = op.last
-            if acknowledged > max(confirmed, self.last_add_acknowledged):
-                actions.append(Acknowledge(acknowledged))
-            actions += durability.acknowledged(acknowledged)
-        if confirmed > self.last_add_confirmed:
-            actions.append(Confirm(confirmed))
-        if replication.keeps_confirmed and released > self._released:
-            self.last_add_fully_replicated = released
-            actions.append(Release(released))
-        moved = released > self._released
-        self.last_add_acknowledged, self.last_add_confirmed, self._released = acknowledged, confirmed, released
-        if not moved:
+        released = cursors.released
+        actions = cursors.advance(self._durability, leaving)
+        if cursors.released == released:
             return actions
         # Bookies that were pinned may be replaced now.
         return [*actions, *self._change_if_due(), *self._close_when_idle()]
@@ -281,7 +236,7 @@ class LedgerWriter:
         assert isinstance(durability, Volatile), "only a VD ledger's answers report what is synced"
         if bookie not in self.metadata.last_fragment.ensemble:
             return []
-        actions, restarted = durability.heard(bookie, report, op, self.pending.values())
+        actions, restarted = durability.heard(bookie, report, op, self.cursors.pending.values())
         if restarted:
             actions += self._send_missed((bookie,))
         return actions + self._advance()
@@ -293,11 +248,12 @@ class LedgerWriter:
         durability.sync_answered(bookie)
         if not isinstance(event.response, Positive) or event.synced is None:
             return self._refused(bookie, event.response)
-        return [*self._reported(bookie, event.synced, None), *durability.sync_rest(bookie, self.pending.values())]
+        actions = self._reported(bookie, event.synced, None)
+        return actions + durability.sync_rest(bookie, self.cursors.pending.values())
 
     def _sync(self) -> list[Action]:
-        self._durability.want(self.last_add_pushed, self.pushed_length)
-        return self._durability.acknowledged(self.last_add_acknowledged)
+        self._durability.want(self.cursors.last_add_pushed, self.cursors.pushed_length)
+        return self._durability.acknowledged(self.cursors.last_add_acknowledged)
 
     # -- ensemble changes
 
@@ -309,32 +265,27 @@ class LedgerWriter:
 
     def _replaceable(self) -> frozenset[str]:
         """The failed bookies that are to leave, besides those that already do."""
-        if self.state not in (State.OPEN, State.CLOSING) or (self.state is State.CLOSING and not self.pending):
+        if self.state not in (State.OPEN, State.CLOSING) or (self.state is State.CLOSING and not self.cursors.pending):
             return frozenset()
         due = self._changes.due(self.metadata, self._copies, self._replication.gives_up)
-        return self._replication.replaceable(due - self._changes.replaced, self._confirmed_holders(), self.metadata)
-
-    def _confirmed_holders(self) -> Iterator[Set[str]]:
-        """Who holds each entry that is confirmed and still kept."""
-        op = self.pending.get(self._released + 1)
-        while op and op.last <= self.last_add_confirmed:
-            yield self._durability.holders(op, self._changes.replaced)
-            op = self.pending.get(op.last + 1)
+        leaving = self._changes.replaced
+        holders = self.cursors.confirmed_holders(self._durability, leaving)
+        return self._replication.replaceable(due - leaving, holders, self.metadata)
 
     def _bookies_chosen(self, event: BookiesChosen) -> list[Action]:
         if more := self._replaceable():  # others failed while bookies were being chosen: one metadata write for all
             return self._changes.choose(self.metadata, self._changes.replaced | more)
-        return self._changes.write(self.metadata, self.version, self._released + 1, event.bookies)
+        return self._changes.write(self.metadata, self.version, self.cursors.released + 1, event.bookies)
 
     def _no_bookies(self, event: NoBookies) -> list[Action]:
         if self._changes.outdated:
             return self._changes.choose(self.metadata, self._changes.replaced)
         lost = quorum_lost(self.metadata, self._changes.failed, self.metadata.ack_quorum)
         if self._replication.gives_up and lost:
-            if self.last_add_acknowledged > self.last_add_confirmed:
-                return self._fail(left_open(self.metadata.ledger_id, self.last_add_acknowledged, event.error))
+            if self.cursors.last_add_acknowledged > self.cursors.last_add_confirmed:
+                return self._fail(left_open(self.metadata.ledger_id, self.cursors.last_add_acknowledged, event.error))
             self._changes.abandon()
-            self.pending.clear()
+            self.cursors.pending.clear()
             self.state, self._given_up = State.WRITING, event.error
             return [WriteMetadata(self._end(), self.version)]
         stay = self._changes.abandon()
@@ -347,9 +298,7 @@ class LedgerWriter:
         self.metadata, self.version = change.metadata, change.version
         left = self._changes.finish()
         swap = {a: b for a, b in zip(old, self.metadata.last_fragment.ensemble, strict=True) if a in left}
-        for op in self.pending.values():
-            op.bookies = tuple(swap.get(bookie, bookie) for bookie in op.bookies)
-            op.acks -= left
+        self.cursors.replace(swap)
         self._durability.joined(self.metadata, swap.values())
         sends = self._send_missed(swap.values())
         again = self._change_if_due()
@@ -358,13 +307,13 @@ class LedgerWriter:
     # -- close
 
     def _close_when_idle(self) -> list[Action]:
-        if self.state is not State.CLOSING or self.pending or self._changes.under_way:
+        if self.state is not State.CLOSING or self.cursors.pending or self._changes.under_way:
             return []
         self.state = State.WRITING
         return [WriteMetadata(self._end(), self.version)]
 
     def _end(self) -> LedgerMetadata:
-        return self.metadata.close_at(self.last_add_confirmed, self.length)
+        return self.metadata.close_at(self.cursors.last_add_confirmed, self.cursors.length)
 
     def _closed(self, metadata: LedgerMetadata, version: int) -> list[Action]:
         self.metadata, self.version = metadata, version
@@ -379,20 +328,24 @@ class LedgerWriter:
         if self._changes.target is not None:
             merged = self._changes.merge(self.metadata, event)
             if merged is None:
-                return self._fail(taken_over(found, self.last_add_confirmed))
+                return self._fail(taken_over(found, self.cursors.last_add_confirmed))
             return self._changed(merged) if isinstance(merged, EnsembleChanged) else [merged]
         if found.state is LedgerState.OPEN:
             self.metadata, self.version = found, event.version
             return [WriteMetadata(self._end(), self.version)]
-        if found.closed and (found.last_entry_id, found.length) == (self.last_add_confirmed, self.length):
+        if found.closed and (found.last_entry_id, found.length) == (
+            self.cursors.last_add_confirmed,
+            self.cursors.length,
+        ):
             return self._closed(found, event.version)
-        return self._fail(taken_over(found, self.last_add_confirmed))
+        return self._fail(taken_over(found, self.cursors.last_add_confirmed))
 
     # -- ends
 
     def _late(self) -> list[Action]:
-        left, failed, acknowledged = list(self.pending.values()), self._changes.failed, self.last_add_acknowledged
-        error = late(self.metadata, left, acknowledged, self._copies, self._durability, failed)
+        cursors, failed = self.cursors, self._changes.failed
+        left = list(cursors.pending.values())
+        error = late(self.metadata, left, cursors.last_add_acknowledged, self._copies, self._durability, failed)
         return self._fail(self._given_up or error)
 
     def _fail(self, error: BookKeeperError) -> list[Action]:

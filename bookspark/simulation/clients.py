@@ -77,7 +77,7 @@ class WriterClient(Client):
     def choices(self) -> list[Any]:
         possible = {
             Append(1, 1): self.appends_left > 0,
-            Sync(): self.may_sync and self.machine is not None and self.machine.last_add_pushed > NO_ENTRY,
+            Sync(): self.may_sync and self.machine is not None and self.machine.cursors.last_add_pushed > NO_ENTRY,
             Close(): self.may_close,
             BookiesChanged(): self.may_retry,
             TellLac(): self.tells_left > 0 and self.last_add_confirmed > NO_ENTRY,

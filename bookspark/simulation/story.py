@@ -126,7 +126,7 @@ def _user(world: World, state: State, place: int, name: str, argument: int) -> s
     match world.events[argument]:
         case Append():
             writer = world.clients[state[place]].machine
-            return f"the writer appends e{writer.last_add_pushed + 1}"
+            return f"the writer appends e{writer.cursors.last_add_pushed + 1}"
         case Close():
             return f"the writer's user closes the ledger{_told(world, state, place, argument)}"
         case BookiesChosen() as chosen:
@@ -145,7 +145,7 @@ def _user(world: World, state: State, place: int, name: str, argument: int) -> s
             return f"the {name} has waited for the writer to replace the bookie"
         case TellLac():
             writer = world.clients[state[place]].machine
-            return f"the writer tells its LAC {writer.last_add_confirmed} without an entry"
+            return f"the writer tells its LAC {writer.cursors.last_add_confirmed} without an entry"
         case BeginWaiting():
             return f"the {name} opens the ledger to wait for the next entry ({say_store(world, state)})"
         case MetadataWatched():

@@ -69,12 +69,12 @@ def test_a_bookie_that_is_back_gets_what_it_missed_as_fast_as_it_takes_it_in(ben
     driver = bench.driver(replication=Replication.GUARANTEED)
     bench.append(driver, *[bytes(MIB)] * 60)
     assert driver.acknowledged.wait(lambda: driver.acknowledged.value == 59, SECONDS)
-    assert driver.writer.last_add_fully_replicated == -1
+    assert driver.cursors.last_add_fully_replicated == -1
     back = bench.bookie("b1", greets_only=True)
     greeted = bench.connection("b1")
     assert bench.queued_bytes("b1") <= 16 * MIB
     back.taking.set()
-    assert driver.acknowledged.wait(lambda: driver.writer.last_add_fully_replicated == 59, SECONDS)
+    assert driver.acknowledged.wait(lambda: driver.cursors.last_add_fully_replicated == 59, SECONDS)
     assert greeted.lost is None
 
 
@@ -167,7 +167,7 @@ def test_a_bookie_that_refuses_is_asked_again_less_and_less_often(bench):
         added(full)
     assert time.monotonic() - began > 1.0
     full.statuses[Kind.ADD] = Status.OK
-    assert driver.acknowledged.wait(lambda: driver.writer.last_add_fully_replicated == 0, SECONDS)
+    assert driver.acknowledged.wait(lambda: driver.cursors.last_add_fully_replicated == 0, SECONDS)
 
 
 def test_what_a_bookie_that_is_behind_is_not_sent_any_more_is_no_hole_in_what_it_has_synced(bench):
@@ -227,4 +227,4 @@ def test_an_answer_to_an_add_of_an_earlier_stay_tells_nothing_of_the_present_one
     assert [added(b1).first_entry_id for _ in range(2)] == [0, 1]
     answer(b1, first, last_add_synced=1)  # all up to 1 that was its own by then, which is entry 0
     bench.ask("b1")
-    assert (driver.writer.last_add_acknowledged, driver.writer.last_add_confirmed) == (0, -1)
+    assert (driver.cursors.last_add_acknowledged, driver.cursors.last_add_confirmed) == (0, -1)

@@ -193,7 +193,8 @@ class TestConflict:
         """e0 to e4 confirmed on two fragments, b2 failed on e5, and the metadata write lost."""
         found = metadata(fragments=(Fragment(0, ("b1", "b2", "b9")), Fragment(3, ("b1", "b2", "b3"))))
         writer = LedgerWriter(found, 4, ChangeMode.AT_ONCE)
-        writer.last_add_confirmed = writer.last_add_pushed = writer._released = 4
+        cursors = writer.cursors
+        cursors.last_add_confirmed = cursors.last_add_pushed = cursors.released = 4
         writer.step(Append(1, 10))
         writer.step(AddAnswered("b2", 5, 5, LOST))
         (write,) = writer.step(BookiesChosen(("b4",)))

@@ -157,14 +157,14 @@ class World:
             whole = (
                 m.last_entry_id
                 if m.closed
-                else max(machine.last_add_fully_replicated, m.fragments[-1].first_entry_id - 1)
+                else max(machine.cursors.last_add_fully_replicated, m.fragments[-1].first_entry_id - 1)
             )
             for entry in range(whole + 1):
                 assert self.copies(entry) == m.write_quorum, f"e{entry} is below write quorum"
         for bookie in pair._bookies.values():
             if bookie.ledger:
                 assert bookie.ledger.last_add_confirmed <= confirmed, "a LAC that is not confirmed"
-        assert list(machine.pending) == sorted(machine.pending)
+        assert list(machine.cursors.pending) == sorted(machine.cursors.pending)
 
     def copies(self, entry):
         """Synced copies that the metadata names."""
@@ -210,7 +210,7 @@ class TestACheckThatCannotFailChecksNothing:
 
         def inherited(self, change):
             swap = dict(zip(self.metadata.last_fragment.ensemble, change.metadata.last_fragment.ensemble, strict=True))
-            for op in self.pending.values():
+            for op in self.cursors.pending.values():
                 op.acks |= {swap[bookie] for bookie in op.acks}
             return changed(self, change)
 

@@ -70,7 +70,7 @@ def test_acknowledged_in_order(writer):
 def test_no_other_answer_counts_as_an_ack(writer, response):
     send = add(writer)
     assert ack(writer, send, "b1", "b2", "b3", response=response) == []
-    assert writer.last_add_confirmed == -1
+    assert writer.cursors.last_add_confirmed == -1
 
 
 def test_what_a_bookie_missed_is_sent_again_while_it_counts(writer):
@@ -86,7 +86,7 @@ def test_a_fence_anywhere_ends_the_writer_and_nothing_is_acknowledged_after_it(w
     (fail,) = ack(writer, send, "b1", response=FENCED)
     assert isinstance(fail.error, LedgerFencedError)
     assert ack(writer, send, "b2", "b3") == []
-    assert (writer.state, writer.last_add_confirmed) == (State.FAILED, -1)
+    assert (writer.state, writer.cursors.last_add_confirmed) == (State.FAILED, -1)
     assert writer.step(Append(1, 1)) == []
 
 

@@ -173,7 +173,7 @@ class TestSync:
         assert pair.writer.confirmed == -1
         pair.appended()
         assert pair.writer.confirmed == 9
-        assert len(pair.writer.machine.pending) == 0
+        assert len(pair.writer.machine.cursors.pending) == 0
 
     def test_a_steady_stream_of_appends_does_not_put_the_sync_off(self):
         pair = volatile(sync_bytes=20)
@@ -242,7 +242,7 @@ class TestCrash:
         pair.restart("b1")
         pair.writer.releases("b1", 1)
         assert pair.writer.acknowledged == 0
-        assert pair.writer.machine.pending[1].acks == {"b2", "b3"}
+        assert pair.writer.machine.cursors.pending[1].acks == {"b2", "b3"}
 
     def test_nothing_that_is_confirmed_is_lost_when_every_bookie_crashes(self):
         pair = volatile()
@@ -431,10 +431,10 @@ class TestGuaranteed:
         pair.writer.step(Sync())
         pair.writer.answers("b1", "sync")
         pair.writer.answers("b2", "sync")
-        machine = pair.writer.machine
-        assert (machine.last_add_confirmed, machine.last_add_fully_replicated) == (1, -1)
+        cursors = pair.writer.machine.cursors
+        assert (cursors.last_add_confirmed, cursors.last_add_fully_replicated) == (1, -1)
         pair.writer.answers("b3", "sync")
-        assert (machine.last_add_confirmed, machine.last_add_fully_replicated) == (1, 1)
+        assert (cursors.last_add_confirmed, cursors.last_add_fully_replicated) == (1, 1)
 
     def test_bookies_that_have_synced_a_confirmed_entry_below_wq_are_pinned(self):
         pair = volatile(guaranteed=True)

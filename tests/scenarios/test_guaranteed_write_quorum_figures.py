@@ -111,7 +111,7 @@ def test_figure_4_entries_from_the_first_one_below_wq_on_are_moved_into_the_next
     pair = figure_1(guaranteed=True)
     assert pair.metadata.fragments == (Fragment(0, ("b1", "b2", "b4")), Fragment(2, ("b1", "b2", "b5")))
     assert replication_factors(pair, 4) == [3, 3, 3, 3]
-    assert pair.writer.machine.last_add_fully_replicated == 3
+    assert pair.writer.machine.cursors.last_add_fully_replicated == 3
 
 
 class TestFigure5:
@@ -152,9 +152,9 @@ class TestTweak1:
         pair.append()
         pair.writer.answers("b1", 0)
         pair.writer.answers("b2", 0)
-        assert (pair.writer.confirmed, list(pair.writer.machine.pending)) == (0, [0])
+        assert (pair.writer.confirmed, list(pair.writer.machine.cursors.pending)) == (0, [0])
         pair.writer.answers("b3", 0)
-        assert list(pair.writer.machine.pending) == []
+        assert list(pair.writer.machine.cursors.pending) == []
 
     def test_adds_go_on_completing_while_a_change_is_under_way_counting_only_bookies_that_stay(self):
         pair = LedgerPair(guaranteed=True)
@@ -184,7 +184,7 @@ class TestTweak1:
         pair.writer.writes()
         pair.writer.answers("b4", 0)
         assert pair.writer.confirmed == 0
-        assert pair.writer.machine.pending[1].acks == {"b1"}
+        assert pair.writer.machine.cursors.pending[1].acks == {"b1"}
 
     def test_an_entry_at_wq_behind_one_that_is_not_keeps_an_ack_quorum(self):
         """Not in the paper, which replaces one bookie at a time: two at once would leave e1 on one bookie of the new ensemble."""

@@ -60,7 +60,7 @@ def append_while_one_hangs(cluster, seconds):
 
 
 def counts_one_ack_for_all(writer, event):
-    op = writer.pending.get(event.first)
+    op = writer.cursors.pending.get(event.first)
     if op is not None:
         op.acks |= set(op.bookies)
     return writer._advance()
