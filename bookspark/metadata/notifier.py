@@ -110,11 +110,15 @@ class Upkeep:
                 self._thread.start()
             self._changed.notify()
 
-    def close(self) -> None:
+    def stop(self) -> None:
+        """Begin no task any more; one that is running may fail without a word."""
         with self._changed:
             self._closed = True
             self._changed.notify()
-            thread = self._thread
+
+    def join(self) -> None:
+        """Wait for the one that is running, after ``stop``."""
+        thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(_JOIN_SECONDS)
 

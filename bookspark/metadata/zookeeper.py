@@ -111,8 +111,9 @@ class ZooKeeperStore:
         return self._instance_id
 
     def close(self) -> None:
+        self._upkeep.stop()  # before the connection, of whose end nobody need be told
         self._connection.close()
-        self._upkeep.close()
+        self._upkeep.join()
         self._notifier.close()
 
     # -- ledgers

@@ -6,9 +6,11 @@ import contextlib
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
@@ -431,3 +433,22 @@ def test_a_restarted_server_finds_its_clients_again(tmp_path: Path) -> None:
         calls.wait()
         calls.wait_until(lambda: store.bookies() == {"bookie-1": BOOKIE})
         store.close()
+
+
+def test_a_watch_that_is_being_set_when_the_store_is_closed_ends_without_a_word(
+    store: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Bookies that went as a client was closed made it say that it would try again with a closed connection."""
+    watch, begun = store._nodes.watch_children, threading.Event()
+    store.watch_bookies(Calls())
+
+    def held_up(*arguments: Any) -> None:
+        begun.set()
+        assert store._connection._closed.wait(10.0)
+        watch(*arguments)
+
+    monkeypatch.setattr(store._nodes, "watch_children", held_up)
+    store.register_bookie(BOOKIE)
+    assert begun.wait(10.0)
+    store.close()
+    assert caplog.messages == []
