@@ -19,16 +19,17 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from bookspark.client.connections import Answer, OnBookiesAnswer, Question, Request
+from bookspark.client.explicit_lac import ExplicitLac
 from bookspark.client.futures import Watermark
 from bookspark.client.kept_frames import KeptFrame, KeptFrames
 from bookspark.client.outgoing import Outgoing
 from bookspark.client.requests import StoreAction, sync_report
-from bookspark.client.retries import FINAL, Retries
+from bookspark.client.retries import Retries
 from bookspark.protocol import actions as act
 from bookspark.protocol.ensemble_change import ChangeMode
 from bookspark.protocol.errors import BookKeeperError
@@ -47,7 +48,6 @@ from bookspark.protocol.writer import (
     WriterEvent,
 )
 from bookspark.wire.digests import digester
-from bookspark.wire.entry_batch import Buffer
 from bookspark.wire.frames import control_frame
 from bookspark.wire.header import Flag, Header, Kind
 
@@ -57,8 +57,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.1
-_TOLD_AGAIN_INTERVALS = 10
-"""So many intervals of an idle writer's LAC later, it is told again to a bookie that did not say that it took it."""
 
 
 def defect(ledger_id: int, error: Exception) -> BookKeeperError:
@@ -118,11 +116,7 @@ class LedgerDriver:
         self._keeps_confirmed = metadata.replication is Replication.GUARANTEED
         self._frames_max = config.frames_in_flight_max * (metadata.ensemble_size if striped else 1)
         self._ensemble = metadata.last_fragment.ensemble
-        self._told = (NO_ENTRY, NO_ENTRY)
-        """The LAC and the LAFR that the bookies heard last."""
-        self._untold: set[str] = set()
-        """But these may not have heard them."""
-        self._tell_again_at = 0.0
+        self._explicit_lac = ExplicitLac(self.cursors, config.explicit_lac_interval_seconds, self._send_lac)
         self._progress_at = self._synced_at = time.monotonic()
         self._sync_wanted = self._sync_awaited = NO_ENTRY
         """The ids up to which a sync has still to be asked for, and is waited for."""
@@ -153,7 +147,7 @@ class LedgerDriver:
 
     def _send_again(self, bookie: str, incarnation: int) -> None:
         self._held_back.pop(bookie, None)  # the machine sends again all that the bookie has not acknowledged
-        self._untold.add(bookie)
+        self._explicit_lac.missed(bookie)
         self._step(BookieBack(bookie, incarnation))
 
     # -- what the user asks for
@@ -208,36 +202,7 @@ class LedgerDriver:
 
     def tell_lac(self, answered: OnBookiesAnswer) -> None:
         """Tell each bookie the LAC without an entry (explicit LAC); ``answered`` is called once for each."""
-        self._tell_lac_to(self._ensemble, answered)
-
-    def _tell_lac_to(self, bookies: Iterable[str], answered: OnBookiesAnswer) -> None:
-        cursors = self.cursors
-        self._told = cursors.last_add_confirmed, cursors.last_add_fully_replicated
-        self._untold.difference_update(bookies)
-        header = Header(
-            Kind.WRITE_LAC,
-            self._connections.next_request_id(),
-            self.ledger_id,
-            last_add_confirmed=cursors.last_add_confirmed,
-            last_add_fully_replicated=cursors.last_add_fully_replicated,
-            master_key=self._master_key,
-        )
-        self._request(bookies, header, control_frame(header), partial(self._lac_answered, answered))
-
-    def _lac_answered(self, answered: OnBookiesAnswer, bookie: str, answer: Answer) -> None:
-        if isinstance(answer.response, Unknown) and answer.response.reason not in FINAL:
-            self._untold.add(bookie)
-            self._tell_again_at = time.monotonic() + _TOLD_AGAIN_INTERVALS * self._config.explicit_lac_interval_seconds
-        answered(bookie, answer)
-
-    def _bookies_to_tell(self, now: float) -> Sequence[str]:
-        """Those that may not know the LAC, as no entry told it to them."""
-        cursors = self.cursors
-        if self._told < (cursors.last_add_confirmed, cursors.last_add_fully_replicated):
-            return self._ensemble
-        if not self._untold or now < self._tell_again_at or cursors.last_add_confirmed == NO_ENTRY:
-            return ()
-        return [bookie for bookie in self._ensemble if bookie in self._untold]
+        self._explicit_lac.tell(self._ensemble, answered)
 
     def tick(self, now: float, *, may_tell: bool) -> bool:
         """Called now and then by the client: deadlines, syncs by time, and (``may_tell``) the explicit LAC of an idle writer.
@@ -248,9 +213,11 @@ class LedgerDriver:
         if self._is_awaited():
             if quiet > config.add_timeout_seconds:
                 self.end()
-        elif may_tell and quiet > config.explicit_lac_interval_seconds and (bookies := self._bookies_to_tell(now)):
-            self._tell_lac_to(bookies, lambda bookie, answer: None)
-            told = True
+        elif may_tell and quiet > config.explicit_lac_interval_seconds:
+            bookies = self._explicit_lac.due(self._ensemble, now)
+            if bookies:
+                self._explicit_lac.tell(bookies)
+                told = True
         if self._held_back:
             self._send_held_back()
         if self.outgoing:
@@ -364,9 +331,7 @@ class LedgerDriver:
     def _send_add_to(self, bookies: Iterable[str], action: act.SendAdd) -> None:
         kept = self.kept[action.first]
         header = kept.header
-        told = header.last_add_confirmed, header.last_add_fully_replicated
-        if told > self._told:
-            self._told = told
+        self._explicit_lac.told(header.last_add_confirmed, header.last_add_fully_replicated)
         add = _SentAdd(self, action, self._config.answer_timeout_seconds)
         if action.assignment is None:
             self._connections.send_to_all(bookies, header.request_id, kept.frame, add)
@@ -384,15 +349,25 @@ class LedgerDriver:
         self._step(act.AddAnswered(bookie, add.first, add.last, response, report))
 
     def _send_sync(self, action: act.SendSync) -> None:
-        request_id = self._connections.next_request_id()
-        header = Header(Kind.SYNC, request_id, self.ledger_id, master_key=self._master_key)
+        header = Header(Kind.SYNC, self._connections.next_request_id(), self.ledger_id, master_key=self._master_key)
         header = header.with_assignment(action.assignment)
-        self._request(action.bookies, header, control_frame(header), partial(self._sync_answered, action))
+        self._request(action.bookies, header, partial(self._sync_answered, action))
 
     def _sync_answered(self, action: act.SendSync, bookie: str, answer: Answer) -> None:
         self._retries.refused(bookie, answer.response)
         self._step(act.SyncAnswered(bookie, answer.response, sync_report(answer, action.assignment)))
 
-    def _request(self, bookies: Iterable[str], header: Header, frame: Buffer, answered: OnBookiesAnswer) -> None:
+    def _send_lac(self, bookies: Iterable[str], answered: OnBookiesAnswer) -> None:
+        header = Header(
+            Kind.WRITE_LAC,
+            self._connections.next_request_id(),
+            self.ledger_id,
+            last_add_confirmed=self.cursors.last_add_confirmed,
+            last_add_fully_replicated=self.cursors.last_add_fully_replicated,
+            master_key=self._master_key,
+        )
+        self._request(bookies, header, answered)
+
+    def _request(self, bookies: Iterable[str], header: Header, answered: OnBookiesAnswer) -> None:
         request = Question(answered, self._config.answer_timeout_seconds)
-        self._connections.send_to_all(bookies, header.request_id, frame, request)
+        self._connections.send_to_all(bookies, header.request_id, control_frame(header), request)
