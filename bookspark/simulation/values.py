@@ -77,7 +77,8 @@ def _freeze_immutable(value: Any) -> Hashable:
 
 
 def clone(value: T) -> T:
-    """A copy that shares nothing changeable with ``value``; a tuple is taken to hold nothing that changes."""
+    """A copy that shares nothing changeable with ``value``. There must be one way only to each part of it that may change, and a
+    tuple is taken to hold none."""
     kind = type(value)
     function = _CLONERS.get(kind)
     if function is None:

@@ -1,0 +1,64 @@
+"""Cloning: the search copies a machine before each step, so that its copy must be one in every way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bookspark.protocol.ensemble_change import ChangeMode
+from bookspark.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerType, Replication
+from bookspark.protocol.writer import LedgerWriter
+from bookspark.protocol.writer_state import PendingAdd
+from bookspark.simulation.exhaustive import Exhaustive
+from bookspark.simulation.options import SimulationOptions
+from bookspark.simulation.values import clone
+
+
+def changeable(value: Any) -> Iterator[Any]:
+    """All that may change in ``value``, once for each way to it."""
+    if clone(value) is value:
+        return
+    yield value
+    if isinstance(value, Mapping):
+        fields = list(value.values())
+    elif isinstance(value, list | set):
+        fields = list(value)
+    else:
+        slots = (name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ()))
+        fields = [*getattr(value, "__dict__", {}).values(), *(getattr(value, name, None) for name in slots)]
+    for field in fields:
+        yield from changeable(field)
+
+
+def parts_with_two_ways(value: Any) -> list[Any]:
+    """Of a copy, each way would end at a part of its own."""
+    seen: set[int] = set()
+    return [part for part in changeable(value) if id(part) in seen or seen.add(id(part))]  # type: ignore[func-returns-value]
+
+
+@pytest.mark.parametrize("ledger_type", LedgerType)
+@pytest.mark.parametrize("replication", Replication)
+def test_there_is_one_way_to_all_that_may_change_in_a_machine(
+    ledger_type: LedgerType, replication: Replication
+) -> None:
+    options = SimulationOptions(2, 2, 1, spares=1, readers=1, replicators=1, crashes=1, losses=1, heals=True)
+    options = replace(options, ledger_type=ledger_type, replication=replication, ensemble_changes=ChangeMode.AT_ONCE)
+    search = Exhaustive(options)
+    search.run(states_max=3000)
+    machines = [*search.world.clients.values, *search.world.slots.bookies.values]
+    assert any(
+        isinstance(client.machine, LedgerWriter) and client.machine.cursors.pending
+        for client in search.world.clients.values
+    )
+    assert not any(map(parts_with_two_ways, machines))
+
+
+def test_a_part_that_is_referred_to_twice_is_seen() -> None:
+    writer = LedgerWriter(LedgerMetadata(1, 1, 1, 1, (Fragment(0, ("b1",)),)), 0)
+    writer.cursors.pending[0] = add = PendingAdd(0, 0, 10, ("b1",))
+    assert parts_with_two_ways(writer) == []
+    writer.cursors.pending[1] = add
+    assert parts_with_two_ways(writer) == [add, add.acks]
