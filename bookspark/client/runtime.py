@@ -10,7 +10,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from bookspark.client.config import ClientConfig
@@ -59,17 +59,21 @@ class Runtime:
         now = time.monotonic()
         left = _TOLD_A_TICK
         for writer in list(self._writers):
-            try:
-                told = writer.tick(now, may_tell=left > 0)
-            except Exception as error:  # one writer's defect must not end the deadlines of all
-                log.exception("ledger %d: its writer failed", writer.ledger_id)
-                self.remove_writer(writer)
-                writer.abandon(defect(writer.ledger_id, error))
-                continue
-            if told:
-                left -= 1
-                self._writers[writer] = self._writers.pop(writer)
+            with self._apart(writer):
+                if writer.tick(now, may_tell=left > 0):
+                    left -= 1
+                    self._writers[writer] = self._writers.pop(writer)
         DeadlineTimer(_TICK_SECONDS, self._tick)
+
+    @contextlib.contextmanager
+    def _apart(self, writer: LedgerDriver) -> Iterator[None]:
+        """What goes wrong with one writer ends that one, and must not keep the others from theirs."""
+        try:
+            yield
+        except Exception as error:
+            log.exception("ledger %d: its writer failed", writer.ledger_id)
+            self.remove_writer(writer)
+            writer.abandon(defect(writer.ledger_id, error))
 
     def bookies_on_this_host(self) -> frozenset[str]:
         """The registered bookies that run on this host, as far as is known; blocks only if nothing is."""
@@ -82,7 +86,8 @@ class Runtime:
     def _bookies_changed(self) -> None:
         self._bookies = None
         for writer in list(self._writers):
-            writer.bookies_changed()
+            with self._apart(writer):
+                writer.bookies_changed()
 
     def _fail_writers(self) -> None:
         for writer in list(self._writers):

@@ -11,6 +11,7 @@ import pytest
 from bookspark.client.config import client_config
 from bookspark.client.runtime import Runtime
 from bookspark.metadata.memory import MemoryStore
+from bookspark.metadata.store import BookieRegistration
 from bookspark.protocol.errors import BookKeeperError
 
 SECONDS = 60.0
@@ -27,14 +28,29 @@ class Idle:
             self._told.put((now, self))
         return may_tell
 
+    def bookies_changed(self) -> None:
+        self._told.put("bookies changed")
+
 
 class Broken(Idle):
-    """One whose tick raises."""
+    """One whose ``call`` raises."""
 
     ledger_id = 7
 
+    def __init__(self, told: queue.SimpleQueue[Any], call: str) -> None:
+        super().__init__(told)
+        self._call = call
+
     def tick(self, now: float, *, may_tell: bool) -> bool:
-        raise ZeroDivisionError("a defect")
+        return self._called("tick")
+
+    def bookies_changed(self) -> None:
+        self._called("bookies_changed")
+
+    def _called(self, call: str) -> bool:
+        if call == self._call:
+            raise ZeroDivisionError("a defect")
+        return False
 
     def abandon(self, error: BookKeeperError) -> None:
         self._told.put(error)
@@ -61,7 +77,7 @@ def test_many_idle_writers_tell_their_lac_in_turn_and_a_few_at_a_time(runtime):
 
 def test_a_writer_whose_tick_fails_is_ended_and_does_not_end_the_deadlines_of_the_others(runtime, caplog):
     errors, told = queue.SimpleQueue(), queue.SimpleQueue()
-    runtime.add_writer(Broken(errors))
+    runtime.add_writer(Broken(errors, "tick"))
     error = errors.get(timeout=SECONDS)
     assert "ledger 7: the client ran into a defect (ZeroDivisionError('a defect'))" in str(error)
     assert "ledger 7: its writer failed" in caplog.text
@@ -70,3 +86,14 @@ def test_a_writer_whose_tick_fails_is_ended_and_does_not_end_the_deadlines_of_th
     told.get(timeout=SECONDS)
     runtime.remove_writer(idle)
     assert errors.empty()
+
+
+def test_a_writer_that_fails_as_bookies_change_does_not_keep_the_others_from_hearing_of_it(runtime):
+    errors, told = queue.SimpleQueue(), queue.SimpleQueue()
+    broken, other = Broken(errors, "bookies_changed"), Idle(told)
+    runtime.io.submit(lambda: runtime._writers.update({broken: None, other: None}))
+    runtime.store.register_bookie(BookieRegistration("bookie-1", "127.0.0.1:3181", incarnation=7))
+    assert "ledger 7: the client ran into a defect" in str(errors.get(timeout=SECONDS))
+    while told.get(timeout=SECONDS) != "bookies changed":
+        pass
+    runtime.remove_writer(other)
