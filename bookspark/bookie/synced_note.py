@@ -73,13 +73,14 @@ class SyncedNote:
 
 
 def cut_to_note(file_system: FileSystem, path: str, note: SyncedNote) -> None:
-    """Cut one file back to its note."""
+    """Cut one file back to its note. One that was not made yet has nothing to lose, whatever there is of its note."""
+    if not file_system.exists(path):
+        return
     position = note.read()
     note.close()
     if position is None:
         raise StorageError(f"{path} has no readable note of its synced position beside it; it was not cut")
-    if file_system.exists(path):
-        file = file_system.open(path)
-        if file.size() > position:
-            file.truncate(position)
-        file.close()
+    file = file_system.open(path)
+    if file.size() > position:
+        file.truncate(position)
+    file.close()

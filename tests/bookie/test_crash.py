@@ -255,6 +255,23 @@ def test_lose_unsynced_cuts_to_what_was_acked(written):
     assert reopened(written).ids(5) == list(range(11))
 
 
+def test_lose_unsynced_of_a_bookie_that_died_while_it_began_a_log(tmp_path):
+    """The log's note was made and not written yet, and the log not made: there is nothing to cut, but this was an error. It
+    failed tests of power cuts, under load."""
+    file_system = FaultyFileSystem(RealFileSystem(), "write */logs/*.synced 1 hold")
+    storage = Pumped(config(tmp_path / "live"), file_system)
+    storage.fence(5)
+    done = storage.submit(add_frame(8, 0))
+    file_system.wait_held()
+    dead = copied(tmp_path / "live", tmp_path / "dead")
+    file_system.release()
+    storage.wait(lambda: done)
+    assert [path.stat().st_size for path in (dead / "logs").iterdir()] == [0]
+    lose_unsynced(str(dead))
+    again = reopened(dead)
+    assert again.ids(8) == [] and again.add(5, 0) is Status.FENCED
+
+
 # -- control log
 
 
