@@ -19,5 +19,7 @@ def lose_unsynced(directory: str, file_system: FileSystem | None = None) -> None
         entry_log = EntryLog(files, directory, number)
         cut_to_note(files, entry_log.path, entry_log.note)
     path, note = control_note(files, directory)
-    if files.exists(path):
+    if note.read() == 0:  # it was being replaced as a whole, by records that are synced (or has its first one)
+        note.close()
+    else:
         cut_to_note(files, path, note)

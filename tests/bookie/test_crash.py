@@ -12,6 +12,7 @@ from bookspark.bookie.entry_log import SCHEMA, scan_log
 from bookspark.bookie.file_system import RealFileSystem
 from bookspark.bookie.power_loss import lose_unsynced
 from bookspark.bookie.scrub import scrub
+from bookspark.bookie.steps import run_steps
 from bookspark.bookie.storage import Storage
 from bookspark.protocol.bookie_ledger import NO_SUCH_ENTRY, NO_SUCH_LEDGER, STORAGE_DAMAGED
 from bookspark.protocol.errors import StorageError
@@ -270,6 +271,20 @@ def test_lose_unsynced_of_a_bookie_that_died_while_it_began_a_log(tmp_path):
     lose_unsynced(str(dead))
     again = reopened(dead)
     assert again.ids(8) == [] and again.add(5, 0) is Status.FENCED
+
+
+def test_lose_unsynced_of_a_bookie_that_died_while_it_replaced_its_control_log_keeps_its_fences(tmp_path):
+    """The note says 0 while either of the two may stand there; both are synced. The whole log was cut off."""
+    file_system = FaultyFileSystem(RealFileSystem())
+    storage = Pumped(config(tmp_path / "live"), file_system)
+    assert storage.fence(5) is storage.fence(8) is Status.OK
+    file_system.add("write */control.synced 2 hold")
+    run_steps(storage.storage.forget([8]), lambda: None)
+    file_system.wait_held()
+    dead = copied(tmp_path / "live", tmp_path / "dead")
+    file_system.release()
+    lose_unsynced(str(dead))
+    assert reopened(dead).add(5, 0) is Status.FENCED
 
 
 # -- control log
