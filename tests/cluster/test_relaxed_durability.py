@@ -37,8 +37,8 @@ def client(cluster):
 
 @pytest.fixture(scope="module")
 def other(cluster):
-    """Another client, that no rule is about."""
-    return cluster.bookkeeper(client_name="other")
+    """Another client, that no rule is about, and that gives bookies as much time as a loaded machine may take."""
+    return cluster.bookkeeper(client_name="other", answer_timeout_seconds=SECONDS, connect_timeout_seconds=SECONDS)
 
 
 def volatile(client, **options):
