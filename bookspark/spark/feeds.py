@@ -1,9 +1,10 @@
 """What can be read from some offset to another, now or as it grows: a log, or a set of ledgers.
 
-Law: an offset names the same entries for ever. What lies between two offsets is planned whole, or it is a DataLossError
-that says what is missing, from where to where and why; with ``failOnDataLoss`` false that is logged with its number of
-rows and left out. What planning left out is counted too (``PassedOver``), and a query's progress tells it; what a task
-finds deleted is in its executor's log.
+Law: an offset names the same entries for ever, and is proof that those before it were confirmed. What lies between two
+offsets is planned whole, or it is a DataLossError that says what is missing, from where to where and why; with
+``failOnDataLoss`` false that is logged with its number of rows and left out. Only what was truncated or deleted is ever left
+out: what can't be read at the moment is an error. What planning left out is counted too (``PassedOver``), and a query's
+progress tells it; what a task finds deleted is in its executor's log.
 
 Offsets are what Spark keeps in its checkpoints, as JSON:
 
@@ -23,7 +24,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from bookspark.protocol.errors import ConfigurationError, DataLossError, NoSuchLedgerError
+from bookspark.protocol.errors import ConfigurationError, DataLossError, NoSuchLedgerError, ReadError
 from bookspark.protocol.log_record import EntryRange
 from bookspark.spark.clients import client
 from bookspark.spark.logs import LogReader, PlacedCommit, made_anew
@@ -171,14 +172,16 @@ class LogFeed:
             self.passed_over.add(what, self._name, at, following)
 
     def _pieces(self, first: int, last: int) -> Iterator[SizedPiece]:
-        """The rows from ``first`` to before ``last`` that are still there."""
+        """The rows from ``first`` to before ``last`` that are still there. Raises ReadError if its commits can't be found."""
+        if first >= last:
+            return
         body = self._body
         if body is None or first < self._planned_from:
             body = LogReader(self._bookkeeper, self._name, self._password, first)
             if body.record.ctime_ms != self._made:
                 raise made_anew(self._name, first)
             self._body = body
-            self._more, self._planned, self._planned_from = body.commits(), deque(), first
+            self._more, self._planned, self._planned_from = iter(()), deque(), first
         while self._planned and self._planned[0].after.rows <= first:
             self._planned_from = self._planned.popleft().after.rows
         kept = max(first, body.record.first_position)
@@ -187,10 +190,13 @@ class LogFeed:
         while body.position.rows < last:
             following = next(self._more, None)
             if following is None:
-                self._more = body.commits()
+                self._more = body.commits(known_rows=last)
                 following = next(self._more, None)
                 if following is None:
-                    return
+                    raise ReadError(
+                        f"log {self._name!r}: its commits end at row {body.position.rows}, by what can be read of them now, "
+                        f"and there were rows up to {last - 1}. Nothing is left out; try again"
+                    )
             if following.after.rows > first:
                 self._planned.append(following)
                 yield from positioned(following.commit.ranges, following.before.rows, kept, last)

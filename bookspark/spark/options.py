@@ -15,7 +15,7 @@ Source
     ``password``; ``minPartitions``; ``failOnDataLoss`` (true); of a log also ``startingOffsets`` (``earliest`` or a
     position).
 Batch source
-    also, of a log, ``endingOffsets`` (``latest`` or the position after the last one).
+    also, of a log, ``endingOffsets`` (``latest`` or the position after the last one, which the log must have reached).
 Streaming source
     also ``maxOffsetsPerTrigger`` or ``maxBytesPerTrigger``; ``pollTimeoutMs`` (500): how long a trigger waits for entries
     when there are none; of a log also ``startingOffsets`` ``latest``, together with ``subscription``, a name under which the

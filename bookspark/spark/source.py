@@ -39,7 +39,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
-from bookspark.protocol.errors import NoSuchLedgerError
+from bookspark.protocol.errors import NoSuchLedgerError, ReadError
 from bookspark.protocol.ledger_metadata import LedgerMetadata
 from bookspark.spark.clients import client
 from bookspark.spark.feeds import Feed, Limit, LogFeed, Offset, data_loss, feed
@@ -154,8 +154,19 @@ class EntryReader(EntryPartitions, DataSourceReader):
         if isinstance(source, LogFeed):
             wanted, limit = self.options.start, self.options.end
             start = source.at(wanted) if isinstance(wanted, int) else start
-            end = source.at(min(limit, end["position"])) if isinstance(limit, int) else end
+            if isinstance(limit, int):
+                _check_end(self.options.log, limit, end["position"])
+                end = source.at(limit)
         return self.plan(source.pieces(start, end)) or [Ranges(())]
+
+
+def _check_end(log: str | None, wanted: int, rows: int) -> None:
+    """Raise ReadError unless the log has as many rows as are wanted: what is read up to a row has all before it."""
+    if wanted > rows:
+        raise ReadError(
+            f"log {log!r} has {rows} rows that its bookies tell of now, and endingOffsets {wanted} asks for more: ask again once "
+            "they are committed, or leave endingOffsets out to read what there is"
+        )
 
 
 class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -28,12 +28,16 @@ class MemoryBookKeeper:
         self.synced: dict[int, int] = {}
         """Up to which entry each ledger was synced."""
         self.fail_syncs = 0
+        self.untold: set[int] = set()
+        """Ledgers of which the bookies that answer do not know the newest LAC."""
         self.hang_closes = False
         """A bookie is down, and there is no other one for what a guaranteed ledger has there."""
 
     def other(self) -> MemoryBookKeeper:
         """Another client of the same cluster."""
-        return MemoryBookKeeper(self.metadata, self.entries)
+        other = MemoryBookKeeper(self.metadata, self.entries)
+        other.untold = self.untold
+        return other
 
     def create_ledger(self, **options: Any) -> MemoryLedger:
         password = options.pop("password")
@@ -153,6 +157,7 @@ class MemoryReader:
     def read_last_add_confirmed(self) -> int:
         if not self.metadata.closed:
             self._bookkeeper.get_ledger_metadata(self.ledger_id)  # its watch ended, when it was deleted: read again
+            return self.last_add_confirmed - (self.ledger_id in self._bookkeeper.untold)
         return self.last_add_confirmed
 
     def confirm(self, entry_id: int) -> None:

@@ -11,8 +11,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from bookspark.client import BookKeeper
-from bookspark.protocol.errors import BookKeeperError, ConfigurationError, DataLossError, NoSuchLedgerError
+from bookspark.protocol.errors import BookKeeperError, ConfigurationError, DataLossError, NoSuchLedgerError, ReadError
 from bookspark.protocol.log_record import Commit, EntryRange, LogOptions, NoSuchLogError
+from bookspark.spark import source
 from bookspark.spark.feeds import LedgersFeed, Limit, LogFeed
 from bookspark.spark.logs import (
     LogRegistry,
@@ -26,7 +27,7 @@ from bookspark.spark.logs import (
 from bookspark.spark.logs.committer import Committer
 from bookspark.spark.options import SinkOptions, SourceOptions
 from bookspark.spark.sink import LogWriter, RangesWritten
-from bookspark.spark.source import EntryStreamReader
+from bookspark.spark.source import EntryReader, EntryStreamReader
 from tests.spark.memory_bookkeeper import MemoryBookKeeper, MemoryLedger, MemoryReader
 
 ROWS = 10
@@ -322,6 +323,54 @@ def test_a_stream_never_goes_back_when_a_lac_that_was_heard_is_not_heard_again(l
     reader.prepareForTriggerAvailableNow()
     ahead = feed.at(25)
     assert reader.latestOffset(ahead, ReadAllAvailable()) == ahead
+
+
+@pytest.mark.parametrize("fail_on_data_loss", [True, False])
+def test_rows_that_an_offset_counts_are_planned_although_the_bookies_that_answer_do_not_know_of_them(
+    log: Log, fail_on_data_loss: bool
+) -> None:
+    log.commit(2)
+    feed = log.feed(fail_on_data_loss)
+    end = feed.newest()
+    log.bookkeeper.untold.add(log.registry.get("orders").commit_ledgers[-1].ledger_id)
+    for planning in (feed, log.feed(fail_on_data_loss)):
+        assert planning.newest() in (feed.at(10), end)
+        assert positions(planning, 10, 20) == list(range(10, 20)), "they were called truncated, and passed over"
+        assert planning.passed_over.rows == 0
+    log.begin("b")
+    log.commit()
+    assert positions(feed, 10, 30) == list(range(10, 30))
+
+
+def test_rows_that_an_offset_counts_and_no_commit_names_are_an_error_and_never_passed_over(log: Log) -> None:
+    log.commit(2)
+    log.committer.close()
+    with pytest.raises(ReadError, match=r"its commits end at row 20.*there were rows up to 29"):
+        positions(log.feed(fail_on_data_loss=False), 10, 30)
+
+
+def test_a_stream_that_is_to_begin_beyond_the_end_of_the_log_waits_for_it(log: Log) -> None:
+    log.commit()
+    feed = log.feed()
+    assert feed.newest() == feed.at(10)
+    assert feed.limited(feed.at(15), feed.at(15), Limit(rows=1)) == feed.at(15)
+    log.commit()
+    assert positions(feed, 15, feed.newest()["position"]) == list(range(15, 20))
+
+
+def test_a_batch_read_up_to_a_row_has_all_rows_before_it_or_fails(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.commit(2)
+    monkeypatch.setattr(source, "feed", lambda options: log.feed())
+
+    def planned(end: int) -> list[int]:
+        options = SourceOptions.parse({"log": "orders", "zookeeper": "nowhere", "endingOffsets": str(end)})
+        parts = EntryReader(options, StructType(), ()).partitions()
+        return [piece.position + n for part in parts for piece in part.pieces for n in range(piece.rows)]  # type: ignore[attr-defined]
+
+    assert planned(20) == list(range(20))
+    log.bookkeeper.untold.add(log.registry.get("orders").commit_ledgers[-1].ledger_id)
+    with pytest.raises(ReadError, match=r"has 10 rows .*endingOffsets 20"):
+        planned(20)
 
 
 def ledgers_feed(bookkeeper: MemoryBookKeeper, *ids: int, fail: bool = True) -> LedgersFeed:

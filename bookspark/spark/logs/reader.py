@@ -2,10 +2,11 @@
 
 Law: readers follow commit ledgers only, and never fence: entries of failed, speculative or zombie attempts lie in data
 ledgers too and are never seen. A range named by a commit is confirmed up to its last entry, whatever LAC a reader has
-heard; so is the header of a ledger that the chain names. A ledger of the chain is left for the next one only once it is
-closed and read to its end. A chain that is compacted or truncated under a reader does not disturb it: where it stands is how
-many commits it has behind it, and the ledger that has the next one is looked for. A log of the same name that was made later is
-another log, and never read on in.
+heard; so is the header of a ledger that the chain names, and so is a commit of rows that an offset counts: the newest LAC may be
+known to one bookie only, so who heard it once need not hear it again. A ledger of the chain is left for the next one only once
+it is closed and read to its end. A chain that is compacted or truncated under a reader does not disturb it: where it stands is
+how many commits it has behind it, and the ledger that has the next one is looked for. A log of the same name that was made later
+is another log, and never read on in.
 
 Source: design.md section 10.
 """
@@ -60,15 +61,16 @@ class LogReader:
         self._record_changed: threading.Event | None = None
         self._seek(lambda before: before.rows <= position)
 
-    def commits(self) -> Iterator[PlacedCommit]:
-        """What was committed since the last call, in order; the first call begins where the reader was made for."""
+    def commits(self, known_rows: int = 0) -> Iterator[PlacedCommit]:
+        """What was committed since the last call, in order; the first call begins where the reader was made for. ``known_rows``:
+        so many rows are committed for certain; they come although no bookie that answers tells of them."""
         while True:
             try:
                 if self._handle is None and not self._next_link():
                     return
                 assert self._handle is not None
                 closed = self._handle.metadata.closed
-                yield from self._confirmed(self._handle)
+                yield from self._confirmed(self._handle, known_rows)
             except (NoSuchLedgerError, NoSuchEntryError):
                 self._read_record()
                 if self._link in self.record.commit_ledgers:
@@ -80,14 +82,20 @@ class LogReader:
             if closed:  # and was so before its LAC was read: this was all of it
                 self._handle = None
 
-    def _confirmed(self, handle: ReadHandle) -> Iterator[PlacedCommit]:
+    def _confirmed(self, handle: ReadHandle, known_rows: int) -> Iterator[PlacedCommit]:
         """What the ledger has from where the reader stands."""
         last = handle.read_last_add_confirmed()
-        while self._next_entry <= last:
-            for entry in handle.read(self._next_entry, last):
-                placed = PlacedCommit(self.position, decode_commit(entry.payload, handle.ledger_id, entry.entry_id))
-                self.position, self._next_entry = placed.after, entry.entry_id + 1
-                yield placed
+        while True:
+            while self._next_entry <= last:
+                for entry in handle.read(self._next_entry, last):
+                    placed = PlacedCommit(self.position, decode_commit(entry.payload, handle.ledger_id, entry.entry_id))
+                    self.position, self._next_entry = placed.after, entry.entry_id + 1
+                    yield placed
+            if handle.metadata.closed or self.position.rows >= known_rows:
+                return
+            # There is one more, and a ledger that is not closed is the chain's last: the commit is here.
+            last = self._next_entry
+            handle.confirm(last)
 
     def wait(self, seconds: float) -> None:
         """Return once there may be more to read, or after ``seconds``. The bookies hold the answer until then."""
