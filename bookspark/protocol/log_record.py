@@ -24,6 +24,9 @@ in what it read and only then begins a new commit ledger. Each commit ledger sta
 ledgers before it, and is put into the record only once that header is confirmed, so that one ledger is all that is ever
 read for this.
 
+A batch before the last one of its query is refused: a checkpoint that was set back makes new batches under old numbers, and to
+take them for those that are there would lose their rows.
+
 A batch write has no checkpoint to be replayed from: its query id *is* its run id, and no header of a later epoch keeps
 it. Of streaming queries a header keeps the ``QUERIES_MAX`` that committed last.
 
@@ -66,6 +69,10 @@ class LogExistsError(BookKeeperError):
 
 class LogChangedError(BookKeeperError):
     """Another process of the same run put its commit ledger into the chain first: recover that one."""
+
+
+class CheckpointRewoundError(BookKeeperError):
+    """A query writes a batch that is older than what the log has of it: its Spark checkpoint was set back."""
 
 
 class RowFormat(Enum):
@@ -290,8 +297,18 @@ class CommitHeader:
     """The query id of the epoch's batch write, if that is committed."""
 
     def contains(self, query: str, batch: int) -> bool:
-        """Whether this batch of this query is committed. Spark numbers batches upwards and replays only the last."""
-        return query == self.batch_write or batch <= self.last_batches.get(query, -1)
+        """Whether this batch of this query is committed. Spark numbers batches upwards and replays only the last, with the very
+        rows that it had: raises CheckpointRewoundError for one before that, of which nobody knows what rows it has by now.
+        """
+        last = self.last_batches.get(query, -1)
+        if batch < last:
+            raise CheckpointRewoundError(
+                f"batch {batch} of query {query} is not written: the log has batch {last} of it, and what was in batch {batch} "
+                "then need not be what is in it now. The query's Spark checkpoint was restored from an older copy, or two "
+                "queries have copies of one. Give it the newest checkpoint again; or start it with a new checkpointLocation, "
+                "from where the log's rows end"
+            )
+        return query == self.batch_write or batch == last
 
     def followed_by(self, commit: Commit) -> CommitHeader:
         """The header after one more commit."""

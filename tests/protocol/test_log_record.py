@@ -12,6 +12,7 @@ from bookspark.protocol.log_record import (
     LOG_LABEL,
     QUERIES_MAX,
     ROLE_LABEL,
+    CheckpointRewoundError,
     Commit,
     CommitHeader,
     CommitLedger,
@@ -97,9 +98,19 @@ def test_options_are_checked_as_quorums_are() -> None:
 
 def test_a_header_contains_what_was_committed_and_adds_up() -> None:
     header = CommitHeader().followed_by(commit("q", 0)).followed_by(commit("q", 1)).followed_by(commit("p", 5))
-    assert header.contains("q", 0) and header.contains("q", 1) and header.contains("p", 5)
+    assert header.contains("q", 1) and header.contains("p", 5)
     assert not header.contains("q", 2) and not header.contains("r", 0)
     assert header.position == Position(batches=3, rows=30, size=300)
+
+
+def test_a_batch_before_the_last_one_of_its_query_is_refused_and_not_taken_for_a_replay() -> None:
+    header = CommitHeader().followed_by(commit("q", 0)).followed_by(commit("q", 2))
+    for number in (0, 1):
+        with pytest.raises(
+            CheckpointRewoundError, match=f"batch {number} of query q is not written: the log has batch 2"
+        ):
+            header.contains("q", number)
+    assert header.contains("q", 2) and not header.contains("q", 3)
 
 
 def test_streaming_queries_are_remembered_over_epochs_and_batch_writes_are_not() -> None:

@@ -16,7 +16,7 @@ from bookspark.protocol.errors import (
     UnauthorizedAccessError,
 )
 from bookspark.protocol.ledger_metadata import LedgerType
-from bookspark.protocol.log_record import Commit, EntryRange, LogOptions, LogTakenOverError
+from bookspark.protocol.log_record import CheckpointRewoundError, Commit, EntryRange, LogOptions, LogTakenOverError
 from bookspark.spark.logs import (
     DataWriter,
     LogReader,
@@ -83,6 +83,18 @@ def test_a_restarted_query_is_a_new_run_and_finds_the_batch_of_the_former(bookke
     assert not after.commit(batch(0, "b", 2))
     assert after.commit(batch(1, "b", 2))
     assert committed(bookkeeper) == [("q", 0), ("q", 1)]
+
+
+def test_new_rows_under_an_old_batch_number_are_refused_instead_of_dropped(bookkeeper: MemoryBookKeeper) -> None:
+    writer = claimed(bookkeeper, "a")
+    for number in range(3):
+        writer.commit(batch(number))
+    restored = claimed(bookkeeper, "b")  # from a copy of the checkpoint that knew of batch 0 only
+    for _ in range(2):
+        with pytest.raises(CheckpointRewoundError):
+            restored.commit(batch(1, "b", 2))
+    assert committed(bookkeeper) == [("q", 0), ("q", 1), ("q", 2)]
+    assert restored.commit(batch(3, "b", 2)), "with the newest checkpoint it goes on"
 
 
 def test_an_append_whose_answer_was_lost_is_settled_by_recovery(bookkeeper: MemoryBookKeeper) -> None:
