@@ -161,6 +161,11 @@ def found(spark: SparkSession) -> dict[str, Finding]:
     cluster.rows["logs"].append(
         {"log": "orders", "epoch": 2, "committed_epoch": 2, "readable": True, "commit_ledgers": [14, 15]}
     )
+    # Deleted between reading "logs" and "log_commits".
+    cluster.rows["logs"].append(
+        {"log": "gone", "epoch": 2, "committed_epoch": 2, "readable": True, "commit_ledgers": [19], "rows": 10}
+    )
+    cluster.ledger(18, -1, {0: [A, B, C]}, log="gone", log_epoch=1, log_role="data")
     for ledger_id, epoch, state in (
         (11, 1, "OPEN"), (12, 1, "CLOSED"), (14, 1, "CLOSED"), (15, 2, "OPEN"), (16, 2, "OPEN"),
     ):  # fmt: skip

@@ -1,9 +1,11 @@
 -- Orphans: ledgers made for a log in an earlier epoch that none of its commits names, and entries of ledgers that are gone.
--- By epoch, never by age. Logs whose password the snapshot did not have are left out.
+-- By epoch, never by age. Logs whose password the snapshot did not have are left out, and those that were deleted while it was
+-- taken: they have rows, and no commits.
 SELECT l.ledger_id, 'unreferenced ledger of a log' AS kind, l.log, l.log_epoch, l.log_role, l.state,
        CAST(NULL AS BIGINT) AS entries
 FROM ledgers l JOIN logs g ON g.log = l.log AND g.readable AND g.committed_epoch = g.epoch
 WHERE l.log_epoch < g.epoch
+  AND (g.rows = 0 OR EXISTS (SELECT 1 FROM log_commits c WHERE c.log = l.log))
   AND NOT ARRAY_CONTAINS(g.commit_ledgers, l.ledger_id)
   AND NOT EXISTS (SELECT 1 FROM log_commits c WHERE c.log = l.log AND c.ledger_id = l.ledger_id)
 UNION ALL

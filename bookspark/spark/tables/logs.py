@@ -1,15 +1,16 @@
 """System tables of logs: their records, and what their commits name.
 
 Law: what a log holds is told by its commits alone. Of a log whose password is not the one given there is its record only,
-and ``readable`` says so.
+and ``readable`` says so. A log that was deleted since the listing is left out, as such a ledger is: of ``log_commits`` too,
+although ``logs`` may have it.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bookspark.protocol.errors import BookKeeperError
-from bookspark.protocol.log_record import CommitHeader, LogRecord
+from bookspark.protocol.errors import BookKeeperError, NoSuchEntryError, NoSuchLedgerError
+from bookspark.protocol.log_record import LogRecord, Position
 from bookspark.spark.logs import LogRegistry, check_password, commits, header_of
 from bookspark.spark.tables.table import FLAG, INT, LONG, LONGS, TEXT, TIME, Rows, SystemTable, once, time
 
@@ -28,18 +29,18 @@ def _readable(record: LogRecord, password: bytes) -> bool:
 def _log_rows(bookkeeper: BookKeeper, argument: None, password: bytes) -> Rows:
     registry = LogRegistry(bookkeeper.metadata)
     for name in registry.names():
-        record = registry.get(name)
-        readable = _readable(record, password)
-        header: CommitHeader | None = header_of(bookkeeper, record, password) if readable else None
-        position = header.position if header else (None, None, None)
+        found = _found(bookkeeper, name, password)
+        if found is None:
+            continue
+        record, position = found
         yield (
             name,
             record.epoch,
             record.owner or None,
             [link.ledger_id for link in record.commit_ledgers],
             record.commit_ledgers[-1].epoch if record.commit_ledgers else None,
-            *position,
-            readable,
+            *(position or (None, None, None)),
+            position is not None,
             record.options.ensemble_size,
             record.options.write_quorum,
             record.options.ack_quorum,
@@ -51,9 +52,24 @@ def _log_rows(bookkeeper: BookKeeper, argument: None, password: bytes) -> Rows:
         )
 
 
+def _found(bookkeeper: BookKeeper, name: str, password: bytes) -> tuple[LogRecord, Position | None] | None:
+    """The log's record, and where the log ends if its password is the one given; None if there is no such log any more."""
+    registry = LogRegistry(bookkeeper.metadata)
+    record = registry.find(name)
+    while record is not None:
+        try:
+            return record, header_of(bookkeeper, record, password).position if _readable(record, password) else None
+        except (NoSuchLedgerError, NoSuchEntryError):
+            newest = registry.find(name)
+            if newest is not None and newest.commit_ledgers == record.commit_ledgers:
+                raise
+            record = newest
+    return None
+
+
 def _commit_rows(bookkeeper: BookKeeper, name: str, password: bytes) -> Rows:
-    record = LogRegistry(bookkeeper.metadata).get(name)
-    if not _readable(record, password):
+    record = LogRegistry(bookkeeper.metadata).find(name)
+    if record is None or not _readable(record, password):
         return
     for before, commit in commits(bookkeeper, name, password):
         position = before.rows
