@@ -3,7 +3,9 @@
 Law: a row is in the table once or not at all, and a ledger is deleted only when every row of it that the log has is in
 the table, by the log's record. ``protocol.log_offload`` has the steps; a process that ends between any two of them is
 followed by one that goes on. Only committed rows are offloaded, up to the first commit that names a ledger that is still
-open.
+open. One that no commit has named for ``IDLE_SECONDS`` is closed first: the worker that wrote it may be gone while its query
+goes on, and Spark ends those it does not need after a minute. A writer that is there after all begins another ledger, as it is
+to do after that time by default.
 
 The table has the log's columns, then ``position``, ``ledger_id`` and ``entry_id``; each of its files holds consecutive
 rows in their order. It is one log's: made empty with the table property ``bookspark.log``, which says whose, before that log's
@@ -24,7 +26,7 @@ from bookspark.client import BookKeeper
 from bookspark.daemon.settings import of_environment
 from bookspark.protocol.errors import BookKeeperError, NoSuchLedgerError
 from bookspark.protocol.log_record import EPOCH_LABEL, LogRecord
-from bookspark.spark.logs import LogRegistry, check_password, commits
+from bookspark.spark.logs import LogRegistry, RollPolicy, check_password, commits, recover_ledgers
 from bookspark.spark.offloaded import OWNER, table_version
 
 if TYPE_CHECKING:
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
 
 TRANSACTION_BYTES_MAX = 4 << 30
 """Of payload; a transaction ends with the commit that reaches it."""
+IDLE_SECONDS = RollPolicy().seconds_max
+CLOSING_SECONDS_MAX = 60.0
+"""For idle ledgers; those that are left over are closed by the next run."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,7 @@ def offload(
     """
     with BookKeeper(zookeeper, **of_environment("client")) as bookkeeper:
         run = _Run(spark, bookkeeper, log, table, password.encode())
+        run.close_idle(IDLE_SECONDS)
         rows = 0
         while (done := run.transaction()) is not None:
             rows += done
@@ -87,6 +93,17 @@ class _Run:
         """How far the log is offloaded."""
         offload = self._registry.get(self._log).offload
         return 0 if offload is None else offload.position
+
+    def close_idle(self, idle_seconds: float) -> None:
+        """Close the ledgers of rows that are to be offloaded which no commit has named for so long."""
+        start = self._start(self._registry.get(self._log))
+        named: dict[int, int] = {}
+        for placed in commits(self._bookkeeper, self._log, self._password, start):
+            if placed.after.rows > start:
+                named.update((item.ledger_id, placed.commit.time_ms) for item in placed.commit.ranges)
+        before_ms = (time.time() - idle_seconds) * 1000
+        idle = [ledger_id for ledger_id, time_ms in named.items() if time_ms < before_ms]
+        recover_ledgers(self._bookkeeper, idle, self._password, CLOSING_SECONDS_MAX)
 
     def transaction(self) -> int | None:
         """Begin a transaction and carry it through, or one that is pending; None if there is nothing to offload."""

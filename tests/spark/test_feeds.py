@@ -55,13 +55,13 @@ class Log:
         labels = {"bookspark.log": b"orders", "bookspark.epoch": str(self.epoch).encode()}
         self.data: MemoryLedger = self.bookkeeper.create_ledger(**options, custom_metadata=labels)
 
-    def commit(self, count: int = 1) -> None:
+    def commit(self, count: int = 1, time_ms: int = 0) -> None:
         for _ in range(count):
             first = self.data.last_add_confirmed + 1
             for _ in range(ROWS):
                 last = self.data.append(b"0123456789")
             item = EntryRange(self.data.ledger_id, first, last, ROWS, 10 * ROWS)
-            self.committer.commit(Commit("q", self.batches, self.run, self.epoch, (item,)))
+            self.committer.commit(Commit("q", self.batches, self.run, self.epoch, (item,), time_ms))
             self.batches += 1
 
     def feed(self, fail_on_data_loss: bool = True) -> LogFeed:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, cast
 
 import pytest
 
 from bookspark.client import BookKeeper
+from bookspark.protocol.errors import LedgerFencedError
 from bookspark.protocol.log_record import Commit, EntryRange
 from bookspark.spark.offload import _Run
 from tests.spark.test_feeds import ROWS, Log
@@ -47,6 +49,22 @@ def test_rows_go_up_to_the_first_ledger_that_is_still_open(log: Log) -> None:
     assert end_of(log) is None
     log.data.close()
     assert end_of(log) == 50
+
+
+def test_a_ledger_that_a_worker_left_open_in_a_query_that_goes_on_keeps_no_rows_from_the_table(log: Log) -> None:
+    now = int(time.time() * 1000)
+    log.commit(1, now - 100_000)
+    left = log.data  # Spark ended its worker, and uses another one
+    log.roll()
+    log.commit(1, now - 100_000)
+    log.commit(1, now)
+    run_of(log).close_idle(200)
+    assert end_of(log) is None, "its writer may go on"
+    run_of(log).close_idle(50)
+    assert end_of(log) == 10
+    with pytest.raises(LedgerFencedError):
+        left.append(b"one that is there after all begins another ledger")
+    assert not log.bookkeeper.get_ledger_metadata(log.data.ledger_id).closed, "a commit named it just now"
 
 
 def test_a_transaction_takes_no_more_than_it_may_but_a_commit_at_least(
