@@ -25,6 +25,7 @@ from bookspark.spark.logs import (
     truncate_log,
 )
 from bookspark.spark.logs.committer import Committer
+from bookspark.spark.logs.maintenance import collect_recent_orphans
 from bookspark.spark.options import SinkOptions, SourceOptions
 from bookspark.spark.sink import LogWriter, RangesWritten
 from bookspark.spark.source import EntryReader, EntryStreamReader
@@ -203,6 +204,20 @@ def test_truncation_leaves_the_ledgers_of_the_running_epoch(log: Log) -> None:
     assert truncate_log(cast(BookKeeper, log.bookkeeper), "orders", 20, b"") == []
     log.commit()
     assert positions(log.feed(), 20, 30) == list(range(20, 30))
+
+
+def test_ledgers_of_rows_that_were_truncated_while_their_query_ran_go_with_the_next_run(log: Log) -> None:
+    log.commit(2)
+    truncated = log.data.ledger_id
+    log.roll()
+    log.commit(2)
+    kept = log.data.ledger_id
+    bookkeeper = cast(BookKeeper, log.bookkeeper)
+    assert truncate_log(bookkeeper, "orders", 25, b"") == []
+    log.begin("b")
+    log.commit()
+    assert collect_recent_orphans(bookkeeper, "orders", b"") == [truncated]
+    assert kept in log.bookkeeper.list_ledgers(), "half of its rows are part of the log"
 
 
 def test_a_log_is_not_truncated_beyond_its_end(log: Log) -> None:

@@ -78,7 +78,8 @@ def collect_orphans(bookkeeper: BookKeeper, name: str, password: bytes) -> list[
 
 def collect_recent_orphans(bookkeeper: BookKeeper, name: str, password: bytes) -> list[int]:
     """The same for the ``RECENT_EPOCHS`` before the one that stands, for its owner, with a look at new ledgers only. Data ledgers
-    of those epochs that are part of the log are recovered, if they are open still: their owners may not have come to it.
+    of those epochs that are part of the log are recovered, if they are open still: their owners may not have come to it. Those of
+    rows that were truncated while their epoch stood are no part of it any more.
 
     The ledgers of an epoch have higher ids than the commit ledgers of all epochs before it: the log was claimed in between.
     (Copies that compaction made are higher than they should be; what is missed because of them ``collect_orphans`` finds.)
@@ -90,8 +91,9 @@ def collect_recent_orphans(bookkeeper: BookKeeper, name: str, password: bytes) -
         item.ledger_id
         for link in record.commit_ledgers
         if since <= link.epoch < record.epoch
-        for commit in read_commits(open_commit_ledger(bookkeeper, link, password))
-        for item in commit.ranges
+        for placed in read_commits(open_commit_ledger(bookkeeper, link, password))
+        if placed.after.rows > record.first_position
+        for item in placed.commit.ranges
     }
     recover_ledgers(bookkeeper, sorted(referenced, reverse=True), password, THOROUGH_SECONDS_MAX)
     return _delete(

@@ -175,8 +175,8 @@ def header_of(bookkeeper: BookKeeper, record: LogRecord, password: bytes) -> Com
     for link in record.commit_ledgers[-1:]:
         handle = open_commit_ledger(bookkeeper, link, password)
         header = read_header(handle)
-        for commit in read_commits(handle):
-            header = header.followed_by(commit)
+        for placed in read_commits(handle):
+            header = header.followed_by(placed.commit)
     return header
 
 
@@ -193,7 +193,10 @@ def read_header(handle: ReadHandle) -> CommitHeader:
     return decode_header(entry.payload, handle.ledger_id)
 
 
-def read_commits(handle: ReadHandle) -> Iterator[Commit]:
+def read_commits(handle: ReadHandle) -> Iterator[PlacedCommit]:
     """The commits of a commit ledger, as many as are confirmed now."""
+    before = read_header(handle).position
     for entry in handle.read(HEADER_ENTRY + 1, handle.read_last_add_confirmed()):
-        yield decode_commit(entry.payload, handle.ledger_id, entry.entry_id)
+        placed = PlacedCommit(before, decode_commit(entry.payload, handle.ledger_id, entry.entry_id))
+        before = placed.after
+        yield placed
