@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bookspark.client import BookKeeper
 from bookspark.daemon.settings import of_environment
 from bookspark.protocol.errors import BookKeeperError, NoSuchLedgerError
+from bookspark.protocol.log_offload import OffloadError
 from bookspark.protocol.log_record import EPOCH_LABEL, LogRecord
 from bookspark.spark.logs import LogRegistry, RollPolicy, check_password, commits, recover_ledgers
 from bookspark.spark.offloaded import OWNER, table_version
@@ -85,18 +86,19 @@ class _Run:
         check_password(record, password)
         if record.offload is not None:
             record.offload_begun(self._table, 0)  # another table is an error, also when there is nothing to do
+        self._made = record.ctime_ms
         self._transactions = f"bookspark offload of log {log} made at {record.ctime_ms}"
         table_version(self._table, self._transactions, 0)
 
     @property
     def position(self) -> int:
         """How far the log is offloaded."""
-        offload = self._registry.get(self._log).offload
+        offload = self._record().offload
         return 0 if offload is None else offload.position
 
     def close_idle(self, idle_seconds: float) -> None:
         """Close the ledgers of rows that are to be offloaded which no commit has named for so long."""
-        start = self._start(self._registry.get(self._log))
+        start = self._start(self._record())
         named: dict[int, int] = {}
         for placed in commits(self._bookkeeper, self._log, self._password, start):
             if placed.after.rows > start:
@@ -107,20 +109,20 @@ class _Run:
 
     def transaction(self) -> int | None:
         """Begin a transaction and carry it through, or one that is pending; None if there is nothing to offload."""
-        record = self._registry.get(self._log)
+        record = self._record()
         pending = 0 if record.offload is None else record.offload.pending
         wanted = pending or self._end(record)
         if wanted is None:
             return None
         if record.offload is None:
             self._make_table()
-        record = self._registry.update(self._log, lambda record: record.offload_begun(self._table, wanted))
+        record = self._update(lambda record: record.offload_begun(self._table, wanted))
         assert record.offload is not None
         start, end = self._start(record), record.offload.pending
         if not end:
             return 0  # another run has done it meanwhile
         if start >= end:  # truncated meanwhile
-            self._registry.update(self._log, lambda record: record.offload_done(end, -1))
+            self._update(lambda record: record.offload_done(end, -1))
             return 0
         version = table_version(self._table, self._transactions, end)
         if version is None:
@@ -130,14 +132,30 @@ class _Run:
             raise BookKeeperError(
                 f"{self._table} does not show what was just written to it; is it another table by now?"
             )
-        self._registry.update(self._log, lambda record: record.offload_done(end, version))
+        self._update(lambda record: record.offload_done(end, version))
         return end - start
 
     def delete(self, after_seconds: float) -> list[int]:
         """Delete the ledgers that the log does not need any more. Returns their ids."""
-        record = self._registry.get(self._log)
+        record = self._record()
         before_ms = (time.time() - after_seconds) * 1000
         return [ledger_id for ledger_id in self._needless(record, before_ms) if self._delete(ledger_id)]
+
+    def _record(self) -> LogRecord:
+        return self._same(self._registry.get(self._log))
+
+    def _update(self, transition: Callable[[LogRecord], LogRecord]) -> LogRecord:
+        return self._registry.update(self._log, lambda record: transition(self._same(record)))
+
+    def _same(self, record: LogRecord) -> LogRecord:
+        """``record``, if it is that of the log whose table this is. To one that was made since, the table's transactions would
+        say that its rows are there."""
+        if record.ctime_ms != self._made:
+            raise OffloadError(
+                f"log {self._log!r} was deleted and made anew while it was offloaded: the table at {self._table} has rows of the "
+                "old one. Offload the new log to another table"
+            )
+        return record
 
     def _start(self, record: LogRecord) -> int:
         offloaded = 0 if record.offload is None else record.offload.position

@@ -9,8 +9,13 @@ import pytest
 
 from bookspark.client import BookKeeper
 from bookspark.protocol.errors import LedgerFencedError
-from bookspark.protocol.log_record import Commit, EntryRange
+from bookspark.protocol.log_offload import OffloadError
+from bookspark.protocol.log_record import Commit, EntryRange, LogRecord
+from bookspark.spark.logs import delete_log
+from bookspark.spark.logs.codec import encode_record
+from bookspark.spark.logs.registry import KIND
 from bookspark.spark.offload import _Run
+from bookspark.wire.digests import master_key
 from tests.spark.test_feeds import ROWS, Log
 
 
@@ -134,3 +139,25 @@ def test_what_was_truncated_is_not_offloaded(log: Log) -> None:
     assert run.transaction() == 0, "the transaction that was begun has nothing left to write"
     assert run.position == 10
     assert (run._start(log.registry.get("orders")), end_of(log)) == (20, 30)
+
+
+def test_a_log_that_is_made_anew_while_the_old_one_is_offloaded_is_not_taken_for_offloaded(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.commit(3)
+    log.data.close()
+    offload_up_to(log, 20)
+    monkeypatch.setattr(_Run, "_make_table", lambda run: None)
+    monkeypatch.setattr("bookspark.spark.offload.table_version", lambda table, owner, end: 5)  # has rows up to 30
+    run = run_of(log)
+    delete_log(cast(BookKeeper, log.bookkeeper), "orders", b"")
+    anew = LogRecord("orders", ctime_ms=7, master_key=master_key(b""))
+    log.bookkeeper.metadata.write_record(KIND, "orders", encode_record(anew), None)
+    log.batches = 0
+    log.begin("b")
+    log.commit(2)
+    log.data.close()
+    for step in (run.transaction, lambda: run.close_idle(0.0), lambda: run.delete(0.0)):
+        with pytest.raises(OffloadError, match="'orders' was deleted and made anew while it was offloaded"):
+            step()
+    assert log.registry.get("orders").offload is None, "its rows were called offloaded, and its ledgers deleted"
