@@ -206,6 +206,38 @@ def test_columns_that_spark_says_are_never_null_and_times_of_another_zone_are_ta
     assert back.drop_columns(list(ID_COLUMNS)).to_pylist() == [{"n": 1, "at": moment, "list": [5]}]
 
 
+def test_rows_that_become_wider_or_narrower_make_entries_of_fewer_or_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_rows, "ENTRY_BYTES", 4000)
+    record = arrow_log(StructType().add("blob", "binary"))
+    widths = [1] * 400 + [1000] * 400 + [1] * 400
+    encoder, held, entries = row_encoder(record), 0, []
+    for at in range(0, len(widths), 40):
+        held += sum(widths[at : at + 40])
+        for payloads in encoder.add(pyarrow.record_batch({"blob": [b"y" * width for width in widths[at : at + 40]]})):
+            entries += [(value, payloads.rows_each) for value in payloads.values.to_pylist()]
+            held -= sum(map(len, payloads.values.to_pylist()))
+        assert held < 10 * 4000, "in memory until there is an entry's worth of rows"
+    entries += [(value, p.rows_each) for p in encoder.finish() for value in p.values.to_pylist()]
+    assert sum(rows for _, rows in entries) == len(widths)
+    assert max(len(payload) for payload, _ in entries) < 10 * 4000
+    assert len(entries) < 300, "an entry for each narrow row"
+    back = [
+        len(value)
+        for payload, rows in entries
+        for value in read(record, "arrow", [payload], Piece(LEDGER, 100, 0, rows, rows))["blob"].to_pylist()
+    ]
+    assert back == widths
+
+
+def test_entries_of_rows_whose_width_goes_up_and_down_make_no_range_for_each_batch() -> None:
+    encoder = row_encoder(arrow_log(StructType().add("blob", "binary")))
+    sizes = []
+    for at in range(400):
+        batch = pyarrow.record_batch({"blob": [b"y" * (1 if at % 2 else 20_000)] * 20})
+        sizes += [payloads.rows_each for payloads in encoder.add(batch)]
+    assert sum(a != b for a, b in pairwise(sizes)) < 100
+
+
 def test_rows_too_large_for_one_entry_are_split_over_more() -> None:
     columns = StructType().add("n", "long").add("blob", "binary")
     record = arrow_log(columns)

@@ -12,9 +12,9 @@ no label               an entry is a row, its payload the row's ``value``
                        says so
 =====================  ==========================================================================================
 
-Entries of Arrow rows have about ``ENTRY_BYTES`` each, and all of one task as many rows, but for the last: so a range of them
-needs no list of how many rows each has. Arrow arrays go in and out without a Python object for a row, except that zstandard hands
-out compressed and decompressed values one by one.
+Entries of Arrow rows have about ``ENTRY_BYTES`` each. Those of one task have as many rows each until the rows become much wider
+or narrower: so a few ranges are enough, and none needs a list of how many rows each of its entries has. Arrow arrays go in and
+out without a Python object for a row, except that zstandard hands out compressed and decompressed values one by one.
 """
 
 from __future__ import annotations
@@ -42,6 +42,10 @@ PLAIN, ZSTD, ZSTD_DICTIONARY, ARROW = "", "zstd", "zstd_dictionary", "arrow"
 ENTRY_BYTES = 256 << 10
 """Of Arrow rows before compression."""
 ROWS_EACH_MAX = 1 << 16
+UNEVEN = 8
+"""An entry's rows are counted anew when it would have so many times its bytes, or so small a part of them."""
+WIDENED_MAX = 16
+"""So often a task makes entries of more rows than before: each time is one more range of its commit."""
 DICTIONARY_BYTES = 16 << 10
 SAMPLES_MAX = 4000
 _LEVEL = 1
@@ -222,6 +226,7 @@ class _ArrowEncoder:
             compression="zstd" if options.compression is Compression.ZSTD else None
         )
         self._rows_each = 0
+        self._widened = 0
         self._rest: pyarrow.RecordBatch | None = None
 
     def add(self, rows: pyarrow.RecordBatch) -> Iterator[Payloads]:
@@ -229,9 +234,12 @@ class _ArrowEncoder:
 
         columns = [column.cast(field.type) for column, field in zip(rows.columns, self._schema, strict=True)]
         batch = pyarrow.RecordBatch.from_arrays(columns, schema=self._schema)
-        if not self._rows_each:
-            fit = ENTRY_BYTES * batch.num_rows // max(batch.nbytes, 1)
-            self._rows_each = 1 << (min(max(fit, 1), ROWS_EACH_MAX).bit_length() - 1)
+        fit = min(max(ENTRY_BYTES * batch.num_rows // max(batch.nbytes, 1), 1), ROWS_EACH_MAX)
+        narrower = fit > self._rows_each * UNEVEN and self._widened < WIDENED_MAX
+        if narrower or fit * UNEVEN < self._rows_each:
+            yield from self.finish()
+            self._rows_each = 1 << (fit.bit_length() - 1)
+            self._widened += narrower
         if self._rest is not None:
             batch = pyarrow.concat_batches([self._rest, batch])
         full = batch.num_rows - batch.num_rows % self._rows_each
