@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import deque
 from datetime import UTC, date, datetime, time
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
@@ -109,7 +110,7 @@ def read(log: LogName, zookeeper: Zookeeper = "", password: Password = "") -> No
     from bookspark.spark.logs.rows import RowDecoder, columns_of, row_decoder
     from bookspark.spark.offloaded import rows_of
     from bookspark.spark.source import VALUE_SCHEMA
-    from bookspark.spark.splits import positioned
+    from bookspark.spark.splits import positioned, split
 
     out = sys.stdout.buffer
     secret = password.encode()
@@ -123,10 +124,11 @@ def read(log: LogName, zookeeper: Zookeeper = "", password: Password = "") -> No
 
         placed = commits(bookkeeper, log, secret, record.first_position)
         pieces = chain.from_iterable(positioned(p.commit.ranges, p.before.rows, record.first_position) for p in placed)
-        for piece, _ in pieces:
-            for rows in rows_of(bookkeeper, log, secret, piece, columns or VALUE_SCHEMA, decoder):
-                lines = rows.column(0).to_pylist() if columns is None else map(_json, rows.to_pylist())
-                out.writelines(line + b"\n" for line in lines)
+        for part in map(deque, split(pieces, 1)):
+            while part:
+                for rows in rows_of(bookkeeper, log, secret, part, columns or VALUE_SCHEMA, decoder):
+                    lines = rows.column(0).to_pylist() if columns is None else map(_json, rows.to_pylist())
+                    out.writelines(line + b"\n" for line in lines)
     out.flush()
 
 

@@ -4,12 +4,14 @@ Law: a task that was planned over a ledger gets the very rows that it would have
 fewer. It reads the log's record again first, so a plan that is older than the offload is as good as a new one.
 
 There is no Spark in a task: the table is read by delta-rs, at its newest version, which has all that earlier ones had
-and lies where a VACUUM leaves it. Rows lie in files by position, so a task opens those it needs.
+and lies where a VACUUM leaves it. Rows lie in files by position, so a task opens those it needs. To open the table takes as long
+as to read many thousand rows, so what a task reads of it, it reads at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -36,12 +38,14 @@ def rows_of(
     bookkeeper: BookKeeper,
     log: str | None,
     password: bytes,
-    piece: Piece,
+    pieces: deque[Piece],
     schema: StructType,
     decoder_of: Callable[[LedgerMetadata], RowDecoder],
 ) -> Iterator[pyarrow.RecordBatch]:
-    """The rows of ``piece``, in order, with the columns of ``schema``: those of its ledger, and from where that is gone, of the
-    table that ``log`` was offloaded to. Raises NoSuchLedgerError for what is in neither."""
+    """The rows of the first of ``pieces``, in order, with the columns of ``schema``: those of its ledger, and from where that
+    is gone, of the table that ``log`` was offloaded to; then also those of the pieces that follow it there. Takes the pieces
+    from the left. Raises NoSuchLedgerError for what is in neither."""
+    piece = pieces.popleft()
     delivered = 0
     try:
         with bookkeeper.open_ledger_no_recovery(piece.ledger_id, password=password) as reader:
@@ -53,45 +57,54 @@ def rows_of(
                     yield rows.select(schema.names)
     except NoSuchLedgerError:
         rest = piece.part(delivered, piece.rows)
-        found = None if log is None else offloaded_rows(bookkeeper.metadata, log, rest, schema)
+        found = None if log is None else offloaded_rows(bookkeeper.metadata, log, rest, pieces, schema)
         if found is None:
             raise
         yield from found
 
 
 def offloaded_rows(
-    store: MetadataStore, log: str, piece: Piece, schema: StructType
+    store: MetadataStore, log: str, piece: Piece, following: deque[Piece], schema: StructType
 ) -> Iterator[pyarrow.RecordBatch] | None:
-    """The rows of ``piece`` with the columns of ``schema``, in order; None if they were not offloaded.
+    """The rows of ``piece``, and of those of ``following`` (which are taken from the left) that continue it and were offloaded
+    too, with the columns of ``schema``, in order; None if those of ``piece`` were not offloaded.
 
     While iterating: ReadError if the table can't be read, or lacks rows that the record says it has.
     """
     offload = LogRegistry(store).get(log).offload
-    if offload is None or piece.position + piece.rows > offload.position:
+    if offload is None or _end(piece) > offload.position:
         return None
-    return _read(offload.table, log, piece, schema)
+    pieces = [piece]
+    while following and following[0].position == _end(pieces[-1]) and _end(following[0]) <= offload.position:
+        pieces.append(following.popleft())
+    return _read(offload.table, log, pieces, schema)
 
 
-def _read(table: str, log: str, piece: Piece, schema: StructType) -> Iterator[pyarrow.RecordBatch]:
+def _end(piece: Piece) -> int:
+    return piece.position + piece.rows
+
+
+def _read(table: str, log: str, pieces: Sequence[Piece], schema: StructType) -> Iterator[pyarrow.RecordBatch]:
     import pyarrow.compute as pc
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
-    end = piece.position + piece.rows
-    where = f"rows {piece.position} to {end - 1} of log {log!r} in {table}"
+    start, end = pieces[0].position, _end(pieces[-1])
+    where = f"rows {start} to {end - 1} of log {log!r} in {table}"
     try:
         files = DeltaTable(table).to_pyarrow_dataset()
         position = pc.field("position")
+        # A log of the same name that was made later has other ledgers.
+        own = pc.field("ledger_id").isin(list({piece.ledger_id for piece in pieces}))
         found = files.to_table(
             columns=list(dict.fromkeys((*schema.names, "position"))),
-            # A log of the same name that was made later has other ledgers.
-            filter=(pc.field("ledger_id") == piece.ledger_id) & (position >= piece.position) & (position < end),
+            filter=own & (position >= start) & (position < end),
         )
     except (DeltaError, OSError) as error:
         raise ReadError(f"{where} can't be read: {error}") from error
-    if found.num_rows != piece.rows:
+    if found.num_rows != end - start:
         raise ReadError(
-            f"{where}: there are {found.num_rows}, which should be {piece.rows}; nothing but jobs/offload.py may change that "
+            f"{where}: there are {found.num_rows}, which should be {end - start}; nothing but jobs/offload.py may change that "
             "table's rows: restore a version of it that has them"
         )
     rows = found.sort_by("position").select(schema.names).cast(to_arrow_schema(schema, timezone="UTC"))

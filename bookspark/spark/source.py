@@ -25,6 +25,7 @@ The plan is made beside the driver's JVM (``partitions``), each partition is rea
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -117,14 +118,16 @@ class EntryPartitions:
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         assert isinstance(partition, Ranges)
         bookkeeper = client(self.options.zookeeper)
-        for piece in partition.pieces:
-            yield from self._rows(bookkeeper, piece)
+        pieces = deque(partition.pieces)
+        while pieces:
+            yield from self._rows(bookkeeper, pieces)
 
-    def _rows(self, bookkeeper: BookKeeper, piece: Piece) -> Iterator[pyarrow.RecordBatch]:
-        delivered = 0
+    def _rows(self, bookkeeper: BookKeeper, pieces: deque[Piece]) -> Iterator[pyarrow.RecordBatch]:
+        """Of the first piece, at least; takes from ``pieces`` what was read."""
+        piece, delivered = pieces[0], 0
         options, wanted = self.options, StructType([self.schema[name] for name in self.names])
         try:
-            for rows in rows_of(bookkeeper, options.log, options.password, piece, wanted, self._decoder):
+            for rows in rows_of(bookkeeper, options.log, options.password, pieces, wanted, self._decoder):
                 delivered += rows.num_rows
                 yield rows
         except NoSuchLedgerError:

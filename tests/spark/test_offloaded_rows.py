@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections import deque
 from pathlib import Path
+from typing import Any, cast
 
 import pyarrow
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from bookspark.client import BookKeeper
 from bookspark.metadata.memory import MemoryStore
-from bookspark.protocol.errors import ReadError
+from bookspark.protocol.errors import NoSuchLedgerError, ReadError
 from bookspark.protocol.log_offload import OffloadError
 from bookspark.spark.logs import LogRegistry
-from bookspark.spark.offloaded import OWNER, offloaded_rows, table_version
+from bookspark.spark.offloaded import OWNER, offloaded_rows, rows_of, table_version
 from bookspark.spark.splits import Piece
+from tests.spark.memory_bookkeeper import MemoryBookKeeper
 
 SCHEMA = StructType([StructField("value", StringType()), StructField("position", LongType())])
 
@@ -40,7 +44,7 @@ def offloaded(store: MemoryStore, folder: Path, end: int) -> str:
 
 
 def read(store: MemoryStore, position: int, rows: int, schema: StructType = SCHEMA) -> list[dict[str, object]] | None:
-    batches = offloaded_rows(store, "orders", Piece(7, 0, position, rows), schema)
+    batches = offloaded_rows(store, "orders", Piece(7, 0, position, rows), deque(), schema)
     return None if batches is None else [row for batch in batches for row in batch.to_pylist()]
 
 
@@ -48,6 +52,29 @@ def test_the_rows_of_a_piece_come_in_order_from_whatever_files_they_are_in(store
     offloaded(store, tmp_path, 100)
     assert read(store, 40, 20) == [{"value": f"v{n}", "position": n} for n in range(40, 60)]
     assert read(store, 99, 1, StructType(SCHEMA.fields[:1])) == [{"value": "v99"}]
+
+
+def test_a_table_is_opened_once_for_all_pieces_of_a_task_that_lie_there(
+    store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each opening costs what reading thousands of rows does, and a log of small micro-batches has a piece for each."""
+    offloaded(store, tmp_path, 100)
+    opened = []
+    original = DeltaTable.__init__
+    monkeypatch.setattr(DeltaTable, "__init__", lambda self, *args: (opened.append(1), original(self, *args))[1])
+    bookkeeper = MemoryBookKeeper(store)
+    pieces = deque(Piece(7, n, n, 1) for n in range(99))
+    pieces += [
+        Piece(7, 0, 150, 10),
+        Piece(7, 10, 160, 10),
+    ]  # offloaded later than the record says, and after rows left out
+    rows = list(rows_of(cast(BookKeeper, bookkeeper), "orders", b"", pieces, SCHEMA, cast(Any, None)))
+    assert [row["position"] for batch in rows for row in batch.to_pylist()] == list(range(99))
+    assert len(opened) == 1
+    assert [piece.position for piece in pieces] == [150, 160]
+    with pytest.raises(NoSuchLedgerError):
+        list(rows_of(cast(BookKeeper, bookkeeper), "orders", b"", pieces, SCHEMA, cast(Any, None)))
+    assert [piece.position for piece in pieces] == [160]
 
 
 def test_rows_beyond_what_the_record_says_are_not_in_the_table(store: MemoryStore, tmp_path: Path) -> None:
@@ -61,7 +88,7 @@ def test_rows_of_a_log_of_the_same_name_that_was_made_later_are_not_taken_for_th
 ) -> None:
     offloaded(store, tmp_path, 100)
     with pytest.raises(ReadError, match="there are 0, which should be 3"):
-        list(offloaded_rows(store, "orders", Piece(6, 0, 10, 3), SCHEMA) or ())
+        list(offloaded_rows(store, "orders", Piece(6, 0, 10, 3), deque(), SCHEMA) or ())
 
 
 def test_a_table_that_lacks_rows_or_is_gone_is_an_error(store: MemoryStore, tmp_path: Path) -> None:
