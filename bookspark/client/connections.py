@@ -2,7 +2,7 @@
 
 Law: each request gets exactly one answer (see ``bookie_connection``), and only from the bookie that was asked (``hello``).
 Memory is bounded: no more waits for a connection that is being made than may wait on one that is. A bookie that fails is in
-quarantine for a while.
+quarantine for a while; one whose address the metadata store does not tell has not failed.
 
 All of it runs in the client's I/O loop; callers in other threads go through the loop's ``submit`` and ``call``.
 """
@@ -60,6 +60,8 @@ class _Attempt:
     def __init__(self) -> None:
         self.waiting: list[Callable[[BookieConnection | Unknown], None]] = []
         self.bytes_waiting = 0
+        self.asks_store = False
+        """Is the metadata store being asked for the address?"""
 
 
 class Connections:
@@ -164,7 +166,7 @@ class Connections:
         attempt = self._connecting.get(bookie_id)
         if attempt is None:
             attempt = self._connecting[bookie_id] = _Attempt()
-            self._spawn(self._connect_once(bookie_id))
+            self._spawn(self._connect_once(bookie_id, attempt))
         if attempt.bytes_waiting + byte_count > self._config.bookie_bytes_queued_max:
             connected(Unknown(UnknownReason.UNREACHABLE, f"{attempt.bytes_waiting} bytes wait for a connection"))
         else:
@@ -176,12 +178,14 @@ class Connections:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _connect_once(self, bookie_id: str) -> None:
+    async def _connect_once(self, bookie_id: str, attempt: _Attempt) -> None:
         outcome: BookieConnection | Unknown
+        seconds = self._config.connect_timeout_seconds
         try:
-            outcome = await asyncio.wait_for(self._dial(bookie_id), self._config.connect_timeout_seconds)
+            outcome = await asyncio.wait_for(self._dial(bookie_id, attempt), seconds)
         except TimeoutError:
-            outcome = Unknown(UnknownReason.UNREACHABLE, f"no answer in {self._config.connect_timeout_seconds:g} s")
+            late = "the metadata store did not tell its address" if attempt.asks_store else "no answer"
+            outcome = Unknown(UnknownReason.UNREACHABLE, f"{late} in {seconds:g} s")
         except (OSError, BookKeeperError) as error:
             outcome = Unknown(UnknownReason.UNREACHABLE, str(error))
         except asyncio.CancelledError:
@@ -191,7 +195,8 @@ class Connections:
             outcome = Unknown(UnknownReason.UNREACHABLE, str(error))
         if isinstance(outcome, Unknown):
             self._addresses.pop(bookie_id, None)
-            self._quarantine.failed(bookie_id, outcome)
+            if not attempt.asks_store:
+                self._quarantine.failed(bookie_id, outcome)
         elif outcome.lost is not None:
             outcome = outcome.lost
         else:
@@ -207,7 +212,7 @@ class Connections:
             for back in list(self._wanted.get(bookie_id, ())):
                 back(bookie_id, outcome.incarnation)
 
-    async def _dial(self, bookie_id: str) -> BookieConnection:
+    async def _dial(self, bookie_id: str, attempt: _Attempt) -> BookieConnection:
         """Connect and greet. An address that is known from before is tried first, but is not the last word: a bookie that
         was started again has another one."""
         known = self._addresses.get(bookie_id)
@@ -216,7 +221,9 @@ class Connections:
                 return await self._greet(known)
             except OSError as error:
                 log.debug("%s is not at %s any more: %s", bookie_id, known.address, error)
+        attempt.asks_store = True
         self._addresses = await asyncio.get_running_loop().run_in_executor(self._threads, self._store.bookies)
+        attempt.asks_store = False
         found = self._addresses.get(bookie_id)
         if found is None:
             raise ConnectionError("not registered")

@@ -18,6 +18,7 @@ from bookspark.client.hello import client_security
 from bookspark.client.io_loop import IoLoop
 from bookspark.metadata.memory import MemoryStore
 from bookspark.metadata.store import BookieRegistration
+from bookspark.protocol.errors import MetadataStoreError
 from bookspark.protocol.responses import Positive, Unknown, UnknownReason
 from bookspark.wire.frames import FrameReceiver, control_frame
 from bookspark.wire.header import PROTOCOL_VERSION, Flag, Header, Kind, Status
@@ -259,6 +260,28 @@ def test_another_protocol_version_is_named(bench):
 def test_a_bookie_that_is_not_registered(bench):
     bench.open()
     assert str(bench.ask("b1").response) == "not reachable: not registered"
+
+
+def test_a_bookie_whose_address_a_silent_metadata_store_does_not_tell_has_not_failed(bench, monkeypatch):
+    """All bookies were "not reachable: no answer" and in quarantine, when it was ZooKeeper that stood still."""
+    told, bookies = threading.Event(), bench.store.bookies
+    bench.open(quarantine_seconds=1000)
+    monkeypatch.setattr(bench.store, "bookies", lambda: (told.wait(SECONDS), bookies())[1])
+    assert str(bench.ask("b1").response) == "not reachable: the metadata store did not tell its address in 2 s"
+    told.set()
+    assert bench.connections.quarantined() == {}
+    assert str(bench.ask("b1").response) == "not reachable: not registered"
+    assert list(bench.connections.quarantined()) == ["b1"]
+
+
+def test_a_metadata_store_that_fails_is_what_has_failed(bench, monkeypatch):
+    def failing():
+        raise MetadataStoreError("no answer from ZooKeeper")
+
+    bench.open(quarantine_seconds=1000)
+    monkeypatch.setattr(bench.store, "bookies", failing)
+    assert str(bench.ask("b1").response) == "not reachable: no answer from ZooKeeper"
+    assert bench.connections.quarantined() == {}
 
 
 def test_connecting_that_fails_of_a_defect_is_answered_too(bench, monkeypatch, caplog):
