@@ -30,7 +30,7 @@ class Cluster:
 
     def ledger(self, ledger_id: int, last: int, ensembles: dict[int, list[str]], **values: Any) -> None:
         """A ledger whose fragments start where ``ensembles`` says; closed at ``last`` unless ``values`` say OPEN."""
-        first_ensemble = next(iter(ensembles.values()))
+        first_ensemble = next(iter(ensembles.values()), [A, B, C])
         closed = values.setdefault("state", "CLOSED") == "CLOSED"
         defaults = {"write_quorum": len(first_ensemble), "ack_quorum": 2, "metadata_version": 1}
         self.rows["ledgers"].append(
@@ -130,6 +130,10 @@ def found(spark: SparkSession) -> dict[str, Finding]:
     cluster.ledger(5, 9, {0: [A, B, C]})
     cluster.rows["ledgers"][-1]["metadata_version"] = 2
 
+    # 20: deleted between reading "ledgers" and "fragments"; its bookies have not collected it yet
+    cluster.ledger(20, 9, {})
+    cluster.holds(C, 20, (0, 9))
+
     # 6, 7: striped; entry e lies on places e mod 3 and e + 1 mod 3
     cluster.ledger(6, 5, {0: [A, B, C]}, write_quorum=2)
     cluster.holds(A, 6, (0, 0), (2, 3), (5, 5))
@@ -222,6 +226,12 @@ def test_a_ledger_that_changed_while_the_snapshot_was_taken_is_not_judged(found:
 def test_copies_that_no_metadata_names_are_over_replicated(found: dict[str, Finding]) -> None:
     assert of(found["over_replicated_ranges"], 10, *OVER) == [(A, 100, 120), (B, 50, 60), (D, 40, 49)]
     assert {row[0] for row in select(found["over_replicated_ranges"], "ledger_id")} == {10}
+
+
+def test_a_ledger_that_was_deleted_while_the_snapshot_was_taken_is_in_no_finding(found: dict[str, Finding]) -> None:
+    for finding in found.values():
+        if "ledger_id" in finding.columns:
+            assert (20,) not in select(finding, "ledger_id"), finding.name
 
 
 def test_orphans_go_by_epoch(found: dict[str, Finding]) -> None:
@@ -432,7 +442,7 @@ def test_bytes_are_counted_per_bookie(found: dict[str, Finding]) -> None:
     assert select(found["bytes_per_bookie"], "bookie_id", "state", "entries") == [
         (A, "writable", 100 + 90 + 10 + 4 + 4 + 21 + 10 + 121 + 4),
         (B, "writable", 50 + 100 + 10 + 4 + 2 + 13 + 10 + 61),
-        (C, "writable", 100 + 99 + 4 + 5 + 10 + 100),
+        (C, "writable", 100 + 99 + 4 + 5 + 10 + 100 + 10),
         (D, "down", 50 + 60),
     ]
 

@@ -30,7 +30,7 @@ gaps AS (
 SELECT g.ledger_id, l.log, l.state, g.bookie_id, g.first_entry_id, g.last_entry_id,
        g.last_entry_id - g.first_entry_id + 1 AS entries
 FROM gaps g JOIN ledgers l ON l.ledger_id = g.ledger_id
--- Its metadata changed while the snapshot was taken: no fragment is named, and nothing is judged.
-LEFT ANTI JOIN fragments f ON f.ledger_id = l.ledger_id AND f.metadata_version <> l.metadata_version
+-- Of one whose metadata changed, or that was deleted, while the snapshot was taken no fragment is named, and nothing is judged.
+LEFT SEMI JOIN fragments f ON f.ledger_id = l.ledger_id AND f.metadata_version = l.metadata_version
 WHERE g.first_entry_id <= g.last_entry_id AND g.first_entry_id <= g.copy_last
 ORDER BY g.ledger_id, g.first_entry_id, g.bookie_id
