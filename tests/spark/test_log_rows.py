@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import pyarrow
 import pytest
+import zstandard
 from pyspark.sql.types import ArrayType, DecimalType, IntegerType, MapType, StringType, StructType
 
 from bookspark.protocol.errors import BookKeeperError, ConfigurationError
@@ -96,6 +97,19 @@ def test_too_few_values_train_no_dictionary_and_are_compressed_without_one() -> 
     batch = pyarrow.record_batch({"value": ["a", "b"]})
     assert train_dictionary(batch) == b""
     assert written(value_log(Compression.ZSTD_DICTIONARY), [batch])[0] == "zstd"
+
+
+def test_a_dictionary_is_made_from_no_more_bytes_than_make_it_better(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of values of 50 kB it took 13 seconds of the first task, and 170 MB."""
+    sampled: list[bytes] = []
+    train = zstandard.train_dictionary
+    monkeypatch.setattr(
+        zstandard, "train_dictionary", lambda size, samples: sampled.extend(samples) or train(size, samples)
+    )
+    values = [f'{{"customer": "somebody{n % 7}", "note": "{n:050000}"}}' for n in range(100)]
+    assert train_dictionary(pyarrow.record_batch({"value": values}))
+    assert sampled == [value.encode() for value in values[: len(sampled)]]
+    assert len(sampled) == (2 << 20) // len(values[0])
 
 
 def test_an_entry_compressed_with_the_dictionary_is_no_plain_one() -> None:

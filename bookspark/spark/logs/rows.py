@@ -48,6 +48,8 @@ WIDENED_MAX = 16
 """So often a task makes entries of more rows than before: each time is one more range of its commit."""
 DICTIONARY_BYTES = 16 << 10
 SAMPLES_MAX = 4000
+SAMPLE_BYTES_MAX = 2 << 20
+"""A dictionary is made from so many values and bytes at most: more cost time, and make no better one."""
 _LEVEL = 1
 _Values = zstandard.BufferWithSegmentsCollection
 ID_COLUMNS = ("position", "ledger_id", "entry_id")
@@ -118,12 +120,23 @@ def columns_of(options: LogOptions) -> StructType | None:
 
 def train_dictionary(rows: pyarrow.RecordBatch) -> bytes:
     """A dictionary from the values of a first batch; empty if they are too few, or have nothing in common."""
-    values = rows.column(0).slice(0, SAMPLES_MAX).to_pylist()
-    samples = [value.encode() if isinstance(value, str) else value for value in values if value]
     try:
-        return zstandard.train_dictionary(DICTIONARY_BYTES, samples).as_bytes()
+        return zstandard.train_dictionary(DICTIONARY_BYTES, list(_samples(rows.column(0)))).as_bytes()
     except zstandard.ZstdError:
         return b""
+
+
+def _samples(values: pyarrow.Array) -> Iterator[bytes]:
+    room = SAMPLE_BYTES_MAX
+    for scalar in values.slice(0, SAMPLES_MAX):
+        value = scalar.as_py()
+        if not value:
+            continue
+        sample = value.encode() if isinstance(value, str) else value
+        room -= len(sample)
+        if room < 0:
+            return
+        yield sample
 
 
 # -- values
