@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from bookspark.client import BookKeeper
 from bookspark.daemon.settings import of_environment
@@ -76,11 +77,17 @@ def offload(
         return Offloaded(rows, run.position, deleted)
 
 
+def place_of(table: str) -> str:
+    """The one name of a table's place: tasks on other hosts, and later runs, have other working directories."""
+    if table.startswith("file:"):
+        table = urlsplit(table).path
+    return table.rstrip("/") if "://" in table else os.path.abspath(table)
+
+
 class _Run:
     def __init__(self, spark: SparkSession, bookkeeper: BookKeeper, log: str, table: str, password: bytes) -> None:
         self._spark, self._bookkeeper, self._log, self._password = spark, bookkeeper, log, password
-        # Tasks on other hosts, and later runs, have other working directories.
-        self._table = table.rstrip("/") if "://" in table else os.path.abspath(table)
+        self._table = place_of(table)
         self._registry = LogRegistry(bookkeeper.metadata)
         record = self._registry.get(log)
         check_password(record, password)

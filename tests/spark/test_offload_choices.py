@@ -14,7 +14,7 @@ from bookspark.protocol.log_record import Commit, EntryRange, LogRecord
 from bookspark.spark.logs import delete_log
 from bookspark.spark.logs.codec import encode_record
 from bookspark.spark.logs.registry import KIND
-from bookspark.spark.offload import _Run
+from bookspark.spark.offload import _Run, place_of
 from bookspark.wire.digests import master_key
 from tests.spark.test_feeds import ROWS, Log
 
@@ -26,6 +26,13 @@ def log() -> Log:
 
 def run_of(log: Log) -> _Run:
     return _Run(cast(Any, None), cast(BookKeeper, log.bookkeeper), "orders", "/table", b"")
+
+
+@pytest.mark.parametrize("table", ["/data/t", "/data/t/", "file:/data/t", "file:///data/t/"])
+def test_a_table_of_this_host_has_one_name(table: str) -> None:
+    """ "file:/data/t" was taken for a folder of the working directory."""
+    assert place_of(table) == "/data/t"
+    assert place_of("s3a://bucket/t/") == "s3a://bucket/t"
 
 
 def end_of(log: Log) -> int | None:
