@@ -26,12 +26,13 @@ SendLac = Callable[[Iterable[str], OnBookiesAnswer], None]
 
 
 class ExplicitLac:
-    """Of one ledger. ``interval_seconds``: how often an idle writer looks."""
+    """Of one ledger. ``interval_seconds``: how often an idle writer looks. ``wake`` is called when it has to look again."""
 
-    def __init__(self, cursors: Cursors, interval_seconds: float, send: SendLac) -> None:
+    def __init__(self, cursors: Cursors, interval_seconds: float, send: SendLac, wake: Callable[[], None]) -> None:
         self._cursors = cursors
         self._interval_seconds = interval_seconds
         self._send = send
+        self._wake = wake
         self._told = (NO_ENTRY, NO_ENTRY)
         """The LAC and the LAFR that the bookies heard last."""
         self._untold: set[str] = set()
@@ -46,14 +47,22 @@ class ExplicitLac:
         """It may not have heard what was told."""
         self._untold.add(bookie)
 
+    def owes(self, ensemble: Sequence[str]) -> bool:
+        """May one of the ensemble not know the cursors, as no entry told them?"""
+        if self._is_news():
+            return True
+        return self._cursors.last_add_confirmed != NO_ENTRY and not self._untold.isdisjoint(ensemble)
+
     def due(self, ensemble: Sequence[str], now: float) -> Sequence[str]:
-        """Those of the ensemble that may not know the cursors, as no entry told them."""
-        cursors = self._cursors
-        if self._told < (cursors.last_add_confirmed, cursors.last_add_fully_replicated):
+        """Those of the ensemble that are to be told now."""
+        if self._is_news():
             return ensemble
-        if not self._untold or now < self._again_at or cursors.last_add_confirmed == NO_ENTRY:
+        if now < self._again_at or not self.owes(ensemble):
             return ()
         return [bookie for bookie in ensemble if bookie in self._untold]
+
+    def _is_news(self) -> bool:
+        return self._told < (self._cursors.last_add_confirmed, self._cursors.last_add_fully_replicated)
 
     def tell(self, bookies: Iterable[str], answered: OnBookiesAnswer = lambda bookie, answer: None) -> None:
         """Tell them now; ``answered`` is called once for each."""
@@ -66,4 +75,5 @@ class ExplicitLac:
         if isinstance(answer.response, Unknown) and answer.response.reason not in FINAL:
             self._untold.add(bookie)
             self._again_at = time.monotonic() + _AGAIN_INTERVALS * self._interval_seconds
+            self._wake()
         answered(bookie, answer)

@@ -116,7 +116,8 @@ class LedgerDriver:
         self._keeps_confirmed = metadata.replication is Replication.GUARANTEED
         self._frames_max = config.frames_in_flight_max * (metadata.ensemble_size if striped else 1)
         self._ensemble = metadata.last_fragment.ensemble
-        self._explicit_lac = ExplicitLac(self.cursors, config.explicit_lac_interval_seconds, self._send_lac)
+        self._wake = partial(runtime.wake, self)
+        self._explicit_lac = ExplicitLac(self.cursors, config.explicit_lac_interval_seconds, self._send_lac, self._wake)
         self._progress_at = self._synced_at = time.monotonic()
         self._sync_wanted = self._sync_awaited = NO_ENTRY
         """The ids up to which a sync has still to be asked for, and is waited for."""
@@ -158,6 +159,7 @@ class LedgerDriver:
         self.pump_scheduled = False
         while self.outgoing and writer.state is State.OPEN and self.kept.under_way < self._frames_max:
             if self._connections.any_is_behind(self._ensemble):
+                self._wake()
                 break  # ``tick`` goes on
             if not self._is_awaited():
                 self._progress_at = time.monotonic()
@@ -205,9 +207,9 @@ class LedgerDriver:
         self._explicit_lac.tell(self._ensemble, answered)
 
     def tick(self, now: float, *, may_tell: bool) -> bool:
-        """Called now and then by the client: deadlines, syncs by time, and (``may_tell``) the explicit LAC of an idle writer.
-        True if that was told."""
-        config, cursors = self._config, self.cursors
+        """Called now and then by the client unless ``at_rest``: deadlines, syncs by time, and (``may_tell``) the explicit LAC of
+        an idle writer. True if that was told."""
+        config = self._config
         told = False
         quiet = now - self._progress_at
         if self._is_awaited():
@@ -222,13 +224,25 @@ class LedgerDriver:
             self._send_held_back()
         if self.outgoing:
             self.pump()
-        if (
-            config.sync_interval_seconds
-            and now - self._synced_at > config.sync_interval_seconds
-            and cursors.last_add_confirmed < cursors.last_add_pushed
-        ):
+        if self._is_synced_by_time() and now - self._synced_at > config.sync_interval_seconds:
             self._sync()
         return told
+
+    @property
+    def at_rest(self) -> bool:
+        """There is nothing for ``tick`` to do until the writer is woken."""
+        return not (
+            self._is_awaited()
+            or self.outgoing
+            or self._held_back
+            or self._is_synced_by_time()
+            or self._explicit_lac.owes(self._ensemble)
+        )
+
+    def _is_synced_by_time(self) -> bool:
+        """Is there something to sync once ``sync_interval_seconds`` are over?"""
+        cursors = self.cursors
+        return self._config.sync_interval_seconds > 0 and cursors.last_add_confirmed < cursors.last_add_pushed
 
     def _is_awaited(self) -> bool:
         """Does somebody wait for an acknowledgement or a sync?"""
@@ -244,6 +258,7 @@ class LedgerDriver:
     # -- what the machine asks for
 
     def _step(self, event: WriterEvent) -> None:
+        self._wake()
         for action in self.writer.step(event):
             match action:
                 case act.SendAdd():

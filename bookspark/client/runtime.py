@@ -1,6 +1,7 @@
 """What a client has in one process: the metadata session, the I/O thread, the connections and the open writers.
 
-Law: it belongs to the process that made it, and is made on first use; when it is closed, whoever still waits is told.
+Law: it belongs to the process that made it, and is made on first use; when it is closed, whoever still waits is told. A writer
+with nothing to do costs nothing, however many there are.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from bookspark.client.config import ClientConfig
@@ -44,36 +45,50 @@ class Runtime:
         self.ledger_watches = LedgerWatches(self.store)
         self.free_space = FreeSpace(self.io, self.connections)
         self._writers: dict[LedgerDriver, None] = {}
-        """The I/O thread's; those that told their LAC last come last."""
+        """The I/O thread's."""
+        self._awake: dict[LedgerDriver, None] = {}
+        """The I/O thread's: those to be looked at; those that told their LAC last come last."""
         self._bookies: Mapping[str, BookieRegistration] | None = None
         self.io.submit(self._tick)
         self.store.watch_bookies(lambda: self.io.submit(self._bookies_changed))
 
     def add_writer(self, writer: LedgerDriver) -> None:
-        self.io.submit(self._writers.setdefault, writer)
+        self.io.submit(self._add, writer)
+
+    def _add(self, writer: LedgerDriver) -> None:
+        self._writers[writer] = self._awake[writer] = None
 
     def remove_writer(self, writer: LedgerDriver) -> None:
-        self.io.submit(self._writers.pop, writer, None)
+        self.io.submit(self._forget, writer)
+
+    def _forget(self, writer: LedgerDriver) -> None:
+        self._writers.pop(writer, None)
+        self._awake.pop(writer, None)
+
+    def wake(self, writer: LedgerDriver) -> None:
+        """Look at it from now on, until it is at rest. In the I/O loop."""
+        if writer in self._writers:
+            self._awake.setdefault(writer)
 
     def _tick(self) -> None:
         now = time.monotonic()
         left = _TOLD_A_TICK
-        for writer in list(self._writers):
-            with self._apart(writer):
+        for writer in list(self._awake):
+            try:
                 if writer.tick(now, may_tell=left > 0):
                     left -= 1
-                    self._writers[writer] = self._writers.pop(writer)
+                    self._awake[writer] = self._awake.pop(writer)
+                if writer.at_rest:
+                    del self._awake[writer]
+            except Exception as error:
+                self._failed(writer, error)
         DeadlineTimer(_TICK_SECONDS, self._tick)
 
-    @contextlib.contextmanager
-    def _apart(self, writer: LedgerDriver) -> Iterator[None]:
+    def _failed(self, writer: LedgerDriver, error: Exception) -> None:
         """What goes wrong with one writer ends that one, and must not keep the others from theirs."""
-        try:
-            yield
-        except Exception as error:
-            log.exception("ledger %d: its writer failed", writer.ledger_id)
-            self.remove_writer(writer)
-            writer.abandon(defect(writer.ledger_id, error))
+        log.error("ledger %d: its writer failed", writer.ledger_id, exc_info=error)
+        self._forget(writer)
+        writer.abandon(defect(writer.ledger_id, error))
 
     def bookies_on_this_host(self) -> frozenset[str]:
         """The registered bookies that run on this host, as far as is known; blocks only if nothing is."""
@@ -86,8 +101,10 @@ class Runtime:
     def _bookies_changed(self) -> None:
         self._bookies = None
         for writer in list(self._writers):
-            with self._apart(writer):
+            try:
                 writer.bookies_changed()
+            except Exception as error:
+                self._failed(writer, error)
 
     def _fail_writers(self) -> None:
         for writer in list(self._writers):

@@ -75,7 +75,9 @@ def test_an_append_of_the_parent_is_not_waited_for(wait):
 
 def test_the_explicit_lac_is_the_parents_to_tell():
     io = SimpleNamespace(submit=lambda *call: None)
-    runtime = SimpleNamespace(io=io, connections=None, threads=None, add_writer=lambda writer: None)
+    runtime = SimpleNamespace(
+        io=io, connections=None, threads=None, add_writer=lambda writer: None, wake=lambda writer: None
+    )
     handle = LedgerHandle(SimpleNamespace(config=ClientConfig(), runtime=runtime), ledger(1), 0, b"")
 
     def refused():

@@ -152,6 +152,37 @@ def test_an_idle_writer_tells_its_lac_to_a_bookie_that_is_back(bench):
     assert told_lac(bench.bookie("b1")) == 0
 
 
+def test_an_idle_writer_rests_once_all_bookies_know_its_lac(bench):
+    """A thousand open ledgers that nobody wrote to took a tenth of a core."""
+    bookies = [bench.bookie(bookie_id) for bookie_id in BOOKIES]
+    for bookie in bookies:
+        bookie.statuses[Kind.WRITE_LAC] = Status.OK
+    bench.open(explicit_lac_interval_seconds=0.01)
+    driver = bench.driver()
+    for entry_id, payload in enumerate((b"0", b"1")):
+        bench.append(driver, payload)
+        assert [told_lac(bookie) for bookie in bookies] == [entry_id] * 3
+        await_that(lambda: driver not in bench.runtime._awake)
+
+
+def test_what_is_appended_to_a_writer_at_rest_while_a_bookie_is_behind_goes_out_once_it_is_not(bench):
+    bookies = [bench.bookie(bookie_id) for bookie_id in BOOKIES]
+    for bookie in bookies:
+        bookie.statuses[Kind.WRITE_LAC] = Status.OK
+    bench.open(bookie_bytes_queued_max=16 * MIB, bookie_stall_seconds=1000, explicit_lac_interval_seconds=0.01)
+    driver = bench.driver()
+    bench.append(driver, b"0")
+    await_that(lambda: driver.cursors.last_add_confirmed == 0 and driver not in bench.runtime._awake)
+    bookies[0].taking.clear()
+    bench.send("b1", *[bytes(MIB)] * 14)
+    await_that(lambda: bench.in_loop(bench.connections.any_is_behind, ["b1"]))
+    bench.append(driver, b"1")
+    bench.in_loop(lambda: None)  # it was looked at, and had to wait
+    assert driver.cursors.last_add_pushed == 0
+    bookies[0].taking.set()
+    assert driver.acknowledged.wait(lambda: driver.acknowledged.value == 1, SECONDS)
+
+
 def test_a_bookie_that_refuses_is_asked_again_less_and_less_often(bench):
     """A full bookie was sent all that a guaranteed ledger kept for it ten times a second."""
     for bookie_id in BOOKIES[1:]:

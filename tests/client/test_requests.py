@@ -140,7 +140,7 @@ class TestStoreAnswers:
         io.loop = SimpleNamespace(call_later=lambda seconds, *call: later.append(seconds))
         bookkeeper = SimpleNamespace(
             config=ClientConfig(),
-            runtime=SimpleNamespace(io=io, connections=None, threads=None),
+            runtime=SimpleNamespace(io=io, connections=None, threads=None, wake=lambda writer: None),
             answer_from_store=lambda metadata, action: MetadataFailed(MetadataStoreError("no layout")),
         )
         LedgerDriver(bookkeeper, ledger(1), 0, b"")._ask_store(ReadMetadata())

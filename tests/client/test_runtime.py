@@ -20,6 +20,8 @@ SECONDS = 60.0
 class Idle:
     """A writer that would tell its LAC at each tick."""
 
+    at_rest = False
+
     def __init__(self, told: queue.SimpleQueue[Any]) -> None:
         self._told = told
 
@@ -66,13 +68,31 @@ def runtime():
 def test_many_idle_writers_tell_their_lac_in_turn_and_a_few_at_a_time(runtime):
     told = queue.SimpleQueue()
     writers = [Idle(told) for _ in range(40)]
-    runtime.io.submit(lambda: runtime._writers.update(dict.fromkeys(writers)))  # between two ticks
+    runtime.io.submit(lambda: [runtime._add(writer) for writer in writers])  # between two ticks
     heard = [told.get(timeout=SECONDS) for _ in range(160)]
     for writer in writers:
         runtime.remove_writer(writer)
     assert max(Counter(now for now, _ in heard).values()) == 16
     times = Counter(writer for _, writer in heard)
     assert len(times) == 40 and max(times.values()) <= min(times.values()) + 1
+
+
+def test_a_writer_at_rest_is_not_looked_at_until_it_is_woken(runtime):
+    told, others = queue.SimpleQueue(), queue.SimpleQueue()
+    writer, other = Idle(told), Idle(others)
+    writer.at_rest = True
+    runtime.add_writer(writer)
+    runtime.add_writer(other)
+    first = told.get(timeout=SECONDS)
+    ticks = [others.get(timeout=SECONDS) for _ in range(4)]
+    assert told.empty() and ticks[0][0] == first[0]
+    runtime.io.submit(runtime.wake, writer)
+    told.get(timeout=SECONDS)
+    runtime.remove_writer(writer)
+    runtime.io.submit(runtime.wake, writer)  # too late
+    ticks = [others.get(timeout=SECONDS) for _ in range(4)]
+    runtime.remove_writer(other)
+    assert told.empty()
 
 
 def test_a_writer_whose_tick_fails_is_ended_and_does_not_end_the_deadlines_of_the_others(runtime, caplog):
@@ -91,7 +111,7 @@ def test_a_writer_whose_tick_fails_is_ended_and_does_not_end_the_deadlines_of_th
 def test_a_writer_that_fails_as_bookies_change_does_not_keep_the_others_from_hearing_of_it(runtime):
     errors, told = queue.SimpleQueue(), queue.SimpleQueue()
     broken, other = Broken(errors, "bookies_changed"), Idle(told)
-    runtime.io.submit(lambda: runtime._writers.update({broken: None, other: None}))
+    runtime.io.submit(lambda: [runtime._add(writer) for writer in (broken, other)])
     runtime.store.register_bookie(BookieRegistration("bookie-1", "127.0.0.1:3181", incarnation=7))
     assert "ledger 7: the client ran into a defect" in str(errors.get(timeout=SECONDS))
     while told.get(timeout=SECONDS) != "bookies changed":
