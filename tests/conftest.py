@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Iterator
 
@@ -9,11 +10,19 @@ import pytest
 from hypothesis import settings
 
 from bookspark.metadata.embedded import EmbeddedZooKeeper
+from tests.awaiting import await_that
 
 pytest_plugins = ["bookspark.testing.plugin"]
 
 settings.register_profile("bookspark", deadline=None)  # a machine under load is no bug
 settings.load_profile("bookspark")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_session_outlives_its_module() -> Iterator[None]:
+    """A kazoo client that nobody closed looks for its ZooKeeper for ever, and takes numbers of the ``random`` of later tests."""
+    yield
+    await_that(lambda: not any("zk_loop" in thread.name for thread in threading.enumerate()))
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ from bookspark.local import LocalCluster
 from bookspark.protocol.errors import DataLossError, ReadError
 from bookspark.protocol.log_offload import OffloadError
 from bookspark.spark import offload as module
+from bookspark.spark.clients import client
 from bookspark.spark.data_source import BookSparkDataSource, register
 from bookspark.spark.logs import LogRegistry, commits
 from bookspark.spark.offload import Offloaded, offload
@@ -75,9 +76,11 @@ class Log:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    """Bookies that collect garbage all the time."""
+    """Bookies that collect garbage all the time. This process's client, of what is read here as in a worker, ends with them."""
     with LocalCluster(bookies=4, gc_wait_time_seconds=0.5) as cluster:
         yield cluster
+        client(cluster.zookeeper).close()
+        client.cache_clear()
 
 
 @pytest.fixture(scope="module")
