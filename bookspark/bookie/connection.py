@@ -58,6 +58,13 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES_MAX)
+        if not self._server.has_room():
+            self.send(
+                self._requests.refusal("it has as many connections as it may have open; try another bookie, or later")
+            )
+            self.close()
+            self._transport = None
+            return
         notice_lost_peer(transport.get_extra_info("socket"))
         self.peer = str(transport.get_extra_info("peername"))
         self._server.connections.add(self)

@@ -75,8 +75,12 @@ class FileSystem(Protocol):
 
 
 class NoSpaceError(OSError):
-    """The disk, or a quota of it, has no room for what was to be written. Nothing that was written before is the worse for it. (A
-    sync that fails for that reason is another matter: like any failed sync it leaves what is on the disk unknown.)"""
+    """The disk, a quota of it, or the table of open files has no room for what was to be written. Nothing that was written
+    before is the worse for it. (A sync that fails for that reason is another matter: like any failed sync it leaves what is on
+    the disk unknown.)"""
+
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 
 
 class _NeedingSpace:
@@ -88,7 +92,7 @@ class _NeedingSpace:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if isinstance(error, OSError) and error.errno in _NO_SPACE:
             raise NoSpaceError(error.errno, error.strerror, error.filename) from error
 
 

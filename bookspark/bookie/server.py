@@ -2,7 +2,8 @@
 
 Law: a bookie takes no more than it can write: when the batches that wait for their sync exceed ``request_bytes_in_flight_max``,
 it reads from no connection until half of them are durable, and the peers' sockets fill up. Only what takes memory without being
-written, more than ``requests_in_flight_max`` requests of one connection that wait for their answers, is refused.
+written, more than ``requests_in_flight_max`` requests of one connection that wait for their answers, is refused; and connections
+that would take the descriptors which its own files need: a log that could not be begun would retire a sound disk.
 
 Everything but writing, and reads that have to wait for the disk, happens on the loop that ``start`` is called on (uvloop in the
 bookie process; any asyncio loop will do).
@@ -14,6 +15,7 @@ import asyncio
 import errno
 import logging
 import os
+import resource
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -30,6 +32,9 @@ from bookspark.wire.security import read_secret, server_context
 
 _READ_THREADS = 4
 _STOP_SECONDS_MAX = 10.0
+_DESCRIPTORS_KEPT = 512
+"""For the bookie's own files, as far as that is not more than half of what the process may open."""
+_WARN_SECONDS = 10.0
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +76,7 @@ class BookieServer:
         self.connections: set[Connection] = set()
         self.chunks = ChunkPool()
         self.overloaded = False
+        self._warned_at = -_WARN_SECONDS
         self.readers = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="bookie read")
         self._server: asyncio.Server | None = None
         self._metadata = metadata
@@ -145,6 +151,23 @@ class BookieServer:
             limbo_ledgers=len(losses.limbo()),
             healing=None if self.healing_status is None else self.healing_status(),
         )
+
+    def has_room(self) -> bool:
+        """May there be one more connection? The limit is read each time, as it can be raised from outside."""
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = max(limit // 2, limit - _DESCRIPTORS_KEPT)
+        if limit == resource.RLIM_INFINITY or len(self.connections) < most:
+            return True
+        now = asyncio.get_running_loop().time()
+        if now - self._warned_at >= _WARN_SECONDS:
+            self._warned_at = now
+            log.warning(
+                "connections beyond %d are refused: the process may open %d files; raise that limit (ulimit -n), or have fewer "
+                "clients",
+                most,
+                limit,
+            )
+        return False
 
     def lost(self, connection: Connection) -> None:
         """A connection has ended."""

@@ -17,13 +17,14 @@ import gc
 import logging
 import os
 import queue
+import resource
 import secrets
 import signal
 import socket
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from bookspark.autorecovery.own_bookie import OwnBookie
@@ -52,6 +53,7 @@ log = logging.getLogger(__name__)
 
 def run_bookie(config: BookieConfig) -> None:
     """Boot, serve until the lease lapses, a stop is asked for or SIGTERM comes, and stop cleanly."""
+    _raise_limit_of_open_files()
     with ExitStack() as first:
         rewriter = RewritingProcess()  # before there is a lock or a thread
         first.callback(rewriter.close)
@@ -171,6 +173,13 @@ def _heal(config: BookieConfig, bookie: OwnBookie, stack: ExitStack) -> Callable
     stack.callback(healing.stop)
     healing.start()
     return healing.status
+
+
+def _raise_limit_of_open_files() -> None:
+    """To as many as the system lets this process have: its clients' connections count among them."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):  # a system may refuse what it names itself
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _answer_metrics(config: BookieConfig, post: Post, status: Callable[[], BookieStatus], stack: ExitStack) -> None:

@@ -10,6 +10,7 @@ Law: what no rule names is passed on as it is. A rule is data, one line of text:
     which         of the operations that match, counted from 1: ``3``, ``3..5`` or ``3..``
     fault         io-error     it fails with EIO
                   no-space     it fails with ENOSPC
+                  too-many-files   it fails with EMFILE
                   short:N      a write writes N bytes and says so
                   flip:N.B     bit B (0 the lowest) of the file's byte N is wrong in what is read, or in what is written
                   slow:S       it takes S seconds longer
@@ -35,7 +36,7 @@ from bookspark.bookie.file_system import File, FileSystem
 from bookspark.wire.entry_batch import Buffer
 
 HOLD_SECONDS_MAX = 60.0
-_ERRORS = {"io-error": errno.EIO, "no-space": errno.ENOSPC}
+_ERRORS = {"io-error": errno.EIO, "no-space": errno.ENOSPC, "too-many-files": errno.EMFILE}
 
 
 class Operation(NamedTuple):
@@ -259,4 +260,4 @@ _NAME_OPERATIONS = (
 )  # fmt: skip
 _OPERATIONS = (*_FILE_OPERATIONS, *_NAME_OPERATIONS)
 _WITH_ARGUMENT = frozenset({"short", "flip", "slow"})
-_FAULTS = ("io-error", "no-space", "short", "flip", "slow", "hold")
+_FAULTS = ("io-error", "no-space", "too-many-files", "short", "flip", "slow", "hold")

@@ -144,6 +144,8 @@ def test_a_disk_that_fails_takes_only_its_directory_out(tmp_path):
     [
         "write */logs/*.arrows 3.. no-space",
         "create */logs/* 1.. no-space",
+        "create */logs/*.synced 1.. too-many-files",
+        "create */logs/*.arrows 2.. too-many-files",
         "write */logs/*.synced 3.. no-space",
         "write */control.log 1.. no-space",
         "write */logs/*.arrows 1.. no-space",

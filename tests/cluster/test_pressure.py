@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import resource
+import socket
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from bookspark import errors
+from bookspark.local import LocalCluster
 
 pytestmark = pytest.mark.usefixtures("everyone_is_back")
 
@@ -108,3 +112,34 @@ def test_nobody_waits_for_ever_on_a_client_that_was_closed(cluster):
     for bookie in cluster.bookies[:2]:
         bookie.resume()
     assert cluster.bookkeeper().open_ledger(ledger.ledger_id).last_add_confirmed in (-1, 0)
+
+
+def test_connections_do_not_take_the_descriptors_that_a_bookies_files_need():
+    """A thousand clients were as good as a failed disk: no log could be begun, and its directory was retired until a restart."""
+    with LocalCluster(bookies=1, entry_log_bytes_max=1 << 16) as cluster, ExitStack() as connected:
+        bookie, client = cluster.bookies[0], cluster.bookkeeper()
+        ledger = client.create_ledger(1, 1, 1)
+        ledger.append(b"0")
+        resource.prlimit(bookie.pid, resource.RLIMIT_NOFILE, (100, 100))
+        host, _, port = bookie.address.rpartition(":")
+        for _ in range(200):
+            connected.enter_context(socket.create_connection((host, int(port)), 60))
+        for _ in range(4):
+            ledger.append(bytes(1 << 16))
+        ledger.close()
+        with cluster.bookkeeper() as late, pytest.raises(errors.ReadError, match="as many connections as it may"):
+            late.bookie_status(bookie.bookie_id)
+        assert not client.bookie_status(bookie.bookie_id).read_only
+        connected.close()
+        assert cluster.bookkeeper().open_ledger(ledger.ledger_id).last_add_confirmed == 4
+
+
+def test_a_bookie_may_open_as_many_files_as_the_system_lets_it():
+    """By default a process begins with a small part of that, and each client takes a descriptor."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft // 2, hard))
+    try:
+        with LocalCluster(bookies=1) as cluster:
+            assert resource.prlimit(cluster.bookies[0].pid, resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
