@@ -155,6 +155,13 @@ class LedgerDriver:
 
     def pump(self) -> None:
         """Send what waits, as long as not too many frames are under way."""
+        try:
+            self._pump()
+        except Exception as error:  # what was taken and not sent has an id: the next entry must not get it
+            log.exception("ledger %d: sending what was appended failed", self.ledger_id)
+            self.abandon(defect(self.ledger_id, error))
+
+    def _pump(self) -> None:
         writer, cursors = self.writer, self.cursors
         self.pump_scheduled = False
         while self.outgoing and writer.state is State.OPEN and self.kept.under_way < self._frames_max:

@@ -130,6 +130,28 @@ def told_lac(bookie):
     return header.last_add_confirmed
 
 
+def test_an_entry_that_could_not_be_sent_does_not_leave_its_id_to_the_next_one(bench, monkeypatch, caplog):
+    """The next one was acknowledged in its place: an append that was lost had succeeded, and the other one had its id."""
+    for bookie_id in BOOKIES:
+        bench.bookie(bookie_id)
+    bench.open()
+    driver = bench.driver()
+    encode = driver.outgoing.encode
+
+    def short_of_memory(header, run, length):
+        if b"1" in run.pieces:
+            raise MemoryError
+        return encode(header, run, length)
+
+    monkeypatch.setattr(driver.outgoing, "encode", short_of_memory)
+    for payload in (b"0", b"1", b"2"):
+        bench.append(driver, payload)
+        driver.acknowledged.wait(lambda entry_id=int(payload): driver.acknowledged.value == entry_id, SECONDS)
+    assert driver.acknowledged.value == 0
+    assert "ran into a defect (MemoryError()" in str(driver.acknowledged.error)
+    assert "sending what was appended failed" in caplog.text
+
+
 def test_an_idle_writer_tells_its_lac_again_to_a_bookie_that_did_not_take_it(bench):
     """A reader would not see the last entry, however long it waited."""
     bookies = [bench.bookie(bookie_id) for bookie_id in BOOKIES]
