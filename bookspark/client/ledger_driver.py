@@ -134,6 +134,11 @@ class LedgerDriver:
         for bookie in self._ensemble:
             self._connections.want(bookie, self._bookie_back)
 
+    def leave(self) -> None:
+        """No more deadlines and connections for this ledger."""
+        self._runtime.remove_writer(self)
+        self.unwant_bookies()
+
     def unwant_bookies(self) -> None:
         for bookie in self._ensemble:
             self._connections.unwant(bookie, self._bookie_back)
@@ -305,8 +310,7 @@ class LedgerDriver:
         self._held_back.clear()
         self.acknowledged.fail(error)
         self.confirmed.fail(error)
-        self._runtime.remove_writer(self)
-        self.unwant_bookies()
+        self.leave()
         self.ended.set()
 
     def _acknowledged(self, entry_id: int) -> None:

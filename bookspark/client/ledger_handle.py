@@ -177,8 +177,7 @@ class LedgerHandle(ReadHandle):
                 self._io.submit(driver.end)
                 driver.ended.wait(_END_SECONDS)
         finally:
-            self._bookkeeper.runtime.remove_writer(driver)
-            self._io.submit(driver.unwant_bookies)
+            self._io.submit(driver.leave)
         if self._writer.state is not State.CLOSED:
             error = driver.acknowledged.error or AddTimeoutError(
                 f"ledger {self.ledger_id}: the close did not end in time"

@@ -97,7 +97,8 @@ def test_a_close_that_does_not_wait_returns_at_once(cluster):
 def test_nobody_waits_for_ever_on_a_client_that_was_closed(cluster):
     """Appends that were under way, those that come later, and closes: each ends with an error that says so."""
     client = cluster.bookkeeper(answer_timeout_seconds=30.0)
-    ledger, idle = client.create_ledger(), client.create_ledger()
+    ledger, idle, closed = (client.create_ledger() for _ in range(3))
+    closed.close()
     for bookie in cluster.bookies[:2]:
         bookie.suspend()
     future = ledger.append_async(b"0")
@@ -106,9 +107,11 @@ def test_nobody_waits_for_ever_on_a_client_that_was_closed(cluster):
         future.result(20)
     with pytest.raises(errors.LedgerClosedError, match="the client was closed"):
         idle.append(b"0")
-    for each in (ledger, idle):
-        with pytest.raises(errors.BookKeeperError, match="closed"):
+    for each, unconfirmed in ((ledger, range(1)), (idle, range(0))):
+        with pytest.raises(errors.LedgerClosedError, match="the client was closed before the ledger") as caught:
             each.close()
+        assert caught.value.unconfirmed == unconfirmed
+    closed.close()
     for bookie in cluster.bookies[:2]:
         bookie.resume()
     assert cluster.bookkeeper().open_ledger(ledger.ledger_id).last_add_confirmed in (-1, 0)
