@@ -1,9 +1,9 @@
 """Watches on ledgers' metadata, for the handles that read them: one per ledger and process, however many handles there are.
 
 Law: a listener is told every state of the record that is there for a while, or, once, that it is watched no more (the ledger is
-gone, or the metadata store could not be asked): then whoever still cares listens again. A watch is set before the record is
-read, so that no change falls in between; who begins to listen while it is being set is told the record as it is then. Handles
-need no closing, so listeners are held weakly.
+gone, or the metadata store could not be asked): then whoever still cares listens again. A watch is set before the record that
+is told is read, so that no change falls in between; who begins to listen while it is being set is told the record as it is then.
+A ledger that was found closed is watched no more. Handles need no closing, so listeners are held weakly.
 
 Source: BookKeeper's ``LedgerManager.registerLedgerMetadataListener``.
 """
@@ -60,8 +60,10 @@ class LedgerWatches:
                 return
             self._listeners[ledger_id] = alive
         try:
-            self._watch(ledger_id)
             found = self._store.read_ledger(ledger_id)
+            if not found.value.closed:  # a closed one may never change again, and its watch would stand for good
+                self._watch(ledger_id)
+                found = self._store.read_ledger(ledger_id)
         except BookKeeperError:
             self._tell(self._take_all(ledger_id), None)
             return

@@ -47,6 +47,41 @@ def test_a_close_while_another_listener_sets_the_watch_is_heard_of(store, monkey
     assert second.seen[0].value.closed
 
 
+def test_a_ledger_that_was_closed_is_not_watched_any_more(store, monkeypatch):
+    """Each ledger that was ever tailed left a watch behind, in the client and in ZooKeeper, until it was deleted."""
+    watches, listener, watched = LedgerWatches(store), Listener(), []
+    watch = store.watch_ledger
+
+    def watch_ledger(ledger_id, changed):
+        watched.append(ledger_id)
+        watch(ledger_id, changed)
+
+    monkeypatch.setattr(store, "watch_ledger", watch_ledger)
+    watches.listen(1, listener.changed)
+    store.write_ledger(ledger(1).in_recovery(), 0)
+    assert listener.told.wait(EVENT_SECONDS)
+    listener.told.clear()
+    store.write_ledger(ledger(1).in_recovery().close_at(-1, 0), 1)
+    assert listener.told.wait(EVENT_SECONDS)
+    assert listener.seen[-1].value.closed
+    assert watched == [1, 1]
+
+
+def test_a_change_while_the_next_watch_is_being_set_is_told(store, monkeypatch):
+    watches, listener = LedgerWatches(store), Listener()
+    watches.listen(1, listener.changed)
+    watch = store.watch_ledger
+
+    def closed_before_it_is_watched(ledger_id, changed):
+        store.write_ledger(ledger(1).in_recovery().close_at(-1, 0), 1)
+        watch(ledger_id, changed)
+
+    monkeypatch.setattr(store, "watch_ledger", closed_before_it_is_watched)
+    store.write_ledger(ledger(1).in_recovery(), 0)
+    assert listener.told.wait(EVENT_SECONDS)
+    assert listener.seen[0].value.closed
+
+
 def test_who_listens_twice_is_told_once(store):
     watches, listener = LedgerWatches(store), Listener()
     watches.listen(1, listener.changed)
