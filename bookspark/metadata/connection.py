@@ -2,7 +2,9 @@
 
 Law: a call returns ZooKeeper's definite answer, or raises ``MetadataStoreError`` once its deadline has passed. A call whose
 reply was lost with the connection is sent again in time; a definite *error* to a repeated write may be the work of its own
-first attempt, so the caller then settles what happened by looking. A forked child can use none of it.
+first attempt, so the caller then settles what happened by looking. What is to change or remove a node is done only in the
+cluster that ``mark`` stands for, in one transaction with the look for it: paths, ids and versions begin anew in one that is made
+in the place of another. A forked child can use none of it.
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ Result = TypeVar("Result")
 DefiniteError = (NoNodeError, NodeExistsError, BadVersionError, NotEmptyError)
 """The answers that say what is the case. All other errors say that something is wrong with the store."""
 _LOST = (ConnectionLoss, SessionExpiredError, OperationTimeoutError)
+_ANY_VERSION = -1
 _PAUSE_SECONDS = 0.02
 _START_STEP_SECONDS = 1.0
 
@@ -64,6 +67,8 @@ class Connection:
     ) -> None:
         self.address = address
         self.timeout_seconds = timeout_seconds
+        self.mark = ""
+        """The node without which nothing is committed; none until it is known."""
         self._owner = Owner("connection to ZooKeeper")
         self._on_connected = connected
         self._connected = threading.Event()
@@ -110,18 +115,30 @@ class Connection:
         """The outcomes of several requests, sent at once and answered in order: each a value or a definite error."""
         return self._gather(what, send)[0]
 
-    def commit(self, what: str, build: Callable[[Any], None]) -> None:
-        """Run the transaction that ``build`` fills. Raises the definite error that stopped it. After a lost reply that
-        error may be the transaction's own doing: the caller has to look."""
+    def commit(
+        self, what: str, build: Callable[[Any], None], settle: Callable[[Exception], None] | None = None
+    ) -> None:
+        """Run the transaction that ``build`` fills, if ``mark`` is there. Raises the definite error that stopped it; after a lost
+        reply that error may be the transaction's own doing, and ``settle`` is given it, or the caller has to look."""
 
         def send() -> Any:
             transaction = self.client.transaction()
+            if self.mark:
+                transaction.check(self.mark, _ANY_VERSION)
             build(transaction)
             return transaction.commit_async()
 
-        for result in self.call(what, send):
+        outcomes, repeated = self._gather(what, lambda: [send()])
+        results = self._value(outcomes[0], False, None)
+        if self.mark and isinstance(results[0], NoNodeError):
+            raise MetadataStoreError(
+                f"{what}: {self.mark} is gone from ZooKeeper, so this may be another cluster by now, and nothing was changed; "
+                "restore ZooKeeper's data, or stop what used the cluster that was there"
+            )
+        for result in results:
             if isinstance(result, DefiniteError):
-                raise result
+                self._value(result, repeated, settle)
+                return
             if isinstance(result, Exception) and not isinstance(result, (RolledBackError, RuntimeInconsistency)):
                 raise self._refused(what, result)
 

@@ -5,6 +5,7 @@ Below the chroot (BookKeeper's layout; design.md section 4)::
 
     /ledgers/LAYOUT                  "2\\nhierarchical:1"   format, ledger manager, the manager's version
     /ledgers/INSTANCEID              a random uuid
+    /ledgers/INSTANCEID/<uuid>       there as long as it is that cluster: who changes something looks for it
     /ledgers/available/<bookie>      ephemeral, a BookieRegistration
     /ledgers/available/readonly/<bookie>
     /ledgers/cookies/<bookie>        a Cookie
@@ -135,6 +136,9 @@ class Layout:
     @property
     def instance_id(self) -> str:
         return f"{self.ledgers}/INSTANCEID"
+
+    def mark(self, instance_id: str) -> str:
+        return f"{self.instance_id}/{instance_id}"
 
     @property
     def available(self) -> str:

@@ -100,7 +100,7 @@ class Nodes:
                 )
             raise error
 
-        self._connection.call(what, lambda: self._client.set_async(path, value, version), settle)
+        self._connection.commit(what, lambda transaction: transaction.set_data(path, value, version), settle)
         return version + 1
 
     def delete(self, what: str, path: str, version: int = -1) -> None:
@@ -110,7 +110,7 @@ class Nodes:
             if not isinstance(error, NoNodeError):
                 raise error
 
-        self._connection.call(what, lambda: self._client.delete_async(path, version), settle)
+        self._connection.commit(what, lambda transaction: transaction.delete(path, version), settle)
 
     def forget_empty(self, *paths: str) -> None:
         """Remove those of ``paths`` that have nothing below them; nobody waits for it, and nothing depends on it."""

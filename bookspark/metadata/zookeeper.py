@@ -3,7 +3,8 @@
 Law: that of ``store.py``; ``nodes.py`` says how the outcome of a write whose reply was lost is found out. Nothing that a
 session holds depends on the session: registrations are made again and watches set again after it is lost, and whoever
 watches is told then, as something may have changed meanwhile. That a ledger is not there is said only while INSTANCEID is
-what it was at the start: a ZooKeeper that lost its data knows of no deletion.
+what it was at the start, and nothing is changed otherwise: a ZooKeeper that lost its data knows of no deletion, and one in which
+another cluster was made since has other ledgers under the same ids.
 
 Source: BookKeeper's ``AbstractZkLedgerManager`` and ``ZKRegistrationManager``; the paths are those of ``layout.py``.
 """
@@ -88,15 +89,10 @@ class ZooKeeperStore:
         self._nodes = Nodes(self._connection)
         try:
             self.layout = self._lay_out(wanted)
-            instance_id = self._nodes.read("reading INSTANCEID", self.layout.instance_id)
-            if instance_id is None:
-                raise MetadataStoreError(
-                    f"{self.layout.ledgers} has a LAYOUT but no INSTANCEID; restore it, or use another chroot"
-                )
+            self._instance_id = self._identify()
         except BaseException:
             self.close()
             raise
-        self._instance_id = instance_id.value.decode()
         self._registrar = Registrar(self._connection, self.layout)
 
     # -- cluster
@@ -341,6 +337,22 @@ class ZooKeeperStore:
         except (NodeExistsError, NoNodeError, BadVersionError):
             raise version_changed(what, version) from None
 
+    def _identify(self) -> str:
+        """The cluster's id. Nothing is changed from here on unless it is still that cluster."""
+        what, path = "reading INSTANCEID", self.layout.instance_id
+        found = self._nodes.read(what, path)
+        if found is None:
+            raise MetadataStoreError(
+                f"{self.layout.ledgers} has a LAYOUT but no INSTANCEID; restore it, or use another chroot"
+            )
+        instance_id = found.value.decode()
+        mark = self.layout.mark(instance_id)
+        if instance_id not in self._nodes.children(what, path):  # an earlier version of Bookspark made none
+            with contextlib.suppress(NodeExistsError):
+                self._nodes.create("marking the cluster", mark, b"")
+        self._connection.mark = mark
+        return instance_id
+
     def _lay_out(self, wanted: Layout) -> Layout:
         """The layout that is there; made first, in one transaction, if none is."""
         for _ in range(2):
@@ -354,7 +366,9 @@ class ZooKeeperStore:
                 for path in (wanted.ledgers, wanted.available, wanted.readonly, wanted.cookies, wanted.idgen):
                     transaction.create(path)
                 transaction.create(wanted.underreplication)
-                transaction.create(wanted.instance_id, str(uuid.uuid4()).encode())
+                instance_id = str(uuid.uuid4())
+                transaction.create(wanted.instance_id, instance_id.encode())
+                transaction.create(wanted.mark(instance_id))
                 transaction.create(wanted.layout, wanted.document())
 
             # NodeExists: another client was faster; or our own first attempt was, and its reply was lost.

@@ -16,7 +16,7 @@ from bookspark.metadata.zookeeper import ZooKeeperStore
 from bookspark.protocol.ledger_metadata import Fragment, LedgerMetadata
 
 EVENT_SECONDS = 60.0
-CREATE, DELETE, SET_DATA, MULTI = 1, 2, 5, 14
+CREATE, SET_DATA, MULTI = 1, 5, 14
 """Operation codes of ZooKeeper's protocol."""
 
 

@@ -14,7 +14,7 @@ from bookspark.metadata.underreplication import Progress, TaskPicker, Underrepli
 from bookspark.metadata.zookeeper import ZooKeeperStore
 from bookspark.protocol.errors import ConfigurationError, MetadataStoreError
 from bookspark.protocol.underreplication import Mark, Reason
-from tests.metadata.kit import CREATE, DELETE, EVENT_SECONDS, SET_DATA, LossyProxy, clients, ledger
+from tests.metadata.kit import CREATE, EVENT_SECONDS, MULTI, LossyProxy, clients, ledger
 
 LOST = {"bookie-1": Reason.LOST}
 
@@ -103,9 +103,9 @@ def test_a_write_whose_reply_is_lost_is_done_once(chroot: str) -> None:
         proxy.lose_reply(CREATE)
         taken = tasks.take(1, "worker")
         assert taken is not None, "the lock is known again by its token"
-        proxy.lose_reply(DELETE)
+        proxy.lose_reply(MULTI)
         assert tasks.done(taken)
-        proxy.lose_reply(SET_DATA)
+        proxy.lose_reply(MULTI)
         tasks.mark([Mark(2, LOST)])
         assert tasks.list_tasks() == [0, 2] and proxy.lost == 4
 

@@ -27,7 +27,7 @@ from bookspark.protocol.errors import (
     MetadataVersionError,
     NoSuchLedgerError,
 )
-from tests.metadata.kit import CREATE, DELETE, MULTI, SET_DATA, Calls, LossyProxy, ledger
+from tests.metadata.kit import CREATE, MULTI, SET_DATA, Calls, LossyProxy, ledger
 
 BOOKIE = BookieRegistration("bookie-1", "127.0.0.1:3181", incarnation=7)
 
@@ -176,8 +176,54 @@ def test_a_zookeeper_that_lost_its_data_does_not_say_that_ledgers_were_deleted(
             lambda: store.write_ledger(ledger(5).in_recovery(), 0),
             lambda: store.delete_ledger(5),
         ):
-            with pytest.raises(MetadataStoreError, match=r"INSTANCEID is .*restore ZooKeeper's data"):
+            with pytest.raises(MetadataStoreError, match=r"INSTANCEID.* is .*restore ZooKeeper's data"):
                 operation()
+
+
+@pytest.mark.parametrize("manager", ["hierarchical", "flat"])
+def test_a_client_of_a_cluster_that_was_there_before_changes_nothing(chroot: str, manager: str) -> None:
+    """Ledger ids and versions begin anew: the old client's close went over another ledger's record, and what it deleted was
+    another ledger."""
+    with (
+        contextlib.closing(ZooKeeperStore(chroot, manager=manager)) as old,
+        contextlib.closing(ZooKeeperStore(chroot, manager=manager)) as old_bookie,
+    ):
+        metadata = ledger(old.new_ledger_id())
+        old.create_ledger(metadata)
+        old.write_cookie(Cookie("bookie-1", ("/a",), old.instance_id, "n"), None)
+        old.write_record("logs", "orders", b"old", None)
+        old.client.delete(old.layout.root, recursive=True)
+        with contextlib.closing(ZooKeeperStore(chroot, manager=manager)) as new:
+            assert new.new_ledger_id() == metadata.ledger_id
+            new.create_ledger(ledger(metadata.ledger_id, c_token=2))
+            cookie = Cookie("bookie-1", ("/b",), new.instance_id, "m")
+            new.write_cookie(cookie, None)
+            new.write_record("logs", "orders", b"new", None)
+            for operation in (
+                lambda: old.write_ledger(metadata.in_recovery(), 0),
+                lambda: old.delete_ledger(metadata.ledger_id),
+                lambda: old.write_cookie(Cookie("bookie-1", ("/a",), old.instance_id, "o"), 0),
+                lambda: old.delete_cookie("bookie-1", 0),
+                lambda: old.write_record("logs", "orders", b"old again", 0),
+                lambda: old.delete_record("logs", "orders"),
+                lambda: old_bookie.register_bookie(BOOKIE),
+            ):
+                with pytest.raises(MetadataStoreError, match="another cluster by now, and nothing was changed"):
+                    operation()
+            assert new.read_ledger(metadata.ledger_id).value.c_token == 2
+            assert new.read_cookie("bookie-1") == (cookie, 0)
+            assert new.read_record("logs", "orders") == (b"new", 0)
+            assert new.bookies() == {}
+
+
+def test_a_cluster_that_an_earlier_version_made_is_marked(chroot: str) -> None:
+    with contextlib.closing(ZooKeeperStore(chroot)) as store:
+        store.create_ledger(ledger(5))
+        mark = store.layout.mark(store.instance_id)
+        store.client.delete(mark)
+        with contextlib.closing(ZooKeeperStore(chroot)) as later:
+            assert later.client.exists(mark)
+            assert later.write_ledger(ledger(5).in_recovery(), 0) == 1
 
 
 # -- ACLs
@@ -259,7 +305,7 @@ def test_create_ledger_that_another_created_first(
 
 def test_write_ledger(lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeperStore) -> None:
     store.create_ledger(ledger(5))
-    proxy.lose_reply(SET_DATA)
+    proxy.lose_reply(MULTI)
     assert lossy.write_ledger(ledger(5).in_recovery(), 0) == 1
     assert proxy.lost == 1 and store.read_ledger(5).version == 1
 
@@ -267,7 +313,7 @@ def test_write_ledger(lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeper
 def test_write_ledger_that_lost_the_race(lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeperStore) -> None:
     store.create_ledger(ledger(5))
     store.write_ledger(ledger(5).in_recovery(), 0)
-    proxy.lose_reply(SET_DATA)
+    proxy.lose_reply(MULTI)
     with pytest.raises(MetadataVersionError):
         lossy.write_ledger(ledger(5).close_at(1, 1), 0)
     assert proxy.lost == 1 and store.read_ledger(5) == (ledger(5).in_recovery(), 1)
@@ -278,7 +324,7 @@ def test_write_ledger_over_which_another_wrote_is_unknown(
 ) -> None:
     closed = ledger(5).in_recovery().close_at(1, 1)
     store.create_ledger(ledger(5))
-    proxy.lose_reply(SET_DATA, lambda: store.write_ledger(closed, 1) and None)
+    proxy.lose_reply(MULTI, lambda: store.write_ledger(closed, 1) and None)
     with pytest.raises(MetadataStoreError, match="unknown"):
         lossy.write_ledger(ledger(5).in_recovery(), 0)
     assert store.read_ledger(5) == (closed, 2)
@@ -288,14 +334,14 @@ def test_write_ledger_that_was_deleted_meanwhile(
     lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeperStore
 ) -> None:
     store.create_ledger(ledger(5))
-    proxy.lose_reply(SET_DATA, lambda: store.delete_ledger(5))
+    proxy.lose_reply(MULTI, lambda: store.delete_ledger(5))
     with pytest.raises(NoSuchLedgerError):
         lossy.write_ledger(ledger(5).in_recovery(), 0)
 
 
 def test_delete_ledger(lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeperStore) -> None:
     store.create_ledger(ledger(5))
-    proxy.lose_reply(DELETE)
+    proxy.lose_reply(MULTI)
     lossy.delete_ledger(5)
     assert proxy.lost == 1 and store.list_ledgers() == []
 
@@ -304,9 +350,9 @@ def test_write_record(lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeper
     store.write_record("logs", "a", b"", None)
     proxy.lose_reply(CREATE)
     assert lossy.write_record("logs", "b", b"1", None) == 0
-    proxy.lose_reply(SET_DATA)
+    proxy.lose_reply(MULTI)
     assert lossy.write_record("logs", "b", b"2", 0) == 1
-    proxy.lose_reply(DELETE)
+    proxy.lose_reply(MULTI)
     lossy.delete_record("logs", "b", 1)
     assert proxy.lost == 3 and store.list_records("logs") == ["a"]
 
