@@ -447,6 +447,22 @@ def test_bytes_are_counted_per_bookie(found: dict[str, Finding]) -> None:
     ]
 
 
+def test_runs_of_one_batch_have_its_bytes_together(spark: SparkSession) -> None:
+    """A rewritten log of a striped ledger has 85 runs in a block: each bookie seemed to hold 36 times what its disk had."""
+    cluster = Cluster()
+    cluster.ledger(1, 5, {0: [A, B, C]}, write_quorum=2)
+    cluster.holds(A, 1, (0, 0), (2, 3), (5, 5))
+    cluster.holds(B, 1, (0, 1), (3, 4))
+    for row in cluster.rows["index_ranges"]:
+        row["position"] = 0
+    (found,) = cluster.audit(spark, "bytes_per_bookie").values()
+    columns = ("bookie_id", "ledgers", "entries", "bytes", "entry_logs")
+    assert select(found, *columns)[:3] == [(A, 1, 4, 10, 1), (B, 1, 4, 10, 1), (C, 0, 0, 0, 0)]
+    tables = {name: rows.selectExpr("*", "'s' AS snapshot_id") for name, rows in cluster.tables(spark).items()}
+    with question(spark, tables, "history") as answer:
+        assert [row.bytes for row in answer.collect()] == [20]
+
+
 def test_the_histogram_has_three_kinds_of_factors(spark: SparkSession) -> None:
     cluster = Cluster()
     cluster.ledger(3, 99, {0: [A, B, C]})

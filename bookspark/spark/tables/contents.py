@@ -53,7 +53,7 @@ INDEX_RANGES = SystemTable(
         ("last_entry_id", LONG, "Last entry of the run"),
         ("entry_log", LONG, "Number of the entry log that the run lies in"),
         ("position", LONG, "Byte position of the run's batch in the entry log; runs may share a batch"),
-        ("bytes", LONG, "Bytes of that batch in the entry log"),
+        ("bytes", LONG, "Bytes of that batch in the entry log, with all of its runs: a sum is to count it once"),
     ),
     each_bookie,
     _index_rows,

@@ -23,7 +23,10 @@ held AS (
    AND i.first_entry_id <= r.last_entry_id AND i.last_entry_id >= r.first_entry_id
   GROUP BY r.snapshot_id
 ),
-stored AS (SELECT snapshot_id, SUM(bytes) AS bytes FROM index_ranges GROUP BY snapshot_id)
+batches AS (
+  SELECT snapshot_id, MAX(bytes) AS bytes FROM index_ranges GROUP BY snapshot_id, bookie_id, entry_log, position
+),
+stored AS (SELECT snapshot_id, SUM(bytes) AS bytes FROM batches GROUP BY snapshot_id)
 SELECT COALESCE(w.snapshot_id, s.snapshot_id) AS snapshot_id, COALESCE(w.entries, 0) AS entries,
        GREATEST(0, COALESCE(w.copies, 0) - COALESCE(h.copies, 0)) AS missing_copies, COALESCE(s.bytes, 0) AS bytes
 FROM wanted w LEFT JOIN held h ON h.snapshot_id = w.snapshot_id FULL JOIN stored s ON s.snapshot_id = w.snapshot_id
