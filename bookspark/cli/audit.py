@@ -101,8 +101,8 @@ def safe_to_stop(
     zookeeper: Zookeeper = "",
     password: Password = "",
 ) -> None:
-    """Say whether each confirmed entry keeps an ack quorum of copies without these bookies. Ends with status 1 if not, or if
-    that can't be known of a ledger."""
+    """Say whether each confirmed entry keeps an ack quorum of copies without these bookies, and each open ledger could be
+    recovered. Ends with status 1 if not, or if that can't be known of a ledger."""
     from bookspark.spark import audit
 
     with _snapshot_at(path, zookeeper, password) as (spark, place):
@@ -110,7 +110,10 @@ def safe_to_stop(
     if not finding.good:
         audit.show([finding], console())
         raise typer.Exit(_FOUND)
-    typer.echo(f"safe: every confirmed entry keeps an ack quorum of copies without {', '.join(bookies)}")
+    without = ", ".join(bookies)
+    typer.echo(
+        f"safe: every confirmed entry keeps an ack quorum of copies, and every open ledger can be recovered, without {without}"
+    )
 
 
 def _check_cluster(zookeeper: str) -> None:

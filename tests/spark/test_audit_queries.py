@@ -12,94 +12,11 @@ from rich.console import Console
 
 from bookspark.protocol.errors import ConfigurationError
 from bookspark.spark import snapshots
-from bookspark.spark.audit import Finding, names, safe_to_stop, show
-from bookspark.spark.audit.runner import question, run_over
-from bookspark.spark.system_tables import TABLES
+from bookspark.spark.audit import Finding, safe_to_stop, show
+from bookspark.spark.audit.runner import question
+from tests.spark.made_up_cluster import A, B, C, Cluster, D, select
 
 pytestmark = pytest.mark.spark
-A, B, C, D = "a", "b", "c", "d"
-
-
-class Cluster:
-    """Rows of system tables, as a test tells them."""
-
-    def __init__(self) -> None:
-        self.rows: dict[str, list[dict[str, Any]]] = {name: [] for name in TABLES}
-        for bookie in (A, B, C, D):
-            self.rows["bookies"].append({"bookie_id": bookie, "state": "writable", "host": bookie, "rack": ""})
-
-    def ledger(self, ledger_id: int, last: int, ensembles: dict[int, list[str]], **values: Any) -> None:
-        """A ledger whose fragments start where ``ensembles`` says; closed at ``last`` unless ``values`` say OPEN."""
-        first_ensemble = next(iter(ensembles.values()), [A, B, C])
-        closed = values.setdefault("state", "CLOSED") == "CLOSED"
-        defaults = {"write_quorum": len(first_ensemble), "ack_quorum": 2, "metadata_version": 1}
-        self.rows["ledgers"].append(
-            {
-                "ledger_id": ledger_id,
-                "ensemble_size": len(first_ensemble),
-                "last_entry_id": last if closed else None,
-                "last_add_confirmed": last,
-                **defaults,
-                **values,
-            }
-        )
-        starts = [*ensembles, last + 1]
-        for number, (first, ensemble) in enumerate(ensembles.items()):
-            open_end = not closed and number == len(ensembles) - 1
-            self.rows["fragments"].append(
-                {
-                    "ledger_id": ledger_id,
-                    "metadata_version": 1,
-                    "fragment": number,
-                    "first_entry_id": first,
-                    "last_entry_id": None if open_end else starts[number + 1] - 1,
-                    "ensemble": ensemble,
-                }
-            )
-
-    def holds(self, bookie: str, ledger_id: int, *ranges: tuple[int, int]) -> None:
-        for first, last in ranges:
-            self.rows["index_ranges"].append(
-                {
-                    "bookie_id": bookie,
-                    "ledger_id": ledger_id,
-                    "first_entry_id": first,
-                    "last_entry_id": last,
-                    "entry_log": 1,
-                    "position": 10 * len(self.rows["index_ranges"]),
-                    "bytes": 10,
-                }
-            )
-
-    def checksums(
-        self, bookie: str, ledger_id: int, *checksums: int | None, first: int = 0, unreadable: int = 0
-    ) -> None:
-        self.rows["entry_checksums"].append(
-            {
-                "bookie_id": bookie,
-                "ledger_id": ledger_id,
-                "first_entry_id": first,
-                "checksums": list(checksums),
-                "unreadable": unreadable,
-            }
-        )
-
-    def tables(self, spark: SparkSession) -> dict[str, DataFrame]:
-        tables = {}
-        for name, table in TABLES.items():
-            rows = [tuple(row.get(column) for column in table.schema.names) for row in self.rows[name]]
-            tables[name] = spark.createDataFrame(rows, table.schema)
-        return tables
-
-    def audit(self, spark: SparkSession, *queries: str, placement: str = "random") -> dict[str, Finding]:
-        found = run_over(spark, self.tables(spark), queries or names(), placement)
-        return {finding.name: finding for finding in found}
-
-
-def select(finding: Finding, *columns: str) -> list[tuple[Any, ...]]:
-    places = [finding.columns.index(column) for column in columns]
-    return [tuple(row[place] for place in places) for row in finding.rows]
-
 
 UNDER = ("first_entry_id", "last_entry_id", "replication_factor", "held_by", "missing_on")
 OVER = ("bookie_id", "first_entry_id", "last_entry_id")
@@ -383,6 +300,34 @@ def test_a_bookie_is_safe_to_stop_while_each_of_its_entries_keeps_an_ack_quorum(
     assert select(safe_to_stop(spark, "", [A, B]), *ranges) == [(2, 5, 9, 0), (1, 0, 9, 1), (2, 0, 4, 1)]
     with pytest.raises(ConfigurationError, match="unknown bookie 'z'"):
         safe_to_stop(spark, "", ["z"])
+
+
+def test_a_bookie_is_not_safe_to_stop_if_an_open_ledger_could_not_be_recovered_without_it(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That was told of its copies alone: a ledger with an ack quorum of 1 could not be recovered without any one bookie, and one
+    without entries not without two."""
+    cluster = Cluster()
+    cluster.rows["bookies"] += [{"bookie_id": "e", "state": "down"}, {"bookie_id": "f", "state": "writable"}]
+    cluster.ledger(1, 9, {0: [A, B]}, state="OPEN", ack_quorum=1)
+    cluster.ledger(2, 9, {0: [A, B]}, ack_quorum=1)  # closed
+    for bookie in (A, B):
+        cluster.holds(bookie, 1, (0, 9))
+        cluster.holds(bookie, 2, (0, 9))
+    cluster.ledger(3, -1, {0: [B, C, D]}, state="OPEN")
+    cluster.ledger(4, -1, {0: [C, D, "f"]}, state="IN_RECOVERY")
+    cluster.rows["limbo"].append({"bookie_id": "f", "ledger_id": 4})
+    cluster.ledger(5, -1, {0: ["f", "e", B, A]}, state="OPEN", write_quorum=2)  # striped: a and f are a write set
+    cluster.ledger(6, -1, {0: [C, "e", D]}, state="OPEN", ack_quorum=3)
+    tables = cluster.tables(spark)
+    monkeypatch.setattr(snapshots, "tables", lambda spark, path: tables)
+
+    def found(*stopped: str) -> list[int]:
+        finding = safe_to_stop(spark, "", stopped)
+        assert all("too few bookies would be left to recover it" in row[-1] for row in finding.rows)
+        return [ledger_id for (ledger_id,) in select(finding, "ledger_id")]
+
+    assert (found(A), found("f"), found(B, D)) == ([1], [5], [1, 3, 4, 5])
 
 
 def test_what_can_not_be_judged_is_named_and_is_not_safe(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:

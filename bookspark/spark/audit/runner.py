@@ -104,7 +104,8 @@ def run_over(
 
 
 def safe_to_stop(spark: SparkSession, path: str, bookies: Sequence[str]) -> Finding:
-    """The entries that would have fewer copies than their ack quorum, were ``bookies`` lost.
+    """The entries that would have fewer copies than their ack quorum, were ``bookies`` lost, and the ledgers that could not be
+    recovered.
 
     Goes by the newest snapshot under ``path``. Raises ConfigurationError for a bookie that the snapshot does not know.
     """

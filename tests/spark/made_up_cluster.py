@@ -1,0 +1,94 @@
+"""System tables as a test tells them, for audit queries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from bookspark.spark.audit import Finding, names
+from bookspark.spark.audit.runner import run_over
+from bookspark.spark.system_tables import TABLES
+
+A, B, C, D = "a", "b", "c", "d"
+
+
+class Cluster:
+    """Rows of system tables, as a test tells them."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, list[dict[str, Any]]] = {name: [] for name in TABLES}
+        for bookie in (A, B, C, D):
+            self.rows["bookies"].append({"bookie_id": bookie, "state": "writable", "host": bookie, "rack": ""})
+
+    def ledger(self, ledger_id: int, last: int, ensembles: dict[int, list[str]], **values: Any) -> None:
+        """A ledger whose fragments start where ``ensembles`` says; closed at ``last`` unless ``values`` say OPEN."""
+        first_ensemble = next(iter(ensembles.values()), [A, B, C])
+        closed = values.setdefault("state", "CLOSED") == "CLOSED"
+        defaults = {"write_quorum": len(first_ensemble), "ack_quorum": 2, "metadata_version": 1}
+        self.rows["ledgers"].append(
+            {
+                "ledger_id": ledger_id,
+                "ensemble_size": len(first_ensemble),
+                "last_entry_id": last if closed else None,
+                "last_add_confirmed": last,
+                **defaults,
+                **values,
+            }
+        )
+        starts = [*ensembles, last + 1]
+        for number, (first, ensemble) in enumerate(ensembles.items()):
+            open_end = not closed and number == len(ensembles) - 1
+            self.rows["fragments"].append(
+                {
+                    "ledger_id": ledger_id,
+                    "metadata_version": 1,
+                    "fragment": number,
+                    "first_entry_id": first,
+                    "last_entry_id": None if open_end else starts[number + 1] - 1,
+                    "ensemble": ensemble,
+                }
+            )
+
+    def holds(self, bookie: str, ledger_id: int, *ranges: tuple[int, int]) -> None:
+        for first, last in ranges:
+            self.rows["index_ranges"].append(
+                {
+                    "bookie_id": bookie,
+                    "ledger_id": ledger_id,
+                    "first_entry_id": first,
+                    "last_entry_id": last,
+                    "entry_log": 1,
+                    "position": 10 * len(self.rows["index_ranges"]),
+                    "bytes": 10,
+                }
+            )
+
+    def checksums(
+        self, bookie: str, ledger_id: int, *checksums: int | None, first: int = 0, unreadable: int = 0
+    ) -> None:
+        self.rows["entry_checksums"].append(
+            {
+                "bookie_id": bookie,
+                "ledger_id": ledger_id,
+                "first_entry_id": first,
+                "checksums": list(checksums),
+                "unreadable": unreadable,
+            }
+        )
+
+    def tables(self, spark: SparkSession) -> dict[str, DataFrame]:
+        tables = {}
+        for name, table in TABLES.items():
+            rows = [tuple(row.get(column) for column in table.schema.names) for row in self.rows[name]]
+            tables[name] = spark.createDataFrame(rows, table.schema)
+        return tables
+
+    def audit(self, spark: SparkSession, *queries: str, placement: str = "random") -> dict[str, Finding]:
+        found = run_over(spark, self.tables(spark), queries or names(), placement)
+        return {finding.name: finding for finding in found}
+
+
+def select(finding: Finding, *columns: str) -> list[tuple[Any, ...]]:
+    places = [finding.columns.index(column) for column in columns]
+    return [tuple(row[place] for place in places) for row in finding.rows]
