@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from itertools import pairwise
 
 from bookspark.spark.audit import Finding
 from bookspark.spark.audit.report import Point, page
@@ -24,3 +25,38 @@ def test_an_axis_names_no_number_twice() -> None:
     of_bytes = labels[2:]  # behind the snapshots' versions
     assert "0.5" in of_bytes
     assert len(of_bytes) == len(set(of_bytes))
+
+
+BYTES = ("bookie_id", "state", "entries")
+GARBAGE = ("bookie_id", "live_bytes", "garbage_bytes")
+
+
+def plots_of(bookies: list[tuple[str, str, int]], logs_in_all: int) -> tuple[str, str]:
+    found = [
+        Finding("bytes_per_bookie", "Bytes", "", BYTES, tuple(bookies), len(bookies)),
+        Finding(
+            "garbage_per_entry_log", "Garbage", "", GARBAGE, tuple((b[0], b[2], b[2]) for b in bookies), logs_in_all
+        ),
+    ]
+    _, first, second = page(found, [], Snapshot("s0", 0, datetime(2026, 1, 1, tzinfo=UTC))).split("<figure>")
+    return first, second.split("</figure>")[0]
+
+
+def test_the_plots_of_many_bookies_with_long_names_can_be_read() -> None:
+    """Names lay upon each other and left no room for bars; of one that is down, which tells of no entries, no bar was red."""
+    names = [f"bookie-{n:02}.rack-{n}.datacenter-1.example-company.internal:3181" for n in range(30)]
+    bookies = [(name, "down" if n == 7 else "writable", 0 if n == 7 else 10**9) for n, name in enumerate(names)]
+    entries, garbage = plots_of(bookies, 4000)
+    for plot in (entries, garbage):
+        places = [float(y) for y in re.findall(r'<text[^>]*y="([\d.]+)"[^>]*>bookie', plot)]
+        assert len(places) == 30
+        assert min(abs(a - b) for a, b in pairwise(places)) > 10, "points, of a font of 10"
+        assert all(len(text) <= 24 for text in re.findall(r">(bookie[^<]*)<", plot))
+    assert re.findall(r'<text style="[^"]*#b3402f[^"]*"[^>]*>(bookie-..)', entries) == ["bookie-07"]
+    assert "MB in the 30 worst of 4,000 entry logs" in garbage
+
+
+def test_bars_of_nothing_begin_at_zero() -> None:
+    entries, garbage = plots_of([("a", "writable", 0), ("b", "writable", 0)], 2)
+    for plot in (entries, garbage):
+        assert "−" not in plot

@@ -7,7 +7,7 @@ stands above what is merely so.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import reduce
 from html import escape
 from pathlib import Path
@@ -28,6 +28,9 @@ ROWS_OPEN_MAX = 12
 """The others unfold at a click."""
 HISTORY_MAX = 30
 """Snapshots in the plot of the history, the newest."""
+BOOKIES_NAMED_MAX = 40
+"""In a plot; more have bars without names."""
+NAME_CHARACTERS_MAX = 24
 _BLUE, _RED, _GREY = "#2f6f9f", "#b3402f", "#c9ced6"
 _NUMBER = "{x:,.10g}"
 """Of an axis: halves as such."""
@@ -43,7 +46,7 @@ p { margin: .3rem 0; color: var(--soft); max-width: 50rem } .good { color: var(-
 svg { width: 100%; height: auto } .table { overflow-x: auto }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin-top: .5rem }
 th, td { text-align: left; padding: .2rem .8rem .2rem 0; border-bottom: 1px solid var(--line); vertical-align: top }
-th { font-weight: 600; color: var(--soft) } .number { text-align: right }
+th { font-weight: 600; color: var(--soft) } .number { text-align: right } td span { white-space: nowrap }
 details { margin-top: .5rem } summary { cursor: pointer; color: var(--soft) }
 """
 
@@ -117,7 +120,7 @@ def _table(finding: Finding, rows: Sequence[tuple[Any, ...]]) -> str:
         f"<th{_alignment(value)}>{escape(column.replace('_', ' '))}</th>"
         for column, value in zip(finding.columns, finding.rows[0], strict=True)
     )
-    body = "".join(f"<tr>{''.join(f'<td{_alignment(v)}>{escape(cell(v))}</td>' for v in row)}</tr>" for row in rows)
+    body = "".join(f"<tr>{''.join(f'<td{_alignment(v)}>{_words(cell(v))}</td>' for v in row)}</tr>" for row in rows)
     return f'<div class="table"><table><thead><tr>{columns}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
@@ -125,25 +128,33 @@ def _alignment(value: Any) -> str:
     return " class=number" if isinstance(value, int) and not isinstance(value, bool) else ""
 
 
+def _words(text: str) -> str:
+    """A name is never broken at its hyphens."""
+    return " ".join(f"<span>{escape(word)}</span>" if "-" in word else escape(word) for word in text.split(" "))
+
+
 def _plots(findings: dict[str, Finding], points: Sequence[Point]) -> str:
     plots = []
     bookies = findings.get("bytes_per_bookie")
     if bookies and bookies.rows:
         rows = _columns(bookies, "bookie_id", "entries", "state")
-        plots.append(_plot("Entries per bookie (red: down)", lambda axes: _bookies(axes, rows)))
+        plots.append(_plot("Entries per bookie (red names: down)", lambda axes: _bookies(axes, rows)))
+    garbage = findings.get("garbage_per_entry_log")
+    if garbage and garbage.rows:
+        logs = _columns(garbage, "bookie_id", "live_bytes", "garbage_bytes")
+        which = "" if len(logs) == garbage.total else f"the {len(logs):,} worst of {garbage.total:,} "
+        plots.append(_plot(f"MB in {which}entry logs (red: garbage)", lambda axes: _garbage(axes, logs)))
     factors = findings.get("replication_factor_histogram")
     if factors and factors.rows:
         counts = _columns(factors, "replication_factor", "entries")
         plots.append(_plot("Confirmed entries by number of copies", lambda axes: _factors(axes, counts)))
-    garbage = findings.get("garbage_per_entry_log")
-    if garbage and garbage.rows:
-        logs = _columns(garbage, "bookie_id", "live_bytes", "garbage_bytes")
-        plots.append(_plot("MB in entry logs (red: garbage)", lambda axes: _garbage(axes, logs)))
     if len(points) > 1:
         missing = [float(point.missing_copies) for point in points]
-        plots.append(_plot("Missing copies, by snapshot", lambda axes: _history(axes, points, missing, _RED)))
+        plots.append(
+            _plot("Missing copies, by snapshot", lambda axes: _history(axes, points, missing, _RED, whole=True))
+        )
         entries = [float(point.entries) for point in points]
-        plots.append(_plot("Confirmed entries, by snapshot", lambda axes: _history(axes, points, entries)))
+        plots.append(_plot("Confirmed entries, by snapshot", lambda axes: _history(axes, points, entries, whole=True)))
         stored = [point.bytes / 1e6 for point in points]
         plots.append(_plot("MB on all bookies, by snapshot", lambda axes: _history(axes, points, stored)))
     return "".join(plots)
@@ -155,9 +166,11 @@ def _columns(finding: Finding, *names: str) -> list[tuple[Any, ...]]:
 
 
 def _bookies(axes: Axes, rows: Sequence[tuple[Any, ...]]) -> None:
-    names, entries, states = zip(*rows[::-1], strict=True)
-    axes.xaxis.set_major_formatter(_NUMBER)
-    axes.barh(names, entries, color=[_RED if state == "down" else _BLUE for state in states])
+    names, entries, states = zip(*rows, strict=True)
+    axes.barh(range(len(names)), entries, color=_BLUE)
+    # One that is down tells of no entries: there is no bar to be red.
+    _name_bars(axes, names, entries, {name for name, state in zip(names, states, strict=True) if state == "down"})
+    axes.locator_params(axis="x", integer=True)
 
 
 def _factors(axes: Axes, counts: Sequence[tuple[Any, ...]]) -> None:
@@ -166,6 +179,8 @@ def _factors(axes: Axes, counts: Sequence[tuple[Any, ...]]) -> None:
     axes.yaxis.set_major_formatter(_NUMBER)
     axes.bar_label(bars, [f"{count:,}" for count in entries])
     axes.margins(y=0.15)
+    axes.set_xlim(-0.6, max(len(factors), 3) - 0.4)
+    axes.locator_params(axis="y", integer=True)
     axes.set_xlabel("copies")
 
 
@@ -175,18 +190,44 @@ def _garbage(axes: Axes, logs: Sequence[tuple[Any, ...]]) -> None:
         total = sums.setdefault(bookie, [0.0, 0.0])
         total[0] += live / 1e6
         total[1] += dead / 1e6
-    names = sorted(sums, reverse=True)
+    names = sorted(sums)
     live_mb = [sums[name][0] for name in names]
-    axes.barh(names, live_mb, color=_GREY)
-    axes.barh(names, [sums[name][1] for name in names], left=live_mb, color=_RED)
+    axes.barh(range(len(names)), live_mb, color=_GREY)
+    axes.barh(range(len(names)), [sums[name][1] for name in names], left=live_mb, color=_RED)
+    _name_bars(axes, names, [sum(sums[name]) for name in names])
 
 
-def _history(axes: Axes, points: Sequence[Point], values: Sequence[float], color: str = _BLUE) -> None:
+def _name_bars(axes: Axes, names: Sequence[str], lengths: Sequence[float], red: Collection[str] = ()) -> None:
+    """One bookie below the other, in as much room as they take."""
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    figure.set_figheight(max(3.0, 0.8 + 0.2 * min(len(names), BOOKIES_NAMED_MAX)))
+    named = names if len(names) <= BOOKIES_NAMED_MAX else ()
+    axes.set_yticks(range(len(named)), [_short(name) for name in named])
+    for label, name in zip(axes.get_yticklabels(), named, strict=True):
+        if name in red:
+            label.set_color(_RED)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.set_xlim(0, 1.05 * max(lengths) or 1)
+    axes.xaxis.set_major_formatter(_NUMBER)
+    axes.locator_params(axis="x", nbins=4)
+
+
+def _short(name: str) -> str:
+    """``bookie-7.zone-a.exa…ple.com:3181``: both ends tell bookies apart."""
+    half = NAME_CHARACTERS_MAX // 2
+    return name if len(name) <= NAME_CHARACTERS_MAX else f"{name[: half - 1]}…{name[-half:]}"
+
+
+def _history(
+    axes: Axes, points: Sequence[Point], values: Sequence[float], color: str = _BLUE, whole: bool = False
+) -> None:
     axes.plot([point.snapshot.version for point in points], values, color=color, marker="o", markersize=4)
     axes.set_ylim(0, 1.1 * max(*values, 1))
     axes.yaxis.set_major_formatter(_NUMBER)
     axes.set_xlabel(f"snapshot ({points[0].snapshot.time:%d %b %H:%M} to {points[-1].snapshot.time:%d %b %H:%M} UTC)")
     axes.locator_params(axis="x", integer=True)
+    axes.locator_params(axis="y", integer=whole)
 
 
 def _plot(title: str, draw: Callable[[Axes], None]) -> str:
