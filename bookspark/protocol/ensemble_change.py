@@ -10,6 +10,9 @@ the old ensemble::
                         │    ▼                         │
                         └─ put off until BookiesChanged, or given up (policy)
 
+A bookie that failed and stays (there was no other, or it is waited for) has not failed any more once it is back, or takes
+adds again and nothing that it missed is waited for: should another one fail later, it counts.
+
 A metadata store that does not answer says nothing of bookies: they are chosen anew until it does (``MetadataFailed``).
 
 ``AT_ONCE`` replaces a bookie at its first failure. ``DELAYED`` waits until the bookies that have not failed can't
@@ -32,7 +35,7 @@ from bookspark.protocol.actions import (
     WriteMetadata,
 )
 from bookspark.protocol.errors import BookKeeperError, NoSuchLedgerError
-from bookspark.protocol.ledger_metadata import LedgerMetadata, LedgerState
+from bookspark.protocol.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerState
 from bookspark.protocol.quorum import write_sets
 
 
@@ -47,11 +50,13 @@ class ChangeMode(Enum):
 class EnsembleChanges:
     """The part of a writer that remembers failed bookies and the change under way."""
 
-    __slots__ = ("failed", "mode", "outdated", "put_off", "replaced", "target")
+    __slots__ = ("_missed", "failed", "mode", "outdated", "put_off", "replaced", "target")
 
     def __init__(self, mode: ChangeMode) -> None:
         self.mode = mode
         self.failed: frozenset[str] = frozenset()
+        self._missed: dict[str, int] = {}
+        """The last entry that each of ``failed`` is known to have missed."""
         self.put_off: frozenset[str] = frozenset()
         """Those of ``failed`` for which there was no replacement."""
         self.replaced: frozenset[str] = frozenset()
@@ -65,20 +70,33 @@ class EnsembleChanges:
     def under_way(self) -> bool:
         return bool(self.replaced)
 
-    def fail(self, bookie: str) -> None:
-        """The bookie refused or did not answer."""
+    def fail(self, bookie: str, last: int) -> None:
+        """The bookie refused or did not answer, last entry ``last``."""
         if self.mode is not ChangeMode.OFF:
             self.failed |= {bookie}
+            self._missed[bookie] = max(last, self._missed.get(bookie, NO_ENTRY))
+
+    def took(self, bookie: str, released: int) -> None:
+        """The bookie took an add; up to ``released`` no copy is waited for."""
+        missed = self._missed.get(bookie)
+        stays = bookie in self.put_off or self.mode is ChangeMode.DELAYED
+        if missed is not None and stays and missed <= released:
+            self._forgive(bookie)
 
     def back(self, bookie: str) -> bool:
         """The bookie can be reached again. False if nothing is to be sent to it now, as it may leave all the same:
         should there be no replacement, it stays as one that has not failed."""
         if bookie in self.replaced:
             if self.target is None:
-                self.failed -= {bookie}
+                self._forgive(bookie)
             return False
-        self.failed -= {bookie}
+        self._forgive(bookie)
         return True
+
+    def _forgive(self, *bookies: str) -> None:
+        self.failed = self.failed.difference(bookies)
+        for bookie in bookies:
+            self._missed.pop(bookie, None)
 
     def due(self, metadata: LedgerMetadata, copies: int, gives_up: bool) -> frozenset[str]:
         """The bookies that ought to be replaced now."""
@@ -133,7 +151,7 @@ class EnsembleChanges:
     def finish(self) -> frozenset[str]:
         """The change is made. Returns those that left."""
         left = self.replaced
-        self.failed -= left
+        self._forgive(*left)
         self.replaced, self.put_off, self.target = frozenset(), frozenset(), None
         return left
 

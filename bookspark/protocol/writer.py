@@ -189,7 +189,9 @@ class LedgerWriter:
 
     def _answered(self, event: AddAnswered) -> list[Action]:
         if not isinstance(event.response, Positive):
-            return self._refused(event.bookie, event.response)
+            return self._refused(event.bookie, event.response, event.last)
+        if self._changes.failed:
+            self._changes.took(event.bookie, self.cursors.released)
         op = self.cursors.pending.get(event.first)
         if event.synced is not None:
             return self._reported(event.bookie, event.synced, op)
@@ -198,7 +200,7 @@ class LedgerWriter:
         op.acks.add(event.bookie)
         return self._advance() if len(op.acks) >= self.metadata.ack_quorum else []
 
-    def _refused(self, bookie: str, response: Response) -> list[Action]:
+    def _refused(self, bookie: str, response: Response, last: int) -> list[Action]:
         reason = response.reason if isinstance(response, Unknown) else None
         error = refused_at(bookie, reason, self.metadata.ledger_id, self.cursors.last_add_confirmed)
         if error is not None and self.state is not State.WRITING:  # it may have read in the metadata of this very close
@@ -206,7 +208,7 @@ class LedgerWriter:
         # A bookie with too much to do has not failed: the driver tries again (``BookieBack``).
         if reason is UnknownReason.TOO_MANY_REQUESTS or bookie not in self.metadata.last_fragment.ensemble:
             return []
-        self._changes.fail(bookie)
+        self._changes.fail(bookie, last)
         return self._change_if_due()
 
     def _back(self, event: BookieBack) -> list[Action]:
@@ -247,7 +249,7 @@ class LedgerWriter:
             return []
         durability.sync_answered(bookie)
         if not isinstance(event.response, Positive) or event.synced is None:
-            return self._refused(bookie, event.response)
+            return self._refused(bookie, event.response, self.cursors.last_add_pushed)
         actions = self._reported(bookie, event.synced, None)
         return actions + durability.sync_rest(bookie, self.cursors.pending.values())
 

@@ -128,6 +128,19 @@ def test_a_failure_during_the_metadata_write_is_the_next_change():
     assert pair.metadata.fragments == (Fragment(0, ("b1", "b2", "b3")), Fragment(1, ("b1", "b5", "b4")))
 
 
+def test_a_bookie_that_is_to_be_replaced_next_is_although_it_takes_adds_again():
+    pair = LedgerPair()
+    pair.append(2)
+    for bookie in ("b1", "b3"):
+        pair.writer.answers(bookie, 0)
+    pair.writer.refuses("b3", 1)
+    pair.writer.chooses("b4")
+    pair.writer.refuses("b2", 0)
+    pair.writer.answers("b2", 1)
+    pair.writer.writes()
+    assert pair.writer.wanted == [ChooseBookies(("b1", "b2", "b4"), ("b2",))]
+
+
 def test_a_bookie_that_failed_after_an_entry_was_confirmed_is_replaced_for_what_follows():
     pair = LedgerPair()
     pair.append()
@@ -176,6 +189,16 @@ class TestDelayed:
         pair = failing(ChangeMode.DELAYED)
         pair.writer.refuses("b2", 1)
         assert pair.writer.wanted == [ChooseBookies(("b1", "b2", "b3"), ("b2", "b3"))]
+
+    def test_one_that_goes_on_taking_adds_has_not_failed_any_more(self):
+        pair = failing(ChangeMode.DELAYED)
+        pair.writer.answers("b2", 1)
+        for _ in range(2):
+            pair.append()
+            pair.writer.all_answer()
+        pair.append()
+        pair.writer.refuses("b2", 4)
+        assert pair.writer.wanted == []
 
     def test_one_that_is_back_has_not_failed_any_more(self):
         pair = failing(ChangeMode.DELAYED)
@@ -285,6 +308,33 @@ class TestNoBookies:
         assert pair.writer.waits_for("b2") == [1]
         pair.writer.answers("b2", 1)
         assert pair.writer.confirmed == 1
+
+    def test_a_bookie_that_was_kept_and_acknowledges_again_has_not_failed(self):
+        """It missed one deadline, and stood for failed for good: when another bookie went away, hours and thousands of entries
+        later, the ledger was closed, although two of three were well."""
+        pair = failing()
+        pair.writer.chooses()
+        pair.writer.answers("b2", 1)
+        for _ in range(2):
+            pair.append()
+            pair.writer.all_answer()
+        pair.append()
+        pair.writer.refuses("b1", 4)
+        pair.writer.chooses()
+        assert pair.writer.wanted == [] and pair.writer.machine.state is State.OPEN
+        pair.writer.answers("b2", 4)
+        pair.writer.answers("b3", 4)
+        assert pair.writer.confirmed == 4
+
+    def test_but_as_long_as_what_it_missed_is_waited_for_it_has(self):
+        """Nobody sends it that again: without it, too few can be had."""
+        pair = failing()
+        pair.append()
+        pair.writer.chooses()
+        pair.writer.refuses("b3", 1)
+        pair.writer.answers("b3", 2)
+        pair.writer.refuses("b2", 1)
+        assert pair.writer.wanted == [ChooseBookies(("b1", "b2", "b3"), ("b2", "b3"))]
 
     def test_unless_a_recoverer_was_faster(self):
         pair = failing()
