@@ -106,7 +106,7 @@ class Bench:
         self.connections = None
 
     def open(self, **options):
-        made = client_config(connect_timeout_seconds=2.0, **options)
+        made = client_config(**{"connect_timeout_seconds": SECONDS} | options)
         self.connections = Connections(self.store, made, client_security(made), self._threads)
 
     def bookie(self, bookie_id, **options):
@@ -265,7 +265,7 @@ def test_a_bookie_that_is_not_registered(bench):
 def test_a_bookie_whose_address_a_silent_metadata_store_does_not_tell_has_not_failed(bench, monkeypatch):
     """All bookies were "not reachable: no answer" and in quarantine, when it was ZooKeeper that stood still."""
     told, bookies = threading.Event(), bench.store.bookies
-    bench.open(quarantine_seconds=1000)
+    bench.open(quarantine_seconds=1000, connect_timeout_seconds=2.0)
     monkeypatch.setattr(bench.store, "bookies", lambda: (told.wait(SECONDS), bookies())[1])
     assert str(bench.ask("b1").response) == "not reachable: the metadata store did not tell its address in 2 s"
     told.set()
@@ -437,7 +437,7 @@ def test_a_slow_bookie_is_behind_until_it_has_caught_up_and_is_not_cut_off(bench
 
 
 def test_no_more_waits_for_a_connection_than_may_wait_on_one(bench):
-    bench.open(bookie_bytes_queued_max=4 * MIB)
+    bench.open(bookie_bytes_queued_max=4 * MIB, connect_timeout_seconds=2.0)
     bookie = bench.bookie("b1")
     bookie.answering = False  # the socket is there, HELLO is not answered
     answers = bench.send("b1", *[bytes(MIB)] * 100)

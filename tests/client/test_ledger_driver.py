@@ -31,7 +31,7 @@ class DriverBench(Bench):
 
     def open(self, **options):
         self.io.stop()
-        self.config = client_config(connect_timeout_seconds=2.0, **options)
+        self.config = client_config(connect_timeout_seconds=SECONDS, **options)
         self.runtime = Runtime(lambda: self.store, self.config)
         self.io, self.connections = self.runtime.io, self.runtime.connections
 

@@ -34,7 +34,7 @@ def test_one_failure_is_one_metadata_write_and_the_writer_goes_on(bookkeeper, cl
     dead = of_ensemble(cluster, ledger, 1)
     dead.kill()
     futures = [ledger.append_async(b"%d" % i) for i in range(100, 1100)]
-    assert futures[-1].result(20) == 1099
+    assert futures[-1].result(60) == 1099
     found = bookkeeper.metadata.read_ledger(ledger.ledger_id)
     assert found.version == before + 1
     assert dead.bookie_id not in found.value.last_fragment.ensemble
@@ -49,7 +49,7 @@ def test_a_second_failure_while_the_first_is_handled(bookkeeper, cluster):
     for position in (0, 2):
         of_ensemble(cluster, ledger, position).kill()
     futures = [ledger.append_async(b"%d" % i) for i in range(1, 500)]
-    assert futures[-1].result(20) == 499
+    assert futures[-1].result(60) == 499
     ledger.close()
     assert read_all(bookkeeper, ledger.ledger_id) == [b"%d" % i for i in range(500)]
 
@@ -91,12 +91,12 @@ def test_every_bookie_of_the_ensemble_in_turn(bookkeeper, cluster):
 
 
 def test_a_hung_bookie_is_replaced_after_the_answer_timeout(cluster):
-    client = cluster.bookkeeper(answer_timeout_seconds=0.5)
+    client = cluster.bookkeeper(answer_timeout_seconds=3.0)
     ledger = client.create_ledger(ack_quorum=3)
     ledger.append(b"0")
     hung = of_ensemble(cluster, ledger, 0)
     hung.suspend()
-    assert ledger.append_async(b"1").result(20) == 1
+    assert ledger.append_async(b"1").result(60) == 1
     assert hung.bookie_id not in ledger.metadata.last_fragment.ensemble
     ledger.close()
 
@@ -109,7 +109,7 @@ def test_a_delayed_change_waits_until_an_ack_quorum_needs_it(cluster):
     assert ledger.append(b"1") == 1
     assert len(ledger.metadata.fragments) == 1
     of_ensemble(cluster, ledger, 1).kill()
-    assert ledger.append_async(b"2").result(20) == 2
+    assert ledger.append_async(b"2").result(60) == 2
     assert len(ledger.metadata.fragments) == 2
     ledger.close()
     assert read_all(client, ledger.ledger_id) == [b"0", b"1", b"2"]
@@ -134,7 +134,7 @@ def test_a_spare_that_appears_is_used(bookkeeper, cluster):
     assert ledger.append(b"1") == 1
     spare = cluster.add_bookie()
     # The appends don't wait for the change, as an ack quorum of four is there without the spare.
-    deadline, count = time.monotonic() + 20, 2
+    deadline, count = time.monotonic() + 60, 2
     while spare.bookie_id not in ledger.metadata.last_fragment.ensemble:
         assert time.monotonic() < deadline
         assert ledger.append(b"%d" % count) == count

@@ -62,7 +62,9 @@ def test_a_parked_answer_is_matched_by_its_request(writer, cluster):
 
 
 def test_a_lost_request_is_never_answered(cluster):
-    with cluster.bookkeeper(client_name="impatient", answer_timeout_seconds=0.3, add_timeout_seconds=1.0) as client:
+    with cluster.bookkeeper(
+        client_name="impatient", answer_timeout_seconds=1.0, connect_timeout_seconds=30.0
+    ) as client:
         ledger = client.create_ledger(ack_quorum=3)
         lost = cluster.wire.drop(Kind.ADD, client="impatient", bookie=cluster.bookies[0].bookie_id)
         with pytest.raises((errors.AddTimeoutError, errors.NotEnoughBookiesError)):

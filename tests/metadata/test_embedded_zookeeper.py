@@ -144,7 +144,7 @@ def test_a_hanging_server_is_stopped_by_force(tmp_path: Path) -> None:
     os.kill(pid, signal.SIGSTOP)
     begun = time.monotonic()
     server.stop()
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 9, "by default it would be given 10"
     await_end(pid)
 
 
