@@ -40,6 +40,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._refused: asyncio.Transport | None = None
         """In place of the other once the peer is refused, until it has ended the connection."""
+        self._address = "?"
         self.peer = "?"
         """For people."""
         self._requests = Requests(server, self)
@@ -66,7 +67,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport = None
             return
         notice_lost_peer(transport.get_extra_info("socket"))
-        self.peer = str(transport.get_extra_info("peername"))
+        self.peer = self._address = str(transport.get_extra_info("peername"))
         self._server.connections.add(self)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -103,6 +104,10 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._writing_paused = False
         self._go_on()
+
+    def name_peer(self, name: str) -> None:
+        """As it calls itself, and may do again and again."""
+        self.peer = f"{self._address} ({name[:80]!r})"
 
     # -- flow
 

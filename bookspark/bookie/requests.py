@@ -104,7 +104,7 @@ class Requests:
             self._answer(header, Status.UNAUTHORIZED, body=self._challenge)
             return
         if hello.client:
-            self._connection.peer = f"{self._connection.peer} ({hello.client[:80]!r})"
+            self._connection.name_peer(hello.client)
         self._greeted = True
         self._answer(header, _OK, value=PROTOCOL_VERSION, body=bookie_id.encode())
 

@@ -82,6 +82,19 @@ def test_a_frame_of_another_protocol_version_ends_the_connection(bookie):
     client.close()
 
 
+def test_a_peer_that_says_hello_again_and_again_has_one_name(bookie, caplog):
+    """Each HELLO made the name longer: a client that said nothing else took the bookie's memory, and its time to copy it."""
+    client = Client(bookie[1], greet=False)
+    for name in ("a" * 1000, "b" * 1000, "c"):
+        client.send(control_frame(Header(Kind.HELLO, 0, value=PROTOCOL_VERSION), Hello(name).encode()))
+        assert client.receive().header.status == Status.OK
+    client.send(b"no frame at all, but long enough")
+    assert client.receive().header.kind == Kind.REFUSAL
+    (told,) = [record.getMessage() for record in caplog.records if "are no frame" in record.getMessage()]
+    assert "('c') closed" in told and "aaa" not in told and "bbb" not in told
+    client.close()
+
+
 def test_hello_comes_first(bookie):
     client = Client(bookie[1], greet=False)
     assert client.call(Header(Kind.STATUS, 0)).header.status == Status.BAD_REQUEST
