@@ -15,10 +15,14 @@ from pyspark.sql.types import ArrayType, DecimalType, IntegerType, MapType, Stri
 from bookspark.protocol.errors import BookKeeperError, ConfigurationError
 from bookspark.protocol.ledger_metadata import Fragment, LedgerMetadata
 from bookspark.protocol.log_record import ENCODING_LABEL, Compression, LogOptions, LogRecord, RowFormat
+from bookspark.spark import sink
+from bookspark.spark.logs import LogRegistry
 from bookspark.spark.logs import rows as log_rows
 from bookspark.spark.logs.rows import ID_COLUMNS, arrow_schema, columns_of, row_decoder, row_encoder, train_dictionary
+from bookspark.spark.options import SinkOptions
 from bookspark.spark.splits import Piece
 from bookspark.wire.entry_batch import PAYLOAD_BYTES_MAX
+from tests.spark.memory_bookkeeper import MemoryBookKeeper
 
 LEDGER = 7
 
@@ -110,6 +114,25 @@ def test_a_dictionary_is_made_from_no_more_bytes_than_make_it_better(monkeypatch
     assert train_dictionary(pyarrow.record_batch({"value": values}))
     assert sampled == [value.encode() for value in values[: len(sampled)]]
     assert len(sampled) == (2 << 20) // len(values[0])
+
+
+def test_a_log_whose_dictionary_comes_after_its_first_rows_goes_on_in_a_ledger_that_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The worker keeps its ledger over micro-batches: in the one that is labelled zstd the later rows could not be read."""
+    bookkeeper = MemoryBookKeeper()
+    LogRegistry(bookkeeper.metadata).ensure("orders", {"compression": Compression.ZSTD_DICTIONARY}, b"")
+    monkeypatch.setattr(sink, "client", lambda zookeeper: bookkeeper)
+    writer = sink.LogWriter(SinkOptions.parse({"log": "orders", "zookeeper": "of the dictionary's test"}))
+    written = [
+        writer.write_rows(iter([pyarrow.record_batch({"value": values})]), "q", number, "run").ranges
+        for number, values in enumerate((["a", "b"], ["c"], VALUES))
+    ]
+    ledgers = [item.ledger_id for ranges in written for item in ranges]
+    assert ledgers[0] == ledgers[1] != ledgers[2]
+    metadata = [bookkeeper.get_ledger_metadata(ledger_id) for ledger_id in ledgers[1:]]
+    assert [one.custom_metadata[ENCODING_LABEL] for one in metadata] == [b"zstd", b"zstd_dictionary"]
+    assert metadata[0].closed
 
 
 def test_an_entry_compressed_with_the_dictionary_is_no_plain_one() -> None:
