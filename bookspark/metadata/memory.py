@@ -124,6 +124,10 @@ class MemoryStore:
             world.ledger_ids += 1
             return world.ledger_ids - 1
 
+    def last_ledger_id(self) -> int:
+        with self._open() as world:
+            return world.ledger_ids - 1
+
     def create_ledger(self, metadata: LedgerMetadata) -> int:
         with self._open() as world:
             key = _ledger_key(metadata.ledger_id)

@@ -124,6 +124,13 @@ class Nodes:
         except NoNodeError as error:
             raise _damaged(what, path) from error
 
+    def counted(self, what: str, path: str) -> int:
+        """The number that ``count`` returned last; 0 if it never did."""
+        found = self.read(what, path)
+        if found is None:
+            raise _damaged(what, path)
+        return found.version
+
     def children(self, what: str, path: str) -> list[str]:
         """The names below a node, whole; none if there is no such node."""
         try:

@@ -66,6 +66,9 @@ class MetadataStore(Protocol):
     def new_ledger_id(self) -> int:
         """A ledger id that was never given out before (ids start at 0 and may have gaps)."""
 
+    def last_ledger_id(self) -> int:
+        """The id that was given out last, the highest of all; −1 if none was."""
+
     def create_ledger(self, metadata: LedgerMetadata) -> int:
         """Make the record of ``metadata.ledger_id``, return its version. Raises LedgerExistsError (but not for a record with
         the same ``c_token``: that one is ours, the answer to its create was lost)."""

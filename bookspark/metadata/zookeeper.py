@@ -122,6 +122,9 @@ class ZooKeeperStore:
             )
         return count - 1
 
+    def last_ledger_id(self) -> int:
+        return self._nodes.counted("reading the last ledger id", self.layout.idgen) - 1
+
     def create_ledger(self, metadata: LedgerMetadata) -> int:
         what, path = f"creating ledger {metadata.ledger_id}", self.layout.ledger(metadata.ledger_id)
         try:

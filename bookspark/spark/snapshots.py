@@ -4,11 +4,12 @@ Law: a snapshot replaces the content of each table, so that a version *is* a sna
 history. All rows of a snapshot carry its ``snapshot_id`` and ``snapshot_time``, and each table's commit says in its
 ``userMetadata`` which snapshot it is of::
 
-    {"snapshot": "<snapshot id>", "oldest": "<snapshot id>"}
+    {"snapshot": "<snapshot id>", "oldest": "<snapshot id>", "last_ledger_id": 42}
 
 That is how the tables of one snapshot are found again. ``index_ranges`` is written last; a snapshot that did not get so
 far does not count. ``oldest`` names the oldest snapshot that is still kept: what came before it is given up from that
-commit on, whether its files are removed by now or not (``snapshot_retention``).
+commit on, whether its files are removed by now or not (``snapshot_retention``). ``last_ledger_id`` was given out last before
+the ledgers were listed: one up to it that is not among them was deleted, a higher one may be younger than the list.
 
 ``entry_checksums`` reads every copy of every entry, so it is part of a snapshot only if it is asked for.
 
@@ -57,6 +58,9 @@ LAST = ORDER[-1]
 ON_REQUEST = frozenset({"entry_checksums"})
 """Tables that a snapshot may be without."""
 assert set(ORDER) == set(TABLES)
+LISTED = "last_ledger_id BIGINT"
+UNKNOWN = -1
+"""What snapshots of earlier versions, and live tables, say of it."""
 
 _TABLE_PROPERTIES = {
     # Delta forgets versions after 30 days by itself; here it is told by ``oldest`` which ones are given up.
@@ -93,9 +97,10 @@ def write(
     if keep is not None and keep < 1:
         raise ConfigurationError(f"keep {keep} snapshots? Keep 1 at least, the one that is written")
     with BookKeeper(zookeeper, **of_environment("client")) as bookkeeper:
-        bookkeeper.metadata.bookies()  # a cluster that can't be reached is said so here, in one line, and not by a task
+        # A cluster that can't be reached is said so here, in one line, and not by a task.
+        last_ledger_id = bookkeeper.metadata.last_ledger_id()
     snapshot_id, now = str(uuid.uuid4()), datetime.now(UTC)
-    label = _Label(snapshot_id, _oldest_kept(spark, path, keep) or snapshot_id)
+    label = _Label(snapshot_id, _oldest_kept(spark, path, keep) or snapshot_id, last_ledger_id)
     options = {"zookeeper": zookeeper, **({"password": password} if password else {})}
     for table in written(checksums):
         rows = spark.read.format("bookspark").options(**options).option("table", table).load()
@@ -122,7 +127,7 @@ def history(spark: SparkSession, path: str) -> list[Snapshot]:
 
 def tables(spark: SparkSession, path: str, version: int | None = None) -> dict[str, DataFrame]:
     """The tables of the newest snapshot under ``path``, or of the one with ``version``; those of ``ON_REQUEST`` only if
-    they are part of it. Raises ConfigurationError."""
+    they are part of it. Also ``listed``, of one row, with its ``last_ledger_id``. Raises ConfigurationError."""
     found_commits = commits(spark, path)
     known = kept(found_commits)
     chosen = [snapshot for snapshot in known if version is None or snapshot.version == version]
@@ -131,7 +136,10 @@ def tables(spark: SparkSession, path: str, version: int | None = None) -> dict[s
     if not chosen:
         versions = ", ".join(str(snapshot.version) for snapshot in known)
         raise ConfigurationError(f"{path} has no snapshot of version {version}; there are: {versions}")
-    return tables_of(spark, path, found_commits, chosen[0])
+    snapshot = chosen[0]
+    last = max(commit.last_ledger_id for commit in found_commits if commit.snapshot_id == snapshot.snapshot_id)
+    listed = spark.createDataFrame([(last,)], LISTED)
+    return {**tables_of(spark, path, found_commits, snapshot), "listed": listed}
 
 
 def tables_of(
@@ -159,6 +167,7 @@ class Commit(NamedTuple):
     snapshot_id: str
     oldest: str
     time: datetime
+    last_ledger_id: int = UNKNOWN
 
 
 class _Label(msgspec.Struct):
@@ -166,6 +175,7 @@ class _Label(msgspec.Struct):
 
     snapshot: str
     oldest: str
+    last_ledger_id: int = UNKNOWN
 
     def encode(self) -> str:
         return msgspec.json.encode(self).decode()
@@ -192,7 +202,9 @@ def commits(spark: SparkSession, path: str) -> list[Commit]:
         *_, table, _, name = row.file_path.split("/")
         label = msgspec.json.decode(row.userMetadata, type=_Label)
         time = datetime.fromtimestamp(row.timestamp / 1000, UTC)
-        result.append(Commit(table, int(name.removesuffix(".json")), label.snapshot, label.oldest, time))
+        result.append(
+            Commit(table, int(name.removesuffix(".json")), label.snapshot, label.oldest, time, label.last_ledger_id)
+        )
     return result
 
 

@@ -78,7 +78,9 @@ def test_a_store_is_refused_in_a_forked_child_and_lives_on_in_its_parent(store: 
 
 
 def test_ledger_ids_start_at_0_and_are_never_given_twice(store: MetadataStore, other: MetadataStore) -> None:
+    assert store.last_ledger_id() == -1
     given = [client.new_ledger_id() for _ in range(3) for client in (store, other)]
+    assert store.last_ledger_id() == other.last_ledger_id() == given[-1]
     assert given == [0, 1, 2, 3, 4, 5]
 
 

@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from bookspark.spark.audit import Finding, names
 from bookspark.spark.audit.runner import run_over
+from bookspark.spark.snapshots import LISTED
 from bookspark.spark.system_tables import TABLES
 
 A, B, C, D = "a", "b", "c", "d"
@@ -18,6 +19,7 @@ class Cluster:
 
     def __init__(self) -> None:
         self.rows: dict[str, list[dict[str, Any]]] = {name: [] for name in TABLES}
+        self.last_ledger_id = -1
         for bookie in (A, B, C, D):
             self.rows["bookies"].append({"bookie_id": bookie, "state": "writable", "host": bookie, "rack": ""})
 
@@ -82,6 +84,7 @@ class Cluster:
         for name, table in TABLES.items():
             rows = [tuple(row.get(column) for column in table.schema.names) for row in self.rows[name]]
             tables[name] = spark.createDataFrame(rows, table.schema)
+        tables["listed"] = spark.createDataFrame([(self.last_ledger_id,)], LISTED)
         return tables
 
     def audit(self, spark: SparkSession, *queries: str, placement: str = "random") -> dict[str, Finding]:

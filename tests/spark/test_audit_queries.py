@@ -190,6 +190,18 @@ def test_garbage_is_what_deleted_ledgers_left_in_a_log(found: dict[str, Finding]
     assert garbage[0] == (A, 10, 10) and {row[1:] for row in garbage[1:]} == {(0, 0)}
 
 
+def test_the_newest_ledgers_are_known_to_be_deleted_too_by_the_id_that_was_given_out_last(spark: SparkSession) -> None:
+    """They were taken for ledgers that are younger than the list: after a log was deleted, all that it left was called live."""
+    cluster = Cluster()
+    cluster.last_ledger_id = 2
+    cluster.holds(A, 2, (0, 3))  # deleted, and no ledger is left
+    cluster.holds(A, 3, (0, 5))  # made after the list
+    cluster.rows["entry_logs"].append({"bookie_id": A, "entry_log": 1, "bytes": 20})
+    found = cluster.audit(spark, "garbage_per_entry_log", "orphans")
+    assert select(found["garbage_per_entry_log"], "live_bytes", "garbage_bytes", "of_deleted_ledgers") == [(10, 10, 10)]
+    assert select(found["orphans"], "ledger_id", "kind", "entries") == [(2, "entries of a deleted ledger", 4)]
+
+
 def test_garbage_is_also_what_lies_elsewhere_by_now_and_a_shared_batch_counts_once(spark: SparkSession) -> None:
     cluster = Cluster()
     cluster.ledger(1, 19, {0: [A, B, C]})

@@ -1,7 +1,10 @@
 -- Garbage per entry log: bytes that hold no entry of a ledger that is there: of deleted ledgers, and what rewriting would save
 -- besides (batches that lie elsewhere by now, and the little that every file has around its batches). Collection and rewriting
 -- give them back. A batch of which one entry lives counts whole.
-WITH newest AS (SELECT COALESCE(MAX(ledger_id), -1) AS ledger_id FROM ledgers),
+-- A ledger that is younger than the list of ledgers lives.
+WITH newest AS (
+  SELECT MAX(ledger_id) AS ledger_id FROM (SELECT ledger_id FROM ledgers UNION ALL SELECT last_ledger_id FROM listed)
+),
 batches AS (
   SELECT r.bookie_id, r.entry_log, r.position, MAX(r.bytes) AS bytes,
          MAX(l.ledger_id IS NOT NULL OR r.ledger_id > n.ledger_id) AS lives

@@ -12,6 +12,9 @@ UNION ALL
 SELECT c.ledger_id, 'entries of a deleted ledger' AS kind, NULL, NULL, NULL, NULL,
        SUM(c.last_entry_id - c.first_entry_id + 1)
 FROM copies c LEFT ANTI JOIN ledgers l ON l.ledger_id = c.ledger_id
-WHERE c.ledger_id <= (SELECT COALESCE(MAX(ledger_id), -1) FROM ledgers)
+-- One of a higher id is younger than the list of ledgers.
+WHERE c.ledger_id <= (
+  SELECT MAX(ledger_id) FROM (SELECT ledger_id FROM ledgers UNION ALL SELECT last_ledger_id FROM listed)
+)
 GROUP BY c.ledger_id
 ORDER BY kind, ledger_id

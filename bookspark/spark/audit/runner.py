@@ -1,7 +1,8 @@
 """Runs the audit queries: each ``*.sql`` file here, over the tables of one snapshot.
 
 Law: a query sees one snapshot and nothing live (``history`` sees several). The system tables are temporary views by their names,
-and so are the files in ``views/`` (a query may use a view, a view those before it). ``policy`` has one row: the ``placement``
+and so are the files in ``views/`` (a query may use a view, a view those before it). ``listed`` has one row: the
+``last_ledger_id`` up to which a ledger that is not in ``ledgers`` was deleted. ``policy`` has one row: the ``placement``
 that copies are judged by, which is the client's option, as it is for autorecovery. The comment at the head of a query is its
 title and explanation.
 """
@@ -99,7 +100,8 @@ def run_over(
 ) -> list[Finding]:
     """Run ``queries`` over these system tables."""
     policy = spark.createDataFrame([(placement,)], "placement STRING")
-    with _views(spark, {**tables, "policy": policy}):
+    listed = spark.createDataFrame([(snapshots.UNKNOWN,)], snapshots.LISTED)
+    with _views(spark, {"listed": listed, **tables, "policy": policy}):
         return [_answer(spark, name, _FOLDER / f"{name}.sql") for name in queries]
 
 
