@@ -1,7 +1,8 @@
 """Completing appends by a watermark instead of a lock-laden future each.
 
 Law: a ledger's appends are acknowledged in id order, so one number, the last confirmed id, completes all of them. A future looks
-at that number and takes a lock only when somebody waits or wants to be called back. (``bench.md``: 1.0–1.2 M entries/s against
+at that number and takes a lock only when somebody waits or wants to be called back. Who is called back must not wait: nothing
+would be told any more, to anybody. (``bench.md``: 1.0–1.2 M entries/s against
 45–78 k/s with a ``concurrent.futures.Future`` each.)
 """
 
@@ -21,9 +22,10 @@ log = logging.getLogger(__name__)
 
 class Watermark:
     """The last confirmed entry id of a ledger, or the error that ended it. Advanced by one thread, watched by any of its
-    process."""
+    process; ``advanced_here`` tells whether the calling thread is that one."""
 
-    def __init__(self) -> None:
+    def __init__(self, advanced_here: Callable[[], bool] = lambda: False) -> None:
+        self._advanced_here = advanced_here
         self.value = -1
         self.error: BookKeeperError | None = None
         self._changed = threading.Condition()
@@ -60,6 +62,7 @@ class Watermark:
     def wait(self, condition: Callable[[], bool], timeout_seconds: float | None) -> bool:
         """Wait until ``condition()`` or an error; False if neither came in time."""
         self._check_process()
+        self.check_may_wait()
         with self._changed:
             self._waiting += 1
             try:
@@ -69,6 +72,7 @@ class Watermark:
 
     def wait_for(self, entry_id: int) -> None:
         """Wait until ``entry_id`` is confirmed or an error, however long that takes. The others are not woken for it."""
+        self.check_may_wait()
         passed = threading.Lock()
         passed.acquire()
         self.call_when(entry_id, passed.release)
@@ -86,6 +90,14 @@ class Watermark:
             finally:
                 self._waiting -= 1
         callback()
+
+    def check_may_wait(self) -> None:
+        """Raises BookKeeperError in the thread that would be waited for."""
+        if self._advanced_here():
+            raise BookKeeperError(
+                "a callback of an append runs in the client's I/O thread, and must not wait for it; use append_async, or have "
+                "another thread wait"
+            )
 
     def _check_process(self) -> None:
         """Raises LedgerClosedError in a forked process, where nothing is told any more, and the lock may be held for ever."""
@@ -130,7 +142,8 @@ class AppendFuture:
         return None if entry_id <= watermark.value else watermark.error
 
     def add_done_callback(self, callback: Callable[[AppendFuture], object]) -> None:
-        """Call ``callback(self)`` when done; it must not block, as it runs in the client's I/O thread."""
+        """Call ``callback(self)`` when done; it must not block, as it runs in the client's I/O thread, where an append or a
+        close that waits raises BookKeeperError."""
         self._watermark.call_when(self.entry_id, lambda: (callback(self), None)[1])
 
 

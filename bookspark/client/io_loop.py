@@ -35,6 +35,11 @@ class IoLoop:
         self.loop.run_forever()
         self.loop.close()
 
+    @property
+    def here(self) -> bool:
+        """Is this its thread?"""
+        return threading.get_ident() == self._thread.ident
+
     def submit(self, function: Callable[..., Any], *arguments: Any) -> None:
         """Run ``function`` in the loop, soon and in the order of the calls; from any thread. Does nothing once the loop has
         stopped."""

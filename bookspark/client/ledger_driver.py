@@ -93,12 +93,12 @@ class LedgerDriver:
         self.writer = LedgerWriter(metadata, version, changes, config.sync_bytes)
         self.cursors = self.writer.cursors
         """May be looked at by all."""
-        self.acknowledged = Watermark()
+        self.acknowledged = Watermark(lambda: runtime.io.here)
         """For all."""
         self.confirmed = self.acknowledged
         """For all: the LAC, which on a PD ledger is what is acknowledged."""
         if metadata.ledger_type is LedgerType.VD_JOURNAL:
-            self.confirmed = Watermark()
+            self.confirmed = Watermark(lambda: runtime.io.here)
         self.ended = threading.Event()
         """For all: set once the ledger is closed, or never will be by this handle."""
         self.closing = False

@@ -89,6 +89,7 @@ class LedgerHandle(ReadHandle):
 
         Raises LedgerFencedError, LedgerClosedError, AddTimeoutError, UnauthorizedAccessError, EntryTooLargeError.
         """
+        self._driver.acknowledged.check_may_wait()
         return self.append_async(payload).result()
 
     def append_async(self, payload: bytes) -> AppendFuture:
@@ -104,6 +105,7 @@ class LedgerHandle(ReadHandle):
     def append_batch(self, payloads: Sequence[bytes] | pyarrow.BinaryArray) -> range:
         """Append all of ``payloads`` (a list of bytes, or a pyarrow binary or string array without nulls) as consecutive
         entries; returns their ids once all are acknowledged. Raises as ``append`` does; some may have been appended then."""
+        self._driver.acknowledged.check_may_wait()
         last = self.append_batch_async(payloads).result()
         return range(last - len(payloads) + 1, last + 1)
 
@@ -167,6 +169,7 @@ class LedgerHandle(ReadHandle):
         if os.getpid() != self._pid:
             return
         driver = self._driver
+        driver.acknowledged.check_may_wait()
         with self._lock:
             driver.closing = True
         if not wait:

@@ -73,15 +73,16 @@ def test_an_append_of_the_parent_is_not_waited_for(wait):
         in_a_fork(refused)
 
 
-def test_the_explicit_lac_is_the_parents_to_tell():
-    io = SimpleNamespace(submit=lambda *call: None)
+def test_appends_and_the_explicit_lac_are_the_parents():
+    io = SimpleNamespace(submit=lambda *call: None, here=False)
     runtime = SimpleNamespace(
         io=io, connections=None, threads=None, add_writer=lambda writer: None, wake=lambda writer: None
     )
     handle = LedgerHandle(SimpleNamespace(config=ClientConfig(), runtime=runtime), ledger(1), 0, b"")
 
     def refused():
-        with pytest.raises(LedgerClosedError, match="one writer"):
-            handle.flush_last_add_confirmed()
+        for call in (handle.flush_last_add_confirmed, lambda: handle.append(b"0"), lambda: handle.append_batch([b"0"])):
+            with pytest.raises(LedgerClosedError, match="one writer"):
+                call()
 
     in_a_fork(refused)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -127,6 +128,34 @@ def test_every_digest_with_a_password(bookkeeper, digest_type):
     ledger.append_batch([b"a", b"", b"c" * 300_000])
     ledger.close()
     assert payloads_of(bookkeeper.open_ledger(ledger.ledger_id, b"secret")) == [b"a", b"", b"c" * 300_000]
+
+
+def test_a_callback_that_would_wait_for_its_own_thread_is_told_so(bookkeeper):
+    """It waited for ever, and with it every ledger of the client, whatever its deadlines."""
+    ledger, other = bookkeeper.create_ledger(), bookkeeper.create_ledger()
+    told, later = queue.SimpleQueue(), queue.SimpleQueue()
+
+    def outcome_of(call):
+        try:
+            told.put(call())
+        except errors.BookKeeperError as error:
+            told.put(str(error))
+
+    def appended(future):
+        next_one = ledger.append_async(b"1")
+        waiting = (lambda: ledger.append(b"2"), lambda: ledger.append_batch([b"2"]), next_one.result, ledger.close)
+        for call in (*waiting, lambda: next_one.result(30), future.result):
+            outcome_of(call)
+        next_one.add_done_callback(lambda future: later.put(future.result()))
+
+    ledger.append_async(b"0").add_done_callback(appended)
+    for _ in range(5):
+        assert "must not wait for it; use append_async" in told.get(timeout=60)
+    assert told.get(timeout=60) == 0, "what is done can be asked"
+    assert later.get(timeout=60) == 1
+    assert other.append_async(b"0").result(60) == 0
+    ledger.close()
+    assert [entry.payload for entry in bookkeeper.open_ledger(ledger.ledger_id).read()] == [b"0", b"1"]
 
 
 def test_a_wrong_password_neither_reads_nor_fences(bookkeeper):
