@@ -6,6 +6,10 @@
     spark.read.format("bookspark").option("log", "orders").load()         # value (or its columns), position, ledger_id, entry_id
     spark.read.format("bookspark").option("ledger", 42).load()            # ledger_id, entry_id, …, payload
     spark.read.format("bookspark").option("table", "fragments").load()    # system tables
+    CREATE TEMPORARY VIEW orders USING bookspark OPTIONS (log 'orders')   -- in SQL
+
+A batch write is all or nothing, and one that is made again is another write: also in ``foreachBatch``, where Spark replays a
+micro-batch that it did not see end. ``writeStream.format("bookspark")`` is what writes each row once.
 
 Law: the driver's side checks everything that can be checked before the first task runs; see ``options``, ``sink`` and
 ``source``.

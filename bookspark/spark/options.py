@@ -46,6 +46,9 @@ EARLIEST, LATEST = "earliest", "latest"
 
 _SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname"})
 """Spark's own, handed to sinks along with theirs."""
+_OF_A_TABLE = "provider"
+"""Among the properties that CREATE TABLE hands over as options. Were they taken, it would make a table that Spark 4.2 can't
+read: a Python data source "is not a valid Spark SQL Data Source" there (seen, with Delta's catalog)."""
 
 
 class _Options:
@@ -77,6 +80,11 @@ class _Options:
 
     def finish(self) -> None:
         known = {name.lower(): name for name in self._known}
+        if _OF_A_TABLE in self._given:
+            raise ConfigurationError(
+                "format bookspark has no tables in Spark's catalog: make a view, by CREATE TEMPORARY VIEW name USING bookspark "
+                "OPTIONS (…); a stream is written by start(), a batch by save()"
+            )
         for name in self._given:
             if name not in known and name not in _SPARK_OPTIONS:
                 nearest = get_close_matches(name, known, n=1)

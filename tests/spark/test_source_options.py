@@ -23,6 +23,13 @@ def test_the_option_wins_over_the_sessions_cluster() -> None:
     assert SinkOptions.parse({"log": "orders"}, "session:1").zookeeper == "session:1"
 
 
+def test_a_table_in_sparks_catalog_is_refused_with_what_there_is_instead() -> None:
+    """CREATE TABLE … USING bookspark OPTIONS (log 'orders') hands these over; it was said that 'owner' is unknown."""
+    given = {**SOURCE, "log": "orders", "option.log": "orders", "owner": "me", "provider": "bookspark"}
+    with pytest.raises(ConfigurationError, match="make a view, by CREATE TEMPORARY VIEW name USING bookspark"):
+        SourceOptions.parse(given)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
