@@ -134,7 +134,7 @@ class AppendFuture:
     def exception(self, timeout: float | None = None) -> BookKeeperError | None:
         """The error that the append failed with, None if it is confirmed. Raises TimeoutError after ``timeout`` seconds."""
         watermark, entry_id = self._watermark, self.entry_id
-        if entry_id > watermark.value:
+        if not self.done():
             if timeout is None:
                 watermark.wait_for(entry_id)
             elif not watermark.wait(lambda: entry_id <= watermark.value, timeout):

@@ -7,7 +7,7 @@ import traceback
 import pytest
 
 from bookspark.client.futures import AppendFuture, Watermark
-from bookspark.protocol.errors import LedgerFencedError
+from bookspark.protocol.errors import BookKeeperError, LedgerClosedError, LedgerFencedError
 
 
 def test_an_error_does_not_collect_those_who_heard_it():
@@ -20,3 +20,17 @@ def test_an_error_does_not_collect_those_who_heard_it():
             AppendFuture(watermark, 1).result()
         lengths.add(len(traceback.extract_tb(caught.value.__traceback__)))
     assert len(lengths) == 1
+
+
+@pytest.mark.parametrize("timeout", [None, 60.0])
+def test_a_callback_is_told_the_outcome_and_not_let_wait_for_another(timeout):
+    watermark, told = Watermark(lambda: True), []
+    futures = [AppendFuture(watermark, entry_id) for entry_id in range(2)]
+    for future in futures:
+        future.add_done_callback(lambda done: told.append(done.exception(timeout)))
+    watermark.advance(0)
+    with pytest.raises(BookKeeperError, match="must not wait"):
+        futures[1].exception(timeout)
+    error = LedgerClosedError("the end")
+    watermark.fail(error)
+    assert told == [None, error]
