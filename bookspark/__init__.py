@@ -9,19 +9,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bookspark import errors
     from bookspark.client import BookKeeper, LedgerHandle, ReadHandle
-    from bookspark.protocol import errors
-    from bookspark.protocol.ledger_metadata import DigestType, LedgerMetadata, LedgerState, LedgerType
+    from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerMetadata, LedgerState, LedgerType
     from bookspark.wire.entry_batch import Entry
 
 _HOME = {
     "BookKeeper": "bookspark.client",
     "LedgerHandle": "bookspark.client",
     "ReadHandle": "bookspark.client",
-    "DigestType": "bookspark.protocol.ledger_metadata",
-    "LedgerMetadata": "bookspark.protocol.ledger_metadata",
-    "LedgerState": "bookspark.protocol.ledger_metadata",
-    "LedgerType": "bookspark.protocol.ledger_metadata",
+    "DigestType": "bookspark.protocol.ledger.ledger_metadata",
+    "LedgerMetadata": "bookspark.protocol.ledger.ledger_metadata",
+    "LedgerState": "bookspark.protocol.ledger.ledger_metadata",
+    "LedgerType": "bookspark.protocol.ledger.ledger_metadata",
     "Entry": "bookspark.wire.entry_batch",
 }
 
@@ -40,7 +40,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "errors":
-        return import_module("bookspark.protocol.errors")
+        return import_module("bookspark.errors")
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
     raise AttributeError(f"module 'bookspark' has no attribute {name!r}")

@@ -28,15 +28,15 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
+from bookspark.autorecovery.autorecovery_config import autorecovery_config
 from bookspark.autorecovery.child import AutorecoveryProcess
-from bookspark.autorecovery.config import autorecovery_config
-from bookspark.bookie.config import BookieConfig, bookie_config
-from bookspark.bookie.power_loss import lose_unsynced
+from bookspark.bookie.bookie_config import BookieConfig, bookie_config
+from bookspark.bookie.disk.power_loss import lose_unsynced
 from bookspark.daemon.launch import START_SECONDS, STOP_SECONDS, Bookie, adopt_or_start
 from bookspark.daemon.lease_server import Status
-from bookspark.metadata.embedded import EmbeddedZooKeeper
-from bookspark.protocol.errors import BookieError, ConfigurationError
-from bookspark.protocol.options import check_names
+from bookspark.errors import BookieError, ConfigurationError
+from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bookspark.protocol.ledger.option_checks import check_names
 
 if TYPE_CHECKING:
     from bookspark.client import BookKeeper

@@ -3,7 +3,7 @@
 spark-submit jobs/audit.py --path DIRECTORY [--version N] [--report PAGE.html] [QUERY…]
 spark-submit jobs/audit.py --path DIRECTORY --integrity-check HOST:PORT
 
-The second one also has autorecovery copy to each bookie that is up what it lacks (``bookspark.spark.integrity_check``).
+The second one also has autorecovery copy to each bookie that is up what it lacks (``bookspark.spark.audit.integrity_check``).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import typer
 from rich.console import Console
 
 from bookspark.cli.spark import plain_reason
-from bookspark.protocol.errors import BookKeeperError
+from bookspark.errors import BookKeeperError
 from bookspark.spark import audit
-from bookspark.spark.integrity_check import mark_lacking
+from bookspark.spark.audit.integrity_check import mark_lacking
 from bookspark.spark.session import SPARK_ERRORS, delta_session
 
 

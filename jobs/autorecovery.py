@@ -17,8 +17,8 @@ from typing import Annotated
 import typer
 
 from bookspark.cli.spark import plain_reason
-from bookspark.protocol.errors import BookKeeperError
-from bookspark.spark.autorecovery_service import AutorecoveryService
+from bookspark.errors import BookKeeperError
+from bookspark.spark.bookies.autorecovery_service import AutorecoveryService
 from bookspark.spark.session import SPARK_ERRORS, session
 
 _LOOK_SECONDS = 0.5

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from bookspark.spark.bookies_job import main
+from bookspark.spark.bookies.bookies_job import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

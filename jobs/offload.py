@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 
 from bookspark.cli.spark import plain_reason
-from bookspark.protocol.errors import BookKeeperError
-from bookspark.spark.offload import offload
+from bookspark.errors import BookKeeperError
+from bookspark.spark.logs.offload import offload
 from bookspark.spark.session import SPARK_ERRORS, delta_session
 
 

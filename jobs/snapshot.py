@@ -15,10 +15,10 @@ from typing import Annotated
 import typer
 
 from bookspark.cli.spark import plain_reason
-from bookspark.protocol.errors import BookKeeperError
+from bookspark.errors import BookKeeperError
 from bookspark.spark import snapshots
 from bookspark.spark.session import SPARK_ERRORS, delta_session
-from bookspark.spark.snapshot_retention import remove_files, write_every
+from bookspark.spark.snapshots.retention import remove_files, write_every
 
 _LOOK_SECONDS = 0.5
 

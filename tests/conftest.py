@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from bookspark.metadata.embedded import EmbeddedZooKeeper
+from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from tests.awaiting import await_that
 
 pytest_plugins = ["bookspark.testing.plugin"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from bookspark.bookie.checkpoint import NAME as CHECKPOINT
-from bookspark.bookie.entry_log import SCHEMA, EntryLog, log_numbers, scan_log
-from bookspark.bookie.file_system import RealFileSystem
+from bookspark.bookie.disk.checkpoint import NAME as CHECKPOINT
+from bookspark.bookie.disk.entry_log import SCHEMA, EntryLog, log_numbers, scan_log
+from bookspark.bookie.disk.file_system import RealFileSystem
 from bookspark.local import LocalBookie
 
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
-from bookspark.autorecovery.config import autorecovery_config
+from bookspark.autorecovery.autorecovery_config import autorecovery_config
 from bookspark.autorecovery.process import Autorecovery
 from bookspark.client import BookKeeper
-from bookspark.protocol.errors import BookKeeperError, ConfigurationError
+from bookspark.errors import BookKeeperError, ConfigurationError
 
 
 class _Options(msgspec.Struct, forbid_unknown_fields=True):

@@ -13,14 +13,14 @@ import logging
 import threading
 import time
 
-from bookspark.autorecovery.config import AutorecoveryConfig
+from bookspark.autorecovery.autorecovery_config import AutorecoveryConfig
 from bookspark.autorecovery.exact_check import ExactCheck
 from bookspark.client import BookKeeper
-from bookspark.metadata.auditors import AuditorState
-from bookspark.metadata.locks import Lock
-from bookspark.protocol.audit_plan import mark_of_lost
-from bookspark.protocol.errors import BookKeeperError
-from bookspark.protocol.lost_bookies import LostBookies
+from bookspark.errors import BookKeeperError
+from bookspark.metadata.autorecovery.auditors import AuditorState
+from bookspark.metadata.autorecovery.locks import Lock
+from bookspark.protocol.repair.audit_plan import mark_of_lost
+from bookspark.protocol.repair.lost_bookies import LostBookies
 
 log = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from bookspark.autorecovery.config import autorecovery_config
-from bookspark.protocol.errors import BookieError
+from bookspark.autorecovery.autorecovery_config import autorecovery_config
+from bookspark.errors import BookieError
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 60.0

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from bookspark.client import BookKeeper
 from bookspark.client.machine_driver import BookieAction, MachineDriver
-from bookspark.protocol import actions as act
-from bookspark.protocol.errors import LedgerRecoveryError
-from bookspark.protocol.ledger_metadata import LedgerMetadata
+from bookspark.errors import LedgerRecoveryError
+from bookspark.protocol.ledger import actions as act
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 
 STEP_SECONDS_MAX = 120.0
 """So long without a copy, and a repair is given up, to be tried again."""

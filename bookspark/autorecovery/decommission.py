@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from bookspark.client import BookKeeper
-from bookspark.protocol.errors import BookieError, InvalidCookieError, MetadataVersionError
-from bookspark.protocol.ledger_metadata import LedgerMetadata
-from bookspark.protocol.replication_plan import repairs, unreadable
-from bookspark.protocol.underreplication import Mark, Reason
+from bookspark.errors import BookieError, InvalidCookieError, MetadataVersionError
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from bookspark.protocol.repair.replication_plan import repairs, unreadable
+from bookspark.protocol.repair.underreplication_task import Mark, Reason
 
 _POLL_SECONDS = 1.0
 _NAMED_MAX = 5

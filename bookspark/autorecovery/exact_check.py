@@ -16,11 +16,11 @@ from itertools import groupby
 from operator import itemgetter
 
 from bookspark.client import BookKeeper
-from bookspark.metadata.auditors import CheckReport
-from bookspark.protocol.audit_plan import absent, confirmed, mark_of_lacking, mark_of_lost, mark_of_misplaced
-from bookspark.protocol.errors import NoSuchLedgerError, ReadError
-from bookspark.protocol.ledger_metadata import LedgerMetadata
-from bookspark.protocol.underreplication import Mark
+from bookspark.errors import NoSuchLedgerError, ReadError
+from bookspark.metadata.autorecovery.auditors import CheckReport
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from bookspark.protocol.repair.audit_plan import absent, confirmed, mark_of_lacking, mark_of_lost, mark_of_misplaced
+from bookspark.protocol.repair.underreplication_task import Mark
 
 Ranges = list[tuple[int, int]]
 

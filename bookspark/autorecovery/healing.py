@@ -19,8 +19,9 @@ import time
 from bookspark.autorecovery.copying import RUN_ENTRIES_MAX, Bandwidth, CopyProgress, RepairDriver
 from bookspark.autorecovery.own_bookie import OwnBookie
 from bookspark.client import BookKeeper
-from bookspark.protocol import actions as act
-from bookspark.protocol.bookie_healing import (
+from bookspark.errors import BookKeeperError, NoSuchLedgerError
+from bookspark.protocol.ledger import actions as act
+from bookspark.protocol.repair.bookie_healing import (
     ClearLimbo,
     HealingEvent,
     HeldListed,
@@ -28,9 +29,8 @@ from bookspark.protocol.bookie_healing import (
     LimboIsCleared,
     ListHeld,
 )
-from bookspark.protocol.entry_copying import EntryCopying
-from bookspark.protocol.errors import BookKeeperError, NoSuchLedgerError
-from bookspark.protocol.replication_plan import lacks
+from bookspark.protocol.repair.entry_copying import EntryCopying
+from bookspark.protocol.repair.replication_plan import lacks
 from bookspark.wire.messages import HealingStatus
 
 _RETRY_SECONDS = 2.0

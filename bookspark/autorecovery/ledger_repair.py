@@ -15,14 +15,19 @@ from collections.abc import Collection
 
 from bookspark.autorecovery.copying import RUN_ENTRIES_MAX, Bandwidth, CopyProgress, RepairDriver
 from bookspark.client import BookKeeper
-from bookspark.metadata.underreplication import Taken
-from bookspark.protocol import actions as act
-from bookspark.protocol.entry_copying import EntryCopying
-from bookspark.protocol.errors import BookieError, BookKeeperError, NoSuchLedgerError
-from bookspark.protocol.ledger_metadata import LedgerMetadata
-from bookspark.protocol.ledger_replication import LedgerReplication, ReplicationEvent, WaitForWriter, WriterWaitedFor
-from bookspark.protocol.replication_plan import lacks
-from bookspark.protocol.underreplication import Reason
+from bookspark.errors import BookieError, BookKeeperError, NoSuchLedgerError
+from bookspark.metadata.autorecovery.underreplication_tasks import Taken
+from bookspark.protocol.ledger import actions as act
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from bookspark.protocol.repair.entry_copying import EntryCopying
+from bookspark.protocol.repair.ledger_replication import (
+    LedgerReplication,
+    ReplicationEvent,
+    WaitForWriter,
+    WriterWaitedFor,
+)
+from bookspark.protocol.repair.replication_plan import lacks
+from bookspark.protocol.repair.underreplication_task import Reason
 
 
 class LedgerRepair:

@@ -9,9 +9,9 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotInTimeError
 from typing import TypeVar
 
-from bookspark.bookie.commit import Post
+from bookspark.bookie.commit.commit_thread import Post
 from bookspark.bookie.storage import Storage
-from bookspark.protocol.errors import StorageError
+from bookspark.errors import StorageError
 from bookspark.wire.header import Status
 
 Value = TypeVar("Value")

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from bookspark.autorecovery.auditor import Auditor
-from bookspark.autorecovery.config import AutorecoveryConfig
+from bookspark.autorecovery.autorecovery_config import AutorecoveryConfig
 from bookspark.autorecovery.worker import ReplicationWorker
 from bookspark.client import BookKeeper
 

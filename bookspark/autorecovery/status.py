@@ -11,12 +11,12 @@ from collections.abc import Iterable
 
 import msgspec
 
-from bookspark.metadata.auditors import CheckReport
+from bookspark.metadata.autorecovery.auditors import CheckReport
+from bookspark.metadata.autorecovery.underreplication_tasks import Progress
 from bookspark.metadata.store import MetadataStore
-from bookspark.metadata.underreplication import Progress
-from bookspark.protocol.ledger_metadata import LedgerMetadata
-from bookspark.protocol.replication_plan import repairs
-from bookspark.protocol.underreplication import Reason, Task
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from bookspark.protocol.repair.replication_plan import repairs
+from bookspark.protocol.repair.underreplication_task import Reason, Task
 
 
 class TaskStatus(msgspec.Struct, frozen=True):

@@ -19,12 +19,12 @@ import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
-from bookspark.autorecovery.config import AutorecoveryConfig
+from bookspark.autorecovery.autorecovery_config import AutorecoveryConfig
 from bookspark.autorecovery.copying import Bandwidth, CopyProgress, RepairInterruptedError
 from bookspark.autorecovery.ledger_repair import LedgerRepair
 from bookspark.client import BookKeeper
-from bookspark.metadata.underreplication import Progress, TaskPicker, Underreplication
-from bookspark.protocol.errors import BookKeeperError
+from bookspark.errors import BookKeeperError
+from bookspark.metadata.autorecovery.underreplication_tasks import Progress, TaskPicker, Underreplication
 
 _SLOT_SECONDS_MAX = 1.0
 """How long the loop waits for a repair to end before it looks after other things."""

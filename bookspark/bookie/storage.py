@@ -14,26 +14,26 @@ from collections import deque
 from collections.abc import Collection
 from typing import NamedTuple
 
-from bookspark.bookie.adds import Adds
-from bookspark.bookie.boot import collector_paused, in_each, replay_control_logs, replay_logs
-from bookspark.bookie.checkpointing import Checkpoints, Prepared
-from bookspark.bookie.commit import Post, Soon
-from bookspark.bookie.commit_items import NoteSync
-from bookspark.bookie.commit_results import CommitResults
-from bookspark.bookie.completions import Done, ignore
-from bookspark.bookie.config import BookieConfig
-from bookspark.bookie.confirmed_watches import ConfirmedWatches
-from bookspark.bookie.control_requests import ControlRequests
-from bookspark.bookie.disks import Disks
-from bookspark.bookie.file_system import FileSystem, RealFileSystem
-from bookspark.bookie.holdings import Holdings, StoredLog
-from bookspark.bookie.log_directory import LogDirectory
-from bookspark.bookie.losses import Losses
-from bookspark.bookie.reclaiming import Reclaiming
-from bookspark.bookie.steps import Steps
-from bookspark.bookie.unsure_adds import MetadataWord, nobody_knows
-from bookspark.protocol.errors import StorageError
-from bookspark.protocol.garbage_collection import note_collection
+from bookspark.bookie.bookie_config import BookieConfig
+from bookspark.bookie.commit.commit_items import NoteSync
+from bookspark.bookie.commit.commit_thread import Post, Soon
+from bookspark.bookie.commit.completions import Done, ignore
+from bookspark.bookie.disk.file_system import FileSystem, RealFileSystem
+from bookspark.bookie.disk.steps import Steps
+from bookspark.bookie.holdings.boot import collector_paused, in_each, replay_control_logs, replay_logs
+from bookspark.bookie.holdings.checkpointing import Checkpoints, Prepared
+from bookspark.bookie.holdings.commit_results import CommitResults
+from bookspark.bookie.holdings.disks import Disks
+from bookspark.bookie.holdings.holdings import Holdings, StoredLog
+from bookspark.bookie.holdings.log_directory import LogDirectory
+from bookspark.bookie.ledgers.adds import Adds
+from bookspark.bookie.ledgers.control_requests import ControlRequests
+from bookspark.bookie.ledgers.long_polls import ConfirmedWatches
+from bookspark.bookie.ledgers.losses import Losses
+from bookspark.bookie.ledgers.unsure_adds import MetadataWord, nobody_knows
+from bookspark.bookie.space.reclaiming import Reclaiming
+from bookspark.errors import StorageError
+from bookspark.protocol.bookie.garbage_collection import note_collection
 from bookspark.wire.header import Status
 
 _STOP_SECONDS_MAX = 60.0

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bookspark.cli.options import Password, Zookeeper, client
+from bookspark.cli.command_options import Password, Zookeeper, client
 from bookspark.cli.output import console
 from bookspark.cli.spark import quiet_session
-from bookspark.protocol.errors import ConfigurationError
+from bookspark.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,7 +41,7 @@ def snapshot(
 ) -> None:
     """Write one snapshot of the system tables to Delta: what the metadata says, and what the bookies hold."""
     from bookspark.spark import snapshots
-    from bookspark.spark.snapshot_retention import remove_files
+    from bookspark.spark.snapshots.retention import remove_files
 
     _check_cluster(zookeeper)
     with quiet_session("bookspark snapshot") as spark:
@@ -66,9 +66,9 @@ def audit(
     password: Password = "",
 ) -> None:
     """Run audit queries over a snapshot. Ends with status 1 if they find something that should not be."""
-    from bookspark.protocol.options import check_names
+    from bookspark.protocol.ledger.option_checks import check_names
     from bookspark.spark import audit
-    from bookspark.spark.integrity_check import mark_lacking
+    from bookspark.spark.audit.integrity_check import mark_lacking
 
     check_names(queries or (), audit.names(), "audit query")
     if integrity_check:

@@ -11,15 +11,15 @@ import msgspec
 import typer
 
 from bookspark.cli import settings
-from bookspark.cli.options import Json, Zookeeper, client, given
+from bookspark.cli.command_options import Json, Zookeeper, client, given
 from bookspark.cli.output import console, size_text, table
 from bookspark.cli.signals import UNTIL, until_signal
-from bookspark.protocol.errors import BookKeeperError, ConfigurationError
+from bookspark.errors import BookKeeperError, ConfigurationError
 
 if TYPE_CHECKING:
     from bookspark.autorecovery.decommission import DecommissionProgress
     from bookspark.autorecovery.status import AutorecoveryStatus
-    from bookspark.metadata.auditors import CheckReport
+    from bookspark.metadata.autorecovery.auditors import CheckReport
 
 app = typer.Typer(
     help="Make lost copies again: run it, watch it, steer it.", no_args_is_help=True, rich_markup_mode=None
@@ -32,7 +32,7 @@ _POLL_SECONDS = 1.0
 def run(zookeeper: Zookeeper = "") -> None:
     import logging
 
-    from bookspark.autorecovery.config import autorecovery_config
+    from bookspark.autorecovery.autorecovery_config import autorecovery_config
     from bookspark.autorecovery.process import Autorecovery
     from bookspark.client import BookKeeper
 

@@ -15,14 +15,14 @@ from typing import Annotated, Any
 
 import typer
 
-from bookspark.bookie.file_system import RealFileSystem
-from bookspark.bookie.inspection import Inspection, rebuild_index
-from bookspark.bookie.scrub import Scrubbed, scrub
+from bookspark.bookie.disk.file_system import RealFileSystem
+from bookspark.bookie.offline.inspection import Inspection, rebuild_index
+from bookspark.bookie.offline.scrub import Scrubbed, scrub
 from bookspark.cli import bookie_status
-from bookspark.cli.options import Json
+from bookspark.cli.command_options import Json
 from bookspark.cli.output import console, payload_document, size_text, table
 from bookspark.daemon.directories import DirectoryLocks, read_cookie
-from bookspark.protocol.errors import InvalidCookieError
+from bookspark.errors import InvalidCookieError
 from bookspark.wire.entry_batch import Entry
 
 app = typer.Typer(

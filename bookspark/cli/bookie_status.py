@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from bookspark.cli.options import Json, Zookeeper, client
+from bookspark.cli.command_options import Json, Zookeeper, client
 from bookspark.cli.output import size_text
 from bookspark.wire.messages import BookieStatus, HealingStatus
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bookspark.cli import settings
-from bookspark.cli.options import Json, Zookeeper, client
+from bookspark.cli.command_options import Json, Zookeeper, client
 from bookspark.cli.output import console, size_text, table
 from bookspark.cli.signals import UNTIL, until_signal
-from bookspark.protocol.errors import BookKeeperError
+from bookspark.errors import BookKeeperError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,7 +65,7 @@ def zookeeper(
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 is any free one.")] = 2181,
 ) -> None:
-    from bookspark.metadata.embedded import EmbeddedZooKeeper
+    from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper
 
     with until_signal() as stop, ExitStack() as stack:
         place = directory or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bookspark-zookeeper-")))

@@ -20,12 +20,12 @@ from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
-from bookspark.cli.options import Json, LedgerId, Password, Yes, Zookeeper, client
+from bookspark.cli.command_options import Json, LedgerId, Password, Yes, Zookeeper, client
 from bookspark.cli.output import console, metadata_document, one_line, payload_document, problem, table
 from bookspark.cli.signals import interruptible
-from bookspark.protocol.accepted_loss import accepted_loss_of
-from bookspark.protocol.errors import ConfigurationError, LedgerRecoveryError
-from bookspark.protocol.ledger_metadata import DigestType, LedgerType, Replication
+from bookspark.errors import ConfigurationError, LedgerRecoveryError
+from bookspark.protocol.ledger.accepted_loss import accepted_loss_of
+from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerType, Replication
 
 if TYPE_CHECKING:
     from bookspark.client import LedgerHandle

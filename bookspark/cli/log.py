@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bookspark.cli.command_options import Json, Password, Yes, Zookeeper, client
 from bookspark.cli.ledger import AckQuorum, Copies, Digest, Ensemble, Type, WriteQuorum
-from bookspark.cli.options import Json, Password, Yes, Zookeeper, client
 from bookspark.cli.output import console, payload_document, table
-from bookspark.protocol.ledger_metadata import DigestType, LedgerType, Replication
-from bookspark.protocol.log_record import Compression, LogOptions
+from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerType, Replication
+from bookspark.protocol.logs.log_record import Compression, LogOptions
 
 if TYPE_CHECKING:
-    from bookspark.protocol.ledger_metadata import LedgerMetadata
+    from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 
 app = typer.Typer(help="Create, look at, truncate and delete logs.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -106,11 +106,11 @@ def describe(log: LogName, zookeeper: Zookeeper = "", password: Password = "", a
 def read(log: LogName, zookeeper: Zookeeper = "", password: Password = "") -> None:
     """Print the rows of a log in its order, each followed by a line break: all that is committed now. Rows of several columns are
     printed as JSON."""
+    from bookspark.spark.connector.source import VALUE_SCHEMA
     from bookspark.spark.logs import LogRegistry, commits
+    from bookspark.spark.logs.offloaded import rows_of
     from bookspark.spark.logs.rows import RowDecoder, columns_of, row_decoder
-    from bookspark.spark.offloaded import rows_of
-    from bookspark.spark.source import VALUE_SCHEMA
-    from bookspark.spark.splits import positioned, split
+    from bookspark.spark.logs.splits import positioned, split
 
     out = sys.stdout.buffer
     secret = password.encode()

@@ -30,7 +30,7 @@ from bookspark.cli import (
     simulate,
 )
 from bookspark.cli.output import one_line, problem
-from bookspark.protocol.errors import BookKeeperError
+from bookspark.errors import BookKeeperError
 
 _INTERRUPTED = 130
 

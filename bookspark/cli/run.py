@@ -28,8 +28,8 @@ def run(
     ] = None,
 ) -> None:
     """Run the main job: bookies on Spark executors, a stream into a log of ledgers, the log read back and compared, an audit."""
-    from bookspark.cli.main_job.inputs import InputError
-    from bookspark.cli.main_job.job import run_main_job
+    from bookspark.demo.inputs import InputError
+    from bookspark.demo.job import run_main_job
 
     try:
         status = run_main_job(folder, directory, serve)

@@ -12,12 +12,12 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from bookspark.protocol.ensemble_change import ChangeMode
-from bookspark.protocol.errors import ConfigurationError
-from bookspark.protocol.ledger_metadata import LedgerType, Replication
+from bookspark.errors import ConfigurationError
+from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
+from bookspark.protocol.writing.ensemble_change import ChangeMode
 from bookspark.simulation.exhaustive import Exhaustive
-from bookspark.simulation.options import CrashLoses, SimulationOptions
 from bookspark.simulation.random import RandomSchedules
+from bookspark.simulation.simulation_options import CrashLoses, SimulationOptions
 from bookspark.simulation.story import tell
 from bookspark.simulation.view import Violation
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from bookspark.cli.output import one_line
-from bookspark.protocol.errors import BookKeeperError
+from bookspark.errors import BookKeeperError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

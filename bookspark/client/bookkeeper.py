@@ -19,36 +19,36 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from bookspark.client.config import client_config
-from bookspark.client.connections import Answer
-from bookspark.client.ledger_handle import LedgerHandle
+from bookspark.client.client_config import client_config
 from bookspark.client.machine_driver import MachineDriver
-from bookspark.client.placement import Placement, Topology
-from bookspark.client.read_handle import ReadHandle
-from bookspark.client.requests import LedgerRequests, StoreAction, StoreAnswer, answer_from_store
+from bookspark.client.network.connections import Answer
+from bookspark.client.network.ledger_requests import LedgerRequests, StoreAction, StoreAnswer, answer_from_store
+from bookspark.client.placement.placement import Placement, Topology
+from bookspark.client.reading.read_handle import ReadHandle
 from bookspark.client.runtime import Runtime
-from bookspark.metadata.store import MetadataStore, Versioned
-from bookspark.metadata.zookeeper import ZooKeeperStore
-from bookspark.protocol import actions as act
-from bookspark.protocol.accepted_loss import AcceptedLoss, accepted_loss_of
-from bookspark.protocol.errors import (
+from bookspark.client.writing.ledger_handle import LedgerHandle
+from bookspark.errors import (
     BookKeeperError,
     LedgerRecoveryError,
     NoSuchLedgerError,
     ReadError,
     UnauthorizedAccessError,
 )
-from bookspark.protocol.ledger_choices import check_choices, choice_of, risk_of
-from bookspark.protocol.ledger_metadata import (
+from bookspark.metadata.store import MetadataStore, Versioned
+from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
+from bookspark.protocol.ledger import actions as act
+from bookspark.protocol.ledger.accepted_loss import AcceptedLoss, accepted_loss_of
+from bookspark.protocol.ledger.ledger_choices import check_choices, choice_of, risk_of
+from bookspark.protocol.ledger.ledger_metadata import (
     DigestType,
     Fragment,
     LedgerMetadata,
     LedgerType,
     Replication,
 )
-from bookspark.protocol.reader import ReadOrder
-from bookspark.protocol.recovery import LedgerRecovery
-from bookspark.protocol.responses import Positive, Unknown, UnknownReason
+from bookspark.protocol.ledger.responses import Positive, Unknown, UnknownReason
+from bookspark.protocol.reading.reader import ReadOrder
+from bookspark.protocol.reading.recovery import LedgerRecovery
 from bookspark.wire.digests import digester, digester_without_password, master_key
 from bookspark.wire.frames import control_frame
 from bookspark.wire.header import NO_KEY, Header, Kind

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from bookspark.client.requests import Mailbox
-from bookspark.protocol import actions as act
+from bookspark.client.network.ledger_requests import Mailbox
+from bookspark.protocol.ledger import actions as act
 
 if TYPE_CHECKING:
     from bookspark.client.bookkeeper import BookKeeper
-    from bookspark.protocol.ledger_metadata import LedgerMetadata
+    from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 
 BookieAction = act.SendAdd | act.SendRead | act.SendReadLac
 

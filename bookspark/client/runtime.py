@@ -14,15 +14,15 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from bookspark.client.config import ClientConfig
-from bookspark.client.connections import Connections
-from bookspark.client.free_space import FreeSpace
-from bookspark.client.hello import client_security
-from bookspark.client.io_loop import DeadlineTimer, IoLoop
-from bookspark.client.ledger_driver import LedgerDriver, defect
-from bookspark.client.ledger_watches import LedgerWatches
+from bookspark.client.client_config import ClientConfig
+from bookspark.client.network.connections import Connections
+from bookspark.client.network.hello import client_security
+from bookspark.client.network.io_loop import DeadlineTimer, IoLoop
+from bookspark.client.placement.free_space import FreeSpace
+from bookspark.client.reading.ledger_watches import LedgerWatches
+from bookspark.client.writing.ledger_driver import LedgerDriver, defect
+from bookspark.errors import LedgerClosedError
 from bookspark.metadata.store import BookieRegistration, MetadataStore
-from bookspark.protocol.errors import LedgerClosedError
 
 log = logging.getLogger(__name__)
 

@@ -12,15 +12,17 @@ from pathlib import Path
 
 import msgspec
 
-from bookspark.bookie.config import bookie_config
+from bookspark.bookie.bookie_config import bookie_config
 from bookspark.daemon.process import run_bookie
-from bookspark.protocol.errors import BookKeeperError, ConfigurationError
+from bookspark.errors import BookKeeperError, ConfigurationError
 
 
 def main(arguments: list[str]) -> int:
     """Run the bookie whose options the only argument names; returns the exit status."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("bookspark.metadata.connection.kazoo").setLevel(logging.ERROR)  # a line a second while it tries
+    logging.getLogger("bookspark.metadata.zookeeper.connection.kazoo").setLevel(
+        logging.ERROR
+    )  # a line a second while it tries
     try:
         if len(arguments) != 1:
             raise ConfigurationError(

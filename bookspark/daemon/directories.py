@@ -24,9 +24,9 @@ from types import TracebackType
 
 import msgspec
 
+from bookspark.errors import BookieError, InvalidCookieError, MetadataStoreError
 from bookspark.metadata.codec import decode_cookie, encode_cookie
-from bookspark.protocol.cookie import Cookie
-from bookspark.protocol.errors import BookieError, InvalidCookieError, MetadataStoreError
+from bookspark.protocol.bookie.cookie import Cookie
 
 LOCK, COOKIE, LEASE_SOCKET, OPTIONS, LOG = "LOCK", "COOKIE", "lease.sock", "bookie.json", "bookie.log"
 PREVIOUS_LOG = LOG + ".1"

@@ -13,13 +13,13 @@ import os
 import secrets
 from collections.abc import Iterable, Mapping
 
-from bookspark.bookie.config import BookieConfig
-from bookspark.bookie.file_system import RealFileSystem
-from bookspark.bookie.unclean_marker import NAME, UncleanMarker
+from bookspark.bookie.bookie_config import BookieConfig
+from bookspark.bookie.disk.file_system import RealFileSystem
+from bookspark.bookie.disk.unclean_marker import NAME, UncleanMarker
 from bookspark.daemon.directories import holds_data, read_cookie, write_cookie
+from bookspark.errors import BookieError
 from bookspark.metadata.store import MetadataStore
-from bookspark.protocol.cookie import Cookie, CookieCopies, CookiePermissions, check_cookies
-from bookspark.protocol.errors import BookieError
+from bookspark.protocol.bookie.cookie import Cookie, CookieCopies, CookiePermissions, check_cookies
 
 log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from bookspark.bookie.config import BookieConfig
+from bookspark.bookie.bookie_config import BookieConfig
 from bookspark.daemon.directories import (
     LOG,
     OPTIONS,
@@ -40,7 +40,7 @@ from bookspark.daemon.directories import (
 )
 from bookspark.daemon.lease_client import LeaseConnection, LeaseLostError, LeaseRefusedError
 from bookspark.daemon.lease_server import Status
-from bookspark.protocol.errors import BookieError
+from bookspark.errors import BookieError
 
 DAEMON = "bookspark.daemon"
 """The module that is a bookie's process."""

@@ -17,7 +17,7 @@ import msgspec
 
 from bookspark.daemon.directories import LEASE_SOCKET
 from bookspark.daemon.lease_server import SERVING, STOPPING, Status
-from bookspark.protocol.errors import BookieError
+from bookspark.errors import BookieError
 
 
 class LeaseRefusedError(BookieError):

@@ -32,9 +32,9 @@ from typing import Any
 import msgspec
 
 from bookspark.daemon.directories import LEASE_SOCKET
+from bookspark.errors import BookieError
 from bookspark.metadata.codec import learn
-from bookspark.protocol.errors import BookieError
-from bookspark.protocol.lease import Claim, Drop, End, Event, Grant, Lease, Refuse, Stop, Tick
+from bookspark.protocol.bookie.lease import Claim, Drop, End, Event, Grant, Lease, Refuse, Stop, Tick
 
 LINE_BYTES_MAX = 4096
 CONNECTIONS_MAX = 64

@@ -11,15 +11,15 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from bookspark.bookie.losses import Losses
+from bookspark.bookie.ledgers.losses import Losses
+from bookspark.bookie.ledgers.unsure_adds import MetadataWord
 from bookspark.bookie.storage import Storage
-from bookspark.bookie.unsure_adds import MetadataWord
+from bookspark.errors import BookieError, MetadataStoreError, NoSuchLedgerError
 from bookspark.metadata.store import MetadataStore
-from bookspark.protocol.bookie_boot import answer_unsure, phase_one
-from bookspark.protocol.bookie_ledger import FenceNoted
-from bookspark.protocol.errors import BookieError, MetadataStoreError, NoSuchLedgerError
-from bookspark.protocol.ledger_metadata import LedgerMetadata
-from bookspark.protocol.responses import Positive, Unknown
+from bookspark.protocol.bookie.bookie_boot import answer_unsure, phase_one
+from bookspark.protocol.bookie.bookie_ledger import FenceNoted
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from bookspark.protocol.ledger.responses import Positive, Unknown
 
 _READS_AT_ONCE = 16
 _LEDGERS_A_STEP = 4096

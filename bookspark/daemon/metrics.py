@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from bookspark.bookie.commit import Post
-from bookspark.protocol.errors import BookieError
+from bookspark.bookie.commit.commit_thread import Post
+from bookspark.errors import BookieError
 from bookspark.wire.messages import BookieStatus
 
 Family = TypeVar("Family", GaugeMetricFamily, CounterMetricFamily)

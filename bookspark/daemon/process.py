@@ -28,10 +28,10 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from bookspark.autorecovery.own_bookie import OwnBookie
-from bookspark.bookie.commit import Post
-from bookspark.bookie.config import BookieConfig
-from bookspark.bookie.rewriting_process import RewritingProcess
-from bookspark.bookie.server import BookieServer
+from bookspark.bookie.bookie_config import BookieConfig
+from bookspark.bookie.commit.commit_thread import Post
+from bookspark.bookie.serving.server import BookieServer
+from bookspark.bookie.space.rewriting_process import RewritingProcess
 from bookspark.bookie.storage import Storage
 from bookspark.daemon.directories import DirectoryLocks
 from bookspark.daemon.identity import Identity
@@ -40,7 +40,7 @@ from bookspark.daemon.lossy_boot import fence_what_may_be_lost, metadata_word, w
 from bookspark.daemon.registrar import Registrar
 from bookspark.daemon.request_loop import RequestLoop
 from bookspark.metadata.store import BookieRegistration, MetadataStore
-from bookspark.metadata.zookeeper import ZooKeeperStore
+from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.wire.messages import BookieStatus, HealingStatus
 
 STOP_SECONDS_MAX = 50.0

@@ -14,8 +14,8 @@ import threading
 import msgspec
 
 from bookspark.bookie.storage import Storage
+from bookspark.errors import MetadataStoreError
 from bookspark.metadata.store import BookieRegistration, MetadataStore
-from bookspark.protocol.errors import MetadataStoreError
 
 _RETRY_SECONDS = 1.0
 

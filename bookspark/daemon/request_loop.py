@@ -7,9 +7,9 @@ import threading
 
 import uvloop
 
-from bookspark.bookie.commit import Post
-from bookspark.bookie.server import BookieServer
-from bookspark.protocol.errors import BookieError
+from bookspark.bookie.commit.commit_thread import Post
+from bookspark.bookie.serving.server import BookieServer
+from bookspark.errors import BookieError
 
 _START_SECONDS = 30.0
 _STOP_SECONDS = 30.0

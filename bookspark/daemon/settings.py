@@ -13,11 +13,11 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from bookspark.autorecovery.config import AutorecoveryConfig
-from bookspark.bookie.config import BookieConfig
-from bookspark.client.config import ClientConfig
-from bookspark.protocol.errors import ConfigurationError
-from bookspark.protocol.options import check_names
+from bookspark.autorecovery.autorecovery_config import AutorecoveryConfig
+from bookspark.bookie.bookie_config import BookieConfig
+from bookspark.client.client_config import ClientConfig
+from bookspark.errors import ConfigurationError
+from bookspark.protocol.ledger.option_checks import check_names
 
 VARIABLE = "BOOKSPARK_CONFIG"
 TABLES = {

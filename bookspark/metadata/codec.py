@@ -20,10 +20,10 @@ from typing import TypeVar
 import msgspec
 from crc32c import crc32c
 
+from bookspark.errors import ConfigurationError, MetadataStoreError
 from bookspark.metadata.store import BookieRegistration
-from bookspark.protocol.cookie import Cookie
-from bookspark.protocol.errors import ConfigurationError, MetadataStoreError
-from bookspark.protocol.ledger_metadata import (
+from bookspark.protocol.bookie.cookie import Cookie
+from bookspark.protocol.ledger.ledger_metadata import (
     DigestType,
     Fragment,
     LedgerMetadata,
@@ -31,7 +31,7 @@ from bookspark.protocol.ledger_metadata import (
     LedgerType,
     Replication,
 )
-from bookspark.protocol.underreplication import Reason, Task
+from bookspark.protocol.repair.underreplication_task import Reason, Task
 
 FORMAT_VERSION = 1
 

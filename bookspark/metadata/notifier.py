@@ -13,7 +13,7 @@ import queue
 import threading
 from collections.abc import Callable
 
-from bookspark.protocol.errors import BookKeeperError, MetadataStoreError
+from bookspark.errors import BookKeeperError, MetadataStoreError
 
 log = logging.getLogger(__name__)
 _JOIN_SECONDS = 5.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bookspark.protocol.errors import (
+from bookspark.errors import (
     ConfigurationError,
     InvalidCookieError,
     LedgerExistsError,

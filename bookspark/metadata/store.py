@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from bookspark.protocol.cookie import Cookie
-from bookspark.protocol.ledger_metadata import LedgerMetadata
+from bookspark.protocol.bookie.cookie import Cookie
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 
 if TYPE_CHECKING:
-    from bookspark.metadata.auditors import Auditors
-    from bookspark.metadata.underreplication import Underreplication
+    from bookspark.metadata.autorecovery.auditors import Auditors
+    from bookspark.metadata.autorecovery.underreplication_tasks import Underreplication
 
 Value = TypeVar("Value")
 

@@ -11,8 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from bookspark.protocol.actions import SyncReport
-from bookspark.protocol.bookie_boot import (
+from bookspark.protocol.bookie.bookie_boot import (
     NO_LOSSY_BOOT,
     LossyBootNoted,
     PhaseOne,
@@ -21,8 +20,7 @@ from bookspark.protocol.bookie_boot import (
     is_lossy,
     phase_one,
 )
-from bookspark.protocol.bookie_healing import HeldListed, LimboIsCleared
-from bookspark.protocol.bookie_ledger import (
+from bookspark.protocol.bookie.bookie_ledger import (
     BookieLedger,
     ControlRecord,
     FenceNoted,
@@ -32,10 +30,12 @@ from bookspark.protocol.bookie_ledger import (
     answer_last_add_confirmed,
     same_content,
 )
-from bookspark.protocol.garbage_collection import NOTHING_COLLECTED, CollectionNoted, note_collection
-from bookspark.protocol.ledger_metadata import LedgerMetadata, LedgerType
-from bookspark.protocol.responses import Positive, Response, Unknown, UnknownReason
-from bookspark.protocol.sync_cursor import Assignment, SyncCursor
+from bookspark.protocol.bookie.garbage_collection import NOTHING_COLLECTED, CollectionNoted, note_collection
+from bookspark.protocol.ledger.actions import SyncReport
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerType
+from bookspark.protocol.ledger.responses import Positive, Response, Unknown, UnknownReason
+from bookspark.protocol.ledger.sync_cursor import Assignment, SyncCursor
+from bookspark.protocol.repair.bookie_healing import HeldListed, LimboIsCleared
 from bookspark.simulation.messages import (
     NOBODY,
     Add,
@@ -52,7 +52,7 @@ from bookspark.simulation.messages import (
     SyncLedger,
     WriteLac,
 )
-from bookspark.simulation.options import CrashLoses, SimulationOptions
+from bookspark.simulation.simulation_options import CrashLoses, SimulationOptions
 from bookspark.simulation.values import clone
 
 LEDGER_ID = 7

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from itertools import permutations
 from typing import Any
 
-from bookspark.protocol.actions import (
+from bookspark.errors import NotEnoughBookiesError
+from bookspark.protocol.ledger.actions import (
     Action,
     BookiesChosen,
     ChooseBookies,
@@ -29,10 +30,9 @@ from bookspark.protocol.actions import (
     SendSync,
     WriteMetadata,
 )
-from bookspark.protocol.errors import NotEnoughBookiesError
-from bookspark.protocol.ledger_metadata import NO_ENTRY
+from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
 from bookspark.simulation.messages import Add, Read, ReadLac, Request, SyncLedger, WriteLac
-from bookspark.simulation.options import SimulationOptions
+from bookspark.simulation.simulation_options import SimulationOptions
 
 Sends = list[tuple[str, Request]]
 Step = tuple[Sends, list[Any]]

@@ -10,8 +10,8 @@ import time
 from array import array
 from dataclasses import dataclass
 
-from bookspark.simulation.options import SimulationOptions
 from bookspark.simulation.reductions import Reductions
+from bookspark.simulation.simulation_options import SimulationOptions
 from bookspark.simulation.view import Violation
 from bookspark.simulation.world import CLIENTS, CRASHES, METADATA, Move, State, World
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bookspark.protocol.actions import AddAnswered, Event, LacAnswered, ReadAnswered, SyncAnswered, SyncReport
-from bookspark.protocol.bookie_healing import HeldListed, LimboIsCleared
-from bookspark.protocol.ledger_metadata import NO_ENTRY
-from bookspark.protocol.responses import Response
-from bookspark.protocol.sync_cursor import Assignment
-from bookspark.protocol.writer import BookieBack
+from bookspark.protocol.ledger.actions import AddAnswered, Event, LacAnswered, ReadAnswered, SyncAnswered, SyncReport
+from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
+from bookspark.protocol.ledger.responses import Response
+from bookspark.protocol.ledger.sync_cursor import Assignment
+from bookspark.protocol.repair.bookie_healing import HeldListed, LimboIsCleared
+from bookspark.protocol.writing.writer import BookieBack
 
 NOBODY = -1
 """The client of a request whose answer nobody waits for any more."""

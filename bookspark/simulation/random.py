@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from bookspark.protocol.ensemble_change import ChangeMode
-from bookspark.protocol.ledger_metadata import LedgerType, Replication
-from bookspark.simulation.options import CrashLoses, SimulationOptions
+from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
+from bookspark.protocol.writing.ensemble_change import ChangeMode
+from bookspark.simulation.simulation_options import CrashLoses, SimulationOptions
 from bookspark.simulation.view import Violation
 from bookspark.simulation.world import CLIENTS, METADATA, Move, State, World
 

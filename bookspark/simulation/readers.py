@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from bookspark.protocol.actions import (
+from bookspark.errors import NoSuchEntryError
+from bookspark.protocol.ledger.actions import (
     Action,
     DeadlinePassed,
     Deliver,
@@ -20,12 +21,11 @@ from bookspark.protocol.actions import (
     ReadIsLate,
     ReadMetadata,
 )
-from bookspark.protocol.errors import NoSuchEntryError
-from bookspark.protocol.ledger_metadata import NO_ENTRY, LedgerMetadata
-from bookspark.protocol.reader import LacRead, LacWait, RangeRead
-from bookspark.protocol.responses import Unknown
+from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, LedgerMetadata
+from bookspark.protocol.ledger.responses import Unknown
+from bookspark.protocol.reading.reader import LacRead, LacWait, RangeRead
 from bookspark.simulation.client import BEGIN, FROM_STORE, Begin, Client, Step
-from bookspark.simulation.options import SimulationOptions
+from bookspark.simulation.simulation_options import SimulationOptions
 
 _VAIN_ANSWERS_MAX = 2
 """So many answers that came in vain are the time that a user waits."""

@@ -21,10 +21,10 @@ from dataclasses import replace
 from itertools import permutations, product
 from typing import Any
 
-from bookspark.protocol.bookie_ledger import IN_LIMBO, NO_SUCH_ENTRY
-from bookspark.protocol.ensemble_change import ChangeMode
-from bookspark.protocol.ledger_metadata import NO_ENTRY, LedgerType
-from bookspark.protocol.responses import FENCED, Positive
+from bookspark.protocol.bookie.bookie_ledger import IN_LIMBO, NO_SUCH_ENTRY
+from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, LedgerType
+from bookspark.protocol.ledger.responses import FENCED, Positive
+from bookspark.protocol.writing.ensemble_change import ChangeMode
 from bookspark.simulation.bookie import LEDGER_ID, SimulatedBookie
 from bookspark.simulation.client import content_of
 from bookspark.simulation.messages import (

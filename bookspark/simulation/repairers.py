@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from bookspark.protocol.actions import Fail, Finish, ReadMetadata
-from bookspark.protocol.bookie_healing import ClearLimbo, LedgerHealing, ListHeld
-from bookspark.protocol.ledger_replication import LedgerReplication, WaitForWriter, WriterWaitedFor
+from bookspark.protocol.ledger.actions import Fail, Finish, ReadMetadata
+from bookspark.protocol.repair.bookie_healing import ClearLimbo, LedgerHealing, ListHeld
+from bookspark.protocol.repair.ledger_replication import LedgerReplication, WaitForWriter, WriterWaitedFor
 from bookspark.simulation.client import Begin, Client, Crashed, Heal, Step
 from bookspark.simulation.messages import Clear, Held
-from bookspark.simulation.options import SimulationOptions
+from bookspark.simulation.simulation_options import SimulationOptions
 
 _GRACE_SECONDS = 1.0
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from bookspark.protocol.ledger_metadata import LedgerMetadata
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.simulation.bookie import SimulatedBookie
 from bookspark.simulation.messages import NOBODY, Clear, Held, Message, Reachable, WriteLac, is_request, matters
-from bookspark.simulation.options import SimulationOptions
+from bookspark.simulation.simulation_options import SimulationOptions
 from bookspark.simulation.values import Table, clone
 
 

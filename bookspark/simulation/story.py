@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from bookspark.protocol.actions import (
+from bookspark.protocol.ledger.actions import (
     BookiesChosen,
     Confirm,
     Deliver,
@@ -23,10 +23,10 @@ from bookspark.protocol.actions import (
     ReadMetadata,
     WriteMetadata,
 )
-from bookspark.protocol.ledger_metadata import LedgerMetadata
-from bookspark.protocol.ledger_replication import WriterWaitedFor
-from bookspark.protocol.responses import Negative, Positive, Response, Unknown
-from bookspark.protocol.writer import Abandon, Append, Close, Sync, TellLac
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from bookspark.protocol.ledger.responses import Negative, Positive, Response, Unknown
+from bookspark.protocol.repair.ledger_replication import WriterWaitedFor
+from bookspark.protocol.writing.writer import Abandon, Append, Close, Sync, TellLac
 from bookspark.simulation.bookie import SimulatedBookie
 from bookspark.simulation.client import Begin
 from bookspark.simulation.messages import (

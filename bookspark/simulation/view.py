@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from bookspark.protocol.ledger_metadata import LedgerMetadata
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.simulation.bookie import SimulatedBookie
 from bookspark.simulation.client import Client
-from bookspark.simulation.clients import RecovererClient, WriterClient
-from bookspark.simulation.options import SimulationOptions
 from bookspark.simulation.readers import ReaderClient
+from bookspark.simulation.simulation_options import SimulationOptions
+from bookspark.simulation.writers import RecovererClient, WriterClient
 
 
 class Violation(NamedTuple):

@@ -18,7 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from bookspark.protocol.actions import (
+from bookspark.errors import MetadataStoreError, NoSuchLedgerError
+from bookspark.protocol.ledger.actions import (
     DeadlinePassed,
     MetadataConflict,
     MetadataFailed,
@@ -27,20 +28,19 @@ from bookspark.protocol.actions import (
     ReadMetadata,
     WriteMetadata,
 )
-from bookspark.protocol.errors import MetadataStoreError, NoSuchLedgerError
-from bookspark.protocol.ledger_metadata import NO_ENTRY, Fragment, LedgerMetadata, LedgerType
-from bookspark.protocol.responses import Unknown, UnknownReason
-from bookspark.protocol.writer import PassedOver
+from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, Fragment, LedgerMetadata, LedgerType
+from bookspark.protocol.ledger.responses import Unknown, UnknownReason
+from bookspark.protocol.writing.writer import PassedOver
 from bookspark.simulation.bookie import LEDGER_ID, MASTER_KEY
 from bookspark.simulation.checkers import CHECKERS
 from bookspark.simulation.client import Begin, Client, Crashed, Heal, Taken
-from bookspark.simulation.clients import make_clients
 from bookspark.simulation.messages import Message, Reachable, WriteLac, event_of, unanswered
-from bookspark.simulation.options import CrashLoses, SimulationOptions
 from bookspark.simulation.repairers import HealingClient
+from bookspark.simulation.simulation_options import CrashLoses, SimulationOptions
 from bookspark.simulation.slots import Slots
 from bookspark.simulation.values import Table, clone
 from bookspark.simulation.view import Violation, WorldView
+from bookspark.simulation.writers import make_clients
 
 State = tuple[int, ...]
 

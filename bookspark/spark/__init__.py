@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from bookspark.spark.bookie_service import BookieService
+from bookspark.spark.bookies.bookie_service import BookieService
 from bookspark.spark.session import session
 
 __all__ = ["BookieService", "session"]

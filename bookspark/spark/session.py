@@ -22,8 +22,8 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from bookspark.metadata.java import find_java
-from bookspark.protocol.errors import ConfigurationError
+from bookspark.errors import ConfigurationError
+from bookspark.metadata.zookeeper.java import find_java
 
 ZOOKEEPER_CONF = "spark.bookspark.zookeeper"
 """Where the data source finds the cluster when its ``zookeeper`` option is not given."""
@@ -109,7 +109,9 @@ def delta_session(app: str, zookeeper: str | None = None) -> SparkSession:
 
 
 def _register_data_source(spark: SparkSession) -> None:
-    from bookspark.spark.data_source import register  # imports the client, which the bookies' tasks don't need
+    from bookspark.spark.connector.data_source import (
+        register,  # imports the client, which the bookies' tasks don't need
+    )
 
     register(spark)
 

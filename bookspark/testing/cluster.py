@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from bookspark.bookie.config import BookieConfig
+from bookspark.bookie.bookie_config import BookieConfig
 from bookspark.daemon.launch import START_SECONDS
+from bookspark.errors import BookieError
 from bookspark.local import LocalBookie, LocalCluster
-from bookspark.protocol.errors import BookieError
 from bookspark.testing.wire_proxy import Proxy, Wire
 
 

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from bookspark.bookie.file_system import File, FileSystem
+from bookspark.bookie.disk.file_system import File, FileSystem
 from bookspark.wire.entry_batch import Buffer
 
 HOLD_SECONDS_MAX = 60.0

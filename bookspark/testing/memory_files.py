@@ -19,7 +19,7 @@ import os
 import threading
 from collections.abc import Sequence
 
-from bookspark.bookie.file_system import File
+from bookspark.bookie.disk.file_system import File
 from bookspark.testing.power_cuts import Change, Fate, Loss
 from bookspark.wire.entry_batch import Buffer
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bookspark.client.futures import AppendFuture
-from bookspark.client.ledger_handle import LedgerHandle
-from bookspark.client.read_handle import ReadHandle
-from bookspark.protocol.errors import BookKeeperError, NoSuchEntryError
+from bookspark.client.reading.read_handle import ReadHandle
+from bookspark.client.writing.futures import AppendFuture
+from bookspark.client.writing.ledger_handle import LedgerHandle
+from bookspark.errors import BookKeeperError, NoSuchEntryError
 from bookspark.testing.history import Event, History, Kind
 
 

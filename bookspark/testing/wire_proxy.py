@@ -21,7 +21,7 @@ import threading
 from random import Random
 from typing import Any
 
-from bookspark.client.io_loop import IoLoop
+from bookspark.client.network.io_loop import IoLoop
 from bookspark.testing.wire_faults import Delay, Delivery, Duplicate, Fault, Message, Park, Pattern, Rules
 from bookspark.wire.frames import Frame, control_frame, frame_size, parse_frame
 from bookspark.wire.header import Flag, Header, Kind, WireError

@@ -20,8 +20,8 @@ from zlib import crc32
 
 from crc32c import crc32c
 
-from bookspark.protocol.errors import DigestMismatchError
-from bookspark.protocol.ledger_metadata import DigestType
+from bookspark.errors import DigestMismatchError
+from bookspark.protocol.ledger.ledger_metadata import DigestType
 from bookspark.wire.columns import Buffer, equal_offsets, rows
 from bookspark.wire.entry_batch import Entry, EntryBatch
 

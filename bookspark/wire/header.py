@@ -75,10 +75,10 @@ from typing import NamedTuple, cast
 
 from crc32c import crc32c
 
-from bookspark.protocol.ledger_choices import STRIPED_ENSEMBLE_MAX
-from bookspark.protocol.ledger_metadata import NO_ENTRY
-from bookspark.protocol.responses import Negative, NegativeReason, Positive, Response, Unknown, UnknownReason
-from bookspark.protocol.sync_cursor import Assignment
+from bookspark.protocol.ledger.ledger_choices import STRIPED_ENSEMBLE_MAX
+from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
+from bookspark.protocol.ledger.responses import Negative, NegativeReason, Positive, Response, Unknown, UnknownReason
+from bookspark.protocol.ledger.sync_cursor import Assignment
 
 PROTOCOL_VERSION = 1
 HEADER_BYTES = 112

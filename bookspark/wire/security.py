@@ -17,7 +17,7 @@ import secrets
 import ssl
 from pathlib import Path
 
-from bookspark.protocol.errors import ConfigurationError
+from bookspark.errors import ConfigurationError
 
 _CHALLENGE_BYTES = 32
 

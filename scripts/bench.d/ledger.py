@@ -23,7 +23,7 @@ from targets import table
 
 from bookspark.cli.bench.cases import WORKLOADS, Kind, Turn, Workload
 from bookspark.cli.bench.processes import bytes_written_by_ended_children, drop_cached, resident_bytes
-from bookspark.protocol.ledger_metadata import Replication
+from bookspark.protocol.ledger.ledger_metadata import Replication
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = 0.05

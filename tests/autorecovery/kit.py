@@ -8,13 +8,13 @@ from typing import Any
 import pyarrow
 
 from bookspark.autorecovery.exact_check import ExactCheck
-from bookspark.metadata.auditors import CheckReport
-from bookspark.metadata.memory import MemoryStore
+from bookspark.errors import ReadError
+from bookspark.metadata.autorecovery.auditors import CheckReport
+from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.metadata.store import BookieRegistration
-from bookspark.protocol.cookie import Cookie
-from bookspark.protocol.errors import ReadError
-from bookspark.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
-from bookspark.protocol.underreplication import Reason
+from bookspark.protocol.bookie.cookie import Cookie
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from bookspark.protocol.repair.underreplication_task import Reason
 from bookspark.wire.messages import BookieStatus
 
 BOOKIES = ("a", "b", "c")

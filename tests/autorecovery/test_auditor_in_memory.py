@@ -9,10 +9,10 @@ from contextlib import ExitStack
 import pytest
 
 from bookspark.autorecovery.auditor import Auditor
-from bookspark.autorecovery.config import AutorecoveryConfig
-from bookspark.metadata.auditors import Auditors, AuditorState
+from bookspark.autorecovery.autorecovery_config import AutorecoveryConfig
+from bookspark.errors import MetadataStoreError
+from bookspark.metadata.autorecovery.auditors import Auditors, AuditorState
 from bookspark.metadata.store import BookieRegistration
-from bookspark.protocol.errors import MetadataStoreError
 from tests.autorecovery.kit import Cluster
 from tests.awaiting import await_that
 

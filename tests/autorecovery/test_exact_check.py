@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bookspark.protocol.errors import MetadataStoreError, NoSuchLedgerError
-from bookspark.protocol.underreplication import Reason
+from bookspark.errors import MetadataStoreError, NoSuchLedgerError
+from bookspark.protocol.repair.underreplication_task import Reason
 from tests.autorecovery.kit import Cluster
 
 

@@ -6,7 +6,7 @@ import threading
 from types import SimpleNamespace
 
 from bookspark.autorecovery import healing
-from bookspark.protocol.errors import NoSuchLedgerError
+from bookspark.errors import NoSuchLedgerError
 
 
 def test_a_defect_at_one_ledger_does_not_end_the_healing(monkeypatch, caplog):

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from bookspark.autorecovery.status import autorecovery_status, bytes_to_copy, task_statuses
-from bookspark.metadata.memory import MemoryStore
-from bookspark.metadata.underreplication import Progress
-from bookspark.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
-from bookspark.protocol.underreplication import Mark, Reason, Task
+from bookspark.metadata.autorecovery.underreplication_tasks import Progress
+from bookspark.metadata.memory.memory_store import MemoryStore
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from bookspark.protocol.repair.underreplication_task import Mark, Reason, Task
 
 CLOSED = LedgerMetadata(
     1, 3, 3, 2, (Fragment(0, ("a", "b", "c")), Fragment(30, ("a", "b", "d"))), LedgerState.CLOSED, 99, 1000

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bookspark.autorecovery.config import AutorecoveryConfig
+from bookspark.autorecovery.autorecovery_config import AutorecoveryConfig
 from bookspark.autorecovery.worker import ReplicationWorker
-from bookspark.protocol.underreplication import Mark, Reason
+from bookspark.protocol.repair.underreplication_task import Mark, Reason
 from tests.autorecovery.kit import Cluster
 from tests.awaiting import await_that
 

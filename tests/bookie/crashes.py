@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from bookspark.bookie.config import BookieConfig
-from bookspark.bookie.rewritten_log import RewrittenLog
+from bookspark.bookie.bookie_config import BookieConfig
+from bookspark.bookie.disk.rewritten_log import RewrittenLog
 from bookspark.testing.faulty_files import FaultyFileSystem, Operation
 from bookspark.testing.memory_files import MemoryFileSystem
 from bookspark.testing.power_cuts import Loss

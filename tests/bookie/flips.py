@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from bookspark.bookie.scrub import scrub
-from bookspark.protocol.errors import StorageError
-from bookspark.protocol.responses import Negative
+from bookspark.bookie.offline.scrub import scrub
+from bookspark.errors import StorageError
+from bookspark.protocol.ledger.responses import Negative
 from bookspark.testing.memory_files import MemoryFileSystem
 from bookspark.testing.power_cuts import everything_kept
 from bookspark.wire.header import Status

@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 from random import Random
 
-from bookspark.bookie.config import BookieConfig
-from bookspark.bookie.file_system import RealFileSystem
-from bookspark.metadata.memory import MemoryStore
+from bookspark.bookie.bookie_config import BookieConfig
+from bookspark.bookie.disk.file_system import RealFileSystem
+from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.wire.header import Flag, Status
 from tests.bookie.kit import KEY, Pumped, add_frame, config, held_ledgers
 from tests.metadata.kit import ledger

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 
-from bookspark.bookie.file_system import RealFileSystem
-from bookspark.bookie.scrub import scrub
+from bookspark.bookie.disk.file_system import RealFileSystem
+from bookspark.bookie.offline.scrub import scrub
 from bookspark.bookie.storage import Storage
 from bookspark.wire.entry_batch import EntryBatch
 from bookspark.wire.header import Status, decode

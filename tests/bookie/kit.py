@@ -14,14 +14,14 @@ from typing import Any
 import msgspec
 import uvloop
 
-from bookspark.bookie.collection import collect
-from bookspark.bookie.commit import Soon
-from bookspark.bookie.commit_items import SealLog
-from bookspark.bookie.config import BookieConfig
-from bookspark.bookie.file_system import FileSystem, RealFileSystem
-from bookspark.bookie.rewriting import Job, Rewritten, SealedLog, batches_of, rewrite
-from bookspark.bookie.server import BookieServer
-from bookspark.bookie.steps import Steps, run_steps
+from bookspark.bookie.bookie_config import BookieConfig
+from bookspark.bookie.commit.commit_items import SealLog
+from bookspark.bookie.commit.commit_thread import Soon
+from bookspark.bookie.disk.file_system import FileSystem, RealFileSystem
+from bookspark.bookie.disk.steps import Steps, run_steps
+from bookspark.bookie.serving.collection import collect
+from bookspark.bookie.serving.server import BookieServer
+from bookspark.bookie.space.rewriting import Job, Rewritten, SealedLog, batches_of, rewrite
 from bookspark.bookie.storage import Storage
 from bookspark.wire.entry_batch import Entry, EntryBatch, encode_entries
 from bookspark.wire.frames import Frame, FrameReceiver, control_frame

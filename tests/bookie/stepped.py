@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from bookspark.bookie.collection import collect
-from bookspark.bookie.commit import CommitThread, Completed, Post, Soon
-from bookspark.bookie.commit_items import SealLog
-from bookspark.bookie.completions import ignore
-from bookspark.bookie.config import BookieConfig
-from bookspark.bookie.file_system import FileSystem
-from bookspark.bookie.steps import run_steps
+from bookspark.bookie.bookie_config import BookieConfig
+from bookspark.bookie.commit.commit_items import SealLog
+from bookspark.bookie.commit.commit_thread import CommitThread, Completed, Post, Soon
+from bookspark.bookie.commit.completions import ignore
+from bookspark.bookie.disk.file_system import FileSystem
+from bookspark.bookie.disk.steps import run_steps
+from bookspark.bookie.serving.collection import collect
 from bookspark.bookie.storage import Storage
-from bookspark.metadata.memory import MemoryStore
+from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.wire.entry_batch import Entry, EntryBatch
 from bookspark.wire.header import Flag, Status, decode
 from tests.bookie.kit import KEY, LocalRewriter, add_frame, entries, held_ledgers, read_entries, run_checkpoint

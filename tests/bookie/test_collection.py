@@ -7,13 +7,13 @@ import time
 
 import pytest
 
-from bookspark.bookie.collection import list_ledgers, read_records
-from bookspark.bookie.file_system import RealFileSystem
-from bookspark.metadata.memory import MemoryStore
-from bookspark.protocol.bookie_ledger import NO_SUCH_LEDGER
-from bookspark.protocol.errors import MetadataStoreError
-from bookspark.protocol.garbage_collection import Complete, Incomplete
-from bookspark.protocol.responses import Negative, Positive, Unknown
+from bookspark.bookie.disk.file_system import RealFileSystem
+from bookspark.bookie.serving.collection import list_ledgers, read_records
+from bookspark.errors import MetadataStoreError
+from bookspark.metadata.memory.memory_store import MemoryStore
+from bookspark.protocol.bookie.bookie_ledger import NO_SUCH_LEDGER
+from bookspark.protocol.bookie.garbage_collection import Complete, Incomplete
+from bookspark.protocol.ledger.responses import Negative, Positive, Unknown
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.wire.header import Status
 from tests.bookie.kit import OTHER_KEY, Client, Pumped, add_frame, config, held_ledgers, serving

@@ -7,8 +7,8 @@ from queue import SimpleQueue
 
 import pytest
 
-from bookspark.bookie import commit
-from bookspark.bookie.file_system import RealFileSystem
+from bookspark.bookie.commit import commit_thread
+from bookspark.bookie.disk.file_system import RealFileSystem
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.wire.header import Flag, Status
 from tests.bookie.kit import KEY, SECONDS_MAX, Pumped, add_frame, config
@@ -21,14 +21,14 @@ class Looped(Pumped):
 
     def __init__(self, settings, monkeypatch):
         self._groups = SimpleQueue()
-        original = commit.CommitThread.commit_queued
+        original = commit_thread.CommitThread.commit_queued
 
         def commit_queued(thread, post, completed):
             goes_on = original(thread, post, completed)
             self._groups.put(None)
             return goes_on
 
-        monkeypatch.setattr(commit.CommitThread, "commit_queued", commit_queued)
+        monkeypatch.setattr(commit_thread.CommitThread, "commit_queued", commit_queued)
         monkeypatch.setattr(commit, "monotonic", lambda: self.clock)
         self._ends = []
         self.syncs = []
@@ -57,7 +57,7 @@ class Looped(Pumped):
         added = self.turn(*entry_ids, **options)
         self.wait(lambda: all(added))
         for directory in self.storage.holdings.directories:
-            while directory.commit._through < directory.commit._handed_over:
+            while directory.commit._through < directory.commit_thread._handed_over:
                 self._groups.get(timeout=SECONDS_MAX)
         return [statuses[0] for statuses in added]
 
@@ -77,23 +77,23 @@ def looped(tmp_path, monkeypatch):
 @pytest.fixture
 def quick(looped):
     """After as many quick groups as it takes."""
-    for entry_id in range(commit._QUICK_GROUPS + 1):
+    for entry_id in range(commit_thread._QUICK_GROUPS + 1):
         assert looped.turn_and_wait(entry_id) == [Status.OK]
     return looped
 
 
 def next_ids(count=1):
-    first = commit._QUICK_GROUPS + 1
+    first = commit_thread._QUICK_GROUPS + 1
     return range(first, first + count)
 
 
 def test_only_after_many_quick_groups_does_the_loop_commit(looped):
-    for entry_id in range(commit._QUICK_GROUPS):
+    for entry_id in range(commit_thread._QUICK_GROUPS):
         looped.turn_and_wait(entry_id)
         assert not looped.committed_here
-    looped.turn_and_wait(commit._QUICK_GROUPS)
+    looped.turn_and_wait(commit_thread._QUICK_GROUPS)
     assert looped.committed_here
-    assert looped.ids(1) == list(range(commit._QUICK_GROUPS + 1))
+    assert looped.ids(1) == list(range(commit_thread._QUICK_GROUPS + 1))
 
 
 def test_what_is_answered_by_the_loop_is_synced_and_noted(quick):
@@ -113,7 +113,7 @@ def test_one_slow_group_leaves_it_to_the_thread(quick):
 def test_nothing_overtakes_what_the_thread_has(quick):
     first, second, third = next_ids(3)
     quick.files.add(f"{LOG_SYNC} 1 hold")
-    slow = quick.turn(first, payload=b"x" * commit._BYTES_HERE_MAX)
+    slow = quick.turn(first, payload=b"x" * commit_thread._BYTES_HERE_MAX)
     quick.files.wait_held()
     lone = quick.turn(second)
     assert lone == [[]], "the thread is at work: it has to wait"
@@ -126,8 +126,8 @@ def test_nothing_overtakes_what_the_thread_has(quick):
 @pytest.mark.parametrize(
     "many",
     [
-        {"count": commit._ITEMS_HERE_MAX + 1},
-        {"count": 2, "payload": b"x" * (commit._BYTES_HERE_MAX // 2)},
+        {"count": commit_thread._ITEMS_HERE_MAX + 1},
+        {"count": 2, "payload": b"x" * (commit_thread._BYTES_HERE_MAX // 2)},
     ],
 )
 def test_more_than_a_little_is_for_the_thread(quick, many):
@@ -151,7 +151,7 @@ def test_a_bookie_with_two_directories_leaves_all_of_it_to_its_threads(tmp_path,
         path.mkdir()
     looped = Looped(config(*paths), monkeypatch)
     looped.syncs.clear()
-    for entry_id in range(commit._QUICK_GROUPS + 5):
+    for entry_id in range(commit_thread._QUICK_GROUPS + 5):
         looped.turn_and_wait(entry_id)
     assert looped.syncs and threading.current_thread() not in looped.syncs
     looped.storage.close()
@@ -185,9 +185,9 @@ def test_what_a_turn_had_submitted_when_the_storage_is_closed_is_written(tmp_pat
 
 
 def test_a_new_log_is_begun_by_the_thread(tmp_path, monkeypatch):
-    looped = Looped(config(tmp_path, entry_log_bytes_max=commit._QUICK_GROUPS * 700), monkeypatch)
+    looped = Looped(config(tmp_path, entry_log_bytes_max=commit_thread._QUICK_GROUPS * 700), monkeypatch)
     numbers = set()
-    for entry_id in range(3 * commit._QUICK_GROUPS):
+    for entry_id in range(3 * commit_thread._QUICK_GROUPS):
         assert looped.turn_and_wait(entry_id) == [Status.OK]
         [directory] = looped.storage.holdings.directories
         if directory.current.number not in numbers:

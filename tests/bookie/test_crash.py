@@ -8,14 +8,14 @@ from pathlib import Path
 import pyarrow
 import pytest
 
-from bookspark.bookie.entry_log import SCHEMA, scan_log
-from bookspark.bookie.file_system import RealFileSystem
-from bookspark.bookie.power_loss import lose_unsynced
-from bookspark.bookie.scrub import scrub
-from bookspark.bookie.steps import run_steps
+from bookspark.bookie.disk.entry_log import SCHEMA, scan_log
+from bookspark.bookie.disk.file_system import RealFileSystem
+from bookspark.bookie.disk.power_loss import lose_unsynced
+from bookspark.bookie.disk.steps import run_steps
+from bookspark.bookie.offline.scrub import scrub
 from bookspark.bookie.storage import Storage
-from bookspark.protocol.bookie_ledger import NO_SUCH_ENTRY, NO_SUCH_LEDGER, STORAGE_DAMAGED
-from bookspark.protocol.errors import StorageError
+from bookspark.errors import StorageError
+from bookspark.protocol.bookie.bookie_ledger import NO_SUCH_ENTRY, NO_SUCH_LEDGER, STORAGE_DAMAGED
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.wire.header import Status
 from tests.bookie.kit import KEY, Pumped, add_frame, config, payloads
@@ -333,7 +333,7 @@ def test_a_torn_control_record_is_cut(written):
 
 
 def test_the_control_log_is_rewritten_when_most_of_it_is_superseded(tmp_path, monkeypatch):
-    monkeypatch.setattr("bookspark.bookie.control_log._REWRITE_BYTES_MIN", 200)
+    monkeypatch.setattr("bookspark.bookie.disk.control_log._REWRITE_BYTES_MIN", 200)
     storage = Pumped(config(tmp_path))
     storage.fence(6)
     for confirmed in range(60):

@@ -6,11 +6,11 @@ import shutil
 
 import pytest
 
-from bookspark.bookie.control_log import ControlLog, encode_records
-from bookspark.bookie.disk_marks import Takes, Thresholds, takes, used_part
-from bookspark.bookie.file_system import NoSpaceError, RealFileSystem
-from bookspark.protocol.bookie_ledger import NO_SUCH_ENTRY, STORAGE_DAMAGED, FenceNoted
-from bookspark.protocol.errors import ConfigurationError
+from bookspark.bookie.disk.control_log import ControlLog, encode_records
+from bookspark.bookie.disk.file_system import NoSpaceError, RealFileSystem
+from bookspark.bookie.holdings.disk_marks import Takes, Thresholds, takes, used_part
+from bookspark.errors import ConfigurationError
+from bookspark.protocol.bookie.bookie_ledger import NO_SUCH_ENTRY, STORAGE_DAMAGED, FenceNoted
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.testing.memory_files import MemoryFileSystem
 from bookspark.testing.power_cuts import nothing_kept

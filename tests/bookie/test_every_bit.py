@@ -7,10 +7,10 @@ from itertools import product
 
 import pytest
 
-from bookspark.bookie.entry_log import SCHEMA
+from bookspark.bookie.disk.entry_log import SCHEMA
 from bookspark.daemon.directories import read_cookie, write_cookie
-from bookspark.protocol.cookie import Cookie
-from bookspark.protocol.errors import InvalidCookieError
+from bookspark.errors import InvalidCookieError
+from bookspark.protocol.bookie.cookie import Cookie
 from tests.bookie.flips import SETTINGS, Flips, flip
 from tests.bookie.stepped import Stepped, without_threads
 

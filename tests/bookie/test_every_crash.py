@@ -16,7 +16,7 @@ from tests.bookie.stepped import without_threads
 
 @pytest.fixture(autouse=True)
 def stepped(monkeypatch):
-    monkeypatch.setattr("bookspark.bookie.control_log._REWRITE_BYTES_MIN", 100)
+    monkeypatch.setattr("bookspark.bookie.disk.control_log._REWRITE_BYTES_MIN", 100)
     with without_threads():
         yield
 

@@ -7,10 +7,10 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookspark.bookie.checkpoint import Snapshot, fill, read_checkpoint, write_checkpoint
-from bookspark.bookie.file_system import RealFileSystem
-from bookspark.bookie.index import Index, LedgerRows, location, log_of, position_of
-from bookspark.protocol.bookie_ledger import BookieLedger
+from bookspark.bookie.disk.checkpoint import Snapshot, fill, read_checkpoint, write_checkpoint
+from bookspark.bookie.disk.file_system import RealFileSystem
+from bookspark.bookie.disk.index import Index, LedgerRows, location, log_of, position_of
+from bookspark.protocol.bookie.bookie_ledger import BookieLedger
 
 ranges = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)), max_size=25)
 

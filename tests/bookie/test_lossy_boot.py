@@ -11,17 +11,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from bookspark.bookie.file_system import RealFileSystem
+from bookspark.bookie.disk.file_system import RealFileSystem
 from bookspark.bookie.storage import Storage
 from bookspark.daemon import process
 from bookspark.daemon.identity import mark_lost
 from bookspark.daemon.lossy_boot import fence_what_may_be_lost, metadata_word, why_lossy
-from bookspark.metadata.memory import MemoryStore
-from bookspark.protocol.bookie_boot import LossyBootNoted, phase_one
-from bookspark.protocol.bookie_ledger import IN_LIMBO, NO_SUCH_ENTRY, NO_SUCH_LEDGER, STORAGE_DAMAGED
-from bookspark.protocol.errors import BookieError, MetadataStoreError, StorageError
-from bookspark.protocol.ledger_metadata import LedgerMetadata
-from bookspark.protocol.responses import FENCED, Positive
+from bookspark.errors import BookieError, MetadataStoreError, StorageError
+from bookspark.metadata.memory.memory_store import MemoryStore
+from bookspark.protocol.bookie.bookie_boot import LossyBootNoted, phase_one
+from bookspark.protocol.bookie.bookie_ledger import IN_LIMBO, NO_SUCH_ENTRY, NO_SUCH_LEDGER, STORAGE_DAMAGED
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from bookspark.protocol.ledger.responses import FENCED, Positive
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.wire.header import Flag, Header, Kind, Status
 from tests.bookie.kit import KEY, SECONDS_MAX, Client, Pumped, add_frame, config, serving
@@ -172,7 +172,7 @@ def test_a_copy_that_repair_brings_leaves_the_fence_unsure(tmp_path):
 
 
 def test_adds_that_wait_are_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr("bookspark.bookie.unsure_adds._WAITING_BYTES_MAX", 2000)
+    monkeypatch.setattr("bookspark.bookie.ledgers.unsure_adds._WAITING_BYTES_MAX", 2000)
     word = Word(FENCED)
     storage = after_lossy_boot(tmp_path, word=word)
     statuses = [storage.submit(add_frame(7, entry_id)) for entry_id in range(6)]

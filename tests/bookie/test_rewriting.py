@@ -12,16 +12,16 @@ from pathlib import Path
 import pyarrow
 import pytest
 
-from bookspark.bookie.file_system import RealFileSystem
-from bookspark.bookie.index import LedgerRows, Row, location
-from bookspark.bookie.reclaiming import LogUse, choose
-from bookspark.bookie.rewriting import BLOCK_ENTRIES_MAX, SealedLog
-from bookspark.bookie.rewriting_process import RewritingProcess
-from bookspark.bookie.rewritten_log import HEAD, RewrittenLog, footer, scan_rewritten
+from bookspark.bookie.disk.file_system import RealFileSystem
+from bookspark.bookie.disk.index import LedgerRows, Row, location
+from bookspark.bookie.disk.rewritten_log import HEAD, RewrittenLog, footer, scan_rewritten
+from bookspark.bookie.space.reclaiming import LogUse, choose
+from bookspark.bookie.space.rewriting import BLOCK_ENTRIES_MAX, SealedLog
+from bookspark.bookie.space.rewriting_process import RewritingProcess
 from bookspark.bookie.storage import Storage
 from bookspark.daemon.directories import Process
 from bookspark.daemon.launch import wait_for_end
-from bookspark.protocol.bookie_ledger import NO_SUCH_ENTRY
+from bookspark.protocol.bookie.bookie_ledger import NO_SUCH_ENTRY
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.wire.entry_batch import EntryBatch, arrow_schema
 from bookspark.wire.header import Flag, Status
@@ -356,7 +356,7 @@ def test_without_its_forker_nothing_is_rewritten_and_nothing_else_is_the_worse(s
 
 def test_the_processes_beside_end_with_the_bookie():
     program = (
-        "import os, time; from bookspark.bookie.rewriting_process import RewritingProcess; "
+        "import os, time; from bookspark.bookie.space.rewriting_process import RewritingProcess; "
         "rewriter = RewritingProcess(); print(rewriter._forker, rewriter.worker_pid(), flush=True); time.sleep(600)"
     )
     bookie = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)

@@ -16,9 +16,9 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookspark.bookie import file_system
-from bookspark.bookie.file_system import RealFileSystem
-from bookspark.protocol.errors import BookieError
+from bookspark.bookie.disk import file_system
+from bookspark.bookie.disk.file_system import RealFileSystem
+from bookspark.errors import BookieError
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.wire.entry_batch import EntryBatch
 from bookspark.wire.frames import FrameReceiver, control_frame
@@ -545,7 +545,8 @@ def test_what_was_acked_is_there_after_a_restart(tmp_path):
 def test_checkpoints_are_made_while_it_serves(tmp_path, monkeypatch):
     written = threading.Event()
     monkeypatch.setattr(
-        "bookspark.bookie.checkpointing.write_checkpoint", lambda files, path, snapshot: written.set() if path else None
+        "bookspark.bookie.holdings.checkpointing.write_checkpoint",
+        lambda files, path, snapshot: written.set() if path else None,
     )
     with serving(config(tmp_path, checkpoint_interval_seconds=0.01)) as (_, address):
         client = Client(address)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bookspark.bookie.file_system import RealFileSystem
-from bookspark.protocol.bookie_ledger import NO_SUCH_ENTRY, NO_SUCH_LEDGER, STORAGE_DAMAGED
+from bookspark.bookie.disk.file_system import RealFileSystem
+from bookspark.protocol.bookie.bookie_ledger import NO_SUCH_ENTRY, NO_SUCH_LEDGER, STORAGE_DAMAGED
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.wire.header import Flag, Status
 from tests.bookie.kit import KEY, OTHER_KEY, Pumped, add_frame, config, payloads

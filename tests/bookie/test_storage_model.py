@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from bookspark.bookie.config import BookieConfig
-from bookspark.protocol.responses import Negative
+from bookspark.bookie.bookie_config import BookieConfig
+from bookspark.protocol.ledger.responses import Negative
 from bookspark.testing.memory_files import MemoryFileSystem
 from bookspark.testing.power_cuts import LOSSES, drawn
 from bookspark.wire.entry_batch import Entry

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from bookspark.bookie.file_system import RealFileSystem, replace_file
-from bookspark.bookie.power_loss import lose_unsynced
-from bookspark.bookie.unclean_marker import UncleanMarker
-from bookspark.protocol.bookie_ledger import NO_SUCH_ENTRY, STORAGE_DAMAGED
-from bookspark.protocol.sync_cursor import Assignment, assignment
+from bookspark.bookie.disk.file_system import RealFileSystem, replace_file
+from bookspark.bookie.disk.power_loss import lose_unsynced
+from bookspark.bookie.disk.unclean_marker import UncleanMarker
+from bookspark.protocol.bookie.bookie_ledger import NO_SUCH_ENTRY, STORAGE_DAMAGED
+from bookspark.protocol.ledger.sync_cursor import Assignment, assignment
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.wire.entry_batch import EntryBatch
 from bookspark.wire.header import Flag, Header, Kind, Status, decode
@@ -289,7 +289,7 @@ def test_a_failed_background_sync_retires_the_directory(storage, tmp_path, monke
     def fail(*arguments):
         raise OSError(5, "Input/output error (on purpose)")
 
-    monkeypatch.setattr("bookspark.bookie.background_sync.BackgroundSync._sync", fail)
+    monkeypatch.setattr("bookspark.bookie.commit.background_sync.BackgroundSync._sync", fail)
     assert sync(storage, 5) is Status.IO_ERROR
     assert storage.read(5, 1, 1) == ([], STORAGE_DAMAGED), "an acked entry that may be lost is never absent"
     assert sync(storage, 5) is Status.IO_ERROR, "and the writer is told, so that it looks for another bookie"
@@ -325,7 +325,7 @@ def test_the_marker_is_durable_before_the_first_ack(tmp_path, monkeypatch):
         replace_file(*arguments)
         order.append("marked")
 
-    monkeypatch.setattr("bookspark.bookie.unclean_marker.replace_file", noted)
+    monkeypatch.setattr("bookspark.bookie.disk.unclean_marker.replace_file", noted)
     storage = Pumped(config(tmp_path, journal_write_data=False, **LATER))
     header, crc = decode(frame := add_frame(5, 0), 88)
     storage.storage.add(header, EntryBatch.checked(frame, header, crc), lambda status: order.append("acked"))
@@ -383,7 +383,7 @@ def test_a_clean_stop_leaves_no_marker_and_loses_nothing(tmp_path):
 
 
 def test_an_idle_directory_that_is_synced_is_marked_clean(tmp_path, monkeypatch):
-    monkeypatch.setattr("bookspark.bookie.commit._IDLE_SECONDS", 0.05)
+    monkeypatch.setattr("bookspark.bookie.commit.commit_thread._IDLE_SECONDS", 0.05)
     cleared = threading.Event()
     clear = UncleanMarker.clear
     monkeypatch.setattr(UncleanMarker, "clear", lambda marker: (clear(marker), cleared.set()))
@@ -411,7 +411,7 @@ def test_the_marker_stays_when_the_disk_failed(relaxed, tmp_path, monkeypatch):
     def fail(*arguments):
         raise OSError(5, "Input/output error (on purpose)")
 
-    monkeypatch.setattr("bookspark.bookie.entry_log.EntryLog.sync", fail)
+    monkeypatch.setattr("bookspark.bookie.disk.entry_log.EntryLog.sync", fail)
     relaxed.storage.close()
     assert marked(tmp_path / "live")
 
@@ -435,7 +435,7 @@ def test_a_boot_id_is_not_trusted_after_a_failed_sync(tmp_path, monkeypatch):
         raise OSError(5, "Input/output error (on purpose)")
 
     with monkeypatch.context() as patch:
-        patch.setattr("bookspark.bookie.entry_log.EntryLog.sync", fail)
+        patch.setattr("bookspark.bookie.disk.entry_log.EntryLog.sync", fail)
         storage.add(5, 1, flags=int(Flag.RECOVERY))
     again = Pumped(config(tmp_path / "live"), boot_id="one")
     assert again.storage.losses.unclean

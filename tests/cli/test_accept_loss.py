@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from bookspark.local import LocalCluster
-from bookspark.protocol.accepted_loss import accepted_loss_of
+from bookspark.protocol.ledger.accepted_loss import accepted_loss_of
 from tests.awaiting import await_that
 from tests.cli.conftest import Run
 from tests.cluster.copies import cut_power

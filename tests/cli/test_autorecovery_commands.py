@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from bookspark.local import LocalCluster
-from bookspark.protocol.underreplication import Mark, Reason
+from bookspark.protocol.repair.underreplication_task import Mark, Reason
 from tests.awaiting import await_that
 from tests.cli.conftest import Run
 

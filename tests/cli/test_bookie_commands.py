@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from bookspark.bookie.entry_log import SCHEMA
+from bookspark.bookie.disk.entry_log import SCHEMA
 from bookspark.cli import bookie_status
 from bookspark.daemon.directories import DirectoryLocks, read_cookie, write_cookie
 from bookspark.local import LocalCluster
-from bookspark.protocol.cookie import Cookie
+from bookspark.protocol.bookie.cookie import Cookie
 from bookspark.wire.messages import BookieStatus, HealingStatus
 from tests.bookie.kit import Pumped, config
 from tests.cli.conftest import Run

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from bookspark.bookie.config import bookie_config
+from bookspark.bookie.bookie_config import bookie_config
 from bookspark.client import BookKeeper
 from bookspark.daemon.launch import Bookie, adopt_or_start
-from bookspark.metadata.zookeeper import ZooKeeperStore
-from bookspark.protocol.errors import BookieError
+from bookspark.errors import BookieError
+from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from tests.cli.conftest import Outcome, Run
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from bookspark.cli.main_job import inputs as module
-from bookspark.cli.main_job.event_logs import EventLogStager
-from bookspark.cli.main_job.inputs import Content, InputChangedError, InputError, count_file, find_input
-from bookspark.cli.main_job.run_folder import ENDED_RUNS_KEPT, RunFolder
-from bookspark.protocol.errors import ConfigurationError
+from bookspark.demo import inputs as module
+from bookspark.demo.event_logs import EventLogStager
+from bookspark.demo.inputs import Content, InputChangedError, InputError, count_file, find_input
+from bookspark.demo.run_folder import ENDED_RUNS_KEPT, RunFolder
+from bookspark.errors import ConfigurationError
 
 
 @pytest.mark.parametrize(

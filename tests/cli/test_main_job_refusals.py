@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from bookspark.cli.main_job.inputs import Content
-from bookspark.cli.main_job.report import pasteable_lines
-from bookspark.cli.main_job.spark_side import ComparisonError, Digest, compare
 from bookspark.cli.spark import plain_reason
-from bookspark.protocol.errors import NotEnoughBookiesError
+from bookspark.demo.inputs import Content
+from bookspark.demo.report import pasteable_lines
+from bookspark.demo.spark_side import ComparisonError, Digest, compare
+from bookspark.errors import NotEnoughBookiesError
 from tests.cli.conftest import Run
 
 COUNTED, READ = Content(3, 30, 20), Digest(3, 30, Decimal(7))

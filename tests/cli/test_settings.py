@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from bookspark.autorecovery.config import AutorecoveryConfig
-from bookspark.bookie.config import BookieConfig, bookie_config
-from bookspark.client.config import ClientConfig, client_config
+from bookspark.autorecovery.autorecovery_config import AutorecoveryConfig
+from bookspark.bookie.bookie_config import BookieConfig, bookie_config
+from bookspark.client.client_config import ClientConfig, client_config
 from bookspark.daemon.settings import TABLES, of_environment, read_settings
-from bookspark.protocol.errors import ConfigurationError
-from bookspark.spark import clients
+from bookspark.errors import ConfigurationError
+from bookspark.spark import process_client
 
 CONF = Path(__file__).parents[2] / "conf" / "bookspark.toml"
 STRUCTS: dict[str, type[msgspec.Struct]] = {
@@ -73,8 +73,8 @@ def test_processes_that_no_command_started_take_the_file_of_the_environment(
     path.write_text("[client]\ntls_ca = '/ca.pem'\n")
     monkeypatch.setenv("BOOKSPARK_CONFIG", str(path))
     assert (of_environment("client"), of_environment("bookie")) == ({"tls_ca": "/ca.pem"}, {})
-    clients.client.cache_clear()
-    assert clients.client("h:2181").config.tls_ca == "/ca.pem", "Spark's workers, for one"
+    process_client.client.cache_clear()
+    assert process_client.client("h:2181").config.tls_ca == "/ca.pem", "Spark's workers, for one"
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from bookspark.client.bookie_connection import Answer, BookieConnection, Question
-from bookspark.client.config import ClientConfig
-from bookspark.protocol.responses import Positive, Unknown
+from bookspark.client.client_config import ClientConfig
+from bookspark.client.network.bookie_connection import Answer, BookieConnection, Question
+from bookspark.protocol.ledger.responses import Positive, Unknown
 from bookspark.wire.chunks import ChunkPool
 from bookspark.wire.entry_batch import Entry, encode_entries
 from bookspark.wire.frames import Frame, control_frame

@@ -12,14 +12,14 @@ from functools import partial
 
 import pytest
 
-from bookspark.client.config import client_config
-from bookspark.client.connections import Connections
-from bookspark.client.hello import client_security
-from bookspark.client.io_loop import IoLoop
-from bookspark.metadata.memory import MemoryStore
+from bookspark.client.client_config import client_config
+from bookspark.client.network.connections import Connections
+from bookspark.client.network.hello import client_security
+from bookspark.client.network.io_loop import IoLoop
+from bookspark.errors import MetadataStoreError
+from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.metadata.store import BookieRegistration
-from bookspark.protocol.errors import MetadataStoreError
-from bookspark.protocol.responses import Positive, Unknown, UnknownReason
+from bookspark.protocol.ledger.responses import Positive, Unknown, UnknownReason
 from bookspark.wire.frames import FrameReceiver, control_frame
 from bookspark.wire.header import PROTOCOL_VERSION, Flag, Header, Kind, Status
 from tests.bookie.kit import config, serving

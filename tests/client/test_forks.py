@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 from bookspark import BookKeeper
-from bookspark.client.config import ClientConfig
-from bookspark.client.futures import AppendFuture, Watermark
-from bookspark.client.ledger_handle import LedgerHandle
-from bookspark.protocol.errors import LedgerClosedError, MetadataStoreError
+from bookspark.client.client_config import ClientConfig
+from bookspark.client.writing.futures import AppendFuture, Watermark
+from bookspark.client.writing.ledger_handle import LedgerHandle
+from bookspark.errors import LedgerClosedError, MetadataStoreError
 from tests.metadata.kit import EVENT_SECONDS, ledger
 
 

@@ -6,8 +6,8 @@ import traceback
 
 import pytest
 
-from bookspark.client.futures import AppendFuture, Watermark
-from bookspark.protocol.errors import BookKeeperError, LedgerClosedError, LedgerFencedError
+from bookspark.client.writing.futures import AppendFuture, Watermark
+from bookspark.errors import BookKeeperError, LedgerClosedError, LedgerFencedError
 
 
 def test_an_error_does_not_collect_those_who_heard_it():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 
-from bookspark.client.io_loop import IoLoop
+from bookspark.client.network.io_loop import IoLoop
 
 
 def test_nothing_that_threads_submit_at_once_is_lost_or_out_of_order() -> None:

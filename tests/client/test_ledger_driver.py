@@ -7,13 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from bookspark.client.config import client_config
-from bookspark.client.ledger_driver import LedgerDriver
+from bookspark.client.client_config import client_config
 from bookspark.client.runtime import Runtime
-from bookspark.protocol.actions import BookiesChosen, ChooseBookies, MetadataWritten, NoBookies
-from bookspark.protocol.errors import LedgerFencedError, NotEnoughBookiesError
-from bookspark.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerType, Replication
-from bookspark.protocol.writer import State
+from bookspark.client.writing.ledger_driver import LedgerDriver
+from bookspark.errors import LedgerFencedError, NotEnoughBookiesError
+from bookspark.protocol.ledger.actions import BookiesChosen, ChooseBookies, MetadataWritten, NoBookies
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerType, Replication
+from bookspark.protocol.writing.writer import State
 from bookspark.wire.frames import control_frame
 from bookspark.wire.header import Flag, Kind, Status
 from tests.awaiting import await_that

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from bookspark.client.ledger_watches import LedgerWatches
-from bookspark.client.read_handle import ReadHandle
-from bookspark.metadata.memory import MemoryStore
-from bookspark.protocol.errors import MetadataStoreError
+from bookspark.client.reading.ledger_watches import LedgerWatches
+from bookspark.client.reading.read_handle import ReadHandle
+from bookspark.errors import MetadataStoreError
+from bookspark.metadata.memory.memory_store import MemoryStore
 from tests.metadata.kit import EVENT_SECONDS, ledger
 
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookspark.client.outgoing import Outgoing
-from bookspark.client.payloads import runs_of
-from bookspark.protocol.errors import EntryTooLargeError
-from bookspark.protocol.ledger_metadata import DigestType
+from bookspark.client.writing.outgoing import Outgoing
+from bookspark.client.writing.payloads import runs_of
+from bookspark.errors import EntryTooLargeError
+from bookspark.protocol.ledger.ledger_metadata import DigestType
 from bookspark.wire.digests import digester
 from bookspark.wire.entry_batch import ENTRY_OVERHEAD_BYTES, PAYLOAD_BYTES_MAX, Entry, encode_entries
 from bookspark.wire.header import Header, Kind

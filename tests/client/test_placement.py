@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookspark.client.placement import Placement, Topology
+from bookspark.client.placement.placement import Placement, Topology
+from bookspark.errors import ConfigurationError, NotEnoughBookiesError
 from bookspark.metadata.store import BookieRegistration
-from bookspark.protocol.errors import ConfigurationError, NotEnoughBookiesError
-from bookspark.protocol.quorum import write_sets
+from bookspark.protocol.ledger.quorum import write_sets
 
 SEEDS = range(50)
 

@@ -6,13 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from bookspark.client import read_handle
-from bookspark.client.ledger_watches import LedgerWatches
-from bookspark.client.read_handle import ReadHandle
-from bookspark.metadata.memory import MemoryStore
-from bookspark.protocol.actions import LacAnswered
-from bookspark.protocol.errors import MetadataStoreError, NoSuchLedgerError
-from bookspark.protocol.responses import Positive, Unknown, UnknownReason
+from bookspark.client.reading import read_handle
+from bookspark.client.reading.ledger_watches import LedgerWatches
+from bookspark.client.reading.read_handle import ReadHandle
+from bookspark.errors import MetadataStoreError, NoSuchLedgerError
+from bookspark.metadata.memory.memory_store import MemoryStore
+from bookspark.protocol.ledger.actions import LacAnswered
+from bookspark.protocol.ledger.responses import Positive, Unknown, UnknownReason
 from tests.metadata.kit import EVENT_SECONDS, ledger
 
 

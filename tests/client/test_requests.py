@@ -8,14 +8,14 @@ import pytest
 from crc32c import crc32c
 
 from bookspark import DigestType
-from bookspark.client.config import ClientConfig
-from bookspark.client.connections import Answer
-from bookspark.client.ledger_driver import LedgerDriver
-from bookspark.client.requests import LedgerRequests, answer_from_store
-from bookspark.metadata.memory import MemoryStore
-from bookspark.protocol.actions import ChooseBookies, MetadataFailed, NoBookies, ReadMetadata, SendRead
-from bookspark.protocol.errors import MetadataStoreError, NotEnoughBookiesError
-from bookspark.protocol.responses import Negative, Unknown, UnknownReason
+from bookspark.client.client_config import ClientConfig
+from bookspark.client.network.connections import Answer
+from bookspark.client.network.ledger_requests import LedgerRequests, answer_from_store
+from bookspark.client.writing.ledger_driver import LedgerDriver
+from bookspark.errors import MetadataStoreError, NotEnoughBookiesError
+from bookspark.metadata.memory.memory_store import MemoryStore
+from bookspark.protocol.ledger.actions import ChooseBookies, MetadataFailed, NoBookies, ReadMetadata, SendRead
+from bookspark.protocol.ledger.responses import Negative, Unknown, UnknownReason
 from bookspark.wire.digests import digester
 from bookspark.wire.entry_batch import PREFIX_BYTES, Entry, encode_entries
 from bookspark.wire.frames import Frame

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from bookspark.client.config import client_config
+from bookspark.client.client_config import client_config
 from bookspark.client.runtime import Runtime
-from bookspark.metadata.memory import MemoryStore
+from bookspark.errors import BookKeeperError
+from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.metadata.store import BookieRegistration
-from bookspark.protocol.errors import BookKeeperError
 
 SECONDS = 60.0
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from bookspark.client import BookKeeper
 from bookspark.local import LocalBookie
-from bookspark.protocol.ledger_metadata import LedgerMetadata
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 
 
 def held_by(client: BookKeeper, bookie_id: str, ledger_id: int) -> set[int]:

@@ -9,7 +9,7 @@ import threading
 import time
 
 from bookspark import errors
-from bookspark.protocol.actions import ChooseBookies, NoBookies
+from bookspark.protocol.ledger.actions import ChooseBookies, NoBookies
 from bookspark.wire.header import Kind
 
 SECONDS = 30.0

@@ -7,8 +7,8 @@ import contextlib
 import pytest
 
 from bookspark.autorecovery.auditor import Auditor
-from bookspark.autorecovery.config import AutorecoveryConfig
-from bookspark.protocol.underreplication import Reason
+from bookspark.autorecovery.autorecovery_config import AutorecoveryConfig
+from bookspark.protocol.repair.underreplication_task import Reason
 from bookspark.wire.header import Kind
 from tests.awaiting import await_that
 from tests.cluster.copies import replication_factors

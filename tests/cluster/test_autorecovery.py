@@ -6,8 +6,8 @@ import os
 
 import pytest
 
+from bookspark.errors import BookieError, ConfigurationError
 from bookspark.local import LocalCluster
-from bookspark.protocol.errors import BookieError, ConfigurationError
 from tests.awaiting import await_that
 
 BATCHES_MAX = 60

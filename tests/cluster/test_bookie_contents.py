@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bookspark.client.copies import Unreadable, copies_on
+from bookspark.client.reading.copies import Unreadable, copies_on
+from bookspark.errors import ReadError
 from bookspark.local import LocalCluster
-from bookspark.protocol.errors import ReadError
 from bookspark.wire.entry_batch import EntryBatch
 from tests.cluster.copies import cut_power
 from tests.surgery import remove_entries, turn_a_bit

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bookspark.client.requests import LedgerRequests
+from bookspark.client.network.ledger_requests import LedgerRequests
 from bookspark.testing.chaos import Chaos
 from tests.processes import await_no_process
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 
 import bookspark
-from bookspark.protocol.errors import BookKeeperError
+from bookspark.errors import BookKeeperError
 from bookspark.testing import FaultyCluster
 from bookspark.wire.header import Kind
 from tests.cluster.copies import cut_power, start_all

@@ -8,10 +8,10 @@ from functools import partial
 import pytest
 
 from bookspark import errors
-from bookspark.client import ledger_driver
-from bookspark.protocol.ledger_metadata import Fragment, LedgerState
-from bookspark.protocol.replication import GuaranteedWriteQuorum
-from bookspark.protocol.writer import LedgerWriter
+from bookspark.client.writing import ledger_driver
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerState
+from bookspark.protocol.writing.replication import GuaranteedWriteQuorum
+from bookspark.protocol.writing.writer import LedgerWriter
 from bookspark.wire.header import Kind
 from tests.cluster.copies import replication_factors
 from tests.cluster.story import Story, eventually

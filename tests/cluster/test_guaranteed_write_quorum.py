@@ -13,8 +13,8 @@ from random import Random
 import pytest
 
 from bookspark import errors
-from bookspark.protocol.actions import ChooseBookies
-from bookspark.protocol.ledger_metadata import LedgerState
+from bookspark.protocol.ledger.actions import ChooseBookies
+from bookspark.protocol.ledger.ledger_metadata import LedgerState
 from bookspark.testing import FaultyCluster
 from bookspark.wire.header import Flag, Kind
 from tests.cluster.copies import cut_power, replication_factors, start_all

@@ -13,8 +13,8 @@ import pytest
 
 from bookspark.daemon.directories import Process
 from bookspark.daemon.launch import wait_for_end
+from bookspark.errors import BookieError, ConfigurationError
 from bookspark.local import LocalBookie, LocalCluster
-from bookspark.protocol.errors import BookieError, ConfigurationError
 
 PAYLOADS = [b"entry %d" % i for i in range(20)]
 

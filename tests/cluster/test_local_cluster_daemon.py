@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
-from bookspark.bookie.config import BookieConfig, bookie_config
+from bookspark.bookie.bookie_config import BookieConfig, bookie_config
 from bookspark.daemon import launch
 from bookspark.daemon.directories import DirectoryLocks, Process, lock_holder, read_cookie, write_cookie
 from bookspark.daemon.launch import Bookie, adopt_or_start, wait_for_end
 from bookspark.daemon.lease_client import LeaseConnection, LeaseLostError, LeaseRefusedError
 from bookspark.daemon.lease_server import LeaseServer
-from bookspark.metadata.zookeeper import ZooKeeperStore
-from bookspark.protocol.errors import BookieError
+from bookspark.errors import BookieError
+from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 
 Launcher = Callable[..., Bookie]
 

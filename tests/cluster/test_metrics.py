@@ -8,8 +8,8 @@ import urllib.request
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from bookspark.errors import BookieError
 from bookspark.local import LocalCluster
-from bookspark.protocol.errors import BookieError
 
 
 def test_what_prometheus_is_told():

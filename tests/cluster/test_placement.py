@@ -8,7 +8,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from bookspark import errors
-from bookspark.client import free_space
+from bookspark.client.placement import free_space
 from bookspark.local import LocalCluster
 
 pytestmark = pytest.mark.usefixtures("everyone_is_back")

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from bookspark import errors
-from bookspark.protocol.ledger_metadata import Fragment
+from bookspark.protocol.ledger.ledger_metadata import Fragment
 from bookspark.wire.header import Flag, Kind
 
 pytestmark = pytest.mark.cluster(bookies=5, gc_wait_time_seconds=0.3)

@@ -10,10 +10,10 @@ import time
 import pytest
 
 from bookspark import errors
-from bookspark.client.requests import Mailbox
+from bookspark.client.network.ledger_requests import Mailbox
 from bookspark.local import LocalCluster
-from bookspark.protocol import actions as act
-from bookspark.protocol.responses import Positive
+from bookspark.protocol.ledger import actions as act
+from bookspark.protocol.ledger.responses import Positive
 
 pytestmark = pytest.mark.usefixtures("everyone_is_back")
 

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from bookspark import errors
-from bookspark.client.requests import Mailbox
-from bookspark.protocol.actions import SendAdd
-from bookspark.protocol.responses import Positive
+from bookspark.client.network.ledger_requests import Mailbox
+from bookspark.protocol.ledger.actions import SendAdd
+from bookspark.protocol.ledger.responses import Positive
 from bookspark.wire.entry_batch import Entry, EntryBatch, encode_entries
 from bookspark.wire.header import Flag, Header, Kind, Status
 

@@ -7,9 +7,9 @@ import threading
 import pytest
 
 from bookspark.daemon.registrar import Registrar
-from bookspark.metadata.memory import MemoryStore
+from bookspark.errors import MetadataStoreError
+from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.metadata.store import BookieRegistration
-from bookspark.protocol.errors import MetadataStoreError
 
 SECONDS_MAX = 60.0
 

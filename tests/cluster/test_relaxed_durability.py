@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from bookspark import DigestType, errors
-from bookspark.protocol.ledger_metadata import LedgerState
+from bookspark.protocol.ledger.ledger_metadata import LedgerState
 from bookspark.testing import FaultyCluster
 from bookspark.wire.header import Kind
 from tests.cluster.copies import cut_power, replication_factors, start_all

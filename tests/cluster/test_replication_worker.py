@@ -7,13 +7,13 @@ import threading
 
 import pytest
 
-from bookspark.autorecovery.config import AutorecoveryConfig
+from bookspark.autorecovery.autorecovery_config import AutorecoveryConfig
 from bookspark.autorecovery.decommission import decommission
 from bookspark.autorecovery.worker import ReplicationWorker
+from bookspark.errors import BookieError, InvalidCookieError
 from bookspark.local import LocalCluster
-from bookspark.protocol.errors import BookieError, InvalidCookieError
-from bookspark.protocol.ledger_metadata import LedgerState
-from bookspark.protocol.underreplication import Mark, Reason
+from bookspark.protocol.ledger.ledger_metadata import LedgerState
+from bookspark.protocol.repair.underreplication_task import Mark, Reason
 from tests.awaiting import await_that
 from tests.cluster.copies import held_by, replication_factors, start_all
 

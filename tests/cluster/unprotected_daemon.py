@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import sys
 
-from bookspark.bookie.losses import Losses
+from bookspark.bookie.ledgers.losses import Losses
 from bookspark.daemon.__main__ import main
-from bookspark.protocol.bookie_boot import NO_LOSSY_BOOT, PhaseOne
-from bookspark.protocol.bookie_ledger import FenceNoted, LimboNoted
+from bookspark.protocol.bookie.bookie_boot import NO_LOSSY_BOOT, PhaseOne
+from bookspark.protocol.bookie.bookie_ledger import FenceNoted, LimboNoted
 
 WITHOUT = "BOOKSPARK_TEST_WITHOUT"
 LEFT_OUT = {"limbo": LimboNoted, "fencing": FenceNoted, "mark": None}

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from bookspark.metadata.memory import MemoryStore
+from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.metadata.store import MetadataStore
-from bookspark.metadata.zookeeper import ZooKeeperStore
-from bookspark.protocol.ledger_metadata import Fragment, LedgerMetadata
+from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata
 
 EVENT_SECONDS = 60.0
 CREATE, SET_DATA, MULTI = 1, 5, 14

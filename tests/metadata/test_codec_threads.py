@@ -9,7 +9,7 @@ _FIRST_USE = """
 import os, sys, threading
 import msgspec
 from bookspark.metadata.codec import decode_ledger, encode_ledger
-from bookspark.protocol.ledger_metadata import Fragment, LedgerMetadata
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata
 from bookspark.wire.messages import BookieStatus, HealingStatus
 
 status = msgspec.json.encode(BookieStatus("b1", 1, 2, [], 0, 0, 0, healing=HealingStatus(1, 1, 1, 1, 1.0)))

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from bookspark.metadata import embedded
-from bookspark.metadata.embedded import EmbeddedZooKeeper, PortInUseError
-from bookspark.metadata.java import find_java
-from bookspark.metadata.zookeeper import ZooKeeperStore
-from bookspark.protocol.errors import ConfigurationError, MetadataStoreError
+from bookspark.errors import ConfigurationError, MetadataStoreError
+from bookspark.metadata.zookeeper import embedded
+from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper, PortInUseError
+from bookspark.metadata.zookeeper.java import find_java
+from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from tests.metadata.kit import EVENT_SECONDS
 
 
@@ -121,7 +121,7 @@ def test_a_killed_server_is_noticed_and_can_be_started_again(tmp_path: Path) -> 
 
 def test_it_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     program = (
-        "import sys\nfrom bookspark.metadata.embedded import EmbeddedZooKeeper\n"
+        "import sys\nfrom bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper\n"
         "server = EmbeddedZooKeeper(sys.argv[1])\nserver.start()\nprint(server.pid, flush=True)\nsys.stdin.read()\n"
     )
     with subprocess.Popen(

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bookspark.errors import MetadataStoreError
 from bookspark.metadata.codec import (
     decode_cookie,
     decode_ledger,
@@ -16,11 +17,10 @@ from bookspark.metadata.codec import (
     encode_ledger,
     encode_registration,
 )
-from bookspark.metadata.layout import Layout, LedgerManager, decode_name, encode_name, ledger_ids
 from bookspark.metadata.store import BookieRegistration
-from bookspark.protocol.cookie import Cookie
-from bookspark.protocol.errors import MetadataStoreError
-from bookspark.protocol.ledger_metadata import (
+from bookspark.metadata.zookeeper.layout import Layout, LedgerManager, decode_name, encode_name, ledger_ids
+from bookspark.protocol.bookie.cookie import Cookie
+from bookspark.protocol.ledger.ledger_metadata import (
     DigestType,
     Fragment,
     LedgerMetadata,

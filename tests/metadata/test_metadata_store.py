@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from bookspark.metadata.store import BookieRegistration, MetadataStore
-from bookspark.protocol.cookie import Cookie
-from bookspark.protocol.errors import (
+from bookspark.errors import (
     ConfigurationError,
     InvalidCookieError,
     LedgerExistsError,
@@ -18,6 +16,8 @@ from bookspark.protocol.errors import (
     MetadataVersionError,
     NoSuchLedgerError,
 )
+from bookspark.metadata.store import BookieRegistration, MetadataStore
+from bookspark.protocol.bookie.cookie import Cookie
 from tests.metadata.kit import Calls, clients, ledger
 
 BOOKIE = BookieRegistration("bookie-1", "127.0.0.1:3181", incarnation=7, host="here", pid=12)

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from bookspark.metadata.auditors import AuditorState, CheckReport
+from bookspark.errors import ConfigurationError, MetadataStoreError
+from bookspark.metadata.autorecovery.auditors import AuditorState, CheckReport
+from bookspark.metadata.autorecovery.underreplication_tasks import Progress, TaskPicker, Underreplication
 from bookspark.metadata.store import MetadataStore
-from bookspark.metadata.underreplication import Progress, TaskPicker, Underreplication
-from bookspark.metadata.zookeeper import ZooKeeperStore
-from bookspark.protocol.errors import ConfigurationError, MetadataStoreError
-from bookspark.protocol.underreplication import Mark, Reason
+from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
+from bookspark.protocol.repair.underreplication_task import Mark, Reason
 from tests.metadata.kit import CREATE, EVENT_SECONDS, MULTI, LossyProxy, clients, ledger
 
 LOST = {"bookie-1": Reason.LOST}

@@ -15,18 +15,18 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from bookspark.metadata.embedded import EmbeddedZooKeeper
-from bookspark.metadata.layout import Address, parse_address
-from bookspark.metadata.store import BookieRegistration
-from bookspark.metadata.zookeeper import ZooKeeperStore
-from bookspark.protocol.cookie import Cookie
-from bookspark.protocol.errors import (
+from bookspark.errors import (
     ConfigurationError,
     LedgerExistsError,
     MetadataStoreError,
     MetadataVersionError,
     NoSuchLedgerError,
 )
+from bookspark.metadata.store import BookieRegistration
+from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bookspark.metadata.zookeeper.layout import Address, parse_address
+from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
+from bookspark.protocol.bookie.cookie import Cookie
 from tests.metadata.kit import CREATE, EVENT_SECONDS, MULTI, SET_DATA, Calls, LossyProxy, ledger
 
 BOOKIE = BookieRegistration("bookie-1", "127.0.0.1:3181", incarnation=7)

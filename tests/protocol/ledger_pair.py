@@ -19,16 +19,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bookspark.protocol import actions as act
-from bookspark.protocol.bookie_ledger import BookieLedger, answer_absent, answer_last_add_confirmed
-from bookspark.protocol.durability import SYNC_BYTES
-from bookspark.protocol.ensemble_change import ChangeMode
-from bookspark.protocol.errors import NotEnoughBookiesError
-from bookspark.protocol.ledger_metadata import LedgerMetadata, LedgerType, Replication
-from bookspark.protocol.recovery import LedgerRecovery
-from bookspark.protocol.responses import Positive, Unknown, UnknownReason
-from bookspark.protocol.sync_cursor import SyncCursor
-from bookspark.protocol.writer import Append, BookieBack, LedgerWriter
+from bookspark.errors import NotEnoughBookiesError
+from bookspark.protocol.bookie.bookie_ledger import BookieLedger, answer_absent, answer_last_add_confirmed
+from bookspark.protocol.ledger import actions as act
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerType, Replication
+from bookspark.protocol.ledger.responses import Positive, Unknown, UnknownReason
+from bookspark.protocol.ledger.sync_cursor import SyncCursor
+from bookspark.protocol.reading.recovery import LedgerRecovery
+from bookspark.protocol.writing.durability import SYNC_BYTES
+from bookspark.protocol.writing.ensemble_change import ChangeMode
+from bookspark.protocol.writing.writer import Append, BookieBack, LedgerWriter
 from tests.protocol.ledgers import metadata
 
 KEY = b""

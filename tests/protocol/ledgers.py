@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bookspark.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
-from bookspark.protocol.responses import Negative, Positive, Unknown, UnknownReason
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from bookspark.protocol.ledger.responses import Negative, Positive, Unknown, UnknownReason
 
 OK = Positive()
 NO = Negative()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bookspark.protocol.accepted_loss import AcceptedLoss, accepted_loss_of
-from bookspark.protocol.actions import (
+from bookspark.protocol.ledger.accepted_loss import AcceptedLoss, accepted_loss_of
+from bookspark.protocol.ledger.actions import (
     AddAnswered,
     Fail,
     Finish,
@@ -18,9 +18,9 @@ from bookspark.protocol.actions import (
     SendRead,
     WriteMetadata,
 )
-from bookspark.protocol.ledger_metadata import LedgerState, Replication
-from bookspark.protocol.recovery import LedgerRecovery
-from bookspark.protocol.responses import Unknown, UnknownReason
+from bookspark.protocol.ledger.ledger_metadata import LedgerState, Replication
+from bookspark.protocol.ledger.responses import Unknown, UnknownReason
+from bookspark.protocol.reading.recovery import LedgerRecovery
 from tests.protocol.ledgers import LOST, NO, OK, metadata
 
 LIMBO = Unknown(UnknownReason.LIMBO)

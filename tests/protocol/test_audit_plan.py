@@ -8,9 +8,9 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookspark.protocol.audit_plan import absent, confirmed, mark_of_lacking, mark_of_lost, merged
-from bookspark.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
-from bookspark.protocol.underreplication import Mark, Reason
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from bookspark.protocol.repair.audit_plan import absent, confirmed, mark_of_lacking, mark_of_lost, merged
+from bookspark.protocol.repair.underreplication_task import Mark, Reason
 
 OPEN = LedgerMetadata(7, 3, 3, 2, (Fragment(0, ("a", "b", "c")), Fragment(10, ("a", "b", "d"))))
 CLOSED = replace(OPEN, state=LedgerState.CLOSED, last_entry_id=19)

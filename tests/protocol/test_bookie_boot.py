@@ -6,7 +6,7 @@ from itertools import permutations
 
 import pytest
 
-from bookspark.protocol.bookie_boot import (
+from bookspark.protocol.bookie.bookie_boot import (
     NO_LOSSY_BOOT,
     NOT_NAMED,
     LossyBootNoted,
@@ -15,7 +15,7 @@ from bookspark.protocol.bookie_boot import (
     is_lossy,
     phase_one,
 )
-from bookspark.protocol.bookie_ledger import (
+from bookspark.protocol.bookie.bookie_ledger import (
     IN_LIMBO,
     NO_SUCH_ENTRY,
     BookieLedger,
@@ -28,8 +28,8 @@ from bookspark.protocol.bookie_ledger import (
     answer_absent,
     answer_last_add_confirmed,
 )
-from bookspark.protocol.ledger_metadata import Fragment, LedgerState
-from bookspark.protocol.responses import FENCED, UNAUTHORIZED, Positive
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerState
+from bookspark.protocol.ledger.responses import FENCED, UNAUTHORIZED, Positive
 from tests.protocol.ledgers import metadata
 
 KEY = b"k" * 16

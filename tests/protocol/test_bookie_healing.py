@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bookspark.protocol.actions import (
+from bookspark.protocol.ledger.actions import (
     AddAnswered,
     DeadlinePassed,
     Fail,
@@ -16,7 +16,8 @@ from bookspark.protocol.actions import (
     SendRead,
     WriteMetadata,
 )
-from bookspark.protocol.bookie_healing import (
+from bookspark.protocol.ledger.ledger_metadata import LedgerState
+from bookspark.protocol.repair.bookie_healing import (
     ClearLimbo,
     HealingPhase,
     HeldListed,
@@ -24,7 +25,6 @@ from bookspark.protocol.bookie_healing import (
     LimboIsCleared,
     ListHeld,
 )
-from bookspark.protocol.ledger_metadata import LedgerState
 from tests.protocol.ledgers import LOST, NO, OK, metadata
 
 CLOSED = metadata(state=LedgerState.CLOSED, last_entry_id=9, length=100)

@@ -6,7 +6,7 @@ from copy import deepcopy
 
 import pytest
 
-from bookspark.protocol.bookie_ledger import (
+from bookspark.protocol.bookie.bookie_ledger import (
     BookieLedger,
     Decision,
     FenceNoted,
@@ -16,7 +16,7 @@ from bookspark.protocol.bookie_ledger import (
     may_read,
     same_content,
 )
-from bookspark.protocol.responses import (
+from bookspark.protocol.ledger.responses import (
     FENCED,
     UNAUTHORIZED,
     Negative,

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from bookspark.protocol.cookie import Cookie, CookieCopies, CookiePermissions, Stamps, check_cookies
-from bookspark.protocol.errors import InvalidCookieError
+from bookspark.errors import InvalidCookieError
+from bookspark.protocol.bookie.cookie import Cookie, CookieCopies, CookiePermissions, Stamps, check_cookies
 
 ONE, TWO = "/disk1/bookie-0", "/disk2/bookie-0"
 MINE = Cookie("bookie-aa", (ONE, TWO), "instance-1", "nonce-1")

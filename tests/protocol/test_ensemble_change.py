@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bookspark.protocol.actions import (
+from bookspark.errors import LedgerFencedError, MetadataStoreError, NoSuchLedgerError, NotEnoughBookiesError
+from bookspark.protocol.ledger.actions import (
     AddAnswered,
     BookiesChosen,
     ChooseBookies,
@@ -18,11 +19,10 @@ from bookspark.protocol.actions import (
     SendAdd,
     WriteMetadata,
 )
-from bookspark.protocol.ensemble_change import ChangeMode
-from bookspark.protocol.errors import LedgerFencedError, MetadataStoreError, NoSuchLedgerError, NotEnoughBookiesError
-from bookspark.protocol.ledger_metadata import Fragment, LedgerState
-from bookspark.protocol.responses import Unknown, UnknownReason
-from bookspark.protocol.writer import Append, BookieBack, BookiesChanged, Close, LedgerWriter, State
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerState
+from bookspark.protocol.ledger.responses import Unknown, UnknownReason
+from bookspark.protocol.writing.ensemble_change import ChangeMode
+from bookspark.protocol.writing.writer import Append, BookieBack, BookiesChanged, Close, LedgerWriter, State
 from tests.protocol.ledger_pair import LedgerPair
 from tests.protocol.ledgers import LOST, OK, metadata
 

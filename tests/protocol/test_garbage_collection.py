@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bookspark.protocol.bookie_boot import NO_LOSSY_BOOT, LossyBootNoted, answer_unsure, first_contact
-from bookspark.protocol.bookie_ledger import FENCE_UNSURE
-from bookspark.protocol.garbage_collection import (
+from bookspark.protocol.bookie.bookie_boot import NO_LOSSY_BOOT, LossyBootNoted, answer_unsure, first_contact
+from bookspark.protocol.bookie.bookie_ledger import FENCE_UNSURE
+from bookspark.protocol.bookie.garbage_collection import (
     NOTHING_COLLECTED,
     CollectionNoted,
     Complete,
@@ -15,7 +15,7 @@ from bookspark.protocol.garbage_collection import (
     note_collection,
     suspects,
 )
-from bookspark.protocol.responses import FENCED, Negative, NegativeReason, Positive, Unknown, UnknownReason
+from bookspark.protocol.ledger.responses import FENCED, Negative, NegativeReason, Positive, Unknown, UnknownReason
 from tests.protocol.ledgers import metadata
 
 GONE = Negative(NegativeReason.NO_SUCH_LEDGER)

@@ -5,7 +5,19 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookspark.protocol.lease import Action, Claim, Drop, End, Event, Grant, Lease, LeaseState, Refuse, Stop, Tick
+from bookspark.protocol.bookie.lease import (
+    Action,
+    Claim,
+    Drop,
+    End,
+    Event,
+    Grant,
+    Lease,
+    LeaseState,
+    Refuse,
+    Stop,
+    Tick,
+)
 
 FIRST, SECOND = 1, 2
 

@@ -6,9 +6,9 @@ from itertools import product
 
 import pytest
 
-from bookspark.protocol.errors import ConfigurationError
-from bookspark.protocol.ledger_choices import check_choices, choice_of, risk_of
-from bookspark.protocol.ledger_metadata import LedgerType, Replication
+from bookspark.errors import ConfigurationError
+from bookspark.protocol.ledger.ledger_choices import check_choices, choice_of, risk_of
+from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
 
 PD, VD = LedgerType.PD_JOURNAL, LedgerType.VD_JOURNAL
 BEST_EFFORT, GUARANTEED = Replication.BEST_EFFORT, Replication.GUARANTEED

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bookspark.protocol.actions import (
+from bookspark.errors import LedgerRecoveryError, NotEnoughBookiesError
+from bookspark.protocol.ledger.actions import (
     AddAnswered,
     BookiesChosen,
     ChooseBookies,
@@ -20,9 +21,8 @@ from bookspark.protocol.actions import (
     SendReadLac,
     WriteMetadata,
 )
-from bookspark.protocol.errors import LedgerRecoveryError, NotEnoughBookiesError
-from bookspark.protocol.ledger_metadata import Fragment, LedgerState
-from bookspark.protocol.ledger_replication import (
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerState
+from bookspark.protocol.repair.ledger_replication import (
     LedgerReplication,
     ReplicationPhase,
     WaitForWriter,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bookspark.protocol.log_offload import Offload, OffloadError
-from bookspark.protocol.log_record import LogRecord
+from bookspark.protocol.logs.log_offload import Offload, OffloadError
+from bookspark.protocol.logs.log_record import LogRecord
 
 
 def test_a_transaction_is_begun_and_done_and_doing_either_twice_changes_nothing() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bookspark.protocol.errors import ConfigurationError
-from bookspark.protocol.log_record import (
+from bookspark.errors import ConfigurationError
+from bookspark.protocol.logs.log_record import (
     COMMIT_ROLE,
     DATA_ROLE,
     EPOCH_LABEL,

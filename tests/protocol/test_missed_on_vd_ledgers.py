@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bookspark.protocol.writer import BookieBack, Sync
+from bookspark.protocol.writing.writer import BookieBack, Sync
 from tests.protocol.ledger_pair import UNREACHABLE, LedgerPair
 
 

@@ -6,7 +6,7 @@ from itertools import combinations, product
 
 import pytest
 
-from bookspark.protocol.quorum import (
+from bookspark.protocol.ledger.quorum import (
     Verdict,
     covered,
     ensemble_coverage,

@@ -11,13 +11,13 @@ import random
 
 import pytest
 
-from bookspark.protocol import actions as act
-from bookspark.protocol.durability import Persistent, Volatile
-from bookspark.protocol.ensemble_change import ChangeMode
-from bookspark.protocol.recovery import LedgerRecovery
-from bookspark.protocol.replication import GuaranteedWriteQuorum
-from bookspark.protocol.responses import Unknown, UnknownReason
-from bookspark.protocol.writer import BookieBack, BookiesChanged, Close, LedgerWriter, State, Sync
+from bookspark.protocol.ledger import actions as act
+from bookspark.protocol.ledger.responses import Unknown, UnknownReason
+from bookspark.protocol.reading.recovery import LedgerRecovery
+from bookspark.protocol.writing.durability import Persistent, Volatile
+from bookspark.protocol.writing.ensemble_change import ChangeMode
+from bookspark.protocol.writing.replication import GuaranteedWriteQuorum
+from bookspark.protocol.writing.writer import BookieBack, BookiesChanged, Close, LedgerWriter, State, Sync
 from tests.protocol.ledger_pair import UNREACHABLE, LedgerPair, answer_to
 
 SEEDS = 25 * int(os.environ.get("SCHEDULES", "1"))

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from bookspark.protocol.actions import (
+from bookspark.errors import (
+    MetadataStoreError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    ReadError,
+    TooManyRequestsError,
+    UnauthorizedAccessError,
+)
+from bookspark.protocol.ledger.actions import (
     DeadlinePassed,
     Deliver,
     Fail,
@@ -16,17 +24,9 @@ from bookspark.protocol.actions import (
     SendRead,
     SendReadLac,
 )
-from bookspark.protocol.errors import (
-    MetadataStoreError,
-    NoSuchEntryError,
-    NoSuchLedgerError,
-    ReadError,
-    TooManyRequestsError,
-    UnauthorizedAccessError,
-)
-from bookspark.protocol.ledger_metadata import Fragment, LedgerState
-from bookspark.protocol.reader import LacRead, LacWait, RangeRead, ReadOrder
-from bookspark.protocol.responses import Unknown, UnknownReason
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerState
+from bookspark.protocol.ledger.responses import Unknown, UnknownReason
+from bookspark.protocol.reading.reader import LacRead, LacWait, RangeRead, ReadOrder
 from tests.protocol.ledgers import LOST, NO, OK, metadata
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bookspark.protocol.actions import (
+from bookspark.errors import LedgerRecoveryError, UnauthorizedAccessError
+from bookspark.protocol.ledger.actions import (
     AddAnswered,
     DeadlinePassed,
     Fail,
@@ -20,10 +21,9 @@ from bookspark.protocol.actions import (
     SendReadLac,
     WriteMetadata,
 )
-from bookspark.protocol.errors import LedgerRecoveryError, UnauthorizedAccessError
-from bookspark.protocol.ledger_metadata import Fragment, LedgerState
-from bookspark.protocol.recovery import LedgerRecovery, Phase
-from bookspark.protocol.responses import Unknown, UnknownReason
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerState
+from bookspark.protocol.ledger.responses import Unknown, UnknownReason
+from bookspark.protocol.reading.recovery import LedgerRecovery, Phase
 from tests.protocol.ledgers import LOST, NO, OK, metadata
 
 IN_RECOVERY = metadata(state=LedgerState.IN_RECOVERY)

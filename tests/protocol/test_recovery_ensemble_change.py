@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from bookspark.protocol.actions import ChooseBookies, WriteMetadata
-from bookspark.protocol.errors import LedgerRecoveryError
-from bookspark.protocol.ledger_metadata import Fragment, LedgerState
-from bookspark.protocol.responses import Unknown, UnknownReason
+from bookspark.errors import LedgerRecoveryError
+from bookspark.protocol.ledger.actions import ChooseBookies, WriteMetadata
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerState
+from bookspark.protocol.ledger.responses import Unknown, UnknownReason
 from tests.protocol.ledger_pair import IO_ERROR, LedgerPair
 
 FIRST = Fragment(0, ("b1", "b2", "b3"))

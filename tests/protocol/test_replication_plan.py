@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookspark.protocol.ledger_metadata import Fragment, LedgerState
-from bookspark.protocol.quorum import write_set
-from bookspark.protocol.replication_plan import (
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerState
+from bookspark.protocol.ledger.quorum import write_set
+from bookspark.protocol.repair.replication_plan import (
     Copy,
     Repair,
     Unreadable,

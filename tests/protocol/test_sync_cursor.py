@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookspark.protocol.quorum import write_set
-from bookspark.protocol.sync_cursor import Assignment, SyncCursor, assignment
+from bookspark.protocol.ledger.quorum import write_set
+from bookspark.protocol.ledger.sync_cursor import Assignment, SyncCursor, assignment
 
 SHAPES = [(e, wq) for e in range(1, 6) for wq in range(1, e + 1)]
 

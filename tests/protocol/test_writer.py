@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bookspark.protocol.actions import (
+from bookspark.errors import AddTimeoutError, LedgerClosedError, LedgerFencedError, UnauthorizedAccessError
+from bookspark.protocol.ledger.actions import (
     AddAnswered,
     Confirm,
     DeadlinePassed,
@@ -18,10 +19,9 @@ from bookspark.protocol.actions import (
     SendLac,
     WriteMetadata,
 )
-from bookspark.protocol.errors import AddTimeoutError, LedgerClosedError, LedgerFencedError, UnauthorizedAccessError
-from bookspark.protocol.ledger_metadata import LedgerState
-from bookspark.protocol.responses import Unknown, UnknownReason
-from bookspark.protocol.writer import Append, BookieBack, Close, LedgerWriter, State, TellLac
+from bookspark.protocol.ledger.ledger_metadata import LedgerState
+from bookspark.protocol.ledger.responses import Unknown, UnknownReason
+from bookspark.protocol.writing.writer import Append, BookieBack, Close, LedgerWriter, State, TellLac
 from tests.protocol.ledgers import FENCED, LOST, NO, OK, metadata
 
 

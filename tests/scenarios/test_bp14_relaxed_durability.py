@@ -9,14 +9,14 @@ from itertools import product
 
 import pytest
 
-from bookspark.protocol.actions import Acknowledge, Confirm, SendSync
-from bookspark.protocol.ensemble_change import ChangeMode
-from bookspark.protocol.errors import AddTimeoutError, NotEnoughBookiesError
-from bookspark.protocol.ledger_metadata import Fragment, LedgerState
-from bookspark.protocol.quorum import last_add_confirmed_of
-from bookspark.protocol.responses import Unknown, UnknownReason
-from bookspark.protocol.sync_cursor import Assignment
-from bookspark.protocol.writer import BookieBack, Close, Sync
+from bookspark.errors import AddTimeoutError, NotEnoughBookiesError
+from bookspark.protocol.ledger.actions import Acknowledge, Confirm, SendSync
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerState
+from bookspark.protocol.ledger.quorum import last_add_confirmed_of
+from bookspark.protocol.ledger.responses import Unknown, UnknownReason
+from bookspark.protocol.ledger.sync_cursor import Assignment
+from bookspark.protocol.writing.ensemble_change import ChangeMode
+from bookspark.protocol.writing.writer import BookieBack, Close, Sync
 from tests.protocol.ledger_pair import LedgerPair
 
 
@@ -200,7 +200,7 @@ class TestClose:
         assert pair.writer.closed.last_entry_id == 2
 
     def test_a_close_that_can_not_sync_in_time_leaves_the_ledger_open(self):
-        from bookspark.protocol.actions import DeadlinePassed
+        from bookspark.protocol.ledger.actions import DeadlinePassed
 
         pair = volatile()
         pair.appended(3)

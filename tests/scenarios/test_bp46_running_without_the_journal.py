@@ -6,9 +6,9 @@ they sync. Each scenario is played twice: without the protection it shows the lo
 
 from __future__ import annotations
 
-from bookspark.protocol.bookie_ledger import IN_LIMBO, answer_absent, answer_last_add_confirmed
-from bookspark.protocol.ensemble_change import ChangeMode
-from bookspark.simulation.options import CrashLoses, SimulationOptions
+from bookspark.protocol.bookie.bookie_ledger import IN_LIMBO, answer_absent, answer_last_add_confirmed
+from bookspark.protocol.writing.ensemble_change import ChangeMode
+from bookspark.simulation.simulation_options import CrashLoses, SimulationOptions
 from bookspark.simulation.story import sentence
 from tests.simulation.stage import Stage
 

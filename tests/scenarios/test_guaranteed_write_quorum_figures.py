@@ -6,10 +6,10 @@ one that leads to its picture.
 
 from __future__ import annotations
 
-from bookspark.protocol.actions import ChooseBookies, DeadlinePassed
-from bookspark.protocol.ledger_metadata import Fragment, LedgerState
-from bookspark.protocol.replication import GuaranteedWriteQuorum
-from bookspark.protocol.writer import BookiesChanged, Close
+from bookspark.protocol.ledger.actions import ChooseBookies, DeadlinePassed
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerState
+from bookspark.protocol.writing.replication import GuaranteedWriteQuorum
+from bookspark.protocol.writing.writer import BookiesChanged, Close
 from tests.protocol.ledger_pair import LedgerPair
 
 

@@ -10,16 +10,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from bookspark.bookie.config import BookieConfig
+from bookspark.bookie.bookie_config import BookieConfig
 from bookspark.daemon.directories import write_cookie
 from bookspark.daemon.identity import Identity
-from bookspark.protocol.actions import SendAdd, SendRead, SendReadLac
-from bookspark.protocol.bookie_ledger import BookieLedger
-from bookspark.protocol.cookie import Cookie
-from bookspark.protocol.errors import InvalidCookieError, LedgerFencedError, MetadataStoreError
-from bookspark.protocol.garbage_collection import Complete, Incomplete, collectable, suspects
-from bookspark.protocol.ledger_metadata import Fragment, LedgerState
-from bookspark.protocol.responses import (
+from bookspark.errors import InvalidCookieError, LedgerFencedError, MetadataStoreError
+from bookspark.protocol.bookie.bookie_ledger import BookieLedger
+from bookspark.protocol.bookie.cookie import Cookie
+from bookspark.protocol.bookie.garbage_collection import Complete, Incomplete, collectable, suspects
+from bookspark.protocol.ledger.actions import SendAdd, SendRead, SendReadLac
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerState
+from bookspark.protocol.ledger.responses import (
     FENCED,
     UNAUTHORIZED,
     Negative,
@@ -28,8 +28,8 @@ from bookspark.protocol.responses import (
     Unknown,
     UnknownReason,
 )
-from bookspark.protocol.writer import Close, State
-from bookspark.simulation.options import SimulationOptions
+from bookspark.protocol.writing.writer import Close, State
+from bookspark.simulation.simulation_options import SimulationOptions
 from tests.protocol.ledger_pair import LedgerPair
 from tests.simulation.stage import Stage
 

@@ -6,7 +6,7 @@ the real machines don't do. Lines that start with # and empty ones are for the r
 
 from __future__ import annotations
 
-from bookspark.simulation.options import SimulationOptions
+from bookspark.simulation.simulation_options import SimulationOptions
 from bookspark.simulation.story import sentence
 from bookspark.simulation.world import World
 

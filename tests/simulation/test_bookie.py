@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from bookspark.protocol.bookie_boot import LossyBootNoted
-from bookspark.protocol.ledger_metadata import Fragment, LedgerMetadata
+from bookspark.protocol.bookie.bookie_boot import LossyBootNoted
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata
 from bookspark.simulation.bookie import LEDGER_ID, SimulatedBookie
 from bookspark.simulation.messages import Add, Clear, Message, Read, WriteLac
-from bookspark.simulation.options import CrashLoses, SimulationOptions
+from bookspark.simulation.simulation_options import CrashLoses, SimulationOptions
 
 OPTIONS = SimulationOptions()
 METADATA = LedgerMetadata(LEDGER_ID, 3, 3, 2, (Fragment(0, ("b1", "b2", "b3")),))

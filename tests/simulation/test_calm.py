@@ -10,9 +10,9 @@ from random import Random
 
 import pytest
 
-from bookspark.protocol.actions import BookiesChosen, NoBookies
-from bookspark.protocol.ledger_metadata import LedgerType, Replication
-from bookspark.protocol.writer import BookiesChanged, Close
+from bookspark.protocol.ledger.actions import BookiesChosen, NoBookies
+from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
+from bookspark.protocol.writing.writer import BookiesChanged, Close
 from bookspark.simulation.random import RandomSchedules
 from bookspark.simulation.story import tell
 from bookspark.simulation.world import CLIENTS, Move, World

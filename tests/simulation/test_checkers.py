@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from bookspark.protocol.bookie_ledger import BookieLedger
-from bookspark.protocol.ledger_metadata import Fragment, LedgerState, Replication
+from bookspark.protocol.bookie.bookie_ledger import BookieLedger
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerState, Replication
 from bookspark.simulation import checkers
 from bookspark.simulation.bookie import Row, SimulatedBookie
 from bookspark.simulation.checkers import CHECKERS
 from bookspark.simulation.client import content_of
-from bookspark.simulation.clients import ReaderClient, RecovererClient
-from bookspark.simulation.options import SimulationOptions
+from bookspark.simulation.simulation_options import SimulationOptions
 from bookspark.simulation.view import WorldView
 from bookspark.simulation.world import World
+from bookspark.simulation.writers import ReaderClient, RecovererClient
 
 
 def holding(*entry_ids, **state):

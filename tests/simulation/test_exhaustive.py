@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from bookspark.protocol import ledger_replication
-from bookspark.protocol.ensemble_change import ChangeMode
-from bookspark.protocol.ledger_metadata import Fragment, LedgerType, Replication
-from bookspark.protocol.replication_plan import Repair
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerType, Replication
+from bookspark.protocol.repair import ledger_replication
+from bookspark.protocol.repair.replication_plan import Repair
+from bookspark.protocol.writing.ensemble_change import ChangeMode
 from bookspark.simulation.exhaustive import Exhaustive
-from bookspark.simulation.options import CrashLoses, SimulationOptions
 from bookspark.simulation.reductions import Reductions
+from bookspark.simulation.simulation_options import CrashLoses, SimulationOptions
 from bookspark.simulation.story import tell
 from bookspark.simulation.world import World
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bookspark.protocol.ledger_metadata import LedgerType
-from bookspark.simulation.options import SimulationOptions
+from bookspark.protocol.ledger.ledger_metadata import LedgerType
+from bookspark.simulation.simulation_options import SimulationOptions
 from tests.simulation.stage import Stage
 
 

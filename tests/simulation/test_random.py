@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from bookspark.protocol.durability import Volatile
-from bookspark.protocol.ledger_metadata import LedgerType, Replication
-from bookspark.simulation.options import CrashLoses, SimulationOptions
+from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
+from bookspark.protocol.writing.durability import Volatile
 from bookspark.simulation.random import RandomSchedules, shrink
+from bookspark.simulation.simulation_options import CrashLoses, SimulationOptions
 from bookspark.simulation.story import tell
 
 SCHEDULES = 400 * int(os.environ.get("SCHEDULES", "1"))

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from bookspark.client import bookkeeper, ledger_driver, read_handle
+from bookspark.client import bookkeeper
+from bookspark.client.reading import read_handle
+from bookspark.client.writing import ledger_driver
 from bookspark.local import LocalCluster
-from bookspark.protocol.bookie_ledger import BookieLedger, Decision
-from bookspark.protocol.responses import Positive
-from bookspark.protocol.writer import LedgerWriter
-from bookspark.simulation import clients, readers
+from bookspark.protocol.bookie.bookie_ledger import BookieLedger, Decision
+from bookspark.protocol.ledger.responses import Positive
+from bookspark.protocol.writing.writer import LedgerWriter
+from bookspark.simulation import readers
+from bookspark.simulation import writers
 from bookspark.simulation.exhaustive import Exhaustive
-from bookspark.simulation.options import SimulationOptions
+from bookspark.simulation.simulation_options import SimulationOptions
 from bookspark.wire.header import Status
 from tests.bookie.kit import KEY, Pumped, config
 
 
 def test_the_client_imports_them():
-    assert ledger_driver.LedgerWriter is clients.LedgerWriter
-    assert bookkeeper.LedgerRecovery is clients.LedgerRecovery
+    assert ledger_driver.LedgerWriter is writers.LedgerWriter
+    assert bookkeeper.LedgerRecovery is writers.LedgerRecovery
     assert read_handle.RangeRead is readers.RangeRead
     assert read_handle.LacRead is readers.LacRead
     assert read_handle.LacWait is readers.LacWait
@@ -77,7 +80,7 @@ def test_a_writer_that_counts_no_acks_fails_in_the_simulator_and_for_real(monkey
 
 
 @pytest.mark.parametrize(
-    "machine", [clients.LedgerWriter, clients.LedgerRecovery, readers.RangeRead, readers.LacRead, readers.LacWait]
+    "machine", [writers.LedgerWriter, writers.LedgerRecovery, readers.RangeRead, readers.LacRead, readers.LacWait]
 )
 def test_they_are_the_protocols_own(machine):
     assert machine.__module__.startswith("bookspark.protocol.")

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from bookspark.protocol.ensemble_change import ChangeMode
-from bookspark.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerType, Replication
-from bookspark.protocol.writer import LedgerWriter
-from bookspark.protocol.writer_state import PendingAdd
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerType, Replication
+from bookspark.protocol.writing.ensemble_change import ChangeMode
+from bookspark.protocol.writing.writer import LedgerWriter
+from bookspark.protocol.writing.writer_state import PendingAdd
 from bookspark.simulation.exhaustive import Exhaustive
-from bookspark.simulation.options import SimulationOptions
+from bookspark.simulation.simulation_options import SimulationOptions
 from bookspark.simulation.values import clone
 
 

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
 from bookspark import BookKeeper
+from bookspark.errors import BookKeeperError, LedgerClosedError, LedgerFencedError
 from bookspark.local import LocalCluster
-from bookspark.protocol.errors import BookKeeperError, LedgerClosedError, LedgerFencedError
 from tests.soak._command import main
 
 _APPENDERS = 3

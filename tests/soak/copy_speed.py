@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bookspark import BookKeeper
-from bookspark.autorecovery.config import AutorecoveryConfig
+from bookspark.autorecovery.autorecovery_config import AutorecoveryConfig
 from bookspark.autorecovery.worker import ReplicationWorker
 from bookspark.local import LocalCluster
-from bookspark.protocol.underreplication import Mark, Reason
+from bookspark.protocol.repair.underreplication_task import Mark, Reason
 from tests.cluster.copies import replication_factors
 from tests.soak._command import main
 

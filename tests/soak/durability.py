@@ -16,10 +16,10 @@ from itertools import product
 from random import Random
 
 from bookspark import BookKeeper, LedgerType
-from bookspark.client.ledger_handle import LedgerHandle
+from bookspark.client.writing.ledger_handle import LedgerHandle
+from bookspark.errors import BookKeeperError
 from bookspark.local import LocalBookie
-from bookspark.protocol.errors import BookKeeperError
-from bookspark.protocol.ledger_metadata import Replication
+from bookspark.protocol.ledger.ledger_metadata import Replication
 from bookspark.testing import FaultyCluster
 from bookspark.testing.chaos.clients import CLIENT_OPTIONS, read_whole
 from bookspark.testing.history import Event, History, Kind

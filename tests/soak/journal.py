@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from bookspark.client.ledger_handle import LedgerHandle
+from bookspark.client.writing.ledger_handle import LedgerHandle
 from bookspark.local import LocalCluster
 from tests.soak._command import main
 

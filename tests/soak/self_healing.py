@@ -18,8 +18,8 @@ from random import Random
 
 from bookspark import BookKeeper
 from bookspark.autorecovery.exact_check import ExactCheck
+from bookspark.errors import BookKeeperError
 from bookspark.local import LocalBookie, LocalCluster
-from bookspark.protocol.errors import BookKeeperError
 from bookspark.testing.chaos.clients import CLIENT_OPTIONS, Ledgers, Reader, Recoverer, Worker, Writer, read_whole
 from bookspark.testing.history import Event, History, Kind
 from tests.awaiting import await_that

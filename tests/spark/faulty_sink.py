@@ -19,9 +19,9 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from bookspark.client.ledger_handle import LedgerHandle
-from bookspark.spark.data_source import BookSparkDataSource
-from bookspark.spark.sink import LogStreamWriter
+from bookspark.client.writing.ledger_handle import LedgerHandle
+from bookspark.spark.connector.data_source import BookSparkDataSource
+from bookspark.spark.connector.sink import LogStreamWriter
 
 BLOWS = "BOOKSPARK_TEST_BLOWS"
 DRIVER = "driver.pid"

@@ -16,7 +16,7 @@ from unittest import mock
 from pyspark.sql import SparkSession
 
 from bookspark.cli.spark import QUICK_JVM, SMALL_TABLES
-from bookspark.spark.offload import _Run, offload
+from bookspark.spark.logs.offload import _Run, offload
 from bookspark.spark.session import session
 
 BEGUN, WRITTEN, DONE, DELETED = "begun", "written", "done", "deleted"

@@ -8,8 +8,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from bookspark.spark.audit import Finding, names
 from bookspark.spark.audit.runner import run_over
-from bookspark.spark.snapshots import LISTED
-from bookspark.spark.system_tables import TABLES
+from bookspark.spark.snapshots.snapshot import LISTED
+from bookspark.spark.tables.system_tables import TABLES
 
 A, B, C, D = "a", "b", "c", "d"
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from bookspark.metadata.memory import MemoryStore
-from bookspark.protocol.errors import AddTimeoutError, LedgerClosedError, LedgerFencedError, NoSuchLedgerError
-from bookspark.protocol.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from bookspark.errors import AddTimeoutError, LedgerClosedError, LedgerFencedError, NoSuchLedgerError
+from bookspark.metadata.memory.memory_store import MemoryStore
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bookspark.wire.digests import master_key
 from bookspark.wire.entry_batch import Entry
 

@@ -19,9 +19,9 @@ from random import Random
 
 from bookspark import BookKeeper
 from bookspark.local import LocalCluster
-from bookspark.protocol.log_record import NoSuchLogError
+from bookspark.protocol.logs.log_record import NoSuchLogError
 from bookspark.spark.logs import LogRegistry, commits
-from bookspark.spark.splits import positioned
+from bookspark.spark.logs.splits import positioned
 from tests.processes import Output, processes_about
 from tests.spark.faulty_sink import AFTER_COMMIT, BEFORE_COMMIT, BLOWS, FAILING_TASK, NEVER_COPIED, SLOW_TASK
 

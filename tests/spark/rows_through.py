@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from bookspark.spark.data_source import register
+from bookspark.spark.connector.data_source import register
 
 WORKER_BYTES_MAX = 512 << 20
 ROW_BYTES = 100

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 
-from bookspark.protocol.errors import ConfigurationError
+from bookspark.errors import ConfigurationError
 from bookspark.spark import snapshots
 from bookspark.spark.audit import Finding, safe_to_stop, show
 from bookspark.spark.audit.runner import question

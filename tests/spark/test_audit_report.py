@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from bookspark.spark.audit import Finding
 from bookspark.spark.audit.report import Point, page
-from bookspark.spark.snapshots import Snapshot
+from bookspark.spark.snapshots.snapshot import Snapshot
 
 
 def test_the_page_of_a_cluster_without_confirmed_entries() -> None:

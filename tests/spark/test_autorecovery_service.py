@@ -8,9 +8,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from bookspark import BookKeeper
+from bookspark.errors import ConfigurationError
 from bookspark.local import LocalCluster
-from bookspark.protocol.errors import ConfigurationError
-from bookspark.spark.autorecovery_service import AutorecoveryService
+from bookspark.spark.bookies.autorecovery_service import AutorecoveryService
 from tests.awaiting import await_that
 
 pytestmark = pytest.mark.spark

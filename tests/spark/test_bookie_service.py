@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 
 from bookspark import BookKeeper
 from bookspark.daemon.directories import Process, read_cookie
-from bookspark.protocol.errors import BookieError, ConfigurationError
-from bookspark.spark.bookie_service import BookieService
+from bookspark.errors import BookieError, ConfigurationError
+from bookspark.spark.bookies.bookie_service import BookieService
 from bookspark.spark.session import session
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookspark.protocol.errors import ConfigurationError
-from bookspark.spark.bookies_job import parse_arguments
-from bookspark.spark.homes import Seen, divide_homes, find_homes, home_directories
-from bookspark.spark.slots import await_slots, slots_to_come
+from bookspark.errors import ConfigurationError
+from bookspark.spark.bookies.bookies_job import parse_arguments
+from bookspark.spark.bookies.homes import Seen, divide_homes, find_homes, home_directories
+from bookspark.spark.bookies.slots import await_slots, slots_to_come
 
 
 def test_a_first_attempt_makes_as_many_homes_as_bookies_one_for_each_task() -> None:

@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from bookspark.daemon.directories import lock_holder
-from bookspark.protocol.errors import BookieError, BookKeeperError, ConfigurationError, MetadataStoreError
-from bookspark.spark.bookie_service import BookieService
+from bookspark.errors import BookieError, BookKeeperError, ConfigurationError, MetadataStoreError
+from bookspark.spark.bookies.bookie_service import BookieService
 
 pytestmark = pytest.mark.spark
 

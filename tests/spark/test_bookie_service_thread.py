@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from bookspark.protocol.errors import MetadataStoreError
-from bookspark.spark import bookie_service
-from bookspark.spark.bookie_service import BookieService
+from bookspark.errors import MetadataStoreError
+from bookspark.spark.bookies import bookie_service
+from bookspark.spark.bookies.bookie_service import BookieService
 
 
 def service(monkeypatch: pytest.MonkeyPatch, store: object, attempts: int) -> BookieService:

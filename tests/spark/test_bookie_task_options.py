@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bookspark.spark.bookie_task import TaskKeeper, TaskSpec
-from bookspark.spark.service_records import TaskReport
+from bookspark.spark.bookies.bookie_task import TaskKeeper, TaskSpec
+from bookspark.spark.bookies.service_records import TaskReport
 
 
 def configs(tmp_path, **options):

@@ -11,10 +11,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from bookspark.client import BookKeeper
-from bookspark.protocol.errors import BookKeeperError, ConfigurationError, DataLossError, NoSuchLedgerError, ReadError
-from bookspark.protocol.log_record import Commit, EntryRange, LogOptions, NoSuchLogError
-from bookspark.spark import source
-from bookspark.spark.feeds import LedgersFeed, Limit, LogFeed
+from bookspark.errors import BookKeeperError, ConfigurationError, DataLossError, NoSuchLedgerError, ReadError
+from bookspark.protocol.logs.log_record import Commit, EntryRange, LogOptions, NoSuchLogError
+from bookspark.spark.connector import source
+from bookspark.spark.connector.connector_options import SinkOptions, SourceOptions
+from bookspark.spark.connector.feeds import LedgersFeed, Limit, LogFeed
+from bookspark.spark.connector.sink import LogWriter, RangesWritten
+from bookspark.spark.connector.source import EntryReader, EntryStreamReader
 from bookspark.spark.logs import (
     LogRegistry,
     RollPolicy,
@@ -26,9 +29,6 @@ from bookspark.spark.logs import (
 )
 from bookspark.spark.logs.committer import Committer
 from bookspark.spark.logs.maintenance import collect_recent_orphans
-from bookspark.spark.options import SinkOptions, SourceOptions
-from bookspark.spark.sink import LogWriter, RangesWritten
-from bookspark.spark.source import EntryReader, EntryStreamReader
 from tests.spark.memory_bookkeeper import MemoryBookKeeper, MemoryLedger, MemoryReader
 
 ROWS = 10
@@ -293,7 +293,7 @@ def test_a_process_that_wrote_a_log_takes_what_it_kept_for_it_not_for_the_one_ma
 def test_a_stream_from_the_end_with_a_new_checkpoint_reads_the_log_that_was_made_anew_despite_the_old_pin(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bookspark.spark.pinned_start.client", lambda zookeeper: log.bookkeeper)
+    monkeypatch.setattr("bookspark.spark.connector.pinned_start.client", lambda zookeeper: log.bookkeeper)
     options = {
         "log": "orders",
         "zookeeper": "z",

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from bookspark.protocol.ledger_metadata import LedgerMetadata, Replication
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata, Replication
 from bookspark.spark.audit.runner import run_over
-from bookspark.spark.data_source import register
+from bookspark.spark.connector.data_source import register
 from bookspark.testing import FaultyCluster
 from tests.cluster.copies import replication_factors
 from tests.cluster.story import Story, eventually

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JError
 
-from bookspark.spark import bookies_job
+from bookspark.spark.bookies import bookies_job
 
 JOBS = Path(__file__).parents[2] / "jobs"
 FAILED = "An error occurred while calling o76.save.\n: org.apache.spark.SparkException: Job aborted\n\tat org.apache"

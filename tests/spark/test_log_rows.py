@@ -12,15 +12,15 @@ import pytest
 import zstandard
 from pyspark.sql.types import ArrayType, DecimalType, IntegerType, MapType, StringType, StructType
 
-from bookspark.protocol.errors import BookKeeperError, ConfigurationError
-from bookspark.protocol.ledger_metadata import Fragment, LedgerMetadata
-from bookspark.protocol.log_record import ENCODING_LABEL, Compression, LogOptions, LogRecord, RowFormat
-from bookspark.spark import sink
+from bookspark.errors import BookKeeperError, ConfigurationError
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata
+from bookspark.protocol.logs.log_record import ENCODING_LABEL, Compression, LogOptions, LogRecord, RowFormat
+from bookspark.spark.connector import sink
+from bookspark.spark.connector.connector_options import SinkOptions
 from bookspark.spark.logs import LogRegistry
 from bookspark.spark.logs import rows as log_rows
 from bookspark.spark.logs.rows import ID_COLUMNS, arrow_schema, columns_of, row_decoder, row_encoder, train_dictionary
-from bookspark.spark.options import SinkOptions
-from bookspark.spark.splits import Piece
+from bookspark.spark.logs.splits import Piece
 from bookspark.wire.entry_batch import PAYLOAD_BYTES_MAX
 from tests.spark.memory_bookkeeper import MemoryBookKeeper
 

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow
 import pytest
 
-from bookspark.protocol.errors import (
+from bookspark.errors import (
     AddTimeoutError,
     LedgerFencedError,
     LedgerRecoveryError,
@@ -15,8 +15,8 @@ from bookspark.protocol.errors import (
     NoSuchLedgerError,
     UnauthorizedAccessError,
 )
-from bookspark.protocol.ledger_metadata import LedgerType
-from bookspark.protocol.log_record import CheckpointRewoundError, Commit, EntryRange, LogOptions, LogTakenOverError
+from bookspark.protocol.ledger.ledger_metadata import LedgerType
+from bookspark.protocol.logs.log_record import CheckpointRewoundError, Commit, EntryRange, LogOptions, LogTakenOverError
 from bookspark.spark.logs import (
     DataWriter,
     LogReader,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bookspark.metadata.memory import MemoryStore
-from bookspark.protocol.errors import ConfigurationError, MetadataVersionError, UnauthorizedAccessError
-from bookspark.protocol.log_record import (
+from bookspark.errors import ConfigurationError, MetadataVersionError, UnauthorizedAccessError
+from bookspark.metadata.memory.memory_store import MemoryStore
+from bookspark.protocol.logs.log_record import (
     Commit,
     CommitHeader,
     EntryRange,

@@ -14,15 +14,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from bookspark.client import BookKeeper
+from bookspark.errors import DataLossError, ReadError
 from bookspark.local import LocalCluster
-from bookspark.protocol.errors import DataLossError, ReadError
-from bookspark.protocol.log_offload import OffloadError
-from bookspark.spark import offload as module
-from bookspark.spark.clients import client
-from bookspark.spark.data_source import BookSparkDataSource, register
+from bookspark.protocol.logs.log_offload import OffloadError
+from bookspark.spark.connector.data_source import BookSparkDataSource, register
 from bookspark.spark.logs import LogRegistry, commits
-from bookspark.spark.offload import Offloaded, offload
-from bookspark.spark.system_tables import system_table
+from bookspark.spark.logs import offload as module
+from bookspark.spark.logs.offload import Offloaded, offload
+from bookspark.spark.process_client import client
+from bookspark.spark.tables.system_tables import system_table
 from tests.awaiting import await_that
 from tests.spark.killed_offload import BEGUN, DELETED, DONE, WRITTEN
 

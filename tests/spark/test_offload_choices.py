@@ -8,13 +8,13 @@ from typing import Any, cast
 import pytest
 
 from bookspark.client import BookKeeper
-from bookspark.protocol.errors import LedgerFencedError
-from bookspark.protocol.log_offload import OffloadError
-from bookspark.protocol.log_record import Commit, EntryRange, LogRecord
+from bookspark.errors import LedgerFencedError
+from bookspark.protocol.logs.log_offload import OffloadError
+from bookspark.protocol.logs.log_record import Commit, EntryRange, LogRecord
 from bookspark.spark.logs import delete_log
 from bookspark.spark.logs.codec import encode_record
+from bookspark.spark.logs.offload import _Run, place_of
 from bookspark.spark.logs.registry import KIND
-from bookspark.spark.offload import _Run, place_of
 from bookspark.wire.digests import master_key
 from tests.spark.test_feeds import ROWS, Log
 
@@ -85,7 +85,7 @@ def test_a_transaction_takes_no_more_than_it_may_but_a_commit_at_least(
     log.commit(5)
     log.data.close()
     for size, end in ((1, 10), (100, 10), (101, 20), (1000, 50)):
-        monkeypatch.setattr("bookspark.spark.offload.TRANSACTION_BYTES_MAX", size)
+        monkeypatch.setattr("bookspark.spark.logs.offload.TRANSACTION_BYTES_MAX", size)
         assert end_of(log) == end
 
 
@@ -155,7 +155,7 @@ def test_a_log_that_is_made_anew_while_the_old_one_is_offloaded_is_not_taken_for
     log.data.close()
     offload_up_to(log, 20)
     monkeypatch.setattr(_Run, "_make_table", lambda run: None)
-    monkeypatch.setattr("bookspark.spark.offload.table_version", lambda table, owner, end: 5)  # has rows up to 30
+    monkeypatch.setattr("bookspark.spark.logs.offload.table_version", lambda table, owner, end: 5)  # has rows up to 30
     run = run_of(log)
     delete_log(cast(BookKeeper, log.bookkeeper), "orders", b"")
     anew = LogRecord("orders", ctime_ms=7, master_key=master_key(b""))

@@ -12,12 +12,12 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from bookspark.client import BookKeeper
-from bookspark.metadata.memory import MemoryStore
-from bookspark.protocol.errors import NoSuchLedgerError, ReadError
-from bookspark.protocol.log_offload import OffloadError
+from bookspark.errors import NoSuchLedgerError, ReadError
+from bookspark.metadata.memory.memory_store import MemoryStore
+from bookspark.protocol.logs.log_offload import OffloadError
 from bookspark.spark.logs import LogRegistry
-from bookspark.spark.offloaded import OWNER, offloaded_rows, rows_of, table_version
-from bookspark.spark.splits import Piece
+from bookspark.spark.logs.offloaded import OWNER, offloaded_rows, rows_of, table_version
+from bookspark.spark.logs.splits import Piece
 from tests.spark.memory_bookkeeper import MemoryBookKeeper
 
 SCHEMA = StructType([StructField("value", StringType()), StructField("position", LongType())])

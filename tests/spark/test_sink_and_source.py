@@ -15,9 +15,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
 from bookspark.local import LocalCluster
-from bookspark.protocol.ledger_metadata import LedgerState, LedgerType, Replication
-from bookspark.protocol.log_record import ENCODING_LABEL
-from bookspark.spark.data_source import register
+from bookspark.protocol.ledger.ledger_metadata import LedgerState, LedgerType, Replication
+from bookspark.protocol.logs.log_record import ENCODING_LABEL
+from bookspark.spark.connector.data_source import register
 from bookspark.spark.logs import LogRegistry
 
 pytestmark = pytest.mark.spark

@@ -9,10 +9,10 @@ import pytest
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 
-from bookspark.protocol.errors import BookKeeperError, ConfigurationError
+from bookspark.errors import BookKeeperError, ConfigurationError
 from bookspark.spark import snapshots
-from bookspark.spark.snapshot_retention import _replaced_before, write_every
-from bookspark.spark.snapshots import LAST, Commit, kept
+from bookspark.spark.snapshots.retention import _replaced_before, write_every
+from bookspark.spark.snapshots.snapshot import LAST, Commit, kept
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from bookspark.autorecovery.config import AutorecoveryConfig
+from bookspark.autorecovery.autorecovery_config import AutorecoveryConfig
 from bookspark.autorecovery.worker import ReplicationWorker
 from bookspark.client import BookKeeper
+from bookspark.errors import ConfigurationError
 from bookspark.local import LocalBookie, LocalCluster
-from bookspark.protocol.errors import ConfigurationError
-from bookspark.protocol.ledger_metadata import LedgerMetadata
-from bookspark.protocol.underreplication import Mark, Reason
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from bookspark.protocol.repair.underreplication_task import Mark, Reason
 from bookspark.spark import audit, snapshots
+from bookspark.spark.audit.integrity_check import Marked, mark_lacking
 from bookspark.spark.audit.runner import run_over
-from bookspark.spark.data_source import register
-from bookspark.spark.integrity_check import Marked, mark_lacking
+from bookspark.spark.connector.data_source import register
 from bookspark.spark.logs import collect_orphans
-from bookspark.spark.snapshot_retention import remove_files
+from bookspark.spark.snapshots.retention import remove_files
 from bookspark.wire.entry_batch import Entry, encode_entries
 from bookspark.wire.header import Flag, Header, Kind, Status
 from tests.bookie.kit import Client

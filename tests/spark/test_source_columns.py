@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from bookspark.local import LocalCluster
-from bookspark.spark.data_source import register
+from bookspark.spark.connector.data_source import register
 
 pytestmark = pytest.mark.spark
 FILTERS = "spark.sql.python.filterPushdown.enabled"

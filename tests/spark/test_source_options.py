@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bookspark.protocol.errors import ConfigurationError
-from bookspark.protocol.ledger_metadata import DigestType
-from bookspark.spark.options import SinkOptions, SourceOptions
+from bookspark.errors import ConfigurationError
+from bookspark.protocol.ledger.ledger_metadata import DigestType
+from bookspark.spark.connector.connector_options import SinkOptions, SourceOptions
 
 SINK = {"zookeeper": "h:1", "log": "orders"}
 SOURCE = {"zookeeper": "h:1"}

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from bookspark.cli.spark import QUICK_JVM
-from bookspark.protocol.errors import ConfigurationError
+from bookspark.errors import ConfigurationError
 
 module = import_module("bookspark.spark.session")  # the package has a function of that name
 

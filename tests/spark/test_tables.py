@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 
 from bookspark.client import BookKeeper
-from bookspark.protocol.errors import BookieError, NoSuchLedgerError, UnauthorizedAccessError
-from bookspark.protocol.log_record import Commit, EntryRange
+from bookspark.errors import BookieError, NoSuchLedgerError, UnauthorizedAccessError
+from bookspark.protocol.logs.log_record import Commit, EntryRange
 from bookspark.spark.logs import LogRegistry, delete_log
 from bookspark.spark.logs.committer import Committer
 from bookspark.spark.tables.ledgers import LEDGERS

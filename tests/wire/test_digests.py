@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
-from bookspark.protocol.errors import DigestMismatchError
-from bookspark.protocol.ledger_metadata import DigestType
+from bookspark.errors import DigestMismatchError
+from bookspark.protocol.ledger.ledger_metadata import DigestType
 from bookspark.wire.digests import check, digester, first_mismatch, master_key
 from bookspark.wire.entry_batch import Entry, EntryBatch, encode_entries
 from bookspark.wire.header import Header, Kind

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookspark.client.config import client_config
-from bookspark.protocol.responses import Negative, Positive, Unknown
+from bookspark.client.client_config import client_config
+from bookspark.protocol.ledger.responses import Negative, Positive, Unknown
 from bookspark.wire.chunks import ChunkPool
 from bookspark.wire.entry_batch import FRAME_BYTES_MAX, Entry, encode_entries
 from bookspark.wire.frames import FrameReceiver, control_frame

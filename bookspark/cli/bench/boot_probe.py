@@ -16,15 +16,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bookspark.bookie.checkpoint import Snapshot, fill, read_checkpoint, write_checkpoint
-from bookspark.bookie.config import BookieConfig
-from bookspark.bookie.control_log import ControlLog, encode_records
-from bookspark.bookie.entry_log import SCHEMA, EntryLog
-from bookspark.bookie.file_system import RealFileSystem
-from bookspark.bookie.index import Index, LedgerRows, location
-from bookspark.bookie.steps import Steps
+from bookspark.bookie.bookie_config import BookieConfig
+from bookspark.bookie.disk.checkpoint import Snapshot, fill, read_checkpoint, write_checkpoint
+from bookspark.bookie.disk.control_log import ControlLog, encode_records
+from bookspark.bookie.disk.entry_log import SCHEMA, EntryLog
+from bookspark.bookie.disk.file_system import RealFileSystem
+from bookspark.bookie.disk.index import Index, LedgerRows, location
+from bookspark.bookie.disk.steps import Steps
 from bookspark.bookie.storage import Storage
-from bookspark.protocol.bookie_ledger import BookieLedger, MasterKeyNoted
+from bookspark.protocol.bookie.bookie_ledger import BookieLedger, MasterKeyNoted
 
 _FRAME_BYTES = 1024
 _KEY = bytes(16)

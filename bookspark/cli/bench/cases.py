@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from bookspark.protocol.ledger_metadata import LedgerType, Replication
+from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
 
 
 class Kind(StrEnum):

@@ -94,7 +94,7 @@ def _adds(place: Path, scale: float) -> Iterator[Case]:
 
 def _rewriting(place: Path, scale: float) -> Iterator[Case]:
     """What is written by byte added, before and after all logs were rewritten, and what appends feel of it."""
-    from bookspark.bookie.rewriting_process import RewritingProcess
+    from bookspark.bookie.space.rewriting_process import RewritingProcess
     from bookspark.cli.bench.storage_runs import StorageRun, adds, written_bytes
 
     rewriter = RewritingProcess()

@@ -15,11 +15,11 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
-from bookspark.bookie.config import BookieConfig
-from bookspark.bookie.file_system import RealFileSystem, write_all
-from bookspark.bookie.steps import Steps, Wait
+from bookspark.bookie.bookie_config import BookieConfig
+from bookspark.bookie.disk.file_system import RealFileSystem, write_all
+from bookspark.bookie.disk.steps import Steps, Wait
 from bookspark.bookie.storage import Storage
-from bookspark.protocol.errors import StorageError
+from bookspark.errors import StorageError
 from bookspark.wire.entry_batch import Entry, EntryBatch, encode_entries
 from bookspark.wire.header import Header, Kind, Status, decode
 

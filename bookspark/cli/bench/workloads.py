@@ -25,9 +25,9 @@ from bookspark.cli.bench.processes import (
     resident_bytes,
 )
 from bookspark.client import BookKeeper, LedgerHandle
-from bookspark.client.futures import AppendFuture
+from bookspark.client.writing.futures import AppendFuture
+from bookspark.errors import BookKeeperError
 from bookspark.local import LocalCluster
-from bookspark.protocol.errors import BookKeeperError
 from bookspark.wire.entry_batch import Entry
 
 BOOKIES = 3

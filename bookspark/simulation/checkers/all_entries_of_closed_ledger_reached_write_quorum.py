@@ -6,7 +6,7 @@ Law: every id of it is on all bookies that the metadata assigns to it, less one 
 
 from __future__ import annotations
 
-from bookspark.protocol.ledger_metadata import Replication
+from bookspark.protocol.ledger.ledger_metadata import Replication
 from bookspark.simulation.view import WorldView
 
 

@@ -6,7 +6,7 @@ for each time that a bookie may have lost entries. "Guaranteeing write quorum"; 
 
 from __future__ import annotations
 
-from bookspark.protocol.ledger_metadata import Replication
+from bookspark.protocol.ledger.ledger_metadata import Replication
 from bookspark.simulation.view import WorldView
 
 

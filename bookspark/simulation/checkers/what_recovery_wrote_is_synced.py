@@ -7,7 +7,7 @@ enough for a recovery read (design.md sections 1 and 5).
 
 from __future__ import annotations
 
-from bookspark.simulation.options import CrashLoses
+from bookspark.simulation.simulation_options import CrashLoses
 from bookspark.simulation.view import WorldView
 
 

@@ -16,10 +16,10 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING, Any
 
-from bookspark.client.config import ClientConfig
+from bookspark.client.client_config import ClientConfig
 from bookspark.daemon.settings import of_environment
-from bookspark.protocol.errors import ConfigurationError
-from bookspark.protocol.options import check_names
+from bookspark.errors import ConfigurationError
+from bookspark.protocol.ledger.option_checks import check_names
 from bookspark.spark import snapshots
 
 if TYPE_CHECKING:

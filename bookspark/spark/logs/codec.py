@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from bookspark.protocol.errors import BookKeeperError, ConfigurationError
-from bookspark.protocol.log_record import Commit, CommitHeader, LogRecord
+from bookspark.errors import BookKeeperError, ConfigurationError
+from bookspark.protocol.logs.log_record import Commit, CommitHeader, LogRecord
 
 FORMAT = 1
 

@@ -24,14 +24,14 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from bookspark.protocol.errors import (
+from bookspark.errors import (
     AddTimeoutError,
     BookKeeperError,
     LedgerClosedError,
     LedgerFencedError,
     LedgerRecoveryError,
 )
-from bookspark.protocol.log_record import (
+from bookspark.protocol.logs.log_record import (
     COMMIT_ROLE,
     Commit,
     CommitHeader,

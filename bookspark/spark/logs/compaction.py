@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bookspark.protocol.log_record import COMMIT_ROLE, CommitLedger, LogRecord
+from bookspark.protocol.logs.log_record import COMMIT_ROLE, CommitLedger, LogRecord
 from bookspark.spark.logs.data_ledgers import CLOSE_SECONDS_MAX
 from bookspark.spark.logs.labels import create_labelled, labels
 from bookspark.spark.logs.reader import HEADER_ENTRY, open_commit_ledger, read_header

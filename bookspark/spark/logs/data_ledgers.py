@@ -18,9 +18,9 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from bookspark.protocol.errors import AddTimeoutError, BookKeeperError, LedgerClosedError, LedgerFencedError
-from bookspark.protocol.ledger_metadata import LedgerType
-from bookspark.protocol.log_record import DATA_ROLE, EntryRange, LogOptions, merged
+from bookspark.errors import AddTimeoutError, BookKeeperError, LedgerClosedError, LedgerFencedError
+from bookspark.protocol.ledger.ledger_metadata import LedgerType
+from bookspark.protocol.logs.log_record import DATA_ROLE, EntryRange, LogOptions, merged
 from bookspark.spark.logs.labels import create_labelled, labels
 from bookspark.spark.logs.rows import Payloads
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow
 
     from bookspark.client import BookKeeper, LedgerHandle
-    from bookspark.client.futures import AppendFuture
+    from bookspark.client.writing.futures import AppendFuture
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bookspark.protocol.ledger_metadata import LedgerType
-from bookspark.protocol.log_record import (
+from bookspark.protocol.ledger.ledger_metadata import LedgerType
+from bookspark.protocol.logs.log_record import (
     COMMIT_ROLE,
     ENCODING_LABEL,
     EPOCH_LABEL,

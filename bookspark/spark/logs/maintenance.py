@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from bookspark.protocol.errors import (
+from bookspark.errors import (
     BookKeeperError,
     ConfigurationError,
     LedgerRecoveryError,
     NoSuchLedgerError,
     UnauthorizedAccessError,
 )
-from bookspark.protocol.log_record import EPOCH_LABEL, LOG_LABEL, is_orphan
+from bookspark.protocol.logs.log_record import EPOCH_LABEL, LOG_LABEL, is_orphan
 from bookspark.spark.logs.reader import LogReader, commits, open_commit_ledger, read_commits, read_header
 from bookspark.spark.logs.registry import LogRegistry, check_password
 

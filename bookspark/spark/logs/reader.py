@@ -17,14 +17,14 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from bookspark.protocol.errors import DataLossError, NoSuchEntryError, NoSuchLedgerError
-from bookspark.protocol.log_record import Commit, CommitHeader, CommitLedger, LogRecord, Position
+from bookspark.errors import DataLossError, NoSuchEntryError, NoSuchLedgerError
+from bookspark.protocol.logs.log_record import Commit, CommitHeader, CommitLedger, LogRecord, Position
 from bookspark.spark.logs.codec import decode_commit, decode_header
 from bookspark.spark.logs.registry import KIND, LogRegistry, check_password
 
 if TYPE_CHECKING:
     from bookspark.client import BookKeeper
-    from bookspark.client.read_handle import ReadHandle
+    from bookspark.client.reading.read_handle import ReadHandle
 
 HEADER_ENTRY = 0
 

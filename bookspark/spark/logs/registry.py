@@ -1,6 +1,6 @@
 """The records of logs in the metadata store: ``/bookspark/logs/<name>``, changed by compare-and-set only.
 
-Law: every change is one of the transitions of ``bookspark.protocol.log_record``, tried again on the newest version when
+Law: every change is one of the transitions of ``bookspark.protocol.logs.log_record``, tried again on the newest version when
 another client was first. The transitions change nothing when done twice, so a write whose answer was lost is simply
 tried again too. Source: design.md section 10.
 """
@@ -13,9 +13,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from difflib import get_close_matches
 
+from bookspark.errors import ConfigurationError, MetadataVersionError, UnauthorizedAccessError
 from bookspark.metadata.store import MetadataStore
-from bookspark.protocol.errors import ConfigurationError, MetadataVersionError, UnauthorizedAccessError
-from bookspark.protocol.log_record import CommitLedger, LogExistsError, LogOptions, LogRecord, NoSuchLogError
+from bookspark.protocol.logs.log_record import CommitLedger, LogExistsError, LogOptions, LogRecord, NoSuchLogError
 from bookspark.spark.logs.codec import decode_record, encode_record
 from bookspark.wire.digests import master_key
 

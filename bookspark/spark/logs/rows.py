@@ -29,10 +29,10 @@ from pyspark import TaskContext
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from bookspark.protocol.errors import BookKeeperError
-from bookspark.protocol.ledger_metadata import LedgerMetadata
-from bookspark.protocol.log_record import ENCODING_LABEL, Compression, LogOptions, LogRecord, RowFormat
-from bookspark.spark.splits import Piece
+from bookspark.errors import BookKeeperError
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from bookspark.protocol.logs.log_record import ENCODING_LABEL, Compression, LogOptions, LogRecord, RowFormat
+from bookspark.spark.logs.splits import Piece
 from bookspark.wire.entry_batch import PAYLOAD_BYTES_MAX
 
 if TYPE_CHECKING:

@@ -1,1 +1,1 @@
-"""The system tables by family; ``bookspark.spark.system_tables`` has them by name."""
+"""The system tables by family; ``bookspark.spark.tables.system_tables`` has them by name."""

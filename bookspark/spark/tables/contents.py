@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from crc32c import crc32c
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from bookspark.client.copies import Unreadable, copies_on
+from bookspark.client.reading.copies import Unreadable, copies_on
 from bookspark.spark.tables.table import FLAG, LONG, LONGS, TEXT, Rows, SystemTable, each_bookie
 
 if TYPE_CHECKING:

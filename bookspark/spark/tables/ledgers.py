@@ -10,9 +10,9 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from bookspark.protocol.errors import BookKeeperError, NoSuchLedgerError
-from bookspark.protocol.ledger_metadata import LedgerMetadata
-from bookspark.protocol.log_record import EPOCH_LABEL, LOG_LABEL, ROLE_LABEL
+from bookspark.errors import BookKeeperError, NoSuchLedgerError
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from bookspark.protocol.logs.log_record import EPOCH_LABEL, LOG_LABEL, ROLE_LABEL
 from bookspark.spark.tables.table import INT, LONG, TEXT, TEXTS, TIME, Rows, SystemTable, text, time
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bookspark.protocol.errors import BookKeeperError, NoSuchEntryError, NoSuchLedgerError
-from bookspark.protocol.log_record import LogRecord, Position
+from bookspark.errors import BookKeeperError, NoSuchEntryError, NoSuchLedgerError
+from bookspark.protocol.logs.log_record import LogRecord, Position
 from bookspark.spark.logs import LogRegistry, check_password, commits, header_of
 from bookspark.spark.tables.table import FLAG, INT, LONG, LONGS, TEXT, TIME, Rows, SystemTable, once, time
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from random import Random
 
 from bookspark.client import BookKeeper
-from bookspark.protocol.errors import BookKeeperError
+from bookspark.errors import BookKeeperError
 from bookspark.testing.history import History
 from bookspark.testing.recorded import RecordedReader, RecordedWriter
 

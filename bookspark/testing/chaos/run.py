@@ -17,7 +17,7 @@ from random import Random
 from typing import NamedTuple
 
 from bookspark.client import BookKeeper
-from bookspark.protocol.errors import BookKeeperError
+from bookspark.errors import BookKeeperError
 from bookspark.testing.chaos.clients import CLIENT_OPTIONS, Ledgers, Reader, Recoverer, Worker, Writer, read_whole
 from bookspark.testing.chaos.faults import BookieLocks, Faults
 from bookspark.testing.cluster import FaultyCluster

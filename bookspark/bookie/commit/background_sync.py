@@ -1,0 +1,89 @@
+"""Syncs beside the writing: for entries that are acked before they are synced.
+
+Law: a sync covers what had been written when it was asked for, never what came later; the note follows it as it does after
+every sync. It holds up no write. A sync that fails retires the directory like one of the commit thread's own: each uses a file
+descriptor of its own, so the kernel tells a failed write-back to both.
+
+Syncs that pile up are made as one. The thread is started by the first one, so a bookie that has no use for it has none.
+
+Source: BP-14, "Changes to Bookies"; BookKeeper's ``ForceWriteThread``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import NamedTuple
+
+from bookspark.bookie.commit.commit_items import Item
+from bookspark.bookie.disk.entry_log import EntryLog
+from bookspark.bookie.disk.file_system import FileSystem
+
+
+class Sync(NamedTuple):
+    """``log`` is to be synced up to ``end``, which ``byte_count`` bytes and ``items`` wait for."""
+
+    log: EntryLog
+    end: int
+    byte_count: int
+    items: Sequence[Item]
+
+
+Synced = Callable[[Sequence[Item], int, OSError | None], None]
+"""``synced(items, byte_count, failure)``, in the thread of the sync."""
+
+
+class BackgroundSync:
+    """The second thread of a directory."""
+
+    def __init__(self, file_system: FileSystem, directory: str) -> None:
+        self._file_system = file_system
+        self._directory = directory
+        self._queue: SimpleQueue[Sync | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, sync: Sync, synced: Synced, *, apart: bool) -> None:
+        """``apart``: in the thread; else here and now."""
+        self._queue.put(sync)
+        if not apart:
+            self.sync_queued(synced)
+        elif self._thread is None:
+            self._thread = threading.Thread(
+                target=self._run, args=(synced,), name=f"sync {self._directory}", daemon=True
+            )
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Finish what is queued and end the thread."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def sync_queued(self, synced: Synced) -> bool:
+        """Wait for a sync, make one of it and all that are queued behind it. False at the end."""
+        queued = [self._queue.get()]
+        queued += [self._queue.get() for _ in range(self._queue.qsize())]
+        syncs = [sync for sync in queued if sync is not None]
+        failure: OSError | None = None
+        try:
+            for sync in reversed(syncs):  # the last one of a log covers those before it
+                self._sync(sync.log, sync.end)
+        except OSError as error:
+            failure = error
+        if syncs:
+            synced([item for sync in syncs for item in sync.items], sum(sync.byte_count for sync in syncs), failure)
+        return None not in queued
+
+    def _run(self, synced: Synced) -> None:
+        while self.sync_queued(synced):
+            pass
+
+    def _sync(self, entry_log: EntryLog, end: int) -> None:
+        if entry_log.synced < end:
+            file = self._file_system.open(entry_log.path)
+            try:
+                entry_log.sync(end, file)
+            finally:
+                file.close()

@@ -1,0 +1,86 @@
+"""Synced notes: up to where a file is known to be durable.
+
+Law: a note is made, holding 0 and synced with its name, before its file; it is written after each sync of the file and before
+anything that rests on that sync is answered; and it is synced itself when the file is sealed, at a checkpoint and at a clean
+stop. So after the death of the process it is exact, and after the death of the host it may be behind, never ahead. It tells
+damage from a torn write, which is what BookKeeper #2908 lost data for::
+
+    i64 position │ u32 CRC32C(i64 file number, i64 position) │ u32 0
+
+The number (an entry log's; 0 for the control log) keeps the note of one file from being taken for another's.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from crc32c import crc32c
+
+from bookspark.bookie.disk.file_system import File, FileSystem, needing_space
+from bookspark.errors import StorageError
+
+_NOTE = struct.Struct("<qII")
+_NUMBERED = struct.Struct("<qq")
+
+
+class SyncedNote:
+    """The position up to which a file (an entry log, or the control log) is known to be synced."""
+
+    def __init__(self, file_system: FileSystem, path: str, number: int) -> None:
+        self._file_system = file_system
+        self._path = path
+        self._number = number
+        self._file: File | None = None
+
+    def read(self) -> int | None:
+        """The position, or None if the note is not there or damaged."""
+        if not self._file_system.exists(self._path):
+            return None
+        content = self._opened().read(_NOTE.size, 0)
+        if len(content) < _NOTE.size:
+            return None
+        position: int
+        position, checksum, zero = _NOTE.unpack(content)
+        return position if checksum == self._checksum(position) and zero == 0 else None
+
+    def is_blank(self) -> bool:
+        """Is it short, or zeros? Then the host went down while it was being made, and its file had not been begun."""
+        return self._file_system.exists(self._path) and not any(self._opened().read(_NOTE.size, 0))
+
+    def write(self, position: int) -> None:
+        """Note ``position``, not synced yet."""
+        content = _NOTE.pack(position, self._checksum(position), 0)
+        with needing_space():
+            size = self._opened().write([content], 0)
+        if size != _NOTE.size:
+            raise OSError(f"{self._path}: short write")
+
+    def sync(self) -> None:
+        self._opened().sync()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _checksum(self, position: int) -> int:
+        return crc32c(_NUMBERED.pack(self._number, position))
+
+    def _opened(self) -> File:
+        if self._file is None:
+            self._file = self._file_system.open(self._path, create=True)
+        return self._file
+
+
+def cut_to_note(file_system: FileSystem, path: str, note: SyncedNote) -> None:
+    """Cut one file back to its note. One that was not made yet has nothing to lose, whatever there is of its note."""
+    if not file_system.exists(path):
+        return
+    position = note.read()
+    note.close()
+    if position is None:
+        raise StorageError(f"{path} has no readable note of its synced position beside it; it was not cut")
+    file = file_system.open(path)
+    if file.size() > position:
+        file.truncate(position)
+    file.close()

@@ -1,0 +1,132 @@
+"""What a bookie reads when it starts: control logs, checkpoints, and the logs' tails.
+
+Law: the state after a boot is what was synced, and of what was not, at most whole batches; it is all durable before anything
+rests on it. A control log that is damaged is made good from another directory's whole copy, or the bookie stays down, for it
+may have held a fence. A directory that can't be read is given up, as long as another one is left; its entries are unknown then,
+and the boot is lossy (``protocol.bookie_boot``).
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+from bookspark.bookie.disk.control_log import ControlScan, encode_records
+from bookspark.bookie.disk.control_state import ControlState
+from bookspark.bookie.disk.entry_log import LoggedFrame
+from bookspark.bookie.disk.index import Index, LedgerRows, location, log_of
+from bookspark.bookie.disk.rewritten_block import Block, runs
+from bookspark.bookie.disk.rewritten_log import scan_rewritten
+from bookspark.bookie.holdings.log_directory import LogDirectory, Recovered
+from bookspark.errors import StorageError
+from bookspark.protocol.bookie.bookie_ledger import BookieLedger, MasterKeyNoted
+
+Found = TypeVar("Found")
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Without Python's cyclic garbage collector: a boot makes objects by the million and no cycles, and the collector, which
+    walks all of them again and again, takes half of its time. Afterwards they are old to it, unwalked."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.freeze()
+            gc.unfreeze()
+            gc.enable()
+
+
+def in_each(directories: list[LogDirectory], act: Callable[[LogDirectory], Found]) -> list[tuple[LogDirectory, Found]]:
+    """What ``act`` makes of each directory. One that fails is taken out of ``directories``; if none is left, StorageError."""
+    found: list[tuple[LogDirectory, Found]] = []
+    for directory in list(directories):
+        try:
+            found.append((directory, act(directory)))
+        except OSError as error:
+            log.error("%s can't be used: %s; check the disk. What was in it is unknown", directory.path, error)
+            directories.remove(directory)
+            if not directories:
+                raise StorageError(
+                    f"the bookie's directories can't be read, the last one was {directory.path}: {error}; check the disk and its "
+                    "rights"
+                ) from error
+    return found
+
+
+def replay_control_logs(scans: Sequence[tuple[LogDirectory, ControlScan]], state: ControlState) -> list[bytes] | None:
+    """Fill ``state`` with the union of all control logs. Returns what has to stand in every directory, None if it does."""
+    damaged = [scan.damaged or (not scan.present and directory.holds_logs) for directory, scan in scans]
+    if any(damaged) and not any(scan.present and not bad for (_, scan), bad in zip(scans, damaged, strict=True)):
+        directory, scan = scans[damaged.index(True)]
+        raise StorageError(
+            f"{directory.control.path} is damaged at byte {scan.end} or missing, and no other directory has "
+            "a whole copy: a fence may be lost, so this bookie stays down; put the file back from a copy of the disk, or start "
+            "the bookie anew with empty directories and let its ledgers be replicated again"
+        )
+    for _, scan in scans:
+        state.replay(scan.records)
+    if not any(damaged) and all(_is_settled(scan, scans[0][1]) for _, scan in scans):
+        return None
+    return list(map(encode_records, state.records()))
+
+
+def _is_settled(scan: ControlScan, other: ControlScan) -> bool:
+    """Is it all synced and noted, nothing torn, and the same as in the other directory?"""
+    return scan.present and scan.end == scan.size == scan.noted and scan.records == other.records
+
+
+def replay_logs(recovered: Sequence[tuple[LogDirectory, Recovered]], state: ControlState, index: Index) -> int:
+    """Fill ``index``, and the LACs of the ledgers; returns the highest log number that was ever used."""
+    highest = 0
+    seen: dict[int, tuple[BookieLedger, LedgerRows]] = {}
+    for directory, (checkpoint, scans) in recovered:
+        if checkpoint is not None:
+            highest = max(highest, log_of(checkpoint.covered))
+            for ledger_id, confirmed, replicated, rows in checkpoint.ledgers:
+                state.of(ledger_id).note(confirmed, replicated)
+                index.put(ledger_id, rows)
+        elif directory.rewritten:
+            _replay_rewritten(directory, state, index)
+        highest = max(highest, *(stored.number for stored in directory.stored), 0)
+        for entry_log, scan in scans:
+            start = location(entry_log.number, 0)
+            for frame in scan.frames:
+                position, size, ledger_id, first, last, confirmed, replicated, _ = frame
+                known = seen.get(ledger_id)
+                if known is None:
+                    known = seen[ledger_id] = _replay_ledger(state, frame), index.of(ledger_id)
+                else:
+                    known[0].note(confirmed, replicated)
+                known[1].insert(first, last, start | position, size)
+    return highest
+
+
+def _replay_ledger(state: ControlState, found: LoggedFrame | Block) -> BookieLedger:
+    """Take over what a batch says of its ledger."""
+    ledger = state.of(found.ledger_id)
+    if ledger.master_key is None:
+        ledger.replay(MasterKeyNoted(found.ledger_id, found.master_key))
+    ledger.note(found.last_add_confirmed, found.last_add_fully_replicated)
+    return ledger
+
+
+def _replay_rewritten(directory: LogDirectory, state: ControlState, index: Index) -> None:
+    """Read every rewritten log of a directory whose checkpoint is lost."""
+    for rewritten in directory.rewritten.values():
+        for found in scan_rewritten(directory.file_system, rewritten.path):
+            if found is None:
+                directory.damaged = True
+                continue
+            block, content = found
+            _replay_ledger(state, block)
+            rows = index.of(block.ledger_id)
+            for first, last in runs(memoryview(content), block):
+                rows.insert(first, last, location(rewritten.number, block.position), block.size)

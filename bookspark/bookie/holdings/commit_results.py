@@ -1,0 +1,100 @@
+"""What follows from the word of a commit thread: who is told, and what becomes of a directory that failed or is full.
+
+Law: what a failed directory had not synced is taken out of the index, and its ledgers' absences prove nothing any more. What a
+full one could not write was not added, and nobody was told that it was: it is absent like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from bookspark.bookie.commit.commit_items import ControlRewrite, ControlWrite, EntryWrite, Item, RelaxedWrite, SealLog
+from bookspark.bookie.commit.commit_thread import CommitThread
+from bookspark.bookie.disk.file_system import NoSpaceError
+from bookspark.bookie.disk.index import location
+from bookspark.bookie.holdings.disk_marks import Takes
+from bookspark.bookie.holdings.disks import Disks
+from bookspark.bookie.holdings.holdings import POSITION_MAX, Holdings
+from bookspark.bookie.holdings.log_directory import LogDirectory
+from bookspark.wire.entry_batch import HEADER_OFFSET
+from bookspark.wire.header import Status, decode
+
+
+class CommitResults:
+    """Owned by the loop."""
+
+    def __init__(self, holdings: Holdings, disks: Disks) -> None:
+        self._holdings = holdings
+        self._disks = disks
+        self._by_thread = {directory.commit: directory for directory in holdings.directories}
+        self._relief: tuple[int, Callable[[], None]] | None = None
+        self.bytes_in_flight = 0
+        """Batches that are admitted and not yet durable."""
+
+    def when_below(self, bytes_in_flight: int, relieved: Callable[[], None]) -> None:
+        """Call ``relieved`` once, when no more than so many bytes wait for their sync. One may wait at a time."""
+        self._relief = (bytes_in_flight, relieved)
+
+    def completed(
+        self, thread: CommitThread, items: Sequence[Item], failure: OSError | None, synced_bytes: int
+    ) -> None:
+        """A commit thread finished a group, or a sync in the background; ``synced_bytes`` that were acked before are synced."""
+        status = Status.OK
+        if isinstance(failure, NoSpaceError):
+            status = Status.READ_ONLY
+            synced = list(filter(_is_synced, items))
+            items = [item for item in items if not _is_synced(item)]
+            self._ran_out(self._by_thread[thread], items)
+            self._tell(synced, Status.OK)
+        elif failure is not None:
+            status = Status.IO_ERROR
+            self._retire(self._by_thread[thread])
+        self.bytes_in_flight -= synced_bytes
+        self._tell(items, status)
+        if self._relief is not None and self.bytes_in_flight <= self._relief[0]:
+            (_, relieved), self._relief = self._relief, None
+            relieved()
+
+    def _tell(self, items: Sequence[Item], status: Status) -> None:
+        recent = self._holdings.recent
+        for item in items:
+            if type(item) is EntryWrite:
+                self.bytes_in_flight -= len(item.frame)
+                del recent[location(item.log.number, item.position)]
+            elif type(item) is RelaxedWrite:
+                del recent[location(item.log.number, item.position)]
+            item.done(status)
+
+    def _retire(self, directory: LogDirectory) -> None:
+        """Use a directory no more. What it had not synced is taken out of the index, and its ledgers' absences prove nothing."""
+        if directory.retired:
+            return
+        directory.retired = True
+        self._holdings.live.remove(directory)
+        self._disks.sort()
+        for entry_log in directory.logs:
+            if entry_log.synced < entry_log.end:
+                first = location(entry_log.number, entry_log.synced)
+                for ledger_id in self._holdings.index.remove(first, location(entry_log.number, POSITION_MAX)):
+                    self._holdings.ledgers[ledger_id].damaged = True
+
+    def _ran_out(self, directory: LogDirectory, items: Sequence[Item]) -> None:
+        """A write found no room. What ``items`` were to add was not, and nobody was told that it was: it is absent like any
+        other."""
+        for item in items:
+            if isinstance(item, (EntryWrite, RelaxedWrite)):
+                ledger_id = decode(item.frame, HEADER_OFFSET)[0].ledger_id
+                where = location(item.log.number, item.position)
+                if (rows := self._holdings.index.get(ledger_id)) is not None:
+                    rows.remove(where, where)
+                self._holdings.volatile.forget(ledger_id)
+                item.log.end = min(item.log.end, item.position)
+            elif isinstance(item, (ControlWrite, ControlRewrite)):
+                directory.control_behind = True
+        if not any(isinstance(item, SealLog) for item in items):
+            self._disks.take_less(directory, Takes.NOTHING)
+
+
+def _is_synced(item: Item) -> bool:
+    """Of a group that found no room, what was written to a log before the one that there is no room for is synced."""
+    return isinstance(item, (EntryWrite, RelaxedWrite)) and item.log.synced > item.position

@@ -1,0 +1,118 @@
+"""What a bookie holds: the index, what is known of its ledgers, and the directories and logs that all of it lies in.
+
+Law: entries of a directory that failed are unknown, never absent. Owned by the loop, but for ``files``, which any thread may
+read by. Nothing is decided here, and nothing written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bookspark.bookie.disk.control_state import ControlState
+from bookspark.bookie.disk.entry_log import EntryLog
+from bookspark.bookie.disk.file_system import File, FileSystem
+from bookspark.bookie.disk.index import Index, log_of, position_of
+from bookspark.bookie.disk.rewritten_log import RewrittenLog
+from bookspark.bookie.holdings.log_directory import LogDirectory
+from bookspark.bookie.holdings.reads import LogFiles, Piece, ReadPlan, plan_read
+from bookspark.bookie.holdings.volatile_ledgers import VolatileLedgers
+from bookspark.protocol.bookie.bookie_ledger import BookieLedger, may_read
+from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
+from bookspark.wire.entry_batch import Buffer
+from bookspark.wire.header import NO_KEY
+from bookspark.wire.messages import Ranges
+
+POSITION_MAX = (1 << 32) - 1
+RANGES_ROWS_MAX = 1 << 16
+
+StoredLog = EntryLog | RewrittenLog
+
+
+class Holdings:
+    """``live``: those of ``directories`` that have not failed."""
+
+    def __init__(self, file_system: FileSystem, directories: list[LogDirectory], live: list[LogDirectory]) -> None:
+        self._file_system = file_system
+        self.directories = directories
+        self.live = live
+        self.unreadable: Sequence[str] = ()
+        """Directories that the boot gave up."""
+        self.control = ControlState()
+        self.ledgers = self.control.ledgers
+        self.index = Index()
+        self.recent: dict[int, Buffer] = {}
+        """Frames that are not written yet, by location."""
+        self.logs: dict[int, tuple[LogDirectory, StoredLog]] = {}
+        """By number."""
+        self.next_log = 1
+        self.volatile = VolatileLedgers(self.index, self.is_synced)
+        self.files = LogFiles(self._open_log)
+
+    # -- reads
+
+    def plan_read(self, ledger_id: int, first: int, last: int, limit: int, *, sparse: bool) -> ReadPlan:
+        """Where entries ``first..last`` are, up to about ``limit`` bytes (0: as much as one answer takes)."""
+        return plan_read(
+            self.ledgers.get(ledger_id),
+            self.index.get(ledger_id),
+            self.recent,
+            (first, last, limit),
+            sparse=sparse,
+            storage_damaged=self.damaged,
+        )
+
+    def has_moved(self, piece: Piece) -> bool:
+        """Are the entries of what a read had planned held elsewhere by now, or no more?"""
+        rows = self.index.get(piece.ledger_id)
+        return rows is None or piece.where not in [row.where for row in rows.covering(piece.first, piece.last)]
+
+    def ledger(self, ledger_id: int) -> BookieLedger | None:
+        """What is known of a ledger (not to be changed), None if it was never heard of."""
+        return self.ledgers.get(ledger_id)
+
+    def may_read(self, ledger_id: int, master_key: bytes) -> bool:
+        """Is this key, or the lack of one, good for reading the ledger?"""
+        return may_read(self.ledgers.get(ledger_id), None if master_key == NO_KEY else master_key)
+
+    def last_entry_id(self, ledger_id: int) -> int:
+        """The highest entry id held, NO_ENTRY if none."""
+        rows = self.index.get(ledger_id)
+        return NO_ENTRY if rows is None else rows.last_entry_id
+
+    def ranges(self, ledger_id: int, first_entry_id: int, limit: int, *, only: bool) -> tuple[Ranges, int, int]:
+        """All rows from (``ledger_id``, ``first_entry_id``) on, of that ledger ``only`` or of all that follow, at most
+        ``limit`` (0: 65,536); with the ledger id and the first entry id to go on with, −1 and −1 at the end."""
+        limit = min(limit or RANGES_ROWS_MAX, RANGES_ROWS_MAX)
+        ranges = Ranges.empty()
+        for current in [ledger_id] if only else self.index.ledger_ids(ledger_id):
+            rows = self.index.get(current)
+            start = first_entry_id if current == ledger_id else 0
+            for row in rows.covering(start, rows.last_entry_id) if rows is not None else ():
+                if len(ranges.ledger_ids) == limit:
+                    return ranges, current, row.first
+                values = (current, row.first, row.last, log_of(row.where), position_of(row.where), row.size)
+                for column, value in zip(ranges, values, strict=True):
+                    column.append(value)
+        return ranges, -1, -1
+
+    # -- what there is
+
+    @property
+    def damaged(self) -> bool:
+        """Was something lost that had been synced? Then what is not found is unknown."""
+        return bool(self.unreadable) or any(directory.damaged for directory in self.directories)
+
+    def is_synced(self, where: int) -> bool:
+        """Is the frame at ``where`` durable? In a log that is gone it was."""
+        found = self.logs.get(log_of(where))
+        return found is None or found[1].synced > position_of(where)
+
+    def take_log_number(self) -> int:
+        """One that was never used."""
+        number = self.next_log
+        self.next_log += 1
+        return number
+
+    def _open_log(self, number: int) -> File:
+        _, stored = self.logs[number]
+        return self._file_system.open(stored.path)

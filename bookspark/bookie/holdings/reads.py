@@ -1,0 +1,223 @@
+"""Reading stored batches: from memory until they are written, then from the logs.
+
+Law: bytes from a log are served only after the frame's own checks (header and body checksum) and only as what the index says they
+are; anything else is an I/O error for the entries it hits. Nothing here blocks the loop for the disk, nor for the decompression
+of a rewritten log's blocks: what is not in the page cache, or compressed, is left to a thread. A log that was removed after
+the read was planned (its entries have been moved, or collected) is no error: the read is planned again.
+
+Decision: logs are read by ``preadv``, which can be told not to wait, and not through a memory map, whose page faults nobody sees
+coming and whose I/O errors are signals. That is one copy, into the buffer that is checked and sent.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from bookspark.bookie.disk.entry_log import parse_logged_frame
+from bookspark.bookie.disk.file_system import File
+from bookspark.bookie.disk.index import LedgerRows, log_of, position_of
+from bookspark.bookie.disk.read_memory import ReadMemory
+from bookspark.bookie.disk.rewritten_block import BLOCK_START, parse_block, plain_frame
+from bookspark.protocol.bookie.bookie_ledger import BookieLedger, answer_absent
+from bookspark.protocol.ledger.responses import Negative, Unknown
+from bookspark.wire.entry_batch import Buffer
+
+_OPEN_FILES_MAX = 256
+_EXTENT_BYTES_MAX = 1 << 20
+_PART_BYTES = 256 << 10
+READ_BYTES_MAX = 4 << 20
+"""An answer is about this long at most, whatever the request's limit."""
+
+
+class Piece(NamedTuple):
+    """Entries ``first..last`` out of one stored batch frame; ``frame`` if it is still in memory."""
+
+    ledger_id: int
+    first: int
+    last: int
+    where: int
+    size: int
+    frame: Buffer | None
+
+
+class ReadPlan(NamedTuple):
+    """What a read will send. ``end`` is the last id that it accounts for, ``refusal`` the answer for the id after that (None
+    if the range or the limit ended there)."""
+
+    pieces: list[Piece]
+    end: int
+    refusal: Negative | Unknown | None
+
+
+def plan_read(
+    ledger: BookieLedger | None,
+    rows: LedgerRows | None,
+    recent: dict[int, Buffer],
+    request: tuple[int, int, int],
+    *,
+    sparse: bool,
+    storage_damaged: bool,
+) -> ReadPlan:
+    """Find entries ``first..last`` of ``request`` (first, last, limit in bytes). Where absence proves nothing, a sparse read
+    stops at the first absent id like any other: skipping it would say that it is not held."""
+    first, last, limit = request
+    limit = min(limit or READ_BYTES_MAX, READ_BYTES_MAX)
+    absent = answer_absent(ledger, storage_damaged)
+    skipping = sparse and isinstance(absent, Negative) and ledger is not None
+    pieces: list[Piece] = []
+    wanted, total = first, 0
+    for row in rows.covering(first, last) if rows is not None else ():
+        if row.first > wanted and not skipping:
+            return ReadPlan(pieces, wanted - 1, absent)
+        if total >= limit:
+            return ReadPlan(pieces, pieces[-1].last, None)
+        start, stop = max(first, row.first), min(last, row.last)
+        assert ledger is not None
+        pieces.append(Piece(ledger.ledger_id, start, stop, row.where, row.size, recent.get(row.where)))
+        total += row.size
+        wanted = stop + 1
+    if wanted > last:
+        return ReadPlan(pieces, last, None)
+    return ReadPlan(pieces, last, None) if skipping else ReadPlan(pieces, wanted - 1, absent)
+
+
+def first_part(pieces: list[Piece]) -> list[Piece]:
+    """As many of a plan's first pieces as are sent before the next ones are read: some 256 KiB, at least one."""
+    total = 0
+    for count, piece in enumerate(pieces, 1):
+        total += piece.size
+        if total >= _PART_BYTES:
+            return pieces[:count]
+    return pieces
+
+
+class Stop(Enum):
+    """Why fewer frames came than were asked for."""
+
+    DAMAGED = "the next one is bad, or can't be read"
+    MOVED = "the next one's log is gone, so it lies elsewhere, if anywhere"
+    LIMIT = "an answer is only so long"
+
+
+class Fetched(NamedTuple):
+    """The frames of the first so many pieces: plain batch frames, each with its piece's entries or more. Nothing is said of the
+    pieces after them, but why there are none."""
+
+    frames: list[Buffer]
+    stop: Stop | None = None
+
+
+class LogFiles:
+    """The logs that are open for reading, the least recently used closed when there are too many. For any thread."""
+
+    def __init__(self, open_log: Callable[[int], File]) -> None:
+        """``open_log(number)`` opens a log; it may raise OSError or KeyError."""
+        self._open_log = open_log
+        self._files: OrderedDict[int, File] = OrderedDict()
+        self._memory = ReadMemory()
+        """The loop's."""
+        self._lock = threading.Lock()
+
+    def get(self, number: int) -> File:
+        with self._lock:
+            file = self._files.get(number)
+            if file is None:
+                file = self._files[number] = self._open_log(number)
+                if len(self._files) > _OPEN_FILES_MAX:
+                    self._files.popitem(last=False)  # closed when the last reader drops it
+            else:
+                self._files.move_to_end(number)
+            return file
+
+    def forget(self, number: int) -> None:
+        """The log is removed: who reads it now may go on."""
+        with self._lock:
+            self._files.pop(number, None)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._files.clear()
+
+    def fetch(self, pieces: Sequence[Piece], *, cached_only: bool) -> Fetched | None:
+        """The checked frames of ``pieces``, up to about ``READ_BYTES_MAX`` but at least one. None if ``cached_only`` and some
+        would have to wait: that is for the loop."""
+        frames: list[Buffer] = []
+        index, together, total = 0, True, 0
+        while index < len(pieces):
+            if total >= READ_BYTES_MAX:
+                return Fetched(frames, Stop.LIMIT)
+            if (frame := pieces[index].frame) is not None:
+                frames.append(frame)
+                total += len(frame)
+                index += 1
+                continue
+            stop = _extent_end(pieces, index) if together else index + 1
+            extent = pieces[index:stop]
+            try:
+                file = self.get(log_of(extent[0].where))
+            except KeyError:
+                return Fetched(frames, Stop.MOVED)
+            except OSError:
+                return Fetched(frames, Stop.DAMAGED)
+            size, position = sum(piece.size for piece in extent), position_of(extent[0].where)
+            try:
+                if not cached_only:
+                    view = memoryview(file.read(size, position))
+                elif not file.read_cached(view := self._memory.lend(size), position):
+                    return None
+            except OSError:
+                if not together or len(extent) == 1:
+                    return Fetched(frames, Stop.DAMAGED)
+                together = False  # find out which frame it is
+                continue
+            at = 0
+            for piece in extent:
+                stored = view[at : at + piece.size]
+                if cached_only and stored[:8] == BLOCK_START:
+                    return None
+                if total >= READ_BYTES_MAX:
+                    return Fetched(frames, Stop.LIMIT)
+                found = _checked(stored, piece)
+                if found is None:
+                    return Fetched(frames, Stop.DAMAGED)
+                frames.append(found)
+                total += len(found)
+                at += piece.size
+            index = stop
+        return Fetched(frames)
+
+
+def _extent_end(pieces: Sequence[Piece], start: int) -> int:
+    """The end of the run of pieces from ``start`` on that lie one after the other in one log."""
+    end, total = start + 1, pieces[start].size
+    while (
+        end < len(pieces)
+        and pieces[end].frame is None
+        and pieces[end].where == pieces[end - 1].where + pieces[end - 1].size
+        and total + pieces[end].size <= _EXTENT_BYTES_MAX
+    ):
+        total += pieces[end].size
+        end += 1
+    return end
+
+
+def _checked(stored: memoryview, piece: Piece) -> Buffer | None:
+    """The plain frame of what is stored, None unless it is good and what the index says it is."""
+    if stored[:8] == BLOCK_START:
+        block = parse_block(stored, 0)
+        if block is None or block.size != piece.size or block.ledger_id != piece.ledger_id:
+            return None
+        return plain_frame(stored, block, piece.first, piece.last)
+    found = parse_logged_frame(stored, 0, 0)
+    good = (
+        found is not None
+        and found.size == piece.size
+        and found.ledger_id == piece.ledger_id
+        and found.first_entry_id <= piece.first
+        and piece.last <= found.last_entry_id
+    )
+    return stored if good else None

@@ -1,0 +1,164 @@
+"""What a bookie does beside serving: checkpoints, a look at its disks, collecting deleted ledgers, rewriting logs.
+
+Law: no step of it holds up the loop for more than some milliseconds, and whatever waits for a disk or for the metadata does so in
+a thread. Two of its works never have the index at the same time (``steps``). What fails is logged and tried again
+when it is due next: serving does not depend on any of it.
+
+A pass collects and then reclaims. Passes come at their interval, and at once when a directory is full (forced collection), but
+then they take no more than a tenth of the time.
+
+Source: BookKeeper's ``GarbageCollectorThread`` and ``LedgerDirsMonitor``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from bookspark.bookie.bookie_config import BookieConfig
+from bookspark.bookie.disk.steps import Finished, Outcome, Steps, Wait, advance
+from bookspark.bookie.serving.collection import collect
+from bookspark.bookie.space.reclaiming import Rewriter
+from bookspark.bookie.storage import Storage
+from bookspark.metadata.store import MetadataStore
+
+_WAIT_SECONDS = 0.005
+_STOP_SECONDS_MAX = 10.0
+_FORCED_PAUSE = 9.0
+"""After a forced pass, so many times as long as it took."""
+
+Result = TypeVar("Result")
+
+log = logging.getLogger(__name__)
+
+
+class Maintenance:
+    """Started and stopped on the loop. Without ``metadata`` nothing is collected, without a ``rewriter`` nothing rewritten."""
+
+    def __init__(
+        self, config: BookieConfig, storage: Storage, metadata: MetadataStore | None, rewriter: Rewriter | None
+    ) -> None:
+        self._config = config
+        self._storage = storage
+        self._metadata = metadata
+        self._rewriter = rewriter
+        self._index = asyncio.Lock()
+        self._full = asyncio.Event()
+        self._threads = ThreadPoolExecutor(3, thread_name_prefix="bookie maintenance")
+        self._tasks: list[asyncio.Task[None]] = []
+        self._minor_at = time.monotonic() + config.minor_compaction_interval_seconds
+        self._major_at = time.monotonic() + config.major_compaction_interval_seconds
+
+    def start(self) -> None:
+        works = (self._checkpoints(), self._disks(), self._collection())
+        self._tasks = [asyncio.get_running_loop().create_task(work) for work in works]
+
+    async def stop(self) -> None:
+        """What is in the middle of something leaves it there: a boot can deal with each state."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_STOP_SECONDS_MAX)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _checkpoints(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.checkpoint_interval_seconds)
+            await _tried("no checkpoint was made", self._checkpoint)
+
+    async def _checkpoint(self) -> None:
+        prepared = await self._drive(self._storage.checkpoint())
+        await self._in_thread(lambda: self._storage.write_checkpoints(prepared))
+
+    async def _disks(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.disk_check_interval_seconds)
+            await _tried("the disks could not be looked at", self._look_at_disks)
+
+    async def _look_at_disks(self) -> None:
+        disks = self._storage.disks
+        for directory, used in await self._in_thread(disks.measure):
+            await self._drive(disks.look(directory, used))
+        if disks.any_full:
+            self._full.set()
+
+    async def _collection(self) -> None:
+        due = time.monotonic() + self._config.gc_wait_time_seconds
+        while True:
+            try:
+                await asyncio.wait_for(self._full.wait(), max(0.0, due - time.monotonic()))
+            except TimeoutError:
+                due = time.monotonic() + self._config.gc_wait_time_seconds
+            forced = self._full.is_set()
+            started = time.monotonic()
+            await _tried("the collection did not come to its end", lambda forced=forced: self._pass(forced))  # type: ignore[misc]
+            if forced:
+                await asyncio.sleep(_FORCED_PAUSE * (time.monotonic() - started))
+                self._full.clear()
+
+    async def _pass(self, forced: bool) -> None:
+        storage, config = self._storage, self._config
+        if self._metadata is not None:
+            await self._drive(collect(storage, self._metadata))
+        rewriter = self._rewriter
+        threshold = self._threshold(time.monotonic(), forced) if rewriter is not None else 0.0
+        steps = storage.reclaiming.reclaim(
+            rewriter,
+            threshold,
+            config.entry_log_bytes_max,
+            config.compaction_rate_bytes_per_second,
+            entry_logs=config.rewrite_sealed_logs,
+        )
+        given_back = await self._drive(steps)
+        if given_back:
+            log.info("%d bytes were given back", given_back)
+        if forced:
+            await self._look_at_disks()
+
+    def _threshold(self, now: float, forced: bool) -> float:
+        """Logs of which less than this part lives are to be rewritten now."""
+        config = self._config
+        if forced or now >= self._major_at:
+            self._major_at = now + config.major_compaction_interval_seconds
+            self._minor_at = now + config.minor_compaction_interval_seconds
+            return config.major_compaction_threshold
+        if now >= self._minor_at:
+            self._minor_at = now + config.minor_compaction_interval_seconds
+            return config.minor_compaction_threshold
+        return 0.0
+
+    # -- carrying steps through
+
+    async def _drive(self, steps: Steps[Result]) -> Result:
+        """See ``steps``."""
+        outcome = Outcome()
+        while True:
+            async with self._index:
+                while (need := advance(steps, outcome)) is None:
+                    outcome = Outcome()
+                    await asyncio.sleep(0)
+            if isinstance(need, Finished):
+                value: Result = need.result
+                return value
+            if isinstance(need, Wait):
+                outcome = Outcome()
+                await asyncio.sleep(_WAIT_SECONDS)
+                continue
+            try:
+                outcome = Outcome(await self._in_thread(need))
+            except Exception as error:
+                outcome = Outcome(error=error)
+
+    async def _in_thread(self, function: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function)
+
+
+async def _tried(what: str, work: Callable[[], Awaitable[None]]) -> None:
+    try:
+        await work()
+    except Exception:
+        log.exception("%s; it is tried again later", what)

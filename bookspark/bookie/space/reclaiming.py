@@ -1,0 +1,322 @@
+"""Getting space back: forgetting deleted ledgers, rewriting sealed logs, removing what nothing lives in any more.
+
+Law: nothing is removed before what stands for it is durable. A pass goes through these states, and a crash in any of them leaves
+files that the next boot or the next pass deals with::
+
+    forget      the number of ``protocol.garbage_collection`` is in the control logs; then ledgers leave index and ledgers
+    rewrite     the new log is written under a temporary name and synced     crash: removed at boot
+    publish     it is renamed, its directory synced                          crash: no checkpoint names it, removed at boot
+    switch      the index points into it                                     crash: as before
+    checkpoint  a checkpoint taken after all that is durable                 crash: the old logs hold nothing that lives; the
+    remove      the old logs are unlinked                                           next pass removes them
+
+A log with a batch that can't be read is left alone, and so is a directory that is damaged: what its logs can't tell any more
+has to go on being unknown. Only sealed logs are looked at: nothing is added to those, so what was counted dead stays dead.
+
+Which logs: all that nothing lives in; entry logs, once they are sealed; and those of which less than a threshold lives, by
+BookKeeper's rules of minor and major compaction. Passes that find little to rewrite leave small logs: when there are many,
+neighbours are merged, so that an entry is written anew once each time that its log grows eightfold, and no more often.
+
+Source: design.md section 1; BookKeeper's ``GarbageCollectorThread``, ``ScanAndCompareGarbageCollector`` and
+``TransactionalEntryLogCompactor``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import groupby
+from typing import NamedTuple, Protocol
+
+from bookspark.bookie.disk.entry_log import EntryLog
+from bookspark.bookie.disk.file_system import FileSystem
+from bookspark.bookie.disk.index import Row, location, log_of
+from bookspark.bookie.disk.rewritten_log import RewrittenLog, rewritten_path, temporary_path
+from bookspark.bookie.disk.steps import Steps
+from bookspark.bookie.holdings.checkpointing import Checkpoints
+from bookspark.bookie.holdings.holdings import Holdings, StoredLog
+from bookspark.bookie.holdings.log_directory import LogDirectory
+from bookspark.bookie.space.rewriting import DamagedLogError, Job, LedgerFacts, Rewritten, SealedLog
+from bookspark.wire.messages import Ranges
+
+_ROWS_A_STEP = 4096
+_LEDGERS_A_STEP = 256
+_RUNS_A_STEP = 32
+_IDS_A_STEP = 1 << 16
+_SOURCES_MAX = 16
+_SMALL_PART = 1 / 8
+"""A rewritten log is small below this part of what a job makes,"""
+_SMALL_LOGS_MIN = 8
+"""and so many of one directory are merged."""
+_REMOVE_BYTES = 1 << 30
+"""When so much waits to be removed, a checkpoint is made for it before the pass is over."""
+
+log = logging.getLogger(__name__)
+
+
+class Rewriter(Protocol):
+    """Does what ``rewriting`` does, here or in another process. Called in a thread; raises DamagedLogError and OSError."""
+
+    def batches_of(self, source: SealedLog) -> Ranges: ...
+
+    def rewrite(self, job: Job) -> Rewritten: ...
+
+
+class LogUse(NamedTuple):
+    """How much of a sealed log lives, in bytes. A batch that lives in part counts whole."""
+
+    directory: LogDirectory
+    log: StoredLog
+    live_bytes: int
+
+    @property
+    def ratio(self) -> float:
+        return self.live_bytes / max(1, self.log.end)
+
+
+class Choice(NamedTuple):
+    """What a pass will do."""
+
+    dead: list[LogUse]
+    jobs: list[list[LogUse]]
+    """Each is to become one log."""
+
+
+def choose(uses: Iterable[LogUse], threshold: float, job_bytes: int, *, entry_logs: bool) -> Choice:
+    """All dead logs; and of the others those of which less than ``threshold`` lives, and all ``entry_logs`` if they are wanted,
+    the emptiest first, gathered up to about ``job_bytes`` of one directory. With ``entry_logs`` small logs are merged as well."""
+    dead: list[LogUse] = []
+    jobs: list[list[LogUse]] = []
+    for _, of_directory in groupby(sorted(uses, key=_place), key=lambda use: use.directory.path):
+        wanted: list[LogUse] = []
+        small: list[LogUse] = []
+        for use in of_directory:
+            if use.live_bytes == 0:
+                dead.append(use)
+            elif use.ratio < threshold or (entry_logs and isinstance(use.log, EntryLog)):
+                wanted.append(use)
+            elif entry_logs and use.log.end < _SMALL_PART * job_bytes:
+                small.append(use)
+        jobs += _gathered(sorted(wanted, key=lambda use: use.ratio), job_bytes)
+        if len(small) >= _SMALL_LOGS_MIN:
+            jobs += (job for job in _gathered(small, job_bytes) if len(job) > 1)
+    return Choice(dead, jobs)
+
+
+def _place(use: LogUse) -> tuple[str, int]:
+    return use.directory.path, use.log.number
+
+
+def _gathered(uses: Iterable[LogUse], job_bytes: int) -> Iterator[list[LogUse]]:
+    job: list[LogUse] = []
+    for use in uses:
+        job.append(use)
+        if sum(one.live_bytes for one in job) >= job_bytes or len(job) == _SOURCES_MAX:
+            yield job
+            job = []
+    if job:
+        yield job
+
+
+class Reclaiming:
+    """The space that ``holdings`` take. Owned by the loop, but for the functions that its steps yield."""
+
+    def __init__(
+        self,
+        file_system: FileSystem,
+        holdings: Holdings,
+        checkpoints: Checkpoints,
+    ) -> None:
+        self._file_system = file_system
+        self._holdings = holdings
+        self._ledgers = holdings.ledgers
+        self._index = holdings.index
+        self._checkpoints = checkpoints
+        self._doomed: list[tuple[LogDirectory, StoredLog]] = []
+        """Nothing points into them any more; they go once a checkpoint says so."""
+        self._unreadable: set[int] = set()
+
+    def held(self) -> Steps[set[int]]:
+        """Every ledger of which there were entries or control state at the first step."""
+        held: set[int] = set()
+        for ids in (list(self._ledgers), self._index.ledger_ids()):
+            for start in range(0, len(ids), _IDS_A_STEP):
+                held.update(ids[start : start + _IDS_A_STEP])
+                yield None
+        return held
+
+    def forget(self, ledger_ids: Collection[int]) -> None:
+        """Let go of ledgers that were deleted, with all that is known of them."""
+        for ledger_id in ledger_ids:
+            self._index.forget(ledger_id)
+            self._ledgers.pop(ledger_id, None)
+        self._checkpoints.outdated()
+
+    def uses(self) -> Steps[list[LogUse]]:
+        """Look through the index: how much of each sealed log lives."""
+        sealed = [
+            (directory, found)
+            for directory in self._holdings.live
+            if not directory.damaged and not directory.retired
+            for found in directory.sealed
+            if found.number not in self._unreadable
+        ]
+        live: Counter[int] = Counter()
+        counted = 0
+        for ledger_id in self._index.ledger_ids():
+            rows = self._index.of(ledger_id)
+            for start in range(0, len(rows), _ROWS_A_STEP):
+                before = -1
+                wheres, extents = (column[start : start + _ROWS_A_STEP] for column in (rows.where, rows.extent))
+                for where, extent in zip(wheres, extents, strict=True):
+                    if where != before:
+                        live[log_of(where)] += extent & 0xFFFFFFFF
+                        before = where
+                counted += len(wheres) + 1
+                if counted >= _ROWS_A_STEP:
+                    counted = 0
+                    yield None
+        return [LogUse(directory, found, live[found.number]) for directory, found in sealed]
+
+    def reclaim(
+        self, rewriter: Rewriter | None, threshold: float, job_bytes: int, bytes_per_second: int, *, entry_logs: bool
+    ) -> Steps[int]:
+        """One pass over the logs; returns how many bytes were given back. See ``choose``; without a ``rewriter`` only dead logs
+        are removed."""
+        choice = choose((yield from self.uses()), threshold, job_bytes, entry_logs=entry_logs)
+        given_back = 0
+        self._doom(choice.dead)
+        for sources in choice.jobs if rewriter is not None else ():
+            if self._doomed and sum(found.end for _, found in self._doomed) >= _REMOVE_BYTES:
+                given_back += yield from self._remove()
+            try:
+                assert rewriter is not None
+                given_back -= yield from self._rewrite(rewriter, sources, bytes_per_second)
+            except DamagedLogError as damage:
+                self._unreadable.add(damage.log)
+                log.error("log %08x is damaged at byte %d; it stays as it is", damage.log, damage.position)
+            except OSError as error:
+                log.warning("no log was rewritten in %s: %s", sources[0].directory.path, error)
+                break
+        given_back += yield from self._remove()
+        return given_back
+
+    # -- rewriting
+
+    def _rewrite(self, rewriter: Rewriter, sources: list[LogUse], bytes_per_second: int) -> Steps[int]:
+        """Put what lives of ``sources`` into one new log; returns its size."""
+        directory = sources[0].directory
+        room = self._file_system.free_bytes(directory.path)
+        if room < sum(use.live_bytes for use in sources):
+            log.warning("%s: %d bytes are free, too few for rewriting its logs", directory.path, room)
+            return 0
+        number = self._holdings.take_log_number()
+        sealed = [SealedLog(use.log.number, use.log.path, use.log.end) for use in sources]
+        batches: list[Ranges] = []
+        for source in sealed:
+            batches.append((yield partial(rewriter.batches_of, source)))
+        rows, facts = yield from self._living(batches)
+        if rows.ledger_ids:
+            job = Job(directory.path, number, sealed, rows.encode(), facts, bytes_per_second)
+            try:
+                rewritten: Rewritten = yield partial(rewriter.rewrite, job)
+                yield partial(self._publish, directory.path, number)
+            except (OSError, DamagedLogError):
+                yield partial(self._discard, directory.path, number)
+                raise
+            made = RewrittenLog(directory.path, number, rewritten.size)
+            directory.rewritten[number] = made
+            self._holdings.logs[number] = (directory, made)
+            yield from self._switch(frozenset(source.number for source in sealed), rewritten.rows)
+            self._doom(sources)
+            return rewritten.size
+        self._doom(sources)
+        return 0
+
+    def _living(self, batches: Sequence[Ranges]) -> Steps[tuple[Ranges, dict[int, LedgerFacts]]]:
+        """The parts of ``batches`` that the index points to, and what is known of their ledgers."""
+        living = Ranges.empty()
+        facts: dict[int, LedgerFacts] = {}
+        count = 0
+        for ledger_id, first, last, number, position, size in (
+            row for found in batches for row in zip(*found, strict=True)
+        ):
+            count += 1
+            if count % _LEDGERS_A_STEP == 0:
+                yield None
+            rows, ledger = self._index.get(ledger_id), self._ledgers.get(ledger_id)
+            if rows is None or ledger is None:
+                continue
+            where = location(number, position)
+            for row in rows.covering(first, last):
+                if row.where != where:
+                    continue
+                for column, value in zip(living, (ledger_id, row.first, row.last, number, position, size), strict=True):
+                    column.append(value)
+                if ledger_id not in facts:
+                    facts[ledger_id] = LedgerFacts(
+                        ledger.last_add_confirmed, ledger.last_add_fully_replicated, ledger.master_key or bytes(16)
+                    )
+        return living, facts
+
+    def _publish(self, directory: str, number: int) -> None:
+        path = rewritten_path(directory, number)
+        self._file_system.rename(temporary_path(directory, number), path)
+        self._file_system.sync_directory(path.rpartition("/")[0])
+
+    def _discard(self, directory: str, number: int) -> None:
+        for path in (temporary_path(directory, number), rewritten_path(directory, number)):
+            with contextlib.suppress(OSError):  # it need not be there, and if it stays the next boot removes it
+                self._file_system.unlink(path)
+
+    def _switch(self, sources: frozenset[int], moved: Ranges) -> Iterator[None]:
+        """Point the index into the new log, for what still lives."""
+        for ledger_id, found in groupby(zip(*moved, strict=True), key=lambda row: row[0]):
+            runs = [Row(first, last, location(number, at), size) for _, first, last, number, at, size in found]
+            for start in range(0, len(runs), _RUNS_A_STEP):
+                rows = self._index.get(ledger_id)
+                if rows is not None:
+                    rows.move(sources, runs[start : start + _RUNS_A_STEP])
+                yield None
+
+    # -- removing
+
+    def _doom(self, uses: Sequence[LogUse]) -> None:
+        for directory, found, _ in uses:
+            if isinstance(found, EntryLog):
+                directory.logs.remove(found)
+            else:
+                del directory.rewritten[found.number]
+            self._doomed.append((directory, found))
+        if uses:
+            self._checkpoints.outdated()
+
+    def _remove(self) -> Steps[int]:
+        """Remove the doomed logs of every directory that has a checkpoint without them; returns their bytes."""
+        doomed, removed = self._doomed, 0
+        if not doomed:
+            return 0
+        prepared = yield from self._checkpoints.take()
+        durable: set[str] = yield partial(self._checkpoints.write, prepared)
+        self._doomed = [one for one in doomed if one[0].path not in durable]
+        for directory, found in doomed:
+            if directory.path not in durable:
+                continue
+            del self._holdings.logs[found.number]
+            self._holdings.files.forget(found.number)
+            try:
+                yield partial(_unlink, self._file_system, found)
+                removed += found.end
+            except OSError as error:
+                log.warning("%s can't be removed: %s; the next start tries again", found.path, error)
+        return removed
+
+
+def _unlink(file_system: FileSystem, found: StoredLog) -> None:
+    if isinstance(found, EntryLog):
+        found.remove()
+    else:
+        found.remove(file_system)

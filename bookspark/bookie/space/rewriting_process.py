@@ -1,0 +1,251 @@
+"""A process beside the bookie's that rewrites logs: the bookie's loop shares neither its interpreter nor its memory with it.
+
+Law: it does one thing at a time and never outlives the bookie: the kernel ends it with its parent. It writes nothing but
+temporary files, so one that is ended in the middle leaves what a boot removes. If it dies, the job that it did fails, and another
+one is begun for the next job, the later the more often that came to pass. ::
+
+    bookie ──forks at its start──► forker ──forks, when asked──► the process that rewrites
+
+The forker does nothing else. It is forked before the bookie has any thread or lock (a directory's lock must have no second
+holder), so what it forks later has none either. Forked and not started anew, because Spark may delete the files of a shipped
+package while the bookie lives on. It is niced: appends come first. Source: the zygotes of Android and Chromium.
+
+Over a socket pair of each process, both ways: u64 length │ msgpack. A request is [a name of ``_CALLS``, its argument]. The forker
+is asked with a byte; it answers with i64 pid and the socket, or i64 −errno.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import gc
+import logging
+import math
+import os
+import signal
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from bookspark.bookie.disk.file_system import RealFileSystem
+from bookspark.bookie.space.rewriting import DamagedLogError, Job, Rewritten, SealedLog, batches_of, rewrite
+from bookspark.wire.messages import Ranges
+
+_LENGTH = struct.Struct("<Q")
+_PID = struct.Struct("<q")
+_PR_SET_PDEATHSIG = 1
+_NICENESS = 10
+_ANSWER_SECONDS_MAX = 3600.0
+_FORK_SECONDS_MAX = 60.0
+_PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 1.0, 300.0
+"""After the first death; doubled by each that follows before anything was rewritten."""
+
+log = logging.getLogger(__name__)
+
+
+class _Answer(msgspec.Struct, array_like=True):
+    rows: bytes = b""
+    size: int = 0
+    damaged: tuple[int, int] | None = None
+    """(log, position)"""
+    error: tuple[int, str] | None = None
+    """errno and message"""
+
+
+class _Worker(NamedTuple):
+    """The process that rewrites."""
+
+    pid: int
+    connection: socket.socket
+
+
+class RewritingProcess:
+    """A ``reclaiming.Rewriter``. Make it before anything else in the process; ``close`` it at the end."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        ours, theirs = socket.socketpair()
+        parent = os.getpid()
+        gc.freeze()  # or the child's first collection would touch, and so copy, every page
+        self._forker = os.fork()
+        if self._forker == 0:
+            ours.close()
+            _fork_when_asked(theirs, parent)
+        gc.unfreeze()
+        theirs.close()
+        ours.settimeout(_FORK_SECONDS_MAX)
+        self._requests = ours
+        self._clock = clock
+        self._calling = threading.Lock()
+        self._worker: _Worker | None = None
+        self._pause = _PAUSE_SECONDS
+        self._not_before = -math.inf
+
+    def batches_of(self, source: SealedLog) -> Ranges:
+        return Ranges.decode(memoryview(self._call("batches_of", source).rows))
+
+    def rewrite(self, job: Job) -> Rewritten:
+        answer = self._call("rewrite", job)
+        self._pause = _PAUSE_SECONDS
+        return Rewritten(Ranges.decode(memoryview(answer.rows)), answer.size)
+
+    def worker_pid(self) -> int:
+        """Of the process that rewrites, which is begun if there is none. Raises OSError."""
+        with self._calling:
+            return self._begun().pid
+
+    def close(self) -> None:
+        """End it, whatever it does."""
+        self._requests.close()
+        if self._worker is not None:
+            self._worker.connection.close()
+        try:
+            os.kill(self._forker, signal.SIGKILL)
+            os.waitpid(self._forker, 0)
+        except (ProcessLookupError, ChildProcessError):
+            log.debug("the forker of the rewriting process was gone before")
+
+    def _call(self, name: str, argument: SealedLog | Job) -> _Answer:
+        with self._calling:
+            worker = self._begun()
+            try:
+                _send(worker.connection, msgspec.msgpack.encode((name, argument)))
+                answer = msgspec.msgpack.decode(_receive(worker.connection), type=_Answer)
+            except OSError:
+                self._lost(worker)
+                raise
+        if answer.damaged is not None:
+            raise DamagedLogError(*answer.damaged)
+        if answer.error is not None:
+            raise OSError(*answer.error)
+        return answer
+
+    def _begun(self) -> _Worker:
+        if self._worker is None:
+            if self._clock() < self._not_before:
+                raise OSError(errno.EAGAIN, "the rewriting process died, and it is not time yet to begin another one")
+            self._worker = self._fork()
+        return self._worker
+
+    def _fork(self) -> _Worker:
+        try:
+            self._requests.sendall(b".")
+            content, descriptors, _, _ = socket.recv_fds(self._requests, _PID.size, 1)
+        except OSError as error:
+            raise OSError(
+                error.errno, f"no rewriting process can be begun until the bookie is restarted: {error}"
+            ) from error
+        if not content:
+            raise ConnectionResetError(
+                "no rewriting process can be begun until the bookie is restarted: its forker has ended"
+            )
+        (pid,) = _PID.unpack(content)
+        if pid < 0:
+            raise OSError(-pid, f"no rewriting process can be begun: {os.strerror(-pid)}")
+        connection = socket.socket(fileno=descriptors[0])
+        connection.settimeout(_ANSWER_SECONDS_MAX)
+        return _Worker(pid, connection)
+
+    def _lost(self, worker: _Worker) -> None:
+        """It died, or hangs; the forker ends it before it begins another one."""
+        worker.connection.close()
+        self._worker = None
+        self._not_before = self._clock() + self._pause
+        self._pause = min(2 * self._pause, _PAUSE_SECONDS_MAX)
+
+
+def _batches_of(argument: Any) -> _Answer:
+    return _Answer(batches_of(RealFileSystem(), msgspec.convert(argument, SealedLog)).encode())
+
+
+def _rewrite(argument: Any) -> _Answer:
+    rewritten = rewrite(RealFileSystem(), msgspec.convert(argument, Job, strict=False), time.sleep)
+    return _Answer(rewritten.rows.encode(), rewritten.size)
+
+
+_CALLS: dict[str, Callable[[Any], _Answer]] = {"batches_of": _batches_of, "rewrite": _rewrite}
+
+
+def _fork_when_asked(requests: socket.socket, parent: int) -> None:
+    """The forker's life."""
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        os.nice(_NICENESS)
+        _end_with(parent)
+        worker = 0
+        while requests.recv(1):
+            if worker:
+                os.kill(worker, signal.SIGKILL)
+                os.waitpid(worker, 0)
+            worker = _fork_worker(requests)
+    finally:
+        os._exit(0)
+
+
+def _fork_worker(requests: socket.socket) -> int:
+    """Returns its pid; 0 if there is none."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        forker = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            requests.sendall(_PID.pack(-(error.errno or errno.EAGAIN)))
+            return 0
+        if pid == 0:
+            requests.close()
+            ours.close()
+            _work(theirs, forker)
+        socket.send_fds(requests, [_PID.pack(pid)], [ours.fileno()])
+        return pid
+
+
+def _work(connection: socket.socket, parent: int) -> None:
+    """The life of the process that rewrites."""
+    try:
+        _end_with(parent)
+        while True:
+            name, argument = msgspec.msgpack.decode(_receive(connection))
+            try:
+                answer = _CALLS[name](argument)
+            except DamagedLogError as damage:
+                answer = _Answer(damaged=(damage.log, damage.position))
+            except Exception as error:
+                code = error.errno if isinstance(error, OSError) and error.errno else 0
+                answer = _Answer(error=(code, f"{type(error).__name__}: {error}"))
+            _send(connection, msgspec.msgpack.encode(answer))
+    finally:
+        os._exit(0)
+
+
+def _end_with(parent: int) -> None:
+    """Let the kernel end this process when ``parent``, which forked it, ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+def _send(connection: socket.socket, content: bytes) -> None:
+    connection.sendall(_LENGTH.pack(len(content)))
+    connection.sendall(content)
+
+
+def _receive(connection: socket.socket) -> bytearray:
+    (size,) = _LENGTH.unpack(_receive_exactly(connection, _LENGTH.size))
+    return _receive_exactly(connection, size)
+
+
+def _receive_exactly(connection: socket.socket, size: int) -> bytearray:
+    content = bytearray(size)
+    view = memoryview(content)
+    while view:
+        count = connection.recv_into(view)
+        if count == 0:
+            raise ConnectionResetError("the rewriting process has ended; another one is begun later")
+        view = view[count:]
+    return content

@@ -1,0 +1,287 @@
+"""One connection to a bookie: requests out, pipelined, and each answered once.
+
+Law: each request gets exactly one answer, with one of the three classes of responses: the bookie's own, or Unknown when it could
+not be sent, was cut off or took too long. Memory is bounded: while half of ``bookie_bytes_queued_max`` wait to be sent, the
+connection says that the bookie is behind, and who can wait does; a bookie that takes in nothing for ``bookie_stall_seconds``
+while so much waits, or does not answer in time, or for which more than the whole waits, is cut off. So one that is slow slows
+its writers down, and one that hangs delays them once (BookKeeper's BP-51 lets the client grow). One that says nothing at all from
+a request to its deadline is cut off too: its host may be gone without a word, and it may serve elsewhere by now.
+
+What is asked in one turn of the loop is sent with one call, as a call costs more than a small frame: a client that writes to many
+ledgers would spend most of its time in them.
+
+It lives in the client's I/O loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+from bookspark.client.client_config import ClientConfig
+from bookspark.client.network.io_loop import DeadlineTimer
+from bookspark.protocol.ledger.responses import Positive, Response, Unknown, UnknownReason
+from bookspark.wire.chunks import ChunkPool
+from bookspark.wire.entry_batch import Buffer
+from bookspark.wire.frames import Frame, FrameReceiver
+from bookspark.wire.header import Flag, Header, Kind, Status, WireError
+from bookspark.wire.messages import Acks
+
+log = logging.getLogger(__name__)
+
+_ACKS = int(Kind.ACKS)
+_IO_ERROR = int(Status.IO_ERROR)
+_MORE = int(Flag.MORE)
+_TOGETHER_BYTES = 64 << 10
+"""Frames are gathered up to so many bytes; a larger one is sent by itself, without being copied."""
+_DEADLINE_SECONDS = 0.05
+"""A request that is not answered in time is noticed so much later, or a little more if the process was held up."""
+
+
+class Answer(NamedTuple):
+    """``header`` is None if the bookie did not answer; ``batches`` are the batch frames that came before it, or what the
+    request's ``on_batch`` made of each."""
+
+    response: Response
+    header: Header | None = None
+    batches: tuple[Any, ...] = ()
+    body: memoryview = memoryview(b"")
+
+
+OnBatch = Callable[[Frame], object]
+OnBookiesAnswer = Callable[[str, Answer], None]
+"""Called with the bookie's id and its answer."""
+ACKNOWLEDGED = Answer(Positive())
+"""That of an add which came to be OK."""
+
+
+class Request:
+    """What is asked of one bookie, or of several in the same words: ``answered`` is called once for each. ``on_batch`` is called
+    with each batch frame as it comes, so that what takes time is done while the next is under way."""
+
+    __slots__ = ("deadline", "timeout_seconds")
+    on_batch: OnBatch | None = None
+
+    def __init__(self, timeout_seconds: float | None) -> None:
+        self.timeout_seconds = timeout_seconds
+        self.deadline = math.inf if timeout_seconds is None else time.monotonic() + timeout_seconds
+
+    def answered(self, bookie_id: str, answer: Answer) -> None:
+        """For who asks to say."""
+        raise NotImplementedError
+
+
+class Question(Request):
+    """A request whose answers go to a function."""
+
+    __slots__ = ("_on_answer", "on_batch")
+
+    def __init__(
+        self, on_answer: OnBookiesAnswer, timeout_seconds: float | None, on_batch: OnBatch | None = None
+    ) -> None:
+        super().__init__(timeout_seconds)
+        self._on_answer = on_answer
+        self.on_batch = on_batch
+
+    def answered(self, bookie_id: str, answer: Answer) -> None:
+        self._on_answer(bookie_id, answer)
+
+
+class BookieConnection(asyncio.BufferedProtocol):
+    """One TCP connection. Lost once and for all; ``Connections`` makes the next.
+
+    ``on_failure`` is told of requests that were not answered in time or with an I/O error; ``on_lost`` once, when nothing can be
+    sent any more; ``on_ended`` once, when the socket is closed.
+    """
+
+    def __init__(
+        self,
+        bookie_id: str,
+        config: ClientConfig,
+        on_failure: Callable[[str, Unknown], None],
+        on_lost: Callable[[BookieConnection], None],
+        on_ended: Callable[[BookieConnection], None],
+        chunks: ChunkPool,
+    ) -> None:
+        self.bookie_id = bookie_id
+        self._config = config
+        self._on_failure = on_failure
+        self._on_lost = on_lost
+        self._on_ended = on_ended
+        self._receiver = FrameReceiver(chunks)
+        self._pending: dict[int, Request] = {}
+        self._batches: dict[int, list[object]] = {}
+        """The first frames of answers whose last one has not come."""
+        self._transport: asyncio.Transport
+        self._gathered: list[Buffer] = []
+        """Frames of this turn of the loop."""
+        self._bytes_gathered = self._bytes_written = 0
+        self._stall_timer: DeadlineTimer | None = None
+        self._deadline_timer: DeadlineTimer | None = None
+        self._heard_at = 0.0
+        self.incarnation = 0
+        """Of the bookie's process, as it says when it is greeted."""
+        self.is_behind = False
+        """So much waits to be sent that nothing should be added."""
+        self.lost: Unknown | None = None
+        self.ended = asyncio.Event()
+        """Set once the socket is closed too."""
+
+    # -- asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's own class
+        self._transport.set_write_buffer_limits(high=self._config.bookie_bytes_queued_max // 2)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._receiver.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._heard_at = time.monotonic()
+        try:
+            for frame in self._receiver.received(nbytes):
+                self._received(frame)
+        except WireError as error:
+            self.abort(f"sent what is no answer: {error}")
+
+    def pause_writing(self) -> None:
+        self.is_behind = True
+        self._watch_for_stall()
+
+    def resume_writing(self) -> None:
+        self.is_behind = False
+        self._stop_watching()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.abort(str(error) if error else "closed by the bookie")
+        self.ended.set()
+        self._on_ended(self)
+
+    # -- requests
+
+    def send(self, request_id: int, frame: Buffer, request: Request) -> None:
+        if self.lost is not None:
+            request.answered(self.bookie_id, Answer(self.lost))
+            return
+        self._pending[request_id] = request
+        if self._deadline_timer is None:
+            self._watch_deadlines()
+        if self._bytes_gathered + len(frame) > _TOGETHER_BYTES:
+            self._flush()
+            self._write(frame)
+        else:
+            if not self._gathered:
+                asyncio.get_running_loop().call_soon(self._flush)
+            self._gathered.append(frame)
+            self._bytes_gathered += len(frame)
+
+    def _flush(self) -> None:
+        frames, self._gathered, self._bytes_gathered = self._gathered, [], 0
+        if frames:
+            self._write(frames[0] if len(frames) == 1 else b"".join(frames))
+
+    def _write(self, content: Buffer) -> None:
+        if self.lost is not None:
+            return
+        self._bytes_written += len(content)
+        self._transport.write(content)
+        if self.is_behind and self._transport.get_write_buffer_size() > self._config.bookie_bytes_queued_max:
+            self.abort(f"is more than {self._config.bookie_bytes_queued_max} bytes behind")
+
+    def abort(self, why: str) -> None:
+        """Cut the connection; everything under way is answered Unknown."""
+        if self.lost is None:
+            self.lost = Unknown(UnknownReason.UNREACHABLE, why)
+            self._stop_watching()
+            self._transport.abort()
+            pending, self._pending = list(self._pending.values()), {}
+            self._batches.clear()
+            for request in pending:
+                self._finish(request, Answer(self.lost))
+            self._on_lost(self)
+
+    def _received(self, frame: Frame) -> None:
+        header = frame.header
+        if header.kind == _ACKS:
+            for request_id in Acks.decode(frame.body):
+                if (request := self._pending.pop(request_id, None)) is not None:
+                    self._finish(request, ACKNOWLEDGED)
+            return
+        request_id = header.request_id
+        pending = self._pending.get(request_id)
+        if pending is None:
+            if header.kind == Kind.REFUSAL:
+                self.abort(f"refused what it was sent: {bytes(frame.body).decode(errors='replace')}")
+            return  # or it timed out before
+        if header.flags & _MORE:
+            found = frame if pending.on_batch is None else pending.on_batch(frame)
+            self._batches.setdefault(request_id, []).append(found)
+            return
+        batches = tuple(self._batches.pop(request_id, ()))
+        response = header.response()
+        if header.status == _IO_ERROR:
+            self._on_failure(self.bookie_id, cast(Unknown, response))
+        self._finish(self._pending.pop(request_id), Answer(response, header, batches, frame.body))
+
+    def _finish(self, request: Request, answer: Answer) -> None:
+        try:
+            request.answered(self.bookie_id, answer)
+        except Exception:
+            log.exception("handling a bookie's answer failed")
+
+    # -- deadlines
+
+    def _watch_deadlines(self) -> None:
+        """Look at all of them now and then: a timer for each request would cost as much as its frame."""
+        self._deadline_timer = DeadlineTimer(_DEADLINE_SECONDS, self._check_deadlines)
+
+    def _check_deadlines(self) -> None:
+        self._deadline_timer = None
+        now = time.monotonic()
+        for request_id in [request_id for request_id, request in self._pending.items() if request.deadline <= now]:
+            self._batches.pop(request_id, None)
+            late = self._pending.pop(request_id, None)
+            if late is not None:
+                self._timed_out(late)
+        if self._pending:
+            self._watch_deadlines()
+
+    def _timed_out(self, request: Request) -> None:
+        late = Unknown(UnknownReason.TIMEOUT, f"{request.timeout_seconds:g} s")
+        self._on_failure(self.bookie_id, late)
+        self._finish(request, Answer(late))
+        if self.is_behind:
+            self.abort(f"is behind, and did not answer in {request.timeout_seconds:g} s")
+        elif self._is_silent(request):
+            self.abort(f"said nothing for {request.timeout_seconds:g} s")
+
+    def _is_silent(self, request: Request) -> bool:
+        """Nothing at all came since ``request``, which is late, and had the time that a request has."""
+        seconds = request.timeout_seconds or 0.0
+        return seconds >= self._config.answer_timeout_seconds and self._heard_at < request.deadline - seconds
+
+    # -- stalls
+
+    def _bytes_taken(self) -> int:
+        return self._bytes_written - self._transport.get_write_buffer_size()
+
+    def _watch_for_stall(self) -> None:
+        seconds = self._config.bookie_stall_seconds
+        self._stall_timer = DeadlineTimer(seconds, partial(self._check_stall, self._bytes_taken()))
+
+    def _stop_watching(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+
+    def _check_stall(self, taken_before: int) -> None:
+        if self._bytes_taken() > taken_before:
+            self._watch_for_stall()
+        else:
+            waiting = self._transport.get_write_buffer_size()
+            self.abort(f"took in nothing for {self._config.bookie_stall_seconds:g} s while {waiting} bytes waited")

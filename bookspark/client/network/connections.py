@@ -1,0 +1,278 @@
+"""Connections to bookies: one per bookie and client, requests pipelined, found by bookie id.
+
+Law: each request gets exactly one answer (see ``bookie_connection``), and only from the bookie that was asked (``hello``).
+Memory is bounded: no more waits for a connection that is being made than may wait on one that is. A bookie that fails is in
+quarantine for a while; one whose address the metadata store does not tell has not failed.
+
+All of it runs in the client's I/O loop; callers in other threads go through the loop's ``submit`` and ``call``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from bookspark.client.client_config import ClientConfig
+from bookspark.client.network.bookie_connection import (
+    Answer,
+    BookieConnection,
+    OnBatch,
+    OnBookiesAnswer,
+    Question,
+    Request,
+)
+from bookspark.client.network.hello import ClientSecurity, say_hello
+from bookspark.client.network.quarantine import Quarantine
+from bookspark.errors import BookKeeperError
+from bookspark.metadata.store import BookieRegistration, MetadataStore
+from bookspark.protocol.ledger.responses import Unknown, UnknownReason
+from bookspark.wire.chunks import ChunkPool
+from bookspark.wire.entry_batch import Buffer
+from bookspark.wire.keepalive import notice_lost_peer
+
+__all__ = ["Answer", "Connections", "OnAnswer", "OnBatch", "OnBookiesAnswer", "Question", "Request"]
+
+log = logging.getLogger(__name__)
+
+OnAnswer = Callable[[Answer], None]
+"""What is to be done with the answer to what one bookie was asked."""
+
+_BACKOFF_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)
+
+
+def _send_on(
+    bookie_id: str, request_id: int, frame: Buffer, request: Request, outcome: BookieConnection | Unknown
+) -> None:
+    """``outcome`` of connecting: what was to be sent is, or is answered."""
+    if isinstance(outcome, Unknown):
+        request.answered(bookie_id, Answer(outcome))
+    else:
+        outcome.send(request_id, frame, request)
+
+
+class _Attempt:
+    """A connection that is being made, and who waits for it."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[BookieConnection | Unknown], None]] = []
+        self.bytes_waiting = 0
+        self.asks_store = False
+        """Is the metadata store being asked for the address?"""
+
+
+class Connections:
+    """All bookies, by id. Connects when something is to be sent, and keeps on trying for bookies that a writer needs."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        config: ClientConfig,
+        security: ClientSecurity,
+        metadata_threads: ThreadPoolExecutor,
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._security = security
+        self._threads = metadata_threads
+        self._request_ids = itertools.count(1)
+        self._chunks = ChunkPool()
+        self._addresses: dict[str, BookieRegistration] = {}
+        self._open: set[BookieConnection] = set()
+        self._ready: dict[str, BookieConnection] = {}
+        self._connecting: dict[str, _Attempt] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._wanted: dict[str, set[Callable[[str, int], None]]] = {}
+        self._missed: set[str] = set()
+        """Bookies that were lost, or could not be reached, since they were connected to last: requests to them have failed."""
+        self._reconnecting: set[str] = set()
+        self._behind_bytes = config.bookie_bytes_queued_max // 2
+        self._quarantine = Quarantine(config.quarantine_seconds)
+        self._closed = False
+
+    def quarantined(self) -> dict[str, str]:
+        """Bookies that failed within the last ``quarantine_seconds``, with words for an error; from any thread."""
+        return self._quarantine.now()
+
+    def any_is_behind(self, bookie_ids: Iterable[str]) -> bool:
+        """Has one of them so much to take in that a writer had better wait? So has one that is connected to for the first time,
+        while so much waits for it; one that was lost may stay away."""
+        for bookie_id in bookie_ids:
+            connection = self._ready.get(bookie_id)
+            if connection is None:
+                attempt = self._connecting.get(bookie_id)
+                if attempt is not None and bookie_id not in self._missed and attempt.bytes_waiting > self._behind_bytes:
+                    return True
+            elif connection.is_behind:
+                return True
+        return False
+
+    def next_request_id(self) -> int:
+        """A request id that this client has not used; the same frame may go to several bookies under one."""
+        return next(self._request_ids)
+
+    def send(
+        self,
+        bookie_id: str,
+        request_id: int,
+        frame: Buffer,
+        on_answer: OnAnswer,
+        timeout_seconds: float | None = None,
+        on_batch: OnBatch | None = None,
+    ) -> None:
+        """Send one frame; ``on_answer`` is called exactly once, perhaps before this returns."""
+        request = Question(lambda _, answer: on_answer(answer), timeout_seconds, on_batch)
+        self.send_to_all((bookie_id,), request_id, frame, request)
+
+    def send_to_all(self, bookie_ids: Iterable[str], request_id: int, frame: Buffer, request: Request) -> None:
+        """Send the same to several; ``request`` hears from each exactly once, perhaps before this returns."""
+        for bookie_id in bookie_ids:
+            connection = self._ready.get(bookie_id)
+            if connection is not None:
+                connection.send(request_id, frame, request)
+            else:
+                self._connect(bookie_id, partial(_send_on, bookie_id, request_id, frame, request), len(frame))
+
+    def want(self, bookie_id: str, back: Callable[[str, int], None]) -> None:
+        """Keep a connection to this bookie; call ``back(bookie_id, incarnation)`` each time that it can be reached again. That is
+        not said of a first connection: what waited for it goes out on it, and nothing was missed."""
+        self._wanted.setdefault(bookie_id, set()).add(back)
+
+    def unwant(self, bookie_id: str, back: Callable[[str, int], None]) -> None:
+        self._wanted.get(bookie_id, set()).discard(back)
+
+    async def close(self) -> None:
+        """Cut all connections; whatever is sent later is answered Unknown."""
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for connection in list(self._open):
+            connection.abort("the client was closed")
+            await connection.ended.wait()
+
+    # -- connecting
+
+    def _connect(
+        self, bookie_id: str, connected: Callable[[BookieConnection | Unknown], None], byte_count: int = 0
+    ) -> None:
+        """Have ``connected`` called with a connection, on which ``byte_count`` bytes will be sent, or with why there is none."""
+        if self._closed:
+            connected(Unknown(UnknownReason.UNREACHABLE, "the client was closed"))
+            return
+        attempt = self._connecting.get(bookie_id)
+        if attempt is None:
+            attempt = self._connecting[bookie_id] = _Attempt()
+            self._spawn(self._connect_once(bookie_id, attempt))
+        if attempt.bytes_waiting + byte_count > self._config.bookie_bytes_queued_max:
+            connected(Unknown(UnknownReason.UNREACHABLE, f"{attempt.bytes_waiting} bytes wait for a connection"))
+        else:
+            attempt.waiting.append(connected)
+            attempt.bytes_waiting += byte_count
+
+    def _spawn(self, coroutine: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _connect_once(self, bookie_id: str, attempt: _Attempt) -> None:
+        outcome: BookieConnection | Unknown
+        seconds = self._config.connect_timeout_seconds
+        try:
+            outcome = await asyncio.wait_for(self._dial(bookie_id, attempt), seconds)
+        except TimeoutError:
+            late = "the metadata store did not tell its address" if attempt.asks_store else "no answer"
+            outcome = Unknown(UnknownReason.UNREACHABLE, f"{late} in {seconds:g} s")
+        except (OSError, BookKeeperError) as error:
+            outcome = Unknown(UnknownReason.UNREACHABLE, str(error))
+        except asyncio.CancelledError:
+            outcome = Unknown(UnknownReason.UNREACHABLE, "the client was closed")
+        except Exception as error:  # a defect must not leave those who wait without an answer
+            log.exception("connecting to %s failed", bookie_id)
+            outcome = Unknown(UnknownReason.UNREACHABLE, str(error))
+        if isinstance(outcome, Unknown):
+            self._addresses.pop(bookie_id, None)
+            if not attempt.asks_store:
+                self._quarantine.failed(bookie_id, outcome)
+        elif outcome.lost is not None:
+            outcome = outcome.lost
+        else:
+            self._ready[bookie_id] = outcome
+            self._quarantine.is_back(bookie_id)
+        for connected in self._connecting.pop(bookie_id).waiting:
+            connected(outcome)
+        if isinstance(outcome, Unknown):
+            self._missed.add(bookie_id)
+            self._keep_trying(bookie_id)
+        elif bookie_id in self._missed:
+            self._missed.discard(bookie_id)
+            for back in list(self._wanted.get(bookie_id, ())):
+                back(bookie_id, outcome.incarnation)
+
+    async def _dial(self, bookie_id: str, attempt: _Attempt) -> BookieConnection:
+        """Connect and greet. An address that is known from before is tried first, but is not the last word: a bookie that
+        was started again has another one."""
+        known = self._addresses.get(bookie_id)
+        if known is not None:
+            try:
+                return await self._greet(known)
+            except OSError as error:
+                log.debug("%s is not at %s any more: %s", bookie_id, known.address, error)
+        attempt.asks_store = True
+        self._addresses = await asyncio.get_running_loop().run_in_executor(self._threads, self._store.bookies)
+        attempt.asks_store = False
+        found = self._addresses.get(bookie_id)
+        if found is None:
+            raise ConnectionError("not registered")
+        return await self._greet(found)
+
+    async def _greet(self, registration: BookieRegistration) -> BookieConnection:
+        """A connection to this bookie and no other. Raises OSError."""
+        config, tls = self._config, self._security.tls
+        bookie_id = registration.bookie_id
+        host, _, port = registration.address.rpartition(":")
+        try:
+            transport, connection = await asyncio.get_running_loop().create_connection(
+                lambda: BookieConnection(
+                    bookie_id, config, self._quarantine.failed, self._lost, self._open.discard, self._chunks
+                ),
+                host.strip("[]"),
+                int(port),
+                ssl=tls,
+            )
+        except OSError as error:
+            hint = "; if it speaks no TLS, leave tls_ca out" if tls is not None else ""
+            raise ConnectionError(f"{registration.address}: {str(error) or 'the connection ended'}{hint}") from error
+        self._open.add(connection)
+        notice_lost_peer(transport.get_extra_info("socket"))
+        await say_hello(connection, registration.address, self.next_request_id, config.client_name, self._security)
+        return connection
+
+    def _lost(self, connection: BookieConnection) -> None:
+        if self._ready.get(connection.bookie_id) is connection:
+            assert connection.lost is not None
+            self._quarantine.failed(connection.bookie_id, connection.lost)
+            del self._ready[connection.bookie_id]
+            self._missed.add(connection.bookie_id)
+            self._addresses.pop(connection.bookie_id, None)
+            self._keep_trying(connection.bookie_id)
+
+    def _keep_trying(self, bookie_id: str) -> None:
+        if self._wanted.get(bookie_id) and bookie_id not in self._reconnecting and not self._closed:
+            self._reconnecting.add(bookie_id)
+            self._spawn(self._reconnect(bookie_id))
+
+    async def _reconnect(self, bookie_id: str) -> None:
+        try:
+            for delay in itertools.chain(_BACKOFF_SECONDS, itertools.repeat(_BACKOFF_SECONDS[-1])):
+                await asyncio.sleep(delay)
+                if bookie_id in self._ready or not self._wanted.get(bookie_id):
+                    return
+                tried: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+                self._connect(bookie_id, tried.set_result)
+                await tried
+        finally:
+            self._reconnecting.discard(bookie_id)

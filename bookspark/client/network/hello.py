@@ -1,0 +1,98 @@
+"""The first exchange on a connection to a bookie: both sides say who they are, and the client proves that it may ask.
+
+Law: after it the bookie is the one that was asked for, as an address can have passed to another, and it speaks this protocol;
+anything else is an error that says what to do. ``wire.security`` describes the proof.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+from collections.abc import Callable
+from typing import NamedTuple
+
+from bookspark.client.client_config import ClientConfig
+from bookspark.client.network.bookie_connection import Answer, BookieConnection, Question
+from bookspark.protocol.ledger.responses import Positive, UnknownReason
+from bookspark.wire.frames import control_frame
+from bookspark.wire.header import PROTOCOL_VERSION, Header, Kind
+from bookspark.wire.messages import Hello
+from bookspark.wire.security import client_context, proof, read_secret
+
+
+class ClientSecurity(NamedTuple):
+    """What a client shows and asks for: nothing, by default."""
+
+    tls: ssl.SSLContext | None = None
+    secret: bytes = b""
+
+
+def client_security(config: ClientConfig) -> ClientSecurity:
+    """From the files that the options name. Raises ConfigurationError."""
+    tls = client_context(config.tls_ca, config.tls_certificate, config.tls_key)
+    return ClientSecurity(tls, read_secret(config.shared_secret_file))
+
+
+async def say_hello(
+    connection: BookieConnection,
+    address: str,
+    next_request_id: Callable[[], int],
+    name: str,
+    security: ClientSecurity,
+) -> None:
+    """Greet the bookie of ``connection``. Raises ConnectionError; the connection is cut then, and if this is cancelled."""
+    try:
+        name = name or f"{socket.gethostname()}:{os.getpid()}"
+        answer = await _ask(connection, next_request_id(), Hello(name))
+        if _is_challenge(answer):
+            if not security.secret:
+                raise ConnectionError(f"{address} serves only clients that know its secret; set shared_secret_file")
+            shown = proof(security.secret, bytes(answer.body), connection.bookie_id)
+            answer = await _ask(connection, next_request_id(), Hello(name, shown))
+            if _is_challenge(answer):
+                raise ConnectionError(f"{address} has another secret; give both sides the same shared_secret_file")
+        if answer.header is None:
+            raise ConnectionError(f"{address} does not answer HELLO ({answer.response}); {_hint(security)}")
+        _check(answer, answer.header, address, connection.bookie_id)
+    except BaseException as error:
+        connection.abort(f"no HELLO: {error}")
+        raise
+    connection.incarnation = answer.header.incarnation
+
+
+def _hint(security: ClientSecurity) -> str:
+    """What may be wrong if a bookie hangs up without a word."""
+    if security.tls is None:
+        return "if it wants TLS, set tls_ca"
+    return "if it wants a client's certificate, set tls_certificate to one that its tls_client_ca signed"
+
+
+def _is_challenge(answer: Answer) -> bool:
+    return getattr(answer.response, "reason", None) is UnknownReason.UNAUTHORIZED
+
+
+def _check(answer: Answer, header: Header, address: str, bookie_id: str) -> None:
+    told = bytes(answer.body).decode(errors="replace")
+    if not isinstance(answer.response, Positive):
+        raise ConnectionError(f"{address} refuses HELLO: {told or answer.response}")
+    if header.value != PROTOCOL_VERSION:
+        raise ConnectionError(
+            f"{address} wants protocol version {header.value}, this client speaks {PROTOCOL_VERSION}; "
+            "upgrade the older of the two"
+        )
+    if told != bookie_id:
+        raise ConnectionError(f"{address} is {told}, not {bookie_id}")
+
+
+async def _ask(connection: BookieConnection, request_id: int, hello: Hello) -> Answer:
+    answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+    def on_answer(bookie_id: str, answer: Answer) -> None:
+        if not answered.done():
+            answered.set_result(answer)
+
+    frame = control_frame(Header(Kind.HELLO, request_id, value=PROTOCOL_VERSION), hello.encode())
+    connection.send(request_id, frame, Question(on_answer, None))
+    return await answered

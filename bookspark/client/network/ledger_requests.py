@@ -1,0 +1,267 @@
+"""Requests as frames, and answers as events of the protocol's machines.
+
+Law: here only shapes change; what an answer means is decided in ``protocol``. The one thing added is the digest: an entry whose
+digest does not match becomes an Unknown of the bookie that sent it, so that the machine asks the next replica.
+"""
+
+from __future__ import annotations
+
+import math
+import queue
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from bookspark.client.network.connections import Answer, Connections, OnBatch
+from bookspark.client.network.io_loop import IoLoop
+from bookspark.errors import BookKeeperError, MetadataVersionError, NotEnoughBookiesError
+from bookspark.metadata.store import MetadataStore
+from bookspark.protocol.ledger import actions as act
+from bookspark.protocol.ledger.responses import Negative, Positive, Response, Unknown, UnknownReason
+from bookspark.protocol.ledger.sync_cursor import Assignment
+from bookspark.wire.digests import Digester, first_mismatch
+from bookspark.wire.entry_batch import EntryBatch
+from bookspark.wire.frames import Frame, control_frame
+from bookspark.wire.header import Flag, Header, Kind, WireError
+
+READ_BYTES = 2 << 20
+"""About what one answer to a read carries."""
+
+
+class _Checked(NamedTuple):
+    """A batch that came. ``bad`` is the first entry whose digest does not match, if there is one."""
+
+    batch: EntryBatch
+    header: Header
+    bad: int | None
+
+
+class LedgerRequests:
+    """The requests of one client about one ledger. ``put`` receives each answer as an event; it is called in the I/O loop."""
+
+    def __init__(
+        self,
+        io: IoLoop,
+        connections: Connections,
+        ledger_id: int,
+        master_key: bytes,
+        digest: Digester | None,
+        timeout_seconds: float,
+    ) -> None:
+        """``digest``: None if it can't be checked, for want of the password."""
+        self._io = io
+        self._connections = connections
+        self._ledger_id = ledger_id
+        self._master_key = master_key
+        self._digest = digest
+        self._timeout_seconds = timeout_seconds
+
+    def send(self, action: act.SendRead | act.SendReadLac | act.SendAdd, put: Callable[[act.Event], None]) -> None:
+        """What a machine that recovers or repairs asks of bookies."""
+        if isinstance(action, act.SendRead):
+            self.read(action, put)
+        elif isinstance(action, act.SendReadLac):
+            self.read_lac(action, put)
+        else:
+            self.recovery_add(action, put)
+
+    def read(self, action: act.SendRead, put: Callable[[act.Event], None]) -> None:
+        """READ; the event's ``entries`` are a list of ``EntryBatch``, digests checked; each one ``ahead`` is such a list too."""
+
+        def answered(answer: Answer) -> None:
+            put(self._read_event(action, answer))
+
+        header = self._header(
+            Kind.READ,
+            first_entry_id=action.first,
+            last_entry_id=action.last,
+            flags=(Flag.FENCE if action.fence else Flag.NONE) | (Flag.SPARSE if action.sparse else Flag.NONE),
+            limit=READ_BYTES,
+        )
+        self._send(action.bookie, header, control_frame(header), answered, on_batch=self._check)
+
+    def read_lac(self, action: act.SendReadLac, put: Callable[[act.Event], None], wait_seconds: float = 0.0) -> None:
+        """READ_LAC; with ``wait_seconds`` the bookie holds the answer until its LAC is what ``action`` waits for, and sends that
+        entry along: the event's ``entries``, as those of a read."""
+
+        def answered(answer: Answer) -> None:
+            header = answer.header or Header(Kind.READ_LAC, 0)
+            confirmed, replicated = header.last_add_confirmed, header.last_add_fully_replicated
+            came, _ = self._entries(action.wait_for, answer)
+            put(act.LacAnswered(action.bookie, answer.response, confirmed, replicated, came or None))
+
+        header = self._header(
+            Kind.READ_LAC,
+            first_entry_id=action.wait_for,
+            flags=(Flag.FENCE if action.fence else Flag.NONE) | (Flag.ENTRY if wait_seconds else Flag.NONE),
+            limit=math.ceil(wait_seconds * 1000),
+        )
+        self._send(action.bookie, header, control_frame(header), answered, wait_seconds, self._check)
+
+    def recovery_add(self, action: act.SendAdd, put: Callable[[act.Event], None]) -> None:
+        """Write ``action.entries`` (a list of EntryBatch) back, verbatim, to every bookie of the action."""
+        for bookie in action.bookies:
+            self._recovery_add_to(bookie, action, put)
+
+    def _recovery_add_to(self, bookie: str, action: act.SendAdd, put: Callable[[act.Event], None]) -> None:
+        responses: list[Response] = []
+
+        def answered(answer: Answer) -> None:
+            responses.append(answer.response)
+            if len(responses) == len(action.entries):
+                refused = [response for response in responses if not isinstance(response, Positive)]
+                put(act.AddAnswered(bookie, action.first, action.last, refused[0] if refused else Positive()))
+
+        for batch in action.entries:
+            header = self._header(
+                Kind.ADD,
+                first_entry_id=batch.first_entry_id,
+                last_entry_id=batch.last_entry_id,
+                last_add_confirmed=action.last_add_confirmed,
+                last_add_fully_replicated=action.last_add_fully_replicated,
+                flags=Flag.RECOVERY,
+            )
+            self._send(bookie, header, batch.slice(batch.first_entry_id, batch.last_entry_id, header), answered)
+
+    def _header(self, kind: Kind, **fields: int) -> Header:
+        return Header(
+            kind, self._connections.next_request_id(), ledger_id=self._ledger_id, master_key=self._master_key, **fields
+        )
+
+    def _send(
+        self,
+        bookie: str,
+        header: Header,
+        frame: bytes,
+        answered: Callable[[Answer], None],
+        wait_seconds: float = 0.0,
+        on_batch: OnBatch | None = None,
+    ) -> None:
+        timeout = self._timeout_seconds + wait_seconds
+        self._io.submit(self._connections.send, bookie, header.request_id, frame, answered, timeout, on_batch)
+
+    def _check(self, frame: Frame) -> _Checked | WireError:
+        """As each batch comes: the bookie sends, or reads, the next one meanwhile."""
+        if frame.batch is None or frame.header.ledger_id != self._ledger_id:
+            return WireError(f"an answer to a read of ledger {self._ledger_id} with something else")
+        try:
+            batch = EntryBatch.checked(frame.batch, frame.header, frame.body_crc)
+        except WireError as error:
+            return error
+        return _Checked(batch, frame.header, None if self._digest is None else first_mismatch(batch, self._digest))
+
+    def _read_event(self, action: act.SendRead, answer: Answer) -> act.ReadAnswered:
+        batches, bad = self._entries(action.first, answer, sparse=action.sparse)
+        run = list(_first_run(batches, action.first))
+        last, length = (run[-1].last_entry_id, run[-1].length) if run else (action.first - 1, 0)
+        ahead = tuple((i, [one]) for batch in batches[len(run) :] for i, one in _singles(batch))
+        following: Response = bad or answer.response
+        if not isinstance(following, Unknown) and answer.header is not None:
+            told, came = answer.header.last_entry_id, sum(batch.count for batch in batches)
+            if came != answer.header.value or (told != last and not action.sparse):
+                words = f"an answer to a read with {came} entries up to {last}, which says {answer.header.value} up to {told}"
+                following = Unknown(UnknownReason.BAD_REQUEST, words)
+            elif told > last:
+                following = Negative()  # it was looked for, and not sent
+        return act.ReadAnswered(action.bookie, action.first, last, following, run, length, ahead)
+
+    def _entries(self, first: int, answer: Answer, *, sparse: bool = False) -> tuple[list[EntryBatch], Unknown | None]:
+        """The entries that came, from ``first`` on, up to the first that is bad, and what is wrong with that."""
+        batches: list[EntryBatch] = []
+        last = first - 1
+        for found in answer.batches:
+            if isinstance(found, WireError):
+                return batches, Unknown(UnknownReason.BAD_REQUEST, str(found))
+            batch, header, bad = found
+            begin = batch.first_entry_id
+            if begin <= last or (begin > last + 1 and not sparse):
+                why = "an answer to a read that does not go on where it stopped"
+                return batches, Unknown(UnknownReason.BAD_REQUEST, why)
+            if bad is not None:
+                if bad > begin:
+                    batches.append(EntryBatch(batch.slice(begin, bad - 1, header)))
+                return batches, Unknown(UnknownReason.DIGEST_MISMATCH, f"entry {bad}")
+            batches.append(batch)
+            last = batch.last_entry_id
+        return batches, None
+
+
+def _first_run(batches: list[EntryBatch], first: int) -> Iterator[EntryBatch]:
+    """Those that go on without a gap from ``first``."""
+    for batch in batches:
+        if batch.first_entry_id != first:
+            return
+        yield batch
+        first = batch.last_entry_id + 1
+
+
+def _singles(batch: EntryBatch) -> Iterator[tuple[int, EntryBatch]]:
+    """A batch's entries, each as a batch of its own."""
+    if batch.count == 1:
+        yield batch.first_entry_id, batch
+        return
+    for i in range(batch.first_entry_id, batch.last_entry_id + 1):
+        header = Header(Kind.READ, 0, batch.ledger_id, i, i)
+        yield i, EntryBatch(batch.slice(i, i, header))
+
+
+def sync_report(answer: Answer, assignment: Assignment | None) -> act.SyncReport | None:
+    """What a bookie tells of a VD ledger with a positive answer to a request that had ``assignment`` (None of other ledgers)."""
+    header = answer.header
+    if assignment is None or header is None or not isinstance(answer.response, Positive):
+        return None
+    return act.SyncReport(header.last_add_synced, header.incarnation, assignment)
+
+
+class Mailbox:
+    """Where a blocking call waits for its events: any thread puts, the caller takes, nobody waits past the deadline."""
+
+    def __init__(self, timeout_seconds: float) -> None:
+        self._queue: queue.SimpleQueue[act.Event] = queue.SimpleQueue()
+        self._deadline = time.monotonic() + timeout_seconds
+
+    def put(self, event: act.Event) -> None:
+        self._queue.put(event)
+
+    def allow(self, seconds: float) -> None:
+        """Move the deadline to ``seconds`` from now."""
+        self._deadline = time.monotonic() + seconds
+
+    def left_seconds(self) -> float:
+        return max(0.0, self._deadline - time.monotonic())
+
+    def take(self) -> act.Event:
+        """The next event; ``DeadlinePassed`` once the time is over."""
+        try:
+            return self._queue.get(timeout=self.left_seconds())
+        except queue.Empty:
+            return act.DeadlinePassed()
+
+
+StoreAction = act.ReadMetadata | act.WriteMetadata | act.ChooseBookies
+StoreAnswer = (
+    act.MetadataRead
+    | act.MetadataWritten
+    | act.MetadataConflict
+    | act.MetadataFailed
+    | act.BookiesChosen
+    | act.NoBookies
+)
+
+
+def answer_from_store(
+    store: MetadataStore, ledger_id: int, action: StoreAction, choose: Callable[[act.ChooseBookies], tuple[str, ...]]
+) -> StoreAnswer:
+    """Do what a machine asks of the metadata store, blocking. ``choose`` is the placement."""
+    try:
+        if isinstance(action, act.ReadMetadata):
+            return act.MetadataRead(*store.read_ledger(ledger_id))
+        if isinstance(action, act.WriteMetadata):
+            return act.MetadataWritten(store.write_ledger(action.metadata, action.version))
+        return act.BookiesChosen(choose(action))
+    except MetadataVersionError:
+        return act.MetadataConflict()
+    except NotEnoughBookiesError as error:
+        return act.NoBookies(error)
+    except BookKeeperError as error:
+        return act.MetadataFailed(error)

@@ -1,0 +1,73 @@
+"""What one bookie has of a ledger, as it has it: for those who compare copies.
+
+Law: a copy is told as it lies there, whatever its digest, its LAC or the metadata say; nothing is fenced and nothing
+changed. What the bookie's index names and the bookie can't read is told as ``Unreadable``, never left out: each entry
+of the index is either in a batch or in such a range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from bookspark.errors import ReadError
+from bookspark.protocol.ledger.responses import Unknown, UnknownReason
+from bookspark.wire.entry_batch import EntryBatch
+from bookspark.wire.header import Flag, Header, Kind, WireError
+
+if TYPE_CHECKING:
+    from bookspark.client.bookkeeper import BookKeeper
+
+_READ_BYTES = 1 << 20
+
+
+class Unreadable(NamedTuple):
+    """Entries ``first..last`` that the bookie should have, and can't read."""
+
+    first: int
+    last: int
+
+
+def copies_on(
+    bookkeeper: BookKeeper, bookie_id: str, ledger_id: int, rows: Sequence[tuple[int, int]]
+) -> Iterator[EntryBatch | Unreadable]:
+    """The copies in ``rows`` (first and last entry of each row of the bookie's index, ascending).
+
+    Raises ReadError if the bookie does not answer. A row that is gone by now, with its ledger, is passed over.
+    """
+    at = 0
+    for number, (first, last) in enumerate(rows):
+        at = max(at, first)
+        while at <= last:
+            header = Header(
+                Kind.READ,
+                bookkeeper.runtime.connections.next_request_id(),
+                ledger_id=ledger_id,
+                first_entry_id=at,
+                last_entry_id=rows[-1][1],  # the rows that follow come with it, as far as an answer reaches
+                flags=Flag.SPARSE,
+                limit=_READ_BYTES,
+            )
+            answer = bookkeeper.ask(bookie_id, header)
+            if answer.header is None:
+                raise ReadError(f"bookie {bookie_id} did not tell what it has of ledger {ledger_id}: {answer.response}")
+            for frame in answer.batches:
+                try:
+                    assert frame.batch is not None
+                    batch = EntryBatch.checked(frame.batch, frame.header, frame.body_crc)
+                except WireError as error:
+                    raise ReadError(f"bookie {bookie_id}, ledger {ledger_id}: {error}") from error
+                yield batch
+            at = answer.header.last_entry_id + 1
+            if at > last:
+                continue
+            if not isinstance(answer.response, Unknown):
+                if answer.batches:
+                    continue
+                break  # an explicit negative: the ledger was deleted and collected meanwhile
+            if answer.response.reason is not UnknownReason.IO_ERROR:
+                raise ReadError(f"bookie {bookie_id} did not tell what it has of ledger {ledger_id}: {answer.response}")
+            # A row is part of one batch on disk, and is good or bad as a whole.
+            bad = next(row for row in rows[number:] if row[1] >= at)
+            yield Unreadable(max(at, bad[0]), bad[1])
+            at = bad[1] + 1

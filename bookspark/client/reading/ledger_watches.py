@@ -1,0 +1,84 @@
+"""Watches on ledgers' metadata, for the handles that read them: one per ledger and process, however many handles there are.
+
+Law: a listener is told every state of the record that is there for a while, or, once, that it is watched no more (the ledger is
+gone, or the metadata store could not be asked): then whoever still cares listens again. A watch is set before the record that
+is told is read, so that no change falls in between; who begins to listen while it is being set is told the record as it is then.
+A ledger that was found closed is watched no more. Handles need no closing, so listeners are held weakly.
+
+Source: BookKeeper's ``LedgerManager.registerLedgerMetadataListener``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from weakref import WeakMethod
+
+from bookspark.errors import BookKeeperError
+from bookspark.metadata.store import MetadataStore, Versioned
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+
+Listener = Callable[[Versioned[LedgerMetadata] | None], None]
+
+
+class LedgerWatches:
+    """The watches of one process's session with ``store``."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._listeners: dict[int, list[WeakMethod[Listener]]] = {}
+
+    def listen(self, ledger_id: int, listener: Listener) -> None:
+        """Have ``listener``, a bound method, called from a thread of the store's at each change from now on.
+
+        Raises MetadataStoreError, and nobody listens then.
+        """
+        with self._lock:
+            standing = self._listeners.get(ledger_id)
+            alive = [other for other in standing or () if other() not in (None, listener)]
+            self._listeners[ledger_id] = [*alive, WeakMethod(listener)]
+        if standing is None:
+            try:
+                self._watch(ledger_id)
+                with self._lock:
+                    others = [other for other in self._listeners.get(ledger_id, ()) if other() != listener]
+                if others:
+                    self._tell(others, self._store.read_ledger(ledger_id))
+            except BookKeeperError:
+                self._tell(self._take_all(ledger_id), None)
+                raise
+
+    def _watch(self, ledger_id: int) -> None:
+        self._store.watch_ledger(ledger_id, partial(self._changed, ledger_id))
+
+    def _changed(self, ledger_id: int) -> None:
+        with self._lock:
+            alive = [listener for listener in self._listeners.pop(ledger_id, ()) if listener() is not None]
+            if not alive:
+                return
+            self._listeners[ledger_id] = alive
+        try:
+            found = self._store.read_ledger(ledger_id)
+            if not found.value.closed:  # a closed one may never change again, and its watch would stand for good
+                self._watch(ledger_id)
+                found = self._store.read_ledger(ledger_id)
+        except BookKeeperError:
+            self._tell(self._take_all(ledger_id), None)
+            return
+        if found.value.closed:  # what may change in it now, readers look up when they miss an entry
+            self._tell(self._take_all(ledger_id), found)
+        else:
+            self._tell(alive, found)
+
+    def _take_all(self, ledger_id: int) -> list[WeakMethod[Listener]]:
+        with self._lock:
+            return self._listeners.pop(ledger_id, [])
+
+    @staticmethod
+    def _tell(listeners: list[WeakMethod[Listener]], found: Versioned[LedgerMetadata] | None) -> None:
+        for reference in listeners:
+            listener = reference()
+            if listener is not None:
+                listener(found)

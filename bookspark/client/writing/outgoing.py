@@ -1,0 +1,78 @@
+"""What was appended and is not under way yet, and how it becomes frames.
+
+Law: entries leave in the order in which they were appended. What waits goes out together, up to the frame size; a run is never
+divided; on a striped ledger each entry is a frame of its own, as neighbours have different write sets. Any thread puts, the I/O
+thread takes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from bookspark.client.writing.payloads import PayloadRun
+from bookspark.wire.columns import Buffer, consecutive, ends_after, equal_offsets, repeated
+from bookspark.wire.digests import Digester
+from bookspark.wire.entry_batch import ENTRY_OVERHEAD_BYTES, encode_one, encode_pieces
+from bookspark.wire.header import Header
+
+
+class Outgoing:
+    """The appends of one ledger that wait for a frame."""
+
+    def __init__(self, ledger_id: int, digest: Digester, frame_bytes: int, *, striped: bool) -> None:
+        self._ledger_id = ledger_id
+        self._digest = digest
+        self._frame_bytes = frame_bytes
+        self._striped = striped
+        self._waiting: deque[bytes | PayloadRun] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, items: Sequence[bytes | PayloadRun]) -> None:
+        self._waiting.extend(items)
+
+    def clear(self) -> None:
+        self._waiting.clear()
+
+    def take(self) -> PayloadRun:
+        """The next frame's entries: what waits, up to the frame size; an Arrow array's run stays alone."""
+        item = self._waiting.popleft()
+        run = PayloadRun((item,), len(item)) if isinstance(item, bytes) else item
+        if self._striped or not self._waiting or not run.is_list:
+            return run
+        pieces, size = list(run.pieces), run.byte_length
+        while self._waiting:
+            item = self._waiting[0]
+            if isinstance(item, bytes):
+                size_after, count = size + len(item), len(pieces) + 1
+            elif item.is_list:
+                size_after, count = size + item.byte_length, len(pieces) + item.count
+            else:
+                break
+            if size_after + ENTRY_OVERHEAD_BYTES * count > self._frame_bytes:
+                break
+            pieces += (item,) if isinstance(item, bytes) else item.pieces
+            size = size_after
+            self._waiting.popleft()
+        return PayloadRun(pieces, size)
+
+    def encode(self, header: Header, run: PayloadRun, length: int) -> Buffer:
+        """The frame of ``run`` under ``header``, which has its ids and the LAC; ``length`` is the ledger's before it."""
+        count, confirmed, ledger_id = run.count, header.last_add_confirmed, self._ledger_id
+        first, digest = header.first_entry_id, self._digest
+        if count == 1:
+            (payload,) = run.pieces
+            length += run.byte_length
+            return encode_one(header, length, payload, digest(ledger_id, first, confirmed, length, payload))
+        offsets = run.offsets
+        columns = [
+            repeated(ledger_id, count),
+            consecutive(first, count),
+            repeated(confirmed, count),
+            ends_after(length, offsets),
+        ]
+        digests = digest.column(columns, run.payloads())
+        columns += (offsets, equal_offsets(count, digest.size))
+        return encode_pieces(header, columns, run.pieces, run.byte_length, digests)

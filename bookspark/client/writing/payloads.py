@@ -1,0 +1,108 @@
+"""Payloads on their way into a frame: lists of bytes and Arrow arrays as runs of the same shape.
+
+Law: a run fits a frame and its entries get consecutive ids; an Arrow array's values are not copied into Python objects.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from operator import sub
+from typing import TYPE_CHECKING, Any
+
+from bookspark.errors import EntryTooLargeError
+from bookspark.wire.columns import Buffer, from_zero, offsets_of, values
+from bookspark.wire.entry_batch import ENTRY_OVERHEAD_BYTES, PAYLOAD_BYTES_MAX
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+class PayloadRun:
+    """``count`` payloads of ``byte_length`` in all: ``pieces`` are the payloads themselves, or all of them in one buffer that
+    ``offsets`` (as Arrow has them, i32 × (count+1), from 0) divides."""
+
+    __slots__ = ("_offsets", "byte_length", "count", "pieces")
+
+    def __init__(self, pieces: Sequence[Buffer], byte_length: int, offsets: bytes | None = None) -> None:
+        self.pieces = pieces
+        self.byte_length = byte_length
+        self.count = len(pieces) if offsets is None else len(offsets) // 4 - 1
+        self._offsets = offsets
+
+    @property
+    def offsets(self) -> bytes:
+        return offsets_of(map(len, self.pieces)) if self._offsets is None else self._offsets
+
+    @property
+    def is_list(self) -> bool:
+        """Is each of ``pieces`` a payload?"""
+        return len(self.pieces) == self.count
+
+    def payloads(self) -> Iterator[Buffer]:
+        """Each payload: as it is, or a part of the buffer that they are in."""
+        if self.is_list:
+            return iter(self.pieces)
+        return values(memoryview(self.offsets).cast("i"), memoryview(self.pieces[0]))
+
+
+def runs_of(payloads: Sequence[bytes] | pyarrow.BinaryArray, frame_bytes: int, one_each: bool) -> list[PayloadRun]:
+    """Split payloads into runs of about ``frame_bytes``, or of one entry each (striped ledgers).
+
+    Raises EntryTooLargeError, ValueError for nulls and TypeError for what is not binary, before anything is appended.
+    """
+    if isinstance(payloads, list | tuple):
+        if set(map(type, payloads)) - {bytes}:
+            payloads = [bytes(memoryview(payload)) for payload in payloads]
+        sizes = list(map(len, payloads))
+        _check_sizes(max(sizes, default=0))
+        ends = list(accumulate(sizes))
+        return [
+            PayloadRun(payloads[a:b], ends[b - 1] - (ends[a - 1] if a else 0))
+            for a, b in _cuts(ends, 0, frame_bytes, one_each)
+        ]
+    offsets, data = _arrow_columns(payloads)
+    _check_sizes(max(map(sub, offsets[1:], offsets), default=0))
+    runs = []
+    for a, b in _cuts(offsets[1:], offsets[0], frame_bytes, one_each):
+        base, end = offsets[a], offsets[b]
+        runs.append(PayloadRun((data[base:end],), end - base, from_zero(offsets[a : b + 1])))
+    return runs
+
+
+def _cuts(ends: Sequence[int], base: int, frame_bytes: int, one_each: bool) -> Iterator[tuple[int, int]]:
+    """(start, end) rows of each run. ``ends``: where each payload ends, in bytes, the first one starting at ``base``."""
+    rows = range(len(ends))
+    start = 0
+    while start < len(ends):
+        stop = start + 1
+        if not one_each:
+            limit = base + frame_bytes + ENTRY_OVERHEAD_BYTES * start
+            stop = bisect_right(rows, limit, lo=stop, key=lambda row: ends[row] + ENTRY_OVERHEAD_BYTES * (row + 1))
+        yield start, stop
+        start, base = stop, ends[stop - 1]
+
+
+def _check_sizes(largest: int) -> None:
+    if largest > PAYLOAD_BYTES_MAX:
+        raise EntryTooLargeError(f"an entry of {largest} bytes; at most {PAYLOAD_BYTES_MAX} fit, split it")
+
+
+def _arrow_columns(values: Any) -> tuple[memoryview, memoryview]:
+    """(offsets as i32, data) of a binary or string array, on its own memory."""
+    import pyarrow
+
+    if isinstance(values, pyarrow.ChunkedArray):
+        values = values.combine_chunks()
+    if pyarrow.types.is_large_binary(values.type) or pyarrow.types.is_large_string(values.type):
+        values = values.cast(pyarrow.binary())
+    if not (pyarrow.types.is_binary(values.type) or pyarrow.types.is_string(values.type)):
+        raise TypeError(f"payloads are binary or string, not {values.type}")
+    if values.null_count:
+        raise ValueError(f"{values.null_count} of {len(values)} payloads are null; an entry may be empty, but not null")
+    _, offsets, data = values.buffers()
+    if len(values) == 0:
+        return memoryview(bytes(4)).cast("i"), memoryview(b"")
+    view = memoryview(offsets).cast("B").cast("i")[values.offset : values.offset + len(values) + 1]
+    return view, memoryview(data if data is not None else b"")

@@ -1,0 +1,44 @@
+"""When a writer's bookie that was reached, but refused, is asked again.
+
+Law: one that is not able now (too much at once, a disk that is full or failed) is asked again, less and less often until it takes
+something: it may be full for long, and what a ledger keeps for it may be much. One that was fenced, knows another password, or
+can't be reached is not: nothing, or its connection, will tell of that one. In the I/O loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from bookspark.protocol.ledger.responses import Response, Unknown, UnknownReason
+
+FINAL = (UnknownReason.FENCED, UnknownReason.UNAUTHORIZED, UnknownReason.UNREACHABLE)
+"""What asking again does not change."""
+_PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 0.1, 3.2
+
+
+class Retries:
+    """Of one ledger. ``again(bookie)`` asks."""
+
+    def __init__(self, again: Callable[[str], None]) -> None:
+        self._again = again
+        self._waiting: set[str] = set()
+        self._pauses: dict[str, float] = {}
+        """The next ones, of bookies that refused what they were asked last."""
+
+    def refused(self, bookie: str, response: Response) -> None:
+        """The bookie answered so; nothing comes of a positive answer."""
+        if isinstance(response, Unknown) and response.reason not in FINAL and bookie not in self._waiting:
+            self._waiting.add(bookie)
+            pause = self._pauses.get(bookie, _PAUSE_SECONDS)
+            self._pauses[bookie] = min(2 * pause, _PAUSE_SECONDS_MAX)
+            asyncio.get_running_loop().call_later(pause, self._retry, bookie)
+
+    def took(self, bookie: str) -> None:
+        """The bookie took something, or has just been connected to."""
+        if self._pauses:
+            self._pauses.pop(bookie, None)
+
+    def _retry(self, bookie: str) -> None:
+        self._waiting.discard(bookie)
+        self._again(bookie)

@@ -1,0 +1,253 @@
+"""The main job from its first process to its last.
+
+Law: what is started is stopped, in the opposite order, whatever ends the run: its success, an error, Ctrl-C, SIGTERM or a
+closed terminal; while things are being stopped, signals are not heard. This process starts, in this order: the embedded
+ZooKeeper; the bookies' Spark application (spark-submit on local-cluster, a child process); a Spark session (local[2], in it).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import bookspark
+from bookspark.cli.output import PROBLEM, size_text
+from bookspark.cli.spark import QUICK_JVM, SMALL_TABLES, plain_reason
+from bookspark.demo import report as reports
+from bookspark.demo.bookies_application import MASTER, BookiesApplication
+from bookspark.demo.event_logs import EventLogStager
+from bookspark.demo.inputs import Content, InputFiles, count_files, find_input
+from bookspark.demo.run_folder import RunFolder
+from bookspark.demo.screen import Screen
+from bookspark.demo.spark_side import (
+    LOG,
+    Ingested,
+    compare,
+    digest_of_input,
+    digest_of_log,
+    ingest_event_logs,
+    ingest_folder,
+    spark_session,
+)
+from bookspark.errors import ConfigurationError
+from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bookspark.metadata.zookeeper.java import find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BOOKIES = 3
+AUDITS = ("replication_factor_histogram", "under_replicated_ranges")
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_WATCH_SECONDS = 1.0
+
+log = logging.getLogger(__name__)
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal that ends the run."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.status = 128 + number
+
+
+def run_main_job(folder: Path | None, directory: Path | None, serve: bool) -> int:
+    """Run it; returns the exit status. Raises InputError or ConfigurationError before anything is started."""
+    checkout = _checkout()
+    find_java()
+    inputs = find_input(folder) if folder is not None else None
+    run = RunFolder(checkout / ".cache" / "runs", directory)
+    screen = Screen()
+    screen.say(f"everything of this run lies in {run.path}")
+    with screen.redirected(run.log), _raising_signals():
+        logging.basicConfig(
+            filename=run.log, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
+        )
+        logging.getLogger("py4j").setLevel(logging.WARNING)
+        try:
+            with _stopping_undisturbed(screen) as stack:
+                _MainJob(checkout, run, screen, stack).run(inputs, serve)
+            status = 0
+        except KeyboardInterrupt as interruption:
+            log.info("ended by %s", interruption)
+            screen.say(f"{PROBLEM}interrupted; nothing is left running")
+            status = interruption.status if isinstance(interruption, Interrupted) else 130
+        except Exception as error:
+            log.exception("the run failed")
+            screen.say(f"{PROBLEM}{plain_reason(error)} (details: {run.log})")
+            status = 1
+        run.close()
+    return status
+
+
+@dataclass
+class _MainJob:
+    checkout: Path
+    run_folder: RunFolder
+    screen: Screen
+    stack: ExitStack
+
+    def run(self, inputs: InputFiles | None, serve: bool) -> None:
+        began = time.monotonic()
+        self._prepare_environment()
+        folder, screen = self.run_folder, self.screen
+        with screen.step("starting ZooKeeper") as tell:
+            zookeeper = self.stack.enter_context(EmbeddedZooKeeper(folder.zookeeper)).connection_string
+            tell(zookeeper)
+        bookies = self._start_bookies(zookeeper)
+        with ExitStack() as spark_stack:
+            with screen.step("starting a second Spark application"):
+                spark = spark_stack.enter_context(spark_session(zookeeper, self._spark_conf()))
+                _raise_on_signals()  # Spark has put its own handler in the place of ours
+            content, ingested = self._ingest(spark, inputs)
+            with screen.step("reading the log back and comparing it with the input") as tell:
+                read_began = time.monotonic()
+                stored = digest_of_log(spark)
+                read_seconds = time.monotonic() - read_began
+                compare(content, digest_of_input(spark, folder.input), stored)
+                if inputs is not None:
+                    inputs.check_unchanged()
+                tell(f"{stored.lines:,} entries, {size_text(stored.size)}: equal")
+            self._audit(spark, zookeeper)
+            with bookspark.BookKeeper(zookeeper) as bookkeeper:
+                report = reports.Report(
+                    source=f"{len(inputs.files)} files in {inputs.folder}" if inputs else "this run's Spark event logs",
+                    content=content,
+                    ingested=ingested,
+                    read_seconds=read_seconds,
+                    ledgers=reports.describe_ledgers(bookkeeper),
+                    bookies=reports.describe_bookies(bookkeeper, bookies.bookies, folder),
+                    run=folder,
+                    seconds=time.monotonic() - began,
+                )
+            with screen.step("stopping the second Spark application"):
+                spark_stack.close()
+        reports.show(screen.report, report)
+        if serve:
+            self._serve(zookeeper, bookies)
+
+    def _prepare_environment(self) -> None:
+        """For this process and all children: this Spark, this Python, and nothing of it outside the run's folder."""
+        import pyspark
+
+        # Also because pyspark's own search for it can't cope with spaces in paths.
+        os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
+        os.environ["SPARK_CONF_DIR"] = str(self.checkout / "conf")
+        os.environ["SPARK_LOCAL_DIRS"] = str(self.run_folder.temporary)
+        os.environ["SPARK_WORKER_DIR"] = str(self.run_folder.spark_work)
+        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+
+    def _spark_conf(self) -> dict[str, str]:
+        return {
+            "spark.eventLog.enabled": "true",
+            "spark.eventLog.dir": self.run_folder.event_logs.as_uri(),
+            "spark.eventLog.compress": "false",
+            "spark.eventLog.rolling.enabled": "false",
+            "spark.sql.warehouse.dir": str(self.run_folder.temporary / "warehouse"),
+            "spark.sql.files.maxPartitionBytes": "16m",  # a large file keeps both cores busy
+            "spark.driver.extraJavaOptions": QUICK_JVM,
+            "spark.executor.extraJavaOptions": QUICK_JVM,
+        }
+
+    def _start_bookies(self, zookeeper: str) -> BookiesApplication:
+        folder = self.run_folder
+        with self.screen.step(f"starting {BOOKIES} bookies on Spark executors ({MASTER})") as tell:
+            application = BookiesApplication(
+                self.checkout, BOOKIES, folder.bookies, zookeeper, folder.bookies_log, self._spark_conf()
+            )
+            self.stack.callback(application.stop)
+            application.start(tell, os.environ)
+            tell(", ".join(f"{bookie['bookie_id']} at {bookie['address']}" for bookie in application.bookies))
+        return application
+
+    def _ingest(self, spark: SparkSession, inputs: InputFiles | None) -> tuple[Content, Ingested]:
+        folder, screen = self.run_folder, self.screen
+        if inputs is not None:
+            inputs.link_into(folder.input)
+            with screen.step(f"writing {len(inputs.files)} files into log {LOG!r}") as tell:
+                ingested = ingest_folder(spark, folder.input, folder.checkpoint, inputs.content, tell)
+            return inputs.content, ingested
+        stager = EventLogStager(folder.event_logs, folder.input, folder.temporary)
+        self.stack.callback(stager.stop)
+        with screen.step(f"writing this run's Spark event logs into log {LOG!r} as they grow") as tell:
+            stager.start()
+            ingested = ingest_event_logs(spark, stager, folder.input, folder.checkpoint, tell)
+        return count_files(stager.files), ingested
+
+    def _audit(self, spark: SparkSession, zookeeper: str) -> None:
+        from bookspark.spark import audit, snapshots
+
+        path = str(self.run_folder.snapshots)
+        for name, value in SMALL_TABLES.items():
+            spark.conf.set(name, value)
+        with self.screen.step("writing the snapshot tables") as tell:
+            snapshot = snapshots.write(spark, zookeeper, path)
+            tell(f"version {snapshot.version} of {', '.join(snapshots.written())}")
+        with self.screen.step("auditing where each entry lies"):
+            findings = audit.run(spark, path, queries=AUDITS)
+        audit.show(findings, self.screen.report)
+
+    def _serve(self, zookeeper: str, bookies: BookiesApplication) -> None:
+        console = self.screen.report
+        console.print(f"\nThe cluster serves at {zookeeper} until Ctrl-C. Lines to paste into a shell:\n", markup=False)
+        for what, line in reports.pasteable_lines(zookeeper):
+            console.print(f"# {what}", markup=False)
+            console.print(line, markup=False, soft_wrap=True)
+        while True:
+            bookies.check()
+            threading.Event().wait(_WATCH_SECONDS)
+
+
+def _checkout() -> Path:
+    """Where the project's jobs and settings lie."""
+    checkout = Path(bookspark.__file__).resolve().parents[1]
+    if not (checkout / "jobs" / "bookies.py").is_file():
+        raise ConfigurationError(
+            f"{checkout} has no jobs/bookies.py: `bookspark run` works from a checkout, by scripts/run"
+        )
+    return checkout
+
+
+@contextmanager
+def _stopping_undisturbed(screen: Screen) -> Iterator[ExitStack]:
+    """A stack that is closed with signals ignored, so that a second Ctrl-C leaves nothing behind either."""
+    stack = ExitStack()
+    try:
+        yield stack
+    finally:
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        with screen.step("stopping the bookies and ZooKeeper"):
+            stack.close()
+
+
+@contextmanager
+def _raising_signals() -> Iterator[None]:
+    previous = {number: signal.getsignal(number) for number in _SIGNALS}
+    _raise_on_signals()
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _raise_on_signals() -> None:
+    for number in _SIGNALS:
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
+            signal.signal(number, _interrupt)
+
+
+def _interrupt(number: int, _frame: FrameType | None) -> None:
+    raise Interrupted(number)

@@ -1,0 +1,164 @@
+"""What the auditors of a cluster share: which of them is the auditor, what it is told, and what it tells.
+
+Law: at most one session holds the election's lock. An auditor that lost its session and does not know it yet may mark what its
+successor marks as well: marks merge, so that costs a look at a ledger and breaks nothing. Below ``/ledgers/underreplication``::
+
+    auditorelection            ephemeral: who the auditor is
+    auditorstates/<name>       ephemeral: what an auditor sees, an ``AuditorState``
+    lostbookierecoverydelay    seconds, in decimal; stands above each auditor's own option
+    checkallledgersctime       a ``CheckReport`` of the last exact check
+    triggeraudit               there while somebody waits for an exact check; its version counts who asked
+
+Source: BookKeeper's ``AuditorElector``, ``ZkLedgerUnderreplicationManager``.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from bookspark.errors import MetadataStoreError
+from bookspark.metadata.autorecovery.locks import Changes, Lock, give_back, held, holder_of, new_token, take_lock
+from bookspark.metadata.autorecovery.tree import Tree, publish
+from bookspark.metadata.autorecovery.underreplication_tasks import DISABLE
+from bookspark.metadata.codec import learn
+from bookspark.metadata.zookeeper.layout import encode_name
+
+_ELECTION, _STATES, _DELAY, _CHECK, _TRIGGER = (
+    "auditorelection",
+    "auditorstates",
+    "lostbookierecoverydelay",
+    "checkallledgersctime",
+    "triggeraudit",
+)
+
+
+class AuditorState(msgspec.Struct, frozen=True):
+    """What the auditor sees at this moment."""
+
+    auditor: str
+    waiting: dict[str, int] = {}
+    """Bookies that are gone, and the wall clock, in milliseconds, at which each counts as lost."""
+    lost: tuple[str, ...] = ()
+    checking: bool = False
+    """An exact check is under way."""
+
+
+class CheckReport(msgspec.Struct, frozen=True):
+    """What an exact check found."""
+
+    finished_at_ms: int
+    seconds: float
+    ledgers: int
+    """How many were looked at."""
+    marked: int
+    """How many of them lack copies."""
+    skipped: dict[str, str] = {}
+    """Bookies that could not be asked, and why: what they hold is not known."""
+
+
+class Auditors:
+    """The election and its documents, through one session. Each object waits for itself: make one for each thread that does."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self._token = new_token()
+        self._changes = Changes(tree, (_ELECTION, _DELAY, _TRIGGER, DISABLE))
+
+    # -- election
+
+    def elect(self, name: str) -> Lock | None:
+        """Become the auditor under this name, until ``resign`` or the end of the session; None if there is another."""
+        return take_lock(self._tree, _ELECTION, name, self._token)
+
+    def elected(self, lock: Lock) -> bool:
+        """Is it still?"""
+        return held(self._tree, lock)
+
+    def resign(self, lock: Lock) -> None:
+        give_back(self._tree, lock)
+
+    def auditor(self) -> str | None:
+        """The name of the auditor; None while there is none."""
+        found = self._tree.read(_ELECTION)
+        return holder_of(None if found is None else found.value)
+
+    # -- what it is told
+
+    def delay_seconds(self) -> float | None:
+        """How long a bookie may be gone until it is lost; None: as each auditor's option says."""
+        found = self._tree.read(_DELAY)
+        if found is None:
+            return None
+        try:
+            return float(found.value)
+        except ValueError:
+            raise MetadataStoreError(
+                f"{_DELAY} is {found.value[:40]!r} and no number of seconds; set it by `bookspark autorecovery delay SECONDS`"
+            ) from None
+
+    def set_delay(self, seconds: float | None) -> None:
+        """None: as each auditor's option says."""
+        if seconds is None:
+            self._tree.delete(_DELAY)
+            return
+        document = f"{seconds:g}".encode()
+        while not self._tree.create(_DELAY, document):
+            found = self._tree.read(_DELAY)
+            if found is not None and self._tree.write(_DELAY, document, found.version):
+                return
+
+    def trigger(self) -> None:
+        """Ask for an exact check at once."""
+        self._tree.touch(_TRIGGER)
+
+    def triggered(self) -> int | None:
+        """For ``answer_trigger``; None if nobody asks for an exact check."""
+        found = self._tree.read(_TRIGGER)
+        return None if found is None else found.version
+
+    def answer_trigger(self, version: int) -> None:
+        """A check that began after this trigger is done. Who asked meanwhile gets another one."""
+        self._tree.delete(_TRIGGER, version)
+
+    # -- what it tells
+
+    def publish_state(self, state: AuditorState) -> None:
+        """It stands until the session ends."""
+        publish(self._tree, _state_path(state.auditor), msgspec.json.encode(state))
+
+    def state(self) -> AuditorState | None:
+        """Of the auditor; None if there is none, or it has not looked yet."""
+        auditor = self.auditor()
+        found = None if auditor is None else self._tree.read(_state_path(auditor))
+        return None if found is None else msgspec.json.decode(found.value, type=AuditorState)
+
+    def note_check(self, report: CheckReport) -> None:
+        found = self._tree.read(_CHECK)
+        document = msgspec.json.encode(report)
+        # Another auditor's report of the same moment is as good as this one.
+        if found is None:
+            self._tree.create(_CHECK, document)
+        else:
+            self._tree.write(_CHECK, document, found.version)
+
+    def last_check(self) -> CheckReport | None:
+        found = self._tree.read(_CHECK)
+        return None if found is None else msgspec.json.decode(found.value, type=CheckReport)
+
+    # -- those who wait
+
+    def wait(self, timeout_seconds: float) -> bool:
+        """True once the election, the delay, the trigger or the switch changed since the last wait, or after ``wake``; at the
+        first call, at once. False after ``timeout_seconds``."""
+        return self._changes.wait(timeout_seconds)
+
+    def wake(self) -> None:
+        """End the wait of another thread."""
+        self._changes.wake()
+
+
+def _state_path(auditor: str) -> str:
+    return f"{_STATES}/{encode_name(auditor)}"
+
+
+learn(AuditorState, CheckReport)

@@ -1,0 +1,103 @@
+"""Locks that end with their holder's session, and the wait for a change.
+
+Law: a lock saves work, and nothing relies on it: its holder may have lost its session, and another one taken the lock, before it
+hears of it. So what is done under a lock has to be right without it, and ``held`` tells when it is time to stop.
+Source: ``ZkLedgerUnderreplicationManager`` (urLock); the recipe without a queue, as few compete for one lock.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+import msgspec
+
+from bookspark.metadata.autorecovery.tree import Tree
+from bookspark.metadata.codec import learn
+
+
+class Lock(NamedTuple):
+    """One that was taken: where it stands, and what nobody else writes there."""
+
+    path: str
+    document: bytes
+
+
+class _LockDocument(msgspec.Struct, frozen=True):
+    holder: str
+    token: str
+
+
+def new_token() -> str:
+    """For one holder and all of its locks."""
+    return uuid.uuid4().hex
+
+
+def take_lock(tree: Tree, path: str, holder: str, token: str) -> Lock | None:
+    """The lock, for as long as the session lives; None if another has it. ``holder`` is told to whoever asks. A lock that this
+    ``token`` has already, as its release failed or the answer was lost, is its own."""
+    lock = Lock(path, msgspec.json.encode(_LockDocument(holder, token)))
+    return lock if tree.create(path, lock.document, ephemeral=True) or held(tree, lock) else None
+
+
+def held(tree: Tree, lock: Lock) -> bool:
+    """Does it still stand?"""
+    found = tree.read(lock.path)
+    return found is not None and found.value == lock.document
+
+
+def give_back(tree: Tree, lock: Lock) -> None:
+    """Release it, unless another one has it by now."""
+    found = tree.read(lock.path)
+    if found is not None and found.value == lock.document:
+        tree.delete(lock.path, found.version)
+
+
+def holder_of(document: bytes | None) -> str | None:
+    """Who has the lock with this document; None if nobody has."""
+    return None if document is None else msgspec.json.decode(document, type=_LockDocument).holder
+
+
+class Changes:
+    """Waits for changes of the documents at ``paths``. What changes between two waits ends the second at once, and so does the
+    first wait of all: look, then wait."""
+
+    def __init__(self, tree: Tree, paths: Sequence[str]) -> None:
+        self._tree = tree
+        self._unwatched = set(paths)
+        self._woken = False
+        self._changed = threading.Condition()
+
+    def wait(self, timeout_seconds: float) -> bool:
+        """True once something changed, or another thread called ``wake``; False after ``timeout_seconds``."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._unwatched or self._woken, timeout_seconds):
+                return False
+            due, self._unwatched, self._woken = self._unwatched, set(), False
+        try:
+            while due:
+                path = next(iter(due))
+                self._tree.watch(path, partial(self._tell, path))
+                due.discard(path)
+        finally:
+            if due:
+                with self._changed:
+                    self._unwatched |= due
+        return True
+
+    def wake(self) -> None:
+        """End the wait of another thread, or its next one."""
+        with self._changed:
+            self._woken = True
+            self._changed.notify_all()
+
+    def _tell(self, path: str) -> None:
+        with self._changed:
+            self._unwatched.add(path)
+            self._changed.notify_all()
+
+
+learn(_LockDocument)

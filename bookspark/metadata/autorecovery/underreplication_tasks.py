@@ -1,0 +1,249 @@
+"""Underreplication tasks: what auditors mark and replication workers repair.
+
+Law: a task is removed only at the version that was read after its lock was taken; marked again since, it stays. A listing is
+whole or raises. Nothing depends on the locks but that two workers don't do the same work. Below the layout's
+``/ledgers/underreplication``, as in BookKeeper::
+
+    ledgers                                 its version changes with each group of marks: what workers watch
+    ledgers/0000/0000/cafe/f00d/urL…        the task of ledger 0xcafef00d, ten decimal digits
+    locks/urL0000000001                     ephemeral: a worker is at it
+    disable                                 there while replication is switched off
+    workers/<name>                          ephemeral: what a worker has done so far
+
+A task's document::
+
+    {"formatVersion": 1, "replica": {"bookie-1": "lost"}, "detail": "…", "ctime": 1700000000000, "marks": 1, "attempts": 0,
+     "error": "", "notBefore": 0}
+
+Source: ``ZkLedgerUnderreplicationManager`` of BookKeeper.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections.abc import Callable, Collection, Iterable
+from itertools import islice
+from typing import NamedTuple
+
+import msgspec
+
+from bookspark.metadata.autorecovery.locks import Changes, Lock, give_back, holder_of, new_token, take_lock
+from bookspark.metadata.autorecovery.tree import Tree, contended, publish
+from bookspark.metadata.codec import decode_task, encode_task, learn
+from bookspark.metadata.store import Versioned
+from bookspark.metadata.zookeeper.layout import check_ledger_id, decode_name, encode_name
+from bookspark.protocol.repair.underreplication_task import Mark, Task, new_task
+
+DISABLE = "disable"
+_LEDGERS, _LOCKS, _WORKERS = "ledgers", "locks", "workers"
+_LEVELS = 4
+_MARKS_AT_ONCE = 250
+_ATTEMPTS = 20
+_TASK = re.compile(r"urL(\d{10})")
+
+
+class Taken(NamedTuple):
+    """A task whose lock the caller has."""
+
+    task: Task
+    version: int
+    lock: Lock
+
+    @property
+    def ledger_id(self) -> int:
+        return self.task.ledger_id
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """What one worker has done since it started."""
+
+    seconds: float = 0.0
+    ledgers: int = 0
+    entries: int = 0
+    bytes: int = 0
+    failed: int = 0
+
+
+class Underreplication:
+    """The tasks of one cluster, through one session. Each object waits for itself: make one for each thread that does."""
+
+    def __init__(self, tree: Tree, clock: Callable[[], float] = time.time) -> None:
+        """``clock``: the wall clock, in seconds."""
+        self._tree = tree
+        self._clock = clock
+        self._token = new_token()
+        self._changes = Changes(tree, (_LEDGERS, DISABLE))
+
+    # -- tasks
+
+    def mark(self, marks: Iterable[Mark]) -> None:
+        """Make or change the tasks of these ledgers, and tell those who wait."""
+        rest = iter(marks)
+        while group := list(islice(rest, _MARKS_AT_ONCE)):
+            documents = [(_task_path(m.ledger_id), encode_task(new_task(m, self._now_ms()))) for m in group]
+            for mark, made in zip(group, self._tree.create_each(documents), strict=True):
+                if not made:
+                    self._merge(mark)
+            self._tree.touch(_LEDGERS)
+
+    def task(self, ledger_id: int) -> Task | None:
+        found = self._read(ledger_id)
+        return None if found is None else found.value
+
+    def due(self, task: Task) -> bool:
+        """May it be tried (again) now?"""
+        return task.due(self._now_ms())
+
+    def list_tasks(self) -> list[int]:
+        """The ids of all ledgers that have a task, ascending."""
+        paths = [_LEDGERS]
+        for _ in range(_LEVELS):
+            listed = self._tree.children_of_each(paths)
+            paths = [f"{path}/{name}" for path, names in zip(paths, listed, strict=True) for name in names]
+        leaves = self._tree.children_of_each(paths)
+        return sorted(int(found[1]) for names in leaves for name in names if (found := _TASK.fullmatch(name)))
+
+    # -- locks
+
+    def holders(self) -> dict[int, str]:
+        """Who is at the tasks that are locked."""
+        names = [name for name in self._tree.children(_LOCKS) if _TASK.fullmatch(name)]
+        documents = self._tree.read_each([f"{_LOCKS}/{name}" for name in names])
+        found = {int(name[3:]): holder_of(document) for name, document in zip(names, documents, strict=True)}
+        return {ledger_id: holder for ledger_id, holder in found.items() if holder is not None}
+
+    def take(self, ledger_id: int, holder: str) -> Taken | None:
+        """Lock a task, and read it then. None if another object has it, or if there is no such task any more."""
+        lock = take_lock(self._tree, f"{_LOCKS}/{_name(ledger_id)}", holder, self._token)
+        if lock is None:
+            return None
+        found = self._read(ledger_id)
+        if found is None:
+            give_back(self._tree, lock)
+            return None
+        return Taken(found.value, found.version, lock)
+
+    def release(self, taken: Taken) -> None:
+        """Give the lock back and leave the task as it is."""
+        give_back(self._tree, taken.lock)
+
+    def done(self, taken: Taken) -> bool:
+        """Remove the task and its lock. False if it was marked again since it was taken: then it stays."""
+        path = _task_path(taken.ledger_id)
+        removed = self._tree.delete(path, taken.version)
+        if removed:
+            levels = path.split("/")[:-1]
+            self._tree.forget_empty(*("/".join(levels[:n]) for n in range(len(levels), 1, -1)))
+        self.release(taken)
+        return removed
+
+    def failed(self, taken: Taken, error: str, wait_seconds: float) -> None:
+        """Keep the task with the reason, put it off, and give the lock back. One that was marked again is not put off."""
+        path, task, version = _task_path(taken.ledger_id), taken.task, taken.version
+        not_before_ms = self._now_ms() + round(1000 * wait_seconds)
+        for _ in range(_ATTEMPTS):
+            if self._tree.write(path, encode_task(task.failed(error, not_before_ms)), version):
+                break
+            found = self._read(taken.ledger_id)
+            if found is None:
+                break
+            task, version, not_before_ms = found.value, found.version, 0
+        self.release(taken)
+
+    # -- the switch, and those who wait
+
+    def enabled(self) -> bool:
+        """May workers begin other tasks?"""
+        return self._tree.read(DISABLE) is None
+
+    def enable(self) -> None:
+        self._tree.delete(DISABLE)
+
+    def disable(self) -> None:
+        self._tree.create(DISABLE, b"")
+
+    def wait(self, timeout_seconds: float) -> bool:
+        """True once tasks were marked or the switch was turned since the last wait; at the first call, at once. False after
+        ``timeout_seconds``: look then as well, as nobody tells of a lock that became free, or of a task whose time has come."""
+        return self._changes.wait(timeout_seconds)
+
+    def wake(self) -> None:
+        """End the wait of another thread."""
+        self._changes.wake()
+
+    # -- workers
+
+    def publish_progress(self, worker: str, progress: Progress) -> None:
+        """Tell what a worker has done; it stands until its session ends."""
+        publish(self._tree, f"{_WORKERS}/{encode_name(worker)}", msgspec.json.encode(progress))
+
+    def progress(self) -> dict[str, Progress]:
+        """The workers that there are, and what each has done."""
+        names = self._tree.children(_WORKERS)
+        documents = self._tree.read_each([f"{_WORKERS}/{name}" for name in names])
+        found = zip(names, documents, strict=True)
+        return {decode_name(name): msgspec.json.decode(doc, type=Progress) for name, doc in found if doc is not None}
+
+    # -- within
+
+    def _read(self, ledger_id: int) -> Versioned[Task] | None:
+        found = self._tree.read(_task_path(ledger_id))
+        return None if found is None else Versioned(decode_task(ledger_id, found.value), found.version)
+
+    def _merge(self, mark: Mark) -> None:
+        path = _task_path(mark.ledger_id)
+        for _ in range(_ATTEMPTS):
+            found = self._read(mark.ledger_id)
+            if found is None:
+                marked = self._tree.create(path, encode_task(new_task(mark, self._now_ms())))
+            else:
+                marked = self._tree.write(path, encode_task(found.value.marked(mark)), found.version)
+            if marked:
+                return
+        raise contended(path)
+
+    def _now_ms(self) -> int:
+        return round(1000 * self._clock())
+
+
+class TaskPicker:
+    """Which task a worker takes next: any that is due and that nobody else is at."""
+
+    def __init__(self, tasks: Underreplication, holder: str) -> None:
+        self._tasks = tasks
+        self._holder = holder
+        self._candidates: list[int] = []
+
+    def next(self, exclude: Collection[int] = ()) -> Taken | None:
+        """A task whose ledger is not in ``exclude``; None if there is none now."""
+        return self._from_candidates(exclude) or (self._list() and self._from_candidates(exclude)) or None
+
+    def _list(self) -> bool:
+        at_work = self._tasks.holders()
+        self._candidates = [ledger_id for ledger_id in self._tasks.list_tasks() if ledger_id not in at_work]
+        random.shuffle(self._candidates)  # so that workers don't all try the same one
+        return bool(self._candidates)
+
+    def _from_candidates(self, exclude: Collection[int]) -> Taken | None:
+        while self._candidates:
+            ledger_id = self._candidates.pop()
+            if ledger_id in exclude:
+                continue
+            task = self._tasks.task(ledger_id)
+            if task is not None and self._tasks.due(task) and (taken := self._tasks.take(ledger_id, self._holder)):
+                return taken
+        return None
+
+
+def _name(ledger_id: int) -> str:
+    return f"urL{check_ledger_id(ledger_id):010}"
+
+
+def _task_path(ledger_id: int) -> str:
+    digits = f"{check_ledger_id(ledger_id):016x}"
+    return "/".join((_LEDGERS, *(digits[at : at + 4] for at in range(0, 16, 4)), _name(ledger_id)))
+
+
+learn(Progress)

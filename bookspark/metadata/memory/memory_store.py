@@ -1,0 +1,298 @@
+"""The metadata store in memory: the twin of ``zookeeper.py`` for tests and simulations, with the same answers.
+
+Law: that of ``store.py``. Records are kept as the documents that ZooKeeper would keep, so what can't be written there can't be
+written here. Each store is one client's session; ``another()`` is a second client of the same cluster. All of them live
+in one process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+from bookspark.errors import MetadataStoreError, NoSuchLedgerError
+from bookspark.metadata.autorecovery.auditors import Auditors
+from bookspark.metadata.autorecovery.underreplication_tasks import Underreplication
+from bookspark.metadata.codec import (
+    decode_cookie,
+    decode_ledger,
+    decode_registration,
+    encode_cookie,
+    encode_ledger,
+    encode_registration,
+)
+from bookspark.metadata.memory.memory_tree import MemoryTree
+from bookspark.metadata.notifier import Notifier, Once, Owner
+from bookspark.metadata.refusals import ledger_exists, no_cookie, no_such_ledger, sized, version_changed
+from bookspark.metadata.store import BookieRegistration, Versioned
+from bookspark.metadata.zookeeper.layout import check_ledger_id, check_name, check_record
+from bookspark.protocol.bookie.cookie import Cookie
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+
+_Key = tuple[str, str]
+
+
+class World:
+    """What the stores of one cluster share: versioned documents under (kind, name), and who watches them."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.instance_id = str(uuid.uuid4())
+        self.ledger_ids = 0
+        self.documents: dict[_Key, Versioned[bytes]] = {}
+        self.watches: dict[_Key, list[Once]] = {}
+        self.registrations: dict[str, tuple[MemoryStore, bytes]] = {}
+        self.ephemerals: dict[_Key, MemoryStore] = {}
+        self.sessions: list[MemoryStore] = []
+
+    def put(self, key: _Key, document: bytes, version: int | None) -> int | None:
+        """Create (version None) or compare-and-set; None if that fails."""
+        found = self.documents.get(key)
+        if (None if found is None else found.version) != version:
+            return None
+        new = 0 if version is None else version + 1
+        self.documents[key] = Versioned(document, new)
+        self._tell(key)
+        return new
+
+    def remove(self, key: _Key) -> None:
+        del self.documents[key]
+        self.ephemerals.pop(key, None)
+        self._tell(key)
+
+    def names(self, kind: str) -> list[str]:
+        return sorted(name for k, name in self.documents if k == kind)
+
+    def bookies_changed(self) -> None:
+        for session in self.sessions:
+            session.post_bookies_changed()
+
+    def _tell(self, key: _Key) -> None:
+        for once in self.watches.pop(key, []):
+            once()
+
+
+class MemoryStore:
+    """A ``MetadataStore`` that forgets all with its process. ``another()`` gives a second client of the same records."""
+
+    def __init__(self) -> None:
+        self._join(World())
+
+    def another(self) -> MemoryStore:
+        """A second client, with a session of its own."""
+        store = MemoryStore.__new__(MemoryStore)
+        store._join(self._world)
+        return store
+
+    def _join(self, world: World) -> None:
+        self._world = world
+        self._owner = Owner("metadata store")
+        self._closed = False
+        self._notifier = Notifier()
+        self._bookies_changed: list[Callable[[], None]] = []
+        with world.lock:
+            world.sessions.append(self)
+
+    # -- cluster
+
+    @property
+    def instance_id(self) -> str:
+        return self._world.instance_id
+
+    def close(self) -> None:
+        with self._world.lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._world.sessions.remove(self)
+            for key in [key for key, owner in self._world.ephemerals.items() if owner is self]:
+                self._world.remove(key)
+            mine = [i for i, (owner, _) in self._world.registrations.items() if owner is self]
+            for bookie_id in mine:
+                del self._world.registrations[bookie_id]
+            if mine:
+                self._world.bookies_changed()
+        self._notifier.close()
+
+    # -- ledgers
+
+    def new_ledger_id(self) -> int:
+        with self._open() as world:
+            world.ledger_ids += 1
+            return world.ledger_ids - 1
+
+    def last_ledger_id(self) -> int:
+        with self._open() as world:
+            return world.ledger_ids - 1
+
+    def create_ledger(self, metadata: LedgerMetadata) -> int:
+        with self._open() as world:
+            key = _ledger_key(metadata.ledger_id)
+            document = sized(encode_ledger(metadata), f"creating ledger {metadata.ledger_id}")
+            if world.put(key, document, None) is None:
+                found = decode_ledger(metadata.ledger_id, world.documents[key].value)
+                if not metadata.c_token or found.c_token != metadata.c_token:
+                    raise ledger_exists(metadata.ledger_id)
+            return 0
+
+    def read_ledger(self, ledger_id: int) -> Versioned[LedgerMetadata]:
+        with self._open() as world:
+            found = world.documents.get(_ledger_key(ledger_id))
+        if found is None:
+            raise no_such_ledger(ledger_id)
+        return Versioned(decode_ledger(ledger_id, found.value), found.version)
+
+    def read_ledgers(self, ledger_ids: Iterable[int]) -> Iterator[LedgerMetadata]:
+        for ledger_id in ledger_ids:
+            with contextlib.suppress(NoSuchLedgerError):
+                yield self.read_ledger(ledger_id).value
+
+    def write_ledger(self, metadata: LedgerMetadata, version: int) -> int:
+        with self._open() as world:
+            key = _ledger_key(metadata.ledger_id)
+            document = sized(encode_ledger(metadata), f"changing ledger {metadata.ledger_id}")
+            if key not in world.documents:
+                raise no_such_ledger(metadata.ledger_id)
+            new = world.put(key, document, version)
+        if new is None:
+            raise version_changed(f"ledger {metadata.ledger_id}", version)
+        return new
+
+    def delete_ledger(self, ledger_id: int) -> None:
+        with self._open() as world:
+            key = _ledger_key(ledger_id)
+            if key not in world.documents:
+                raise no_such_ledger(ledger_id)
+            world.remove(key)
+
+    def list_ledgers(self) -> list[int]:
+        with self._open() as world:
+            return sorted(int(name) for name in world.names("ledger"))
+
+    def watch_ledger(self, ledger_id: int, changed: Callable[[], None]) -> None:
+        with self._open() as world:
+            key, once = _ledger_key(ledger_id), Once(self._notifier, changed)
+            if key in world.documents:
+                world.watches.setdefault(key, []).append(once)
+            else:
+                once()
+
+    # -- bookies
+
+    def register_bookie(self, registration: BookieRegistration) -> None:
+        check_name(registration.bookie_id, "bookie id")
+        with self._open() as world:
+            world.registrations[registration.bookie_id] = (self, encode_registration(registration))
+            world.bookies_changed()
+
+    def unregister_bookie(self, bookie_id: str) -> None:
+        check_name(bookie_id, "bookie id")
+        with self._open() as world:
+            owner, _ = world.registrations.get(bookie_id, (None, b""))
+            if owner is self:
+                del world.registrations[bookie_id]
+                world.bookies_changed()
+
+    def bookies(self) -> dict[str, BookieRegistration]:
+        with self._open() as world:
+            return {i: decode_registration(i, document) for i, (_, document) in world.registrations.items()}
+
+    def watch_bookies(self, changed: Callable[[], None]) -> None:
+        with self._open():
+            self._bookies_changed.append(changed)
+
+    def post_bookies_changed(self) -> None:
+        """For the other stores of the same cluster: have this one's watchers called."""
+        for changed in self._bookies_changed:
+            self._notifier.post(changed)
+
+    # -- cookies
+
+    def read_cookie(self, bookie_id: str) -> Versioned[Cookie] | None:
+        with self._open() as world:
+            found = world.documents.get(("cookie", check_name(bookie_id, "bookie id")))
+        return found and Versioned(decode_cookie(found.value, f"of {bookie_id} in memory"), found.version)
+
+    def write_cookie(self, cookie: Cookie, version: int | None) -> int:
+        key = ("cookie", check_name(cookie.bookie_id, "bookie id"))
+        return self._write(f"the cookie of {cookie.bookie_id}", key, encode_cookie(cookie), version)
+
+    def delete_cookie(self, bookie_id: str, version: int) -> None:
+        with self._open() as world:
+            key = ("cookie", check_name(bookie_id, "bookie id"))
+            if key not in world.documents:
+                raise no_cookie(bookie_id)
+            if world.documents[key].version != version:
+                raise version_changed(f"the cookie of {bookie_id}", version)
+            world.remove(key)
+
+    def list_cookies(self) -> list[str]:
+        with self._open() as world:
+            return world.names("cookie")
+
+    # -- records
+
+    def read_record(self, kind: str, name: str) -> Versioned[bytes] | None:
+        with self._open() as world:
+            return world.documents.get(_record_key(kind, name))
+
+    def write_record(self, kind: str, name: str, value: bytes, version: int | None) -> int:
+        return self._write(f"{kind} record {name!r}", _record_key(kind, name), value, version)
+
+    def delete_record(self, kind: str, name: str, version: int | None = None) -> None:
+        with self._open() as world:
+            key = _record_key(kind, name)
+            if key in world.documents:
+                if version is not None and world.documents[key].version != version:
+                    raise version_changed(f"{kind} record {name!r}", version)
+                world.remove(key)
+
+    def list_records(self, kind: str) -> list[str]:
+        with self._open() as world:
+            return world.names(f"record:{check_name(kind, 'record kind')}")
+
+    def watch_record(self, kind: str, name: str, changed: Callable[[], None]) -> None:
+        with self._open() as world:
+            world.watches.setdefault(_record_key(kind, name), []).append(Once(self._notifier, changed))
+
+    # -- autorecovery
+
+    @property
+    def underreplication(self) -> Underreplication:
+        return Underreplication(self._tree())
+
+    @property
+    def auditors(self) -> Auditors:
+        return Auditors(self._tree())
+
+    def _tree(self) -> MemoryTree:
+        return MemoryTree(self._open, self._notifier, self)
+
+    # -- within
+
+    @contextmanager
+    def _open(self) -> Iterator[World]:
+        self._owner.check()
+        with self._world.lock:
+            if self._closed:
+                raise MetadataStoreError("this metadata store is closed; make a new one")
+            yield self._world
+
+    def _write(self, what: str, key: _Key, document: bytes, version: int | None) -> int:
+        with self._open() as world:
+            new = world.put(key, sized(document, what), version)
+        if new is None:
+            raise version_changed(what, version)
+        return new
+
+
+def _ledger_key(ledger_id: int) -> _Key:
+    return ("ledger", str(check_ledger_id(ledger_id)))
+
+
+def _record_key(kind: str, name: str) -> _Key:
+    check_record(kind, name)
+    return (f"record:{kind}", name)

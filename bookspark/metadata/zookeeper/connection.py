@@ -1,0 +1,249 @@
+"""A ZooKeeper session in which every call has a deadline.
+
+Law: a call returns ZooKeeper's definite answer, or raises ``MetadataStoreError`` once its deadline has passed. A call whose
+reply was lost with the connection is sent again in time; a definite *error* to a repeated write may be the work of its own
+first attempt, so the caller then settles what happened by looking. What is to change or remove a node is done only in the
+cluster that ``mark`` stands for, in one transaction with the look for it: paths, ids and versions begin anew in one that is made
+in the place of another. A forked child can use none of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    AuthFailedError,
+    BadVersionError,
+    ConnectionLoss,
+    KazooException,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    OperationTimeoutError,
+    RolledBackError,
+    RuntimeInconsistency,
+    SessionExpiredError,
+)
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.states import KazooState
+from kazoo.retry import KazooRetry
+from kazoo.security import CREATOR_ALL_ACL
+
+from bookspark.errors import ConfigurationError, MetadataStoreError
+from bookspark.metadata.notifier import Owner
+from bookspark.metadata.zookeeper.layout import Address
+
+log = logging.getLogger(__name__)
+_kazoo_log = logging.getLogger(f"{__name__}.kazoo")
+_kazoo_log.addHandler(logging.NullHandler())  # Its connection warnings are for those who set up logging.
+
+Result = TypeVar("Result")
+DefiniteError = (NoNodeError, NodeExistsError, BadVersionError, NotEmptyError)
+"""The answers that say what is the case. All other errors say that something is wrong with the store."""
+_LOST = (ConnectionLoss, SessionExpiredError, OperationTimeoutError)
+_ANY_VERSION = -1
+_PAUSE_SECONDS = 0.02
+_START_STEP_SECONDS = 1.0
+
+
+class Connection:
+    """A kazoo client with deadlines. ``connected`` is called, from kazoo's thread, at each (re)connection: it must not block."""
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        timeout_seconds: float,
+        session_timeout_seconds: float,
+        start_timeout_seconds: float,
+        connected: Callable[[], None],
+    ) -> None:
+        self.address = address
+        self.timeout_seconds = timeout_seconds
+        self.mark = ""
+        """The node without which nothing is committed; none until it is known."""
+        self._owner = Owner("connection to ZooKeeper")
+        self._on_connected = connected
+        self._connected = threading.Event()
+        self._closed = threading.Event()
+        credentials = _credentials(address.auth_file)
+        self.client = KazooClient(
+            hosts=address.servers,
+            timeout=session_timeout_seconds,
+            connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=1.0),
+            logger=_kazoo_log,
+            auth_data=[] if credentials is None else [("digest", credentials)],
+            default_acl=None if credentials is None else CREATOR_ALL_ACL,
+        )
+        self.client.add_listener(self._state_changed)
+        self._start(start_timeout_seconds)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed.is_set()
+
+    @property
+    def session_id(self) -> int | None:
+        """The current session's; the owner of the ephemeral nodes that are made in it."""
+        found: tuple[int, bytes] | None = self.client.client_id
+        return None if found is None else found[0]
+
+    def call(
+        self,
+        what: str,
+        send: Callable[[], Any],
+        settle: Callable[[Exception], Result] | None = None,
+    ) -> Any:
+        """The value of the kazoo result that ``send`` returns. A definite error is raised, or, when an earlier attempt's
+        reply was lost, given to ``settle``, whose value is then returned."""
+        outcomes, repeated = self._gather(what, lambda: [send()])
+        return self._value(outcomes[0], repeated, settle)
+
+    def read(self, what: str, path: str, send: Callable[[], Any]) -> Any:
+        """Like ``call``, after a sync: what another client was told is done, is seen, whichever server answers."""
+        outcomes, _ = self._gather(what, lambda: [self.client.sync_async(path), send()])
+        return self._value(outcomes[1], False, None)
+
+    def gather(self, what: str, send: Callable[[], Sequence[Any]]) -> list[Any]:
+        """The outcomes of several requests, sent at once and answered in order: each a value or a definite error."""
+        return self._gather(what, send)[0]
+
+    def commit(
+        self, what: str, build: Callable[[Any], None], settle: Callable[[Exception], None] | None = None
+    ) -> None:
+        """Run the transaction that ``build`` fills, if ``mark`` is there. Raises the definite error that stopped it; after a lost
+        reply that error may be the transaction's own doing, and ``settle`` is given it, or the caller has to look."""
+
+        def send() -> Any:
+            transaction = self.client.transaction()
+            if self.mark:
+                transaction.check(self.mark, _ANY_VERSION)
+            build(transaction)
+            return transaction.commit_async()
+
+        outcomes, repeated = self._gather(what, lambda: [send()])
+        results = self._value(outcomes[0], False, None)
+        if self.mark and isinstance(results[0], NoNodeError):
+            raise MetadataStoreError(
+                f"{what}: {self.mark} is gone from ZooKeeper, so this may be another cluster by now, and nothing was changed; "
+                "restore ZooKeeper's data, or stop what used the cluster that was there"
+            )
+        for result in results:
+            if isinstance(result, DefiniteError):
+                self._value(result, repeated, settle)
+                return
+            if isinstance(result, Exception) and not isinstance(result, (RolledBackError, RuntimeInconsistency)):
+                raise self._refused(what, result)
+
+    def close(self) -> None:
+        """End the session; if the servers don't answer, it ends by itself a session timeout later."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        self._connected.set()
+        if self._owner.here:
+            self._stop_client(self.timeout_seconds)
+
+    def _start(self, seconds: float) -> None:
+        started = self.client.start_async()
+        started.wait(seconds)
+        if not started.is_set():
+            self._closed.set()
+            self._stop_client(_START_STEP_SECONDS)
+            raise MetadataStoreError(
+                f"ZooKeeper at {self.address.servers} could not be reached in {seconds:g} s; "
+                "check the address, and that it is running"
+            )
+
+    def _stop_client(self, seconds: float) -> None:
+        """Stop kazoo, in a thread that is left behind if it hangs in a connect."""
+        thread = threading.Thread(target=self._stop_kazoo, name="bookspark-metadata-stop", daemon=True)
+        thread.start()
+        thread.join(seconds)
+
+    def _stop_kazoo(self) -> None:
+        try:
+            self.client.stop()
+            self.client.close()
+        except Exception as error:
+            log.info("ending the ZooKeeper session: %s", error)
+
+    def _state_changed(self, state: str) -> None:
+        if state == KazooState.CONNECTED:
+            self._connected.set()
+            self._on_connected()
+        elif not self._closed.is_set():
+            self._connected.clear()
+
+    def _check_usable(self, what: str) -> None:
+        self._owner.check()
+        if self._closed.is_set():
+            raise MetadataStoreError(f"{what}: this connection to ZooKeeper is closed; make a new one")
+
+    def _gather(self, what: str, send: Callable[[], Sequence[Any]]) -> tuple[list[Any], bool]:
+        deadline = time.monotonic() + self.timeout_seconds
+        repeated = False
+        while True:
+            self._check_usable(what)
+            if not self._connected.wait(max(0.0, deadline - time.monotonic())):
+                raise self._no_answer(what)
+            self._check_usable(what)
+            try:
+                return [self._outcome(what, result, deadline) for result in send()], repeated
+            except _LOST:
+                repeated = True
+                if time.monotonic() > deadline:
+                    raise self._no_answer(what) from None
+                # kazoo tells its waiters of a loss before it tells its listeners.
+                self._closed.wait(_PAUSE_SECONDS)
+
+    def _outcome(self, what: str, result: Any, deadline: float) -> Any:
+        try:
+            return result.get(timeout=max(0.0, deadline - time.monotonic()))
+        except DefiniteError as error:
+            return error
+        except _LOST:
+            raise
+        except KazooTimeoutError:
+            raise self._no_answer(what) from None
+        except KazooException as error:
+            raise self._refused(what, error) from error
+
+    def _value(self, outcome: Any, repeated: bool, settle: Callable[[Exception], Result] | None) -> Any:
+        if not isinstance(outcome, DefiniteError):
+            return outcome
+        if repeated and settle is not None:
+            return settle(outcome)
+        raise outcome
+
+    def _no_answer(self, what: str) -> MetadataStoreError:
+        return MetadataStoreError(
+            f"{what}: no answer from ZooKeeper at {self.address.servers} in {self.timeout_seconds:g} s; "
+            "whether a write was done is unknown: look before repeating it"
+        )
+
+    def _refused(self, what: str, error: Exception) -> MetadataStoreError:
+        text = f"{type(error).__name__} {error}".strip()
+        if isinstance(error, NoAuthError | AuthFailedError):
+            text += "; end the connection string with ?auth_file=FILE, a file with user:password that its nodes were made with"
+        return MetadataStoreError(f"{what}: ZooKeeper at {self.address.servers} answered with {text}")
+
+
+def _credentials(path: str) -> str | None:
+    """``user:password`` from the file; None if none is named. Raises ConfigurationError."""
+    if not path:
+        return None
+    try:
+        found = Path(path).read_text().strip()
+    except OSError as error:
+        raise ConfigurationError(f"auth_file {path} can't be read: {error.strerror}") from error
+    if ":" not in found:
+        raise ConfigurationError(f"auth_file {path} does not hold user:password")
+    return found

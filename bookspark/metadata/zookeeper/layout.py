@@ -1,0 +1,224 @@
+"""Where each thing stands in ZooKeeper, and how an ensemble is named.
+
+Law: LAYOUT is made once, with the rest, and says how ledger ids become paths; every client follows it, whatever it was told.
+Below the chroot (BookKeeper's layout; design.md section 4)::
+
+    /ledgers/LAYOUT                  "2\\nhierarchical:1"   format, ledger manager, the manager's version
+    /ledgers/INSTANCEID              a random uuid
+    /ledgers/INSTANCEID/<uuid>       there as long as it is that cluster: who changes something looks for it
+    /ledgers/available/<bookie>      ephemeral, a BookieRegistration
+    /ledgers/available/readonly/<bookie>
+    /ledgers/cookies/<bookie>        a Cookie
+    /ledgers/underreplication/…      see ``underreplication.py`` and ``auditors.py``
+    /ledgers/idgen                   its version counts the ledger ids that were given out
+    /ledgers/00/0000/L0001           ledger 1 with the hierarchical manager: its ten digits cut 2, 4, 4
+    /ledgers/L0000000001             ledger 1 with the flat manager
+    /bookspark/<kind>/<name>         records of other layers; the name is percent-encoded
+
+A ledger id has at most ten digits here, more than a counter of 31 bits can give out.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from urllib.parse import quote, unquote
+
+from bookspark.errors import ConfigurationError, MetadataStoreError
+
+DEFAULT_PORT = 2181
+LEDGER_ID_MAX = 9_999_999_999
+_LAYOUT_FORMAT = 2
+_MANAGER_VERSION = 1
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
+_READONLY = "readonly"
+
+
+class LedgerManager(Enum):
+    """How the records of ledgers are spread over nodes. Flat is simple to look at; its listing is one answer of any size."""
+
+    HIERARCHICAL = "hierarchical"
+    FLAT = "flat"
+
+
+def ledger_manager(name: str) -> LedgerManager:
+    """The manager of that name, or a ConfigurationError."""
+    try:
+        return LedgerManager(name)
+    except ValueError:
+        known = ", ".join(m.value for m in LedgerManager)
+        raise ConfigurationError(f"there is no ledger manager {name!r}; known are: {known}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Which ZooKeeper servers, ``host:port,…``, and below which path (``""`` or ``/a/b``)."""
+
+    servers: str
+    chroot: str
+    auth_file: str = ""
+    """File with ``user:password`` for the digest scheme, on each host that connects; "" without ACLs."""
+
+    def __str__(self) -> str:
+        return self.servers + self.chroot
+
+
+def parse_address(connect: str) -> Address:
+    """An Address from ``[zk://]host[:port][,host[:port]…][/chroot][?auth_file=path]``; anything else is a ConfigurationError."""
+
+    def refused(why: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"{connect!r} does not name a ZooKeeper: {why}; write it like zk://host1:2181,host2:2181/chroot"
+        )
+
+    scheme, separator, rest = connect.strip().rpartition("://")
+    if separator and scheme != "zk":
+        raise refused(f"the scheme is {scheme!r}")
+    rest, _, query = rest.partition("?")
+    option, _, auth_file = query.partition("=")
+    if query and (option != "auth_file" or not auth_file):
+        raise refused(f"?{query} is not ?auth_file=path")
+    hosts, _, path = rest.partition("/")
+    parts = [part for part in path.split("/") if part]
+    if any(part in (".", "..", "zookeeper") for part in parts) or "\0" in path:
+        raise refused(f"/{path} can't be a chroot")
+    servers = []
+    for server in hosts.split(","):
+        found = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+)(?::(\d{1,5}))?", server.strip())
+        if found is None:
+            raise refused(f"{server!r} is not host:port" if server.strip() else "a host is missing")
+        port = int(found[2]) if found[2] else DEFAULT_PORT
+        if not 1 <= port <= 65535:
+            raise refused(f"{port} is not a port")
+        servers.append(f"{found[1]}:{port}")
+    return Address(",".join(servers), "".join(f"/{part}" for part in parts), auth_file)
+
+
+def check_name(name: str, what: str) -> str:
+    """``name`` if it can be a node's, else a ConfigurationError; ``what`` is e.g. "bookie id"."""
+    if not _NAME.fullmatch(name) or name == _READONLY:
+        raise ConfigurationError(
+            f"{what} {name!r} can't be used: take letters, digits and _ . : - with a letter or digit first, and not {_READONLY!r}"
+        )
+    return name
+
+
+def check_record(kind: str, name: str) -> None:
+    """A record's kind is a name as above; its own name may be any text but the empty one."""
+    check_name(kind, "record kind")
+    if not name:
+        raise ConfigurationError(f"a record of kind {kind!r} needs a name that is not empty")
+
+
+def check_ledger_id(ledger_id: int) -> int:
+    """``ledger_id`` if it has a place in the layout, else a ConfigurationError."""
+    if not 0 <= ledger_id <= LEDGER_ID_MAX:
+        raise ConfigurationError(f"ledger id {ledger_id} can't be used: they go from 0 to {LEDGER_ID_MAX}")
+    return ledger_id
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The paths below ``root`` (a chroot) under one ledger manager."""
+
+    root: str
+    manager: LedgerManager = LedgerManager.HIERARCHICAL
+
+    @property
+    def ledgers(self) -> str:
+        return f"{self.root}/ledgers"
+
+    @property
+    def layout(self) -> str:
+        return f"{self.ledgers}/LAYOUT"
+
+    @property
+    def instance_id(self) -> str:
+        return f"{self.ledgers}/INSTANCEID"
+
+    def mark(self, instance_id: str) -> str:
+        return f"{self.instance_id}/{instance_id}"
+
+    @property
+    def available(self) -> str:
+        return f"{self.ledgers}/available"
+
+    @property
+    def readonly(self) -> str:
+        return f"{self.available}/{_READONLY}"
+
+    @property
+    def cookies(self) -> str:
+        return f"{self.ledgers}/cookies"
+
+    @property
+    def underreplication(self) -> str:
+        return f"{self.ledgers}/underreplication"
+
+    @property
+    def idgen(self) -> str:
+        return f"{self.ledgers}/idgen"
+
+    def bookie(self, bookie_id: str, read_only: bool) -> str:
+        return f"{self.readonly if read_only else self.available}/{check_name(bookie_id, 'bookie id')}"
+
+    def cookie(self, bookie_id: str) -> str:
+        return f"{self.cookies}/{check_name(bookie_id, 'bookie id')}"
+
+    def records(self, kind: str) -> str:
+        return f"{self.root}/bookspark/{check_name(kind, 'record kind')}"
+
+    def record(self, kind: str, name: str) -> str:
+        check_record(kind, name)
+        return f"{self.records(kind)}/{encode_name(name)}"
+
+    def ledger(self, ledger_id: int) -> str:
+        digits = f"{check_ledger_id(ledger_id):010}"
+        if self.manager is LedgerManager.FLAT:
+            return f"{self.ledgers}/L{digits}"
+        return f"{self.ledgers}/{digits[:2]}/{digits[2:6]}/L{digits[6:]}"
+
+    def document(self) -> bytes:
+        """What stands in LAYOUT."""
+        return f"{_LAYOUT_FORMAT}\n{self.manager.value}:{_MANAGER_VERSION}".encode()
+
+    def follow(self, document: bytes) -> Layout:
+        """This layout under the manager that a LAYOUT names. Raises MetadataStoreError for one that is not known."""
+        found = re.fullmatch(rb"(\d+)\n(\w+):(\d+)", document)
+        managers = {m.value: m for m in LedgerManager}
+        if found is None or int(found[1]) != _LAYOUT_FORMAT or int(found[3]) != _MANAGER_VERSION:
+            manager = None
+        else:
+            manager = managers.get(found[2].decode())
+        if manager is None:
+            raise MetadataStoreError(
+                f"{self.layout} is {document!r}, which this version of Bookspark does not know; "
+                "upgrade it, or use another chroot if this one belongs to another system"
+            )
+        return Layout(self.root, manager)
+
+
+def encode_name(name: str) -> str:
+    """A record's name as a node's: percent-encoded, and never "." or ".."."""
+    return quote(name, safe="").replace(".", "%2E") if name.strip(".") == "" else quote(name, safe="")
+
+
+def decode_name(node: str) -> str:
+    return unquote(node)
+
+
+def two_digits(node: str) -> bool:
+    """Is it the first level of the hierarchy?"""
+    return len(node) == 2 and node.isdecimal()
+
+
+def four_digits(node: str) -> bool:
+    """Is it the second level of the hierarchy?"""
+    return len(node) == 4 and node.isdecimal()
+
+
+def ledger_ids(nodes: list[str], prefix: str = "") -> list[int]:
+    """The ledgers among ``nodes``; ``prefix`` is the digits of the levels above."""
+    width = 11 - len(prefix)
+    return [int(prefix + n[1:]) for n in nodes if len(n) == width and n[0] == "L" and n[1:].isdecimal()]

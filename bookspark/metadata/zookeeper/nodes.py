@@ -1,0 +1,213 @@
+"""Single nodes of ZooKeeper: read, compare-and-set and watched, with lost replies settled.
+
+Law: a write is repeated after its reply was lost, and when the repetition is refused, the node itself tells whether the first
+attempt went through: a compare-and-set finds its own value at the next version, a create its own value at the first, and what
+was to be deleted is gone. So two clients that write *the same bytes* over the same version may both be told that they
+did: a record that claims something has to say for whom. Where the node can't tell, MetadataStoreError.
+
+The definite errors are kazoo's (NoNodeError, NodeExistsError, BadVersionError); ``zookeeper.py`` gives them their names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from kazoo.exceptions import NodeExistsError, NoNodeError
+
+from bookspark.errors import MetadataStoreError
+from bookspark.metadata.notifier import Once
+from bookspark.metadata.store import Versioned
+from bookspark.metadata.zookeeper.connection import Connection
+
+_ATTEMPTS = 20
+_LISTINGS_AT_ONCE = 500
+
+
+Marks = tuple[int, ...]
+
+
+class Nodes:
+    """``what``, in each method, says in an error's message what was being done."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._client = connection.client
+
+    def read(self, what: str, path: str) -> Versioned[bytes] | None:
+        """Value and version, as new as any write that was answered before; None if there is no such node."""
+        try:
+            value, stat = self._connection.read(what, path, lambda: self._client.get_async(path))
+        except NoNodeError:
+            return None
+        return Versioned(value, stat.version)
+
+    def create(self, what: str, path: str, value: bytes, ephemeral: bool = False) -> int:
+        """Make the node, and the ones above it; returns its version. The value of an ephemeral node has to be nobody else's,
+        so that its maker knows it again. Raises NodeExistsError."""
+
+        def settle(error: Exception) -> str:
+            found = self.read(what, path)
+            if found == Versioned(value, 0):
+                return path
+            raise error
+
+        for _ in range(_ATTEMPTS):
+            try:
+                self._connection.call(
+                    what, lambda: self._client.create_async(path, value, ephemeral=ephemeral, makepath=True), settle
+                )
+                return 0
+            except NoNodeError:
+                continue  # Somebody removed an empty node above between our making it and using it.
+        raise MetadataStoreError(f"{what}: the nodes above {path} are removed as fast as they are made; try again")
+
+    def create_each(self, what: str, root: str, nodes: list[tuple[str, bytes]]) -> list[bool]:
+        """Make many nodes at once, and the ones between ``root`` and them. False for each that is there, or whose parent was
+        removed meanwhile: ``create`` tells which."""
+        client = self._client
+        above = sorted({path[: at.start()] for path, _ in nodes for at in re.finditer("/", path)})
+        missing = [path for path in above if len(path) > len(root)]
+
+        def send() -> list[Any]:
+            # The servers take a session's requests in order: parents are there before their children.
+            return [client.create_async(*node) for node in (*((path, b"") for path in missing), *nodes)]
+
+        return [not isinstance(made, Exception) for made in self._connection.gather(what, send)[len(missing) :]]
+
+    def touch(self, what: str, path: str) -> None:
+        """Empty the node, whatever its version, or make it: for those who watch it."""
+        try:
+            self._connection.call(what, lambda: self._client.set_async(path, b""))
+        except NoNodeError:
+            with contextlib.suppress(NodeExistsError):
+                self.create(what, path, b"")
+
+    def write(self, what: str, path: str, value: bytes, version: int) -> int:
+        """Compare-and-set; returns the new version. Raises BadVersionError, NoNodeError."""
+
+        def settle(error: Exception) -> Any:
+            found = self.read(what, path)
+            if found == Versioned(value, version + 1):
+                return None
+            if found is not None and found.version > version + 1:
+                raise MetadataStoreError(
+                    f"{what}: the answer was lost, and the record was changed again since; whether this change was one of "
+                    "those before is unknown: read the record"
+                )
+            raise error
+
+        self._connection.commit(what, lambda transaction: transaction.set_data(path, value, version), settle)
+        return version + 1
+
+    def delete(self, what: str, path: str, version: int = -1) -> None:
+        """Raises NoNodeError, or BadVersionError if a version is given and it has another."""
+
+        def settle(error: Exception) -> None:
+            if not isinstance(error, NoNodeError):
+                raise error
+
+        self._connection.commit(what, lambda transaction: transaction.delete(path, version), settle)
+
+    def forget_empty(self, *paths: str) -> None:
+        """Remove those of ``paths`` that have nothing below them; nobody waits for it, and nothing depends on it."""
+        for path in paths:
+            self._client.delete_async(path)
+
+    def count(self, what: str, path: str) -> int:
+        """A number that was never returned before, from 1 on: the node's version after one more change."""
+        try:
+            return int(self._connection.call(what, lambda: self._client.set_async(path, b"")).version)
+        except NoNodeError as error:
+            raise _damaged(what, path) from error
+
+    def counted(self, what: str, path: str) -> int:
+        """The number that ``count`` returned last; 0 if it never did."""
+        found = self.read(what, path)
+        if found is None:
+            raise _damaged(what, path)
+        return found.version
+
+    def children(self, what: str, path: str) -> list[str]:
+        """The names below a node, whole; none if there is no such node."""
+        try:
+            found: list[str] = self._connection.read(what, path, lambda: self._client.get_children_async(path))
+        except NoNodeError:
+            return []
+        return found
+
+    def children_of_each(self, what: str, paths: list[str]) -> list[list[str]]:
+        """The same for many nodes, many at a time; each such group has a deadline of its own."""
+        found: list[list[str]] = []
+        for first in range(0, len(paths), _LISTINGS_AT_ONCE):
+            group = paths[first : first + _LISTINGS_AT_ONCE]
+            outcomes = self._connection.gather(what, partial(self._list_each, group))
+            for outcome in outcomes:
+                if isinstance(outcome, NoNodeError):
+                    found.append([])
+                elif isinstance(outcome, Exception):
+                    raise outcome
+                else:
+                    found.append(outcome)
+        return found
+
+    def _list_each(self, paths: list[str]) -> list[Any]:
+        return [self._client.get_children_async(path) for path in paths]
+
+    def children_marks(self, what: str, paths: list[str]) -> Marks:
+        """What changes whenever a name below one of ``paths`` comes or goes; cheaper than the names."""
+        outcomes = self._connection.gather(
+            what, lambda: [self._client.sync_async(paths[0]), *(self._client.exists_async(path) for path in paths)]
+        )
+        return tuple(0 if stat is None else stat.pzxid for stat in outcomes[1:])
+
+    def children_together(self, what: str, paths: list[str]) -> tuple[list[list[str]], Marks]:
+        """The names below each of ``paths`` as they were at one moment, of a few nodes that are all there, and their marks."""
+        while True:
+            outcomes = self._connection.gather(
+                what,
+                lambda: [
+                    self._client.sync_async(paths[0]),
+                    *(self._client.get_children_async(path, include_data=True) for path in paths),
+                    *(self._client.exists_async(path) for path in paths),
+                ],
+            )
+            listings, stats = outcomes[1 : 1 + len(paths)], outcomes[1 + len(paths) :]
+            for path, outcome in zip(paths, listings, strict=True):
+                if isinstance(outcome, Exception):
+                    raise _damaged(what, path) from outcome
+            # Nothing changed between the first listing and the look after the last one: so they are of one moment.
+            if all(
+                stat is not None and stat.pzxid == listed[1].pzxid for listed, stat in zip(listings, stats, strict=True)
+            ):
+                return [listed[0] for listed in listings], tuple(listed[1].pzxid for listed in listings)
+
+    def read_each(self, what: str, paths: list[str]) -> list[bytes | None]:
+        """The value of each node; None where there is none."""
+        outcomes = self._connection.gather(what, lambda: [self._client.get_async(path) for path in paths])
+        return [None if isinstance(outcome, NoNodeError) else outcome[0] for outcome in outcomes]
+
+    def watch_children(self, what: str, path: str, event: Callable[[object], None]) -> None:
+        """Have ``event`` called, in kazoo's thread, when the names below a node change or the connection is lost."""
+        try:
+            self._connection.call(what, lambda: self._client.get_children_async(path, watch=event))
+        except NoNodeError as error:
+            raise _damaged(what, path) from error
+
+    def watch_value(self, what: str, path: str, changed: Once) -> None:
+        """Have ``changed`` called at the next change or deletion; at once if there is no such node."""
+        try:
+            self._connection.call(what, lambda: self._client.get_async(path, watch=changed))
+        except NoNodeError:
+            changed()
+
+    def watch_existence(self, what: str, path: str, changed: Once) -> None:
+        """Have ``changed`` called when the node is made, changed or deleted."""
+        self._connection.call(what, lambda: self._client.exists_async(path, watch=changed))
+
+
+def _damaged(what: str, path: str) -> MetadataStoreError:
+    return MetadataStoreError(f"{what}: {path} is gone from ZooKeeper; restore its data, or begin another chroot")

@@ -1,0 +1,383 @@
+"""The metadata store over ZooKeeper.
+
+Law: that of ``store.py``; ``nodes.py`` says how the outcome of a write whose reply was lost is found out. Nothing that a
+session holds depends on the session: registrations are made again and watches set again after it is lost, and whoever
+watches is told then, as something may have changed meanwhile. That a ledger is not there is said only while INSTANCEID is
+what it was at the start, and nothing is changed otherwise: a ZooKeeper that lost its data knows of no deletion, and one in which
+another cluster was made since has other ledgers under the same ids.
+
+Source: BookKeeper's ``AbstractZkLedgerManager`` and ``ZKRegistrationManager``; the paths are those of ``layout.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+
+from bookspark.errors import MetadataStoreError, NoSuchLedgerError
+from bookspark.metadata.autorecovery.auditors import Auditors
+from bookspark.metadata.autorecovery.tree import ZooKeeperTree
+from bookspark.metadata.autorecovery.underreplication_tasks import Underreplication
+from bookspark.metadata.codec import (
+    decode_cookie,
+    decode_ledger,
+    decode_registration,
+    encode_cookie,
+    encode_ledger,
+)
+from bookspark.metadata.notifier import Notifier, Once, Upkeep
+from bookspark.metadata.refusals import ledger_exists, no_cookie, no_such_ledger, sized, version_changed
+from bookspark.metadata.store import BookieRegistration, Versioned
+from bookspark.metadata.zookeeper.connection import Connection
+from bookspark.metadata.zookeeper.layout import (
+    Layout,
+    LedgerManager,
+    decode_name,
+    four_digits,
+    ledger_ids,
+    ledger_manager,
+    parse_address,
+    two_digits,
+)
+from bookspark.metadata.zookeeper.nodes import Marks, Nodes
+from bookspark.metadata.zookeeper.registration import Registrar
+from bookspark.protocol.bookie.cookie import Cookie
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+
+_ATTEMPTS = 20
+_LEDGERS_AT_ONCE = 500
+
+
+class ZooKeeperStore:
+    """A ``MetadataStore`` on the ensemble that ``connect`` names: ``[zk://]host[:port][,…][/chroot]``.
+
+    A new chroot is laid out with ``manager`` ("hierarchical" or "flat"); one that has a LAYOUT keeps its own. Raises
+    MetadataStoreError if no server answers within ``start_timeout_seconds``. Not for use after a fork.
+    """
+
+    def __init__(
+        self,
+        connect: str,
+        timeout_seconds: float = 10.0,
+        *,
+        session_timeout_seconds: float = 10.0,
+        start_timeout_seconds: float = 5.0,
+        manager: str = LedgerManager.HIERARCHICAL.value,
+    ) -> None:
+        address = parse_address(connect)
+        wanted = Layout(address.chroot, ledger_manager(manager))
+        self._notifier = Notifier()
+        self._upkeep = Upkeep()
+        self._registrar: Registrar | None = None
+        self._known_bookies: tuple[Marks, dict[str, BookieRegistration]] | None = None
+        """The last listing, and the marks that tell whether it still holds."""
+        self._bookies_changed: list[Callable[[], None]] = []
+        self._lock = threading.Lock()
+        self._connection = Connection(
+            address,
+            timeout_seconds=timeout_seconds,
+            session_timeout_seconds=session_timeout_seconds,
+            start_timeout_seconds=start_timeout_seconds,
+            connected=self._connected,
+        )
+        self._nodes = Nodes(self._connection)
+        try:
+            self.layout = self._lay_out(wanted)
+            self._instance_id = self._identify()
+        except BaseException:
+            self.close()
+            raise
+        self._registrar = Registrar(self._connection, self.layout)
+
+    # -- cluster
+
+    @property
+    def client(self) -> Any:
+        """The kazoo client, for its recipes. It knows nothing of the chroot: take paths from ``layout``."""
+        return self._connection.client
+
+    @property
+    def instance_id(self) -> str:
+        return self._instance_id
+
+    def close(self) -> None:
+        self._upkeep.stop()  # before the connection, of whose end nobody need be told
+        self._connection.close()
+        self._upkeep.join()
+        self._notifier.close()
+
+    # -- ledgers
+
+    def new_ledger_id(self) -> int:
+        count = self._nodes.count("getting a ledger id", self.layout.idgen)
+        if count < 1:
+            raise MetadataStoreError(
+                f"all 2^31 ledger ids of {self.layout.ledgers} are given out; begin another chroot"
+            )
+        return count - 1
+
+    def last_ledger_id(self) -> int:
+        return self._nodes.counted("reading the last ledger id", self.layout.idgen) - 1
+
+    def create_ledger(self, metadata: LedgerMetadata) -> int:
+        what, path = f"creating ledger {metadata.ledger_id}", self.layout.ledger(metadata.ledger_id)
+        try:
+            return self._nodes.create(what, path, sized(encode_ledger(metadata), what))
+        except NodeExistsError:
+            found = self._nodes.read(what, path)
+            # Ours, if only the answer was lost. Somebody may have fenced it since: our next write has to find that out.
+            if (
+                found
+                and metadata.c_token
+                and decode_ledger(metadata.ledger_id, found.value).c_token == metadata.c_token
+            ):
+                return 0
+            raise ledger_exists(metadata.ledger_id) from None
+
+    def read_ledger(self, ledger_id: int) -> Versioned[LedgerMetadata]:
+        found = self._nodes.read(f"reading ledger {ledger_id}", self.layout.ledger(ledger_id))
+        if found is None:
+            raise self._absent(ledger_id)
+        return Versioned(decode_ledger(ledger_id, found.value), found.version)
+
+    def read_ledgers(self, ledger_ids: Iterable[int]) -> Iterator[LedgerMetadata]:
+        rest = iter(ledger_ids)
+        while group := list(islice(rest, _LEDGERS_AT_ONCE)):
+            found = self._nodes.read_each("reading ledgers", [self.layout.ledger(ledger_id) for ledger_id in group])
+            for ledger_id, document in zip(group, found, strict=True):
+                if document is not None:
+                    yield decode_ledger(ledger_id, document)
+
+    def write_ledger(self, metadata: LedgerMetadata, version: int) -> int:
+        what, path = f"changing ledger {metadata.ledger_id}", self.layout.ledger(metadata.ledger_id)
+        try:
+            return self._nodes.write(what, path, sized(encode_ledger(metadata), what), version)
+        except BadVersionError:
+            raise version_changed(f"ledger {metadata.ledger_id}", version) from None
+        except NoNodeError:
+            raise self._absent(metadata.ledger_id) from None
+
+    def delete_ledger(self, ledger_id: int) -> None:
+        path = self.layout.ledger(ledger_id)
+        try:
+            self._nodes.delete(f"deleting ledger {ledger_id}", path)
+        except NoNodeError:
+            raise self._absent(ledger_id) from None
+        if self.layout.manager is LedgerManager.HIERARCHICAL:
+            second = path.rpartition("/")[0]
+            self._nodes.forget_empty(second, second.rpartition("/")[0])
+
+    def list_ledgers(self) -> list[int]:
+        what, nodes = "listing the ledgers", self._nodes
+        top = nodes.children(what, self.layout.ledgers)
+        if self.layout.manager is LedgerManager.FLAT:
+            self._still_there(what)
+            return sorted(ledger_ids(top))
+        firsts = [name for name in top if two_digits(name)]
+        prefixes = [
+            (first, second)
+            for first, seconds in zip(
+                firsts, nodes.children_of_each(what, [f"{self.layout.ledgers}/{f}" for f in firsts]), strict=True
+            )
+            for second in seconds
+            if four_digits(second)
+        ]
+        leaves = nodes.children_of_each(what, [f"{self.layout.ledgers}/{f}/{s}" for f, s in prefixes])
+        self._still_there(what)
+        return sorted(i for (f, s), names in zip(prefixes, leaves, strict=True) for i in ledger_ids(names, f + s))
+
+    def watch_ledger(self, ledger_id: int, changed: Callable[[], None]) -> None:
+        once = Once(self._notifier, changed)
+        self._nodes.watch_value(f"watching ledger {ledger_id}", self.layout.ledger(ledger_id), once)
+
+    # -- bookies
+
+    def register_bookie(self, registration: BookieRegistration) -> None:
+        assert self._registrar is not None
+        self._registrar.register(registration)
+
+    def unregister_bookie(self, bookie_id: str) -> None:
+        assert self._registrar is not None
+        self._registrar.unregister(bookie_id)
+
+    def bookies(self) -> dict[str, BookieRegistration]:
+        what, places = "listing the bookies", [self.layout.available, self.layout.readonly]
+        known = self._known_bookies
+        # A registration is made and removed, but never changed.
+        if known is not None and self._nodes.children_marks(what, places) == known[0]:
+            return dict(known[1])
+        for _ in range(_ATTEMPTS):
+            listed, marks = self._nodes.children_together(what, places)
+            paths = [f"{place}/{name}" for place, names in zip(places, listed, strict=True) for name in names]
+            paths.remove(self.layout.readonly)
+            values = self._nodes.read_each(what, paths)
+            # One that is no longer there may have gone, or to the other place: then it has to be in the listing.
+            if None not in values:
+                names = [path.rpartition("/")[2] for path in paths]
+                found = {n: decode_registration(n, v) for n, v in zip(names, values, strict=True) if v is not None}
+                self._known_bookies = marks, found
+                return dict(found)
+        raise MetadataStoreError(f"{what}: they come and go faster than they can be read; try again")
+
+    def watch_bookies(self, changed: Callable[[], None]) -> None:
+        with self._lock:
+            self._bookies_changed.append(changed)
+        self._set_bookie_watches()
+
+    def _connected(self) -> None:
+        """From kazoo's thread, at each connection."""
+        if self._registrar is not None:
+            self._upkeep.request(self._registrar.renew)
+
+    def _bookies_event(self, _: object) -> None:
+        """From kazoo's thread: bookies came or went, or the connection was lost and the watch with it."""
+        self._upkeep.request(self._watch_bookies_again)
+
+    def _watch_bookies_again(self) -> None:
+        if self._connection.closed:
+            return
+        self._set_bookie_watches()
+        with self._lock:
+            listeners = list(self._bookies_changed)
+        for changed in listeners:
+            self._notifier.post(changed)
+
+    def _set_bookie_watches(self) -> None:
+        for place in (self.layout.available, self.layout.readonly):
+            self._nodes.watch_children("watching the bookies", place, self._bookies_event)
+
+    # -- cookies
+
+    def read_cookie(self, bookie_id: str) -> Versioned[Cookie] | None:
+        found = self._nodes.read(f"reading the cookie of {bookie_id}", self.layout.cookie(bookie_id))
+        return found and Versioned(decode_cookie(found.value, f"of {bookie_id} in ZooKeeper"), found.version)
+
+    def write_cookie(self, cookie: Cookie, version: int | None) -> int:
+        what = f"the cookie of {cookie.bookie_id}"
+        return self._write(what, self.layout.cookie(cookie.bookie_id), encode_cookie(cookie), version)
+
+    def delete_cookie(self, bookie_id: str, version: int) -> None:
+        what = f"the cookie of {bookie_id}"
+        try:
+            self._nodes.delete(f"deleting {what}", self.layout.cookie(bookie_id), version)
+        except NoNodeError:
+            raise no_cookie(bookie_id) from None
+        except BadVersionError:
+            raise version_changed(what, version) from None
+
+    def list_cookies(self) -> list[str]:
+        return sorted(self._nodes.children("listing the cookies", self.layout.cookies))
+
+    # -- records
+
+    def read_record(self, kind: str, name: str) -> Versioned[bytes] | None:
+        return self._nodes.read(f"reading {kind} record {name!r}", self.layout.record(kind, name))
+
+    def write_record(self, kind: str, name: str, value: bytes, version: int | None) -> int:
+        return self._write(f"{kind} record {name!r}", self.layout.record(kind, name), value, version)
+
+    def delete_record(self, kind: str, name: str, version: int | None = None) -> None:
+        what = f"{kind} record {name!r}"
+        try:
+            self._nodes.delete(f"deleting {what}", self.layout.record(kind, name), -1 if version is None else version)
+        except NoNodeError:
+            pass
+        except BadVersionError:
+            raise version_changed(what, version) from None
+
+    def list_records(self, kind: str) -> list[str]:
+        return sorted(
+            decode_name(node) for node in self._nodes.children(f"listing {kind} records", self.layout.records(kind))
+        )
+
+    def watch_record(self, kind: str, name: str, changed: Callable[[], None]) -> None:
+        once = Once(self._notifier, changed)
+        self._nodes.watch_existence(f"watching {kind} record {name!r}", self.layout.record(kind, name), once)
+
+    # -- autorecovery
+
+    @property
+    def underreplication(self) -> Underreplication:
+        return Underreplication(self._tree())
+
+    @property
+    def auditors(self) -> Auditors:
+        return Auditors(self._tree())
+
+    def _tree(self) -> ZooKeeperTree:
+        return ZooKeeperTree(self._nodes, self._notifier, self.layout.underreplication)
+
+    # -- within
+
+    def _absent(self, ledger_id: int) -> NoSuchLedgerError:
+        """For a ledger without a record. Raises MetadataStoreError if the records of all are gone: that tells nothing of one."""
+        self._still_there(f"looking for ledger {ledger_id}")
+        return no_such_ledger(ledger_id)
+
+    def _still_there(self, what: str) -> None:
+        """Raises MetadataStoreError unless this is still the cluster that this client connected to. Asked after whatever was
+        not found: in a ZooKeeper that lost its data nothing is, and that must not be taken for a deletion."""
+        found = self._nodes.read(what, self.layout.instance_id)
+        if found is None or found.value.decode(errors="replace") != self._instance_id:
+            now = "is gone from ZooKeeper" if found is None else "is another cluster's by now"
+            raise MetadataStoreError(
+                f"{what}: {self.layout.instance_id} {now} (it was {self._instance_id}), so what is not found may not be deleted; "
+                "restore ZooKeeper's data, or stop what used the cluster that was there"
+            )
+
+    def _write(self, what: str, path: str, value: bytes, version: int | None) -> int:
+        sized(value, what)
+        try:
+            if version is None:
+                return self._nodes.create(f"creating {what}", path, value)
+            return self._nodes.write(f"changing {what}", path, value, version)
+        except (NodeExistsError, NoNodeError, BadVersionError):
+            raise version_changed(what, version) from None
+
+    def _identify(self) -> str:
+        """The cluster's id. Nothing is changed from here on unless it is still that cluster."""
+        what, path = "reading INSTANCEID", self.layout.instance_id
+        found = self._nodes.read(what, path)
+        if found is None:
+            raise MetadataStoreError(
+                f"{self.layout.ledgers} has a LAYOUT but no INSTANCEID; restore it, or use another chroot"
+            )
+        instance_id = found.value.decode()
+        mark = self.layout.mark(instance_id)
+        if instance_id not in self._nodes.children(what, path):  # an earlier version of Bookspark made none
+            with contextlib.suppress(NodeExistsError):
+                self._nodes.create("marking the cluster", mark, b"")
+        self._connection.mark = mark
+        return instance_id
+
+    def _lay_out(self, wanted: Layout) -> Layout:
+        """The layout that is there; made first, in one transaction, if none is."""
+        for _ in range(2):
+            found = self._nodes.read("reading LAYOUT", wanted.layout)
+            if found is not None:
+                return wanted.follow(found.value)
+            if wanted.root:
+                self._connection.call("making the chroot", lambda: self.client.ensure_path_async(wanted.root))
+
+            def build(transaction: Any) -> None:
+                for path in (wanted.ledgers, wanted.available, wanted.readonly, wanted.cookies, wanted.idgen):
+                    transaction.create(path)
+                transaction.create(wanted.underreplication)
+                instance_id = str(uuid.uuid4())
+                transaction.create(wanted.instance_id, instance_id.encode())
+                transaction.create(wanted.mark(instance_id))
+                transaction.create(wanted.layout, wanted.document())
+
+            # NodeExists: another client was faster; or our own first attempt was, and its reply was lost.
+            with contextlib.suppress(NodeExistsError):
+                self._connection.commit("making the layout", build)
+        raise MetadataStoreError(
+            f"{wanted.ledgers} in ZooKeeper at {self._connection.address.servers} has no LAYOUT: it belongs to another system; "
+            "use another chroot"
+        )

@@ -1,0 +1,108 @@
+"""What a bookie decides when it boots after it may have lost data, and what it may admit from then on (BP-46).
+
+Law: before a bookie serves again, everything that its lost state had forbidden is forbidden again. A *lossy* boot is one after
+which entries or fences may be gone. Phase one of it, awaited and failing closed, in this order:
+
+1. the *lossy-boot mark*: the highest ledger id allocated so far, durably;
+2. every ledger that is not closed and whose last fragment names the bookie is fenced and put in limbo, durably;
+3. the cookie is stamped.
+
+Why the mark: fencing covers ledgers that are not closed yet. A ledger that was closed, on a disk that was lost after the close,
+would be made anew, unfenced, by an add of its old writer that was long under way, and with AQ such bookies that writer would
+see its entry confirmed behind the end. So of a ledger at or below the mark that is made anew, the fence is *unsure*, whoever
+makes it anew (a copy that repair brings makes it as well), and the writer's adds are refused until the metadata, read after
+the boot, says OPEN with this bookie in its last fragment: at that moment no recovery had begun, so there was no fence to lose.
+A fence that comes while the metadata is read wins, because the add is decided again.
+
+Unsure is the fence, too, of a ledger that a directory which is left does know, when another one is lost: the record of a
+fence may have come while the first one was out of use, or had no room.
+
+Source: BP-46, "Protection Mechanism" and "The Full Boot-Up Sequence"; design.md section 9 for the mark. Phase two is
+``bookie_healing``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from bookspark.protocol.bookie.bookie_ledger import (
+    BookieLedger,
+    ControlRecord,
+    FenceNoted,
+    FenceUnsureNoted,
+    LimboNoted,
+    MasterKeyNoted,
+)
+from bookspark.protocol.bookie.garbage_collection import NOTHING_COLLECTED, CollectionNoted
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerState
+from bookspark.protocol.ledger.responses import FENCED, Positive, Unknown, UnknownReason
+
+
+class LossyBootNoted(NamedTuple):
+    """The lossy-boot mark. Of several, the one of the highest ``boot`` holds."""
+
+    boot: int
+    highest_ledger_id: int
+
+
+class HealedNoted(NamedTuple):
+    """What lossy boot number ``boot``, or one before it, had lost is back. Of several, the highest holds."""
+
+    boot: int
+
+
+NO_LOSSY_BOOT = LossyBootNoted(0, -1)
+
+NOT_NAMED = Unknown(UnknownReason.LIMBO, "this bookie lost data, and the ledger's last fragment does not name it")
+METADATA_UNKNOWN = Unknown(UnknownReason.LIMBO, "this bookie lost data, and the ledger's metadata could not be read")
+
+
+class PhaseOne(NamedTuple):
+    """What has to be durable before the cookie is stamped: ``mark`` first, then ``records``."""
+
+    mark: LossyBootNoted
+    records: tuple[ControlRecord, ...]
+
+
+def is_lossy(*, unclean: bool, directory_lost: bool) -> bool:
+    """``unclean``: the marker of adds acked unsynced was found; ``directory_lost``: one is missing, empty or retired."""
+    return unclean or directory_lost
+
+
+def phase_one(
+    bookie: str,
+    ledgers: Iterable[LedgerMetadata],
+    highest_ledger_id: int,
+    before: LossyBootNoted = NO_LOSSY_BOOT,
+    known: Iterable[BookieLedger] = (),
+) -> PhaseOne:
+    """``ledgers``: all of the cluster, read after the crash. ``before``: the mark that was found, if there was one. ``known``:
+    what the directories that are left know, if one is lost."""
+    mark = LossyBootNoted(before.boot + 1, max(highest_ledger_id, before.highest_ledger_id))
+    records: list[ControlRecord] = []
+    for ledger in ledgers:
+        if not ledger.closed and bookie in ledger.last_fragment.ensemble:
+            records += (
+                MasterKeyNoted(ledger.ledger_id, ledger.master_key),
+                FenceNoted(ledger.ledger_id),
+                LimboNoted(ledger.ledger_id, mark.boot),
+            )
+    fenced = {record.ledger_id for record in records}
+    records += (FenceUnsureNoted(one.ledger_id) for one in known if not one.fenced and one.ledger_id not in fenced)
+    return PhaseOne(mark, tuple(records))
+
+
+def first_contact(ledger_id: int, mark: LossyBootNoted, collected: CollectionNoted = NOTHING_COLLECTED) -> BookieLedger:
+    """A ledger that the bookie has no state of. It may have had some, and a fence, if a lossy boot or a collection of deleted
+    ledgers (``garbage_collection``) came since the ledger was made."""
+    unsure_to = max(mark.highest_ledger_id, collected.highest_ledger_id)
+    return BookieLedger(ledger_id, fence_unsure=ledger_id <= unsure_to)
+
+
+def answer_unsure(bookie: str, metadata: LedgerMetadata | None) -> Positive | Unknown:
+    """What the metadata, read after the add came, says of a ledger whose fence is unsure. Positive: ``fence_is_sure``, and
+    decide the add again. None: there is no such ledger any more."""
+    if metadata is None or metadata.state is not LedgerState.OPEN:
+        return FENCED
+    return Positive() if bookie in metadata.last_fragment.ensemble else NOT_NAMED

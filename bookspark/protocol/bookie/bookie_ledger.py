@@ -1,0 +1,276 @@
+"""What a bookie decides about one ledger: who may add, what fencing changes, and what an absent entry is answered.
+
+Law: a fence holds for ever and against everyone but a recoverer; a request with a wrong password changes nothing; absence is
+Negative only where the storage is known to be whole, and Unknown everywhere else. State goes one way only::
+
+    unknown ──add or fence──► open ──fence──► fenced        (master key set at the first contact, never changed)
+    whole ──lossy boot──► limbo ──repaired──► whole         (each lossy boot has a number, and a repair ends its own only)
+    LAC, LAFR: never go back
+
+A decision names the control records that have to be synced in the control log before the answer goes out; the caller writes
+them, and on replay hands them to ``replay``. An add's own LAC and LAFR are replayed from its entry batch.
+
+The LAC of a bookie is the highest that its writer told it: in a row, in a request header, or explicitly. It is frozen at fencing
+because from then on the old writer is refused, and a recoverer's adds carry the LAC that was found at fencing (design.md
+sections 2 and 6, trap 1). A refused request leaves the LAC as it was.
+
+Source: BookKeeper's ``LedgerDescriptorImpl`` and ``HandleFactoryImpl``; #4462 (a fenced ledger is not made anew by its old
+writer's add: the fence needs no entry to stand on, and when a deleted ledger is collected with its fence,
+``garbage_collection`` keeps a number that makes the fence *unsure*); TLA+ actions ``BookieSendsAddConfirmedResponse``,
+``BookieSendsAddFencedResponse``; BP-46, "Protection Mechanism", for limbo (``bookie_boot`` says who enters it).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
+from bookspark.protocol.ledger.responses import (
+    FENCED,
+    UNAUTHORIZED,
+    Negative,
+    NegativeReason,
+    Positive,
+    Response,
+    Unknown,
+    UnknownReason,
+)
+
+
+class MasterKeyNoted(NamedTuple):
+    """The first contact with a ledger fixed its master key."""
+
+    ledger_id: int
+    master_key: bytes
+
+
+class FenceNoted(NamedTuple):
+    """The ledger is fenced."""
+
+    ledger_id: int
+
+
+class LastAddConfirmedNoted(NamedTuple):
+    """An explicit LAC: one that no entry carries."""
+
+    ledger_id: int
+    last_add_confirmed: int
+
+
+class LimboNoted(NamedTuple):
+    """Entries of the ledger may be lost since lossy boot number ``boot``."""
+
+    ledger_id: int
+    boot: int
+
+
+class LimboCleared(NamedTuple):
+    """What lossy boot number ``boot``, or one before it, had lost of the ledger is back."""
+
+    ledger_id: int
+    boot: int
+
+
+class FenceUnsureNoted(NamedTuple):
+    """The ledger was made anew below the lossy-boot mark: a fence that it had may be lost."""
+
+    ledger_id: int
+
+
+ControlRecord = MasterKeyNoted | FenceNoted | LastAddConfirmedNoted | LimboNoted | LimboCleared | FenceUnsureNoted
+
+
+class Decision(NamedTuple):
+    """An answer, and what has to be synced before it is given. ``ask_metadata``: the answer is only for now; read the
+    ledger's metadata, take ``bookie_boot.answer_unsure``, and decide again."""
+
+    response: Response
+    records: tuple[ControlRecord, ...] = ()
+    ask_metadata: bool = False
+
+
+_DONE = Decision(Positive())
+_REFUSED_FENCED = Decision(FENCED)
+_REFUSED_KEY = Decision(UNAUTHORIZED)
+
+NO_SUCH_LEDGER = Negative(NegativeReason.NO_SUCH_LEDGER)
+NO_SUCH_ENTRY = Negative(NegativeReason.NO_SUCH_ENTRY)
+STORAGE_DAMAGED = Unknown(UnknownReason.IO_ERROR, "storage is damaged, so an absent entry proves nothing")
+IN_LIMBO = Unknown(UnknownReason.LIMBO)
+FENCE_UNSURE = Unknown(UnknownReason.LIMBO, "a fence may have been lost, the ledger's metadata has to be read first")
+_ASK_METADATA = Decision(FENCE_UNSURE, ask_metadata=True)
+
+
+@dataclass(slots=True)
+class BookieLedger:
+    """One ledger on one bookie. A ledger that a bookie never heard of has none."""
+
+    ledger_id: int
+    master_key: bytes | None = None
+    fenced: bool = False
+    last_add_confirmed: int = NO_ENTRY
+    last_add_fully_replicated: int = NO_ENTRY
+    explicit_last_add_confirmed: int = NO_ENTRY
+    """The part of the LAC that stands in the control log alone."""
+    damaged: bool = False
+    """Admitted entries were lost by the disk: absence proves nothing any more."""
+    limbo_boot: int = 0
+    """The last lossy boot that may have lost entries of it; 0: none."""
+    limbo_cleared_boot: int = 0
+    fence_unsure: bool = False
+    """A fence that was here may be lost, so the writer's adds need the word of the metadata (``bookie_boot``)."""
+
+    @property
+    def limbo(self) -> bool:
+        """Entries may be lost: absence proves nothing until the ledger is repaired."""
+        return self.limbo_boot > self.limbo_cleared_boot
+
+    def admit_add(self, master_key: bytes, recovery: bool) -> Decision:
+        """May these entries be added? Changes nothing: ``added`` follows once the batch is taken, so that an add that is
+        refused for another reason (a conflict, a full disk) leaves no trace."""
+        if self.master_key is not None and master_key != self.master_key:
+            return _REFUSED_KEY
+        if self.fenced and not recovery:
+            return _REFUSED_FENCED
+        if self.fence_unsure and not recovery:
+            return _ASK_METADATA
+        if self.master_key is None:
+            return Decision(Positive(), self._first_contact(master_key))
+        return _DONE
+
+    def admit_sync(self, master_key: bytes) -> Decision:
+        """May the writer of a VD ledger have it synced, and be told what is? Asked when the request comes and again when the
+        sync is done: from the fence on recovery writes here too, and a report of that would have the old writer confirm an
+        entry behind the end."""
+        if self.master_key is not None and master_key != self.master_key:
+            return _REFUSED_KEY
+        if self.fenced:
+            return _REFUSED_FENCED
+        return Decision(FENCE_UNSURE) if self.fence_unsure else _DONE
+
+    def added(self, decision: Decision, last_add_confirmed: int, last_add_fully_replicated: int) -> bool:
+        """The add was taken. True if the LAC went up."""
+        for record in decision.records:
+            self.replay(record)
+        return self.note(last_add_confirmed, last_add_fully_replicated)
+
+    def note(self, last_add_confirmed: int, last_add_fully_replicated: int) -> bool:
+        """Take over what an add (now, or replayed from a log) carries. True if the LAC went up."""
+        if last_add_fully_replicated > self.last_add_fully_replicated:
+            self.last_add_fully_replicated = last_add_fully_replicated
+        if last_add_confirmed > self.last_add_confirmed:
+            self.last_add_confirmed = last_add_confirmed
+            return True
+        return False
+
+    def fence(self, master_key: bytes) -> Decision:
+        """Fence, for a recoverer that knows the password. Fencing twice is fencing once."""
+        records: tuple[ControlRecord, ...] = ()
+        if self.master_key is None:
+            self.master_key = master_key
+            records = (MasterKeyNoted(self.ledger_id, master_key),)
+        elif master_key != self.master_key:
+            return _REFUSED_KEY
+        if not self.fenced:
+            self.fenced = True
+            records += (FenceNoted(self.ledger_id),)
+        return Decision(Positive(), records) if records else _DONE
+
+    def write_last_add_confirmed(self, master_key: bytes, last_add_confirmed: int) -> Decision:
+        """Explicit LAC. The old writer of a fenced ledger has no say any more."""
+        records: tuple[ControlRecord, ...] = ()
+        if self.master_key is not None and master_key != self.master_key:
+            return _REFUSED_KEY
+        if self.fenced:
+            return _REFUSED_FENCED
+        if self.fence_unsure:
+            return Decision(FENCE_UNSURE)
+        if self.master_key is None:
+            self.master_key = master_key
+            records = (MasterKeyNoted(self.ledger_id, master_key),)
+        if last_add_confirmed > self.explicit_last_add_confirmed:
+            self.explicit_last_add_confirmed = last_add_confirmed
+            self.note(last_add_confirmed, NO_ENTRY)
+            records += (LastAddConfirmedNoted(self.ledger_id, last_add_confirmed),)
+        return Decision(Positive(), records) if records else _DONE
+
+    def replay(self, record: ControlRecord) -> None:
+        """Take over a control record at boot. In any order and any number of times: the union of several control logs."""
+        if isinstance(record, MasterKeyNoted):
+            self.master_key = record.master_key
+        elif isinstance(record, FenceNoted):
+            self.fenced = True
+        elif isinstance(record, LastAddConfirmedNoted):
+            self.explicit_last_add_confirmed = max(self.explicit_last_add_confirmed, record.last_add_confirmed)
+            self.note(record.last_add_confirmed, NO_ENTRY)
+        elif isinstance(record, LimboNoted):
+            self.limbo_boot = max(self.limbo_boot, record.boot)
+        elif isinstance(record, LimboCleared):
+            self.limbo_cleared_boot = max(self.limbo_cleared_boot, record.boot)
+        else:
+            self.fence_unsure = True
+
+    def control_records(self) -> tuple[ControlRecord, ...]:
+        """The records that ``replay`` needs to make this control state again."""
+        records: tuple[ControlRecord, ...] = ()
+        if self.master_key is not None:
+            records = (MasterKeyNoted(self.ledger_id, self.master_key),)
+        if self.fenced:
+            records += (FenceNoted(self.ledger_id),)
+        if self.explicit_last_add_confirmed > NO_ENTRY:
+            records += (LastAddConfirmedNoted(self.ledger_id, self.explicit_last_add_confirmed),)
+        if self.limbo_boot:
+            records += (LimboNoted(self.ledger_id, self.limbo_boot),)
+        if self.limbo_cleared_boot:
+            records += (LimboCleared(self.ledger_id, self.limbo_cleared_boot),)
+        if self.fence_unsure:
+            records += (FenceUnsureNoted(self.ledger_id),)
+        return records
+
+    def clear_limbo(self, boot: int) -> Decision:
+        """What lossy boot ``boot`` had lost is back and synced. A boot that was lossy since then is not undone by it."""
+        record = LimboCleared(self.ledger_id, boot)
+        self.replay(record)
+        return Decision(Positive(), (record,))
+
+    def fence_is_sure(self) -> None:
+        """The metadata said that the ledger had no fence to lose. Not noted: the next boot asks once more."""
+        self.fence_unsure = False
+
+    def _first_contact(self, master_key: bytes) -> tuple[ControlRecord, ...]:
+        key = MasterKeyNoted(self.ledger_id, master_key)
+        return (key, FenceUnsureNoted(self.ledger_id)) if self.fence_unsure else (key,)
+
+
+def may_read(ledger: BookieLedger | None, master_key: bytes | None) -> bool:
+    """Is this reader the ledger's? One that shows no key at all may read, as in BookKeeper (its copies are verbatim and say
+    nothing of the password); one that shows a wrong key is told so."""
+    return master_key is None or ledger is None or ledger.master_key is None or ledger.master_key == master_key
+
+
+def answer_absent(ledger: BookieLedger | None, storage_damaged: bool) -> Negative | Unknown:
+    """What a read of an entry that the index does not know is answered. The only place where a bookie makes a Negative."""
+    if storage_damaged or (ledger is not None and ledger.damaged):
+        return STORAGE_DAMAGED
+    if ledger is not None and ledger.limbo:
+        return IN_LIMBO
+    return NO_SUCH_LEDGER if ledger is None else NO_SUCH_ENTRY
+
+
+def answer_last_add_confirmed(ledger: BookieLedger) -> Positive | Unknown:
+    """What a read of the LAC is answered, with the fence flag (after ``fence``) or without: in limbo the LAC may be lost, and
+    a bookie in limbo counts towards no coverage."""
+    return IN_LIMBO if ledger.limbo else Positive()
+
+
+def acked_after_sync(*, recovery: bool, volatile: bool, journal_write_data: bool) -> bool:
+    """Does the ack of an add wait for the sync? ``volatile``: of a VD ledger (BP-14). What recovery or repair writes is synced
+    before its ack in every mode, and a duplicate waits for the sync of the copy that is kept (design.md section 1)."""
+    return recovery or (journal_write_data and not volatile)
+
+
+def same_content(kept: tuple[int, bytes | memoryview], added: tuple[int, bytes | memoryview]) -> bool:
+    """Are two copies of an entry, each (length, payload), equal? Then the second add is a duplicate, otherwise a conflict.
+    The LAC in the row and the digest over it may differ: a writer sends an entry again with its newer LAC."""
+    return kept == added

@@ -1,0 +1,184 @@
+"""A bookie's cookie: who it is and which directories are its own (BP-46, "A note on cookies").
+
+Law: identity is the disk. The cookie is written to each directory and to the metadata store when a bookie boots for the
+first time; on every later boot all copies must be there and equal, or the bookie stays down. The address is *not* part
+of it: a bookie that comes back elsewhere is the same bookie (unlike BookKeeper's cookie, see design.md section 3).
+
+Stamping goes: each directory, then the metadata store, then the first byte of data. So a crash in between leaves
+directories without data whose bookie the metadata store doesn't know, and only such a crash does: that bookie
+finishes its first boot. What the metadata store knows was stamped everywhere, so a directory that lacks the cookie
+then was lost or emptied. It takes a permission to go on without what was in it (an option, or ``bookspark cookie fix``),
+and the boot is lossy then: such a directory is stamped last, after phase one (``bookie_boot``).
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from bookspark.errors import InvalidCookieError
+
+
+@dataclass(frozen=True, slots=True)
+class Cookie:
+    """``directories`` are absolute paths in configured order; ``instance_id`` is the cluster's, ``nonce`` this
+    bookie's."""
+
+    bookie_id: str
+    directories: tuple[str, ...]
+    instance_id: str
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stamps:
+    """Who the bookie is, and where its cookie is still to be written: these directories first, then the metadata store."""
+
+    cookie: Cookie
+    directories: tuple[str, ...] = ()
+    metadata: bool = False
+    lost: tuple[str, ...] = ()
+    """Those of the directories that had a cookie once: what was in them is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class CookieCopies:
+    """What a boot found. ``in_directories`` has a key for each configured directory that can be read, ``in_metadata`` for
+    each bookie id found, and for the one that was named."""
+
+    in_directories: Mapping[str, Cookie | None]
+    in_metadata: Mapping[str, Cookie | None]
+    with_data: Collection[str]
+    """The directories that hold anything besides a cookie (and besides what a lossy boot begins with)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CookiePermissions:
+    """What an operator lets a boot do by itself."""
+
+    named: str = ""
+    """The id that the bookie is to have. Only so can one whose directories were all emptied be known again."""
+    stamp_missing: bool = False
+    """Go on without what was in directories that lost their cookie."""
+    add_empty: bool = False
+    """Take directories in that are empty and that the cookie does not name."""
+
+
+NOTHING_PERMITTED = CookiePermissions()
+
+
+def check_cookies(
+    copies: CookieCopies, fresh: Cookie, zookeeper: str, permitted: CookiePermissions = NOTHING_PERMITTED
+) -> Stamps:
+    """Decide who boots. ``fresh`` is the cookie that a first boot would stamp: it names the configured directories
+    and the cluster, with an id and a nonce made up for the case. Raises InvalidCookieError with what was expected
+    and found, and what fixes it (``zookeeper`` is for the commands in it)."""
+    configured = fresh.directories
+    found = {directory: cookie for directory, cookie in copies.in_directories.items() if cookie is not None}
+    missing = tuple(directory for directory, cookie in copies.in_directories.items() if cookie is None)
+    if not found:
+        return _without_cookie(copies, fresh, zookeeper, permitted)
+    first, cookie = _agreed(found, configured, permitted)
+    if permitted.named not in ("", cookie.bookie_id):
+        raise InvalidCookieError(
+            f"directory {first} belongs to {cookie.bookie_id}: expected {permitted.named}, found {_text(cookie)}; start it with "
+            "the directories of the bookie that bookie_id names, or name the right one"
+        )
+    if cookie.instance_id != fresh.instance_id:
+        raise InvalidCookieError(
+            f"directory {first} belongs to {cookie.bookie_id} of another cluster: expected instance {fresh.instance_id}, found "
+            f"{cookie.instance_id}; name that cluster's ZooKeeper (this one is {zookeeper}), or give the bookie another directory"
+        )
+    if cookie.directories != configured and not _may_add(cookie, configured, copies, permitted):
+        order = " (the order counts)" if set(cookie.directories) == set(configured) else ""
+        hint = "; to add empty ones, set add_empty_directories" if set(cookie.directories) < set(configured) else ""
+        moved = ""
+        if len(configured) == len(cookie.directories) and not missing:
+            moved = f", or if they were moved: {_command('update', zookeeper, configured)}"
+        raise InvalidCookieError(
+            f"directory {first} belongs to {cookie.bookie_id}: expected directories {', '.join(cookie.directories)}, "
+            f"found {', '.join(configured)}{order}{hint}; start it with the directories of its cookie{moved}"
+        )
+    wanted = replace(cookie, directories=configured)
+    recorded = copies.in_metadata[cookie.bookie_id]
+    if recorded is None:
+        if copies.with_data:
+            raise InvalidCookieError(
+                f"the metadata store has no cookie of {cookie.bookie_id}: expected {_text(cookie)}, found none; it was deleted, "
+                f"or the bookie decommissioned; if it is to serve again: {_command('create', zookeeper, configured)}"
+            )
+        return Stamps(wanted, missing, metadata=True)
+    growing = replace(recorded, directories=configured) == wanted and _may_add(recorded, configured, copies, permitted)
+    if recorded not in (cookie, wanted) and not growing:
+        raise InvalidCookieError(
+            f"the cookies of {cookie.bookie_id} differ: expected {_text(recorded)} as in the metadata store, found "
+            f"{_text(cookie)} in {first}; if these are all of its directories: {_command('update', zookeeper, configured)}"
+        )
+    lost = tuple(directory for directory in missing if directory in recorded.directories)
+    if lost and (not permitted.stamp_missing or any(directory in copies.with_data for directory in lost)):
+        other = ", but other files," if lost[0] in copies.with_data else ";"
+        raise InvalidCookieError(
+            f"directory {lost[0]} of {cookie.bookie_id} has no cookie: expected {_text(cookie)}, found none{other} its disk is "
+            f"missing or was emptied. Mount it again; if its entries are lost: {_command('fix', zookeeper, configured)}"
+        )
+    if wanted != recorded or any(other != wanted for other in found.values()):
+        return Stamps(wanted, tuple(copies.in_directories), metadata=True, lost=lost)
+    return Stamps(cookie, lost, lost=lost)
+
+
+def _without_cookie(copies: CookieCopies, fresh: Cookie, zookeeper: str, permitted: CookiePermissions) -> Stamps:
+    """No directory has one: a first boot, or a bookie that lost everything."""
+    configured = fresh.directories
+    for directory in configured:
+        if directory in copies.with_data:
+            raise InvalidCookieError(
+                f"directory {directory} has no cookie but is not empty: expected an empty directory or a bookie's own, found "
+                "other files; give the bookie another directory, or empty this one if nobody needs what is in it"
+            )
+    recorded = copies.in_metadata.get(permitted.named) if permitted.named else None
+    if recorded is None:
+        return Stamps(replace(fresh, bookie_id=permitted.named or fresh.bookie_id), configured, metadata=True)
+    if recorded.directories != configured or not permitted.stamp_missing:
+        raise InvalidCookieError(
+            f"no directory has the cookie of {permitted.named}: expected {_text(recorded)}, found none in "
+            f"{', '.join(configured)}. Mount its disks again; if all of its entries are lost: "
+            + _command("generate", zookeeper, (permitted.named, *configured))
+        )
+    return Stamps(recorded, configured, lost=configured)
+
+
+def _agreed(
+    found: Mapping[str, Cookie], configured: tuple[str, ...], permitted: CookiePermissions
+) -> tuple[str, Cookie]:
+    """The cookie of all directories, and one that has it. A crash while directories were being added leaves two, the later
+    one of which names more."""
+    first, cookie = min(found.items(), key=lambda item: len(item[1].directories))
+    for directory, other in found.items():
+        grown = permitted.add_empty and replace(cookie, directories=configured) == other
+        if other != cookie and not grown:
+            raise InvalidCookieError(
+                f"directories of different bookies: {first} is that of {_text(cookie)}, {directory} that of "
+                f"{_text(other)}; start each bookie with its own directories"
+            )
+    return first, cookie
+
+
+def _may_add(cookie: Cookie, configured: tuple[str, ...], copies: CookieCopies, permitted: CookiePermissions) -> bool:
+    """Are the configured directories those of the cookie, in its order, with empty ones that may be added?"""
+    named = tuple(directory for directory in configured if directory in cookie.directories)
+    new = [directory for directory in configured if directory not in cookie.directories]
+    empty = all(
+        directory in copies.in_directories
+        and (copies.in_directories[directory] is not None or directory not in copies.with_data)
+        for directory in new
+    )
+    return permitted.add_empty and named == cookie.directories and empty
+
+
+def _command(verb: str, zookeeper: str, directories: tuple[str, ...]) -> str:
+    return shlex.join(["bookspark", "cookie", verb, "--zookeeper", zookeeper, *directories])
+
+
+def _text(cookie: Cookie) -> str:
+    return f"{cookie.bookie_id} (nonce {cookie.nonce}, instance {cookie.instance_id}, {', '.join(cookie.directories)})"

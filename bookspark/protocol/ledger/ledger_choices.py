@@ -1,0 +1,57 @@
+"""What a creator may choose for a ledger: quorums, ``ledger_type``, ``replication``; and what it had better know.
+
+Law: choices that contradict each other, or could promise nothing, are refused before anything is made, with the reason. What is
+merely risky is allowed and said. ``bookspark/durability.md`` tells users what each choice promises.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TypeVar
+
+from bookspark.errors import ConfigurationError
+from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication, check_quorums
+
+STRIPED_ENSEMBLE_MAX = 1023
+"""Of a VD ledger: each request tells the bookie its stripe, in ten bits a number."""
+
+Choice = TypeVar("Choice", bound=Enum)
+
+
+def choice_of(kind: type[Choice], value: Choice | str, option: str) -> Choice:
+    """``value`` as a member of ``kind``, by its value in any case, or a ConfigurationError that names all of them."""
+    if isinstance(value, kind):
+        return value
+    for member in kind:
+        if isinstance(value, str) and member.value.lower() == value.lower():
+            return member
+    raise ConfigurationError(f"{option} {value!r} is none of {', '.join(str(member.value) for member in kind)}")
+
+
+def check_choices(
+    ensemble_size: int, write_quorum: int, ack_quorum: int, ledger_type: LedgerType, replication: Replication
+) -> None:
+    """Raise a ConfigurationError for what makes no sense."""
+    check_quorums(ensemble_size, write_quorum, ack_quorum)
+    if replication is Replication.GUARANTEED and write_quorum == 1:
+        raise ConfigurationError(
+            "replication 'guaranteed' promises write_quorum copies of each entry of a closed ledger, and with write_quorum 1 "
+            "that is what ack_quorum 1 promises already; choose a write_quorum of 2 or more, or leave replication out"
+        )
+    if ledger_type is LedgerType.VD_JOURNAL and ensemble_size > max(write_quorum, STRIPED_ENSEMBLE_MAX):
+        raise ConfigurationError(
+            f"a VD_JOURNAL ledger is striped over at most {STRIPED_ENSEMBLE_MAX} bookies, not {ensemble_size}; choose a smaller "
+            "ensemble_size, or PD_JOURNAL"
+        )
+
+
+def risk_of(ack_quorum: int, ledger_type: LedgerType, without_journal: int) -> str:
+    """What a creator is warned of; empty if nothing. ``without_journal``: so many bookies of the ensemble acknowledge before
+    they sync."""
+    if ack_quorum > 1 or not without_journal or ledger_type is LedgerType.VD_JOURNAL:
+        return ""
+    return (
+        f"ack_quorum 1, and {without_journal} of its bookies run without a journal: an acknowledged entry may be in the memory "
+        "of one host only, and after a crash there nobody can tell whether it existed, so that the ledger waits for an operator "
+        "(bookspark ledger recover --accept-loss); choose an ack_quorum of 2 or more, or VD_JOURNAL and sync()"
+    )

@@ -1,0 +1,158 @@
+"""A ledger's metadata: its quorums, its fragments and its state.
+
+Law: a metadata value never changes; each transition makes a new one, and only the transitions below exist::
+
+    OPEN ──► IN_RECOVERY ──► CLOSED        (a recoverer)
+      └────────────────────────▲           (the writer)
+    a new last fragment, while not CLOSED  (the writer; a recoverer together with its close)
+    another ensemble of a fragment that gets no more entries   (re-replication)
+
+Fields are those of BookKeeper's ``LedgerMetadataFormat`` (bookkeeper-overview, "Metadata Store") with the two immutable
+choices of BP-14 (``ledger_type``) and of "Guaranteeing write quorum" (``replication``). Entry ids start at 0 and
+"nothing" is −1 (the TLA+ specification counts from 1 and 0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from bookspark.errors import ConfigurationError
+
+NO_ENTRY = -1
+"""The id "before the first entry": an empty ledger's last entry, and a LAC that confirms nothing."""
+
+
+class LedgerState(Enum):
+    OPEN = "OPEN"
+    IN_RECOVERY = "IN_RECOVERY"
+    CLOSED = "CLOSED"
+
+
+class DigestType(Enum):
+    """How a writer protects each entry, over (ledger, entry, LAC, length, payload)."""
+
+    CRC32C = "CRC32C"
+    CRC32 = "CRC32"
+    HMAC = "HMAC"
+    HMAC_SHA1 = "HMAC_SHA1"
+    DUMMY = "DUMMY"
+
+
+class LedgerType(Enum):
+    """BP-14: when an add is acknowledged. PD after the sync, VD before it."""
+
+    PD_JOURNAL = "PD_JOURNAL"
+    VD_JOURNAL = "VD_JOURNAL"
+
+
+class Replication(Enum):
+    """What write quorum means: an aim (best effort), or a promise about all but the last fragment (guaranteed)."""
+
+    BEST_EFFORT = "best_effort"
+    GUARANTEED = "guaranteed"
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """Entries from ``first_entry_id`` on lie on ``ensemble``, a tuple of bookie ids in write-set order."""
+
+    first_entry_id: int
+    ensemble: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerMetadata:
+    """One version of a ledger's record. ``last_entry_id`` and ``length`` (bytes) mean something once CLOSED."""
+
+    ledger_id: int
+    ensemble_size: int
+    write_quorum: int
+    ack_quorum: int
+    fragments: tuple[Fragment, ...]
+    state: LedgerState = LedgerState.OPEN
+    last_entry_id: int = NO_ENTRY
+    length: int = 0
+    digest_type: DigestType = DigestType.CRC32C
+    master_key: bytes = b""
+    """What the password was hashed to; the password itself is nowhere."""
+    ledger_type: LedgerType = LedgerType.PD_JOURNAL
+    replication: Replication = Replication.BEST_EFFORT
+    ctime_ms: int = 0
+    c_token: int = 0
+    """Random number of the creating client: tells its own record from another's when the answer to a create is lost."""
+    custom_metadata: Mapping[str, bytes] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        check_quorums(self.ensemble_size, self.write_quorum, self.ack_quorum)
+        if not self.fragments or self.fragments[0].first_entry_id != 0:
+            raise ConfigurationError(f"ledger {self.ledger_id}: the first fragment has to start at entry 0")
+        for fragment in self.fragments:
+            if len(set(fragment.ensemble)) != self.ensemble_size:
+                raise ConfigurationError(
+                    f"ledger {self.ledger_id}: ensemble {fragment.ensemble} has not {self.ensemble_size} distinct bookies"
+                )
+
+    @property
+    def closed(self) -> bool:
+        return self.state is LedgerState.CLOSED
+
+    @property
+    def last_fragment(self) -> Fragment:
+        return self.fragments[-1]
+
+    def fragment_of(self, entry_id: int) -> Fragment:
+        """The fragment that ``entry_id`` belongs to."""
+        return next(f for f in reversed(self.fragments) if f.first_entry_id <= entry_id)
+
+    def write_set_of(self, entry_id: int) -> tuple[str, ...]:
+        """The bookies that hold ``entry_id``, in write-set order."""
+        last = self.fragments[-1]
+        ensemble = (last if last.first_entry_id <= entry_id else self.fragment_of(entry_id)).ensemble
+        start = entry_id % self.ensemble_size
+        return (ensemble + ensemble)[start : start + self.write_quorum]
+
+    def fragment_ranges(self) -> Iterator[tuple[Fragment, int | None]]:
+        """Each fragment with the last entry id in it; None for the open end of a ledger that is not closed."""
+        for fragment, following in zip(self.fragments, self.fragments[1:], strict=False):
+            yield fragment, following.first_entry_id - 1
+        yield self.fragments[-1], self.last_entry_id if self.closed else None
+
+    def in_recovery(self) -> LedgerMetadata:
+        """OPEN → IN_RECOVERY, the first step of ledger recovery."""
+        assert not self.closed, "a closed ledger is not recovered"
+        return replace(self, state=LedgerState.IN_RECOVERY)
+
+    def close_at(self, last_entry_id: int, length: int) -> LedgerMetadata:
+        """OPEN or IN_RECOVERY → CLOSED. Fragments that would start after the end are dropped."""
+        assert not self.closed, "a closed ledger is not closed again"
+        kept = tuple(f for f in self.fragments if f.first_entry_id <= max(last_entry_id, 0))
+        return replace(self, state=LedgerState.CLOSED, last_entry_id=last_entry_id, length=length, fragments=kept)
+
+    def with_ensemble(self, first_entry_id: int, ensemble: tuple[str, ...]) -> LedgerMetadata:
+        """An ensemble change: a new last fragment, or a new ensemble for one that starts at the same entry."""
+        assert not self.closed and first_entry_id >= self.last_fragment.first_entry_id
+        kept = tuple(f for f in self.fragments if f.first_entry_id < first_entry_id)
+        return replace(self, fragments=(*kept, Fragment(first_entry_id, ensemble)))
+
+    def re_replicated(self, first_entry_id: int, swap: Mapping[str, str]) -> LedgerMetadata:
+        """The fragment that starts at ``first_entry_id`` with some bookies replaced by others that hold its entries by
+        now."""
+        assert self.closed or first_entry_id != self.last_fragment.first_entry_id, "the writer may still add to it"
+        fragments = tuple(
+            Fragment(f.first_entry_id, tuple(swap.get(b, b) for b in f.ensemble))
+            if f.first_entry_id == first_entry_id
+            else f
+            for f in self.fragments
+        )
+        return replace(self, fragments=fragments)
+
+
+def check_quorums(ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
+    """E ≥ WQ ≥ AQ ≥ 1, or a ConfigurationError that names the three."""
+    if not ensemble_size >= write_quorum >= ack_quorum >= 1:
+        raise ConfigurationError(
+            f"ensemble_size {ensemble_size} ≥ write_quorum {write_quorum} ≥ ack_quorum {ack_quorum} ≥ 1 does not hold; "
+            "choose for example 3, 3, 2"
+        )

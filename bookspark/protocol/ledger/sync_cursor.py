@@ -1,0 +1,123 @@
+"""The sync cursor of a VD ledger on one bookie: which of its entries are synced, as one number.
+
+Law: LastAddSynced is the highest id such that the bookie has synced every id up to it that is *assigned to it*. It
+covers nothing that was added after the sync began, and a LAC that was heard never moves it: an id counts because it is
+synced here, not because it is confirmed elsewhere. (BP-14 lets the LAC jump the cursor; then a cursor says nothing
+about this bookie's copies, on which guaranteed write quorum and an ensemble change rely.)
+
+What is assigned to a bookie depends on its position in the ensemble, and an id below the fragment in which it joined
+never is. The writer says both with each request (``Assignment``), so that a striped ledger's cursor steps over ids that
+belong to others. A bookie that stays in an ensemble keeps its assignment over ensemble changes. One that left and came
+back at another position gets a new one; its cursor starts again, and is told what is synced here by then. So it does
+not matter if a request of the earlier stay, on a connection that has ended, comes after those of the present one.
+
+Source: BP-14, "Changes to Bookies", with striping, which it leaves as future work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
+
+
+class Assignment(NamedTuple):
+    """The ids that one bookie is to hold: from ``first_entry_id`` on, those whose write set has ``position``."""
+
+    first_entry_id: int
+    ensemble_size: int = 1
+    write_quorum: int = 1
+    position: int = 0
+
+    def holds(self, entry_id: int) -> bool:
+        """Is ``entry_id`` in the stripe? Ids before ``first_entry_id`` are asked for as well."""
+        return (self.position - entry_id) % self.ensemble_size < self.write_quorum
+
+    def next_held(self, entry_id: int) -> int:
+        """The first id from ``entry_id`` on that is in the stripe."""
+        while not self.holds(entry_id):
+            entry_id += 1
+        return entry_id
+
+
+def assignment(first_entry_id: int, ensemble_size: int, write_quorum: int, position: int) -> Assignment:
+    """The assignment of ``position``; all positions of an unstriped ensemble have the same one."""
+    if ensemble_size == write_quorum:
+        return Assignment(first_entry_id)
+    return Assignment(first_entry_id, ensemble_size, write_quorum, position)
+
+
+class SyncCursor:
+    """One VD ledger's cursor on one bookie. ``ranges`` are the synced ids after the cursor: sorted, apart from each
+    other."""
+
+    __slots__ = ("assignment", "last_add_synced", "ranges")
+
+    def __init__(self, synced: Iterable[tuple[int, int]] = ()) -> None:
+        """``synced``: the id ranges found on disk at boot; everything that a replay finds is synced first."""
+        self.assignment: Assignment | None = None
+        self.last_add_synced = NO_ENTRY
+        self.ranges: tuple[tuple[int, int], ...] = ()
+        for first, last in synced:
+            self._insert(first, last)
+
+    def assign(self, new: Assignment) -> bool:
+        """A request came with ``new``. One that is older than the cursor's changes nothing. True if the cursor starts
+        again, and has to be told once more of all that is synced."""
+        old = self.assignment
+        again = False
+        if old is not None:
+            if new.first_entry_id < old.first_entry_id:
+                return False
+            if new[1:] != old[1:]:
+                # Cursor and ranges step over ids that belonged to others, and which may be this bookie's now.
+                self.last_add_synced, self.ranges, again = NO_ENTRY, (), True
+        self.assignment = new
+        self.last_add_synced = max(self.last_add_synced, new.first_entry_id - 1)
+        self._advance(new)
+        return again
+
+    def synced(self, first: int, last: int) -> None:
+        """``first..last``, as they were when the sync began, are synced. A duplicate counts too, once the kept copy is
+        synced."""
+        if last > self.last_add_synced:
+            self._insert(first, last)
+            if self.assignment is not None:
+                self._advance(self.assignment)
+
+    def last_add_synced_for(self, asked: Assignment) -> int:
+        """What to answer a request that came with ``asked``: nothing, if the cursor is another assignment's by now."""
+        return self.last_add_synced if asked == self.assignment else NO_ENTRY
+
+    def copy(self) -> SyncCursor:
+        new = SyncCursor()
+        new.assignment, new.last_add_synced, new.ranges = self.key()
+        return new
+
+    def key(self) -> tuple[Assignment | None, int, tuple[tuple[int, int], ...]]:
+        """All of the state, to compare and to hash."""
+        return self.assignment, self.last_add_synced, self.ranges
+
+    def _advance(self, mine: Assignment) -> None:
+        """Move the cursor over ids that are synced or other bookies'."""
+        end = self.last_add_synced
+        passed = 0
+        for first, last in self.ranges:
+            if first > mine.next_held(end + 1):
+                break
+            end = max(end, last)
+            passed += 1
+        self.last_add_synced = mine.next_held(end + 1) - 1
+        self.ranges = self.ranges[passed:]
+
+    def _insert(self, first: int, last: int) -> None:
+        """Add a range, joined with those that it touches, or from which only other bookies' ids divide it."""
+        mine = self.assignment or Assignment(0)
+        joined: list[tuple[int, int]] = []
+        for low, high in sorted((*self.ranges, (first, last))):
+            if joined and low <= mine.next_held(joined[-1][1] + 1):
+                joined[-1] = (joined[-1][0], max(joined[-1][1], high))
+            else:
+                joined.append((low, high))
+        self.ranges = tuple(joined)

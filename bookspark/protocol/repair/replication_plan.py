@@ -1,0 +1,174 @@
+"""What autorecovery decides: what is under-replicated, what is copied where, and when a ledger that is not closed may
+be fenced.
+
+Law: a copy is named by the metadata only after it is whole and synced, and it replaces a bookie only in a fragment that
+gets no more entries. The last fragment of a ledger that is not closed belongs to its writer (or to the recoverer that
+is at work), which replaces bookies by itself; it is closed by ledger recovery first, if its bookies stay lost for
+longer than a grace time. Entries of such a fragment are judged up to the LAC only: what comes after it may still be
+under way. Nothing is ever deleted here.
+
+Two questions are asked of the same arithmetic:
+
+* the **auditor** knows which bookies are lost: ``repairs`` names the fragments, ``copies`` the entries, ``repaired``
+  the record;
+* a **bookie** (after a lossy boot, or now and then) and the **integrity check** know what is held: ``lacks`` names the
+  entries that are assigned to a bookie and missing on it. They are copied to that very bookie, and the metadata stays
+  as it is.
+
+Sources: bookkeeper-overview, "Recovering/Repair"; ``LedgerFragmentReplicator`` and ``ReplicationWorker`` of BookKeeper
+(its ``openLedgerRereplicationGracePeriod`` is the grace time); BP-46, "The Full Boot-Up Sequence", phase two; design.md
+section 11.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, Fragment, LedgerMetadata, LedgerState
+
+Ranges = Iterable[tuple[int, int]]
+"""Inclusive ranges of entry ids, ascending, that don't overlap."""
+
+
+class Repair(NamedTuple):
+    """A fragment with ``lost`` bookies, entries ``first..last``, which gets no more entries; none at all in a ledger that was
+    closed empty, whose record is to name bookies that are there all the same."""
+
+    first: int
+    last: int
+    ensemble: tuple[str, ...]
+    lost: tuple[str, ...]
+
+
+class Copy(NamedTuple):
+    """Read ``first..last`` from the ledger's other bookies and write them to ``target`` as a recoverer does: synced."""
+
+    first: int
+    last: int
+    target: str
+
+
+class Unreadable(NamedTuple):
+    """Entries whose whole write set is lost: nothing can be copied until one of its bookies is back."""
+
+    first: int
+    last: int
+    bookies: tuple[str, ...]
+
+
+# -- the auditor
+
+
+def repairs(metadata: LedgerMetadata, lost: Collection[str]) -> Iterator[Repair]:
+    """The fragments that have lost a bookie and can be repaired now."""
+    for fragment, last in metadata.fragment_ranges():
+        gone = tuple(bookie for bookie in fragment.ensemble if bookie in lost)
+        if gone and last is not None:
+            yield Repair(fragment.first_entry_id, last, fragment.ensemble, gone)
+
+
+def waits_for_close(metadata: LedgerMetadata, lost: Collection[str]) -> bool:
+    """Has the ledger lost a bookie that only its writer, or ledger recovery, may replace?"""
+    return not metadata.closed and any(bookie in lost for bookie in metadata.last_fragment.ensemble)
+
+
+def may_fence(
+    noticed: LedgerMetadata, now: LedgerMetadata, lost: Collection[str], waited_seconds: float, grace_seconds: float
+) -> bool:
+    """May autorecovery recover the ledger, and so fence its writer?
+
+    ``noticed`` is the metadata of ``waited_seconds`` ago. Yes if the last fragment still is the same and still names a
+    lost bookie after the grace time: a writer that is at work replaces it, and a recoverer that is at work closes the
+    ledger.
+    """
+    return (
+        waits_for_close(now, lost)
+        and now.last_fragment == noticed.last_fragment
+        and not (noticed.state is LedgerState.OPEN and now.state is LedgerState.IN_RECOVERY)
+        and waited_seconds >= grace_seconds
+    )
+
+
+def copies(metadata: LedgerMetadata, repair: Repair, chosen: Mapping[str, str]) -> Iterator[Copy]:
+    """What has to be copied before ``chosen`` (lost bookie → its replacement, no member of the ensemble) may be
+    named."""
+    assert chosen.keys() <= set(repair.lost) and not set(chosen.values()) & set(repair.ensemble)
+    for bookie, target in chosen.items():
+        position = repair.ensemble.index(bookie)
+        for first, last in stripe(metadata, position, repair.first, repair.last):
+            yield Copy(first, last, target)
+
+
+def unreadable(metadata: LedgerMetadata, repair: Repair) -> Iterator[Unreadable]:
+    """The entries of the fragment that no copy can be made of."""
+    size = metadata.ensemble_size
+    ids = range(repair.first, repair.last + 1)
+    for start in range(size if size > metadata.write_quorum else 1):
+        members = metadata.write_set_of(ids[0] + start) if start < len(ids) else ()
+        if members and set(members) <= set(repair.lost):
+            if size == metadata.write_quorum:
+                yield Unreadable(repair.first, repair.last, members)
+                continue
+            for entry_id in ids[start::size]:
+                yield Unreadable(entry_id, entry_id, members)
+
+
+def repaired(now: LedgerMetadata, repair: Repair, chosen: Mapping[str, str]) -> LedgerMetadata | None:
+    """The record, read again, that names the copies; None if the fragment was changed meanwhile: then look anew."""
+    fragment = Fragment(repair.first, repair.ensemble)
+    if fragment not in now.fragments or (not now.closed and fragment == now.last_fragment):
+        return None
+    return now.re_replicated(repair.first, chosen)
+
+
+# -- integrity
+
+
+def stripe(metadata: LedgerMetadata, position: int, first: int, last: int) -> Iterator[tuple[int, int]]:
+    """The ids of ``first..last`` that ensemble position ``position`` holds, as runs of consecutive ids."""
+    size, write_quorum = metadata.ensemble_size, metadata.write_quorum
+    if size == write_quorum:
+        if first <= last:
+            yield first, last
+        return
+    # Position p holds WQ ids in a row out of each E: those from p − WQ + 1 to p, modulo E.
+    start = first - (first - (position - write_quorum + 1)) % size
+    for low in range(start, last + 1, size):
+        run = max(low, first), min(low + write_quorum - 1, last)
+        if run[0] <= run[1]:
+            yield run
+
+
+def assigned(metadata: LedgerMetadata, bookie: str, last_add_confirmed: int = NO_ENTRY) -> Iterator[tuple[int, int]]:
+    """The ids that ``bookie`` has to hold, ascending; of a fragment that is still written to, those up to
+    ``last_add_confirmed``."""
+    for fragment, last in metadata.fragment_ranges():
+        if bookie in fragment.ensemble:
+            end = last_add_confirmed if last is None else last
+            yield from stripe(metadata, fragment.ensemble.index(bookie), fragment.first_entry_id, end)
+
+
+def lacks(metadata: LedgerMetadata, bookie: str, held: Ranges, last_add_confirmed: int = NO_ENTRY) -> Iterator[Copy]:
+    """The integrity plan: what is assigned to ``bookie`` and not ``held`` by it."""
+    for first, last in missing(assigned(metadata, bookie, last_add_confirmed), held):
+        yield Copy(first, last, bookie)
+
+
+def missing(wanted: Ranges, held: Ranges) -> Iterator[tuple[int, int]]:
+    """``wanted`` without ``held``, in one pass over both."""
+    rest = iter(held)
+    low, high = next(rest, (NO_ENTRY, NO_ENTRY))
+    exhausted = high == NO_ENTRY
+    for first, last in wanted:
+        start = first
+        while start <= last:
+            while not exhausted and high < start:
+                low, high = next(rest, (NO_ENTRY, NO_ENTRY))
+                exhausted = high == NO_ENTRY
+            if exhausted or low > last:
+                yield start, last
+                break
+            if low > start:
+                yield start, low - 1
+            start = high + 1

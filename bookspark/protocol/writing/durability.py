@@ -1,0 +1,225 @@
+"""When an add counts as durable: PD ledgers at its ack, VD ledgers at the sync that covers it (BP-14). One policy
+object a writer.
+
+Law: the LAC covers only what an ack quorum of each write set has synced. On a **PD** ledger an ack says so. On a **VD**
+ledger an ack says that the entry is in the bookie's memory: enough to acknowledge the append, nothing for the LAC; that
+follows the bookies' LastAddSynced, which comes with each answer (``SyncReport``). With A, B, C at 1, 2, 3 the LAC is 3,
+2, 1 at AQ 1, 2, 3; the writer applies that rule entry by entry, which is the same for E = WQ and never less for striped
+ledgers (``quorum.last_add_confirmed_of``).
+
+What BP-14 leaves as future work:
+
+* **Striping**: a cursor is about the ids assigned to its bookie, which each request tells (``sync_cursor.Assignment``).
+* **Ensemble change**: what is not confirmed is kept by the writer, acknowledged or not. The new fragment starts after
+  the last confirmed (guaranteed: fully replicated) entry, the new bookie's cursor starts before it, and all from there
+  on is sent to it. Thus an entry that was acknowledged but not synced on a lost bookie counts again only when the new
+  one has synced it. A report counts if its assignment is that of the bookie's present stay in the ensemble.
+* **Restart**: when a bookie's incarnation changes, its acks of what it had not synced are taken back, and that is sent
+  again.
+* **What a bookie missed**, while it was away, and others have synced is not sent to it any more. It would be a hole
+  that its cursor never passes, so from then on its assignment begins after what the writer is done with.
+* **sync()** of all up to an id T: once all up to T are acknowledged each bookie is asked to sync, so that the sync
+  begins after the adds; one that acknowledges a straggler later is asked again. The user's sync is done at LAC ≥ T.
+  What is kept is bounded, as the writer asks for a sync by itself after each ``sync_bytes``. There is at most one sync
+  under way at a bookie.
+
+An ack of an incarnation that is known to have ended is void. Incarnations are random numbers, so which of two is the
+later one is known by order of arrival; the driver hands in no answer of a connection after a ``BookieBack`` on the next
+one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Set
+from typing import NamedTuple
+
+from bookspark.protocol.ledger.actions import Action, SendSync, SyncReport
+from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerType
+from bookspark.protocol.ledger.sync_cursor import Assignment, assignment
+from bookspark.protocol.writing.writer_state import PendingAdd
+
+SYNC_BYTES = 64 << 20
+"""After so many bytes a VD ledger is synced at the latest, if its creator does not say otherwise."""
+
+
+class Persistent:
+    """PD: acknowledged is synced."""
+
+    __slots__ = ()
+    volatile = False
+
+    def holders(self, add: PendingAdd, leaving: frozenset[str]) -> Set[str]:
+        """The bookies that hold ``add`` synced, without those that are ``leaving``."""
+        return add.acks - leaving if leaving else add.acks
+
+    # What has to be seen to of a VD ledger, and not here: see ``Volatile``.
+
+    def joined(self, metadata: LedgerMetadata, bookies: Iterable[str]) -> None:
+        pass
+
+    def back(self, bookie: str, incarnation: int, adds: Iterable[PendingAdd]) -> None:
+        pass
+
+    def passed_over(self, bookies: Iterable[str], done: int, adds: Collection[PendingAdd]) -> list[Action]:
+        return []
+
+    def appended(self, last: int, length: int) -> None:
+        pass
+
+    def want(self, last: int, length: int) -> None:
+        pass
+
+    def acknowledged(self, last: int) -> list[Action]:
+        return []
+
+
+class Member(NamedTuple):
+    """What is known of one bookie of the ensemble."""
+
+    assignment: Assignment
+    last_add_synced: int
+    incarnation: int = 0
+    """0: not heard of yet."""
+
+
+class Volatile:
+    """VD: acknowledged is in memory."""
+
+    __slots__ = ("_ended", "_goal", "_members", "_requested_length", "_sync_bytes", "_syncing", "_targets")
+    volatile = True
+
+    def __init__(self, metadata: LedgerMetadata, sync_bytes: int) -> None:
+        self._sync_bytes = sync_bytes
+        self._requested_length = 0
+        """Bytes up to the last id that a sync was asked for."""
+        self._targets: tuple[int, ...] = ()
+        """Ids up to which a sync is wanted, but not all is acknowledged."""
+        self._goal = NO_ENTRY
+        """The id up to which the bookies are being asked to sync."""
+        self._syncing: frozenset[str] = frozenset()
+        self._ended: frozenset[tuple[str, int]] = frozenset()
+        self._members: dict[str, Member] = {}
+        self.joined(metadata, metadata.last_fragment.ensemble)
+
+    def holders(self, add: PendingAdd, leaving: frozenset[str]) -> Set[str]:
+        """The bookies whose LastAddSynced covers ``add``, without those that are ``leaving``."""
+        members, last = self._members, add.last
+        return {b for b in add.bookies if members[b].last_add_synced >= last and b not in leaving}
+
+    def grouped(self, bookies: Iterable[str]) -> list[tuple[Assignment, tuple[str, ...]]]:
+        """``bookies`` by their assignment: one request carries one."""
+        groups: dict[Assignment, list[str]] = {}
+        for bookie in bookies:
+            groups.setdefault(self._members[bookie].assignment, []).append(bookie)
+        return [(mine, tuple(group)) for mine, group in groups.items()]
+
+    # -- members
+
+    def joined(self, metadata: LedgerMetadata, bookies: Iterable[str]) -> None:
+        """``bookies`` are in the last ensemble from now on; those that are in it no more are forgotten."""
+        fragment, wanted = metadata.last_fragment, frozenset(bookies)
+        members = {}
+        for position, bookie in enumerate(fragment.ensemble):
+            if bookie in wanted:
+                first = fragment.first_entry_id
+                mine = assignment(first, metadata.ensemble_size, metadata.write_quorum, position)
+                members[bookie] = Member(mine, first - 1)
+            else:
+                members[bookie] = self._members[bookie]
+        self._members = members
+        self._syncing = self._syncing & (members.keys() - wanted)
+
+    def heard(
+        self, bookie: str, report: SyncReport, add: PendingAdd | None, adds: Iterable[PendingAdd]
+    ) -> tuple[list[Action], bool]:
+        """Take in what came with a positive answer of a member; ``add``: what it acknowledges, if that is still pending.
+        Returns the sync that follows, and whether the bookie was started again since it was heard of last."""
+        member = self._members[bookie]
+        if report.assignment == member.assignment and report.last_add_synced > member.last_add_synced:
+            self._members[bookie] = member._replace(last_add_synced=report.last_add_synced)
+        if (bookie, report.incarnation) in self._ended:
+            return [], False
+        restarted = self.back(bookie, report.incarnation, adds)
+        if add is None or bookie not in add.bookies:
+            return [], restarted
+        add.acks.add(bookie)
+        # It may have come after the bookie's last sync began.
+        return self.sync((bookie,)) if add.last <= self._goal else [], restarted
+
+    def back(self, bookie: str, incarnation: int, adds: Iterable[PendingAdd]) -> bool:
+        """A member speaks as ``incarnation`` (0: unknown). True if it was another one before: what it had not synced may be
+        gone, and its acks of that are taken back."""
+        member = self._members[bookie]
+        if incarnation in (0, member.incarnation):
+            return False
+        self._members[bookie] = member._replace(incarnation=incarnation)
+        if not member.incarnation:
+            return False
+        self._ended = (self._ended | {(bookie, member.incarnation)}) - {(bookie, incarnation)}
+        self._syncing -= {bookie}
+        for add in adds:
+            if member.last_add_synced < add.last:
+                add.acks.discard(bookie)
+        return True
+
+    def passed_over(self, bookies: Iterable[str], done: int, adds: Collection[PendingAdd]) -> list[Action]:
+        """``bookies`` may lack what the writer is done with, the ids up to ``done``: their cursors go on behind them."""
+        actions: list[Action] = []
+        for bookie in bookies:
+            self.pass_over(bookie, done)
+            actions += self.sync_rest(bookie, adds)
+        return actions
+
+    def pass_over(self, bookie: str, done: int) -> None:
+        """The cursor of one of them."""
+        member = self._members[bookie]
+        mine, synced = member.assignment, member.last_add_synced
+        if mine.first_entry_id <= done:
+            mine = mine._replace(first_entry_id=done + 1)
+            self._members[bookie] = member._replace(assignment=mine, last_add_synced=max(synced, done))
+
+    # -- syncs
+
+    def appended(self, last: int, length: int) -> None:
+        """An append was pushed; ``length`` is the ledger's with it. Asks for a sync after each ``sync_bytes``."""
+        if length - self._requested_length >= self._sync_bytes:
+            self.want(last, length)
+
+    def want(self, last: int, length: int) -> None:
+        """A sync of all up to ``last`` is wanted."""
+        self._requested_length = length
+        if last > max(self._goal, *self._targets, NO_ENTRY):
+            self._targets = (*self._targets, last)
+
+    def acknowledged(self, last: int) -> list[Action]:
+        """All up to ``last`` is acknowledged: the syncs that now cover what they are for."""
+        if not self._targets or last < self._targets[0]:
+            return []
+        while self._targets and last >= self._targets[0]:
+            self._goal, self._targets = self._targets[0], self._targets[1:]
+        return self.sync(self._members)
+
+    def sync(self, bookies: Iterable[str]) -> list[Action]:
+        """Ask those of ``bookies`` that are behind the goal and are not syncing."""
+        members = self._members
+        asked = [b for b in bookies if b not in self._syncing and members[b].last_add_synced < self._goal]
+        self._syncing |= frozenset(asked)
+        return [SendSync(group, mine) for mine, group in self.grouped(asked)]
+
+    def sync_answered(self, bookie: str) -> None:
+        """The sync under way at ``bookie`` is over."""
+        self._syncing -= {bookie}
+
+    def sync_rest(self, bookie: str, adds: Iterable[PendingAdd]) -> list[Action]:
+        """Ask ``bookie`` again, if it acknowledged something up to the goal that no sync has covered yet; but not while it
+        lacks something before that, for which its cursor waits (it is asked once it has that)."""
+        synced = self._members[bookie].last_add_synced
+        first = next((add for add in adds if add.last > synced and bookie in add.bookies), None)
+        if first is None or first.last > self._goal or bookie not in first.acks:
+            return []
+        return self.sync((bookie,))
+
+
+def durability_of(metadata: LedgerMetadata, sync_bytes: int) -> Persistent | Volatile:
+    """The policy that the ledger was created with."""
+    return Volatile(metadata, sync_bytes) if metadata.ledger_type is LedgerType.VD_JOURNAL else Persistent()

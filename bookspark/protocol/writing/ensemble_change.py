@@ -1,0 +1,171 @@
+"""Ensemble changes of a writer: which bookies have failed, when they are replaced, and how the record is changed.
+
+Law: one change is under way at a time, and one metadata write replaces all bookies that have failed by then. The write
+is a compare-and-set against an OPEN record; a record that somebody else changed is merged with, if only older fragments
+differ (that is re-replication), and otherwise the writer is fenced. Until the write has succeeded nothing is taken from
+the old ensemble::
+
+    (none) ──failed──► CHOOSING ──BookiesChosen──► WRITING ──MetadataWritten──► (none), acks of the replaced taken back
+                        ▲    │ NoBookies               │ conflict: ReadMetadata, merge, WRITING again, or fenced
+                        │    ▼                         │
+                        └─ put off until BookiesChanged, or given up (policy)
+
+A bookie that failed and stays (there was no other, or it is waited for) has not failed any more once it is back, or takes
+adds again and nothing that it missed is waited for: should another one fail later, it counts.
+
+A metadata store that does not answer says nothing of bookies: they are chosen anew until it does (``MetadataFailed``).
+
+``AT_ONCE`` replaces a bookie at its first failure. ``DELAYED`` waits until the bookies that have not failed can't
+complete some write set any more. ``OFF`` leaves the ensemble as it is; a driver that can't choose bookies uses this.
+
+Source: bookkeeper-overview, "Writing" point 5; BookKeeper's ``LedgerHandle.ensembleChangeLoop`` and
+``delayEnsembleChange``; design.md section 6, trap 3.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from bookspark.errors import BookKeeperError, NoSuchLedgerError
+from bookspark.protocol.ledger.actions import (
+    Action,
+    ChooseBookies,
+    EnsembleChanged,
+    MetadataRead,
+    ReadMetadata,
+    WriteMetadata,
+)
+from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerState
+from bookspark.protocol.ledger.quorum import write_sets
+
+
+class ChangeMode(Enum):
+    """When a failed bookie is replaced."""
+
+    OFF = "off"
+    AT_ONCE = "at once"
+    DELAYED = "delayed"
+
+
+class EnsembleChanges:
+    """The part of a writer that remembers failed bookies and the change under way."""
+
+    __slots__ = ("_missed", "failed", "mode", "outdated", "put_off", "replaced", "target")
+
+    def __init__(self, mode: ChangeMode) -> None:
+        self.mode = mode
+        self.failed: frozenset[str] = frozenset()
+        self._missed: dict[str, int] = {}
+        """The last entry that each of ``failed`` is known to have missed."""
+        self.put_off: frozenset[str] = frozenset()
+        """Those of ``failed`` for which there was no replacement."""
+        self.replaced: frozenset[str] = frozenset()
+        """Those that leave with the change under way; empty if none is."""
+        self.outdated = False
+        """There was news of bookies while they were being chosen, so that "there are none" may not be true any more."""
+        self.target: LedgerMetadata | None = None
+        """The record that the change under way writes; None while bookies are being chosen."""
+
+    @property
+    def under_way(self) -> bool:
+        return bool(self.replaced)
+
+    def fail(self, bookie: str, last: int) -> None:
+        """The bookie refused or did not answer, last entry ``last``."""
+        if self.mode is not ChangeMode.OFF:
+            self.failed |= {bookie}
+            self._missed[bookie] = max(last, self._missed.get(bookie, NO_ENTRY))
+
+    def took(self, bookie: str, released: int) -> None:
+        """The bookie took an add; up to ``released`` no copy is waited for."""
+        missed = self._missed.get(bookie)
+        stays = bookie in self.put_off or self.mode is ChangeMode.DELAYED
+        if missed is not None and stays and missed <= released:
+            self._forgive(bookie)
+
+    def back(self, bookie: str) -> bool:
+        """The bookie can be reached again. False if nothing is to be sent to it now, as it may leave all the same:
+        should there be no replacement, it stays as one that has not failed."""
+        if bookie in self.replaced:
+            if self.target is None:
+                self._forgive(bookie)
+            return False
+        self._forgive(bookie)
+        return True
+
+    def _forgive(self, *bookies: str) -> None:
+        self.failed = self.failed.difference(bookies)
+        for bookie in bookies:
+            self._missed.pop(bookie, None)
+
+    def due(self, metadata: LedgerMetadata, copies: int, gives_up: bool) -> frozenset[str]:
+        """The bookies that ought to be replaced now."""
+        if not self.failed:
+            return self.failed
+        if self.mode is ChangeMode.DELAYED and not quorum_lost(metadata, self.failed, copies):
+            return frozenset()
+        if self.failed <= self.put_off and not (gives_up and quorum_lost(metadata, self.failed, copies)):
+            return frozenset()
+        return self.failed
+
+    def news(self) -> None:
+        """There may be bookies by now that were missing before."""
+        self.put_off = frozenset()
+        self.outdated = self.under_way and self.target is None
+
+    def choose(self, metadata: LedgerMetadata, replaced: frozenset[str]) -> list[Action]:
+        """Begin a change, or widen the one for which bookies are being chosen."""
+        self.replaced = replaced
+        self.outdated = False
+        ensemble = metadata.last_fragment.ensemble
+        return [ChooseBookies(ensemble, tuple(bookie for bookie in ensemble if bookie in replaced))]
+
+    def write(self, metadata: LedgerMetadata, version: int, first: int, chosen: tuple[str, ...]) -> list[Action]:
+        """The bookies are chosen: the new fragment starts at ``first``."""
+        left = iter(chosen)
+        ensemble = tuple(next(left) if b in self.replaced else b for b in metadata.last_fragment.ensemble)
+        self.target = metadata.with_ensemble(first, ensemble)
+        return [WriteMetadata(self.target, version)]
+
+    def merge(self, ours: LedgerMetadata, event: MetadataRead) -> WriteMetadata | EnsembleChanged | None:
+        """After a lost compare-and-set: write again on top of what was found, or find it written (its answer was lost),
+        or None: the ledger is another client's by now."""
+        assert self.target is not None
+        found, wanted = event.metadata, self.target.last_fragment
+        if found.state is not LedgerState.OPEN:
+            return None
+        if found.last_fragment == wanted:
+            return EnsembleChanged(found, event.version)
+        if found.last_fragment != ours.last_fragment:
+            return None
+        self.target = found.with_ensemble(wanted.first_entry_id, wanted.ensemble)
+        return WriteMetadata(self.target, event.version)
+
+    def unanswered(self, metadata: LedgerMetadata, more: frozenset[str], error: BookKeeperError) -> list[Action]:
+        """The metadata store did not answer: a change under way goes on once it does (the appends have their deadline).
+        Nothing, if there is none, or no ledger any more. ``more``: bookies that are to leave as well by now."""
+        if not self.under_way or (self.target is not None and isinstance(error, NoSuchLedgerError)):
+            return []
+        return self.choose(metadata, self.replaced | more) if self.target is None else [ReadMetadata()]
+
+    def finish(self) -> frozenset[str]:
+        """The change is made. Returns those that left."""
+        left = self.replaced
+        self._forgive(*left)
+        self.replaced, self.put_off, self.target = frozenset(), frozenset(), None
+        return left
+
+    def abandon(self) -> frozenset[str]:
+        """There are no bookies for it. Returns those that would have left."""
+        self.put_off, stay = self.failed, self.replaced
+        self.replaced = frozenset()
+        return stay
+
+
+def quorum_lost(metadata: LedgerMetadata, failed: frozenset[str], copies: int) -> bool:
+    """Is there a write set of the last ensemble in which fewer than ``copies`` bookies have not failed?"""
+    ensemble = metadata.last_fragment.ensemble
+    return any(
+        sum(ensemble[i] not in failed for i in positions) < copies
+        for positions in write_sets(metadata.ensemble_size, metadata.write_quorum)
+    )

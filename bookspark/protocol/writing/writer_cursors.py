@@ -1,0 +1,111 @@
+"""How far a writer is: its cursors, and the appends that it is not done with.
+
+Law: released ≤ LAC ≤ acknowledged ≤ pushed, and none ever goes back. ``pending`` has the adds after *released*, those
+whose content may be needed again. For a best-effort PD ledger the first three are one; what an add needs to pass each is
+for the policies ``durability`` and ``replication``.
+
+Source: bookkeeper-overview, "Writing"; BP-14 for what is acknowledged and not confirmed; LAFR is of "Guaranteeing write
+quorum".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Set
+
+from bookspark.protocol.ledger.actions import Acknowledge, Action, Confirm, Release
+from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, LedgerMetadata
+from bookspark.protocol.writing.durability import Persistent, Volatile
+from bookspark.protocol.writing.replication import BestEffort
+from bookspark.protocol.writing.writer_state import PendingAdd
+
+
+class Cursors:
+    """Of one ledger. Ids are entry ids, ``NO_ENTRY`` before the first; lengths are the ledger's, in bytes of payload. The
+    ``durability`` is the writer's, and handed in: the state of a machine is a tree."""
+
+    __slots__ = (
+        "_ack_quorum",
+        "_copies",
+        "_keeps_confirmed",
+        "last_add_acknowledged",
+        "last_add_confirmed",
+        "last_add_fully_replicated",
+        "last_add_pushed",
+        "length",
+        "pending",
+        "pushed_length",
+        "released",
+    )
+
+    def __init__(self, metadata: LedgerMetadata, replication: BestEffort) -> None:
+        self._ack_quorum = metadata.ack_quorum
+        self._copies = replication.copies(metadata)
+        self._keeps_confirmed = replication.keeps_confirmed
+        self.released = NO_ENTRY
+        """Up to here the writer is done with."""
+        self.last_add_confirmed = NO_ENTRY
+        self.last_add_acknowledged = NO_ENTRY
+        """The highest id that the user was told is appended; on a PD ledger, the LAC."""
+        self.last_add_fully_replicated = NO_ENTRY
+        """LAFR, of a guaranteed ledger."""
+        self.last_add_pushed = NO_ENTRY
+        self.length = 0
+        """Up to ``last_add_confirmed``."""
+        self.pushed_length = 0
+        self.pending: dict[int, PendingAdd] = {}
+        """By their first id, ascending."""
+
+    def push(self, count: int, byte_length: int, bookies: tuple[str, ...]) -> PendingAdd:
+        """The next ``count`` ids, which are sent to ``bookies``."""
+        first = self.last_add_pushed + 1
+        self.last_add_pushed += count
+        self.pushed_length += byte_length
+        add = self.pending[first] = PendingAdd(first, self.last_add_pushed, self.pushed_length, bookies)
+        return add
+
+    def advance(self, durability: Persistent | Volatile, leaving: frozenset[str]) -> list[Action]:
+        """Move all over what the answers so far let pass; ``leaving``: bookies whose copies do not count any more."""
+        pending, ack_quorum = self.pending, self._ack_quorum
+        confirmed, released, acknowledged = self.last_add_confirmed, self.released, self.last_add_acknowledged
+        while (add := pending.get(confirmed + 1)) and len(durability.holders(add, leaving)) >= ack_quorum:
+            confirmed, self.length = add.last, add.length
+        while (add := pending.get(released + 1)) and add.last <= confirmed:
+            if self._keeps_confirmed and len(durability.holders(add, leaving)) < self._copies:
+                break
+            released = add.last
+            del pending[add.first]
+        acknowledged = max(acknowledged, confirmed)
+        actions: list[Action] = []
+        if durability.volatile:
+            while (add := pending.get(acknowledged + 1)) and len(add.acks - leaving) >= ack_quorum:
+                acknowledged = add.last
+            if acknowledged > max(confirmed, self.last_add_acknowledged):
+                actions.append(Acknowledge(acknowledged))
+            actions += durability.acknowledged(acknowledged)
+        if confirmed > self.last_add_confirmed:
+            actions.append(Confirm(confirmed))
+        if self._keeps_confirmed and released > self.released:
+            self.last_add_fully_replicated = released
+            actions.append(Release(released))
+        self.last_add_acknowledged, self.last_add_confirmed, self.released = acknowledged, confirmed, released
+        return actions
+
+    def confirmed_holders(self, durability: Persistent | Volatile, leaving: frozenset[str]) -> Iterator[Set[str]]:
+        """Who holds each entry that is confirmed and not released, without those that are ``leaving``."""
+        add = self.pending.get(self.released + 1)
+        while add and add.last <= self.last_add_confirmed:
+            yield durability.holders(add, leaving)
+            add = self.pending.get(add.last + 1)
+
+    def missed(self, bookies: Collection[str]) -> Iterator[tuple[PendingAdd, tuple[str, ...]]]:
+        """What some of ``bookies`` have not acknowledged, and which."""
+        for add in self.pending.values():
+            missing = tuple(b for b in add.bookies if b in bookies and b not in add.acks)
+            if missing:
+                yield add, missing
+
+    def replace(self, bookies: Mapping[str, str]) -> None:
+        """The ensemble has changed: the acks of ``bookies`` are taken back, others stand in their places."""
+        for add in self.pending.values():
+            add.bookies = tuple(bookies.get(bookie, bookie) for bookie in add.bookies)
+            add.acks -= bookies.keys()

@@ -1,0 +1,180 @@
+"""The clients in the simulation: the writer and recoverers (readers: ``readers``; those that repair: ``repairers``).
+
+Law: that of ``client``; what a user may do is in ``choices``, and nothing else starts a machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+from typing import Any
+
+from bookspark.errors import BookKeeperError
+from bookspark.protocol.ledger.actions import (
+    Action,
+    Confirm,
+    Fail,
+    Finish,
+    MetadataWritten,
+    NoBookies,
+    ReadMetadata,
+    Release,
+    SendAdd,
+)
+from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerType, Replication
+from bookspark.protocol.reading.recovery import LedgerRecovery
+from bookspark.protocol.writing.ensemble_change import ChangeMode
+from bookspark.protocol.writing.replication import GuaranteedWriteQuorum
+from bookspark.protocol.writing.writer import (
+    SYNC_BYTES,
+    Abandon,
+    Append,
+    BookiesChanged,
+    Close,
+    LedgerWriter,
+    State,
+    Sync,
+    TellLac,
+)
+from bookspark.simulation.client import BEGIN, Begin, Client, Step, content_of
+from bookspark.simulation.messages import Add, Request
+from bookspark.simulation.readers import ReaderClient
+from bookspark.simulation.repairers import HealingClient, ReplicatorClient
+from bookspark.simulation.simulation_options import SimulationOptions
+
+_ABANDON = Abandon(BookKeeperError("the simulation has the client end"))
+
+
+class WriterClient(Client):
+    """The application that created the ledger and appends to it."""
+
+    kind = "writer"
+
+    def __init__(self, metadata: LedgerMetadata, version: int, options: SimulationOptions) -> None:
+        super().__init__()
+        unpinned = metadata.replication is Replication.GUARANTEED and not options.pinning
+        replication = WithoutPinning() if unpinned else None
+        sync_bytes = SYNC_BYTES if options.entries < 3 else 2
+        self.machine = LedgerWriter(metadata, version, options.ensemble_changes, sync_bytes, replication)
+        self.appends_left = options.entries
+        self.may_close = options.closes
+        self.may_abandon = options.abandons
+        self.tells_left = options.explicit_lacs
+        self.may_sync = metadata.ledger_type is LedgerType.VD_JOURNAL
+        self.may_retry = False
+        """Were there no bookies for an ensemble change?"""
+        self.last_add_confirmed = NO_ENTRY
+        """What the user was told."""
+        self.last_add_fully_replicated = NO_ENTRY
+
+    @property
+    def done_with(self) -> int:
+        """Nothing up to this id is sent any more."""
+        if self.machine is None:
+            return NO_ENTRY
+        guaranteed = self.machine.metadata.replication is Replication.GUARANTEED
+        return self.last_add_fully_replicated if guaranteed else self.last_add_confirmed
+
+    def choices(self) -> list[Any]:
+        possible = {
+            Append(1, 1): self.appends_left > 0,
+            Sync(): self.may_sync and self.machine is not None and self.machine.cursors.last_add_pushed > NO_ENTRY,
+            Close(): self.may_close,
+            BookiesChanged(): self.may_retry,
+            TellLac(): self.tells_left > 0 and self.last_add_confirmed > NO_ENTRY,
+            _ABANDON: self.may_abandon,
+        }
+        return [event for event, may in possible.items() if may and not self.outcome]
+
+    def step(self, event: Any, options: SimulationOptions) -> Step:
+        match event:
+            case Append():
+                self.appends_left -= 1
+            case Sync():
+                self.may_sync = False
+            case TellLac():
+                self.tells_left -= 1
+            case Close():
+                self._no_more()
+            case NoBookies():
+                self.may_retry = True
+            case BookiesChanged():
+                self.may_retry = False
+        step = super().step(event, options)
+        if self.machine is not None and self.machine.state is not State.OPEN:
+            # It gave up, and closes the ledger by itself.
+            self._no_more()
+        return step
+
+    def _add(self, action: SendAdd) -> Request:
+        contents = tuple(content_of(i) for i in range(action.first, action.last + 1))
+        lac, lafr = action.last_add_confirmed, action.last_add_fully_replicated
+        return Add(action.first, action.last, lac, lafr, contents, recovery=False, assignment=action.assignment)
+
+    def _told(self, action: Action) -> None:
+        if isinstance(action, Confirm):
+            self.last_add_confirmed = action.last_add_confirmed
+        if isinstance(action, Release):
+            self.last_add_fully_replicated = action.last_add_fully_replicated
+
+    def _end(self, action: Finish | Fail) -> None:
+        super()._end(action)
+        self._no_more()
+        self.may_retry = self.may_abandon = False
+        self.tells_left = 0
+
+    def _no_more(self) -> None:
+        """Nothing is appended any more."""
+        self.appends_left, self.may_close, self.may_sync = 0, False, False
+
+
+class WithoutPinning(GuaranteedWriteQuorum):
+    """The guaranteed policy with its protection switched off: whoever failed is replaced."""
+
+    __slots__ = ()
+
+    def replaceable(
+        self, failed: frozenset[str], confirmed: Iterable[Set[str]], metadata: LedgerMetadata
+    ) -> frozenset[str]:
+        return failed
+
+
+class RecovererClient(Client):
+    """Somebody who opens the ledger, once, at any time."""
+
+    kind = "recoverer"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wrote_back: tuple[int, ...] = ()
+        """Ids that it wrote back; kept if it closed the ledger itself."""
+
+    def choices(self) -> list[Any]:
+        return [] if self.outcome or self.machine else [BEGIN]
+
+    def step(self, event: Any, options: SimulationOptions) -> Step:
+        if isinstance(event, Begin):
+            self.machine = LedgerRecovery(replaces_bookies=options.ensemble_changes is not ChangeMode.OFF)
+            self.store = ReadMetadata()
+            return [], []
+        step = super().step(event, options)
+        if self.outcome and not (self.outcome == "finished" and isinstance(event, MetadataWritten)):
+            self.wrote_back = ()
+        return step
+
+    def _add(self, action: SendAdd) -> Request:
+        ids = range(action.first, action.last + 1)
+        self.wrote_back = tuple(sorted({*self.wrote_back, *ids}))
+        return super()._add(action)
+
+
+def make_clients(
+    metadata: LedgerMetadata, version: int, bookies: tuple[str, ...], options: SimulationOptions
+) -> list[Client]:
+    """The writer first, then recoverers, readers, replicators, and one healing for each bookie if they heal."""
+    clients: list[Client] = [WriterClient(metadata, version, options)]
+    clients += [RecovererClient() for _ in range(options.recoverers)]
+    clients += [ReaderClient(options) for _ in range(options.readers)]
+    clients += [ReplicatorClient(bookies) for _ in range(options.replicators)]
+    if options.heals:
+        clients += [HealingClient(bookie) for bookie in bookies]
+    return clients

@@ -1,0 +1,276 @@
+"""A barrier task that looks after bookies: it adopts those that run, starts the others, restarts those that die.
+
+Law: a bookie is never tied to the task: the task's end, however it comes, drops the leases and nothing more, and the
+next attempt's task adopts. One hopeless bookie disturbs no other: its last words are reported and it is tried again,
+ever more seldom, while the task goes on looking after the rest. Each bookie has a thread of its own here, so that a
+slow boot holds up nobody.
+
+Tasks of one host agree on who looks after which home by exchanging what they see (``allGather``); see ``homes``.
+They are told to stop through the service's record; a task of a run that no longer owns the service lets go of its
+bookies. Source: design.md section 3.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bookspark.bookie.bookie_config import BookieConfig, bookie_config
+from bookspark.daemon.launch import STOP_SECONDS, Bookie, adopt_or_start, last_words
+from bookspark.daemon.lease_client import LeaseRefusedError
+from bookspark.daemon.lease_server import SERVING, STOPPING, Status
+from bookspark.errors import BookKeeperError, MetadataStoreError
+from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
+from bookspark.spark.bookies.homes import Seen, divide_homes, find_homes, home_directories
+from bookspark.spark.bookies.service_records import SERVICES, BookieReport, TaskReport, read_service, write_task
+
+SERVED_WELL_SECONDS = 30.0
+"""A bookie that served so long starts its count of failures anew."""
+_BACKOFF_SECONDS = (0.1, 0.5, 1.0, 2.0, 5.0, 15.0, 30.0)
+_OLD_TASK_SECONDS = 30.0
+"""How long the task of the attempt before may take to be killed by Spark (spark.python.task.killTimeout is 2 s)."""
+_LOOK_SECONDS = 2.0
+"""The record is looked at so often even if no watch fires."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """What the driver tells every task of an attempt."""
+
+    service: str
+    run: str
+    attempt: int
+    bookies: int
+    create: bool
+    roots: tuple[str, ...]
+    zookeeper: str
+    options: dict[str, Any]
+    listen_on_executor_host: bool
+    """Clients come from other hosts too, so a bookie listens on its host's address, not on loopback."""
+
+
+def look_after_bookies(spec: TaskSpec, _rows: Iterable[Any]) -> Iterator[int]:
+    """The body of a barrier task; runs until the service stops. Yields the number of bookies that it looked after."""
+    from pyspark import BarrierTaskContext  # the only thing here that a test without Spark has to do without
+
+    context = BarrierTaskContext.get()
+    assert context is not None
+    host, partition = socket.gethostname(), context.partitionId()
+    answers = context.allGather(json.dumps([partition, host, find_homes(spec.roots)]))
+    seen = [Seen(number, name, tuple(homes)) for number, name, homes in map(json.loads, answers)]
+    homes = divide_homes(seen, spec.bookies, spec.create)[partition]
+    address = context.getTaskInfos()[partition].address.rpartition(":")[0] if spec.listen_on_executor_host else None
+    executor_id, executor_pid = _executor()
+    report = TaskReport(spec.run, spec.attempt, partition, host, executor_id, executor_pid)
+    yield TaskKeeper(spec, report, homes, address).run()
+
+
+class TaskKeeper:
+    """Everything that one task looks after."""
+
+    def __init__(self, spec: TaskSpec, report: TaskReport, homes: Iterable[int], host: str | None) -> None:
+        self._spec = spec
+        self._report = report
+        self._news = threading.Event()
+        listen = {} if host is None or "host" in spec.options else {"host": host}
+        # For the placement one_per_executor. A bookie that another executor adopts keeps the name of the one that started it.
+        labels = {"executor": report.executor_id, **spec.options.get("labels", {})}
+        holder = f"task {report.partition} of attempt {spec.attempt}, run {spec.run}"
+        self._keepers = [
+            BookieKeeper(
+                bookie_config(
+                    directories=home_directories(spec.roots, home),
+                    zookeeper=spec.zookeeper,
+                    **{**spec.options, **listen, "labels": labels},
+                ),
+                holder,
+                spec.run,
+                self._news.set,
+            )
+            for home in homes
+        ]
+
+    def run(self) -> int:
+        """Look after the bookies until the service says stop, then stop them; or let go of them if another run owns it."""
+        for keeper in self._keepers:
+            keeper.start()
+        with ExitStack() as stack:
+            store = self._connect(stack)
+            stop = self._until_told(store)
+            for keeper in self._keepers:
+                keeper.end(stop_bookie=stop)
+            deadline = time.monotonic() + STOP_SECONDS + 10.0
+            for keeper in self._keepers:
+                keeper.join(max(0.0, deadline - time.monotonic()))
+            self._tell(store)
+        return len(self._keepers)
+
+    def _connect(self, stack: ExitStack) -> ZooKeeperStore:
+        """The bookies are looked after whether or not the metadata store can be reached, so this tries until it can."""
+        while True:
+            try:
+                store = ZooKeeperStore(self._spec.zookeeper)
+            except MetadataStoreError as error:
+                log.warning("the service's records can't be reached; looking after the bookies all the same: %s", error)
+                time.sleep(_LOOK_SECONDS)
+            else:
+                stack.callback(store.close)
+                return store
+
+    def _until_told(self, store: ZooKeeperStore) -> bool:
+        """Report what changes, and return once the bookies are to be stopped (True) or let go of (False)."""
+        told: TaskReport | None = None
+        fired = threading.Event()
+        fired.set()  # no watch stands yet
+
+        def changed() -> None:
+            fired.set()
+            self._news.set()
+
+        while True:
+            self._news.clear()
+            try:
+                if fired.is_set():
+                    fired.clear()
+                    store.watch_record(SERVICES, self._spec.service, changed)
+                record = read_service(store, self._spec.service)
+                if record is not None and record.run != self._spec.run:
+                    log.warning("another run took over %s: letting go of its bookies", self._spec.service)
+                    return False
+                if record is None or record.stop:
+                    return True
+                current = self._current()
+                if current != told:
+                    write_task(store, self._spec.service, current)
+                    told = current
+            except MetadataStoreError as error:
+                fired.set()
+                log.warning("the service's records can't be reached; looking after the bookies all the same: %s", error)
+            self._news.wait(_LOOK_SECONDS)
+
+    def _tell(self, store: ZooKeeperStore) -> None:
+        try:
+            write_task(store, self._spec.service, self._current())
+        except MetadataStoreError as error:
+            log.warning("the last report was not written: %s", error)
+
+    def _current(self) -> TaskReport:
+        return msgspec.structs.replace(self._report, bookies=tuple(keeper.report for keeper in self._keepers))
+
+
+class BookieKeeper:
+    """Looks after one bookie from a thread of its own. ``report`` is how it is; ``changed`` is called when that
+    changes."""
+
+    def __init__(self, config: BookieConfig, holder: str, run: str, changed: Callable[[], None]) -> None:
+        self._config = config
+        self._holder = holder
+        self._run = run
+        self._changed = changed
+        self._stop_bookie = True
+        self._woken, self._wake = os.pipe2(os.O_CLOEXEC)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name=f"keeper of {config.directories[0]}", daemon=True)
+        self.report = BookieReport(home=config.directories[0], phase="starting")
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def end(self, stop_bookie: bool) -> None:
+        """Stop the bookie cleanly, or only let go of it; ``join`` waits for that."""
+        self._stop_bookie = stop_bookie
+        self._ended.set()
+        os.write(self._wake, b".")
+
+    def join(self, timeout: float) -> None:
+        self._thread.join(timeout)
+
+    def _keep(self) -> None:
+        while not self._ended.is_set():
+            served_since = time.monotonic()
+            try:
+                self._serve_until_it_ends()
+                problem = last_words(self._config.directories)
+            except BookKeeperError as error:
+                problem = str(error)
+            except Exception as error:  # a bookie must not be left alone because its keeper stumbled
+                log.exception("keeper of %s", self._config.directories[0])
+                problem = f"{type(error).__name__}: {error}"
+            if self._ended.is_set():
+                break
+            served_well = self.report.bookie_id and time.monotonic() - served_since > SERVED_WELL_SECONDS
+            failures = 1 if served_well else self.report.failures + 1
+            log.warning("bookie in %s, failure %d: %s", self._config.directories[0], failures, problem)
+            self._change(phase="restarting", pid=0, failures=failures, problem=problem)
+            self._ended.wait(_BACKOFF_SECONDS[min(failures, len(_BACKOFF_SECONDS)) - 1])
+        self._change(phase="ended", pid=0)
+
+    def _serve_until_it_ends(self) -> None:
+        """Have the bookie run and watch it; returns when it has ended, or was stopped or let go of as ``end`` says."""
+        bookie = self._adopt_or_start()
+        self._change(pid=bookie.process.pid, adopted=not bookie.started)
+        poll = select.poll()
+        poll.register(bookie.lease, select.POLLIN)
+        poll.register(self._woken, select.POLLIN)
+        try:
+            while not self._ended.is_set():
+                self._note(bookie.status)
+                poll.poll()  # a boot takes as long as it takes: only a bookie that answers nobody counts as hung
+                if not bookie.lease.read_news():
+                    bookie.wait_ended(STOP_SECONDS)
+                    return
+            if self._stop_bookie:
+                self._change(phase=STOPPING)
+                bookie.stop()
+        finally:
+            bookie.lease.close()
+
+    def _note(self, status: Status) -> None:
+        self._change(
+            phase=status.phase,
+            bookie_id=status.bookie_id or self.report.bookie_id,  # not known yet: the same as of the process before
+            address=status.address or self.report.address,
+            problem="" if status.phase == SERVING else self.report.problem,
+        )
+
+    def _adopt_or_start(self) -> Bookie:
+        """Claim the bookie; the task of the attempt before may still hold its lease, until Spark has killed it."""
+        deadline = time.monotonic() + _OLD_TASK_SECONDS
+        while True:
+            try:
+                return adopt_or_start(self._config, self._holder)
+            except LeaseRefusedError as refusal:
+                if self._run not in refusal.holder or time.monotonic() > deadline or self._ended.wait(0.1):
+                    raise
+
+    def _change(self, **facts: Any) -> None:
+        report = msgspec.structs.replace(self.report, **facts)
+        if report != self.report:
+            self.report = report
+            self._changed()
+
+
+def _executor() -> tuple[str, int]:
+    """The id and the process id of the executor that this Python worker belongs to: the first JVM among its ancestors."""
+    pid = os.getppid()
+    while pid > 1:
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        if os.path.basename(arguments[0]) == "java":
+            given = arguments.index("--executor-id") if "--executor-id" in arguments else -2
+            return (arguments[given + 1] if given >= 0 else "driver"), pid
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return "", 0

@@ -1,0 +1,299 @@
+"""What can be read from some offset to another, now or as it grows: a log, or a set of ledgers.
+
+Law: an offset names the same entries for ever, and is proof that those before it were confirmed. What lies between two
+offsets is planned whole, or it is a DataLossError that says what is missing, from where to where and why; with
+``failOnDataLoss`` false that is logged with its number of rows and left out. Only what was truncated or deleted is ever left
+out: what can't be read at the moment is an error. What planning left out is counted too (``PassedOver``), and a query's
+progress tells it; what a task finds deleted is in its executor's log.
+
+Offsets are what Spark keeps in its checkpoints, as JSON:
+
+* of a log ``{"position": rows before it, "log": when the log was made, in ms}``: the second tells a log from a later
+  one of the same name;
+* of ledgers ``{"<ledger id>": the next entry id, …}``.
+
+Source: design.md section 10; the meaning of ``failOnDataLoss``, and the share that each ledger gets of a limited
+micro-batch, follow Spark's Kafka source.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from bookspark.errors import ConfigurationError, DataLossError, NoSuchLedgerError, ReadError
+from bookspark.protocol.logs.log_record import EntryRange
+from bookspark.spark.connector.connector_options import SourceOptions
+from bookspark.spark.logs import LogReader, PlacedCommit, made_anew
+from bookspark.spark.logs.splits import SizedPiece, positioned, rows_within
+from bookspark.spark.process_client import client
+
+if TYPE_CHECKING:
+    from bookspark.client import BookKeeper
+    from bookspark.client.reading.read_handle import ReadHandle
+
+log = logging.getLogger(__name__)
+
+Offset = dict[str, int]
+_AT_THE_END = (1 << 63) - 1
+
+
+class Limit(NamedTuple):
+    """How much one micro-batch takes; it takes one entry at least."""
+
+    rows: int | None = None
+    size: int | None = None
+    """Bytes of payload."""
+
+
+class Feed(Protocol):
+    """A log, or ledgers."""
+
+    passed_over: PassedOver
+
+    def earliest(self) -> Offset:
+        """Before the first entry that is still there."""
+
+    def newest(self) -> Offset:
+        """After the last entry that is confirmed now."""
+
+    def wait(self, seconds: float) -> None:
+        """Return once there may be more than the last ``newest`` told, or after ``seconds``."""
+
+    def check(self, offset: Offset) -> None:
+        """Raise DataLossError if ``offset`` is not one of this feed's, ConfigurationError if it is none of its kind."""
+
+    def limited(self, start: Offset, end: Offset, limit: Limit) -> Offset:
+        """``end``, or an offset before it such that there is no more between ``start`` and it than ``limit``."""
+
+    def pieces(self, start: Offset, end: Offset) -> list[SizedPiece]:
+        """What lies between two offsets, in order, with its bytes."""
+
+
+def feed(options: SourceOptions) -> Feed:
+    """The feed that a read asks for. Raises NoSuchLogError, NoSuchLedgerError, UnauthorizedAccessError."""
+    bookkeeper = client(options.zookeeper)
+    if options.log is not None:
+        return LogFeed(bookkeeper, options.log, options.password, options.fail_on_data_loss)
+    return LedgersFeed(bookkeeper, options.ledgers or (), options.password, options.fail_on_data_loss)
+
+
+def data_loss(what: str, fail: bool, rows: int | None = None) -> None:
+    """Raise DataLossError, or log it if the reader said that it goes on."""
+    if fail:
+        raise DataLossError(
+            f"{what}. To go on without them, set option failOnDataLoss to false: they are skipped, and logged"
+        )
+    them = "them" if rows is None else f"these {rows} rows"
+    log.warning("%s; the reader goes on without %s (failOnDataLoss=false)", what, them)
+
+
+class PassedOver:
+    """Rows that a reader goes on without, each counted and logged once: a plan may be made again."""
+
+    def __init__(self, fail: bool) -> None:
+        self._fail = fail
+        self.rows = 0
+        self._up_to: dict[str, int] = {}
+
+    def add(self, what: str, source: str, first: int, last: int) -> None:
+        """The rows of ``source`` from ``first`` to before ``last`` are gone. Raises DataLossError if that fails the read."""
+        rows = last - max(first, self._up_to.get(source, first))
+        if rows > 0:
+            data_loss(what, self._fail, rows)
+            self.rows += rows
+            self._up_to[source] = last
+
+
+def _another_kind(what: str, offset: Offset) -> ConfigurationError:
+    return ConfigurationError(
+        f"this query reads {what}, and its checkpoint is at {offset}, which is a place in something else: "
+        "give each query a checkpointLocation of its own"
+    )
+
+
+class LogFeed:
+    """The rows of a log. Keeps the commits of what was planned last, so that the next plan goes on from there."""
+
+    def __init__(self, bookkeeper: BookKeeper, name: str, password: bytes, fail_on_data_loss: bool) -> None:
+        self._bookkeeper, self._name, self._password = bookkeeper, name, password
+        self.passed_over = PassedOver(fail_on_data_loss)
+        self._head = LogReader(bookkeeper, name, password, _AT_THE_END)
+        self._made = self._head.record.ctime_ms
+        self._body: LogReader | None = None
+        self._more: Iterator[PlacedCommit] = iter(())
+        self._planned: deque[PlacedCommit] = deque()
+        self._planned_from = 0
+        """The row from which on ``_planned``, and then ``_more``, have all commits."""
+
+    def earliest(self) -> Offset:
+        return self.at(self._head.record.first_position)
+
+    def newest(self) -> Offset:
+        deque(self._head.commits(), maxlen=0)
+        return self.at(self._head.position.rows)
+
+    def at(self, position: int) -> Offset:
+        """The offset before row ``position``."""
+        return {"position": position, "log": self._made}
+
+    def wait(self, seconds: float) -> None:
+        self._head.wait(seconds)
+
+    def check(self, offset: Offset) -> None:
+        if offset.keys() != {"position", "log"}:
+            raise _another_kind(f"log {self._name!r}", offset)
+        if offset["log"] != self._made:
+            raise made_anew(self._name, offset["position"])
+
+    def limited(self, start: Offset, end: Offset, limit: Limit) -> Offset:
+        first, last = start["position"], end["position"]
+        rows = rows_within(self._pieces(first, last), limit.rows, limit.size)
+        # Rows that are gone count towards no limit: they are passed over together with what follows them.
+        return end if rows is None else self.at(rows)
+
+    def pieces(self, start: Offset, end: Offset) -> list[SizedPiece]:
+        first, last = start["position"], end["position"]
+        found: list[SizedPiece] = []
+        at = first
+        for piece, size in self._pieces(first, last):
+            self._passed_over(at, piece.position)
+            found.append((piece, size))
+            at = piece.position + piece.rows
+        self._passed_over(at, last)
+        return found
+
+    def _passed_over(self, at: int, following: int) -> None:
+        if at < following:
+            what = f"log {self._name!r}: rows {at} to {following - 1} were truncated, and were not read before"
+            self.passed_over.add(what, self._name, at, following)
+
+    def _pieces(self, first: int, last: int) -> Iterator[SizedPiece]:
+        """The rows from ``first`` to before ``last`` that are still there. Raises ReadError if its commits can't be found."""
+        if first >= last:
+            return
+        body = self._body
+        if body is None or first < self._planned_from:
+            body = LogReader(self._bookkeeper, self._name, self._password, first)
+            if body.record.ctime_ms != self._made:
+                raise made_anew(self._name, first)
+            self._body = body
+            self._more, self._planned, self._planned_from = iter(()), deque(), first
+        while self._planned and self._planned[0].after.rows <= first:
+            self._planned_from = self._planned.popleft().after.rows
+        kept = max(first, body.record.first_position)
+        for placed in self._planned:
+            yield from positioned(placed.commit.ranges, placed.before.rows, kept, last)
+        while body.position.rows < last:
+            following = next(self._more, None)
+            if following is None:
+                self._more = body.commits(known_rows=last)
+                following = next(self._more, None)
+                if following is None:
+                    raise ReadError(
+                        f"log {self._name!r}: its commits end at row {body.position.rows}, by what can be read of them now, "
+                        f"and there were rows up to {last - 1}. Nothing is left out; try again"
+                    )
+            if following.after.rows > first:
+                self._planned.append(following)
+                yield from positioned(following.commit.ranges, following.before.rows, kept, last)
+
+
+class LedgersFeed:
+    """The entries of some ledgers, each up to its LAC."""
+
+    def __init__(
+        self, bookkeeper: BookKeeper, ledger_ids: tuple[int, ...], password: bytes, fail_on_data_loss: bool
+    ) -> None:
+        self._handles: dict[int, ReadHandle] = {}
+        self._gone: set[int] = set()
+        """Those that were deleted before they were closed: they grow no more."""
+        self._fail_on_data_loss = fail_on_data_loss
+        self.passed_over = PassedOver(fail_on_data_loss)
+        for ledger_id in ledger_ids:
+            try:
+                self._handles[ledger_id] = bookkeeper.open_ledger_no_recovery(ledger_id, password=password)
+            except NoSuchLedgerError:
+                data_loss(f"there is no ledger {ledger_id}; it was deleted, or is another cluster's", fail_on_data_loss)
+
+    def earliest(self) -> Offset:
+        return {str(ledger_id): 0 for ledger_id in self._handles}
+
+    def newest(self) -> Offset:
+        found: Offset = {}
+        for ledger_id, handle in self._handles.items():
+            try:
+                if ledger_id not in self._gone:
+                    handle.read_last_add_confirmed()
+            except NoSuchLedgerError:
+                data_loss(_deleted(ledger_id, f"from {handle.last_add_confirmed + 1} on"), self._fail_on_data_loss)
+                self._gone.add(ledger_id)
+            found[str(ledger_id)] = handle.last_add_confirmed + 1
+        return found
+
+    def wait(self, seconds: float) -> None:
+        growing = [
+            handle
+            for ledger, handle in self._handles.items()
+            if ledger not in self._gone and not handle.metadata.closed
+        ]
+        with suppress(NoSuchLedgerError):  # which ``newest`` tells
+            for handle in growing:
+                known = handle.last_add_confirmed
+                if handle.read_last_add_confirmed_and_entry(known + 1, timeout=seconds / len(growing))[0] > known:
+                    return
+
+    def check(self, offset: Offset) -> None:
+        """Ledger ids are never given out twice."""
+        if not all(ledger.isdigit() for ledger in offset):
+            raise _another_kind("ledgers", offset)
+
+    def limited(self, start: Offset, end: Offset, limit: Limit) -> Offset:
+        waiting = {ledger: last - start.get(ledger, 0) for ledger, last in end.items()}
+        total = sum(waiting.values())
+        allowed = total
+        if limit.rows is not None:
+            allowed = min(allowed, limit.rows)
+        if limit.size is not None and total:
+            size = sum(size for _, size in self.pieces(start, end))
+            allowed = min(allowed, int(limit.size * total / max(size, 1)))
+        if allowed >= total:
+            return end
+        shares = {ledger: count * allowed // total for ledger, count in waiting.items()}
+        if not any(shares.values()):
+            shares[max(waiting, key=waiting.__getitem__)] = 1
+        return {ledger: start.get(ledger, 0) + share for ledger, share in shares.items()}
+
+    def pieces(self, start: Offset, end: Offset) -> list[SizedPiece]:
+        ranges = []
+        for ledger, last in end.items():
+            first = start.get(ledger, 0)
+            handle = self._handles.get(int(ledger))
+            if first >= last:
+                continue
+            try:
+                if handle is None:
+                    raise NoSuchLedgerError
+                handle.confirm(last - 1)
+                size = _size(handle, first, last)
+            except NoSuchLedgerError:
+                self.passed_over.add(_deleted(int(ledger), f"{first} to {last - 1}"), ledger, first, last)
+            else:
+                ranges.append(EntryRange(handle.ledger_id, first, last - 1, last - first, size))
+        return list(positioned(ranges))
+
+
+def _deleted(ledger_id: int, entries: str) -> str:
+    return f"entries {entries} of ledger {ledger_id} were to be read, and the ledger was deleted"
+
+
+def _size(handle: ReadHandle, first: int, last: int) -> int:
+    """Bytes of payload from entry ``first`` to before entry ``last``, by what all entries before ``last`` have on average."""
+    if handle.metadata.closed and last == handle.last_add_confirmed + 1:
+        length = handle.length
+    else:
+        length = next(handle.read(last - 1, last - 1)).length  # of the ledger up to and with this entry
+    return length * (last - first) // last

@@ -1,0 +1,47 @@
+"""System tables: the cluster's state as rows, for ``spark.read.format("bookspark").option("table", name)`` and for snapshots.
+
+Law: that of ``tables.table``: a table is whole or the read fails.
+
+Each column's meaning stands beside its name in the module of its family, and is its comment in Delta. Tables are read
+at slightly different times. Where that matters, ``metadata_version`` tells whether two rows are about the same state
+of a ledger.
+
+====================  =======================================================================================
+``ledgers``           one row per ledger: its metadata
+``fragments``         one row per fragment of each ledger: which bookies hold which entries
+``bookies``           one row per bookie that has a cookie or is registered
+``cookies``           one row per cookie in the metadata store
+``index_ranges``      one row per run of entries in a bookie's index
+``entry_logs``        one row per log of a bookie
+``limbo``             one row per ledger that a bookie has in limbo
+``entry_checksums``   the checksum of every copy on every bookie: reads all of them
+``underreplication``  one row per ledger that is to be repaired, and bookie that is the reason
+``logs``              one row per log: its record
+``log_commits``       one row per range of entries that a commit of a log names
+====================  =======================================================================================
+"""
+
+from __future__ import annotations
+
+from bookspark.protocol.ledger.option_checks import check_names
+from bookspark.spark.tables.bookies import BOOKIES, COOKIES
+from bookspark.spark.tables.contents import ENTRY_CHECKSUMS, ENTRY_LOGS, INDEX_RANGES, LIMBO
+from bookspark.spark.tables.ledgers import FRAGMENTS, LEDGERS
+from bookspark.spark.tables.logs import LOG_COMMITS, LOGS
+from bookspark.spark.tables.replication_tasks import UNDERREPLICATION
+from bookspark.spark.tables.table import SystemTable
+
+_FAMILIES = (
+    (LEDGERS, FRAGMENTS),
+    (BOOKIES, COOKIES),
+    (INDEX_RANGES, ENTRY_LOGS, LIMBO, ENTRY_CHECKSUMS),
+    (UNDERREPLICATION,),
+    (LOGS, LOG_COMMITS),
+)
+TABLES = {table.name: table for family in _FAMILIES for table in family}
+
+
+def system_table(name: str) -> SystemTable:
+    """Raises ConfigurationError, naming the nearest one."""
+    check_names([name], TABLES, "system table")
+    return TABLES[name]
