@@ -29,7 +29,7 @@ class Looped(Pumped):
             return goes_on
 
         monkeypatch.setattr(commit_thread.CommitThread, "commit_queued", commit_queued)
-        monkeypatch.setattr(commit, "monotonic", lambda: self.clock)
+        monkeypatch.setattr(commit_thread, "monotonic", lambda: self.clock)
         self._ends = []
         self.syncs = []
         self.clock = 0.0
@@ -57,7 +57,7 @@ class Looped(Pumped):
         added = self.turn(*entry_ids, **options)
         self.wait(lambda: all(added))
         for directory in self.storage.holdings.directories:
-            while directory.commit._through < directory.commit_thread._handed_over:
+            while directory.commit._through < directory.commit._handed_over:
                 self._groups.get(timeout=SECONDS_MAX)
         return [statuses[0] for statuses in added]
 

@@ -11,8 +11,7 @@ from bookspark.local import LocalCluster
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger, Decision
 from bookspark.protocol.ledger.responses import Positive
 from bookspark.protocol.writing.writer import LedgerWriter
-from bookspark.simulation import readers
-from bookspark.simulation import writers
+from bookspark.simulation import readers, writers
 from bookspark.simulation.exhaustive import Exhaustive
 from bookspark.simulation.simulation_options import SimulationOptions
 from bookspark.wire.header import Status
