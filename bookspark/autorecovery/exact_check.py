@@ -4,7 +4,8 @@ Law: that of ``protocol.audit_plan``. Nothing is read but lists, each whole: an 
 a bookie that gives no whole list is skipped by name. Metadata is read before the lists, so that an entry which it calls
 confirmed was written by then. A bookie that is healing itself is left to that.
 
-Memory is that of the metadata of all ledgers and of the ranges of one bookie at a time. Source: design.md section 11.
+Memory is that of the metadata of all ledgers and of the ranges of one bookie at a time. Source:
+docs/decisions/delta-snapshots.md.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ point of a log is in the bookie's index, and is neither read nor copied. That he
 is left, so a bookie that is killed meanwhile begins again, and finds most of it done. What can't be healed now is tried
 again, less and less often.
 
-Source: BP-46, "The Full Boot-Up Sequence", phase two; design.md section 9.
+Source: BP-46, "The Full Boot-Up Sequence", phase two; docs/decisions/without-the-journal.md.
 """
 
 from __future__ import annotations

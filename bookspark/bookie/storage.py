@@ -4,7 +4,7 @@ Law: one loop owns all state; ``add``, ``sync``, ``fence`` and ``write_last_add_
 ``done(status)`` on that loop, at once or later. Files are written by one commit thread per directory. What each call promises
 stands where it is made: ``adds``, ``control_requests``, ``holdings`` (reads), ``reclaiming``, ``checkpointing``, ``losses``.
 
-Source: design.md section 1; BookKeeper's ``Bookie`` and ``DbLedgerStorage``, with the journal and the entry log in one.
+Source: docs/decisions/one-log.md; BookKeeper's ``Bookie`` and ``DbLedgerStorage``, with the journal and the entry log in one.
 """
 
 from __future__ import annotations

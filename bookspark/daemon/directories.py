@@ -10,7 +10,7 @@ process, however that ends. Two processes never share a directory. Bytes::
     bookie.json  in its home, the first one that can be written: the options it was started with
     bookie.log   in its home: what it logged; bookie.log.1 is that of the start before. The home may be another one at each start
 
-Source: design.md section 3; BookKeeper's ``Cookie`` and its lock file.
+Source: docs/decisions/bookies-outlive-tasks.md; BookKeeper's ``Cookie`` and its lock file.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Law: it is awaited, and it fails closed: unless every ledger's metadata was read (or is deleted), and the mark, the fences and
 limbo are durable, the bookie stays down and says why. The decisions are those of ``protocol.bookie_boot``. Source: BP-46, "The
-Full Boot-Up Sequence"; design.md section 9.
+Full Boot-Up Sequence"; docs/decisions/without-the-journal.md.
 """
 
 from __future__ import annotations

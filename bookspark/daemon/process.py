@@ -7,7 +7,7 @@ drops that result). The locks are taken before anything is read and let go after
     unregister → stop listening → close storage (checkpoint) → close the lease socket → unlock
 
 Everything is imported here, before the first phase: Spark may delete the files of a shipped package while the bookie
-lives on. Source: design.md section 3; BP-46, boot sequence.
+lives on. Source: docs/decisions/bookies-outlive-tasks.md; BP-46, boot sequence.
 """
 
 from __future__ import annotations

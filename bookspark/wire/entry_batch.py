@@ -15,7 +15,7 @@ Decision: columns are plain, not run-end encoded. That costs 16 bytes an entry m
 among them, which refuse run-end encoding) opens a log.
 
 Entries of one batch are of one ledger and have consecutive ids. ``length`` is the ledger's cumulative payload bytes up to and
-with the entry. Source: design.md section 2; the format is Arrow's "IPC Streaming Format".
+with the entry. Source: docs/decisions/entry-batches.md; the format is Arrow's "IPC Streaming Format".
 """
 
 from __future__ import annotations

@@ -176,7 +176,7 @@ def test_recovery_writes_back_to_an_ack_quorum(bookkeeper, cluster):
 
 
 def test_a_handle_is_read_only_in_a_forked_process(bookkeeper):
-    """Spark forks its Python workers: a client opens connections of its own there (design.md, layers)."""
+    """Spark forks its Python workers: a client opens connections of its own there (docs/architecture.md)."""
     ledger = bookkeeper.create_ledger()
     ledger.append_batch([b"a", b"b"])
     ledger.flush_last_add_confirmed()

@@ -159,7 +159,7 @@ def test_a_callback_that_would_wait_for_its_own_thread_is_told_so(bookkeeper):
 
 
 def test_a_wrong_password_neither_reads_nor_fences(bookkeeper):
-    """Trap 9 of design.md section 6."""
+    """Trap 9 of docs/decisions/traps.md."""
     ledger = bookkeeper.create_ledger(password=b"secret")
     ledger.append(b"a")
     for open_it in (bookkeeper.open_ledger, bookkeeper.open_ledger_no_recovery):
@@ -243,7 +243,7 @@ def test_closing_after_a_recovery_at_the_same_end_succeeds(bookkeeper, ledger):
 
 @pytest.mark.parametrize("attempt", range(5))
 def test_two_recoverers_at_once_end_the_same(bookkeeper, attempt):
-    """Trap 5 of design.md section 6."""
+    """Trap 5 of docs/decisions/traps.md."""
     ledger = bookkeeper.create_ledger()
     for i in range(20):
         ledger.append_async(b"%d" % i)

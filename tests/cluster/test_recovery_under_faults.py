@@ -158,7 +158,7 @@ class TestRecovery:
         assert found.version == before + 2, "IN_RECOVERY, then CLOSED"
 
     def test_with_two_bookies_that_die_over_the_same_entry(self, cluster, writer, recoverer):
-        """Both are replaced, in the one write that closes the ledger (trap 2 of design.md section 6)."""
+        """Both are replaced, in the one write that closes the ledger (trap 2 of docs/decisions/traps.md)."""
         ledger = writer.create_ledger(ack_quorum=3)
         ledger.append_batch(payloads(10))
         before = recoverer.metadata.read_ledger(ledger.ledger_id).version

@@ -1,4 +1,4 @@
-"""Ledger recovery that takes what can't be known for lost, on an operator's word (design.md, section 9)."""
+"""Ledger recovery that takes what can't be known for lost, on an operator's word (docs/decisions/without-the-journal.md)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """BP-14, "Relax Durability", sentence by sentence, and what it leaves as future work: ensemble change and striping.
 
-Bookies sync when the test says so. "The paper" is BP-14; the rules beyond it are those of design.md section 8.
+Bookies sync when the test says so. "The paper" is BP-14; the rules beyond it are those of docs/decisions/relaxed-durability.md.
 """
 
 from __future__ import annotations

@@ -173,7 +173,8 @@ class TestScenario2RecoveryTruncatesPreviouslyAcknowledgedEntries:
 
 
 def test_a_disk_lost_after_the_close_does_not_let_the_old_writer_on():
-    """Not in the paper: its boot sequence fences non-closed ledgers only. Found by a model (design.md section 9)."""
+    """Not in the paper: its boot sequence fences non-closed ledgers only. Found by a model
+    (docs/decisions/without-the-journal.md)."""
     one_copy = SimulationOptions(2, 2, 1, crashes=1, crash_loses=CrashLoses.EVERYTHING, journal_write_data=False)
     closed = """
         the writer appends e0

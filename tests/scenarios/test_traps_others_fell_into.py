@@ -1,4 +1,4 @@
-"""The traps of design.md section 6, one test (or class) a trap, named after it.
+"""The traps of docs/decisions/traps.md, one test (or class) a trap, named after it.
 
 Each tells the published bug as steps of the real machines, and where a step can be taken wrongly by hand, what it would lose.
 """

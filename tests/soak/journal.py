@@ -2,7 +2,7 @@
 without it.
 
 A round is a million bytes for each of the two clusters in turn, so that both meet the same machine. BookKeeper writes each
-byte twice with its journal; here the entry log is the journal (design.md, section 1), and what is left out is the wait for
+byte twice with its journal; here the entry log is the journal (docs/decisions/one-log.md), and what is left out is the wait for
 the sync.
 """
 

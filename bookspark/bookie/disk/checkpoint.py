@@ -10,8 +10,8 @@ its checksum costs a full scan and nothing else. One file, in native (little-end
                               n × i64 ledger id │ n × LAC │ n × LAFR │ n × row count │ m × first │ m × where │ m × extent
 
 Entry logs of lower numbers than the covered one are covered whole. Of the rewritten logs those that are named are in use, and
-no others: one that a crash left before a checkpoint named it is not. Source: design.md section 1; the counterpart of BookKeeper's
-``LastLogMark`` together with its ledger index.
+no others: one that a crash left before a checkpoint named it is not. Source: docs/decisions/one-log.md; the counterpart of
+BookKeeper's ``LastLogMark`` together with its ledger index.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ another directory the bookie stays down. One file, appended to, replaced as a wh
                                   body, msgpack: [name of the record, its fields], as in _NAMES
     <directory>/control.synced    its note (``synced_note``)
 
-Source: design.md section 1. BookKeeper keeps these in its journal and in each ledger's index header.
+Source: docs/decisions/one-log.md. BookKeeper keeps these in its journal and in each ledger's index header.
 """
 
 from __future__ import annotations

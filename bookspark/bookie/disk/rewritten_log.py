@@ -11,7 +11,7 @@ and since it follows from the blocks, a scan proves it by making it again::
 
 Blocks are ascending by (ledger, first entry), as ``rewritten_block`` describes them. ``pyarrow.ipc.open_file`` reads it.
 
-Source: design.md section 1; the format is Arrow's "IPC File Format".
+Source: docs/decisions/one-log.md; the format is Arrow's "IPC File Format".
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ don't need it; neither do adds of VD ledgers, whose ack promises nothing. Bytes:
 With the boot id a bookie that is told to trust it knows a crash of the process, after which the page cache still has every
 acked entry, from one of the host. After a failed sync the page cache proves nothing, so the boot id is wiped out then.
 
-Source: BP-46, "Detecting Data Loss On Boot"; design.md section 9.
+Source: BP-46, "Detecting Data Loss On Boot"; docs/decisions/without-the-journal.md.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ without a journal, once the operating system has it (``protocol.bookie_ledger.ac
 from the moment it is admitted, so a fence that follows it sees it, and a read never denies it. A batch is taken whole or refused
 whole. The copy of an entry that came first is kept, and another one has to be equal to it.
 
-Source: design.md section 1; BookKeeper's ``Bookie.addEntry``.
+Source: docs/decisions/one-log.md; BookKeeper's ``Bookie.addEntry``.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ Which logs: all that nothing lives in; entry logs, once they are sealed; and tho
 BookKeeper's rules of minor and major compaction. Passes that find little to rewrite leave small logs: when there are many,
 neighbours are merged, so that an entry is written anew once each time that its log grows eightfold, and no more often.
 
-Source: design.md section 1; BookKeeper's ``GarbageCollectorThread``, ``ScanAndCompareGarbageCollector`` and
+Source: docs/decisions/one-log.md; BookKeeper's ``GarbageCollectorThread``, ``ScanAndCompareGarbageCollector`` and
 ``TransactionalEntryLogCompactor``.
 """
 

@@ -7,7 +7,7 @@ job with ``DamagedLogError``, and the log that holds it stays as it is. The file
 It writes and syncs in small slices, and waits between them as its rate asks for, so that appends beside it get the disk. The
 same functions run in the bookie's process (tests) and in one of their own (``rewriting_process``).
 
-Source: design.md section 1; BookKeeper's ``EntryLogCompactor`` and ``TransactionalEntryLogCompactor``.
+Source: docs/decisions/one-log.md; BookKeeper's ``EntryLogCompactor`` and ``TransactionalEntryLogCompactor``.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ within its deadlines. Reading never fences. The handle follows the ledger's meta
 afterwards by reading it again when an entry is missed. Who waits for the next entry goes on without the metadata store, as the
 bookies tell of it; that the ledger was closed, or has other bookies, is heard once the store answers again.
 
-Sources: bookkeeper-overview, "Reading"; BP-14 for ``read_unconfirmed``; design.md section 5 for when an entry may be called
-absent.
+Sources: bookkeeper-overview, "Reading"; BP-14 for ``read_unconfirmed``; docs/decisions/three-valued-answers.md for when an
+entry may be called absent.
 """
 
 from __future__ import annotations

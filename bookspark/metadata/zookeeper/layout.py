@@ -1,7 +1,7 @@
 """Where each thing stands in ZooKeeper, and how an ensemble is named.
 
 Law: LAYOUT is made once, with the rest, and says how ledger ids become paths; every client follows it, whatever it was told.
-Below the chroot (BookKeeper's layout; design.md section 4)::
+Below the chroot (BookKeeper's layout; docs/decisions/zookeeper.md)::
 
     /ledgers/LAYOUT                  "2\\nhierarchical:1"   format, ledger manager, the manager's version
     /ledgers/INSTANCEID              a random uuid

@@ -17,8 +17,8 @@ A fence that comes while the metadata is read wins, because the add is decided a
 Unsure is the fence, too, of a ledger that a directory which is left does know, when another one is lost: the record of a
 fence may have come while the first one was out of use, or had no room.
 
-Source: BP-46, "Protection Mechanism" and "The Full Boot-Up Sequence"; design.md section 9 for the mark. Phase two is
-``bookie_healing``.
+Source: BP-46, "Protection Mechanism" and "The Full Boot-Up Sequence"; docs/decisions/without-the-journal.md for the mark.
+Phase two is ``bookie_healing``.
 """
 
 from __future__ import annotations

@@ -266,7 +266,7 @@ def answer_last_add_confirmed(ledger: BookieLedger) -> Positive | Unknown:
 
 def acked_after_sync(*, recovery: bool, volatile: bool, journal_write_data: bool) -> bool:
     """Does the ack of an add wait for the sync? ``volatile``: of a VD ledger (BP-14). What recovery or repair writes is synced
-    before its ack in every mode, and a duplicate waits for the sync of the copy that is kept (design.md section 1)."""
+    before its ack in every mode, and a duplicate waits for the sync of the copy that is kept (docs/decisions/one-log.md)."""
     return recovery or (journal_write_data and not volatile)
 
 

@@ -2,7 +2,8 @@
 
 Law: identity is the disk. The cookie is written to each directory and to the metadata store when a bookie boots for the
 first time; on every later boot all copies must be there and equal, or the bookie stays down. The address is *not* part
-of it: a bookie that comes back elsewhere is the same bookie (unlike BookKeeper's cookie, see design.md section 3).
+of it: a bookie that comes back elsewhere is the same bookie (unlike BookKeeper's cookie, see
+docs/decisions/bookies-outlive-tasks.md).
 
 Stamping goes: each directory, then the metadata store, then the first byte of data. So a crash in between leaves
 directories without data whose bookie the metadata store doesn't know, and only such a crash does: that bookie

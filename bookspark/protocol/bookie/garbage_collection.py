@@ -17,7 +17,7 @@ is made anew the fence is *unsure*, as below the lossy-boot mark (``bookie_boot.
 need metadata that says OPEN and names the bookie; of a deleted ledger there is none. A new ledger has a higher id and
 pays nothing.
 
-Source: design.md section 6, traps 6 and 8; ``ScanAndCompareGarbageCollector`` of BookKeeper, which notes what it holds
+Source: docs/decisions/traps.md, traps 6 and 8; ``ScanAndCompareGarbageCollector`` of BookKeeper, which notes what it holds
 first and reads the record of each suspect with ``verifyMetadataOnGC`` (#870: bugs in the listing deleted live ledgers);
 ``HandleFactoryImpl`` (#4462).
 """

@@ -11,7 +11,7 @@ why::
 
 A bookie starts UNCLAIMED, counting down. Time comes in as an argument (seconds of any clock that only goes forward)
 and is looked at before the event is: a claim that comes after the deadline finds the bookie stopping. Source:
-design.md section 3.
+docs/decisions/bookies-outlive-tasks.md.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Law: each verdict is reached as soon as no further answer can change it, and *ab
 explicit negatives. Each function has a deliberately dumb twin in ``tests/protocol/test_quorum.py``; the two are
 compared for all E ≤ 6.
 
-Sources: bookkeeper-overview ("Write quorums", "Ack Quorums"); BP-46, "A note on Quorums"; design.md section 5 for
-coverage over real write sets and for the threshold of 1 in recovery reads.
+Sources: bookkeeper-overview ("Write quorums", "Ack Quorums"); BP-46, "A note on Quorums";
+docs/decisions/three-valued-answers.md for coverage over real write sets and for the threshold of 1 in recovery reads.
 """
 
 from __future__ import annotations

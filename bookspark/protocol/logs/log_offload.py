@@ -11,7 +11,7 @@ Each arrow is a step that may be the last one of a process; each is done again w
 only begun may be in the table, and nobody reads them from there: readers go by ``position``.
 
 The transaction's number is the row it ends at, which only grows (Delta: ``txnAppId``, ``txnVersion``). Source:
-design.md section 10 for the record, BookKeeper's users for the idea (Pulsar's tiered storage, whose ledger metadata
+docs/decisions/logs.md for the record, BookKeeper's users for the idea (Pulsar's tiered storage, whose ledger metadata
 goes from "uuid written" to "complete" in the same way).
 """
 

@@ -17,7 +17,7 @@ the transitions below, each written by compare-and-set:
 ``offload_done``       (``log_offload``)
 =====================  ==========================================================================================
 
-Why that is exactly-once (design.md section 10): a commit is one entry of the last commit ledger. Whoever is to write
+Why that is exactly-once (docs/decisions/logs.md): a commit is one entry of the last commit ledger. Whoever is to write
 the next one in another process, or in another epoch, first *recovers* that ledger, which fences it: from then on the
 former writer's append fails, and what it had written is read by the new one. The new one looks for (query id, batch id)
 in what it read and only then begins a new commit ledger. Each commit ledger starts with a header entry that sums up all

@@ -5,8 +5,8 @@ that was not asked, or gave no whole answer, lacks nothing: Unknown is no findin
 on its way to the last of its bookies, so a finding is a suspicion until the same bookie lacks the same entries at a second look,
 by metadata that was read before it. The fragment that is still written to belongs to its writer.
 
-Source: design.md section 11; ``AuditorBookieTask`` and ``AuditorCheckAllLedgersTask`` of BookKeeper, which reads the first and
-the last entry of each fragment.
+Source: docs/decisions/delta-snapshots.md; ``AuditorBookieTask`` and ``AuditorCheckAllLedgersTask`` of BookKeeper, which reads
+the first and the last entry of each fragment.
 """
 
 from __future__ import annotations

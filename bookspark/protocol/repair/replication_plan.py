@@ -16,8 +16,8 @@ Two questions are asked of the same arithmetic:
   as it is.
 
 Sources: bookkeeper-overview, "Recovering/Repair"; ``LedgerFragmentReplicator`` and ``ReplicationWorker`` of BookKeeper
-(its ``openLedgerRereplicationGracePeriod`` is the grace time); BP-46, "The Full Boot-Up Sequence", phase two; design.md
-section 11.
+(its ``openLedgerRereplicationGracePeriod`` is the grace time); BP-46, "The Full Boot-Up Sequence", phase two;
+docs/decisions/delta-snapshots.md.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ A metadata store that does not answer says nothing of bookies: they are chosen a
 complete some write set any more. ``OFF`` leaves the ensemble as it is; a driver that can't choose bookies uses this.
 
 Source: bookkeeper-overview, "Writing" point 5; BookKeeper's ``LedgerHandle.ensembleChangeLoop`` and
-``delayEnsembleChange``; design.md section 6, trap 3.
+``delayEnsembleChange``; docs/decisions/traps.md, trap 3.
 """
 
 from __future__ import annotations

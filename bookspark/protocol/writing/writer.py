@@ -18,8 +18,8 @@ guaranteed) and ``durability`` (PD, VD); when bookies are replaced, for ``ensemb
 A bookie that does not answer holds nothing up as long as an ack quorum of each write set does. What it missed is sent
 again (``BookieBack``) only if it still counts, that is if it is pending; autorecovery copies the rest.
 
-Sources: bookkeeper-overview, "Writing" and "Closing"; ``PendingAddOp`` and ``LedgerHandle`` of BookKeeper; design.md
-section 6, trap 3 for ensemble changes, trap 4 for the three outcomes of a close.
+Sources: bookkeeper-overview, "Writing" and "Closing"; ``PendingAddOp`` and ``LedgerHandle`` of BookKeeper;
+docs/decisions/traps.md, trap 3 for ensemble changes, trap 4 for the three outcomes of a close.
 """
 
 from __future__ import annotations

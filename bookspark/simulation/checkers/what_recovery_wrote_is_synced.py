@@ -2,7 +2,7 @@
 
 Law: once a recoverer has closed the ledger, each entry that it wrote back is on an ack quorum of the bookies that the metadata
 assigns to it, however many bookies crash. Only a disk that is lost takes a copy away. That is why one positive answer is
-enough for a recovery read (design.md sections 1 and 5).
+enough for a recovery read (docs/decisions/one-log.md and three-valued-answers.md).
 """
 
 from __future__ import annotations

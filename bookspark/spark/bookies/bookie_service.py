@@ -12,7 +12,7 @@ bookies cleanly, whatever is left of the job.
 
 Each executor keeps one slot free of bookies, for sinks and sources. Barrier stages are never speculated (Spark's own
 rule). The job may be any application's, but one of its own is best: queries then come and go beside it. Source:
-design.md section 3.
+docs/decisions/bookies-outlive-tasks.md.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ slow boot holds up nobody.
 
 Tasks of one host agree on who looks after which home by exchanging what they see (``allGather``); see ``homes``.
 They are told to stop through the service's record; a task of a run that no longer owns the service lets go of its
-bookies. Source: design.md section 3.
+bookies. Source: docs/decisions/bookies-outlive-tasks.md.
 """
 
 from __future__ import annotations

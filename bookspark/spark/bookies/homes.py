@@ -3,7 +3,7 @@
 Law: every home that a host has is looked after by exactly one task of that host, and each task works that out by
 itself, from the same list, without asking. Homes are made on the first attempt only: later, a home that isn't seen
 is a disk that is not there, and a new bookie would not replace it. Homes: ``<root>/bookie-<k>`` in each root; ``k``
-is unique in the cluster. Source: design.md section 3.
+is unique in the cluster. Source: docs/decisions/bookies-outlive-tasks.md.
 """
 
 from __future__ import annotations

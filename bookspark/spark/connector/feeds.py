@@ -12,7 +12,7 @@ Offsets are what Spark keeps in its checkpoints, as JSON:
   one of the same name;
 * of ledgers ``{"<ledger id>": the next entry id, …}``.
 
-Source: design.md section 10; the meaning of ``failOnDataLoss``, and the share that each ledger gets of a limited
+Source: docs/decisions/logs.md; the meaning of ``failOnDataLoss``, and the share that each ledger gets of a limited
 micro-batch, follow Spark's Kafka source.
 """
 

@@ -1,4 +1,4 @@
-"""Logs: named, unbounded chains of ledgers (design.md section 10)."""
+"""Logs: named, unbounded chains of ledgers (docs/decisions/logs.md)."""
 
 from __future__ import annotations
 

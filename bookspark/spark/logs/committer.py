@@ -14,7 +14,7 @@ chain always tells all that came before it. One that lost the compare-and-set is
 is an orphan.
 
 After each append the LAC is sent to the bookies at once: readers see the commit without waiting for the next one.
-Source: design.md section 10, and Spark's ``PythonStreamingSinkCommitRunner`` (a pooled worker beside the driver's JVM).
+Source: docs/decisions/logs.md, and Spark's ``PythonStreamingSinkCommitRunner`` (a pooled worker beside the driver's JVM).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ before it ends, once for all of its rows; if that fails, so does the task, and S
 
 One ledger per Python worker, log and epoch is kept open over tasks and micro-batches (Spark reuses its workers), and
 rolled by size and age. A worker that Spark ends leaves its ledger open: that harms no reader, as committed ranges are
-readable as they are, and whoever owns the log later recovers it. Source: design.md section 10.
+readable as they are, and whoever owns the log later recovers it. Source: docs/decisions/logs.md.
 """
 
 from __future__ import annotations

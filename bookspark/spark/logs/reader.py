@@ -8,7 +8,7 @@ it is closed and read to its end. A chain that is compacted or truncated under a
 how many commits it has behind it, and the ledger that has the next one is looked for. A log of the same name that was made later
 is another log, and never read on in.
 
-Source: design.md section 10.
+Source: docs/decisions/logs.md.
 """
 
 from __future__ import annotations

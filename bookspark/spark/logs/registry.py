@@ -2,7 +2,7 @@
 
 Law: every change is one of the transitions of ``bookspark.protocol.logs.log_record``, tried again on the newest version when
 another client was first. The transitions change nothing when done twice, so a write whose answer was lost is simply
-tried again too. Source: design.md section 10.
+tried again too. Source: docs/decisions/logs.md.
 """
 
 from __future__ import annotations

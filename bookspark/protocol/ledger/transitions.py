@@ -1,0 +1,56 @@
+"""Tables of states and events: what a machine takes in each of its states, and what it refuses.
+
+Law: an event that the table does not list for the machine's state raises ``IllegalEventError``, before anything has changed.
+Each machine has its table at the top of its module, as data, and looks it up first thing in ``step``. A cell is one of
+
+``TAKEN``
+    The machine acts on the event.
+``LATE``
+    The event is legal and changes nothing: an answer to a question of an earlier state, or one that is not needed any more.
+    Networks deliver these; ``step`` returns no actions.
+
+A pair without a cell is a defect of the driver: the machine can't have asked for such an answer.
+``tests/protocol/test_transitions.py`` compares each table with what its machine really does, for every pair.
+
+Source: h11, whose one table of states and events refuses the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum, auto
+from typing import TypeVar
+
+
+class Cell(Enum):
+    TAKEN = auto()
+    LATE = auto()
+
+
+TAKEN, LATE = Cell.TAKEN, Cell.LATE
+
+State = TypeVar("State", bound=Enum)
+Row = Mapping[type, Cell]
+Table = Mapping[State, Row]
+
+
+class IllegalEventError(RuntimeError):
+    """A driver gave a machine an event that its state does not allow. It is a defect of Bookspark; nothing was changed."""
+
+    def __init__(self, state: Enum, event: object) -> None:
+        super().__init__(f"{type(event).__name__} while {type(state).__name__} is {state.name}")
+        self.state = state
+        self.event = event
+
+
+def cell_of(table: Table[State], state: State, event: object) -> Cell:
+    """Raises IllegalEventError if the table has no cell for the pair."""
+    cell = table[state].get(type(event))
+    if cell is None:
+        raise IllegalEventError(state, event)
+    return cell
+
+
+def row(taken: tuple[type, ...] = (), late: tuple[type, ...] = ()) -> dict[type, Cell]:
+    """A row of a table."""
+    return {**dict.fromkeys(late, LATE), **dict.fromkeys(taken, TAKEN)}
