@@ -1,6 +1,6 @@
 """Values of plain objects: freezing and cloning them, so that real machines can be states of a search.
 
-Law: two machines with equal frozen forms decide alike for ever. A machine's future is a function of its fields (``style.md``: no
+Law: two machines with equal frozen forms decide alike for ever. A machine's future is a function of its fields (docs/architecture.md: no
 callbacks, generators or closures), so the frozen form is all of its fields, whatever they are called. The order of a dict or a
 set carries no decision: they are compared without it.
 

@@ -1,6 +1,6 @@
 """Crashing a bookie's storage before each operation on its files, and judging what the next boot makes of the disk.
 
-Law (issue 5): whatever was acked as synced is served byte for byte, what is served was asked for, fences and explicit LACs hold,
+Law: whatever was acked as synced is served byte for byte, what is served was asked for, fences and explicit LACs hold,
 a crash alone is never damage, no file is left over, and the storage goes on working.
 """
 

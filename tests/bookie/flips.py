@@ -1,6 +1,6 @@
 """Flipping single bits of a small bookie's files, and judging what a scrub, a boot and reads make of it.
 
-Law (issue 5): the answer is right or it is an I/O error; never wrong bytes, never NoSuchEntry for an entry that was acked, never
+Law: the answer is right or it is an I/O error; never wrong bytes, never NoSuchEntry for an entry that was acked, never
 a fence forgotten; and scrub finds it.
 """
 

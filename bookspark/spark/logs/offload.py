@@ -11,7 +11,7 @@ The table has the log's columns, then ``position``, ``ledger_id`` and ``entry_id
 rows in their order. It is one log's: made empty with the table property ``bookspark.log``, which says whose, before that log's
 record names it. It belongs to whoever made the log: deleting or truncating the log leaves it as it is.
 
-Source: issue 7; docs/decisions/logs.md; Delta's idempotent writes (``txnAppId``, ``txnVersion``).
+Source: docs/decisions/logs.md; Delta's idempotent writes (``txnAppId``, ``txnVersion``).
 """
 
 from __future__ import annotations
