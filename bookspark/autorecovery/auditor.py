@@ -18,7 +18,7 @@ from bookspark.autorecovery.exact_check import ExactCheck
 from bookspark.client import BookKeeper
 from bookspark.errors import BookKeeperError
 from bookspark.metadata.autorecovery.auditors import AuditorState
-from bookspark.metadata.autorecovery.locks import Lock
+from bookspark.metadata.documents.locks import Lock
 from bookspark.protocol.repair.audit_plan import mark_of_lost
 from bookspark.protocol.repair.lost_bookies import LostBookies
 

@@ -18,7 +18,8 @@ from bookspark.cli.command_options import Yes, Zookeeper, client
 from bookspark.daemon.directories import DirectoryLocks, holds_data, read_cookie, write_cookie
 from bookspark.daemon.identity import mark_lost
 from bookspark.errors import BookieError, InvalidCookieError
-from bookspark.metadata.store import MetadataStore, Versioned
+from bookspark.metadata.records.versioned import Versioned
+from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.bookie.cookie import Cookie
 
 app = typer.Typer(help="See and mend the identities of bookies.", no_args_is_help=True, rich_markup_mode=None)

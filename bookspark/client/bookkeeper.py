@@ -34,7 +34,8 @@ from bookspark.errors import (
     ReadError,
     UnauthorizedAccessError,
 )
-from bookspark.metadata.store import MetadataStore, Versioned
+from bookspark.metadata.records.versioned import Versioned
+from bookspark.metadata.store import MetadataStore
 from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.accepted_loss import AcceptedLoss, accepted_loss_of

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from bookspark.errors import ConfigurationError
-from bookspark.metadata.codec import learn
+from bookspark.metadata.records.codec import learn
 from bookspark.protocol.ledger.option_checks import check_names, check_numbers
 from bookspark.wire.entry_batch import FRAME_BYTES_MAX
 

@@ -22,7 +22,8 @@ from bookspark.client.placement.free_space import FreeSpace
 from bookspark.client.reading.ledger_watches import LedgerWatches
 from bookspark.client.writing.ledger_driver import LedgerDriver, defect
 from bookspark.errors import LedgerClosedError
-from bookspark.metadata.store import BookieRegistration, MetadataStore
+from bookspark.metadata.records.bookie_registration import BookieRegistration
+from bookspark.metadata.store import MetadataStore
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from types import TracebackType
 import msgspec
 
 from bookspark.errors import BookieError, InvalidCookieError, MetadataStoreError
-from bookspark.metadata.codec import decode_cookie, encode_cookie
+from bookspark.metadata.records.codec import decode_cookie, encode_cookie
 from bookspark.protocol.bookie.cookie import Cookie
 
 LOCK, COOKIE, LEASE_SOCKET, OPTIONS, LOG = "LOCK", "COOKIE", "lease.sock", "bookie.json", "bookie.log"

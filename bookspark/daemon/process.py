@@ -39,7 +39,8 @@ from bookspark.daemon.lease_server import SERVING, LeaseServer
 from bookspark.daemon.lossy_boot import fence_what_may_be_lost, metadata_word, why_lossy
 from bookspark.daemon.registrar import Registrar
 from bookspark.daemon.request_loop import RequestLoop
-from bookspark.metadata.store import BookieRegistration, MetadataStore
+from bookspark.metadata.records.bookie_registration import BookieRegistration
+from bookspark.metadata.store import MetadataStore
 from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.wire.messages import BookieStatus, HealingStatus
 

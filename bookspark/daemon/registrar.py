@@ -15,7 +15,8 @@ import msgspec
 
 from bookspark.bookie.storage import Storage
 from bookspark.errors import MetadataStoreError
-from bookspark.metadata.store import BookieRegistration, MetadataStore
+from bookspark.metadata.records.bookie_registration import BookieRegistration
+from bookspark.metadata.store import MetadataStore
 
 _RETRY_SECONDS = 1.0
 

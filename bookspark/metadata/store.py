@@ -11,44 +11,14 @@ and ``/bookspark/logs`` for the records of section 10 of the design.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+from typing import Protocol
 
-import msgspec
-
+from bookspark.metadata.autorecovery.auditors import Auditors
+from bookspark.metadata.autorecovery.underreplication_tasks import Underreplication
+from bookspark.metadata.records.bookie_registration import BookieRegistration
+from bookspark.metadata.records.versioned import Versioned
 from bookspark.protocol.bookie.cookie import Cookie
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
-
-if TYPE_CHECKING:
-    from bookspark.metadata.autorecovery.auditors import Auditors
-    from bookspark.metadata.autorecovery.underreplication_tasks import Underreplication
-
-Value = TypeVar("Value")
-
-
-class Versioned(NamedTuple, Generic[Value]):
-    """A record with the version that a compare-and-set on it has to name."""
-
-    value: Value
-    version: int
-
-
-class BookieRegistration(msgspec.Struct, frozen=True):
-    """What a bookie publishes while it serves: where it is reached, and what placement wants to know of it."""
-
-    bookie_id: str
-    address: str
-    """``host:port`` of its request server."""
-    incarnation: int
-    """Random per start of the process: unsynced adds acked by another incarnation may be gone."""
-    host: str = ""
-    pid: int = 0
-    read_only: bool = False
-    journal_write_data: bool = True
-    """False: it acks adds before it has synced them."""
-    rack: str = ""
-    """Which bookies fail together, for placement; those that name none are on one."""
-    labels: dict[str, str] = {}
-    """Anything else that placement may want to keep apart, such as the executor."""
 
 
 class MetadataStore(Protocol):

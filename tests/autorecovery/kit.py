@@ -11,7 +11,7 @@ from bookspark.autorecovery.exact_check import ExactCheck
 from bookspark.errors import ReadError
 from bookspark.metadata.autorecovery.auditors import CheckReport
 from bookspark.metadata.memory.memory_store import MemoryStore
-from bookspark.metadata.store import BookieRegistration
+from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.protocol.bookie.cookie import Cookie
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bookspark.protocol.repair.underreplication_task import Reason

@@ -12,7 +12,7 @@ from bookspark.autorecovery.auditor import Auditor
 from bookspark.autorecovery.autorecovery_config import AutorecoveryConfig
 from bookspark.errors import MetadataStoreError
 from bookspark.metadata.autorecovery.auditors import Auditors, AuditorState
-from bookspark.metadata.store import BookieRegistration
+from bookspark.metadata.records.bookie_registration import BookieRegistration
 from tests.autorecovery.kit import Cluster
 from tests.awaiting import await_that
 

@@ -18,7 +18,7 @@ from bookspark.client.network.hello import client_security
 from bookspark.client.network.io_loop import IoLoop
 from bookspark.errors import MetadataStoreError
 from bookspark.metadata.memory.memory_store import MemoryStore
-from bookspark.metadata.store import BookieRegistration
+from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.protocol.ledger.responses import Positive, Unknown, UnknownReason
 from bookspark.wire.frames import FrameReceiver, control_frame
 from bookspark.wire.header import PROTOCOL_VERSION, Flag, Header, Kind, Status

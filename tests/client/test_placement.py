@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bookspark.client.placement.placement import Placement, Topology
 from bookspark.errors import ConfigurationError, NotEnoughBookiesError
-from bookspark.metadata.store import BookieRegistration
+from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.protocol.ledger.quorum import write_sets
 
 SEEDS = range(50)

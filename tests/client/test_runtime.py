@@ -12,7 +12,7 @@ from bookspark.client.client_config import client_config
 from bookspark.client.runtime import Runtime
 from bookspark.errors import BookKeeperError
 from bookspark.metadata.memory.memory_store import MemoryStore
-from bookspark.metadata.store import BookieRegistration
+from bookspark.metadata.records.bookie_registration import BookieRegistration
 
 SECONDS = 60.0
 

@@ -9,7 +9,7 @@ import pytest
 from bookspark.daemon.registrar import Registrar
 from bookspark.errors import MetadataStoreError
 from bookspark.metadata.memory.memory_store import MemoryStore
-from bookspark.metadata.store import BookieRegistration
+from bookspark.metadata.records.bookie_registration import BookieRegistration
 
 SECONDS_MAX = 60.0
 

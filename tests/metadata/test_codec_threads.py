@@ -8,7 +8,7 @@ import sys
 _FIRST_USE = """
 import os, sys, threading
 import msgspec
-from bookspark.metadata.codec import decode_ledger, encode_ledger
+from bookspark.metadata.records.codec import decode_ledger, encode_ledger
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata
 from bookspark.wire.messages import BookieStatus, HealingStatus
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookspark.errors import MetadataStoreError
-from bookspark.metadata.codec import (
+from bookspark.metadata.records.bookie_registration import BookieRegistration
+from bookspark.metadata.records.codec import (
     decode_cookie,
     decode_ledger,
     decode_registration,
@@ -17,8 +18,8 @@ from bookspark.metadata.codec import (
     encode_ledger,
     encode_registration,
 )
-from bookspark.metadata.store import BookieRegistration
-from bookspark.metadata.zookeeper.layout import Layout, LedgerManager, decode_name, encode_name, ledger_ids
+from bookspark.metadata.records.names import decode_name, encode_name
+from bookspark.metadata.zookeeper.layout import Layout, LedgerManager, ledger_ids
 from bookspark.protocol.bookie.cookie import Cookie
 from bookspark.protocol.ledger.ledger_metadata import (
     DigestType,

@@ -16,7 +16,8 @@ from bookspark.errors import (
     MetadataVersionError,
     NoSuchLedgerError,
 )
-from bookspark.metadata.store import BookieRegistration, MetadataStore
+from bookspark.metadata.records.bookie_registration import BookieRegistration
+from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.bookie.cookie import Cookie
 from tests.metadata.kit import Calls, clients, ledger
 

@@ -22,7 +22,7 @@ from bookspark.errors import (
     MetadataVersionError,
     NoSuchLedgerError,
 )
-from bookspark.metadata.store import BookieRegistration
+from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bookspark.metadata.zookeeper.layout import Address, parse_address
 from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore

@@ -28,7 +28,8 @@ from bookspark.client.network.bookie_connection import (
 from bookspark.client.network.hello import ClientSecurity, say_hello
 from bookspark.client.network.quarantine import Quarantine
 from bookspark.errors import BookKeeperError
-from bookspark.metadata.store import BookieRegistration, MetadataStore
+from bookspark.metadata.records.bookie_registration import BookieRegistration
+from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.ledger.responses import Unknown, UnknownReason
 from bookspark.wire.chunks import ChunkPool
 from bookspark.wire.entry_batch import Buffer

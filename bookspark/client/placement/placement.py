@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from bookspark.errors import ConfigurationError, NotEnoughBookiesError
-from bookspark.metadata.store import BookieRegistration
+from bookspark.metadata.records.bookie_registration import BookieRegistration
 
 _ONE_PER = "one_per_"
 _ATTEMPTS = 10

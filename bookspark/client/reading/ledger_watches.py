@@ -16,7 +16,8 @@ from functools import partial
 from weakref import WeakMethod
 
 from bookspark.errors import BookKeeperError
-from bookspark.metadata.store import MetadataStore, Versioned
+from bookspark.metadata.records.versioned import Versioned
+from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 
 Listener = Callable[[Versioned[LedgerMetadata] | None], None]

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from bookspark.client.network.ledger_requests import LedgerRequests, Mailbox
 from bookspark.client.reading.range_reading import read_range
 from bookspark.errors import BookKeeperError, MetadataStoreError, ReadError
-from bookspark.metadata.store import Versioned
+from bookspark.metadata.records.versioned import Versioned
 from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, LedgerMetadata
 from bookspark.protocol.reading.reader import LacRead, LacWait, RangeRead

@@ -17,11 +17,11 @@ from __future__ import annotations
 import msgspec
 
 from bookspark.errors import MetadataStoreError
-from bookspark.metadata.autorecovery.locks import Changes, Lock, give_back, held, holder_of, new_token, take_lock
-from bookspark.metadata.autorecovery.tree import Tree, publish
 from bookspark.metadata.autorecovery.underreplication_tasks import DISABLE
-from bookspark.metadata.codec import learn
-from bookspark.metadata.zookeeper.layout import encode_name
+from bookspark.metadata.documents.locks import Changes, Lock, give_back, held, holder_of, new_token, take_lock
+from bookspark.metadata.documents.tree import Tree, publish
+from bookspark.metadata.records.codec import learn
+from bookspark.metadata.records.names import encode_name
 
 _ELECTION, _STATES, _DELAY, _CHECK, _TRIGGER = (
     "auditorelection",

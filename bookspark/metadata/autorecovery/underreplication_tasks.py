@@ -29,11 +29,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from bookspark.metadata.autorecovery.locks import Changes, Lock, give_back, holder_of, new_token, take_lock
-from bookspark.metadata.autorecovery.tree import Tree, contended, publish
-from bookspark.metadata.codec import decode_task, encode_task, learn
-from bookspark.metadata.store import Versioned
-from bookspark.metadata.zookeeper.layout import check_ledger_id, decode_name, encode_name
+from bookspark.metadata.documents.locks import Changes, Lock, give_back, holder_of, new_token, take_lock
+from bookspark.metadata.documents.tree import Tree, contended, publish
+from bookspark.metadata.records.codec import decode_task, encode_task, learn
+from bookspark.metadata.records.names import check_ledger_id, decode_name, encode_name
+from bookspark.metadata.records.versioned import Versioned
 from bookspark.protocol.repair.underreplication_task import Mark, Task, new_task
 
 DISABLE = "disable"

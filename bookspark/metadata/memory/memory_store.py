@@ -8,15 +8,17 @@ in one process.
 from __future__ import annotations
 
 import contextlib
-import threading
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from bookspark.errors import MetadataStoreError, NoSuchLedgerError
 from bookspark.metadata.autorecovery.auditors import Auditors
 from bookspark.metadata.autorecovery.underreplication_tasks import Underreplication
-from bookspark.metadata.codec import (
+from bookspark.metadata.memory.memory_tree import MemoryTree
+from bookspark.metadata.memory.world import Key, World
+from bookspark.metadata.notifier import Notifier, Once, Owner
+from bookspark.metadata.records.bookie_registration import BookieRegistration
+from bookspark.metadata.records.codec import (
     decode_cookie,
     decode_ledger,
     decode_registration,
@@ -24,55 +26,11 @@ from bookspark.metadata.codec import (
     encode_ledger,
     encode_registration,
 )
-from bookspark.metadata.memory.memory_tree import MemoryTree
-from bookspark.metadata.notifier import Notifier, Once, Owner
-from bookspark.metadata.refusals import ledger_exists, no_cookie, no_such_ledger, sized, version_changed
-from bookspark.metadata.store import BookieRegistration, Versioned
-from bookspark.metadata.zookeeper.layout import check_ledger_id, check_name, check_record
+from bookspark.metadata.records.names import check_ledger_id, check_name, check_record
+from bookspark.metadata.records.refusals import ledger_exists, no_cookie, no_such_ledger, sized, version_changed
+from bookspark.metadata.records.versioned import Versioned
 from bookspark.protocol.bookie.cookie import Cookie
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
-
-_Key = tuple[str, str]
-
-
-class World:
-    """What the stores of one cluster share: versioned documents under (kind, name), and who watches them."""
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self.instance_id = str(uuid.uuid4())
-        self.ledger_ids = 0
-        self.documents: dict[_Key, Versioned[bytes]] = {}
-        self.watches: dict[_Key, list[Once]] = {}
-        self.registrations: dict[str, tuple[MemoryStore, bytes]] = {}
-        self.ephemerals: dict[_Key, MemoryStore] = {}
-        self.sessions: list[MemoryStore] = []
-
-    def put(self, key: _Key, document: bytes, version: int | None) -> int | None:
-        """Create (version None) or compare-and-set; None if that fails."""
-        found = self.documents.get(key)
-        if (None if found is None else found.version) != version:
-            return None
-        new = 0 if version is None else version + 1
-        self.documents[key] = Versioned(document, new)
-        self._tell(key)
-        return new
-
-    def remove(self, key: _Key) -> None:
-        del self.documents[key]
-        self.ephemerals.pop(key, None)
-        self._tell(key)
-
-    def names(self, kind: str) -> list[str]:
-        return sorted(name for k, name in self.documents if k == kind)
-
-    def bookies_changed(self) -> None:
-        for session in self.sessions:
-            session.post_bookies_changed()
-
-    def _tell(self, key: _Key) -> None:
-        for once in self.watches.pop(key, []):
-            once()
 
 
 class MemoryStore:
@@ -281,7 +239,7 @@ class MemoryStore:
                 raise MetadataStoreError("this metadata store is closed; make a new one")
             yield self._world
 
-    def _write(self, what: str, key: _Key, document: bytes, version: int | None) -> int:
+    def _write(self, what: str, key: Key, document: bytes, version: int | None) -> int:
         with self._open() as world:
             new = world.put(key, sized(document, what), version)
         if new is None:
@@ -289,10 +247,10 @@ class MemoryStore:
         return new
 
 
-def _ledger_key(ledger_id: int) -> _Key:
+def _ledger_key(ledger_id: int) -> Key:
     return ("ledger", str(check_ledger_id(ledger_id)))
 
 
-def _record_key(kind: str, name: str) -> _Key:
+def _record_key(kind: str, name: str) -> Key:
     check_record(kind, name)
     return (f"record:{kind}", name)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
 
+from bookspark.metadata.memory.world import Session, World
 from bookspark.metadata.notifier import Notifier, Once
-from bookspark.metadata.refusals import sized
-from bookspark.metadata.store import Versioned
-
-if TYPE_CHECKING:
-    from bookspark.metadata.memory.memory_store import MemoryStore, World
+from bookspark.metadata.records.refusals import sized
+from bookspark.metadata.records.versioned import Versioned
 
 _KIND = "tree"
 
@@ -19,9 +16,7 @@ _KIND = "tree"
 class MemoryTree:
     """A ``Tree`` of the session ``owner``; ``opened`` gives its world, locked."""
 
-    def __init__(
-        self, opened: Callable[[], AbstractContextManager[World]], notifier: Notifier, owner: MemoryStore
-    ) -> None:
+    def __init__(self, opened: Callable[[], AbstractContextManager[World]], notifier: Notifier, owner: Session) -> None:
         self._opened = opened
         self._notifier = notifier
         self._owner = owner

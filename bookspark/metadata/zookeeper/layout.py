@@ -23,16 +23,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum
-from urllib.parse import quote, unquote
 
 from bookspark.errors import ConfigurationError, MetadataStoreError
+from bookspark.metadata.records.names import READONLY, check_ledger_id, check_name, check_record, encode_name
 
 DEFAULT_PORT = 2181
-LEDGER_ID_MAX = 9_999_999_999
 _LAYOUT_FORMAT = 2
 _MANAGER_VERSION = 1
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
-_READONLY = "readonly"
 
 
 class LedgerManager(Enum):
@@ -95,29 +92,6 @@ def parse_address(connect: str) -> Address:
     return Address(",".join(servers), "".join(f"/{part}" for part in parts), auth_file)
 
 
-def check_name(name: str, what: str) -> str:
-    """``name`` if it can be a node's, else a ConfigurationError; ``what`` is e.g. "bookie id"."""
-    if not _NAME.fullmatch(name) or name == _READONLY:
-        raise ConfigurationError(
-            f"{what} {name!r} can't be used: take letters, digits and _ . : - with a letter or digit first, and not {_READONLY!r}"
-        )
-    return name
-
-
-def check_record(kind: str, name: str) -> None:
-    """A record's kind is a name as above; its own name may be any text but the empty one."""
-    check_name(kind, "record kind")
-    if not name:
-        raise ConfigurationError(f"a record of kind {kind!r} needs a name that is not empty")
-
-
-def check_ledger_id(ledger_id: int) -> int:
-    """``ledger_id`` if it has a place in the layout, else a ConfigurationError."""
-    if not 0 <= ledger_id <= LEDGER_ID_MAX:
-        raise ConfigurationError(f"ledger id {ledger_id} can't be used: they go from 0 to {LEDGER_ID_MAX}")
-    return ledger_id
-
-
 @dataclass(frozen=True, slots=True)
 class Layout:
     """The paths below ``root`` (a chroot) under one ledger manager."""
@@ -146,7 +120,7 @@ class Layout:
 
     @property
     def readonly(self) -> str:
-        return f"{self.available}/{_READONLY}"
+        return f"{self.available}/{READONLY}"
 
     @property
     def cookies(self) -> str:
@@ -197,15 +171,6 @@ class Layout:
                 "upgrade it, or use another chroot if this one belongs to another system"
             )
         return Layout(self.root, manager)
-
-
-def encode_name(name: str) -> str:
-    """A record's name as a node's: percent-encoded, and never "." or ".."."""
-    return quote(name, safe="").replace(".", "%2E") if name.strip(".") == "" else quote(name, safe="")
-
-
-def decode_name(node: str) -> str:
-    return unquote(node)
 
 
 def two_digits(node: str) -> bool:

@@ -20,7 +20,7 @@ from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from bookspark.errors import MetadataStoreError
 from bookspark.metadata.notifier import Once
-from bookspark.metadata.store import Versioned
+from bookspark.metadata.records.versioned import Versioned
 from bookspark.metadata.zookeeper.connection import Connection
 
 _ATTEMPTS = 20

@@ -10,8 +10,8 @@ import threading
 from typing import Any
 
 from bookspark.errors import MetadataStoreError
-from bookspark.metadata.codec import encode_registration
-from bookspark.metadata.store import BookieRegistration
+from bookspark.metadata.records.bookie_registration import BookieRegistration
+from bookspark.metadata.records.codec import encode_registration
 from bookspark.metadata.zookeeper.connection import Connection, DefiniteError
 from bookspark.metadata.zookeeper.layout import Layout
 

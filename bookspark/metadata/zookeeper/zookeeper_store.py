@@ -22,23 +22,23 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
 from bookspark.errors import MetadataStoreError, NoSuchLedgerError
 from bookspark.metadata.autorecovery.auditors import Auditors
-from bookspark.metadata.autorecovery.tree import ZooKeeperTree
 from bookspark.metadata.autorecovery.underreplication_tasks import Underreplication
-from bookspark.metadata.codec import (
+from bookspark.metadata.notifier import Notifier, Once, Upkeep
+from bookspark.metadata.records.bookie_registration import BookieRegistration
+from bookspark.metadata.records.codec import (
     decode_cookie,
     decode_ledger,
     decode_registration,
     encode_cookie,
     encode_ledger,
 )
-from bookspark.metadata.notifier import Notifier, Once, Upkeep
-from bookspark.metadata.refusals import ledger_exists, no_cookie, no_such_ledger, sized, version_changed
-from bookspark.metadata.store import BookieRegistration, Versioned
+from bookspark.metadata.records.names import decode_name
+from bookspark.metadata.records.refusals import ledger_exists, no_cookie, no_such_ledger, sized, version_changed
+from bookspark.metadata.records.versioned import Versioned
 from bookspark.metadata.zookeeper.connection import Connection
 from bookspark.metadata.zookeeper.layout import (
     Layout,
     LedgerManager,
-    decode_name,
     four_digits,
     ledger_ids,
     ledger_manager,
@@ -47,6 +47,7 @@ from bookspark.metadata.zookeeper.layout import (
 )
 from bookspark.metadata.zookeeper.nodes import Marks, Nodes
 from bookspark.metadata.zookeeper.registration import Registrar
+from bookspark.metadata.zookeeper.zookeeper_tree import ZooKeeperTree
 from bookspark.protocol.bookie.cookie import Cookie
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 

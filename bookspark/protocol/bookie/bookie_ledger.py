@@ -11,8 +11,8 @@ A decision names the control records that have to be synced in the control log b
 them, and on replay hands them to ``replay``. An add's own LAC and LAFR are replayed from its entry batch.
 
 The LAC of a bookie is the highest that its writer told it: in a row, in a request header, or explicitly. It is frozen at fencing
-because from then on the old writer is refused, and a recoverer's adds carry the LAC that was found at fencing (docs/decisions/entry-batches.md
-and traps.md, trap 1). A refused request leaves the LAC as it was.
+because from then on the old writer is refused, and a recoverer's adds carry the LAC that was found at fencing
+(docs/decisions/traps.md, trap 1). A refused request leaves the LAC as it was.
 
 Source: BookKeeper's ``LedgerDescriptorImpl`` and ``HandleFactoryImpl``; #4462 (a fenced ledger is not made anew by its old
 writer's add: the fence needs no entry to stand on, and when a deleted ledger is collected with its fence,

@@ -16,7 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from bookspark.errors import MetadataVersionError
-from bookspark.metadata.codec import learn
+from bookspark.metadata.records.codec import learn
 from bookspark.metadata.store import MetadataStore
 
 SERVICES, TASKS = "services", "service_tasks"

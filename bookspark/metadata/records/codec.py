@@ -21,7 +21,7 @@ import msgspec
 from crc32c import crc32c
 
 from bookspark.errors import ConfigurationError, MetadataStoreError
-from bookspark.metadata.store import BookieRegistration
+from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.protocol.bookie.cookie import Cookie
 from bookspark.protocol.ledger.ledger_metadata import (
     DigestType,

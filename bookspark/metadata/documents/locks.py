@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from bookspark.metadata.autorecovery.tree import Tree
-from bookspark.metadata.codec import learn
+from bookspark.metadata.documents.tree import Tree
+from bookspark.metadata.records.codec import learn
 
 
 class Lock(NamedTuple):
