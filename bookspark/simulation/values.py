@@ -1,8 +1,8 @@
 """Values of plain objects: freezing and cloning them, so that real machines can be states of a search.
 
 Law: two machines with equal frozen forms decide alike for ever. A machine's future is a function of its fields
-(docs/decisions/pure-protocol.md: no callbacks, generators or closures), so the frozen form is all of its fields, whatever they are
-called. The order of a dict or a set carries no decision: they are compared without it.
+(docs/decisions/pure-protocol.md: no callbacks, generators or closures), so the frozen form is all of its fields, whatever they
+are called. The order of a dict or a set carries no decision: they are compared without it.
 
 A component of the world (a bookie, a client, the metadata) is kept as a small number from a ``Table``; a step of a component is
 remembered by (number, number of the event), so each distinct step of a real machine is made once, and the world goes through
