@@ -1,0 +1,74 @@
+"""A cluster that an earlier version left behind, brought back: ZooKeeper's records and the bookies' directories.
+
+A cookie names its bookie's directories, which lie elsewhere now. So the copies of it are written anew, without a checksum, as by
+hand; everything else is as it was left, byte for byte.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+from kazoo.client import KazooClient
+
+from bookspark.local import LocalCluster
+
+WRITTEN = Path(__file__).parent / "written_before_shelves"
+
+
+def manifest() -> dict[str, Any]:
+    """What the cluster has to answer."""
+    return json.loads((WRITTEN / "manifest.json").read_text())
+
+
+def records() -> dict[str, tuple[bytes, int]]:
+    """Each node of ZooKeeper that was not ephemeral, by path: its value and its version."""
+    nodes = json.loads((WRITTEN / "zookeeper.json").read_text())
+    return {path: (base64.b64decode(node["value"]), node["version"]) for path, node in nodes.items()}
+
+
+def unpack(folder: Path) -> list[Path]:
+    """The bookies' directories, in their order; all as they were left."""
+    with tarfile.open(WRITTEN / "bookies.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    return sorted(folder.glob("bookie-*"))
+
+
+def restore(folder: Path, chroot: str) -> LocalCluster:
+    """The cluster, not started yet. ``chroot``: a connection string with a path that does not exist."""
+    homes = {}
+    for home in unpack(folder):
+        cookie = json.loads((home / "COOKIE").read_bytes())
+        homes[cookie["bookieId"]] = str(home)
+        (home / "COOKIE").write_bytes(_moved((home / "COOKIE").read_bytes(), str(home)))
+    server, _, path = chroot.partition("/")
+    client = KazooClient(server)
+    client.start()
+    try:
+        for node, (value, version) in sorted(records().items()):
+            bookie_id = node.rpartition("/")[2]
+            if node.startswith("/ledgers/cookies/"):
+                value = _moved(value, homes[bookie_id])
+            client.create(f"/{path}{node}".rstrip("/"), value, makepath=True)
+            if node == "/ledgers/idgen":  # its version counts the ids that were given out
+                for _ in range(version):
+                    client.set(f"/{path}{node}", value)
+    finally:
+        client.stop()
+        client.close()
+    options = [{}, {}, {"journal_write_data": False}]
+    return LocalCluster(bookies=options, directory=folder, zookeeper=chroot, entry_log_bytes_max=60_000)
+
+
+def payload(ledger_id: int, entry_id: int, size: int) -> bytes:
+    """What the writer put into an entry."""
+    return (f"ledger {ledger_id} entry {entry_id} ".encode() * 20)[:size]
+
+
+def _moved(cookie: bytes, directory: str) -> bytes:
+    document = json.loads(cookie)
+    del document["checksum"]
+    return json.dumps({**document, "directories": [directory]}).encode()
