@@ -1,8 +1,8 @@
-"""The auditor: one of a cluster's autorecovery processes, which tells the replication workers what to repair.
+"""The auditor: tells the replication workers which ledgers to repair. One process of a cluster has this office.
 
-Law: that of ``protocol.lost_bookies`` for bookies that go away, and of ``ExactCheck`` for all else; here they meet clock, watches
-and ZooKeeper. Any number of auditors may run, and one of them, by ZooKeeper's election, does the work; when it dies another
-begins with its first look. While autorecovery is disabled nothing is marked but by a check that somebody triggered.
+Law: ``protocol.repair.lost_bookies`` decides which bookies are lost, ``ExactCheck`` finds all other missing copies. This module brings
+them together with clock, watches and ZooKeeper. Any number of auditors may run; ZooKeeper elects one. When it dies, the next one
+begins with a first look. While autorecovery is disabled, only a check that somebody triggered marks ledgers.
 
 Source: ``Auditor``, ``AuditorElector`` of BookKeeper.
 """
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class Auditor:
-    """One thread, from ``start`` until ``stop``. ``name``: what others see as the auditor's."""
+    """One thread, from ``start`` until ``stop``. ``name``: the auditor's name for other processes and for people."""
 
     def __init__(self, bookkeeper: BookKeeper, config: AutorecoveryConfig, name: str) -> None:
         self.name = name
@@ -38,19 +38,19 @@ class Auditor:
         self._stopping = threading.Event()
         self._view = LostBookies(config.lost_bookie_delay_seconds)
         self._state: AuditorState | None = None
-        """What was published last under this lock."""
+        """The state that was published last under this lock."""
         self._lock: Lock | None = None
-        """There while it is the auditor."""
+        """The lock of the election, while this one is the auditor."""
         self._check_not_before = 0.0
         self._thread = threading.Thread(target=self._run, name="auditor", daemon=True)
 
     def start(self) -> None:
-        """From here on it may become the auditor."""
+        """Take part in the election from now on."""
         self._store.watch_bookies(self._auditors.wake)
         self._thread.start()
 
     def stop(self, timeout: float = 30.0) -> bool:
-        """Leave the work to another; whether that was done within ``timeout`` seconds."""
+        """Resign. Returns whether the thread ended within ``timeout`` seconds."""
         self._stopping.set()
         self._auditors.wake()
         self._thread.join(timeout)
@@ -65,7 +65,8 @@ class Auditor:
             except BookKeeperError as error:
                 log.warning("auditing goes on later: %s", error)
                 self._stopping.wait(self._config.retry_seconds)
-            except Exception:  # a defect must not end the auditing of a cluster unseen
+            except Exception:
+                # A defect must not end the auditing of a cluster unseen.
                 log.exception("auditing failed; it is tried again")
                 self._stopping.wait(self._config.retry_seconds_max)
         if self._lock is not None:
@@ -121,7 +122,8 @@ class Auditor:
         if trigger is None and not (self._by_time() and self._tasks.enabled()):
             return
         log.info("an exact check begins")
-        self._check_not_before = time.monotonic() + self._config.retry_seconds_max  # unless it goes well
+        # This holds if the check fails; a check that succeeds takes it back.
+        self._check_not_before = time.monotonic() + self._config.retry_seconds_max
         self._publish(checking=True)
         try:
             report = ExactCheck(self._bookkeeper, self._view.lost, self._pause).run(self._config.check_confirm_seconds)
@@ -145,7 +147,7 @@ class Auditor:
         return time.time() >= last.finished_at_ms / 1000 + pause
 
     def _pause(self, seconds: float) -> None:
-        """During a check: bookies that are lost meanwhile are not kept waiting for its end."""
+        """Called during a check, so that bookies that are lost meanwhile do not wait for its end."""
         if self._stopping.wait(seconds):
             raise _BrokenOffError
         self._look()
@@ -154,7 +156,8 @@ class Auditor:
         ahead = time.time() - time.monotonic()
         waiting = {bookie: round(1000 * (at + ahead)) for bookie, at in self._view.lost_at().items()}
         if self._state is not None and waiting.keys() == self._state.waiting.keys():
-            waiting = self._state.waiting  # clocks drift a little
+            # The two clocks drift a little; the same bookies are no news.
+            waiting = self._state.waiting
         state = AuditorState(self.name, waiting, tuple(sorted(self._view.lost)), checking)
         if state != self._state:
             self._auditors.publish_state(state)

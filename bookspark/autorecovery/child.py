@@ -1,6 +1,7 @@
-"""An autorecovery process as a child of this one, which it does not outlive: for clusters on one host, and for tests.
+"""An autorecovery process as a child of this process, for clusters on one host and for tests.
 
-Law: ``start`` returns once it works, or raises with its last words; its standard input is its lease. Its log is a file.
+Law: the child ends when its standard input ends, so it does not outlive this process. ``start`` returns once the child works; if it
+does not, ``start`` raises with the last line of the child's log.
 """
 
 from __future__ import annotations
@@ -24,23 +25,24 @@ _STOP_SECONDS = 60.0
 
 
 class AutorecoveryProcess:
-    """``options`` are those of AutorecoveryConfig, ``client`` those of its client."""
+    """One child, over all of its starts. ``options``: fields of AutorecoveryConfig. ``client``: options of its BookKeeper client."""
 
     def __init__(self, zookeeper: str, log: Path, client: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-        autorecovery_config(**options)  # ill-typed options: now, not at start
+        # An ill-typed option raises here, not at the start.
+        autorecovery_config(**options)
         self.name = ""
-        """What ``bookspark autorecovery status`` calls it; there once it was started."""
+        """Its name in ``bookspark autorecovery status``; "" before the first start."""
         self._document = {"zookeeper": zookeeper, "client": client, "autorecovery": options}
         self._log = log
         self._child: subprocess.Popen[bytes] | None = None
 
     @property
     def pid(self) -> int | None:
-        """Its process; None while there is none."""
+        """Process id; None while it does not run."""
         return self._child.pid if self._child is not None and self._child.poll() is None else None
 
     def start(self) -> None:
-        """Raises BookieError. Does nothing if it runs."""
+        """Start the child and wait for its first line. Does nothing if it runs. Raises BookieError if it does not start within 60 s."""
         if self.pid is not None:
             return
         with self._log.open("ab") as log:
@@ -49,7 +51,8 @@ class AutorecoveryProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C is its parent's to answer
+                # Ctrl-C goes to the parent, which stops the child.
+                start_new_session=True,
             )
         assert self._child.stdin is not None
         self._child.stdin.write(msgspec.json.encode(self._document) + b"\n")
@@ -61,7 +64,7 @@ class AutorecoveryProcess:
             raise BookieError(f"the autorecovery process did not start; its log {self._log} ends with: {said}")
 
     def stop(self) -> None:
-        """Have it give back what it began. Raises BookieError if it had to be killed."""
+        """Stop it cleanly: it releases its locks first. Raises BookieError if it had to be killed after 60 s."""
         if self.pid is None or self._child is None:
             return
         assert self._child.stdin is not None
@@ -81,7 +84,7 @@ class AutorecoveryProcess:
             self._close()
 
     def _first_line(self) -> str:
-        """What it prints first; "" if it ended, or does not say anything in time."""
+        """The first line of its output; "" if it ended or printed nothing in time."""
         assert self._child is not None and self._child.stdout is not None
         said, deadline = b"", time.monotonic() + _START_SECONDS
         with selectors.DefaultSelector() as selector:

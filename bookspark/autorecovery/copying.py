@@ -1,8 +1,7 @@
-"""What repairs share, whoever makes them: the driver of their machines, the bandwidth that they may take, and how far they
-are.
+"""The driver that copies entries, its bandwidth limit and its progress. Replication workers and healing bookies share it.
 
-Law: each copy is counted once and paid for before it is sent; a repair has so long for each step that gets on, and not for
-the whole, as a ledger may be of any size.
+Law: each copy is counted once, and waits for its bandwidth before it is sent. The deadline holds for each step of a repair and not
+for the whole repair, because a ledger may be of any size.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 
 STEP_SECONDS_MAX = 120.0
-"""So long without a copy, and a repair is given up, to be tried again."""
+"""A repair that copied nothing for this long is given up. It is tried again later."""
 RUN_ENTRIES_MAX = 10_000
-"""Entries that are asked for at once; an answer holds about a megabyte of them."""
+"""Entries that one read asks for. One answer holds about a megabyte of them."""
 
 
 class RepairInterruptedError(LedgerRecoveryError):
-    """Whoever makes the repairs is stopping."""
+    """The process that makes the repair is stopping."""
 
 
 @dataclass
 class CopyProgress:
-    """Since the process began; from any thread."""
+    """Entries and bytes that were copied since the process began. Thread-safe."""
 
     entries_copied: int = 0
     bytes_copied: int = 0
@@ -44,7 +43,7 @@ class CopyProgress:
 
 
 class Bandwidth:
-    """So many bytes a second, of all who ``take`` from it together; 0: as many as there are."""
+    """A limit in bytes a second for all that ``take`` from it together. 0: no limit."""
 
     def __init__(self, bytes_per_second: int, stopping: threading.Event) -> None:
         self._bytes_per_second = bytes_per_second
@@ -53,18 +52,18 @@ class Bandwidth:
         self._free_at = 0.0
 
     def take(self, byte_count: int) -> None:
-        """Wait until it is this one's turn. Raises RepairInterruptedError when ``stopping`` is set."""
+        """Wait until ``byte_count`` bytes may be sent. Raises RepairInterruptedError when ``stopping`` is set."""
         if self._bytes_per_second:
             with self._lock:
                 begins = max(self._free_at, time.monotonic())
                 self._free_at = begins + byte_count / self._bytes_per_second
             self._stopping.wait(begins - time.monotonic())
         if self._stopping.is_set():
-            raise RepairInterruptedError("this repair is given up, as its process is stopping; another goes on with it")
+            raise RepairInterruptedError("this repair is given up because its process is stopping; another worker will go on with it")
 
 
 class RepairDriver(MachineDriver):
-    """Drives a machine that copies entries of one ledger."""
+    """Drives a machine that copies entries of one ledger, in the caller's thread."""
 
     def __init__(
         self, bookkeeper: BookKeeper, metadata: LedgerMetadata, bandwidth: Bandwidth, progress: CopyProgress
@@ -74,7 +73,7 @@ class RepairDriver(MachineDriver):
         self._progress = progress
 
     def resume(self) -> None:
-        """The machine was left waiting: its time begins anew."""
+        """Start the deadline of the present step anew, after a wait that was no fault of the bookies."""
         self._mailbox.allow(STEP_SECONDS_MAX)
 
     def _before(self, action: BookieAction) -> None:

@@ -1,9 +1,9 @@
-"""Taking a bookie out of a cluster for good: others take over all that it holds, then its cookie is removed.
+"""Taking a bookie out of a cluster for good: other bookies take over its copies, then its cookie is removed.
 
-Law: the bookie is stopped before, so that it gets nothing new; nothing is begun if it alone has entries of a closed
-fragment; and the cookie, without which it can't start again, goes last, when no ledger names the bookie any more. The work
-is the replication workers'; what they could not do is told with its reason. It may be broken off and begun again at any
-time.
+Law: the bookie must be stopped first, so that it gets no new entries. The call is refused if that bookie alone has entries of a
+closed fragment. The cookie is removed last, when no ledger names the bookie any more; without it the bookie can't start again.
+Replication workers do the copying; an error names what they could not do, and why. The call may be broken off and made again at
+any time.
 
 Source: ``BookieDecommission`` of BookKeeper.
 """
@@ -23,17 +23,18 @@ from bookspark.protocol.repair.underreplication_task import Mark, Reason
 
 _POLL_SECONDS = 1.0
 _NAMED_MAX = 5
-"""Ledgers that an error names."""
+"""An error names at most this many ledgers."""
 
 
 class DecommissionProgress(NamedTuple):
-    """How far it is."""
+    """How far a decommission is."""
 
     ledgers: int
-    """That named the bookie at the beginning."""
+    """Number of ledgers that named the bookie at the beginning."""
     ledgers_left: int
+    """Number of ledgers that still name it."""
     problem: str = ""
-    """Why one of those that are left could not be repaired yet; empty if none has failed."""
+    """Why one of the remaining ledgers could not be repaired yet; empty if none has failed."""
 
 
 def decommission(
@@ -43,10 +44,10 @@ def decommission(
     timeout_seconds: float,
     progress: Callable[[DecommissionProgress], None] = lambda _: None,
 ) -> None:
-    """Return once no ledger names the bookie and its cookie is removed.
+    """Return once no ledger names the bookie and its cookie is removed. ``progress`` is called about once a second.
 
-    Raises InvalidCookieError: there is no such bookie; BookieError: it runs, entries would be lost, or it took too long (call
-    this again to go on)."""
+    Raises InvalidCookieError if there is no such bookie. Raises BookieError if the bookie runs, if entries would be lost, or if the
+    copying took longer than ``timeout_seconds``; in the last case call this again to go on."""
     store = bookkeeper.metadata
     registered = store.bookies()
     if bookie_id in registered:
@@ -77,7 +78,7 @@ def decommission(
 
 
 def naming(bookkeeper: BookKeeper, bookie_id: str, ledger_ids: Iterable[int]) -> list[LedgerMetadata]:
-    """Those of the ledgers that name the bookie now, in any fragment."""
+    """Metadata of those of the ledgers that name the bookie now, in any fragment."""
     every = bookkeeper.metadata.read_ledgers(ledger_ids)
     return [one for one in every if any(bookie_id in fragment.ensemble for fragment in one.fragments)]
 
@@ -92,8 +93,8 @@ def _refuse_if_alone(bookie_id: str, named: Iterable[LedgerMetadata], registered
     if alone:
         more = f" and {len(alone) - _NAMED_MAX} more" if len(alone) > _NAMED_MAX else ""
         raise BookieError(
-            f"ledgers {', '.join(alone[:_NAMED_MAX])}{more} have entries that no bookie but {bookie_id}, or others that are "
-            f"down, has; start {bookie_id}, or those others, or delete these ledgers"
+            f"ledgers {', '.join(alone[:_NAMED_MAX])}{more} have entries of which {bookie_id} and bookies that are down "
+            f"hold the only copies; start {bookie_id} or the other bookies, or delete these ledgers"
         )
 
 

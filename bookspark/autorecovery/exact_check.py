@@ -1,11 +1,12 @@
-"""The exact check: what every bookie says to hold, compared with what the ledgers' metadata assigns to it, and to which.
+"""The exact check: compares what every bookie says to hold with what the metadata of all ledgers assigns to it.
 
-Law: that of ``protocol.audit_plan``. Nothing is read but lists, each whole: an error in a listing of ledgers ends the check, and
-a bookie that gives no whole list is skipped by name. Metadata is read before the lists, so that an entry which it calls
-confirmed was written by then. A bookie that is healing itself is left to that.
+Law: ``protocol.repair.audit_plan`` decides. The check reads whole lists and no entries. An error in a listing of ledgers ends the
+check; a bookie that gives no whole list is skipped by name. Metadata is read before the lists, so an entry that it calls confirmed
+had been written by then. A bookie that heals itself is skipped.
 
-Memory is that of the metadata of all ledgers and of the ranges of one bookie at a time. Source:
-docs/decisions/delta-snapshots.md.
+The check holds the metadata of all ledgers in memory, and the ranges of one bookie at a time.
+
+Source: docs/decisions/delta-snapshots.md.
 """
 
 from __future__ import annotations
@@ -27,17 +28,19 @@ Ranges = list[tuple[int, int]]
 
 
 class ExactCheck:
-    """One check. ``pause`` is called between the bookies, and waits the given seconds; it may raise to break the check off."""
+    """One check. ``pause(seconds)`` is called between bookies and waits; it may raise to break the check off."""
 
     def __init__(self, bookkeeper: BookKeeper, lost: Collection[str], pause: Callable[[float], None]) -> None:
-        """``lost``: bookies that are not waited for any more."""
+        """``lost``: bookies that count as lost."""
         self._bookkeeper = bookkeeper
         self._lost = lost
         self._pause = pause
         self._skipped: dict[str, str] = {}
 
     def run(self, confirm_seconds: float) -> CheckReport:
-        """Mark what is found, and tell how much it is. Raises MetadataStoreError: nothing is known then."""
+        """Mark the ledgers that lack copies and report how many. Raises MetadataStoreError; then nothing was marked.
+
+        ``confirm_seconds``: what seems to be missing is looked for again after this pause."""
         begun, store = time.monotonic(), self._bookkeeper.metadata
         ledgers = list(store.read_ledgers(store.list_ledgers()))
         registered, stamped = store.bookies(), set(store.list_cookies())
@@ -66,7 +69,7 @@ class ExactCheck:
         )
 
     def _lacking(self, bookie: str, assigned: Sequence[LedgerMetadata]) -> Iterator[tuple[int, Ranges]]:
-        """The ledgers of which the bookie lacks entries, and which."""
+        """Ledgers of which the bookie lacks entries, each with the ranges that are absent."""
         self._pause(0)
         try:
             status = self._bookkeeper.bookie_status(bookie)
@@ -83,7 +86,7 @@ class ExactCheck:
                 yield metadata.ledger_id, ranges
 
     def _confirmed(self, suspicions: Sequence[tuple[int, str, Ranges]]) -> Iterator[Mark]:
-        """Those that still hold, by metadata and lists of now."""
+        """Marks for the suspicions that metadata and lists of this moment still show."""
         for ledger_id, bookie, ranges in suspicions:
             try:
                 metadata = self._bookkeeper.get_ledger_metadata(ledger_id)
@@ -98,7 +101,7 @@ class ExactCheck:
                 yield mark_of_lacking(ledger_id, bookie, still)
 
     def _held(self, bookie: str, ledger_id: int | None = None) -> dict[int, Ranges]:
-        """What the bookie lists, by ledger. Raises ReadError."""
+        """The ranges that the bookie lists, by ledger. Raises ReadError."""
         table = self._bookkeeper.list_ranges(bookie, ledger_id)
         columns = (table[name].to_pylist() for name in ("ledger_id", "first_entry_id", "last_entry_id"))
         rows = sorted(zip(*columns, strict=True))

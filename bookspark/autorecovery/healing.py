@@ -1,11 +1,10 @@
 """Phase two of a lossy boot, while the bookie serves: what was lost is brought back from the other bookies.
 
-Law: that of ``protocol.bookie_healing``: a ledger leaves limbo when it is closed and everything of it that belongs here is
-here, synced. Every other ledger that names this bookie is looked at as well, for a disk that was lost had copies of closed
-ones: what is missing is copied, and nothing of it is fenced. Only what is missing is read: what lies below the last sync
-point of a log is in the bookie's index, and is neither read nor copied. That healing is done is noted durably when nothing
-is left, so a bookie that is killed meanwhile begins again, and finds most of it done. What can't be healed now is tried
-again, less and less often.
+Law: a ledger leaves limbo when it is closed and this bookie holds, synced, every entry that belongs to it here
+(``protocol.repair.bookie_healing``). Every other ledger that names this bookie is looked at too, because a lost disk had copies of
+closed ledgers. Missing entries are copied, and no such ledger is fenced. Entries that the index names are neither read nor copied.
+The end of healing is noted durably, so a bookie that is killed meanwhile begins again and finds most of it done. A ledger that
+can't be healed now is tried again, with pauses that double up to two minutes.
 
 Source: BP-46, "The Full Boot-Up Sequence", phase two; docs/decisions/without-the-journal.md.
 """
@@ -36,7 +35,7 @@ from bookspark.wire.messages import HealingStatus
 _RETRY_SECONDS = 2.0
 _RETRY_SECONDS_MAX = 120.0
 _TOLD_SECONDS = 10.0
-"""How often a line in the log says how far it is."""
+"""Healing logs a line about its progress this often."""
 
 log = logging.getLogger(__name__)
 
@@ -45,32 +44,33 @@ class Healing:
     """One thread, from ``start`` until everything is healed or ``stop``."""
 
     def __init__(self, bookie: OwnBookie, bookkeeper: BookKeeper, bytes_per_second: int) -> None:
-        """``bytes_per_second``: what copying may take; 0: as fast as it can. ``bookkeeper`` is closed by ``stop``."""
+        """``bytes_per_second``: limit for copying; 0: no limit. ``stop`` closes ``bookkeeper``."""
         self._bookie = bookie
         self._bookkeeper = bookkeeper
         self._stopping = threading.Event()
         self._bandwidth = Bandwidth(bytes_per_second, self._stopping)
         self._copied = CopyProgress()
         self._ledgers = self._ledgers_left = 0
-        """Of the attempt that is under way."""
+        """Numbers of ledgers in the present attempt."""
         self._began_at = self._told_at = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="healing", daemon=True)
 
     def start(self) -> None:
+        """Start the thread; returns at once."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Begin no other ledger. What is being copied is given up."""
+        """Begin no other ledger and give up the one that is being copied. Returns at once; see ``wait``."""
         self._stopping.set()
         self._bookkeeper.close()
 
     def wait(self, timeout: float) -> bool:
-        """Has it ended within ``timeout`` seconds?"""
+        """Wait for the thread's end. False if it has not ended within ``timeout`` seconds."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
     def status(self) -> HealingStatus:
-        """How far it is; from any thread. Ledgers that failed are counted as left."""
+        """How far healing is. Ledgers that failed count as left. Thread-safe."""
         return HealingStatus(
             ledgers=self._ledgers,
             ledgers_left=self._ledgers_left,
@@ -90,13 +90,14 @@ class Healing:
                     return
             except BookKeeperError as error:
                 log.warning("healing goes on later: %s", error)
-            except Exception:  # a bookie that stays in limbo has to say why
+            except Exception:
+                # A bookie that stays in limbo has to say why.
                 log.exception("healing failed; it is tried again")
             self._stopping.wait(pause)
             pause = min(2 * pause, _RETRY_SECONDS_MAX)
 
     def _heal_all(self) -> bool:
-        """Every ledger once, those in limbo first; True if none is left."""
+        """Heal every ledger once, those in limbo first. True if none is left."""
         limbo = self._bookie.limbo()
         others = [ledger_id for ledger_id in self._bookkeeper.metadata.list_ledgers() if ledger_id not in limbo]
         self._ledgers = self._ledgers_left = len(limbo) + len(others)
@@ -108,8 +109,9 @@ class Healing:
                 self._ledgers_left -= 1
             except BookKeeperError as error:
                 log.warning("ledger %d is not healed yet: %s", ledger_id, error)
-            except Exception:  # it must not keep the others in limbo
-                log.exception("ledger %d is not healed yet, for a defect", ledger_id)
+            except Exception:
+                # A defect with one ledger must not keep the others in limbo.
+                log.exception("ledger %d is not healed yet because of a defect", ledger_id)
             self._tell()
         return self._ledgers_left == 0
 
@@ -124,7 +126,8 @@ class Healing:
             found = self._bookkeeper.metadata.read_ledger(ledger_id)
         except NoSuchLedgerError:
             if limbo_boot is not None:
-                self._bookie.clear_limbo(ledger_id, limbo_boot)  # nothing can be asked of it any more
+                # The ledger was deleted: nobody asks for its entries any more.
+                self._bookie.clear_limbo(ledger_id, limbo_boot)
             return
         me = self._bookie.bookie_id
         driver = RepairDriver(self._bookkeeper, found.value, self._bandwidth, self._copied)

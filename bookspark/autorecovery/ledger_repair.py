@@ -1,9 +1,8 @@
-"""The repair of one ledger, as a task of the underreplication store asks for it.
+"""The repair of one ledger, as its underreplication task asks for it.
 
-Law: a bookie that is registered is not lost, whatever the task says: what it lacks is copied to it, and it stays where it is
-named. A lost one is replaced (``protocol.ledger_replication``), as is a misplaced one where that fences nobody. What can't
-be done does not keep the rest from being done; the task fails with the first reason. Of a ledger that is gone, or
-that names the bookie no more, nothing is left to do.
+Law: a registered bookie is not lost, whatever the task says. What it lacks is copied to it, and the metadata goes on naming it. A
+lost bookie is replaced (``protocol.repair.ledger_replication``). So is a misplaced one, where that fences no writer. A part that
+can't be repaired does not stop the other parts; the task then fails with the first reason. A deleted ledger needs no repair.
 
 Source: ``ReplicationWorker.rereplicate`` of BookKeeper, which loops over ledgers that are gone and entries of one copy.
 """
@@ -31,7 +30,7 @@ from bookspark.protocol.repair.underreplication_task import Reason
 
 
 class LedgerRepair:
-    """``go_on`` until it returns None. One thread at a time."""
+    """One repair: call ``go_on`` until it returns None. One thread at a time."""
 
     def __init__(
         self,
@@ -52,8 +51,10 @@ class LedgerRepair:
         self._errors: list[BookKeeperError] = []
 
     def go_on(self) -> float | None:
-        """Do all that can be done now. Returns None if that was all, or after how many seconds to call it again, because the
-        ledger's writer has so long to replace a lost bookie itself. Raises BookKeeperError: try again later."""
+        """Do all that can be done now.
+
+        Returns None if the repair is complete. Otherwise it returns after how many seconds to call it again: the ledger's writer has
+        that long to replace a lost bookie itself. Raises BookKeeperError if the repair failed and is to be tried later."""
         try:
             wait_seconds = self._begin() if self._machine is None else self._after_waiting()
         except NoSuchLedgerError:
@@ -95,7 +96,7 @@ class LedgerRepair:
         return None
 
     def _fill(self, metadata: LedgerMetadata, bookie: str, registered: Collection[str]) -> None:
-        """Copy to ``bookie`` what it lacks. The last fragment of a ledger that is not closed is its writer's."""
+        """Copy to ``bookie`` what it lacks. The last fragment of a ledger that is not closed is left to its writer."""
         if bookie not in registered:
             raise BookieError(
                 f"{bookie} lacks entries of ledger {metadata.ledger_id} and is not registered; start it again"
@@ -106,7 +107,7 @@ class LedgerRepair:
         RepairDriver(self._bookkeeper, metadata, self._bandwidth, self._progress).run(copying.step, copying.start())
 
     def _is_gone(self) -> bool:
-        """Was the ledger deleted meanwhile? Then it can't be read, and need not be."""
+        """Was the ledger deleted meanwhile? Then its reads fail, and it needs no repair."""
         try:
             self._bookkeeper.metadata.read_ledger(self.taken.ledger_id)
         except NoSuchLedgerError:

@@ -1,6 +1,7 @@
-"""What a bookie's healing asks of the bookie that it runs in: from a thread of its own, answered on the bookie's loop.
+"""The bookie that heals itself, as its healing thread sees it.
 
-Law: every call ends within its deadline, with StorageError if there is no answer.
+Law: the bookie's loop owns its state, so each call is posted to the loop and waited for. A call that has no answer within 60 s
+raises StorageError.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _ANSWER_SECONDS_MAX = 60.0
 
 
 class OwnBookie:
-    """``post(function, *arguments)`` has a function called on the bookie's loop."""
+    """``post(function, *arguments)`` calls the function on the bookie's loop. Each method may raise StorageError."""
 
     def __init__(self, bookie_id: str, storage: Storage, post: Post) -> None:
         self.bookie_id = bookie_id
@@ -29,17 +30,17 @@ class OwnBookie:
 
     @property
     def boot(self) -> int:
-        """The number of the last lossy boot."""
+        """Number of the last lossy boot; 0 if there was none."""
         return self._storage.losses.mark.boot
 
     def limbo(self) -> dict[int, int]:
-        """The ledgers in limbo, and the number of the lossy boot that each is in limbo for."""
+        """The ledgers in limbo. Each maps to the number of the lossy boot that put it there."""
         answer: Future[dict[int, int]] = Future()
         self._post(lambda: answer.set_result(self._storage.losses.limbo()))
         return self._awaited(answer)
 
     def held(self, ledger_id: int) -> tuple[tuple[int, int], ...]:
-        """The ranges of ids that are here, synced."""
+        """The ranges ``(first, last)`` of entry ids that this bookie holds, all of them synced."""
         answer: Future[list[tuple[int, int]] | None] = Future()
         self._post(self._storage.held, ledger_id, answer.set_result)
         found = self._awaited(answer)
@@ -48,13 +49,13 @@ class OwnBookie:
         return tuple(found)
 
     def clear_limbo(self, ledger_id: int, boot: int) -> None:
-        """Durably."""
+        """End the limbo that lossy boot ``boot`` began for this ledger. Returns once that is durable."""
         answer: Future[int] = Future()
         self._post(self._storage.losses.clear_limbo, ledger_id, boot, answer.set_result)
         self._check(answer)
 
     def note_healed(self, boot: int) -> None:
-        """Durably: what lossy boot ``boot`` had lost is back."""
+        """Note that everything lossy boot ``boot`` had lost is back. Returns once that is durable."""
         answer: Future[int] = Future()
         self._post(self._storage.losses.note_healed, boot, answer.set_result)
         self._check(answer)

@@ -1,7 +1,8 @@
-"""An autorecovery process: an auditor, which works if it is elected, and a replication worker.
+"""An autorecovery process: an auditor, which works while it is elected, and a replication worker.
 
-Law: nothing of the cluster depends on any one of them; as many run as there is bandwidth for, beside the bookies or anywhere
-else, and each may be killed at any moment. Source: ``AutoRecoveryMain`` of BookKeeper.
+Law: the cluster depends on no single process of these. Any number of them may run, on any host. Each may be killed at any moment.
+
+Source: ``AutoRecoveryMain`` of BookKeeper.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from bookspark.client import BookKeeper
 
 
 class Autorecovery:
-    """Both, on one client, which is closed with them: ``with Autorecovery(…): wait()``."""
+    """An auditor and a replication worker that share one client. ``stop`` closes the client."""
 
     def __init__(self, bookkeeper: BookKeeper, config: AutorecoveryConfig) -> None:
         """Raises MetadataStoreError if the metadata store can't be reached."""
@@ -34,11 +35,12 @@ class Autorecovery:
         return self._worker.name
 
     def start(self) -> None:
+        """Start both threads; returns at once."""
         self._worker.start()
         self._auditor.start()
 
     def stop(self) -> None:
-        """Give back what was begun; what can't be, goes with the session."""
+        """Release the locks of unfinished repairs and resign as auditor. Locks that can't be released end with the session."""
         self._auditor.stop()
         self._worker.stop()
         self._bookkeeper.close()

@@ -1,10 +1,10 @@
 """The replication worker: takes tasks of the underreplication store and repairs their ledgers, several at a time.
 
-Law: a task is held by an ephemeral lock while its ledger is repaired, so a worker that dies leaves it to another; and it is
-deleted only as it was when it was taken, so a ledger that was marked again meanwhile is repaired again. The locks save work,
-and nothing relies on them: ``protocol.ledger_replication`` is right with any number of workers. A ledger that waits for its
-writer holds no thread. A task that fails is left for a while, longer each time, with the reason in it. No task is begun
-while autorecovery is disabled; what was begun is finished.
+Law: an ephemeral lock holds a task while its ledger is repaired, so a worker that dies leaves the task to another. A task is deleted
+only at the version at which it was taken, so a ledger that was marked again meanwhile is repaired again. The locks save work and
+nothing relies on them: ``protocol.repair.ledger_replication`` is right with any number of workers. A ledger that waits for its writer
+holds no thread. A failed task keeps its reason and is tried again after a pause that doubles each time. While autorecovery is
+disabled no task is begun; repairs that were begun are finished.
 
 Source: ``ReplicationWorker`` of BookKeeper.
 """
@@ -27,13 +27,13 @@ from bookspark.errors import BookKeeperError
 from bookspark.metadata.autorecovery.underreplication_tasks import Progress, TaskPicker, Underreplication
 
 _SLOT_SECONDS_MAX = 1.0
-"""How long the loop waits for a repair to end before it looks after other things."""
+"""Longest wait for a free slot before the loop looks at other things again."""
 
 log = logging.getLogger(__name__)
 
 
 class ReplicationWorker:
-    """One thread that picks tasks and ``ledgers_at_once`` that repair, from ``start`` until ``stop``."""
+    """One thread that picks tasks and ``ledgers_at_once`` threads that repair, from ``start`` until ``stop``."""
 
     def __init__(self, bookkeeper: BookKeeper, config: AutorecoveryConfig) -> None:
         self.name = f"{socket.gethostname()}:{os.getpid()}"
@@ -48,24 +48,25 @@ class ReplicationWorker:
         self._lock = threading.Lock()
         self._under_way: set[int] = set()
         self._waiting: dict[int, tuple[float, LedgerRepair]] = {}
-        """Repairs that wait for a ledger's writer, and when each goes on."""
+        """Repairs that wait for a ledger's writer, each with the time at which it goes on."""
         self._repaired = self._failed = 0
         self._busy_seconds = self._busy_since = 0.0
         self._published: Progress | None = None
         self._thread = threading.Thread(target=self._run, name="replication worker", daemon=True)
 
     def start(self) -> None:
+        """Start picking tasks; returns at once."""
         self._thread.start()
 
     def stop(self, timeout: float = 30.0) -> bool:
-        """Give back what is under way; whether that was done within ``timeout`` seconds."""
+        """Release the tasks under way. Returns whether the threads ended within ``timeout`` seconds."""
         self._stopping.set()
         self._store.wake()
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
     def progress(self) -> Progress:
-        """Since it was made; from any thread."""
+        """What this worker has done since it was made. Thread-safe."""
         with self._lock:
             busy = time.monotonic() - self._busy_since if self._under_way else 0.0
             return Progress(
@@ -87,7 +88,8 @@ class ReplicationWorker:
                 except BookKeeperError as error:
                     log.warning("looking for tasks goes on later: %s", error)
                     self._stopping.wait(self._config.retry_seconds)
-                except Exception:  # a defect must not end a cluster's repairs unseen
+                except Exception:
+                    # A defect must not end the repairs of a cluster unseen.
                     log.exception("looking for tasks failed; it is tried again")
                     self._stopping.wait(self._config.retry_seconds_max)
         self._give_back(repair for _, repair in self._waiting.values())
@@ -128,7 +130,7 @@ class ReplicationWorker:
         self._under_way.add(ledger_id)
 
     def _idle_seconds(self) -> float:
-        """Until a repair that waits goes on, or until it is time to look whether a lock has fallen free."""
+        """Seconds until a waiting repair goes on, and at most ``poll_seconds``: nobody tells of a lock that became free."""
         with self._lock:
             due = min((at for at, _ in self._waiting.values()), default=float("inf"))
         return min(self._config.poll_seconds, max(0.0, due - time.monotonic()))
@@ -149,7 +151,7 @@ class ReplicationWorker:
     # -- repairing
 
     def _repair(self, repair: LedgerRepair) -> None:
-        """In a thread of the pool."""
+        """Runs in a thread of the pool."""
         ledger_id = repair.taken.ledger_id
         try:
             self._repair_or_wait(repair)
@@ -170,7 +172,8 @@ class ReplicationWorker:
             self._give_back([repair])
         except BookKeeperError as error:
             self._fail(repair, str(error))
-        except Exception as error:  # a defect must not keep the lock
+        except Exception as error:
+            # A defect must not keep the lock.
             log.exception("repairing ledger %d failed", ledger_id)
             self._fail(repair, f"{type(error).__name__}: {error}; the log of {self.name} tells where")
         else:
@@ -184,14 +187,14 @@ class ReplicationWorker:
                 log.info("ledger %d was marked again during its repair", ledger_id)
 
     def _park(self, repair: LedgerRepair, seconds: float) -> None:
-        """The ledger's writer has so long. Once it did something, the repair goes on at once."""
+        """Wait ``seconds`` for the ledger's writer. The repair goes on at once when the metadata changes."""
         ledger_id = repair.taken.ledger_id
         with self._lock:
             self._waiting[ledger_id] = time.monotonic() + seconds, repair
         self._bookkeeper.metadata.watch_ledger(ledger_id, lambda: self._end_wait(ledger_id))
 
     def _end_wait(self, ledger_id: int) -> None:
-        """From a thread of the metadata store's."""
+        """Called from a thread of the metadata store."""
         with self._lock:
             if ledger_id in self._waiting:
                 self._waiting[ledger_id] = 0.0, self._waiting[ledger_id][1]

@@ -60,7 +60,7 @@ def test_every_entry_is_read(bookkeeper: BookKeeper, ledger_id: int) -> None:
     assert before.ledger_type.name == facts.get("ledger_type", "PD_JOURNAL")
     password = facts["password"].encode()
     if before.ack_quorum == 1:
-        # One of its bookies booted lossy. With an ack quorum of 1 that bookie alone may have had an entry, so nobody can close it.
+        # One of its bookies booted lossy. With an ack quorum of 1 it alone may have had an entry, so nobody can close it.
         with pytest.raises(errors.LedgerRecoveryError, match="limbo"):
             bookkeeper.open_ledger(ledger_id, password=password)
         reader = bookkeeper.open_ledger_no_recovery(ledger_id, password=password)
