@@ -129,9 +129,47 @@ def test_a_bookie_may_listen_on_all_addresses_if_it_says_where_it_is_reached() -
     assert made.advertised_address == address
 
 
-@pytest.mark.parametrize("struct", [BookieConfig, ClientConfig])
-def test_every_number_has_its_bounds(struct: type[msgspec.Struct]) -> None:
-    bounds = sys.modules[struct.__module__].__dict__["_BOUNDS"]
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"port": "x"}, "bookie option port 'x' can't be used; choose 0 to 65535 (a whole number)"),
+        ({"port": 1.5}, "bookie option port 1.5 can't be used; choose 0 to 65535 (a whole number)"),
+        ({"lease_seconds": float("nan")}, "lease_seconds nan can't be used; choose 0.001 to 1000000"),
+        ({"lease_seconds": "1"}, "lease_seconds '1' can't be used; choose 0.001 to 1000000"),
+        (
+            {"requests_in_flight_max": True},
+            "requests_in_flight_max True can't be used; choose at least 1 (a whole number)",
+        ),
+        ({"disk_usage_warn_threshold": 0}, "disk_usage_warn_threshold 0 can't be used; choose more than 0, at most 1"),
+        ({"journal_write_data": 1}, "journal_write_data 1 can't be used; choose true or false"),
+        ({"rack": 1}, "rack 1 can't be used; choose a text"),
+        ({"labels": {"zone": 1}}, "labels {'zone': 1} can't be used; choose a table of texts"),
+        ({"directories": [1]}, "directories [1] can't be used; choose a list of texts"),
+        ({"directories": []}, "a bookie needs at least one directory"),
+    ],
+)
+def test_an_option_of_another_type_is_refused_by_its_name(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(words)):
+        bookie_config(**{"directories": ["/a"], "zookeeper": "h", **options})
+
+
+def test_an_option_that_is_missing_is_named() -> None:
+    with pytest.raises(ConfigurationError, match=r"bookie option: .*zookeeper"):
+        bookie_config(directories=["/a"])
+
+
+@pytest.mark.parametrize("struct", [BookieConfig])
+def test_every_number_has_its_bounds_in_its_type(struct: type[msgspec.Struct]) -> None:
+    for field in msgspec.structs.fields(struct):
+        kind = msgspec.inspect.type_info(field.type)
+        if isinstance(kind, msgspec.inspect.IntType | msgspec.inspect.FloatType):
+            assert kind.ge is not None or kind.gt is not None, field.name
+        if isinstance(kind, msgspec.inspect.FloatType):
+            assert kind.le is not None, f"{field.name}: infinity is a float"
+
+
+def test_every_number_of_a_client_has_its_bounds() -> None:
+    bounds = sys.modules[ClientConfig.__module__].__dict__["_BOUNDS"]
     elsewhere = {"bytes_in_flight_max", "sync_bytes", "bookie_bytes_queued_max"}
-    numbers = {field.name for field in msgspec.structs.fields(struct) if field.type in (int, float)}
-    assert {name for name in numbers if not name.startswith("disk_usage_")} == set(bounds) | (elsewhere & numbers)
+    numbers = {field.name for field in msgspec.structs.fields(ClientConfig) if field.type in (int, float)}
+    assert numbers == set(bounds) | (elsewhere & numbers)
