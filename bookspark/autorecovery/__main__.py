@@ -1,8 +1,8 @@
 """``python -m bookspark.autorecovery``: an autorecovery process whose parent is a program.
 
-Law: the first line of its standard input is a JSON object, ``{"zookeeper": …, "client": {…}, "autorecovery": {…}}``. It prints one
-line with its name once it works. It ends with status 0 when its standard input ends, so it does not outlive its parent. If it
-can't start, it prints the reason as its last line on stderr and ends with status 1.
+Law: the first line of its standard input is a JSON object, ``{"zookeeper": …, "client": {…}, "autorecovery": {…}}``. It prints
+one line with its name once it works. It ends with status 0 when its standard input ends, so it does not outlive its parent. If
+it can't start, it prints the reason as its last line on stderr and ends with status 1.
 """
 
 from __future__ import annotations

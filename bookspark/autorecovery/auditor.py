@@ -1,8 +1,8 @@
 """The auditor: tells the replication workers which ledgers to repair. One process of a cluster has this office.
 
-Law: ``protocol.repair.lost_bookies`` decides which bookies are lost, ``ExactCheck`` finds all other missing copies. This module brings
-them together with clock, watches and ZooKeeper. Any number of auditors may run; ZooKeeper elects one. When it dies, the next one
-begins with a first look. While autorecovery is disabled, only a check that somebody triggered marks ledgers.
+Law: ``protocol.repair.lost_bookies`` decides which bookies are lost, ``ExactCheck`` finds all other missing copies. This module
+brings them together with clock, watches and ZooKeeper. Any number of auditors may run; ZooKeeper elects one. When it dies, the
+next one begins with a first look. While autorecovery is disabled, only a check that somebody triggered marks ledgers.
 
 Source: ``Auditor``, ``AuditorElector`` of BookKeeper.
 """

@@ -2,49 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
-from bookspark.errors import ConfigurationError
-from bookspark.protocol.ledger.option_checks import check_names
+from bookspark.config_checks import AtLeastOne, BytesOrNone, make_config
+
+_FromZero = Annotated[float, Meta(ge=0)]
+_AboveZero = Annotated[float, Meta(gt=0)]
 
 
 class AutorecoveryConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Of an auditor and of a replication worker, which are one process."""
+    """Options of an autorecovery process, which is an auditor and a replication worker."""
 
-    lost_bookie_delay_seconds: float = 120.0
-    """For so long a bookie may be gone until it counts as lost: longer than a restart takes. ``bookspark autorecovery delay``
-    sets it for all auditors."""
-    check_interval_hours: float = 24.0
-    """How often what every bookie holds is compared with what it should; 0: only when it is triggered."""
-    check_confirm_seconds: float = 5.0
-    """Entries that a bookie lacks are looked for again so much later: copies that were under way have arrived then."""
-    grace_seconds: float = 30.0
-    """An open ledger is left to its writer for so long, before one whose last fragment lost a bookie is recovered."""
-    copy_bytes_per_second: int = 0
-    """What the copies of one worker may take; 0: as fast as it can."""
-    ledgers_at_once: int = 4
-    """How many ledgers one worker repairs at the same time."""
-    retry_seconds: float = 2.0
-    """The pause after a first failed attempt at a ledger; it doubles with each."""
-    retry_seconds_max: float = 600.0
-    poll_seconds: float = 10.0
-    """How often things are looked at that nobody is told of. What changes is seen at once."""
-
-    def __post_init__(self) -> None:
-        for name in ("lost_bookie_delay_seconds", "check_interval_hours", "check_confirm_seconds", "grace_seconds"):
-            if getattr(self, name) < 0:
-                raise ConfigurationError(f"{name} is {getattr(self, name)}; it has to be 0 or more")
-        for name in ("ledgers_at_once", "retry_seconds", "retry_seconds_max", "poll_seconds"):
-            if getattr(self, name) <= 0:
-                raise ConfigurationError(f"{name} is {getattr(self, name)}; it has to be above 0")
+    lost_bookie_delay_seconds: _FromZero = 120.0
+    """A bookie that is gone for this many seconds counts as lost; choose more than a restart takes. ``bookspark autorecovery
+    delay`` sets it for all auditors."""
+    check_interval_hours: _FromZero = 24.0
+    """Hours between two exact checks, which compare what every bookie holds with what it should. 0: only when triggered."""
+    check_confirm_seconds: _FromZero = 5.0
+    """Seconds after which a check looks again for entries that seem to be missing: copies under way have arrived by then."""
+    grace_seconds: _FromZero = 30.0
+    """Seconds that the writer of an open ledger has to replace a lost bookie itself; then the ledger is recovered."""
+    copy_bytes_per_second: BytesOrNone = 0
+    """Limit of bytes a second for the copies of one worker. 0: no limit."""
+    ledgers_at_once: AtLeastOne = 4
+    """Number of ledgers that one worker repairs at the same time; each takes a thread."""
+    retry_seconds: _AboveZero = 2.0
+    """Seconds of pause after the first failed repair of a ledger; the pause doubles with each further one."""
+    retry_seconds_max: _AboveZero = 600.0
+    """Longest such pause, in seconds."""
+    poll_seconds: _AboveZero = 10.0
+    """Seconds between two looks at things that no watch reports, such as a lock that became free."""
 
 
 def autorecovery_config(**options: Any) -> AutorecoveryConfig:
-    """An AutorecoveryConfig from ``options``; an unknown or ill-typed one is a ConfigurationError that names it."""
-    check_names(options, AutorecoveryConfig.__struct_fields__, "autorecovery option")
-    try:
-        return msgspec.convert(options, AutorecoveryConfig)
-    except msgspec.ValidationError as error:
-        raise ConfigurationError(f"autorecovery option: {error}") from error
+    """An AutorecoveryConfig of ``options``. Raises ConfigurationError for an option that is unknown or can't be used."""
+    return make_config(AutorecoveryConfig, options, "autorecovery option")

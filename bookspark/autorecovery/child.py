@@ -1,7 +1,7 @@
 """An autorecovery process as a child of this process, for clusters on one host and for tests.
 
-Law: the child ends when its standard input ends, so it does not outlive this process. ``start`` returns once the child works; if it
-does not, ``start`` raises with the last line of the child's log.
+Law: the child ends when its standard input ends, so it does not outlive this process. ``start`` returns once the child works;
+if it does not, ``start`` raises with the last line of the child's log.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _STOP_SECONDS = 60.0
 
 
 class AutorecoveryProcess:
-    """One child, over all of its starts. ``options``: fields of AutorecoveryConfig. ``client``: options of its BookKeeper client."""
+    """One child, over all of its starts. ``options``: fields of AutorecoveryConfig. ``client``: options of its BookKeeper
+    client."""
 
     def __init__(self, zookeeper: str, log: Path, client: Mapping[str, Any], options: Mapping[str, Any]) -> None:
         # An ill-typed option raises here, not at the start.
@@ -42,7 +43,8 @@ class AutorecoveryProcess:
         return self._child.pid if self._child is not None and self._child.poll() is None else None
 
     def start(self) -> None:
-        """Start the child and wait for its first line. Does nothing if it runs. Raises BookieError if it does not start within 60 s."""
+        """Start the child and wait for its first line. Does nothing if it runs. Raises BookieError if it does not start within
+        60 s."""
         if self.pid is not None:
             return
         with self._log.open("ab") as log:

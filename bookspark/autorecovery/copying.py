@@ -1,7 +1,7 @@
 """The driver that copies entries, its bandwidth limit and its progress. Replication workers and healing bookies share it.
 
-Law: each copy is counted once, and waits for its bandwidth before it is sent. The deadline holds for each step of a repair and not
-for the whole repair, because a ledger may be of any size.
+Law: each copy is counted once, and waits for its bandwidth before it is sent. The deadline holds for each step of a repair and
+not for the whole repair, because a ledger may be of any size.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ class Bandwidth:
                 self._free_at = begins + byte_count / self._bytes_per_second
             self._stopping.wait(begins - time.monotonic())
         if self._stopping.is_set():
-            raise RepairInterruptedError("this repair is given up because its process is stopping; another worker will go on with it")
+            raise RepairInterruptedError(
+                "this repair is given up because its process is stopping; another worker will go on with it"
+            )
 
 
 class RepairDriver(MachineDriver):

@@ -46,8 +46,8 @@ def decommission(
 ) -> None:
     """Return once no ledger names the bookie and its cookie is removed. ``progress`` is called about once a second.
 
-    Raises InvalidCookieError if there is no such bookie. Raises BookieError if the bookie runs, if entries would be lost, or if the
-    copying took longer than ``timeout_seconds``; in the last case call this again to go on."""
+    Raises InvalidCookieError if there is no such bookie. Raises BookieError if the bookie runs, if entries would be lost, or if
+    the copying took longer than ``timeout_seconds``; in the last case call this again to go on."""
     store = bookkeeper.metadata
     registered = store.bookies()
     if bookie_id in registered:

@@ -1,8 +1,8 @@
 """The exact check: compares what every bookie says to hold with what the metadata of all ledgers assigns to it.
 
-Law: ``protocol.repair.audit_plan`` decides. The check reads whole lists and no entries. An error in a listing of ledgers ends the
-check; a bookie that gives no whole list is skipped by name. Metadata is read before the lists, so an entry that it calls confirmed
-had been written by then. A bookie that heals itself is skipped.
+Law: ``protocol.repair.audit_plan`` decides. The check reads whole lists and no entries. An error in a listing of ledgers ends
+the check; a bookie that gives no whole list is skipped by name. Metadata is read before the lists, so an entry that it calls
+confirmed had been written by then. A bookie that heals itself is skipped.
 
 The check holds the metadata of all ledgers in memory, and the ranges of one bookie at a time.
 

@@ -1,10 +1,10 @@
 """Phase two of a lossy boot, while the bookie serves: what was lost is brought back from the other bookies.
 
 Law: a ledger leaves limbo when it is closed and this bookie holds, synced, every entry that belongs to it here
-(``protocol.repair.bookie_healing``). Every other ledger that names this bookie is looked at too, because a lost disk had copies of
-closed ledgers. Missing entries are copied, and no such ledger is fenced. Entries that the index names are neither read nor copied.
-The end of healing is noted durably, so a bookie that is killed meanwhile begins again and finds most of it done. A ledger that
-can't be healed now is tried again, with pauses that double up to two minutes.
+(``protocol.repair.bookie_healing``). Every other ledger that names this bookie is looked at too, because a lost disk had copies
+of closed ledgers. Missing entries are copied, and no such ledger is fenced. Entries that the index names are neither read nor
+copied. The end of healing is noted durably, so a bookie that is killed meanwhile begins again and finds most of it done. A
+ledger that can't be healed now is tried again, with pauses that double up to two minutes.
 
 Source: BP-46, "The Full Boot-Up Sequence", phase two; docs/decisions/without-the-journal.md.
 """

@@ -53,8 +53,9 @@ class LedgerRepair:
     def go_on(self) -> float | None:
         """Do all that can be done now.
 
-        Returns None if the repair is complete. Otherwise it returns after how many seconds to call it again: the ledger's writer has
-        that long to replace a lost bookie itself. Raises BookKeeperError if the repair failed and is to be tried later."""
+        Returns None if the repair is complete. Otherwise it returns after how many seconds to call it again: the ledger's
+        writer has that long to replace a lost bookie itself. Raises BookKeeperError if the repair failed and is to be tried
+        later."""
         try:
             wait_seconds = self._begin() if self._machine is None else self._after_waiting()
         except NoSuchLedgerError:

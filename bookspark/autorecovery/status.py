@@ -1,7 +1,7 @@
-"""What autorecovery has still to do, and how long that may take: for people.
+"""What autorecovery still has to do and how long that may take, for people.
 
-Law: nothing here decides anything. What is left is an estimate: entries of a ledger count as equally large, what a live bookie
-lacks is not counted (nobody asks it here), and the rate is that of the workers while they were at work.
+Law: nothing is decided here. The amount left is an estimate. It takes all entries of a ledger for equally large, does not count
+what a live bookie lacks, and uses the rate of the workers while they were at work.
 """
 
 from __future__ import annotations
@@ -28,38 +28,46 @@ class TaskStatus(msgspec.Struct, frozen=True):
     marked_seconds_ago: float
     attempts: int
     error: str
-    """Why the last attempt failed."""
+    """Why the last attempt failed; empty if none has."""
     next_attempt_seconds: float
-    """0: now."""
+    """Seconds until the next attempt; 0: now."""
     holder: str | None
-    """The worker that is at it."""
+    """The worker that repairs it now; None if nobody does."""
 
 
 class AutorecoveryStatus(msgspec.Struct, frozen=True):
-    """All of it at one moment."""
+    """The state of autorecovery at one moment."""
 
     auditor: str | None
+    """Name of the auditor; None if there is none."""
     enabled: bool
+    """Workers begin repairs."""
     checking: bool
+    """An exact check is under way."""
     lost: tuple[str, ...]
     """Bookies whose entries others take over."""
     away: dict[str, float]
-    """Bookies that are gone, and in how many seconds each counts as lost."""
+    """Bookies that are gone, each with the seconds until it counts as lost."""
     last_check: CheckReport | None
+    """The last exact check; None if there was none."""
     workers: dict[str, Progress]
+    """What each worker has done, by its name."""
     ledgers: int
-    """That lack copies."""
+    """Number of ledgers that lack copies."""
     being_repaired: int
+    """Number of these that a worker repairs now."""
     failed: int
-    """Of which the last attempt failed."""
+    """Number of these whose last attempt failed."""
     bytes_left: int
+    """Estimated bytes to copy."""
     bytes_per_second: float | None
-    """Of all workers while they were at work; None if nothing was copied yet."""
+    """Rate of all workers together while they were at work; None if nothing was copied yet."""
     seconds_left: float | None
+    """Estimated seconds to go; None if that can't be told."""
 
 
 def autorecovery_status(store: MetadataStore) -> AutorecoveryStatus:
-    """Raises MetadataStoreError."""
+    """The state of autorecovery now. Raises MetadataStoreError."""
     tasks, auditors = store.underreplication, store.auditors
     found = [task for ledger_id in tasks.list_tasks() if (task := tasks.task(ledger_id)) is not None]
     by_id = {task.ledger_id: task for task in found}
@@ -86,7 +94,7 @@ def autorecovery_status(store: MetadataStore) -> AutorecoveryStatus:
 
 
 def task_statuses(store: MetadataStore) -> list[TaskStatus]:
-    """By ledger. Raises MetadataStoreError."""
+    """Every task, ascending by ledger id. Raises MetadataStoreError."""
     tasks = store.underreplication
     holders = tasks.holders()
     return [
@@ -106,7 +114,7 @@ def task_statuses(store: MetadataStore) -> list[TaskStatus]:
 
 
 def bytes_to_copy(metadata: LedgerMetadata, task: Task) -> int:
-    """About what others have to take over of a closed ledger; of one that is not, nobody knows its length."""
+    """Estimated bytes that other bookies have to take over. 0 for a ledger that is not closed: its length is not known."""
     entries = metadata.last_entry_id + 1
     if not metadata.closed or not entries:
         return 0
@@ -120,7 +128,7 @@ def _seconds_to(at_ms: int) -> float:
 
 
 def _longest(works: Iterable[tuple[int, float | None]]) -> float | None:
-    """Seconds for the one that takes longest; None if that can't be told."""
+    """Seconds that the longest of the works takes; None if one of the rates is not known."""
     seconds = [count / rate if rate else None for count, rate in works if count]
     known = [one for one in seconds if one is not None]
     return None if len(known) < len(seconds) else max(known, default=0.0)

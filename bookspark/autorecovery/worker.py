@@ -1,10 +1,10 @@
 """The replication worker: takes tasks of the underreplication store and repairs their ledgers, several at a time.
 
-Law: an ephemeral lock holds a task while its ledger is repaired, so a worker that dies leaves the task to another. A task is deleted
-only at the version at which it was taken, so a ledger that was marked again meanwhile is repaired again. The locks save work and
-nothing relies on them: ``protocol.repair.ledger_replication`` is right with any number of workers. A ledger that waits for its writer
-holds no thread. A failed task keeps its reason and is tried again after a pause that doubles each time. While autorecovery is
-disabled no task is begun; repairs that were begun are finished.
+Law: an ephemeral lock holds a task while its ledger is repaired, so a worker that dies leaves the task to another. A task is
+deleted only at the version at which it was taken, so a ledger that was marked again meanwhile is repaired again. The locks save
+work and nothing relies on them: ``protocol.repair.ledger_replication`` is right with any number of workers. A ledger that waits
+for its writer holds no thread. A failed task keeps its reason and is tried again after a pause that doubles each time. While
+autorecovery is disabled no task is begun; repairs that were begun are finished.
 
 Source: ``ReplicationWorker`` of BookKeeper.
 """

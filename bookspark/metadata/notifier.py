@@ -1,8 +1,8 @@
 """The two threads of a metadata store, and the process that they belong to.
 
-Law: nothing of ours runs in kazoo's own threads for longer than it takes to put it in a queue. ``Notifier`` calls the
-callbacks of users, who may take their time; ``Upkeep`` renews what a lost session took (registrations, watches), for as
-long as it takes, and no user can hold it up.
+Law: code of Bookspark runs in kazoo's own threads only to put something in a queue. ``Notifier`` calls the callbacks of users,
+which may take their time. ``Upkeep`` renews what a lost session took (registrations and watches); no user's callback can delay
+it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _RETRY_SECONDS = 0.5
 
 
 class Owner:
-    """The process that made an object which is of no use in a forked child: its threads and its connection stay behind."""
+    """The process that made an object. A forked child can't use the object, because threads and connections are not forked."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -41,7 +41,7 @@ class Owner:
 
 
 class Notifier:
-    """Calls callbacks one after the other, from one thread, which starts with the first."""
+    """Calls callbacks one after the other from one thread. The first callback starts the thread."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -50,7 +50,7 @@ class Notifier:
         self._closed = False
 
     def post(self, callback: Callable[[], None]) -> None:
-        """Have ``callback`` called soon; never, once this is closed."""
+        """Call ``callback`` soon. After ``close`` nothing is called any more."""
         with self._lock:
             if self._closed:
                 return
@@ -76,7 +76,7 @@ class Notifier:
 
 
 class Once:
-    """A callback that is posted at most once, whoever asks for it first: the event, or the loss of the session."""
+    """A callback that is posted at most once: by the event or by the loss of the session, whichever comes first."""
 
     def __init__(self, notifier: Notifier, callback: Callable[[], None]) -> None:
         self._notifier = notifier
@@ -91,7 +91,7 @@ class Once:
 
 
 class Upkeep:
-    """Runs tasks, each until it has once gone through after it was last asked for, from one thread."""
+    """Runs tasks from one thread. A task that fails is run again until it succeeds."""
 
     def __init__(self) -> None:
         self._due: dict[Callable[[], None], None] = {}
@@ -100,7 +100,7 @@ class Upkeep:
         self._closed = False
 
     def request(self, task: Callable[[], None]) -> None:
-        """Have ``task`` run soon. Never blocks, so kazoo's listeners may call it."""
+        """Run ``task`` soon. Never blocks, so kazoo's listeners may call it."""
         with self._changed:
             if self._closed:
                 return
@@ -111,13 +111,13 @@ class Upkeep:
             self._changed.notify()
 
     def stop(self) -> None:
-        """Begin no task any more; one that is running may fail without a word."""
+        """Begin no other task. A failure of the running one is not logged any more."""
         with self._changed:
             self._closed = True
             self._changed.notify()
 
     def join(self) -> None:
-        """Wait for the one that is running, after ``stop``."""
+        """Wait for the running task, after ``stop``."""
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(_JOIN_SECONDS)

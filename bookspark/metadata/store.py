@@ -1,11 +1,11 @@
 """What the metadata store must do: the interface that ZooKeeper and its in-memory twin both implement.
 
-Law: a record is changed by compare-and-set only, a listing is whole or raises (BookKeeper #870 deleted live ledgers after a
-partial one), and a call whose outcome is not known raises ``MetadataStoreError`` instead of guessing. Every call has a
-deadline; none blocks for ever. One behaviour suite, ``tests/metadata``, runs over every implementation.
+Law: a record is changed by compare-and-set only. A listing is whole or raises (BookKeeper #870 deleted live ledgers after a
+partial one). A call whose outcome is not known raises ``MetadataStoreError`` instead of guessing. Every call has a deadline.
+One behaviour suite, ``tests/metadata``, runs over every implementation.
 
-The layout is BookKeeper's (bookkeeper-overview, "Ledger manager"): ``/ledgers/{LAYOUT,INSTANCEID,available,cookies,idgen,…}``,
-and ``/bookspark/logs`` for the records of section 10 of the design.
+The layout is BookKeeper's (bookkeeper-overview, "Ledger manager"): ``/ledgers/{LAYOUT,INSTANCEID,available,cookies,idgen,…}``.
+``/bookspark/logs`` holds the records of logs (docs/decisions/logs.md).
 """
 
 from __future__ import annotations
@@ -22,61 +22,65 @@ from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 
 
 class MetadataStore(Protocol):
-    """Ledgers, bookies, cookies and logs. All methods may raise ``MetadataStoreError`` when the store can't be reached."""
+    """Ledgers, bookies, cookies and logs. Every method may raise ``MetadataStoreError``: the store could not be reached."""
 
     # -- cluster
     @property
     def instance_id(self) -> str:
-        """The cluster's identity, made once when the layout is made; part of every cookie."""
+        """The cluster's identity, a uuid. It is made together with the layout and is part of every cookie."""
 
     def close(self) -> None:
         """End the session. Registrations made through this store disappear."""
 
     # -- ledgers
     def new_ledger_id(self) -> int:
-        """A ledger id that was never given out before (ids start at 0 and may have gaps)."""
+        """A ledger id that was never given out before. Ids start at 0 and may have gaps."""
 
     def last_ledger_id(self) -> int:
-        """The id that was given out last, the highest of all; −1 if none was."""
+        """The id that was given out last, which is the highest; −1 if none was."""
 
     def create_ledger(self, metadata: LedgerMetadata) -> int:
-        """Make the record of ``metadata.ledger_id``, return its version. Raises LedgerExistsError (but not for a record with
-        the same ``c_token``: that one is ours, the answer to its create was lost)."""
+        """Make the record of ``metadata.ledger_id`` and return its version. Raises LedgerExistsError.
+
+        A record with the same ``c_token`` is no error: this call made it, and the answer to an earlier attempt was lost."""
 
     def read_ledger(self, ledger_id: int) -> Versioned[LedgerMetadata]:
-        """Raises NoSuchLedgerError."""
+        """The metadata of a ledger. Raises NoSuchLedgerError."""
 
     def read_ledgers(self, ledger_ids: Iterable[int]) -> Iterator[LedgerMetadata]:
-        """The records of many ledgers, many at a time; those that are deleted meanwhile are left out."""
+        """The metadata of many ledgers, read many at a time. Ledgers that are deleted meanwhile are left out."""
 
     def write_ledger(self, metadata: LedgerMetadata, version: int) -> int:
         """Compare-and-set; returns the new version. Raises MetadataVersionError, NoSuchLedgerError."""
 
     def delete_ledger(self, ledger_id: int) -> None:
-        """Raises NoSuchLedgerError."""
+        """Remove a ledger's record. Raises NoSuchLedgerError."""
 
     def list_ledgers(self) -> list[int]:
-        """All ledger ids, ascending; whole or an error."""
+        """All ledger ids, ascending. The listing is whole or raises."""
 
     def watch_ledger(self, ledger_id: int, changed: Callable[[], None]) -> None:
         """Call ``changed`` once, from a thread of the store's own, when the record is changed or deleted."""
 
     # -- bookies
     def register_bookie(self, registration: BookieRegistration) -> None:
-        """Announce a bookie until ``unregister_bookie`` or ``close``. Survives the loss of a session by registering again.
-        A registration of the same id that another session left behind is replaced (the directory locks, not the metadata
-        store, keep two processes from being one bookie)."""
+        """Announce a bookie until ``unregister_bookie`` or ``close``. After the loss of a session it is registered again.
 
-    def unregister_bookie(self, bookie_id: str) -> None: ...
+        A registration of the same id that another session left behind is replaced. The locks of the directories, not the metadata
+        store, keep two processes from being one bookie."""
+
+    def unregister_bookie(self, bookie_id: str) -> None:
+        """Remove the registration that this store made."""
 
     def bookies(self) -> dict[str, BookieRegistration]:
-        """Every registered bookie by id, read-only ones included (see ``read_only``)."""
+        """Every registered bookie by id, read-only bookies included."""
 
     def watch_bookies(self, changed: Callable[[], None]) -> None:
         """Call ``changed`` whenever the set of registered bookies changes, until ``close``."""
 
     # -- cookies
-    def read_cookie(self, bookie_id: str) -> Versioned[Cookie] | None: ...
+    def read_cookie(self, bookie_id: str) -> Versioned[Cookie] | None:
+        """The cookie of a bookie; None if there is none."""
 
     def write_cookie(self, cookie: Cookie, version: int | None) -> int:
         """Create (version None) or compare-and-set. Raises MetadataVersionError."""
@@ -88,24 +92,26 @@ class MetadataStore(Protocol):
         """The bookie ids that have one."""
 
     # -- small records of other layers (log records, service records), each an opaque JSON document under a name
-    def read_record(self, kind: str, name: str) -> Versioned[bytes] | None: ...
+    def read_record(self, kind: str, name: str) -> Versioned[bytes] | None:
+        """The record ``name`` of this kind; None if there is none."""
 
     def write_record(self, kind: str, name: str, value: bytes, version: int | None) -> int:
         """Create (version None) or compare-and-set. Raises MetadataVersionError."""
 
     def delete_record(self, kind: str, name: str, version: int | None = None) -> None:
-        """Raises MetadataVersionError; deleting what is not there is no error."""
+        """Remove a record, at any version if ``version`` is None. Raises MetadataVersionError. An absent record is no error."""
 
-    def list_records(self, kind: str) -> list[str]: ...
+    def list_records(self, kind: str) -> list[str]:
+        """The names of all records of this kind, ascending."""
 
     def watch_record(self, kind: str, name: str, changed: Callable[[], None]) -> None:
         """Call ``changed`` once when the record is created, changed or deleted."""
 
-    # -- autorecovery; each access gives an object of its own
+    # -- autorecovery: each access gives an object of its own
     @property
     def underreplication(self) -> Underreplication:
         """The tasks of ledgers that lack copies."""
 
     @property
     def auditors(self) -> Auditors:
-        """Who is the auditor, and what it is told."""
+        """The election of the auditor, what it is told and what it reports."""

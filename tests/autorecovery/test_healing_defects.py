@@ -34,4 +34,4 @@ def test_a_defect_at_one_ledger_does_not_end_the_healing(monkeypatch, caplog):
     assert healed.wait(20)
     assert running.wait(20)
     assert cleared == {1, 2}
-    assert "ledger 1 is not healed yet, for a defect" in caplog.text
+    assert "ledger 1 is not healed yet because of a defect" in caplog.text

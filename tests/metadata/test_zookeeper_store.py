@@ -208,7 +208,7 @@ def test_a_client_of_a_cluster_that_was_there_before_changes_nothing(chroot: str
                 lambda: old.delete_record("logs", "orders"),
                 lambda: old_bookie.register_bookie(BOOKIE),
             ):
-                with pytest.raises(MetadataStoreError, match="another cluster by now, and nothing was changed"):
+                with pytest.raises(MetadataStoreError, match="another cluster now, and nothing was changed"):
                     operation()
             assert new.read_ledger(metadata.ledger_id).value.c_token == 2
             assert new.read_cookie("bookie-1") == (cookie, 0)

@@ -1,7 +1,7 @@
 """What the auditors of a cluster share: which of them is the auditor, what it is told, and what it tells.
 
-Law: at most one session holds the election's lock. An auditor that lost its session and does not know it yet may mark what its
-successor marks as well: marks merge, so that costs a look at a ledger and breaks nothing. Below ``/ledgers/underreplication``::
+Law: at most one session holds the election's lock. An auditor that has lost its session, and does not know it yet, may mark
+ledgers that its successor marks too. Marks merge, so that costs one look at a ledger. Below ``/ledgers/underreplication``::
 
     auditorelection            ephemeral: who the auditor is
     auditorstates/<name>       ephemeral: what an auditor sees, an ``AuditorState``
@@ -57,7 +57,7 @@ class CheckReport(msgspec.Struct, frozen=True):
 
 
 class Auditors:
-    """The election and its documents, through one session. Each object waits for itself: make one for each thread that does."""
+    """The election and its documents, through one session. Each thread that calls ``wait`` needs an object of its own."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
@@ -71,10 +71,11 @@ class Auditors:
         return take_lock(self._tree, _ELECTION, name, self._token)
 
     def elected(self, lock: Lock) -> bool:
-        """Is it still?"""
+        """Does it still hold the election's lock?"""
         return held(self._tree, lock)
 
     def resign(self, lock: Lock) -> None:
+        """Give up the election's lock."""
         give_back(self._tree, lock)
 
     def auditor(self) -> str | None:
@@ -85,7 +86,7 @@ class Auditors:
     # -- what it is told
 
     def delay_seconds(self) -> float | None:
-        """How long a bookie may be gone until it is lost; None: as each auditor's option says."""
+        """Seconds after which a bookie that is gone counts as lost. None: each auditor's own option holds."""
         found = self._tree.read(_DELAY)
         if found is None:
             return None
@@ -97,7 +98,7 @@ class Auditors:
             ) from None
 
     def set_delay(self, seconds: float | None) -> None:
-        """None: as each auditor's option says."""
+        """Set the delay for all auditors. None: each auditor's own option holds."""
         if seconds is None:
             self._tree.delete(_DELAY)
             return
@@ -112,27 +113,28 @@ class Auditors:
         self._tree.touch(_TRIGGER)
 
     def triggered(self) -> int | None:
-        """For ``answer_trigger``; None if nobody asks for an exact check."""
+        """The version to give to ``answer_trigger``; None if nobody asks for an exact check."""
         found = self._tree.read(_TRIGGER)
         return None if found is None else found.version
 
     def answer_trigger(self, version: int) -> None:
-        """A check that began after this trigger is done. Who asked meanwhile gets another one."""
+        """Remove the trigger: a check that began after it is done. A trigger that was set again meanwhile stays."""
         self._tree.delete(_TRIGGER, version)
 
     # -- what it tells
 
     def publish_state(self, state: AuditorState) -> None:
-        """It stands until the session ends."""
+        """Publish the state until the session ends."""
         publish(self._tree, _state_path(state.auditor), msgspec.json.encode(state))
 
     def state(self) -> AuditorState | None:
-        """Of the auditor; None if there is none, or it has not looked yet."""
+        """The auditor's state; None if there is no auditor or it has not looked yet."""
         auditor = self.auditor()
         found = None if auditor is None else self._tree.read(_state_path(auditor))
         return None if found is None else msgspec.json.decode(found.value, type=AuditorState)
 
     def note_check(self, report: CheckReport) -> None:
+        """Keep the report of a check for ``last_check``."""
         found = self._tree.read(_CHECK)
         document = msgspec.json.encode(report)
         # Another auditor's report of the same moment is as good as this one.
@@ -142,6 +144,7 @@ class Auditors:
             self._tree.write(_CHECK, document, found.version)
 
     def last_check(self) -> CheckReport | None:
+        """The report of the last exact check; None if there was none."""
         found = self._tree.read(_CHECK)
         return None if found is None else msgspec.json.decode(found.value, type=CheckReport)
 

@@ -1,8 +1,8 @@
 """Underreplication tasks: what auditors mark and replication workers repair.
 
-Law: a task is removed only at the version that was read after its lock was taken; marked again since, it stays. A listing is
-whole or raises. Nothing depends on the locks but that two workers don't do the same work. Below the layout's
-``/ledgers/underreplication``, as in BookKeeper::
+Law: a task is removed only at the version that was read after its lock was taken, so a task that was marked again stays. A
+listing is whole or raises. The locks only keep two workers from doing the same work. Below ``/ledgers/underreplication``, as in
+BookKeeper::
 
     ledgers                                 its version changes with each group of marks: what workers watch
     ledgers/0000/0000/cafe/f00d/urL…        the task of ledger 0xcafef00d, ten decimal digits
@@ -67,7 +67,7 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class Underreplication:
-    """The tasks of one cluster, through one session. Each object waits for itself: make one for each thread that does."""
+    """The tasks of one cluster, through one session. Each thread that calls ``wait`` needs an object of its own."""
 
     def __init__(self, tree: Tree, clock: Callable[[], float] = time.time) -> None:
         """``clock``: the wall clock, in seconds."""
@@ -89,11 +89,12 @@ class Underreplication:
             self._tree.touch(_LEDGERS)
 
     def task(self, ledger_id: int) -> Task | None:
+        """The task of a ledger; None if it has none."""
         found = self._read(ledger_id)
         return None if found is None else found.value
 
     def due(self, task: Task) -> bool:
-        """May it be tried (again) now?"""
+        """May the task be tried now?"""
         return task.due(self._now_ms())
 
     def list_tasks(self) -> list[int]:
@@ -108,14 +109,14 @@ class Underreplication:
     # -- locks
 
     def holders(self) -> dict[int, str]:
-        """Who is at the tasks that are locked."""
+        """The name of the worker that holds each locked task, by ledger id."""
         names = [name for name in self._tree.children(_LOCKS) if _TASK.fullmatch(name)]
         documents = self._tree.read_each([f"{_LOCKS}/{name}" for name in names])
         found = {int(name[3:]): holder_of(document) for name, document in zip(names, documents, strict=True)}
         return {ledger_id: holder for ledger_id, holder in found.items() if holder is not None}
 
     def take(self, ledger_id: int, holder: str) -> Taken | None:
-        """Lock a task, and read it then. None if another object has it, or if there is no such task any more."""
+        """Lock a task and then read it. None if another object holds it or the task is gone."""
         lock = take_lock(self._tree, f"{_LOCKS}/{_name(ledger_id)}", holder, self._token)
         if lock is None:
             return None
@@ -126,7 +127,7 @@ class Underreplication:
         return Taken(found.value, found.version, lock)
 
     def release(self, taken: Taken) -> None:
-        """Give the lock back and leave the task as it is."""
+        """Release the lock and leave the task as it is."""
         give_back(self._tree, taken.lock)
 
     def done(self, taken: Taken) -> bool:
@@ -140,7 +141,7 @@ class Underreplication:
         return removed
 
     def failed(self, taken: Taken, error: str, wait_seconds: float) -> None:
-        """Keep the task with the reason, put it off, and give the lock back. One that was marked again is not put off."""
+        """Note the reason in the task, put the task off, and release the lock. A task that was marked again is not put off."""
         path, task, version = _task_path(taken.ledger_id), taken.task, taken.version
         not_before_ms = self._now_ms() + round(1000 * wait_seconds)
         for _ in range(_ATTEMPTS):
@@ -159,14 +160,18 @@ class Underreplication:
         return self._tree.read(DISABLE) is None
 
     def enable(self) -> None:
+        """Let workers begin repairs."""
         self._tree.delete(DISABLE)
 
     def disable(self) -> None:
+        """Workers begin no more repairs; those under way are finished."""
         self._tree.create(DISABLE, b"")
 
     def wait(self, timeout_seconds: float) -> bool:
-        """True once tasks were marked or the switch was turned since the last wait; at the first call, at once. False after
-        ``timeout_seconds``: look then as well, as nobody tells of a lock that became free, or of a task whose time has come."""
+        """True once tasks were marked or the switch was turned since the last wait; the first call returns True at once.
+
+        False after ``timeout_seconds``. Look for tasks then as well: no watch tells of a lock that became free, or of a task that
+        became due."""
         return self._changes.wait(timeout_seconds)
 
     def wake(self) -> None:

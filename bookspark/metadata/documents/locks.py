@@ -1,8 +1,9 @@
 """Locks that end with their holder's session, and the wait for a change.
 
-Law: a lock saves work, and nothing relies on it: its holder may have lost its session, and another one taken the lock, before it
-hears of it. So what is done under a lock has to be right without it, and ``held`` tells when it is time to stop.
-Source: ``ZkLedgerUnderreplicationManager`` (urLock); the recipe without a queue, as few compete for one lock.
+Law: a lock saves work, and nothing relies on it. Its holder may have lost its session, and another may hold the lock by then,
+before the first one hears of it. So work under a lock must be right without it; ``held`` tells when it is time to stop.
+
+Source: ``ZkLedgerUnderreplicationManager`` (urLock). The recipe has no queue, because few compete for one lock.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from bookspark.metadata.records.codec import learn
 
 
 class Lock(NamedTuple):
-    """One that was taken: where it stands, and what nobody else writes there."""
+    """A lock that was taken: its path, and a document that no other holder writes."""
 
     path: str
     document: bytes
@@ -32,38 +33,40 @@ class _LockDocument(msgspec.Struct, frozen=True):
 
 
 def new_token() -> str:
-    """For one holder and all of its locks."""
+    """A token for one holder and all of its locks."""
     return uuid.uuid4().hex
 
 
 def take_lock(tree: Tree, path: str, holder: str, token: str) -> Lock | None:
-    """The lock, for as long as the session lives; None if another has it. ``holder`` is told to whoever asks. A lock that this
-    ``token`` has already, as its release failed or the answer was lost, is its own."""
+    """Take the lock for as long as the session lives. None if another holds it.
+
+    ``holder`` is the name that others see. A lock that this ``token`` holds already is taken again: its release failed, or the
+    answer to an earlier call was lost."""
     lock = Lock(path, msgspec.json.encode(_LockDocument(holder, token)))
     return lock if tree.create(path, lock.document, ephemeral=True) or held(tree, lock) else None
 
 
 def held(tree: Tree, lock: Lock) -> bool:
-    """Does it still stand?"""
+    """Does this holder still have the lock?"""
     found = tree.read(lock.path)
     return found is not None and found.value == lock.document
 
 
 def give_back(tree: Tree, lock: Lock) -> None:
-    """Release it, unless another one has it by now."""
+    """Release the lock, unless another holds it by now."""
     found = tree.read(lock.path)
     if found is not None and found.value == lock.document:
         tree.delete(lock.path, found.version)
 
 
 def holder_of(document: bytes | None) -> str | None:
-    """Who has the lock with this document; None if nobody has."""
+    """The name of the holder that this document tells; None without a document."""
     return None if document is None else msgspec.json.decode(document, type=_LockDocument).holder
 
 
 class Changes:
-    """Waits for changes of the documents at ``paths``. What changes between two waits ends the second at once, and so does the
-    first wait of all: look, then wait."""
+    """Waits for changes of the documents at ``paths``. A change between two waits ends the second wait at once. The very first
+    wait ends at once too, so callers look first and then wait."""
 
     def __init__(self, tree: Tree, paths: Sequence[str]) -> None:
         self._tree = tree

@@ -1,8 +1,9 @@
-"""Small documents at paths of one session: what underreplication and the auditor need of a metadata store.
+"""Small documents at paths of one session: what tasks and auditors need of a metadata store.
 
-Law: a document is changed by compare-and-set only; an ephemeral one is gone when its session is; a watch is told once, of the
-next change or of the loss of the session, from the store's own thread. Refusals are answers here, not errors; MetadataStoreError
-is for a store that can't be reached. ``memory_tree.py`` is the twin in memory, and one behaviour suite runs over both.
+Law: a document is changed by compare-and-set only. An ephemeral document goes with its session. A watch is called once, from
+the store's own thread: at the next change, or when the session is lost. A refusal is an answer here and no error;
+MetadataStoreError means that the store could not be reached. ``zookeeper.zookeeper_tree`` and ``memory.memory_tree`` implement
+it; one behaviour suite runs over both.
 """
 
 from __future__ import annotations
@@ -19,39 +20,42 @@ _ATTEMPTS = 20
 class Tree(Protocol):
     """Paths are relative: ``a/b/c``."""
 
-    def read(self, path: str) -> Versioned[bytes] | None: ...
+    def read(self, path: str) -> Versioned[bytes] | None:
+        """The document at ``path``; None if there is none."""
 
-    def read_each(self, paths: Sequence[str]) -> list[bytes | None]: ...
+    def read_each(self, paths: Sequence[str]) -> list[bytes | None]:
+        """The value at each path; None where there is none."""
 
     def create(self, path: str, value: bytes, ephemeral: bool = False) -> bool:
-        """False if it is there already. A value of an ephemeral document has to be nobody else's."""
+        """Make a document. False if the path has one. The value of an ephemeral document must be unique to its maker."""
 
     def create_each(self, documents: Sequence[tuple[str, bytes]]) -> list[bool]:
-        """Many at once; False for each of which ``create`` has to tell."""
+        """Make many at once. False where one may be there already: ``create`` tells for certain."""
 
     def write(self, path: str, value: bytes, version: int) -> bool:
-        """Compare-and-set; False if it is at another version, or gone."""
+        """Compare-and-set. False if the document is at another version or gone."""
 
     def touch(self, path: str) -> None:
-        """Change it, or make it, so that those who watch it are told."""
+        """Empty the document, or make it, so that its watchers are called."""
 
     def delete(self, path: str, version: int | None = None) -> bool:
-        """False if it is at another version; what is not there is deleted."""
+        """Delete a document. False if it is at another version. An absent document counts as deleted."""
 
     def forget_empty(self, *paths: str) -> None:
-        """Remove those of ``paths`` that have nothing below them, some time."""
+        """Remove those of ``paths`` that have nothing below them. It happens later, and nobody waits for it."""
 
     def children(self, path: str) -> list[str]:
-        """The names below a path, whole."""
+        """All names below a path."""
 
-    def children_of_each(self, paths: Sequence[str]) -> list[list[str]]: ...
+    def children_of_each(self, paths: Sequence[str]) -> list[list[str]]:
+        """All names below each of the paths."""
 
     def watch(self, path: str, changed: Callable[[], None]) -> None:
         """Call ``changed`` once, when the document is made, changed or deleted."""
 
 
 def publish(tree: Tree, path: str, document: bytes) -> None:
-    """Have this document at ``path`` for as long as the session lives. For one that nobody else writes."""
+    """Keep this document at ``path`` while the session lives. Only one session may write that path."""
     for _ in range(_ATTEMPTS):
         found = tree.read(path)
         if tree.create(path, document, ephemeral=True) if found is None else tree.write(path, document, found.version):

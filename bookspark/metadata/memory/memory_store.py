@@ -1,8 +1,8 @@
-"""The metadata store in memory: the twin of ``zookeeper.py`` for tests and simulations, with the same answers.
+"""The metadata store in memory: the twin of ``zookeeper.zookeeper_store`` for tests and simulations, with the same answers.
 
-Law: that of ``store.py``. Records are kept as the documents that ZooKeeper would keep, so what can't be written there can't be
-written here. Each store is one client's session; ``another()`` is a second client of the same cluster. All of them live
-in one process.
+Law: that of ``store``. Records are kept as the documents that ZooKeeper would keep, so a record that ZooKeeper refuses is refused
+here too. Each store is one client's session; ``another()`` is a second client of the same cluster. All of them live in one
+process.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 
 
 class MemoryStore:
-    """A ``MetadataStore`` that forgets all with its process. ``another()`` gives a second client of the same records."""
+    """A ``MetadataStore`` whose records last as long as its process. ``another()`` gives a second client of the same records."""
 
     def __init__(self) -> None:
         self._join(World())

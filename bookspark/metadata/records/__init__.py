@@ -1,0 +1,16 @@
+"""Records: the values that a metadata store keeps, and the JSON documents that they become.
+
+=========================  ==================================================================================
+``versioned``              a record together with its version
+``bookie_registration``    what a bookie publishes while it serves
+``codec``                  ledgers, cookies, tasks and registrations as JSON documents, and back
+``names``                  which names and ids can be used
+``refusals``               the errors that all stores raise in the same words
+=========================  ==================================================================================
+
+Example::
+
+    from bookspark.metadata.records.codec import decode_ledger, encode_ledger
+    document = encode_ledger(metadata)
+    assert decode_ledger(metadata.ledger_id, document) == metadata
+"""

@@ -1,7 +1,7 @@
 """Records of the metadata store as JSON documents.
 
-Law: what is decoded is exactly what was encoded, or an error names the record and says why. A document of a newer format, or
-one with fields that this version does not know, is refused: a compare-and-set by an older client would drop them.
+Law: decoding returns exactly what was encoded, or raises an error that names the record and the reason. A document of a newer
+format, or with fields that this version does not know, is refused: a compare-and-set by an older client would drop them.
 
 A ledger's record has the field names of BookKeeper's ``LedgerMetadataFormat`` (bookkeeper-overview, "Metadata Store")::
 
@@ -43,7 +43,7 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbi
 
 
 class _AnyDocument(msgspec.Struct, frozen=True, rename="camel"):
-    """Just the version, of whatever else may be there."""
+    """The format version of any document, whatever else is in it."""
 
     format_version: int
 
@@ -76,7 +76,8 @@ class _CookieDocument(_Document, frozen=True, kw_only=True):
     instance_id: str
     nonce: str
     checksum: int | None = None
-    """CRC32C of the document without it: a bit that flips on a disk makes no other bookie. None: written by hand."""
+    """CRC32C of the document without this field, so that a bit flip on a disk can't make it another bookie's. None: written by
+    hand."""
 
 
 class _TaskDocument(_Document, frozen=True, kw_only=True):
@@ -182,12 +183,12 @@ def _checksum(document: _CookieDocument) -> int:
 
 
 def encode_registration(registration: BookieRegistration) -> bytes:
-    """What stands in a bookie's ephemeral node. It lives no longer than its process, so it has no format version."""
+    """The JSON document in a bookie's ephemeral node. It lives no longer than its process, so it has no format version."""
     return msgspec.json.encode(registration)
 
 
 def decode_registration(bookie_id: str, document: bytes) -> BookieRegistration:
-    """Fields that a newer bookie added are passed over. Raises MetadataStoreError, naming the bookie."""
+    """A registration. Fields that a newer bookie added are ignored. Raises MetadataStoreError, naming the bookie."""
     try:
         return msgspec.json.decode(document, type=BookieRegistration)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -217,8 +218,8 @@ def _newer(what: str, version: int) -> MetadataStoreError:
 
 
 def learn(*kinds: type) -> None:
-    """Prepare msgspec for decoding these, at import. It learns a type when it meets it first, and two threads that have it learn
-    the same one at once crash the process."""
+    """Prepare msgspec for decoding these types, at import. msgspec prepares a type at its first use, and two threads that do that
+    at once for the same type crash the process."""
     for kind in kinds:
         msgspec.json.Decoder(kind)
 

@@ -11,11 +11,11 @@ from bookspark.errors import (
 )
 
 RECORD_BYTES_MAX = 1_000_000
-"""ZooKeeper drops the connection of a client that sends more than 1 MiB (jute.maxbuffer)."""
+"""Largest record, in bytes. ZooKeeper drops the connection of a client that sends more than 1 MiB (jute.maxbuffer)."""
 
 
 def sized(document: bytes, what: str) -> bytes:
-    """``document``, or a ConfigurationError if it is too large for ZooKeeper: sent, it would only cost the connection."""
+    """``document`` as it is. Raises ConfigurationError if it is too large for ZooKeeper, which would drop the connection."""
     if len(document) > RECORD_BYTES_MAX:
         raise ConfigurationError(
             f"{what} takes {len(document)} bytes as a record, and the metadata store keeps at most {RECORD_BYTES_MAX}; "

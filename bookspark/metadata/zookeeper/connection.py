@@ -1,10 +1,10 @@
 """A ZooKeeper session in which every call has a deadline.
 
 Law: a call returns ZooKeeper's definite answer, or raises ``MetadataStoreError`` once its deadline has passed. A call whose
-reply was lost with the connection is sent again in time; a definite *error* to a repeated write may be the work of its own
-first attempt, so the caller then settles what happened by looking. What is to change or remove a node is done only in the
-cluster that ``mark`` stands for, in one transaction with the look for it: paths, ids and versions begin anew in one that is made
-in the place of another. A forked child can use none of it.
+reply was lost with the connection is sent again within the deadline. A definite *error* to a repeated write may come from its
+own first attempt, so the caller then reads to find out what happened. A node is changed or removed only in the cluster that
+``mark`` stands for: one transaction checks the mark and makes the change. A cluster that was made in the place of another
+begins its paths, ids and versions anew. A forked child can't use a connection.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ from bookspark.metadata.zookeeper.layout import Address
 
 log = logging.getLogger(__name__)
 _kazoo_log = logging.getLogger(f"{__name__}.kazoo")
-_kazoo_log.addHandler(logging.NullHandler())  # Its connection warnings are for those who set up logging.
+# Kazoo's warnings about connections go only to those who set up logging.
+_kazoo_log.addHandler(logging.NullHandler())
 
 Result = TypeVar("Result")
 DefiniteError = (NoNodeError, NodeExistsError, BadVersionError, NotEmptyError)
@@ -68,7 +69,7 @@ class Connection:
         self.address = address
         self.timeout_seconds = timeout_seconds
         self.mark = ""
-        """The node without which nothing is committed; none until it is known."""
+        """Path of the node that every commit checks for; "" until it is known."""
         self._owner = Owner("connection to ZooKeeper")
         self._on_connected = connected
         self._connected = threading.Event()
@@ -91,7 +92,7 @@ class Connection:
 
     @property
     def session_id(self) -> int | None:
-        """The current session's; the owner of the ephemeral nodes that are made in it."""
+        """Id of the present session, which owns the ephemeral nodes that are made in it; None without a session."""
         found: tuple[int, bytes] | None = self.client.client_id
         return None if found is None else found[0]
 
@@ -132,7 +133,7 @@ class Connection:
         results = self._value(outcomes[0], False, None)
         if self.mark and isinstance(results[0], NoNodeError):
             raise MetadataStoreError(
-                f"{what}: {self.mark} is gone from ZooKeeper, so this may be another cluster by now, and nothing was changed; "
+                f"{what}: {self.mark} is gone from ZooKeeper, so this may be another cluster now, and nothing was changed; "
                 "restore ZooKeeper's data, or stop what used the cluster that was there"
             )
         for result in results:

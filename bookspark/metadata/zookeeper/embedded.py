@@ -1,6 +1,6 @@
 """A ZooKeeper of one's own: the server in pyspark's jars, as a child JVM on this host's loopback.
 
-Law: it never outlives the process that started it, not even one that is killed with -9, and two of them never share a
+Law: the server never outlives the process that started it, even if that process is killed with SIGKILL. Two servers never share a
 directory. In ``directory``::
 
     zoo.cfg          the packaged settings and this start's dataDir and port; written anew at each start
@@ -8,8 +8,8 @@ directory. In ``directory``::
     zookeeper.log    the server's warnings, and its lock: held (flock) by whoever has it open, which is the JVM
 
 How it dies with its parent: the child is a shell that leaves a watcher in its own process group and then becomes the JVM. The
-watcher reads a pipe which only the parent holds open, so the end of the parent, however it comes, is the end of the pipe,
-and the watcher kills the group. Its own membership keeps the group's number from being given to another process.
+watcher reads a pipe that only the parent holds open. When the parent ends, the pipe ends, and the watcher kills the group. The
+watcher is a member of the group itself, so the system can't give the group's number to another process.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from bookspark.metadata.zookeeper.java import find_java
 HOST = "127.0.0.1"
 _WATCHED_JVM = 'exec 3<&0 </dev/null; { read -r _ <&3; kill -s KILL -- -$$; } >/dev/null 2>&1 & exec 3<&-; exec "$@"'
 _JARS = ("zookeeper", "slf4j-api-", "log4j-", "netty-", "metrics-core-", "snappy-java-")
-"""A class path of these few starts in half the time of all that Spark has."""
+"""The jars on the class path. The JVM starts in half the time that it takes with all of Spark's jars."""
 _HEAP = "-Xmx192m"
 _PORT_ATTEMPTS = 5
 _ATTEMPT_SECONDS = 0.05
 _LAST_WORDS_BYTES = 2000
 _LOCK_SECONDS = 3.0
-"""How long to wait for the directory of a server that is just ending, for instance because its parent was killed."""
+"""Longest wait for the directory of a server that is just ending, for example because its parent was killed."""
 
 
 class PortInUseError(ConfigurationError):

@@ -19,7 +19,8 @@ _ADVICE = (
 
 
 def find_java() -> str:
-    """The path of a ``java`` of version 17 or later: that of JAVA_HOME if it is set, as Spark has it, else the one on PATH.
+    """The path of a ``java`` of version 17 or later: JAVA_HOME's if it is set, as Spark does, else the one on PATH.
+
     Raises ConfigurationError if there is none or it is too old."""
     home = os.environ.get("JAVA_HOME")
     if home:

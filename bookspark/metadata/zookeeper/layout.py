@@ -1,21 +1,21 @@
 """Where each thing stands in ZooKeeper, and how an ensemble is named.
 
-Law: LAYOUT is made once, with the rest, and says how ledger ids become paths; every client follows it, whatever it was told.
-Below the chroot (BookKeeper's layout; docs/decisions/zookeeper.md)::
+Law: LAYOUT is made once, together with the other nodes, and says how ledger ids become paths. Every client follows it, whatever
+its options say. Below the chroot (BookKeeper's layout; docs/decisions/zookeeper.md)::
 
     /ledgers/LAYOUT                  "2\\nhierarchical:1"   format, ledger manager, the manager's version
     /ledgers/INSTANCEID              a random uuid
-    /ledgers/INSTANCEID/<uuid>       there as long as it is that cluster: who changes something looks for it
+    /ledgers/INSTANCEID/<uuid>       exists as long as it is that cluster: every change checks for it
     /ledgers/available/<bookie>      ephemeral, a BookieRegistration
     /ledgers/available/readonly/<bookie>
     /ledgers/cookies/<bookie>        a Cookie
-    /ledgers/underreplication/…      see ``underreplication.py`` and ``auditors.py``
+    /ledgers/underreplication/…      see ``metadata.autorecovery``
     /ledgers/idgen                   its version counts the ledger ids that were given out
     /ledgers/00/0000/L0001           ledger 1 with the hierarchical manager: its ten digits cut 2, 4, 4
     /ledgers/L0000000001             ledger 1 with the flat manager
     /bookspark/<kind>/<name>         records of other layers; the name is percent-encoded
 
-A ledger id has at most ten digits here, more than a counter of 31 bits can give out.
+A ledger id has at most ten digits. The counter of ``idgen`` has 31 bits and can't give out more.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _MANAGER_VERSION = 1
 
 
 class LedgerManager(Enum):
-    """How the records of ledgers are spread over nodes. Flat is simple to look at; its listing is one answer of any size."""
+    """How the records of ledgers are spread over nodes. The flat manager lists all ledgers in one answer, however many they
+    are."""
 
     HIERARCHICAL = "hierarchical"
     FLAT = "flat"

@@ -1,7 +1,7 @@
 """A bookie's registration: an ephemeral node that follows its bookie over the loss of sessions.
 
-Law: from ``register`` to ``unregister`` the node is there whenever a session is, with what was registered last, and at no
-moment does a bookie that changes between writable and read-only stand in neither place or in both (one transaction).
+Law: from ``register`` to ``unregister`` the node exists whenever a session does, with what was registered last. A bookie that
+changes between writable and read-only moves in one transaction, so it always stands in exactly one of the two places.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ATTEMPTS = 20
 
 
 class Registrar:
-    """The registrations of one store. ``renew`` makes again those that a lost session took; it may block."""
+    """The registrations of one store."""
 
     def __init__(self, connection: Connection, layout: Layout) -> None:
         self._connection = connection
@@ -28,16 +28,19 @@ class Registrar:
         self._lock = threading.Lock()
 
     def register(self, registration: BookieRegistration) -> None:
+        """Make or replace a bookie's node. Raises MetadataStoreError."""
         with self._lock:
             self._publish(registration)
             self._wanted[registration.bookie_id] = registration
 
     def unregister(self, bookie_id: str) -> None:
+        """Remove a bookie's node if this session made it. Raises MetadataStoreError."""
         with self._lock:
             self._wanted.pop(bookie_id, None)
             self._replace(f"unregistering {bookie_id}", bookie_id, None)
 
     def renew(self) -> None:
+        """Make again the nodes that a lost session took. May block. Raises MetadataStoreError."""
         with self._lock:
             for registration in list(self._wanted.values()):
                 self._publish(registration)
@@ -46,8 +49,8 @@ class Registrar:
         self._replace(f"registering {registration.bookie_id}", registration.bookie_id, registration)
 
     def _replace(self, what: str, bookie_id: str, registration: BookieRegistration | None) -> None:
-        """Bring the two possible nodes of a bookie to what is wanted, by looking and then changing both at once, again
-        and again until nobody came between. Another session's node is replaced; unregistering leaves it alone."""
+        """Bring the two possible nodes of a bookie to the wanted state: look, change both in one transaction, and try again if
+        somebody else changed them in between. Another session's node is replaced; unregistering leaves it alone."""
         client = self._connection.client
         paths = [self._layout.bookie(bookie_id, read_only) for read_only in (False, True)]
         wanted = None if registration is None else paths[registration.read_only]

@@ -1,12 +1,11 @@
 """The metadata store over ZooKeeper.
 
-Law: that of ``store.py``; ``nodes.py`` says how the outcome of a write whose reply was lost is found out. Nothing that a
-session holds depends on the session: registrations are made again and watches set again after it is lost, and whoever
-watches is told then, as something may have changed meanwhile. That a ledger is not there is said only while INSTANCEID is
-what it was at the start, and nothing is changed otherwise: a ZooKeeper that lost its data knows of no deletion, and one in which
-another cluster was made since has other ledgers under the same ids.
+Law: that of ``store``. ``nodes`` finds out the outcome of a write whose reply was lost. After the loss of a session,
+registrations are made again, watches are set again, and watchers are called, because something may have changed meanwhile. "No
+such ledger" is answered, and a record is changed, only while INSTANCEID is what it was at the start. A ZooKeeper that lost its
+data knows of no deletion, and one that holds another cluster by now has other ledgers under the same ids.
 
-Source: BookKeeper's ``AbstractZkLedgerManager`` and ``ZKRegistrationManager``; the paths are those of ``layout.py``.
+Source: BookKeeper's ``AbstractZkLedgerManager`` and ``ZKRegistrationManager``; ``layout`` has the paths.
 """
 
 from __future__ import annotations
@@ -108,7 +107,8 @@ class ZooKeeperStore:
         return self._instance_id
 
     def close(self) -> None:
-        self._upkeep.stop()  # before the connection, of whose end nobody need be told
+        # Upkeep stops before the connection, so that it does not look after one that ends on purpose.
+        self._upkeep.stop()
         self._connection.close()
         self._upkeep.join()
         self._notifier.close()
@@ -232,12 +232,12 @@ class ZooKeeperStore:
         self._set_bookie_watches()
 
     def _connected(self) -> None:
-        """From kazoo's thread, at each connection."""
+        """Called from kazoo's thread at each connection."""
         if self._registrar is not None:
             self._upkeep.request(self._registrar.renew)
 
     def _bookies_event(self, _: object) -> None:
-        """From kazoo's thread: bookies came or went, or the connection was lost and the watch with it."""
+        """Called from kazoo's thread: bookies came or went, or the watch was lost together with the connection."""
         self._upkeep.request(self._watch_bookies_again)
 
     def _watch_bookies_again(self) -> None:
@@ -317,19 +317,20 @@ class ZooKeeperStore:
     # -- within
 
     def _absent(self, ledger_id: int) -> NoSuchLedgerError:
-        """For a ledger without a record. Raises MetadataStoreError if the records of all are gone: that tells nothing of one."""
+        """The error for a ledger without a record. Raises MetadataStoreError if the records of all ledgers are gone."""
         self._still_there(f"looking for ledger {ledger_id}")
         return no_such_ledger(ledger_id)
 
     def _still_there(self, what: str) -> None:
-        """Raises MetadataStoreError unless this is still the cluster that this client connected to. Asked after whatever was
-        not found: in a ZooKeeper that lost its data nothing is, and that must not be taken for a deletion."""
+        """Raises MetadataStoreError unless this is still the cluster that this client connected to.
+
+        It is asked after anything was not found. A ZooKeeper that lost its data finds nothing, and that is no deletion."""
         found = self._nodes.read(what, self.layout.instance_id)
         if found is None or found.value.decode(errors="replace") != self._instance_id:
-            now = "is gone from ZooKeeper" if found is None else "is another cluster's by now"
+            now = "is gone from ZooKeeper" if found is None else "belongs to another cluster now"
             raise MetadataStoreError(
-                f"{what}: {self.layout.instance_id} {now} (it was {self._instance_id}), so what is not found may not be deleted; "
-                "restore ZooKeeper's data, or stop what used the cluster that was there"
+                f"{what}: {self.layout.instance_id} {now} (it was {self._instance_id}), so what is not found may still "
+                "exist; restore ZooKeeper's data, or stop what used the cluster that was there"
             )
 
     def _write(self, what: str, path: str, value: bytes, version: int | None) -> int:
@@ -351,14 +352,15 @@ class ZooKeeperStore:
             )
         instance_id = found.value.decode()
         mark = self.layout.mark(instance_id)
-        if instance_id not in self._nodes.children(what, path):  # an earlier version of Bookspark made none
+        # A cluster that an earlier version of Bookspark laid out has no such node.
+        if instance_id not in self._nodes.children(what, path):
             with contextlib.suppress(NodeExistsError):
                 self._nodes.create("marking the cluster", mark, b"")
         self._connection.mark = mark
         return instance_id
 
     def _lay_out(self, wanted: Layout) -> Layout:
-        """The layout that is there; made first, in one transaction, if none is."""
+        """The layout that is there. If none is, it is made first, in one transaction."""
         for _ in range(2):
             found = self._nodes.read("reading LAYOUT", wanted.layout)
             if found is not None:
