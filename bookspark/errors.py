@@ -1,8 +1,16 @@
 """The errors that a user of Bookspark can catch.
 
-Law: an error says what was wrong and what to do about it, and its class says whose turn it is: the caller's (bad input,
-wrong password), another client's (fenced, changed metadata) or the cluster's (no replica answered, not enough bookies).
-The names follow BookKeeper's ``BKException`` codes.
+Law: an error says what was wrong and what to do about it. Its class says where the cause lies: with the caller (bad input, wrong
+password), with another client (fenced, changed metadata) or with the cluster (no replica answered, not enough bookies). The names
+follow BookKeeper's ``BKException`` codes.
+
+Example::
+
+    from bookspark import errors
+    try:
+        ledger.append(b"one more")
+    except errors.LedgerFencedError:
+        ...  # another client recovered the ledger; create a new one
 """
 
 
@@ -10,7 +18,7 @@ class BookKeeperError(Exception):
     """Base of every error that Bookspark raises on purpose."""
 
     unconfirmed: range = range(0)
-    """Of a close that failed: the ids that were given to appends and not confirmed; each may be part of the ledger or not."""
+    """After a failed close: the ids of appends that were not confirmed. Each may be part of the ledger or not."""
 
 
 class LedgerFencedError(BookKeeperError):
@@ -30,11 +38,11 @@ class NoSuchLedgerError(BookKeeperError):
 
 
 class NoSuchEntryError(BookKeeperError):
-    """Every bookie that could hold the entry says explicitly that it does not."""
+    """Every bookie that could hold the entry answered explicitly that it does not."""
 
 
 class DataLossError(BookKeeperError):
-    """Entries that were to be read are gone: truncated, or deleted with their ledger or log."""
+    """Entries that were asked for are gone: truncated, or deleted with their ledger or log."""
 
 
 class ReadError(BookKeeperError):
@@ -66,8 +74,8 @@ class LedgerRecoveryError(BookKeeperError):
 
 
 class AddTimeoutError(BookKeeperError):
-    """What was asked for did not come about in time, and the message says what: an append that an ack quorum did not acknowledge,
-    whose outcome is unknown; or a sync or a close, after which the ledger is open and what was confirmed is kept."""
+    """A write did not end within its deadline; the message says which. After an append the outcome is unknown: no ack quorum
+    acknowledged it. After a sync or a close the ledger is still open, and confirmed entries are kept."""
 
 
 class EntryTooLargeError(BookKeeperError):
@@ -83,7 +91,7 @@ class TooManyRequestsError(BookKeeperError):
 
 
 class StorageError(BookKeeperError):
-    """A bookie's disk failed, or holds what was never written there."""
+    """A bookie's disk failed, or holds bytes that were never written there."""
 
 
 class BookieError(BookKeeperError):
