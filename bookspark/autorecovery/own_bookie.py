@@ -30,18 +30,18 @@ class OwnBookie:
     @property
     def boot(self) -> int:
         """The number of the last lossy boot."""
-        return self._storage.losses.mark.boot
+        return self._storage.lossy_boots.mark.boot
 
     def limbo(self) -> dict[int, int]:
         """The ledgers in limbo, and the number of the lossy boot that each is in limbo for."""
         answer: Future[dict[int, int]] = Future()
-        self._post(lambda: answer.set_result(self._storage.losses.limbo()))
+        self._post(lambda: answer.set_result(self._storage.lossy_boots.limbo()))
         return self._awaited(answer)
 
     def held(self, ledger_id: int) -> tuple[tuple[int, int], ...]:
         """The ranges of ids that are here, synced."""
         answer: Future[list[tuple[int, int]] | None] = Future()
-        self._post(self._storage.held, ledger_id, answer.set_result)
+        self._post(self._storage.held_ranges, ledger_id, answer.set_result)
         found = self._awaited(answer)
         if found is None:
             raise StorageError(f"ledger {ledger_id} can't be synced here; check the disks of {self.bookie_id}")
@@ -50,13 +50,13 @@ class OwnBookie:
     def clear_limbo(self, ledger_id: int, boot: int) -> None:
         """Durably."""
         answer: Future[int] = Future()
-        self._post(self._storage.losses.clear_limbo, ledger_id, boot, answer.set_result)
+        self._post(self._storage.lossy_boots.clear_limbo, ledger_id, boot, answer.set_result)
         self._check(answer)
 
     def note_healed(self, boot: int) -> None:
         """Durably: what lossy boot ``boot`` had lost is back."""
         answer: Future[int] = Future()
-        self._post(self._storage.losses.note_healed, boot, answer.set_result)
+        self._post(self._storage.lossy_boots.note_healed, boot, answer.set_result)
         self._check(answer)
 
     def _check(self, answer: Future[int]) -> None:

@@ -279,7 +279,7 @@ def test_lose_unsynced_of_a_bookie_that_died_while_it_replaced_its_control_log_k
     storage = Pumped(config(tmp_path / "live"), file_system)
     assert storage.fence(5) is storage.fence(8) is Status.OK
     file_system.add("write */control.synced 2 hold")
-    run_steps(storage.storage.forget([8]), lambda: None)
+    run_steps(storage.storage.garbage_collection.forget([8]), lambda: None)
     file_system.wait_held()
     dead = copied(tmp_path / "live", tmp_path / "dead")
     file_system.release()

@@ -79,10 +79,10 @@ def probe(directory: Path) -> Iterator[tuple[str, Any]]:
     ledgers = storage.status().ledgers
     yield "ledgers", ledgers
     gc.freeze()  # as a bookie does
-    yield "held_step_ms", _longest_step(storage.reclaiming.held())
+    yield "held_step_ms", _longest_step(storage.garbage_collection.held())
     yield "checkpoint_step_ms", _longest_step(storage.checkpoint())
     eighth = range(0, ledgers, 8)  # so many that the control log is rewritten
-    yield "forget_step_ms", _longest_step(storage.forget(eighth))
+    yield "forget_step_ms", _longest_step(storage.garbage_collection.forget(eighth))
     yield "use_step_ms", _longest_step(storage.reclaiming.uses())
 
 
