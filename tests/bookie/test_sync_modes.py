@@ -383,7 +383,7 @@ def test_a_clean_stop_leaves_no_marker_and_loses_nothing(tmp_path):
 
 
 def test_an_idle_directory_that_is_synced_is_marked_clean(tmp_path, monkeypatch):
-    monkeypatch.setattr("bookspark.bookie.commit.commit_thread._IDLE_SECONDS", 0.05)
+    monkeypatch.setattr("bookspark.bookie.commit.group_writer._IDLE_SECONDS", 0.05)
     cleared = threading.Event()
     clear = UncleanMarker.clear
     monkeypatch.setattr(UncleanMarker, "clear", lambda marker: (clear(marker), cleared.set()))

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bookspark.bookie.bookie_config import BookieConfig
-from bookspark.bookie.commit.background_sync import BackgroundSync
 from bookspark.bookie.commit.commit_thread import CommitThread
+from bookspark.bookie.commit.group_writer import GroupWriter
 from bookspark.bookie.disk.checkpoint import Checkpoint, read_checkpoint
 from bookspark.bookie.disk.control_log import ControlLog, ControlScan
 from bookspark.bookie.disk.entry_log import LOGS, SCHEMA, EntryLog, LogScan, log_numbers
@@ -46,8 +46,8 @@ class LogDirectory:
         self.marker = UncleanMarker(file_system, path, boot_id)
         self.unclean = False
         """The last process may have lost entries that it had promised."""
-        background = BackgroundSync(file_system, path)
-        self.commit = CommitThread(path, self.control, self.marker, background, config)
+        writer = GroupWriter(file_system, path, self.control, self.marker, config)
+        self.commit = CommitThread(path, writer)
 
     def prepare(self) -> None:
         """Make what has to be there, and clear away what a crash left half-made."""
