@@ -8,10 +8,10 @@ from pathlib import Path
 import pyarrow
 import pytest
 
-from bookspark.bookie.disk.entry_log import SCHEMA, scan_log
 from bookspark.bookie.disk.file_system import RealFileSystem
-from bookspark.bookie.disk.power_loss import lose_unsynced
+from bookspark.bookie.disk.log_scan import SCHEMA, scan_log
 from bookspark.bookie.disk.steps import run_steps
+from bookspark.bookie.offline.power_loss import lose_unsynced
 from bookspark.bookie.offline.scrub import scrub
 from bookspark.bookie.storage import Storage
 from bookspark.errors import StorageError

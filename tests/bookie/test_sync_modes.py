@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from bookspark.bookie.disk.file_system import RealFileSystem, replace_file
-from bookspark.bookie.disk.power_loss import lose_unsynced
 from bookspark.bookie.disk.unclean_marker import UncleanMarker
+from bookspark.bookie.offline.power_loss import lose_unsynced
 from bookspark.protocol.bookie.bookie_ledger import NO_SUCH_ENTRY, STORAGE_DAMAGED
 from bookspark.protocol.ledger.sync_cursor import Assignment, assignment
 from bookspark.testing.faulty_files import FaultyFileSystem

@@ -16,8 +16,8 @@ from typing import TypeVar
 
 from bookspark.bookie.disk.control_log import ControlScan, encode_records
 from bookspark.bookie.disk.control_state import ControlState
-from bookspark.bookie.disk.entry_log import LoggedFrame
 from bookspark.bookie.disk.index import Index, LedgerRows, location, log_of
+from bookspark.bookie.disk.log_scan import LoggedFrame
 from bookspark.bookie.disk.rewritten_block import Block, runs
 from bookspark.bookie.disk.rewritten_log import scan_rewritten
 from bookspark.bookie.holdings.holdings import Holdings

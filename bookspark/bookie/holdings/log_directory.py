@@ -13,9 +13,10 @@ from bookspark.bookie.commit.commit_thread import CommitThread
 from bookspark.bookie.commit.group_writer import GroupWriter
 from bookspark.bookie.disk.checkpoint import Checkpoint, read_checkpoint
 from bookspark.bookie.disk.control_log import ControlLog, ControlScan
-from bookspark.bookie.disk.entry_log import LOGS, SCHEMA, EntryLog, LogScan, log_numbers
+from bookspark.bookie.disk.entry_log import LOGS, EntryLog, log_numbers
 from bookspark.bookie.disk.file_system import TEMPORARY_SUFFIX, FileSystem
 from bookspark.bookie.disk.index import location, log_of, position_of
+from bookspark.bookie.disk.log_scan import SCHEMA, LogScan
 from bookspark.bookie.disk.rewritten_log import RewrittenLog, adopt, rewritten_numbers, rewritten_path
 from bookspark.bookie.disk.unclean_marker import UncleanMarker
 from bookspark.bookie.holdings.disk_marks import Takes
