@@ -31,7 +31,7 @@ import msgspec
 from bookspark.autorecovery.autorecovery_config import autorecovery_config
 from bookspark.autorecovery.child import AutorecoveryProcess
 from bookspark.bookie.bookie_config import BookieConfig, bookie_config
-from bookspark.bookie.disk.power_loss import lose_unsynced
+from bookspark.bookie.offline.power_loss import lose_unsynced
 from bookspark.daemon.launch import START_SECONDS, STOP_SECONDS, Bookie, adopt_or_start
 from bookspark.daemon.lease_server import Status
 from bookspark.errors import BookieError, ConfigurationError

@@ -6,8 +6,9 @@ import os
 from collections.abc import Mapping
 
 from bookspark.bookie.disk.checkpoint import NAME as CHECKPOINT
-from bookspark.bookie.disk.entry_log import SCHEMA, EntryLog, log_numbers, scan_log
+from bookspark.bookie.disk.entry_log import EntryLog, log_numbers
 from bookspark.bookie.disk.file_system import RealFileSystem
+from bookspark.bookie.disk.log_scan import SCHEMA, scan_log
 from bookspark.local import LocalBookie
 
 

@@ -31,18 +31,18 @@ class OwnBookie:
     @property
     def boot(self) -> int:
         """Number of the last lossy boot; 0 if there was none."""
-        return self._storage.losses.mark.boot
+        return self._storage.lossy_boots.mark.boot
 
     def limbo(self) -> dict[int, int]:
         """The ledgers in limbo. Each maps to the number of the lossy boot that put it there."""
         answer: Future[dict[int, int]] = Future()
-        self._post(lambda: answer.set_result(self._storage.losses.limbo()))
+        self._post(lambda: answer.set_result(self._storage.lossy_boots.limbo()))
         return self._awaited(answer)
 
     def held(self, ledger_id: int) -> tuple[tuple[int, int], ...]:
         """The ranges ``(first, last)`` of entry ids that this bookie holds, all of them synced."""
         answer: Future[list[tuple[int, int]] | None] = Future()
-        self._post(self._storage.held, ledger_id, answer.set_result)
+        self._post(self._storage.held_ranges, ledger_id, answer.set_result)
         found = self._awaited(answer)
         if found is None:
             raise StorageError(f"ledger {ledger_id} can't be synced here; check the disks of {self.bookie_id}")
@@ -51,13 +51,13 @@ class OwnBookie:
     def clear_limbo(self, ledger_id: int, boot: int) -> None:
         """End the limbo that lossy boot ``boot`` began for this ledger. Returns once that is durable."""
         answer: Future[int] = Future()
-        self._post(self._storage.losses.clear_limbo, ledger_id, boot, answer.set_result)
+        self._post(self._storage.lossy_boots.clear_limbo, ledger_id, boot, answer.set_result)
         self._check(answer)
 
     def note_healed(self, boot: int) -> None:
         """Note that everything lossy boot ``boot`` had lost is back. Returns once that is durable."""
         answer: Future[int] = Future()
-        self._post(self._storage.losses.note_healed, boot, answer.set_result)
+        self._post(self._storage.lossy_boots.note_healed, boot, answer.set_result)
         self._check(answer)
 
     def _check(self, answer: Future[int]) -> None:

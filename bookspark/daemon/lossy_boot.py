@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from bookspark.bookie.ledgers.losses import Losses
-from bookspark.bookie.ledgers.unsure_adds import MetadataWord
+from bookspark.bookie.ledgers.lossy_boots import LossyBoots
+from bookspark.bookie.ledgers.unsure_adds import FenceCheck
 from bookspark.bookie.storage import Storage
 from bookspark.errors import BookieError, MetadataStoreError, NoSuchLedgerError
 from bookspark.metadata.store import MetadataStore
@@ -27,13 +27,13 @@ _LEDGERS_A_STEP = 4096
 log = logging.getLogger(__name__)
 
 
-def why_lossy(losses: Losses, emptied: Sequence[str]) -> str:
+def why_lossy(lossy_boots: LossyBoots, emptied: Sequence[str]) -> str:
     """For people; empty if the boot is not lossy. A directory that was emptied is marked unclean as well."""
     reasons = [f"{directory} was emptied" for directory in emptied]
-    reasons += [f"{directory} can't be read" for directory in losses.unreadable]
+    reasons += [f"{directory} can't be read" for directory in lossy_boots.unreadable]
     reasons += [
         f"entries that {directory} had acknowledged may be lost"
-        for directory in losses.unclean
+        for directory in lossy_boots.unclean
         if directory not in emptied
     ]
     return "; ".join(reasons)
@@ -43,32 +43,32 @@ def fence_what_may_be_lost(
     storage: Storage, store: MetadataStore, bookie_id: str, emptied: Sequence[str], progress: Callable[[str], None]
 ) -> None:
     """Durable when this returns. ``emptied``: the directories that had something and have nothing now. Raises BookieError."""
-    losses = storage.losses
-    why = why_lossy(losses, emptied)
-    known = losses.known_ledgers if emptied or losses.unreadable else ()
+    lossy_boots = storage.lossy_boots
+    why = why_lossy(lossy_boots, emptied)
+    known = lossy_boots.known_ledgers if emptied or lossy_boots.unreadable else ()
     try:
         highest = store.new_ledger_id()
-        found = phase_one(bookie_id, _ledgers(store, progress), highest, losses.mark, known)
+        found = phase_one(bookie_id, _ledgers(store, progress), highest, lossy_boots.mark, known)
     except MetadataStoreError as error:
         raise BookieError(
             f"this boot is lossy ({why}), so ledgers have to be fenced before {bookie_id} may serve, but not all of their "
             f"metadata could be read: {error}; start it again when the metadata store answers"
         ) from error
-    losses.note_lossy_boot(found)
+    lossy_boots.note_lossy_boot(found)
     fenced = sum(isinstance(record, FenceNoted) for record in found.records)
     log.warning("lossy boot %d: %s. %d ledgers are fenced and in limbo", found.mark.boot, why, fenced)
 
 
-def metadata_word(store: MetadataStore, bookie_id: str) -> MetadataWord:
+def fence_check(store: MetadataStore, bookie_id: str) -> FenceCheck:
     """What the metadata, as it is now, says of a ledger whose fence is unsure."""
 
-    def word(ledger_id: int) -> Positive | Unknown:
+    def check(ledger_id: int) -> Positive | Unknown:
         try:
             return answer_unsure(bookie_id, store.read_ledger(ledger_id).value)
         except NoSuchLedgerError:
             return answer_unsure(bookie_id, None)
 
-    return word
+    return check
 
 
 def _ledgers(store: MetadataStore, progress: Callable[[str], None]) -> Iterator[LedgerMetadata]:

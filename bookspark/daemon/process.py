@@ -36,7 +36,7 @@ from bookspark.bookie.storage import Storage
 from bookspark.daemon.directories import DirectoryLocks
 from bookspark.daemon.identity import Identity
 from bookspark.daemon.lease_server import SERVING, LeaseServer
-from bookspark.daemon.lossy_boot import fence_what_may_be_lost, metadata_word, why_lossy
+from bookspark.daemon.lossy_boot import fence_check, fence_what_may_be_lost, why_lossy
 from bookspark.daemon.registrar import Registrar
 from bookspark.daemon.request_loop import RequestLoop
 from bookspark.metadata.records.bookie_registration import BookieRegistration
@@ -129,7 +129,7 @@ def _boot_and_serve(
     registrar = Registrar(store, registration, storage)
     registrar.register()
     stack.callback(registrar.unregister)
-    if config.heal_lossy_boots and storage.losses.healed_boot < storage.losses.mark.boot:
+    if config.heal_lossy_boots and storage.lossy_boots.healed_boot < storage.lossy_boots.mark.boot:
         server.healing_status = _heal(config, OwnBookie(cookie.bookie_id, storage, requests.post), stack)
     if config.metrics_port:
         _answer_metrics(config, requests.post, server.status, stack)
@@ -147,16 +147,16 @@ def _open_storage(
     storage = Storage(
         config,
         boot_id=Path(_BOOT_ID).read_text().strip() if config.trust_boot_id else "",
-        word=metadata_word(store, bookie_id),
+        check_fence=fence_check(store, bookie_id),
         without=identity.unreadable,
     ).open()
     stack.callback(storage.close)
-    if why_lossy(storage.losses, identity.lost):
+    if why_lossy(storage.lossy_boots, identity.lost):
         phase("lossy boot")
         fence_what_may_be_lost(storage, store, bookie_id, identity.lost, phase)
         if identity.lost:
             identity.stamp()
-        storage.losses.phase_one_is_over()
+        storage.lossy_boots.phase_one_is_over()
     return storage
 
 

@@ -35,7 +35,7 @@ def check_promises(storage: Stepped, promises: Promises) -> None:
         missing = promises.acked[ledger_id] - there
         assert not missing, f"ledger {ledger_id}: {sorted(missing)} were acked and are gone"
         missing = promises.acked_early[ledger_id] - there
-        assert not missing or storage.storage.losses.unclean, (
+        assert not missing or storage.storage.lossy_boots.unclean, (
             f"ledger {ledger_id}: {sorted(missing)} are gone, and no marker tells"
         )
     for ledger_id in promises.fenced:

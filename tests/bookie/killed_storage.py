@@ -45,7 +45,9 @@ class Load:
         self._round = round_
         self._random = Random(round_)
         self._next: dict[int, int] = {}
-        self._run = Pumped(settings(disks, round_), before_start=lambda storage: storage.losses.phase_one_is_over())
+        self._run = Pumped(
+            settings(disks, round_), before_start=lambda storage: storage.lossy_boots.phase_one_is_over()
+        )
 
     def tell(self, *words: object) -> None:
         os.write(1, (" ".join(map(str, words)) + "\n").encode())

@@ -106,7 +106,9 @@ class Kills:
             assert not [name for name in os.listdir(disk / "logs") if name.endswith(".new")]
         if round_ % 2:
             # A clean stop before the next life; otherwise it is as if this one had been killed as well.
-            run = Pumped(settings(self._disks, round_), before_start=lambda storage: storage.losses.phase_one_is_over())
+            run = Pumped(
+                settings(self._disks, round_), before_start=lambda storage: storage.lossy_boots.phase_one_is_over()
+            )
             run.storage.close()
 
     @staticmethod

@@ -19,7 +19,6 @@ from bookspark.bookie.commit.commit_items import SealLog
 from bookspark.bookie.commit.commit_thread import Soon
 from bookspark.bookie.disk.file_system import FileSystem, RealFileSystem
 from bookspark.bookie.disk.steps import Steps, run_steps
-from bookspark.bookie.serving.collection import collect
 from bookspark.bookie.serving.server import BookieServer
 from bookspark.bookie.space.rewriting import Job, Rewritten, SealedLog, batches_of, rewrite
 from bookspark.bookie.storage import Storage
@@ -80,7 +79,7 @@ def run_checkpoint(storage: Storage) -> None:
 
 
 def held_ledgers(storage: Storage) -> set[int]:
-    return run_steps(storage.reclaiming.held(), lambda: None)
+    return run_steps(storage.garbage_collection.held(), lambda: None)
 
 
 class LocalRewriter:
@@ -188,7 +187,7 @@ class Pumped:
 
     def collect(self, store: Any) -> int:
         """Forget the ledgers that ``store`` doesn't have any more."""
-        return self.steps(collect(self.storage, store))
+        return self.steps(self.storage.garbage_collection.collect(store))
 
 
 class Client:

@@ -14,7 +14,6 @@ from bookspark.bookie.commit.commit_thread import CommitThread, Completed, Post,
 from bookspark.bookie.commit.completions import ignore
 from bookspark.bookie.disk.file_system import FileSystem
 from bookspark.bookie.disk.steps import run_steps
-from bookspark.bookie.serving.collection import collect
 from bookspark.bookie.storage import Storage
 from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.wire.entry_batch import Entry, EntryBatch
@@ -159,7 +158,7 @@ class Stepped:
             self.promises.fenced.discard(ledger_id)
             self.promises.confirmed.pop(ledger_id, None)
         held = held_ledgers(self.storage) & set(deleted)
-        assert run_steps(collect(self.storage, metadata), self.commit) == len(held)
+        assert run_steps(self.storage.garbage_collection.collect(metadata), self.commit) == len(held)
 
     def restart(self) -> None:
         """A clean stop, and a start."""

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from bookspark.bookie.disk.file_system import RealFileSystem
-from bookspark.bookie.serving.collection import list_ledgers, read_records
+from bookspark.bookie.space.garbage_collection import list_ledgers, read_records
 from bookspark.errors import MetadataStoreError
 from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.protocol.bookie.bookie_ledger import NO_SUCH_LEDGER
@@ -168,7 +168,7 @@ def test_what_is_noted_while_a_control_log_is_written_anew_is_kept(tmp_path):
     storage = Pumped(config(tmp_path / "live"))
     pending = [storage.submit(add_frame(ledger_id, 0)) for ledger_id in range(2500)]
     storage.wait(lambda: all(pending))
-    steps = storage.storage.forget(range(2000, 2500))
+    steps = storage.storage.garbage_collection.forget(range(2000, 2500))
     for _ in range(4):  # two for the ledgers, one for what is of no ledger, one for the first thousand
         assert next(steps) is None
     assert storage.fence(0) is Status.OK

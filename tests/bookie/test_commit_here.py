@@ -7,7 +7,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from bookspark.bookie.commit import commit_thread
+from bookspark.bookie.commit import commit_thread, group_writer
 from bookspark.bookie.disk.file_system import RealFileSystem
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.wire.header import Flag, Status
@@ -29,7 +29,7 @@ class Looped(Pumped):
             return goes_on
 
         monkeypatch.setattr(commit_thread.CommitThread, "commit_queued", commit_queued)
-        monkeypatch.setattr(commit_thread, "monotonic", lambda: self.clock)
+        monkeypatch.setattr(group_writer, "monotonic", lambda: self.clock)
         self._ends = []
         self.syncs = []
         self.clock = 0.0
@@ -202,5 +202,5 @@ def test_while_a_sync_in_the_background_is_due_it_is_for_the_thread(quick):
     unsynced = {"flags": int(Flag.VOLATILE), "limit": 1 << 20 | 1 << 10}
     assert quick.turn_and_wait(first, **unsynced) == [Status.OK]
     [directory] = quick.storage.holdings.directories
-    assert directory.commit._relaxed_bytes
+    assert directory.commit._writer.relaxed_bytes
     assert quick.turn_and_wait(second) == [Status.OK] and not quick.committed_here

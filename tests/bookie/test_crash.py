@@ -8,10 +8,10 @@ from pathlib import Path
 import pyarrow
 import pytest
 
-from bookspark.bookie.disk.entry_log import SCHEMA, scan_log
 from bookspark.bookie.disk.file_system import RealFileSystem
-from bookspark.bookie.disk.power_loss import lose_unsynced
+from bookspark.bookie.disk.log_scan import SCHEMA, scan_log
 from bookspark.bookie.disk.steps import run_steps
+from bookspark.bookie.offline.power_loss import lose_unsynced
 from bookspark.bookie.offline.scrub import scrub
 from bookspark.bookie.storage import Storage
 from bookspark.errors import StorageError
@@ -279,7 +279,7 @@ def test_lose_unsynced_of_a_bookie_that_died_while_it_replaced_its_control_log_k
     storage = Pumped(config(tmp_path / "live"), file_system)
     assert storage.fence(5) is storage.fence(8) is Status.OK
     file_system.add("write */control.synced 2 hold")
-    run_steps(storage.storage.forget([8]), lambda: None)
+    run_steps(storage.storage.garbage_collection.forget([8]), lambda: None)
     file_system.wait_held()
     dead = copied(tmp_path / "live", tmp_path / "dead")
     file_system.release()

@@ -87,7 +87,7 @@ def test_it_is_writable_again_when_its_ledgers_are_collected(tmp_path):
     storage.add(6, 0)
     look(storage)
     assert storage.add(6, 1) is Status.READ_ONLY
-    storage.steps(storage.storage.forget([5]))
+    storage.steps(storage.storage.garbage_collection.forget([5]))
     storage.reclaim(threshold=0.8)
     look(storage)
     assert told == [True, False]
@@ -200,7 +200,7 @@ def test_no_room_for_the_next_log_leaves_the_one_before_as_it_is(tmp_path):
     assert storage.ids(5) == [0, 1]
     assert storage.read(5, 2, 2)[1] == NO_SUCH_ENTRY
     end_turn()
-    storage.steps(storage.storage.forget([5]))
+    storage.steps(storage.storage.garbage_collection.forget([5]))
     files.clear()
     assert storage.reclaim() > 80_000
     storage.storage.close()
@@ -275,7 +275,7 @@ def test_a_full_disk_that_missed_a_control_record_is_full_after_a_restart_and_no
     assert storage.fence(4) is Status.OK, "it stands in the other directory"
     storage.storage.close()
     again = Pumped(directories, files)
-    assert again.storage.losses.unreadable == [] and not again.storage.damaged
+    assert again.storage.lossy_boots.unreadable == [] and not again.storage.damaged
     assert again.ids(4) == again.ids(5) == [0]
     assert again.add(4, 1) is Status.FENCED
     assert again.add(6, 0) is Status.OK, "the other directory takes it"
@@ -298,7 +298,7 @@ def test_a_control_log_of_which_some_is_lost_is_not_gone_on_with(tmp_path):
     files = FaultyFileSystem(RealFileSystem())
     files.add(f"create {tmp_path}/a/* 1.. no-space")
     again = Pumped(config(tmp_path / "a", tmp_path / "b"), files)
-    assert again.storage.losses.unreadable == [str(tmp_path / "a")]
+    assert again.storage.lossy_boots.unreadable == [str(tmp_path / "a")]
     again.storage.close()
 
 

@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from bookspark.bookie.disk.entry_log import SCHEMA
+from bookspark.bookie.disk.log_scan import SCHEMA
 from bookspark.daemon.directories import read_cookie, write_cookie
 from bookspark.errors import InvalidCookieError
 from bookspark.protocol.bookie.cookie import Cookie

@@ -15,7 +15,7 @@ from bookspark.bookie.disk.file_system import RealFileSystem
 from bookspark.bookie.storage import Storage
 from bookspark.daemon import process
 from bookspark.daemon.identity import mark_lost
-from bookspark.daemon.lossy_boot import fence_what_may_be_lost, metadata_word, why_lossy
+from bookspark.daemon.lossy_boot import fence_check, fence_what_may_be_lost, why_lossy
 from bookspark.errors import BookieError, MetadataStoreError, StorageError
 from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.protocol.bookie.bookie_boot import LossyBootNoted, phase_one
@@ -38,7 +38,7 @@ def after_lossy_boot(directory: Path, *ledger_ids: int, mark: int = 20, **option
     """A storage in which these ledgers are fenced and in limbo."""
 
     def boot(storage):
-        storage.losses.note_lossy_boot(phase_one(ME, map(open_ledger, ledger_ids), mark, storage.losses.mark))
+        storage.lossy_boots.note_lossy_boot(phase_one(ME, map(open_ledger, ledger_ids), mark, storage.lossy_boots.mark))
 
     return Pumped(config(directory), before_start=boot, **options)
 
@@ -62,14 +62,14 @@ def test_limbo_and_mark_survive_every_later_boot_and_end_with_their_own_repair(t
     storage.storage.close()
     for _ in range(2):
         again = Pumped(config(tmp_path))
-        assert again.storage.losses.mark == LossyBootNoted(1, 20)
+        assert again.storage.lossy_boots.mark == LossyBootNoted(1, 20)
         assert again.read(5, 0, 0)[1] == IN_LIMBO
         again.storage.close()
     second = after_lossy_boot(tmp_path, 5)
-    assert second.storage.losses.mark.boot == 2
-    assert second.run(second.storage.losses.clear_limbo, 5, 1) is Status.OK
+    assert second.storage.lossy_boots.mark.boot == 2
+    assert second.run(second.storage.lossy_boots.clear_limbo, 5, 1) is Status.OK
     assert second.read(5, 0, 0)[1] == IN_LIMBO, "the first boot's repair says nothing of the second loss"
-    assert second.run(second.storage.losses.clear_limbo, 5, 2) is Status.OK
+    assert second.run(second.storage.lossy_boots.clear_limbo, 5, 2) is Status.OK
     assert second.read(5, 0, 0)[1] == NO_SUCH_ENTRY
     assert second.add(5, 0) is Status.FENCED, "the fence stays"
     second.storage.close()
@@ -84,7 +84,7 @@ def test_a_rewritten_control_log_keeps_the_mark(tmp_path):
     again.storage.close()
     shutil.rmtree(tmp_path / "a")
     other = Pumped(config(tmp_path / "b"))
-    assert other.storage.losses.mark == LossyBootNoted(1, 20)
+    assert other.storage.lossy_boots.mark == LossyBootNoted(1, 20)
     assert other.read(5, 0, 0)[1] == IN_LIMBO
 
 
@@ -106,44 +106,46 @@ def test_the_answers_of_a_bookie_in_limbo_on_the_wire(tmp_path):
 # -- fences that may be lost
 
 
-class Word:
+class Checks:
     """What the metadata says, once it is let."""
 
-    def __init__(self, *words) -> None:
-        self.words = list(words)
+    def __init__(self, *answers) -> None:
+        self.answers = list(answers)
         self.go_on = threading.Event()
         self.asked = 0
 
     def __call__(self, ledger_id):
         self.asked += 1
         assert self.go_on.wait(SECONDS_MAX)
-        word = self.words.pop(0)
-        if isinstance(word, Exception):
-            raise word
-        return word
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
 
 def test_an_add_below_the_mark_waits_for_the_metadata_and_those_behind_it_too(tmp_path):
-    word = Word(Positive())
-    storage = after_lossy_boot(tmp_path, word=word)
+    check = Checks(Positive())
+    storage = after_lossy_boot(tmp_path, check_fence=check)
     statuses = [storage.submit(add_frame(7, entry_id)) for entry_id in range(5)]
     assert storage.add(21, 0) is Status.OK, "above the mark nothing is asked"
     assert not any(statuses)
-    word.go_on.set()
+    check.go_on.set()
     storage.wait(lambda: all(statuses))
-    assert statuses == [[Status.OK]] * 5 and word.asked == 1
+    assert statuses == [[Status.OK]] * 5 and check.asked == 1
     assert storage.ids(7) == list(range(5))
-    assert storage.add(7, 5) is Status.OK and word.asked == 1
+    assert storage.add(7, 5) is Status.OK and check.asked == 1
     storage.storage.close()
-    again = Pumped(config(tmp_path), word=Word())
+    again = Pumped(config(tmp_path), check_fence=Checks())
     assert again.add(7, 6) is Status.OK, "it has local state now"
 
 
-@pytest.mark.parametrize(("word", "status"), [(FENCED, Status.FENCED), (MetadataStoreError("no answer"), Status.LIMBO)])
-def test_any_other_word_refuses_it(tmp_path, word, status):
-    words = Word(word, Positive())
-    words.go_on.set()
-    storage = after_lossy_boot(tmp_path, word=words)
+@pytest.mark.parametrize(
+    ("answer", "status"), [(FENCED, Status.FENCED), (MetadataStoreError("no answer"), Status.LIMBO)]
+)
+def test_any_other_answer_refuses_it(tmp_path, answer, status):
+    checks = Checks(answer, Positive())
+    checks.go_on.set()
+    storage = after_lossy_boot(tmp_path, check_fence=checks)
     assert storage.add(7, 0) is status
     assert storage.read(7, 0, 0)[1] == NO_SUCH_LEDGER, "a refused add leaves no trace"
     assert storage.add(7, 0) is Status.OK, "it is asked again each time"
@@ -151,45 +153,45 @@ def test_any_other_word_refuses_it(tmp_path, word, status):
 
 
 def test_a_fence_that_comes_while_the_metadata_is_read_wins(tmp_path):
-    word = Word(Positive())
-    storage = after_lossy_boot(tmp_path, word=word)
+    check = Checks(Positive())
+    storage = after_lossy_boot(tmp_path, check_fence=check)
     statuses = storage.submit(add_frame(7, 0))
     assert storage.fence(7) is Status.OK
-    word.go_on.set()
+    check.go_on.set()
     storage.wait(lambda: bool(statuses))
     assert statuses == [Status.FENCED]
     storage.storage.close()
 
 
 def test_a_copy_that_repair_brings_leaves_the_fence_unsure(tmp_path):
-    word = Word(FENCED)
-    word.go_on.set()
-    storage = after_lossy_boot(tmp_path, word=word)
+    check = Checks(FENCED)
+    check.go_on.set()
+    storage = after_lossy_boot(tmp_path, check_fence=check)
     assert storage.add(7, 0, flags=int(Flag.RECOVERY)) is Status.OK
     storage.storage.close()
-    again = Pumped(config(tmp_path), word=word)
+    again = Pumped(config(tmp_path), check_fence=check)
     assert again.add(7, 1) is Status.FENCED
 
 
 def test_adds_that_wait_are_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr("bookspark.bookie.ledgers.unsure_adds._WAITING_BYTES_MAX", 2000)
-    word = Word(FENCED)
-    storage = after_lossy_boot(tmp_path, word=word)
+    check = Checks(FENCED)
+    storage = after_lossy_boot(tmp_path, check_fence=check)
     statuses = [storage.submit(add_frame(7, entry_id)) for entry_id in range(6)]
     assert [Status.TOO_MANY_REQUESTS] in statuses
-    word.go_on.set()
+    check.go_on.set()
     storage.wait(lambda: all(statuses))
     assert [Status.FENCED] in statuses
     storage.storage.close()
 
 
 def test_what_waits_when_the_bookie_stops_is_refused(tmp_path):
-    word = Word(Positive())
-    storage = after_lossy_boot(tmp_path, word=word)
+    check = Checks(Positive())
+    storage = after_lossy_boot(tmp_path, check_fence=check)
     statuses = storage.submit(add_frame(7, 0))
     storage.storage.close()
     assert statuses == [Status.LIMBO]
-    word.go_on.set()
+    check.go_on.set()
 
 
 # -- phase one
@@ -216,7 +218,7 @@ def test_phase_one_fences_what_names_the_bookie_and_is_not_closed(tmp_path):
         config(tmp_path),
         before_start=lambda opened: fence_what_may_be_lost(opened, store, ME, (), lambda text: None),
     )
-    assert storage.storage.losses.mark == LossyBootNoted(1, 5)
+    assert storage.storage.lossy_boots.mark == LossyBootNoted(1, 5)
     assert [storage.read(ledger_id, 0, 0)[1] for ledger_id in range(5)] == [
         IN_LIMBO,
         NO_SUCH_LEDGER,
@@ -224,9 +226,9 @@ def test_phase_one_fences_what_names_the_bookie_and_is_not_closed(tmp_path):
         IN_LIMBO,
         NO_SUCH_LEDGER,
     ]
-    word = metadata_word(store, ME)
-    assert word(0) == Positive()
-    assert word(1) == word(4) == FENCED
+    check = fence_check(store, ME)
+    assert check(0) == Positive()
+    assert check(1) == check(4) == FENCED
     storage.storage.close()
 
 
@@ -257,7 +259,7 @@ def test_a_fence_that_only_the_lost_directory_had_heard_of_is_unsure(tmp_path, e
             opened, store, ME, [str(lost)] if emptied else (), lambda text: None
         ),
         without=() if emptied else [str(lost)],
-        word=metadata_word(store, ME),
+        check_fence=fence_check(store, ME),
     )
     assert again.add(4, 1) is Status.FENCED
     store.write_ledger(moved.with_ensemble(1, (ME, "b2", "b3")), version)
@@ -282,7 +284,7 @@ def test_the_bookie_s_process_says_which_directories_were_emptied(tmp_path):
     )
     with ExitStack() as stack:
         opened = process._open_storage(config(kept, lost), MemoryStore(), identity, stack, lambda phase: None)
-        assert [(ledger.ledger_id, ledger.fence_unsure) for ledger in opened.losses.known_ledgers] == [(4, True)]
+        assert [(ledger.ledger_id, ledger.fence_unsure) for ledger in opened.lossy_boots.known_ledgers] == [(4, True)]
     assert stamped == [True]
 
 
@@ -293,7 +295,7 @@ def test_phase_one_fails_closed(tmp_path):
     storage = Storage(config(tmp_path)).open()
     with pytest.raises(BookieError, match=r"lossy \(/burned was emptied\).*ledger 2: no answer.*start it again"):
         fence_what_may_be_lost(storage, store, ME, ["/burned"], lambda text: None)
-    assert storage.losses.mark.boot == 0, "nothing was noted, so the next start tries it all again"
+    assert storage.lossy_boots.mark.boot == 0, "nothing was noted, so the next start tries it all again"
     storage.close()
 
 
@@ -322,7 +324,7 @@ def test_a_directory_that_cannot_be_read_takes_only_itself_out(tmp_path, broken)
     shutil.move(directories[broken], tmp_path / "aside")
     directories[broken].write_text("no directory any more")
     again = Pumped(config(*directories))
-    assert again.storage.losses.unreadable == [str(directories[broken])]
+    assert again.storage.lossy_boots.unreadable == [str(directories[broken])]
     lost, kept = (4, 5) if broken == 0 else (5, 4)
     assert again.read(lost, 0, 0) == ([], STORAGE_DAMAGED), "never absent"
     assert again.ids(kept) == [0, 1, 2, 3, 4]
@@ -333,7 +335,7 @@ def test_a_directory_that_cannot_be_read_takes_only_itself_out(tmp_path, broken)
     directories[broken].unlink()
     shutil.move(tmp_path / "aside", directories[broken])
     both = Pumped(config(*directories))
-    assert both.storage.losses.unreadable == []
+    assert both.storage.lossy_boots.unreadable == []
     assert both.ids(4) == both.ids(5) == [0, 1, 2, 3, 4] and both.ids(7) == [0]
     both.storage.close()
 
@@ -352,7 +354,7 @@ def test_a_directory_that_fails_in_phase_one_is_out_of_use(tmp_path):
 
     def boot(storage):
         files.add("write */second/* 1.. io-error")
-        storage.losses.note_lossy_boot(phase_one(ME, [open_ledger(5)], 20, storage.losses.mark))
+        storage.lossy_boots.note_lossy_boot(phase_one(ME, [open_ledger(5)], 20, storage.lossy_boots.mark))
 
     storage = Pumped(config(first, second), files, boot)
     assert [storage.add(ledger_id, 0) for ledger_id in (30, 31)] == [Status.OK, Status.OK]

@@ -15,7 +15,7 @@ import pytest
 from bookspark.bookie.disk.file_system import RealFileSystem
 from bookspark.bookie.disk.index import LedgerRows, Row, location
 from bookspark.bookie.disk.rewritten_log import HEAD, RewrittenLog, footer, scan_rewritten
-from bookspark.bookie.space.reclaiming import LogUse, choose
+from bookspark.bookie.space.choosing import LogUse, choose
 from bookspark.bookie.space.rewriting import BLOCK_ENTRIES_MAX, SealedLog
 from bookspark.bookie.space.rewriting_process import RewritingProcess
 from bookspark.bookie.storage import Storage
@@ -242,7 +242,7 @@ def test_what_is_added_and_deleted_while_it_is_rewritten(storage, call):
     def meanwhile(what: str) -> None:
         if what == call:
             storage.submit(add_frame(5, 300))
-            storage.steps(storage.storage.forget([6]))
+            storage.steps(storage.storage.garbage_collection.forget([6]))
 
     storage.reclaim(before=meanwhile)
     assert storage.ids(5) == list(range(301))

@@ -175,12 +175,12 @@ def test_an_explicit_lac_survives_and_is_watched(tmp_path):
     storage = Pumped(config(tmp_path))
     storage.add(5, 0, 3)
     reached = []
-    storage.storage.watches.add(5, 2, lambda: reached.append(2))
-    late = storage.storage.watches.add(5, 9, lambda: reached.append(9))
+    storage.storage.long_polls.add(5, 2, lambda: reached.append(2))
+    late = storage.storage.long_polls.add(5, 9, lambda: reached.append(9))
     assert storage.run(storage.storage.write_last_add_confirmed, 5, KEY, 3) is Status.OK
     assert storage.run(storage.storage.write_last_add_confirmed, 5, KEY, 3) is Status.OK
     assert reached == [2]
-    storage.storage.watches.remove(5, late)
+    storage.storage.long_polls.remove(5, late)
     storage.storage.close()
     again = Pumped(config(tmp_path))
     assert again.storage.ledger(5).last_add_confirmed == 3

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from bookspark.bookie.disk.file_system import RealFileSystem, replace_file
-from bookspark.bookie.disk.power_loss import lose_unsynced
 from bookspark.bookie.disk.unclean_marker import UncleanMarker
+from bookspark.bookie.offline.power_loss import lose_unsynced
 from bookspark.protocol.bookie.bookie_ledger import NO_SUCH_ENTRY, STORAGE_DAMAGED
 from bookspark.protocol.ledger.sync_cursor import Assignment, assignment
 from bookspark.testing.faulty_files import FaultyFileSystem
@@ -315,7 +315,7 @@ def test_an_add_is_acked_before_its_sync_and_the_directory_marked(relaxed, tmp_p
     assert marked(tmp_path / "live")
     dead = Pumped(config(died(tmp_path / "live", tmp_path / "dead")))
     assert dead.ids(5) == [] and marked(tmp_path / "dead")
-    assert dead.storage.losses.unclean == [str(tmp_path / "dead")]
+    assert dead.storage.lossy_boots.unclean == [str(tmp_path / "dead")]
 
 
 def test_the_marker_is_durable_before_the_first_ack(tmp_path, monkeypatch):
@@ -379,11 +379,11 @@ def test_a_clean_stop_leaves_no_marker_and_loses_nothing(tmp_path):
     storage.storage.close()
     assert not marked(tmp_path / "live")
     again = Pumped(config(died(tmp_path / "live", tmp_path / "dead")))
-    assert again.ids(5) == list(range(10)) and again.storage.losses.unclean == []
+    assert again.ids(5) == list(range(10)) and again.storage.lossy_boots.unclean == []
 
 
 def test_an_idle_directory_that_is_synced_is_marked_clean(tmp_path, monkeypatch):
-    monkeypatch.setattr("bookspark.bookie.commit.commit_thread._IDLE_SECONDS", 0.05)
+    monkeypatch.setattr("bookspark.bookie.commit.group_writer._IDLE_SECONDS", 0.05)
     cleared = threading.Event()
     clear = UncleanMarker.clear
     monkeypatch.setattr(UncleanMarker, "clear", lambda marker: (clear(marker), cleared.set()))
@@ -422,7 +422,7 @@ def test_a_trusted_boot_id_tells_a_dead_process_from_a_dead_host(tmp_path, boot_
     storage.add(5, 0)
     shutil.copytree(tmp_path / "live", tmp_path / "killed")
     again = Pumped(config(tmp_path / "killed"), boot_id=boot_id)
-    assert bool(again.storage.losses.unclean) is unclean
+    assert bool(again.storage.lossy_boots.unclean) is unclean
     assert again.ids(5) == [0]
     storage.storage.close()
 
@@ -438,7 +438,7 @@ def test_a_boot_id_is_not_trusted_after_a_failed_sync(tmp_path, monkeypatch):
         patch.setattr("bookspark.bookie.disk.entry_log.EntryLog.sync", fail)
         storage.add(5, 1, flags=int(Flag.RECOVERY))
     again = Pumped(config(tmp_path / "live"), boot_id="one")
-    assert again.storage.losses.unclean
+    assert again.storage.lossy_boots.unclean
 
 
 @pytest.mark.parametrize("frame", [add_frame, volatile_frame])

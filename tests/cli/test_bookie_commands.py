@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from bookspark.bookie.disk.entry_log import SCHEMA
+from bookspark.bookie.disk.log_scan import SCHEMA
 from bookspark.cli import bookie_status
 from bookspark.daemon.directories import DirectoryLocks, read_cookie, write_cookie
 from bookspark.local import LocalCluster

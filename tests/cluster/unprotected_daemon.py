@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from bookspark.bookie.ledgers.losses import Losses
+from bookspark.bookie.ledgers.lossy_boots import LossyBoots
 from bookspark.daemon.__main__ import main
 from bookspark.protocol.bookie.bookie_boot import NO_LOSSY_BOOT, PhaseOne
 from bookspark.protocol.bookie.bookie_ledger import FenceNoted, LimboNoted
@@ -18,15 +18,15 @@ LEFT_OUT = {"limbo": LimboNoted, "fencing": FenceNoted, "mark": None}
 
 
 def leave_out(protection: str) -> None:
-    note = Losses.note_lossy_boot
+    note = LossyBoots.note_lossy_boot
     record = LEFT_OUT[protection]
 
-    def noted(losses: Losses, found: PhaseOne) -> None:
+    def noted(losses: LossyBoots, found: PhaseOne) -> None:
         mark = NO_LOSSY_BOOT if record is None else found.mark
         records = tuple(r for r in found.records if record is None or not isinstance(r, record))
         note(losses, PhaseOne(mark, records))
 
-    Losses.note_lossy_boot = noted  # type: ignore[method-assign]
+    LossyBoots.note_lossy_boot = noted  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

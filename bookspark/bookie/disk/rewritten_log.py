@@ -21,8 +21,9 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from bookspark.bookie.disk.entry_log import LOGS, SCHEMA
+from bookspark.bookie.disk.entry_log import LOGS
 from bookspark.bookie.disk.file_system import TEMPORARY_SUFFIX, FileSystem
+from bookspark.bookie.disk.log_scan import SCHEMA
 from bookspark.bookie.disk.rewritten_block import (
     BLOCK_BYTES_MAX,
     BLOCK_PREFIX_BYTES,

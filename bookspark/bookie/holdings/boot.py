@@ -16,21 +16,48 @@ from typing import TypeVar
 
 from bookspark.bookie.disk.control_log import ControlScan, encode_records
 from bookspark.bookie.disk.control_state import ControlState
-from bookspark.bookie.disk.entry_log import LoggedFrame
 from bookspark.bookie.disk.index import Index, LedgerRows, location, log_of
+from bookspark.bookie.disk.log_scan import LoggedFrame
 from bookspark.bookie.disk.rewritten_block import Block, runs
 from bookspark.bookie.disk.rewritten_log import scan_rewritten
+from bookspark.bookie.holdings.holdings import Holdings
 from bookspark.bookie.holdings.log_directory import LogDirectory, Recovered
 from bookspark.errors import StorageError
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger, MasterKeyNoted
+
+_LOST_LOGS_MAX = 1 << 16
+"""A directory that can't be read may have logs of higher numbers than the others. They are fewer than this, so no number is used
+twice."""
 
 Found = TypeVar("Found")
 
 log = logging.getLogger(__name__)
 
 
+def read_directories(holdings: Holdings) -> None:
+    """Read everything that lies in the directories of ``holdings``, which are empty so far. Raises StorageError."""
+    live = holdings.live
+    in_each(live, LogDirectory.prepare)
+    with _collector_paused():
+        scans = in_each(live, lambda directory: directory.control.scan())
+        content = _replay_control_logs(scans, holdings.control)
+        scanned = dict(scans)
+        in_each(live, lambda directory: directory.begin_control_log(content, scanned[directory]))
+        recovered = in_each(live, LogDirectory.recover)
+        holdings.next_log = 1 + _replay_logs(recovered, holdings.control, holdings.index)
+    holdings.unreadable = [directory.path for directory in holdings.directories if directory not in live]
+    if holdings.unreadable:
+        holdings.directories[:] = live
+        holdings.next_log += _LOST_LOGS_MAX
+    for directory in live:
+        for stored in directory.stored:
+            holdings.logs[stored.number] = (directory, stored)
+        if directory.damaged:
+            log.error("%s is damaged: what can't be found is answered I/O error until it is repaired", directory.path)
+
+
 @contextmanager
-def collector_paused() -> Iterator[None]:
+def _collector_paused() -> Iterator[None]:
     """Without Python's cyclic garbage collector: a boot makes objects by the million and no cycles, and the collector, which
     walks all of them again and again, takes half of its time. Afterwards they are old to it, unwalked."""
     was_enabled = gc.isenabled()
@@ -61,7 +88,7 @@ def in_each(directories: list[LogDirectory], act: Callable[[LogDirectory], Found
     return found
 
 
-def replay_control_logs(scans: Sequence[tuple[LogDirectory, ControlScan]], state: ControlState) -> list[bytes] | None:
+def _replay_control_logs(scans: Sequence[tuple[LogDirectory, ControlScan]], state: ControlState) -> list[bytes] | None:
     """Fill ``state`` with the union of all control logs. Returns what has to stand in every directory, None if it does."""
     damaged = [scan.damaged or (not scan.present and directory.holds_logs) for directory, scan in scans]
     if any(damaged) and not any(scan.present and not bad for (_, scan), bad in zip(scans, damaged, strict=True)):
@@ -83,7 +110,7 @@ def _is_settled(scan: ControlScan, other: ControlScan) -> bool:
     return scan.present and scan.end == scan.size == scan.noted and scan.records == other.records
 
 
-def replay_logs(recovered: Sequence[tuple[LogDirectory, Recovered]], state: ControlState, index: Index) -> int:
+def _replay_logs(recovered: Sequence[tuple[LogDirectory, Recovered]], state: ControlState, index: Index) -> int:
     """Fill ``index``, and the LACs of the ledgers; returns the highest log number that was ever used."""
     highest = 0
     seen: dict[int, tuple[BookieLedger, LedgerRows]] = {}

@@ -36,7 +36,7 @@ class CommitResults:
         self._relief = (bytes_in_flight, relieved)
 
     def completed(
-        self, thread: CommitThread, items: Sequence[Item], failure: OSError | None, synced_bytes: int
+        self, thread: CommitThread, items: Sequence[Item], synced_bytes: int, failure: OSError | None
     ) -> None:
         """A commit thread finished a group, or a sync in the background; ``synced_bytes`` that were acked before are synced."""
         status = Status.OK

@@ -10,6 +10,7 @@ Source: BookKeeper's ``LedgerDirsMonitor``.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from bookspark.bookie.bookie_config import BookieConfig
@@ -83,6 +84,12 @@ class Disks:
             except OSError as error:
                 log.warning("%s: its space can't be told: %s", path, error)
         return measured
+
+    def look_at_all(self) -> None:
+        """At the boot, before anything is served: measure every disk, and have each directory take what it should."""
+        for directory, used in self.measure():
+            deque(self.look(directory, used), maxlen=0)  # there is no other work to be held up
+        self.sort()
 
     def look(self, directory: LogDirectory, used: float) -> Steps[None]:
         """Have a directory take what it should, now that this part of its space is used."""

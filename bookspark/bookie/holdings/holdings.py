@@ -14,6 +14,7 @@ from bookspark.bookie.disk.file_system import File, FileSystem
 from bookspark.bookie.disk.index import Index, log_of, position_of
 from bookspark.bookie.disk.rewritten_log import RewrittenLog
 from bookspark.bookie.holdings.log_directory import LogDirectory
+from bookspark.bookie.holdings.long_polls import LongPolls
 from bookspark.bookie.holdings.reads import LogFiles, Piece, ReadPlan, plan_read
 from bookspark.bookie.holdings.volatile_ledgers import VolatileLedgers
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger, may_read
@@ -46,6 +47,7 @@ class Holdings:
         """By number."""
         self.next_log = 1
         self.volatile = VolatileLedgers(self.index, self.is_synced)
+        self.long_polls = LongPolls()
         self.files = LogFiles(self._open_log)
 
     # -- reads
@@ -112,6 +114,12 @@ class Holdings:
         number = self.next_log
         self.next_log += 1
         return number
+
+    def forget(self, ledger_id: int) -> None:
+        """Drop everything that is known of a ledger; its bytes stay in the logs."""
+        self.volatile.forget(ledger_id)
+        self.index.forget(ledger_id)
+        self.ledgers.pop(ledger_id, None)
 
     def _open_log(self, number: int) -> File:
         _, stored = self.logs[number]

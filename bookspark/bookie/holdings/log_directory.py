@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bookspark.bookie.bookie_config import BookieConfig
-from bookspark.bookie.commit.background_sync import BackgroundSync
 from bookspark.bookie.commit.commit_thread import CommitThread
+from bookspark.bookie.commit.group_writer import GroupWriter
 from bookspark.bookie.disk.checkpoint import Checkpoint, read_checkpoint
 from bookspark.bookie.disk.control_log import ControlLog, ControlScan
-from bookspark.bookie.disk.entry_log import LOGS, SCHEMA, EntryLog, LogScan, log_numbers
+from bookspark.bookie.disk.entry_log import LOGS, EntryLog, log_numbers
 from bookspark.bookie.disk.file_system import TEMPORARY_SUFFIX, FileSystem
 from bookspark.bookie.disk.index import location, log_of, position_of
+from bookspark.bookie.disk.log_scan import SCHEMA, LogScan
 from bookspark.bookie.disk.rewritten_log import RewrittenLog, adopt, rewritten_numbers, rewritten_path
 from bookspark.bookie.disk.unclean_marker import UncleanMarker
 from bookspark.bookie.holdings.disk_marks import Takes
@@ -46,8 +47,8 @@ class LogDirectory:
         self.marker = UncleanMarker(file_system, path, boot_id)
         self.unclean = False
         """The last process may have lost entries that it had promised."""
-        background = BackgroundSync(file_system, path)
-        self.commit = CommitThread(path, self.control, self.marker, background, config)
+        writer = GroupWriter(file_system, path, self.control, self.marker, config)
+        self.commit = CommitThread(path, writer)
 
     def prepare(self) -> None:
         """Make what has to be there, and clear away what a crash left half-made."""

@@ -17,11 +17,11 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from bookspark.bookie.disk.entry_log import parse_logged_frame
 from bookspark.bookie.disk.file_system import File
 from bookspark.bookie.disk.index import LedgerRows, log_of, position_of
-from bookspark.bookie.disk.read_memory import ReadMemory
+from bookspark.bookie.disk.log_scan import parse_logged_frame
 from bookspark.bookie.disk.rewritten_block import BLOCK_START, parse_block, plain_frame
+from bookspark.bookie.holdings.read_memory import ReadMemory
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger, answer_absent
 from bookspark.protocol.ledger.responses import Negative, Unknown
 from bookspark.wire.entry_batch import Buffer

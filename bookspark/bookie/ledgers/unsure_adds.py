@@ -1,8 +1,9 @@
-"""Adds to ledgers whose fence is unsure: they wait for the word of the ledger's metadata, read after they came.
+"""Adds to ledgers whose fence is unsure: they wait until the ledger's metadata is read.
 
-Law: that of ``protocol.bookie_boot``: such an add is refused unless the metadata, read after the boot, is OPEN with this bookie
-in its last fragment; then it is decided again, so that a fence that came meanwhile wins. Adds of one ledger keep their order
-and share a reading. What waits is bounded; more than that is answered TOO_MANY_REQUESTS. The reading is done in a thread.
+Law: that of ``protocol.bookie.bookie_boot``. Such an add is refused unless the metadata, read after the add came, is OPEN with
+this bookie in its last fragment. Then the add is decided again, so that a fence that came meanwhile wins. Adds of one ledger keep
+their order and share one read of the metadata, which is done in a thread. The bytes that wait are bounded; an add over that is
+answered TOO_MANY_REQUESTS.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from bookspark.protocol.ledger.responses import Positive, Unknown
 from bookspark.wire.entry_batch import EntryBatch
 from bookspark.wire.header import Header, Status
 
-MetadataWord = Callable[[int], Positive | Unknown]
-"""``word(ledger_id)``: ``bookie_boot.answer_unsure`` of the metadata as it is now. It may block, but not for ever."""
+FenceCheck = Callable[[int], Positive | Unknown]
+"""``check_fence(ledger_id)``: Positive if the ledger's metadata, as it is now, shows that there was no fence to lose
+(``bookie_boot.answer_unsure``). It may block, but not for ever."""
 
 _THREADS = 4
 _WAITING_BYTES_MAX = 16 << 20
@@ -35,17 +37,17 @@ class WaitingAdd(NamedTuple):
     done: Done
 
 
-def nobody_knows(ledger_id: int) -> Unknown:
-    """The word where there is no metadata store to ask."""
+def no_metadata(ledger_id: int) -> Unknown:
+    """The ``FenceCheck`` of a storage that has no metadata store to ask."""
     return METADATA_UNKNOWN
 
 
 class UnsureAdds:
     """Owned by the loop."""
 
-    def __init__(self, word: MetadataWord, decide: Callable[[int, list[WaitingAdd]], None]) -> None:
+    def __init__(self, check_fence: FenceCheck, decide: Callable[[int, list[WaitingAdd]], None]) -> None:
         """``decide(ledger_id, adds)``: the ledger had no fence to lose; decide its adds again."""
-        self._word = word
+        self._check_fence = check_fence
         self._decide = decide
         self._waiting: dict[int, list[WaitingAdd]] = {}
         self._waiting_bytes = 0
@@ -53,10 +55,12 @@ class UnsureAdds:
         self._threads: ThreadPoolExecutor | None = None
 
     def start(self, post: Post) -> None:
+        """From now on the metadata is asked; before that such adds are answered TOO_MANY_REQUESTS."""
         self._post = post
 
     def wait(self, ledger_id: int, add: WaitingAdd) -> None:
-        """Have ``add`` decided when the metadata is known."""
+        """Have ``add`` decided when the metadata is read. Its ``done``: what ``Storage.add`` says, LIMBO … as ``check_fence``
+        answers, or TOO_MANY_REQUESTS."""
         waiting = self._waiting.get(ledger_id)
         if self._post is None or self._waiting_bytes > _WAITING_BYTES_MAX:
             add.done(Status.TOO_MANY_REQUESTS)
@@ -71,25 +75,25 @@ class UnsureAdds:
         self._threads.submit(self._read, ledger_id, self._post)
 
     def close(self) -> None:
-        """Nothing that waits is admitted any more."""
+        """Answer everything that waits: nothing of it is admitted any more."""
         self._post = None
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
         for ledger_id in list(self._waiting):
-            self._told(ledger_id, METADATA_UNKNOWN)
+            self._answered(ledger_id, METADATA_UNKNOWN)
 
     def _read(self, ledger_id: int, post: Post) -> None:
         try:
-            word: Positive | Unknown = self._word(ledger_id)
+            answer: Positive | Unknown = self._check_fence(ledger_id)
         except Exception as error:
-            word = Unknown(METADATA_UNKNOWN.reason, f"{METADATA_UNKNOWN.detail}: {error}")
-        post(partial(self._told, ledger_id, word))
+            answer = Unknown(METADATA_UNKNOWN.reason, f"{METADATA_UNKNOWN.detail}: {error}")
+        post(partial(self._answered, ledger_id, answer))
 
-    def _told(self, ledger_id: int, word: Positive | Unknown) -> None:
+    def _answered(self, ledger_id: int, answer: Positive | Unknown) -> None:
         adds = self._waiting.pop(ledger_id, [])
         self._waiting_bytes -= sum(len(add.batch.frame) for add in adds)
-        if isinstance(word, Positive):
+        if isinstance(answer, Positive):
             self._decide(ledger_id, adds)
             return
         for add in adds:
-            add.done(status_of(word))
+            add.done(status_of(answer))

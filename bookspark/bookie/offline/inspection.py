@@ -14,11 +14,12 @@ from typing import NamedTuple
 from bookspark.bookie.bookie_config import BookieConfig
 from bookspark.bookie.disk.checkpoint import NAME as CHECKPOINT
 from bookspark.bookie.disk.checkpoint import read_checkpoint
-from bookspark.bookie.disk.dry_run import DryRunFileSystem
-from bookspark.bookie.disk.entry_log import EntryLog, scan_log
+from bookspark.bookie.disk.entry_log import EntryLog
 from bookspark.bookie.disk.file_system import FileSystem
+from bookspark.bookie.disk.log_scan import scan_log
 from bookspark.bookie.disk.rewritten_block import plain_frame, runs
 from bookspark.bookie.disk.rewritten_log import RewrittenLog, scan_rewritten
+from bookspark.bookie.offline.dry_run import DryRunFileSystem
 from bookspark.bookie.storage import Storage
 from bookspark.errors import StorageError
 from bookspark.wire.entry_batch import Entry, EntryBatch

@@ -16,9 +16,10 @@ from typing import NamedTuple
 from bookspark.bookie.disk.checkpoint import NAME as CHECKPOINT
 from bookspark.bookie.disk.checkpoint import Checkpoint, read_checkpoint
 from bookspark.bookie.disk.control_log import ControlLog
-from bookspark.bookie.disk.entry_log import LOGS, SCHEMA, EntryLog, log_numbers, scan_log
+from bookspark.bookie.disk.entry_log import LOGS, EntryLog, log_numbers
 from bookspark.bookie.disk.file_system import File, FileSystem
 from bookspark.bookie.disk.index import Row, location, log_of
+from bookspark.bookie.disk.log_scan import SCHEMA, scan_log
 from bookspark.bookie.disk.rewritten_log import rewritten_numbers, rewritten_path, scan_rewritten
 from bookspark.wire.entry_batch import EntryBatch
 from bookspark.wire.header import WireError, decode

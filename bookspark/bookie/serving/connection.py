@@ -1,8 +1,8 @@
-"""One client's connection to a bookie: frames in, answers out, and how many of each may wait. ``requests`` deals with the frames.
+"""One client's connection to a bookie: frames in, answers out, and how many of each may wait. ``dispatch`` answers the requests.
 
-Law: what is no frame ends the connection, and the peer is told why. What a peer does not read, it does not get to ask more of:
-while its answers wait in the bookie, its requests do too; and so they do while too many of its reads wait for the disk. Answers
-are gathered and written once per turn of the loop.
+Law: bytes that are no frame end the connection, and the peer is told why. While a peer does not read its answers, its requests
+wait in the bookie too. They also wait while too many of its reads wait for the disk. Answers are gathered and written once per
+turn of the loop.
 """
 
 from __future__ import annotations
@@ -10,22 +10,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
-from bookspark.bookie.serving.dispatch import Requests
+from bookspark.bookie.serving.admission import Admission
+from bookspark.bookie.serving.answers import acks_frame, refusal_frame
+from bookspark.bookie.serving.dispatch import Dispatch
+from bookspark.bookie.serving.served_bookie import ServedBookie
+from bookspark.wire.chunks import ChunkPool
 from bookspark.wire.entry_batch import Buffer
 from bookspark.wire.frames import Frame, FrameReceiver
 from bookspark.wire.header import WireError
 from bookspark.wire.keepalive import notice_lost_peer
 
-if TYPE_CHECKING:
-    from bookspark.bookie.serving.server import BookieServer
-
 _JOINED_BYTES_MAX = 64 << 10
 _WRITE_BUFFER_BYTES_MAX = 4 << 20
 _READS_MAX = 8
 _PARTING_SECONDS = 10.0
-"""So long a peer that is refused has to end the connection."""
+"""How long a peer that is refused has to end the connection."""
 
 log = logging.getLogger(__name__)
 
@@ -33,24 +34,25 @@ log = logging.getLogger(__name__)
 class Connection(asyncio.BufferedProtocol):
     """Made by ``BookieServer`` for each connection that it accepts."""
 
-    def __init__(self, server: BookieServer) -> None:
-        self._server = server
+    def __init__(self, bookie: ServedBookie, admission: Admission, chunks: ChunkPool) -> None:
+        self._admission = admission
+        self._incarnation = bookie.incarnation
         self._loop = asyncio.get_running_loop()
-        self._receiver = FrameReceiver(server.chunks)
+        self._receiver = FrameReceiver(chunks)
         self._transport: asyncio.Transport | None = None
         self._refused: asyncio.Transport | None = None
-        """In place of the other once the peer is refused, until it has ended the connection."""
+        """The transport of a peer that is refused, until the connection ends. ``_transport`` is None then."""
         self._address = "?"
         self.peer = "?"
-        """For people."""
-        self._requests = Requests(server, self)
+        """Address and name, for log lines."""
+        self._dispatch = Dispatch(bookie, self)
         self._answers: list[Buffer] = []
         self._acks: list[int] = []
-        """Request ids of adds that are OK, of this turn of the loop."""
+        """Request ids of the adds that came to be OK in this turn of the loop."""
         self._held: deque[Frame] = deque()
-        """Requests that came while the peer's answers, or the disk, were behind."""
+        """Requests that came while the peer did not read its answers, or while too many of its reads waited for the disk."""
         self._reads = 0
-        """Reads that a thread is doing."""
+        """How many reads of this peer wait for the disk, in threads."""
         self._writing_paused = False
         self._reading_paused = False
 
@@ -59,25 +61,23 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES_MAX)
-        if not self._server.has_room():
-            self.send(
-                self._requests.refusal("it has as many connections as it may have open; try another bookie, or later")
-            )
+        if not self._admission.has_room():
+            self._send_refusal("it has as many connections as it may have open; try another bookie, or later")
             self.close()
             self._transport = None
             return
         notice_lost_peer(transport.get_extra_info("socket"))
         self.peer = self._address = str(transport.get_extra_info("peername"))
-        self._server.connections.add(self)
+        self._admission.admit(self)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = self._refused = None
         self._held.clear()
         self._answers.clear()
         self._acks.clear()
-        self._requests.end()
-        del self._requests  # which refers to this: the memory that was received into comes free at once
-        self._server.lost(self)
+        self._dispatch.end()
+        del self._dispatch  # which refers to this: the memory that was received into comes free at once
+        self._admission.lost(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._receiver.buffer()
@@ -90,11 +90,11 @@ class Connection(asyncio.BufferedProtocol):
                 if self._held or self._is_behind():
                     self._held.append(frame)
                 else:
-                    self._requests.handle(frame)
+                    self._dispatch.handle(frame)
         except WireError as error:
             log.warning("connection from %s closed: %s", self.peer, error)
             self._refuse(str(error))
-        self._server.check_pressure()
+        self._admission.check_pressure()
         self.adjust_reading()
 
     def pause_writing(self) -> None:
@@ -106,17 +106,17 @@ class Connection(asyncio.BufferedProtocol):
         self._go_on()
 
     def name_peer(self, name: str) -> None:
-        """As it calls itself, and may do again and again."""
+        """Note the name that the client gave itself. It may give another one later."""
         self.peer = f"{self._address} ({name[:80]!r})"
 
     # -- flow
 
     def read_begins(self) -> None:
-        """A thread reads from the disk for a request."""
+        """A thread begins to read from the disk for a request."""
         self._reads += 1
 
     def read_ends(self) -> None:
-        """It is through, and its answer is sent."""
+        """Such a thread has ended, and the answer is sent."""
         self._reads -= 1
         self._go_on()
 
@@ -124,14 +124,14 @@ class Connection(asyncio.BufferedProtocol):
         return self._writing_paused or self._reads >= _READS_MAX
 
     def _go_on(self) -> None:
-        """Take up held requests, as far as the peer and the disk keep up."""
+        """Handle held requests for as long as the peer and the disk keep up."""
         while self._held and not self._is_behind():
-            self._requests.handle(self._held.popleft())
+            self._dispatch.handle(self._held.popleft())
         self.adjust_reading()
 
     def adjust_reading(self) -> None:
-        """Read from the socket, or don't."""
-        pause = bool(self._held) or self._writing_paused or self._server.overloaded
+        """Begin or stop reading from the socket."""
+        pause = bool(self._held) or self._writing_paused or self._admission.paused
         if self._transport is None or self._transport.is_closing() or pause == self._reading_paused:
             return
         self._reading_paused = pause
@@ -141,12 +141,12 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _refuse(self, why: str) -> None:
-        """Say why, look at nothing more, and leave the end to the peer for a moment: a socket that is closed while there is
-        something to be read resets the connection, and the reset would overtake the words."""
+        """Tell the peer why, read nothing more, and give the peer a moment to end the connection. A socket that is closed with
+        bytes unread resets the connection, and the reset would overtake the words."""
         transport = self._transport
         if transport is None:
             return
-        self.send(self._requests.refusal(why))
+        self._send_refusal(why)
         self.flush()
         self._transport, self._refused = None, transport
         self._held.clear()
@@ -155,6 +155,9 @@ class Connection(asyncio.BufferedProtocol):
             transport.write_eof()
         self._loop.call_later(_PARTING_SECONDS, transport.abort)
 
+    def _send_refusal(self, why: str) -> None:
+        self.send(refusal_frame(self._incarnation, why))
+
     def close(self) -> None:
         """Send what is answered, then end the connection."""
         self.flush()
@@ -162,11 +165,12 @@ class Connection(asyncio.BufferedProtocol):
             transport.close()
 
     def abort(self) -> None:
+        """End the connection at once."""
         if (transport := self._transport or self._refused) is not None:
             transport.abort()
 
     def send(self, *pieces: Buffer) -> None:
-        """At the end of this turn of the loop, or with ``flush``."""
+        """Send these bytes at the end of this turn of the loop, or with the next ``flush``."""
         if self._transport is None:
             return
         if not (self._answers or self._acks):
@@ -174,7 +178,7 @@ class Connection(asyncio.BufferedProtocol):
         self._answers += pieces
 
     def acknowledge(self, request_id: int) -> None:
-        """The same of an add that is OK; those of one turn go out as one frame."""
+        """Answer an add OK. All such answers of one turn of the loop are sent in one frame."""
         if self._transport is None:
             return
         if not (self._answers or self._acks):
@@ -182,13 +186,13 @@ class Connection(asyncio.BufferedProtocol):
         self._acks.append(request_id)
 
     def flush(self) -> None:
-        """Send what is gathered now."""
+        """Send now what is gathered."""
         answers, self._answers = self._answers, []
         acks, self._acks = self._acks, []
         if self._transport is None:
             return
         if acks:
-            answers.append(self._requests.acks(acks))
+            answers.append(acks_frame(self._incarnation, acks))
         if not answers:
             return
         if len(answers) > 1 and sum(map(len, answers)) > _JOINED_BYTES_MAX:

@@ -28,5 +28,5 @@ def entry_logs(storage: Storage) -> EntryLogs:
 def limbo(storage: Storage, ledger_id: int, limit: int) -> tuple[Limbo, int]:
     """The ledgers in limbo from ``ledger_id`` on, at most ``limit`` (0: 65,536), and the one to go on with, −1 at the end."""
     limit = min(limit or LIMBO_ROWS_MAX, LIMBO_ROWS_MAX)
-    found = sorted(item for item in storage.losses.limbo().items() if item[0] >= ledger_id)
+    found = sorted(item for item in storage.lossy_boots.limbo().items() if item[0] >= ledger_id)
     return Limbo(found[:limit]), found[limit][0] if len(found) > limit else -1

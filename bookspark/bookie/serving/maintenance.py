@@ -21,7 +21,6 @@ from typing import TypeVar
 
 from bookspark.bookie.bookie_config import BookieConfig
 from bookspark.bookie.disk.steps import Finished, Outcome, Steps, Wait, advance
-from bookspark.bookie.serving.collection import collect
 from bookspark.bookie.space.reclaiming import Rewriter
 from bookspark.bookie.storage import Storage
 from bookspark.metadata.store import MetadataStore
@@ -103,7 +102,7 @@ class Maintenance:
     async def _pass(self, forced: bool) -> None:
         storage, config = self._storage, self._config
         if self._metadata is not None:
-            await self._drive(collect(storage, self._metadata))
+            await self._drive(storage.garbage_collection.collect(self._metadata))
         rewriter = self._rewriter
         threshold = self._threshold(time.monotonic(), forced) if rewriter is not None else 0.0
         steps = storage.reclaiming.reclaim(

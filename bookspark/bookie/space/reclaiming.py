@@ -1,9 +1,9 @@
-"""Getting space back: forgetting deleted ledgers, rewriting sealed logs, removing what nothing lives in any more.
+"""Getting space back: rewriting sealed logs, and removing logs in which nothing lives any more.
 
-Law: nothing is removed before what stands for it is durable. A pass goes through these states, and a crash in any of them leaves
-files that the next boot or the next pass deals with::
+Law: nothing is removed before what replaces it is durable. A pass goes through these states. A crash in any of them leaves files
+that the next boot or the next pass deals with::
 
-    forget      the number of ``protocol.garbage_collection`` is in the control logs; then ledgers leave index and ledgers
+    forget      ``garbage_collection`` has dropped deleted ledgers from the index
     rewrite     the new log is written under a temporary name and synced     crash: removed at boot
     publish     it is renamed, its directory synced                          crash: no checkpoint names it, removed at boot
     switch      the index points into it                                     crash: as before
@@ -11,14 +11,10 @@ files that the next boot or the next pass deals with::
     remove      the old logs are unlinked                                           next pass removes them
 
 A log with a batch that can't be read is left alone, and so is a directory that is damaged: what its logs can't tell any more
-has to go on being unknown. Only sealed logs are looked at: nothing is added to those, so what was counted dead stays dead.
+stays unknown. Only sealed logs are looked at. Nothing is added to them, so what was counted dead stays dead. Which of them are
+rewritten is decided by ``choosing``.
 
-Which logs: all that nothing lives in; entry logs, once they are sealed; and those of which less than a threshold lives, by
-BookKeeper's rules of minor and major compaction. Passes that find little to rewrite leave small logs: when there are many,
-neighbours are merged, so that an entry is written anew once each time that its log grows eightfold, and no more often.
-
-Source: docs/decisions/one-log.md; BookKeeper's ``GarbageCollectorThread``, ``ScanAndCompareGarbageCollector`` and
-``TransactionalEntryLogCompactor``.
+Source: docs/decisions/one-log.md; BookKeeper's ``GarbageCollectorThread`` and ``TransactionalEntryLogCompactor``.
 """
 
 from __future__ import annotations
@@ -26,10 +22,10 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import groupby
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from bookspark.bookie.disk.entry_log import EntryLog
 from bookspark.bookie.disk.file_system import FileSystem
@@ -39,124 +35,45 @@ from bookspark.bookie.disk.steps import Steps
 from bookspark.bookie.holdings.checkpointing import Checkpoints
 from bookspark.bookie.holdings.holdings import Holdings, StoredLog
 from bookspark.bookie.holdings.log_directory import LogDirectory
+from bookspark.bookie.space.choosing import LogUse, choose
 from bookspark.bookie.space.rewriting import DamagedLogError, Job, LedgerFacts, Rewritten, SealedLog
 from bookspark.wire.messages import Ranges
 
 _ROWS_A_STEP = 4096
-_LEDGERS_A_STEP = 256
+_BATCHES_A_STEP = 256
 _RUNS_A_STEP = 32
-_IDS_A_STEP = 1 << 16
-_SOURCES_MAX = 16
-_SMALL_PART = 1 / 8
-"""A rewritten log is small below this part of what a job makes,"""
-_SMALL_LOGS_MIN = 8
-"""and so many of one directory are merged."""
 _REMOVE_BYTES = 1 << 30
-"""When so much waits to be removed, a checkpoint is made for it before the pass is over."""
+"""When logs of this size wait to be removed, a checkpoint is made for them before the pass ends."""
 
 log = logging.getLogger(__name__)
 
 
 class Rewriter(Protocol):
-    """Does what ``rewriting`` does, here or in another process. Called in a thread; raises DamagedLogError and OSError."""
+    """Does what ``rewriting`` does, in this process or in another one. Called in a thread."""
 
-    def batches_of(self, source: SealedLog) -> Ranges: ...
+    def batches_of(self, source: SealedLog) -> Ranges:
+        """Every batch of a sealed log, one row each. Raises DamagedLogError, OSError."""
 
-    def rewrite(self, job: Job) -> Rewritten: ...
-
-
-class LogUse(NamedTuple):
-    """How much of a sealed log lives, in bytes. A batch that lives in part counts whole."""
-
-    directory: LogDirectory
-    log: StoredLog
-    live_bytes: int
-
-    @property
-    def ratio(self) -> float:
-        return self.live_bytes / max(1, self.log.end)
-
-
-class Choice(NamedTuple):
-    """What a pass will do."""
-
-    dead: list[LogUse]
-    jobs: list[list[LogUse]]
-    """Each is to become one log."""
-
-
-def choose(uses: Iterable[LogUse], threshold: float, job_bytes: int, *, entry_logs: bool) -> Choice:
-    """All dead logs; and of the others those of which less than ``threshold`` lives, and all ``entry_logs`` if they are wanted,
-    the emptiest first, gathered up to about ``job_bytes`` of one directory. With ``entry_logs`` small logs are merged as well."""
-    dead: list[LogUse] = []
-    jobs: list[list[LogUse]] = []
-    for _, of_directory in groupby(sorted(uses, key=_place), key=lambda use: use.directory.path):
-        wanted: list[LogUse] = []
-        small: list[LogUse] = []
-        for use in of_directory:
-            if use.live_bytes == 0:
-                dead.append(use)
-            elif use.ratio < threshold or (entry_logs and isinstance(use.log, EntryLog)):
-                wanted.append(use)
-            elif entry_logs and use.log.end < _SMALL_PART * job_bytes:
-                small.append(use)
-        jobs += _gathered(sorted(wanted, key=lambda use: use.ratio), job_bytes)
-        if len(small) >= _SMALL_LOGS_MIN:
-            jobs += (job for job in _gathered(small, job_bytes) if len(job) > 1)
-    return Choice(dead, jobs)
-
-
-def _place(use: LogUse) -> tuple[str, int]:
-    return use.directory.path, use.log.number
-
-
-def _gathered(uses: Iterable[LogUse], job_bytes: int) -> Iterator[list[LogUse]]:
-    job: list[LogUse] = []
-    for use in uses:
-        job.append(use)
-        if sum(one.live_bytes for one in job) >= job_bytes or len(job) == _SOURCES_MAX:
-            yield job
-            job = []
-    if job:
-        yield job
+    def rewrite(self, job: Job) -> Rewritten:
+        """Write one new log under its temporary name, synced. Raises DamagedLogError, OSError."""
 
 
 class Reclaiming:
-    """The space that ``holdings`` take. Owned by the loop, but for the functions that its steps yield."""
+    """Of one bookie. Owned by the loop, but for the functions that its steps yield."""
 
-    def __init__(
-        self,
-        file_system: FileSystem,
-        holdings: Holdings,
-        checkpoints: Checkpoints,
-    ) -> None:
+    def __init__(self, file_system: FileSystem, holdings: Holdings, checkpoints: Checkpoints) -> None:
         self._file_system = file_system
         self._holdings = holdings
         self._ledgers = holdings.ledgers
         self._index = holdings.index
         self._checkpoints = checkpoints
         self._doomed: list[tuple[LogDirectory, StoredLog]] = []
-        """Nothing points into them any more; they go once a checkpoint says so."""
+        """Logs that nothing points into any more. They are removed once a checkpoint without them is durable."""
         self._unreadable: set[int] = set()
-
-    def held(self) -> Steps[set[int]]:
-        """Every ledger of which there were entries or control state at the first step."""
-        held: set[int] = set()
-        for ids in (list(self._ledgers), self._index.ledger_ids()):
-            for start in range(0, len(ids), _IDS_A_STEP):
-                held.update(ids[start : start + _IDS_A_STEP])
-                yield None
-        return held
-
-    def forget(self, ledger_ids: Collection[int]) -> None:
-        """Let go of ledgers that were deleted, with all that is known of them."""
-        for ledger_id in ledger_ids:
-            self._index.forget(ledger_id)
-            self._ledgers.pop(ledger_id, None)
-        self._checkpoints.outdated()
+        """Numbers of logs that have a damaged batch."""
 
     def uses(self) -> Steps[list[LogUse]]:
-        """Look through the index: how much of each sealed log lives."""
+        """Look through the index: how much of each sealed log is live."""
         sealed = [
             (directory, found)
             for directory in self._holdings.live
@@ -184,8 +101,11 @@ class Reclaiming:
     def reclaim(
         self, rewriter: Rewriter | None, threshold: float, job_bytes: int, bytes_per_second: int, *, entry_logs: bool
     ) -> Steps[int]:
-        """One pass over the logs; returns how many bytes were given back. See ``choose``; without a ``rewriter`` only dead logs
-        are removed."""
+        """Make one pass over the sealed logs; returns how many bytes were given back.
+
+        ``rewriter``: None rewrites nothing, and only dead logs are removed. ``threshold`` (0 to 1), ``job_bytes`` and
+        ``entry_logs`` as in ``choosing.choose``. ``bytes_per_second``: what rewriting may read and write together; 0: no limit.
+        """
         choice = choose((yield from self.uses()), threshold, job_bytes, entry_logs=entry_logs)
         given_back = 0
         self._doom(choice.dead)
@@ -207,7 +127,7 @@ class Reclaiming:
     # -- rewriting
 
     def _rewrite(self, rewriter: Rewriter, sources: list[LogUse], bytes_per_second: int) -> Steps[int]:
-        """Put what lives of ``sources`` into one new log; returns its size."""
+        """Write what is live in ``sources`` into one new log; returns its size in bytes."""
         directory = sources[0].directory
         room = self._file_system.free_bytes(directory.path)
         if room < sum(use.live_bytes for use in sources):
@@ -245,7 +165,7 @@ class Reclaiming:
             row for found in batches for row in zip(*found, strict=True)
         ):
             count += 1
-            if count % _LEDGERS_A_STEP == 0:
+            if count % _BATCHES_A_STEP == 0:
                 yield None
             rows, ledger = self._index.get(ledger_id), self._ledgers.get(ledger_id)
             if rows is None or ledger is None:
@@ -273,7 +193,7 @@ class Reclaiming:
                 self._file_system.unlink(path)
 
     def _switch(self, sources: frozenset[int], moved: Ranges) -> Iterator[None]:
-        """Point the index into the new log, for what still lives."""
+        """Point the index into the new log, for what is still live."""
         for ledger_id, found in groupby(zip(*moved, strict=True), key=lambda row: row[0]):
             runs = [Row(first, last, location(number, at), size) for _, first, last, number, at, size in found]
             for start in range(0, len(runs), _RUNS_A_STEP):

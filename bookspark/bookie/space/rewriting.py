@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from bookspark.bookie.disk.entry_log import SCHEMA, parse_logged_frame
 from bookspark.bookie.disk.file_system import File, FileSystem, write_all
+from bookspark.bookie.disk.log_scan import SCHEMA, parse_logged_frame
 from bookspark.bookie.disk.rewritten_block import (
     BLOCK_PREFIX_BYTES,
     BLOCK_START,

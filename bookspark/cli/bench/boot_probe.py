@@ -19,9 +19,10 @@ from typing import Any
 from bookspark.bookie.bookie_config import BookieConfig
 from bookspark.bookie.disk.checkpoint import Snapshot, fill, read_checkpoint, write_checkpoint
 from bookspark.bookie.disk.control_log import ControlLog, encode_records
-from bookspark.bookie.disk.entry_log import SCHEMA, EntryLog
+from bookspark.bookie.disk.entry_log import EntryLog
 from bookspark.bookie.disk.file_system import RealFileSystem
 from bookspark.bookie.disk.index import Index, LedgerRows, location
+from bookspark.bookie.disk.log_scan import SCHEMA
 from bookspark.bookie.disk.steps import Steps
 from bookspark.bookie.storage import Storage
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger, MasterKeyNoted
@@ -79,10 +80,10 @@ def probe(directory: Path) -> Iterator[tuple[str, Any]]:
     ledgers = storage.status().ledgers
     yield "ledgers", ledgers
     gc.freeze()  # as a bookie does
-    yield "held_step_ms", _longest_step(storage.reclaiming.held())
+    yield "held_step_ms", _longest_step(storage.garbage_collection.held())
     yield "checkpoint_step_ms", _longest_step(storage.checkpoint())
     eighth = range(0, ledgers, 8)  # so many that the control log is rewritten
-    yield "forget_step_ms", _longest_step(storage.forget(eighth))
+    yield "forget_step_ms", _longest_step(storage.garbage_collection.forget(eighth))
     yield "use_step_ms", _longest_step(storage.reclaiming.uses())
 
 

@@ -1,7 +1,9 @@
-"""What a bookie has lost, as far as it knows, and what of it is back.
+"""Lossy boots: what a bookie has lost, as far as it knows, and what of it is back.
 
-Law: that of ``protocol.bookie_boot`` and ``bookie_healing``. What a boot finds lost stays noted (markers, limbo) until its phase
-one is durable, or until it is healed, whoever opens the storage meanwhile.
+Law: that of ``protocol.bookie.bookie_boot`` and ``protocol.repair.bookie_healing``. The unclean markers stand until phase one of
+the lossy boot is durable, and ledgers stay in limbo until they are healed, however often the storage is opened meanwhile.
+
+Phase one (fence what may be lost) is done before the storage is started, phase two (copy back what was lost) while it serves.
 """
 
 from __future__ import annotations
@@ -14,52 +16,52 @@ from bookspark.bookie.disk.control_state import Record
 from bookspark.bookie.holdings.boot import in_each
 from bookspark.bookie.holdings.disks import Disks
 from bookspark.bookie.holdings.holdings import Holdings
-from bookspark.bookie.ledgers.control_requests import ControlRequests
+from bookspark.bookie.ledgers.control_records import ControlRecords
 from bookspark.protocol.bookie.bookie_boot import HealedNoted, LossyBootNoted, PhaseOne
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger
 from bookspark.wire.header import Status
 
 
-class Losses:
+class LossyBoots:
     """Of one storage."""
 
-    def __init__(self, holdings: Holdings, control: ControlRequests, disks: Disks) -> None:
+    def __init__(self, holdings: Holdings, records: ControlRecords, disks: Disks) -> None:
         self._holdings = holdings
         self._disks = disks
         self._state = holdings.control
         self._live = holdings.live
-        self._control = control
+        self._records = records
 
     @property
     def unreadable(self) -> Sequence[str]:
-        """Directories that the boot gave up."""
+        """Directories that could not be read at the boot."""
         return self._holdings.unreadable
 
     @property
     def unclean(self) -> list[str]:
-        """The directories in which the last process may have lost what it had promised."""
+        """Directories in which a crash may have lost entries that were acknowledged."""
         return [directory.path for directory in self._live if directory.unclean]
 
     # -- phase one, before the storage is started
 
     @property
     def known_ledgers(self) -> Collection[BookieLedger]:
-        """What the directories that are left know of ledgers."""
+        """The ledgers that the readable directories know."""
         return self._state.ledgers.values()
 
     def note_lossy_boot(self, found: PhaseOne) -> None:
-        """Make the lossy-boot mark durable, and then what is fenced and in limbo. A directory that can't take it is used no more.
-        Raises StorageError."""
-        records: list[Record] = [found.mark, *found.records]
-        content = encode_records(records)
+        """Make the lossy-boot mark durable, and with it what is fenced and in limbo. A directory that can't take it is used no
+        more. Raises StorageError if no directory took it."""
+        noted: list[Record] = [found.mark, *found.records]
+        content = encode_records(noted)
         in_each(self._live, lambda directory: directory.control.append(content))
         for directory in self._holdings.directories:
             directory.retired = directory not in self._live
         self._disks.sort()
-        self._state.replay(records)
+        self._state.replay(noted)
 
     def phase_one_is_over(self) -> None:
-        """It is durable, so nothing that was promised can be denied any more."""
+        """Phase one is durable, so no entry that was acknowledged can be denied any more: remove the unclean markers."""
         for directory in self._live:
             directory.marker.settled()
             directory.marker.clear()
@@ -69,7 +71,7 @@ class Losses:
 
     @property
     def mark(self) -> LossyBootNoted:
-        """Of the last lossy boot."""
+        """The mark of the last lossy boot."""
         return self._state.mark
 
     @property
@@ -82,15 +84,16 @@ class Losses:
         return self._state.limbo()
 
     def clear_limbo(self, ledger_id: int, boot: int, done: Done) -> None:
-        """What lossy boot number ``boot`` had lost of the ledger is back and synced. ``done``: OK once that is durable."""
+        """What lossy boot number ``boot`` had lost of the ledger is back and synced. ``done``: OK once that is noted durably, or
+        IO_ERROR."""
         ledger = self._state.ledgers.get(ledger_id)
         if ledger is None:
             done(Status.OK)
         else:
-            self._control.write(ledger.clear_limbo(boot).records, done)
+            self._records.write(ledger.clear_limbo(boot).records, done)
 
     def note_healed(self, boot: int, done: Done) -> None:
-        """What lossy boot number ``boot`` had lost is back. ``done``: OK once that is durable."""
+        """Everything that lossy boot number ``boot`` had lost is back. ``done``: OK once that is noted durably, or IO_ERROR."""
         record = HealedNoted(boot)
         self._state.replay([record])
-        self._control.write([record], done)
+        self._records.write([record], done)

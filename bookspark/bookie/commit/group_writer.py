@@ -1,0 +1,244 @@
+"""Writing a group: what is done to a directory's files for the items that were queued together.
+
+Law: control records are written before entries. A group is reported done only after one sync of the control log (if it has
+control records), one write and one sync of the entry log, and the note of the synced position. Entries that are acknowledged
+before their sync (``RelaxedWrite``) are reported as soon as they are written; if their acknowledgements are promises, the
+directory is marked unclean before. They are synced in the background after some bytes or milliseconds, and earlier with whatever
+else is synced.
+
+A write or sync that fails retires the directory for good: this group and all that follow are reported failed, and nothing is
+tried again, because after a failed fdatasync nobody knows what the disk holds. A write that finds no room fails its group, and
+what follows too, because whoever queued it counted on the writes before it. That ends when a ``SealLog`` comes, by which the loop
+shows that it knows; it cuts off what was written of the failed group.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from time import monotonic
+
+from bookspark.bookie.bookie_config import BookieConfig
+from bookspark.bookie.commit.background_sync import BackgroundSync, Sync
+from bookspark.bookie.commit.commit_group import Group, runs
+from bookspark.bookie.commit.commit_items import (
+    ControlRewrite,
+    ControlWrite,
+    EntryWrite,
+    Item,
+    RelaxedWrite,
+    SealLog,
+    Stop,
+    SyncWritten,
+)
+from bookspark.bookie.disk.control_log import ControlLog
+from bookspark.bookie.disk.entry_log import EntryLog
+from bookspark.bookie.disk.file_system import FileSystem, NoSpaceError
+from bookspark.bookie.disk.unclean_marker import UncleanMarker
+
+Tell = Callable[[Sequence[Item], int, OSError | None], None]
+"""``tell(items, synced_bytes, failure)``: these items are through, or failed; so many bytes of ``RelaxedWrite`` are synced."""
+
+_IDLE_SECONDS = 1.0
+"""After this time without an add, a directory of which everything is synced is marked clean."""
+_QUICK_SECONDS = 0.001
+
+log = logging.getLogger(__name__)
+
+
+class GroupWriter:
+    """Of one directory. Used by one thread at a time; the background sync has a thread of its own."""
+
+    def __init__(
+        self, file_system: FileSystem, directory: str, control: ControlLog, marker: UncleanMarker, config: BookieConfig
+    ) -> None:
+        self._directory = directory
+        self._control = control
+        self._marker = marker
+        self._background = BackgroundSync(file_system, directory)
+        self._log_bytes = config.entry_log_bytes_max
+        self._sync_bytes = config.background_sync_bytes
+        self._sync_seconds = config.background_sync_interval_ms / 1000
+        self.quick_groups = 0
+        """Consecutive groups that were written and synced in under a millisecond."""
+        self.failure: OSError | None = None
+        """Why the directory is retired."""
+        self._no_space: NoSpaceError | None = None
+        """A write found no room, and the loop has not shown yet that it knows."""
+        self._log: EntryLog | None = None
+        """The log that is written to."""
+        self._end = 0
+        """The position up to which ``_log`` is written."""
+        self.relaxed_bytes = 0
+        """Bytes that were acknowledged before their sync, and for which no sync has been asked yet."""
+        self._sync_at = 0.0
+
+    def commit(self, items: list[Item], tell: Tell, *, in_threads: bool) -> bool:
+        """Write a group, sync it, tell. False if it held the last item. ``in_threads``: the background sync is made in its
+        thread, else here."""
+        begun = monotonic()
+        if self._no_space is not None and self.failure is None:
+            items = self._refuse(items, tell)
+        rest: Sequence[Item] = items
+        group = Group(items)
+        if group.stop:
+            self._background.stop()
+        if group.relaxed:
+            if not self.relaxed_bytes:
+                self._sync_at = monotonic() + self._sync_seconds
+            self.relaxed_bytes += sum(len(item.frame) for item in group.relaxed)
+        if self.failure is None:
+            try:
+                self._write(group)
+                if group.relaxed:
+                    self._tell(tell, group.relaxed)
+                    rest = [item for item in items if type(item) is not RelaxedWrite]
+                self._sync(group)
+                if items:
+                    self.quick_groups = self.quick_groups + 1 if monotonic() - begun < _QUICK_SECONDS else 0
+            except NoSpaceError as error:
+                self._no_space = error
+                log.warning("%s has no room left: %s; make some", self._directory, error)
+                self._tell(tell, rest, failure=error)
+                group.syncs, rest = [], []
+                if group.stop:
+                    self._stop()
+            except OSError as error:
+                self._fail(error)
+        if self._is_synced or self.failure is not None:
+            released, self.relaxed_bytes = self.relaxed_bytes, 0
+            if rest or released:
+                self._tell(tell, rest, released)
+        else:
+            if group.syncs:
+                rest = [item for item in rest if type(item) is not SyncWritten]
+            if group.syncs or self._is_due:
+                self._sync_in_background(group.syncs, tell, in_threads=in_threads)
+            if rest:
+                self._tell(tell, rest)
+        return not group.stop
+
+    def takes_at_once(self, items: Sequence[Item]) -> bool:
+        """Are ``items`` nothing but adds to the log that is written to, with nothing else waiting to be done?"""
+        return (
+            self.failure is None
+            and self._no_space is None
+            and not (self.relaxed_bytes or self._marker.removable)  # the thread sees to them, idle or not
+            and all(type(item) is EntryWrite and item.log is self._log for item in items)
+        )
+
+    @property
+    def patience(self) -> float | None:
+        """The seconds after which something is to be done although no item came; None: never."""
+        if self.relaxed_bytes:
+            return max(0.0, self._sync_at - monotonic())
+        return _IDLE_SECONDS if self._marker.removable else None
+
+    def note_idle(self) -> None:
+        """No item came for ``patience`` seconds: mark the directory clean if everything in it is synced."""
+        if not self.relaxed_bytes and self._is_synced and self.failure is None:
+            try:
+                self._marker.clear()
+            except OSError as error:
+                self._fail(error)
+
+    # -- writing
+
+    def _write(self, group: Group) -> None:
+        if group.controls:
+            self._write_controls(group.controls)
+        if group.promised:
+            self._marker.make()
+        for entry_log, run in runs(group.entries):
+            if entry_log is not self._log:
+                self._leave_log()
+                entry_log.create(self._log_bytes)
+                self._log, self._end = entry_log, run[0].position
+            self._end = entry_log.write([item.frame for item in run], run[0].position)
+        if any(item.log is self._log for item in group.seals):
+            self._leave_log()
+
+    def _write_controls(self, controls: Sequence[ControlWrite | ControlRewrite]) -> None:
+        appended: list[bytes] = []
+        for item in controls:
+            if isinstance(item, ControlRewrite):
+                self._control.rewrite(item.content)
+                appended = []  # the new content has them
+            else:
+                appended.append(item.content)
+        if appended:
+            self._control.append(b"".join(appended))
+
+    def _refuse(self, items: list[Item], tell: Tell) -> list[Item]:
+        """Fail what was queued before the loop knew that there is no room; returns the rest."""
+        known = next((i for i, item in enumerate(items) if isinstance(item, (SealLog, Stop))), len(items))
+        if known:
+            never_written = sum(len(item.frame) for item in items[:known] if type(item) is RelaxedWrite)
+            self._tell(tell, items[:known], never_written, self._no_space)
+        if known < len(items):
+            self._no_space = None
+        return items[known:]
+
+    # -- syncing
+
+    def _sync(self, group: Group) -> None:
+        if group.durable:
+            self._sync_log()
+        if group.sync_notes:
+            self._control.sync_note()
+            if self._log is not None:
+                self._log.sync_note()
+        if group.stop:
+            self._leave_log()
+            self._marker.clear()
+
+    def _sync_log(self) -> None:
+        if self._log is not None and self._log.synced < self._end:
+            self._log.sync(self._end)
+
+    def _leave_log(self) -> None:
+        if self._log is not None:
+            self._sync_log()
+            self._log.seal()
+            self._log = None
+
+    def _stop(self) -> None:
+        """The last group found no room; what was written before can be synced."""
+        try:
+            self._leave_log()
+        except OSError as error:
+            self._fail(error)
+
+    @property
+    def _is_synced(self) -> bool:
+        return self._log is None or self._log.synced >= self._end
+
+    @property
+    def _is_due(self) -> bool:
+        """Has enough been written, or enough time passed, for a sync in the background?"""
+        waiting = self.relaxed_bytes
+        return waiting > 0 and (waiting >= self._sync_bytes or monotonic() >= self._sync_at)
+
+    def _sync_in_background(self, items: Sequence[SyncWritten], tell: Tell, *, in_threads: bool) -> None:
+        assert self._log is not None
+        byte_count, self.relaxed_bytes = self.relaxed_bytes, 0
+        sync = Sync(self._log, self._end, byte_count, items)
+        self._background.submit(sync, partial(self._synced, tell), apart=in_threads)
+
+    # -- in either thread
+
+    def _synced(self, tell: Tell, items: Sequence[Item], byte_count: int, failure: OSError | None) -> None:
+        if failure is not None:
+            self._fail(failure)
+        self._tell(tell, items, byte_count)
+
+    def _fail(self, error: OSError) -> None:
+        self.failure = error
+        self._marker.spoil()
+        log.error(
+            "%s failed and is retired until the bookie is started again: %s; check the disk", self._directory, error
+        )
+
+    def _tell(self, tell: Tell, items: Sequence[Item], byte_count: int = 0, failure: OSError | None = None) -> None:
+        tell(items, byte_count, self.failure or failure)

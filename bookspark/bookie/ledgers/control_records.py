@@ -1,0 +1,77 @@
+"""Writing to the control logs: single records, and whole logs anew.
+
+Law: a record is reported OK once it is durable in every directory that is in use. (A directory that fails is out of use at once,
+so it is enough that one took the record.)
+
+A control log is written anew in steps, because a million ledgers take seconds to encode. What is noted between two steps goes to
+the end of the new log too: a record may stand there twice, and in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from bookspark.bookie.commit.commit_items import ControlRewrite, ControlWrite, Passing
+from bookspark.bookie.commit.completions import AnyOf, Done, ignore
+from bookspark.bookie.disk.control_log import encode_records
+from bookspark.bookie.disk.control_state import ControlState, Record
+from bookspark.bookie.disk.steps import Steps
+from bookspark.bookie.holdings.log_directory import LogDirectory
+from bookspark.wire.header import Status
+
+
+class ControlRecords:
+    """Owned by the loop. ``live``: the directories that are in use, which the owner keeps up to date."""
+
+    def __init__(self, state: ControlState, live: Sequence[LogDirectory]) -> None:
+        self.is_open = False
+        """Nothing is taken before the boot has ended, nor after a stop."""
+        self._state = state
+        self._live = live
+        self._noted: list[list[bytes]] = []
+        """For each encoding of the state that is under way: what was noted since it began."""
+
+    def write(self, records: Iterable[Record], done: Done) -> None:
+        """Append ``records`` to every control log. ``done``: OK once they are durable, or IO_ERROR."""
+        if not self._live or not self.is_open:
+            done(Status.IO_ERROR)
+            return
+        content = encode_records(records)
+        for noted in self._noted:
+            noted.append(content)
+        any_of = AnyOf(len(self._live), done)
+        for directory in self._live:
+            directory.commit.submit(ControlWrite(content, any_of))
+
+    def settle(self, done: Done) -> None:
+        """Write nothing. ``done``: OK once all that was queued before is written in every directory, or IO_ERROR."""
+        if not self._live or not self.is_open:
+            done(Status.IO_ERROR)
+            return
+        any_of = AnyOf(len(self._live), done)
+        for directory in self._live:
+            directory.commit.submit(Passing(any_of))
+
+    def rewrite(self) -> Steps[None]:
+        """Write the state as a new control log in every directory."""
+        content = yield from self._encoded()
+        for directory in self._live:
+            directory.commit.submit(ControlRewrite(content, ignore))
+
+    def rewrite_in(self, directory: LogDirectory, done: Done) -> Steps[None]:
+        """Write the state as a new control log in one directory. ``done``: OK once it is durable, READ_ONLY or IO_ERROR."""
+        content = yield from self._encoded()
+        directory.commit.submit(ControlRewrite(content, done))
+
+    def _encoded(self) -> Steps[list[bytes]]:
+        """The state as it is at the last step, in pieces."""
+        noted: list[bytes] = []
+        self._noted.append(noted)
+        try:
+            parts: list[bytes] = []
+            for records in self._state.records():
+                parts.append(encode_records(records))
+                yield None
+        finally:
+            self._noted = [other for other in self._noted if other is not noted]
+        return parts + noted

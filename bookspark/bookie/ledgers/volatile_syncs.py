@@ -1,0 +1,47 @@
+"""SYNC requests: the writer of a ledger of volatile durability (VD) asks for its entries to be synced.
+
+Law: that of ``protocol.ledger.sync_cursor``. The answer comes after the sync of everything that was added before the request, and
+``holdings.volatile`` tells LastAddSynced then. A ledger that is fenced meanwhile, or of which something is lost, is not answered
+OK.
+
+Source: BP-14, "Changes to Bookies".
+"""
+
+from __future__ import annotations
+
+from bookspark.bookie.commit.commit_items import SyncWritten
+from bookspark.bookie.commit.completions import Done
+from bookspark.bookie.holdings.holdings import Holdings
+from bookspark.bookie.ledgers.held_copies import HeldCopies
+from bookspark.bookie.ledgers.statuses import status_of
+from bookspark.protocol.bookie.bookie_ledger import Decision
+from bookspark.protocol.ledger.responses import Positive
+from bookspark.protocol.ledger.sync_cursor import Assignment
+from bookspark.wire.header import Status
+
+
+class VolatileSyncs:
+    """Owned by the loop."""
+
+    def __init__(self, holdings: Holdings, held: HeldCopies) -> None:
+        self._holdings = holdings
+        self._held = held
+
+    def sync(self, ledger_id: int, master_key: bytes, assignment: Assignment, done: Done) -> None:
+        """Sync what was added to a VD ledger so far. ``done``: OK, FENCED, UNAUTHORIZED, LIMBO, or IO_ERROR if something of it
+        is lost."""
+
+        def synced(status: int) -> None:
+            ledger = self._holdings.ledger(ledger_id)
+            response = decide().response
+            if status == Status.OK and ledger is not None and ledger.damaged:
+                status = Status.IO_ERROR
+            done(status if type(response) is Positive else status_of(response))
+
+        def decide() -> Decision:
+            return self._holdings.control.known(ledger_id).admit_sync(master_key)
+
+        if type(decide().response) is Positive:
+            self._held.submit_behind(self._holdings.volatile.asked(ledger_id, assignment), synced, SyncWritten)
+        else:
+            synced(Status.OK)

@@ -1,0 +1,36 @@
+"""What the requests of a connection need of it: a place to send answers to, and to say how much is under way.
+
+``connection`` is the one that sits on a socket. The requests know it by this interface, so the imports go one way.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from bookspark.wire.entry_batch import Buffer
+
+
+class Peer(Protocol):
+    """The client at the other end of a connection."""
+
+    @property
+    def peer(self) -> str:
+        """Its address and name, for log lines."""
+
+    def name_peer(self, name: str) -> None:
+        """Note the name that the client gave itself. It may give another one later."""
+
+    def send(self, *pieces: Buffer) -> None:
+        """Send these bytes at the end of this turn of the loop, or with the next ``flush``."""
+
+    def acknowledge(self, request_id: int) -> None:
+        """Answer an add OK. All such answers of one turn of the loop are sent in one frame."""
+
+    def flush(self) -> None:
+        """Send now what is gathered."""
+
+    def read_begins(self) -> None:
+        """A thread begins to read from the disk for a request."""
+
+    def read_ends(self) -> None:
+        """Such a thread has ended, and the answer is sent."""

@@ -1,0 +1,28 @@
+"""What the requests of all connections share: who the bookie is, its storage, and its threads for reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from bookspark.bookie.storage import Storage
+from bookspark.wire.messages import BookieStatus
+
+
+class ServedBookie(NamedTuple):
+    """Made by ``BookieServer``, one for all of its connections."""
+
+    storage: Storage
+    bookie_id: str
+    """Told to clients in the answer to HELLO."""
+    incarnation: int
+    """Random per start of the process, 64 bits. It stands in every answer."""
+    secret: bytes
+    """Shared with the clients; b"": none is asked for."""
+    requests_in_flight_max: int
+    """How many requests of one connection may wait for their answers."""
+    readers: ThreadPoolExecutor
+    """For reads that have to wait for the disk."""
+    status: Callable[[], BookieStatus]
+    """What the bookie says of itself; to be called on the loop."""
