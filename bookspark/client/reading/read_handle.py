@@ -16,10 +16,11 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from bookspark.client.network.ledger_requests import LedgerRequests, Mailbox
 from bookspark.client.reading.range_reading import read_range
+from bookspark.client.runtime.client_context import ClientContext
 from bookspark.errors import BookKeeperError, MetadataStoreError, ReadError
 from bookspark.metadata.store import Versioned
 from bookspark.protocol.ledger import actions as act
@@ -29,8 +30,6 @@ from bookspark.wire.entry_batch import Entry, EntryBatch, arrow_schema
 
 if TYPE_CHECKING:
     import pyarrow
-
-    from bookspark.client.bookkeeper import BookKeeper
 
 
 _HOLD_SECONDS_MAX = 30.0
@@ -44,8 +43,8 @@ log = logging.getLogger(__name__)
 class ReadHandle:
     """What ``open_ledger`` and ``open_ledger_no_recovery`` return. Thread-safe; may be used in a forked process."""
 
-    def __init__(self, bookkeeper: BookKeeper, metadata: LedgerMetadata, version: int, password: bytes) -> None:
-        self._bookkeeper = bookkeeper
+    def __init__(self, context: ClientContext, metadata: LedgerMetadata, version: int, password: bytes) -> None:
+        self._context = context
         self._password = password
         self._learning = threading.Lock()
         self._learning_pid = os.getpid()
@@ -107,7 +106,7 @@ class ReadHandle:
             self._watch()
             self._refresh()
         if not self.metadata.closed:
-            config = self._bookkeeper.config
+            config = self._context.config
             longest = config.answer_timeout_seconds + 1.0
             delay = config.speculative_read_delay_ms / 1000 or longest
             mailbox = Mailbox(min(delay, longest))
@@ -154,7 +153,7 @@ class ReadHandle:
     def close(self) -> None:
         """Nothing has to be released; here so that reading and writing handles are used alike."""
 
-    def __enter__(self) -> ReadHandle:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -179,16 +178,16 @@ class ReadHandle:
         return first, last
 
     def _requests(self) -> LedgerRequests:
-        return self._bookkeeper.requests(self.metadata, self._password)
+        return self._context.requests(self.metadata, self._password)
 
     def _entries(self, first: int, last: int) -> Iterator[Entry]:
         for batch in self._batches(first, last):
             yield from batch.entries()
 
     def _batches(self, first: int, last: int) -> Iterator[EntryBatch]:
-        order = self._bookkeeper.read_order(self._delivered_by)
+        order = self._context.read_order(self._delivered_by)
         machine = RangeRead(self.metadata, first, last, order, rereads_metadata=True, reads_ahead=True)
-        for batches in read_range(machine, self._requests(), self._read_again, self._bookkeeper.config):
+        for batches in read_range(machine, self._requests(), self._read_again, self._context.config):
             self._delivered_by = machine.delivered_by
             self._confirm(batches.last_add_confirmed)
             yield from batches.entries
@@ -251,7 +250,7 @@ class ReadHandle:
             os.getpid()
         )  # before it listens: that the watch is lost may be told at any moment from then on
         try:
-            self._bookkeeper.runtime.ledger_watches.listen(self.ledger_id, self._metadata_changed)
+            self._context.runtime.ledger_watches.listen(self.ledger_id, self._metadata_changed)
         except BaseException:
             self._watching_pid = 0
             raise
@@ -268,7 +267,7 @@ class ReadHandle:
 
     def _refresh(self) -> None:
         """Read the metadata again. Its LAC counts at once if the ledger was closed meanwhile."""
-        self._learn(self._bookkeeper.metadata.read_ledger(self.ledger_id))
+        self._learn(self._context.store.read_ledger(self.ledger_id))
 
     def _read_again(self) -> act.MetadataRead | act.MetadataFailed:
         try:

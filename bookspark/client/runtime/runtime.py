@@ -19,8 +19,8 @@ from bookspark.client.network.connections import Connections
 from bookspark.client.network.hello import client_security
 from bookspark.client.network.io_loop import DeadlineTimer, IoLoop
 from bookspark.client.placement.free_space import FreeSpace
-from bookspark.client.reading.ledger_watches import LedgerWatches
-from bookspark.client.writing.ledger_driver import LedgerDriver, defect
+from bookspark.client.runtime.ledger_watches import LedgerWatches
+from bookspark.client.runtime.open_writer import OpenWriter, defect
 from bookspark.errors import LedgerClosedError
 from bookspark.metadata.store import BookieRegistration, MetadataStore
 
@@ -44,28 +44,28 @@ class Runtime:
         self.connections = Connections(self.store, config, security, self.threads)
         self.ledger_watches = LedgerWatches(self.store)
         self.free_space = FreeSpace(self.io, self.connections)
-        self._writers: dict[LedgerDriver, None] = {}
+        self._writers: dict[OpenWriter, None] = {}
         """The I/O thread's."""
-        self._awake: dict[LedgerDriver, None] = {}
+        self._awake: dict[OpenWriter, None] = {}
         """The I/O thread's: those to be looked at; those that told their LAC last come last."""
         self._bookies: Mapping[str, BookieRegistration] | None = None
         self.io.submit(self._tick)
         self.store.watch_bookies(lambda: self.io.submit(self._bookies_changed))
 
-    def add_writer(self, writer: LedgerDriver) -> None:
+    def add_writer(self, writer: OpenWriter) -> None:
         self.io.submit(self._add, writer)
 
-    def _add(self, writer: LedgerDriver) -> None:
+    def _add(self, writer: OpenWriter) -> None:
         self._writers[writer] = self._awake[writer] = None
 
-    def remove_writer(self, writer: LedgerDriver) -> None:
+    def remove_writer(self, writer: OpenWriter) -> None:
         self.io.submit(self._forget, writer)
 
-    def _forget(self, writer: LedgerDriver) -> None:
+    def _forget(self, writer: OpenWriter) -> None:
         self._writers.pop(writer, None)
         self._awake.pop(writer, None)
 
-    def wake(self, writer: LedgerDriver) -> None:
+    def wake(self, writer: OpenWriter) -> None:
         """Look at it from now on, until it is at rest. In the I/O loop."""
         if writer in self._writers:
             self._awake.setdefault(writer)
@@ -84,7 +84,7 @@ class Runtime:
                 self._failed(writer, error)
         DeadlineTimer(_TICK_SECONDS, self._tick)
 
-    def _failed(self, writer: LedgerDriver, error: Exception) -> None:
+    def _failed(self, writer: OpenWriter, error: Exception) -> None:
         """What goes wrong with one writer ends that one, and must not keep the others from theirs."""
         log.error("ledger %d: its writer failed", writer.ledger_id, exc_info=error)
         self._forget(writer)

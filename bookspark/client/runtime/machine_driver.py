@@ -8,14 +8,12 @@ waits past the deadline: the machine is told that it has passed, and ends.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bookspark.client.network.ledger_requests import Mailbox
+from bookspark.client.runtime.client_context import ClientContext
 from bookspark.protocol.ledger import actions as act
-
-if TYPE_CHECKING:
-    from bookspark.client.bookkeeper import BookKeeper
-    from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 
 BookieAction = act.SendAdd | act.SendRead | act.SendReadLac
 
@@ -24,12 +22,12 @@ class MachineDriver:
     """Of one machine about one ledger."""
 
     def __init__(
-        self, bookkeeper: BookKeeper, metadata: LedgerMetadata, password: bytes | None, timeout_seconds: float
+        self, context: ClientContext, metadata: LedgerMetadata, password: bytes | None, timeout_seconds: float
     ) -> None:
         """``password``: None for repair, which knows none; digests that take one aren't checked then."""
-        self._bookkeeper = bookkeeper
+        self._context = context
         self._metadata = metadata
-        self._requests = bookkeeper.requests(metadata, password)
+        self._requests = context.requests(metadata, password)
         self._mailbox = Mailbox(timeout_seconds)
 
     def run(self, step: Callable[[Any], Iterable[Any]], actions: Iterable[Any]) -> Any:
@@ -41,7 +39,7 @@ class MachineDriver:
                     case act.Fail(error):
                         raise error
                     case act.ReadMetadata() | act.WriteMetadata() | act.ChooseBookies():
-                        self._mailbox.put(self._bookkeeper.answer_from_store(self._metadata, action))
+                        self._mailbox.put(self._context.answer_from_store(self._metadata, action))
                     case act.SendAdd() | act.SendRead() | act.SendReadLac():
                         self._before(action)
                         self._requests.send(action, self._mailbox.put)

@@ -8,15 +8,14 @@ of the index is either in a batch or in such a range.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from bookspark.client.inspection.bookie_questions import ask
+from bookspark.client.runtime.client_context import ClientContext
 from bookspark.errors import ReadError
 from bookspark.protocol.ledger.responses import Unknown, UnknownReason
 from bookspark.wire.entry_batch import EntryBatch
 from bookspark.wire.header import Flag, Header, Kind, WireError
-
-if TYPE_CHECKING:
-    from bookspark.client.bookkeeper import BookKeeper
 
 _READ_BYTES = 1 << 20
 
@@ -29,7 +28,7 @@ class Unreadable(NamedTuple):
 
 
 def copies_on(
-    bookkeeper: BookKeeper, bookie_id: str, ledger_id: int, rows: Sequence[tuple[int, int]]
+    context: ClientContext, bookie_id: str, ledger_id: int, rows: Sequence[tuple[int, int]]
 ) -> Iterator[EntryBatch | Unreadable]:
     """The copies in ``rows`` (first and last entry of each row of the bookie's index, ascending).
 
@@ -41,14 +40,14 @@ def copies_on(
         while at <= last:
             header = Header(
                 Kind.READ,
-                bookkeeper.runtime.connections.next_request_id(),
+                context.runtime.connections.next_request_id(),
                 ledger_id=ledger_id,
                 first_entry_id=at,
                 last_entry_id=rows[-1][1],  # the rows that follow come with it, as far as an answer reaches
                 flags=Flag.SPARSE,
                 limit=_READ_BYTES,
             )
-            answer = bookkeeper.ask(bookie_id, header)
+            answer = ask(context, bookie_id, header)
             if answer.header is None:
                 raise ReadError(f"bookie {bookie_id} did not tell what it has of ledger {ledger_id}: {answer.response}")
             for frame in answer.batches:
