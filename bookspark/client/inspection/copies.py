@@ -1,8 +1,8 @@
-"""What one bookie has of a ledger, as it has it: for those who compare copies.
+"""The copies that one bookie has of a ledger, exactly as they lie there: for those who compare copies.
 
-Law: a copy is told as it lies there, whatever its digest, its LAC or the metadata say; nothing is fenced and nothing
-changed. What the bookie's index names and the bookie can't read is told as ``Unreadable``, never left out: each entry
-of the index is either in a batch or in such a range.
+Law: a copy is returned whatever its digest, its LAC (last add confirmed) or the metadata say. Nothing is fenced and nothing
+changes. Entries that the bookie's index names and the bookie can't read are returned as ``Unreadable``, never left out: each
+entry of the index is either in a batch or in such a range.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _READ_BYTES = 1 << 20
 
 
 class Unreadable(NamedTuple):
-    """Entries ``first..last`` that the bookie should have, and can't read."""
+    """Entries ``first..last``, which are in the bookie's index and which the bookie can't read."""
 
     first: int
     last: int
@@ -30,20 +30,21 @@ class Unreadable(NamedTuple):
 def copies_on(
     context: ClientContext, bookie_id: str, ledger_id: int, rows: Sequence[tuple[int, int]]
 ) -> Iterator[EntryBatch | Unreadable]:
-    """The copies in ``rows`` (first and last entry of each row of the bookie's index, ascending).
+    """Yield the copies in ``rows``: (first entry id, last entry id) of each row of the bookie's index, ascending.
 
-    Raises ReadError if the bookie does not answer. A row that is gone by now, with its ledger, is passed over.
+    Raises ReadError if the bookie does not answer. A row whose ledger was deleted meanwhile is passed over.
     """
     at = 0
     for number, (first, last) in enumerate(rows):
         at = max(at, first)
         while at <= last:
+            # It asks up to the last row: the rows that follow come with this one, as far as an answer reaches.
             header = Header(
                 Kind.READ,
                 context.runtime.connections.next_request_id(),
                 ledger_id=ledger_id,
                 first_entry_id=at,
-                last_entry_id=rows[-1][1],  # the rows that follow come with it, as far as an answer reaches
+                last_entry_id=rows[-1][1],
                 flags=Flag.SPARSE,
                 limit=_READ_BYTES,
             )
@@ -63,7 +64,8 @@ def copies_on(
             if not isinstance(answer.response, Unknown):
                 if answer.batches:
                     continue
-                break  # an explicit negative: the ledger was deleted and collected meanwhile
+                # An explicit negative: the ledger was deleted and collected meanwhile.
+                break
             if answer.response.reason is not UnknownReason.IO_ERROR:
                 raise ReadError(f"bookie {bookie_id} did not tell what it has of ledger {ledger_id}: {answer.response}")
             # A row is part of one batch on disk, and is good or bad as a whole.

@@ -144,7 +144,8 @@ class BookieConnection(asyncio.BufferedProtocol):
     # -- asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's own class
+        # uvloop has a class of its own, with the same methods.
+        self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=self._config.bookie_bytes_queued_max // 2)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -225,9 +226,10 @@ class BookieConnection(asyncio.BufferedProtocol):
         request_id = header.request_id
         pending = self._pending.get(request_id)
         if pending is None:
+            # A refusal has no request. Anything else is the answer to a request that timed out before.
             if header.kind == Kind.REFUSAL:
                 self.abort(f"refused what it was sent: {bytes(frame.body).decode(errors='replace')}")
-            return  # the answer to a request that timed out before
+            return
         if header.flags & _MORE:
             found = frame if pending.on_batch is None else pending.on_batch(frame)
             self._batches.setdefault(request_id, []).append(found)

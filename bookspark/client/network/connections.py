@@ -206,7 +206,8 @@ class Connections:
             outcome = Unknown(UnknownReason.UNREACHABLE, str(error))
         except asyncio.CancelledError:
             outcome = Unknown(UnknownReason.UNREACHABLE, "the client was closed")
-        except Exception as error:  # a defect must not leave the requests that wait without an answer
+        # Anything else is a defect. It must not leave the requests that wait without an answer.
+        except Exception as error:
             log.exception("connecting to %s failed", bookie_id)
             outcome = Unknown(UnknownReason.UNREACHABLE, str(error))
         if isinstance(outcome, Unknown):

@@ -169,7 +169,8 @@ class LedgerRequests:
                 words = f"an answer to a read with {came} entries up to {last}, which says {answer.header.value} up to {told}"
                 following = Unknown(UnknownReason.BAD_REQUEST, words)
             elif told > last:
-                following = Negative()  # the bookie looked for the next entry, and did not send it
+                # The bookie looked for the next entry, and did not send it.
+                following = Negative()
         return act.ReadAnswered(action.bookie, action.first, last, following, run, length, ahead)
 
     def _entries(self, first: int, answer: Answer, *, sparse: bool = False) -> tuple[list[EntryBatch], Unknown | None]:

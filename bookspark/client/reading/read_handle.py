@@ -315,7 +315,8 @@ class ReadHandle:
         try:
             if self._watch():
                 self._refresh()
-                for mailbox in list(self._polls):  # the others on this handle did not read it: they found it watched
+                # Other long polls of this handle did not read it: they found it watched.
+                for mailbox in list(self._polls):
                     mailbox.put(act.MetadataRead(*self._known))
         except MetadataStoreError as error:
             log.warning("ledger %d: reading goes on without its metadata: %s", self.ledger_id, error)
@@ -358,7 +359,8 @@ class ReadHandle:
         return act.MetadataRead(*self._known)
 
     def _learn(self, found: Versioned[LedgerMetadata]) -> None:
-        if self._learning_pid != os.getpid():  # the parent's lock may have been held at the fork
+        # In a forked process: the parent's lock may have been held at the fork.
+        if self._learning_pid != os.getpid():
             self._learning, self._learning_pid = threading.Lock(), os.getpid()
         with self._learning:
             if found.version > self._known.version:

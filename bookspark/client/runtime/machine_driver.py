@@ -1,8 +1,8 @@
 """The driver of the protocol's machines that recover or repair one ledger, in the caller's thread.
 
-Law: it decides nothing. What a machine asks of bookies and of the metadata store is done, in order, and each answer goes
-back to it as an event; what it asks of somebody else ends ``run``, and the machine goes on with the next ``run``. Nobody
-waits past the deadline: the machine is told that it has passed, and ends.
+Law: the driver decides nothing. It does what the machine asks of bookies and of the metadata store, in order, and each answer
+goes back to the machine as an event. An action for somebody else ends ``run``, and the machine goes on with the next ``run``.
+No wait lasts past the deadline: the machine is told that it has passed, and ends.
 """
 
 from __future__ import annotations
@@ -19,20 +19,26 @@ BookieAction = act.SendAdd | act.SendRead | act.SendReadLac
 
 
 class MachineDriver:
-    """Of one machine about one ledger."""
+    """Drives one machine about one ledger."""
 
     def __init__(
         self, context: ClientContext, metadata: LedgerMetadata, password: bytes | None, timeout_seconds: float
     ) -> None:
-        """``password``: None for repair, which knows none; digests that take one aren't checked then."""
+        """``password`` is None for repair, which does not know it; digests that need it are not checked then.
+
+        ``timeout_seconds``: how long the machine may take, from now on.
+        """
         self._context = context
         self._metadata = metadata
         self._requests = context.requests(metadata, password)
         self._mailbox = Mailbox(timeout_seconds)
 
     def run(self, step: Callable[[Any], Iterable[Any]], actions: Iterable[Any]) -> Any:
-        """Do ``actions`` and what follows from them; returns the first action that is for somebody else, ``Finish`` at the
-        last. Raises the error that the machine fails with."""
+        """Do ``actions`` and what follows from them. ``step`` is the machine's.
+
+        Returns the first action that is for somebody else; the last one is ``Finish``. Raises the error that the machine fails
+        with.
+        """
         while True:
             for action in actions:
                 match action:
@@ -48,4 +54,4 @@ class MachineDriver:
             actions = step(self._mailbox.take())
 
     def _before(self, action: BookieAction) -> None:
-        """Called before a request is sent."""
+        """Called before a request is sent to bookies; subclasses may wait here."""

@@ -43,7 +43,8 @@ def create_ledger(context: ClientContext, new: NewLedger) -> LedgerHandle:
     replication = choice_of(Replication, new.replication, "replication")
     check_choices(new.ensemble_size, new.write_quorum, new.ack_quorum, ledger_type, replication)
     store = context.store
-    ledger_id = context.runtime.threads.submit(store.new_ledger_id)  # while the bookies are looked up
+    # The new id is asked for on another thread, while this one looks the bookies up.
+    ledger_id = context.runtime.threads.submit(store.new_ledger_id)
     topology = context.topology()
     ensemble = context.placement.choose_ensemble(
         topology,
