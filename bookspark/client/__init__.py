@@ -23,6 +23,7 @@ A room may import those below it in the table, but not those above; ``writing`` 
 
 from bookspark.client.bookkeeper import BookKeeper
 from bookspark.client.reading.read_handle import ReadHandle
+from bookspark.client.writing.futures import AppendFuture, SyncFuture
 from bookspark.client.writing.ledger_handle import LedgerHandle
 
-__all__ = ["BookKeeper", "LedgerHandle", "ReadHandle"]
+__all__ = ["AppendFuture", "BookKeeper", "LedgerHandle", "ReadHandle", "SyncFuture"]
