@@ -7,33 +7,32 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from bookspark.config_checks import AtLeastOne, BytesOrNone, make_config
+from bookspark.config_checks import AtLeastOne, BytesOrNone, Seconds, SecondsOrNone, make_config
 
-_FromZero = Annotated[float, Meta(ge=0)]
-_AboveZero = Annotated[float, Meta(gt=0)]
+Hours = Annotated[float, Meta(ge=0, le=1e6)]
 
 
 class AutorecoveryConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Options of an autorecovery process, which is an auditor and a replication worker."""
 
-    lost_bookie_delay_seconds: _FromZero = 120.0
+    lost_bookie_delay_seconds: SecondsOrNone = 120.0
     """A bookie that is gone for this many seconds counts as lost; choose more than a restart takes. ``bookspark autorecovery
     delay`` sets it for all auditors."""
-    check_interval_hours: _FromZero = 24.0
+    check_interval_hours: Hours = 24.0
     """Hours between two exact checks, which compare what every bookie holds with what it should. 0: only when triggered."""
-    check_confirm_seconds: _FromZero = 5.0
+    check_confirm_seconds: SecondsOrNone = 5.0
     """Seconds after which a check looks again for entries that seem to be missing: copies under way have arrived by then."""
-    grace_seconds: _FromZero = 30.0
+    grace_seconds: SecondsOrNone = 30.0
     """Seconds that the writer of an open ledger has to replace a lost bookie itself; then the ledger is recovered."""
     copy_bytes_per_second: BytesOrNone = 0
     """Limit of bytes a second for the copies of one worker. 0: no limit."""
     ledgers_at_once: AtLeastOne = 4
     """Number of ledgers that one worker repairs at the same time; each takes a thread."""
-    retry_seconds: _AboveZero = 2.0
+    retry_seconds: Seconds = 2.0
     """Seconds of pause after the first failed repair of a ledger; the pause doubles with each further one."""
-    retry_seconds_max: _AboveZero = 600.0
+    retry_seconds_max: Seconds = 600.0
     """Longest such pause, in seconds."""
-    poll_seconds: _AboveZero = 10.0
+    poll_seconds: Seconds = 10.0
     """Seconds between two looks at things that no watch reports, such as a lock that became free."""
 
 

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 
 from bookspark.client import BookKeeper
-from bookspark.client.machine_driver import BookieAction, MachineDriver
+from bookspark.client.runtime.machine_driver import BookieAction, MachineDriver
 from bookspark.errors import LedgerRecoveryError
 from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
@@ -70,7 +70,7 @@ class RepairDriver(MachineDriver):
     def __init__(
         self, bookkeeper: BookKeeper, metadata: LedgerMetadata, bandwidth: Bandwidth, progress: CopyProgress
     ) -> None:
-        super().__init__(bookkeeper, metadata, None, STEP_SECONDS_MAX)
+        super().__init__(bookkeeper.context, metadata, None, STEP_SECONDS_MAX)
         self._bandwidth = bandwidth
         self._progress = progress
 

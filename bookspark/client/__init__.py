@@ -1,7 +1,29 @@
-"""The client: ``BookKeeper``, the handles of ledgers, placement and connections."""
+"""The client: creates, writes, opens, reads and deletes ledgers.
+
+=====================  =====================================================================================================
+``bookkeeper``         ``BookKeeper``, the front door: all that a user can do with a cluster
+``client_config``      the client's options, with their units and bounds
+``writing``            ``LedgerHandle``: how entries are appended, and how a ledger is created and closed
+``reading``            ``ReadHandle``: how entries are read, and how a ledger is opened and recovered
+``inspection``         what one bookie says of itself, and the copies that it has
+``runtime``            what all handles of a client share in one process: threads, connections, watches, open writers
+``placement``          which bookies make an ensemble
+``network``            connections to bookies, and requests as frames
+=====================  =====================================================================================================
+
+A room may import those below it in the table, but not those above; ``writing`` imports ``reading``, whose handle it extends.
+
+::
+
+    from bookspark.client import BookKeeper
+
+    with BookKeeper("127.0.0.1:2181") as bookkeeper, bookkeeper.create_ledger() as ledger:
+        entry_id = ledger.append(b"hello")
+"""
 
 from bookspark.client.bookkeeper import BookKeeper
 from bookspark.client.reading.read_handle import ReadHandle
+from bookspark.client.writing.futures import AppendFuture, SyncFuture
 from bookspark.client.writing.ledger_handle import LedgerHandle
 
-__all__ = ["BookKeeper", "LedgerHandle", "ReadHandle"]
+__all__ = ["AppendFuture", "BookKeeper", "LedgerHandle", "ReadHandle", "SyncFuture"]

@@ -1,83 +1,67 @@
-"""The client: creates, opens, lists and deletes ledgers.
+"""``BookKeeper``, the client's front door: creates, opens, lists and deletes ledgers, and asks bookies about themselves.
 
-Law: a wrong password has no side effect (it is compared with the metadata before anything is sent, and by each bookie after);
-opening with recovery returns a closed ledger or raises; every call ends within the times of ``ClientConfig``.
+Law: nothing is decided here. Each method names what it needs and hands it on: ``writing.ledger_creation``,
+``reading.ledger_opening``, ``inspection.bookie_questions``. Every call ends within the times of ``ClientConfig``.
 
-A client may be made anywhere and used in a forked process (Spark forks its Python workers): connections, threads and the metadata
-session are made on first use and belong to the process that made them.
+Source: BookKeeper's class of the same name.
 """
 
 from __future__ import annotations
 
-import logging
-import os
-import random
-import threading
-import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
 from bookspark.client.client_config import client_config
-from bookspark.client.machine_driver import MachineDriver
-from bookspark.client.network.connections import Answer
-from bookspark.client.network.ledger_requests import LedgerRequests, StoreAction, StoreAnswer, answer_from_store
-from bookspark.client.placement.placement import Placement, Topology
+from bookspark.client.inspection import bookie_questions
+from bookspark.client.reading import ledger_opening
 from bookspark.client.reading.read_handle import ReadHandle
-from bookspark.client.runtime import Runtime
+from bookspark.client.runtime.client_context import ClientContext
+from bookspark.client.writing.ledger_creation import NewLedger, create_ledger
 from bookspark.client.writing.ledger_handle import LedgerHandle
-from bookspark.errors import (
-    BookKeeperError,
-    LedgerRecoveryError,
-    NoSuchLedgerError,
-    ReadError,
-    UnauthorizedAccessError,
-)
-from bookspark.metadata.records.versioned import Versioned
 from bookspark.metadata.store import MetadataStore
 from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
-from bookspark.protocol.ledger import actions as act
-from bookspark.protocol.ledger.accepted_loss import AcceptedLoss, accepted_loss_of
-from bookspark.protocol.ledger.ledger_choices import check_choices, choice_of, risk_of
-from bookspark.protocol.ledger.ledger_metadata import (
-    DigestType,
-    Fragment,
-    LedgerMetadata,
-    LedgerType,
-    Replication,
-)
-from bookspark.protocol.ledger.responses import Positive, Unknown, UnknownReason
-from bookspark.protocol.reading.reader import ReadOrder
-from bookspark.protocol.reading.recovery import LedgerRecovery
-from bookspark.wire.digests import digester, digester_without_password, master_key
-from bookspark.wire.frames import control_frame
-from bookspark.wire.header import NO_KEY, Header, Kind
-from bookspark.wire.messages import BookieStatus, EntryLogFacts, EntryLogs, Limbo, Ranges
+from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerMetadata, LedgerType, Replication
+from bookspark.wire.messages import BookieStatus, EntryLogFacts
 
 if TYPE_CHECKING:
     import pyarrow
 
-log = logging.getLogger(__name__)
-
-_RANGES_PER_REQUEST = 100_000
-
 
 class BookKeeper:
-    """A client of the cluster whose metadata is at ``zookeeper`` (``host:port[,host:port…][/chroot]``, ``zk://`` allowed).
+    """A client of one cluster: it creates, opens, lists and deletes ledgers.
 
-    ``options`` are those of ``client.config.ClientConfig``. Raises MetadataStoreError at the first use if the metadata store
-    can't be reached. Thread-safe.
+    ::
+
+        with BookKeeper("127.0.0.1:2181") as bookkeeper:
+            with bookkeeper.create_ledger() as ledger:
+                ledger.append(b"hello")
+            reader = bookkeeper.open_ledger(ledger.ledger_id)
+            print([entry.payload for entry in reader.read()])
+
+    It is thread-safe: share one client among all threads of a process. It may be pickled, and used in a forked process:
+    connections, threads and the session with ZooKeeper are made on first use, and belong to the process that made them.
+
+    Every method may raise MetadataStoreError, if ZooKeeper can't be reached or does not answer within
+    ``metadata_timeout_seconds``, and BookKeeperError, if the client was closed. Each method lists its other errors.
     """
 
     def __init__(self, zookeeper: str, **options: Any) -> None:
+        """Make a client. It connects when it is first used.
+
+        Arguments:
+            zookeeper: where the cluster's metadata is: ``host:port[,host:port…][/chroot]``; a leading ``zk://`` is allowed.
+            options: fields of ``bookspark.client.client_config.ClientConfig``, such as ``add_timeout_seconds=10.0``.
+                ``conf/bookspark.toml`` lists all of them with their defaults.
+
+        Raises:
+            ConfigurationError: an option is unknown, or has a value that can't be used.
+        """
         self.config = client_config(**options)
         self.zookeeper = zookeeper
-        self._read_rotation = random.randrange(1 << 16)
-        self._placement = Placement(self.config.placement, self.config.racks_min)
-        self._locks: dict[int, threading.Lock] = {}
-        self._runtime: Runtime | None = None
-        self._closed = False
+        self.context = ClientContext(self._connect, self.config)
+        """What handles and repairs work with. Not part of the public API."""
 
     # -- ledgers
 
@@ -92,156 +76,158 @@ class BookKeeper:
         ledger_type: str | LedgerType = LedgerType.PD_JOURNAL,
         replication: str | Replication = Replication.BEST_EFFORT,
     ) -> LedgerHandle:
-        """A new, empty, open ledger, and the only handle that can write it. ``bookspark/durability.md`` tells what each
-        ``ledger_type`` and ``replication`` promises. Raises ConfigurationError for choices that make no sense,
-        NotEnoughBookiesError."""
-        ledger_type = choice_of(LedgerType, ledger_type, "ledger_type")
-        replication = choice_of(Replication, replication, "replication")
-        check_choices(ensemble_size, write_quorum, ack_quorum, ledger_type, replication)
-        store = self.metadata
-        new_ledger_id = self.runtime.threads.submit(store.new_ledger_id)  # while the bookies are looked up
-        topology = self._topology()
-        ensemble = self._placement.choose_ensemble(
-            topology,
-            ensemble_size,
-            write_quorum,
-            random.Random(),
-            write_quorum if self.config.opportunistic_striping else ensemble_size,
+        """Create an empty, open ledger and return its writer: the only handle that can ever append to it.
+
+        None of the choices can be changed later. ``bookspark/durability.md`` tells what ``ledger_type`` and ``replication``
+        promise together.
+
+        Arguments:
+            ensemble_size: how many bookies the ledger is spread over (E).
+            write_quorum: how many of them get a copy of each entry (WQ ≤ E).
+            ack_quorum: how many copies an append waits for (AQ ≤ WQ).
+            digest_type: the checksum, or keyed digest (HMAC), of each entry, which readers check.
+            password: whoever opens the ledger must give the same one. It also keys the HMAC digests.
+            custom_metadata: names and values of your own, kept with the ledger's metadata.
+            ledger_type: ``PD_JOURNAL``: an append returns once its entry is synced to disk. ``VD_JOURNAL``: once it is in
+                memory; ``LedgerHandle.sync`` waits for the disks.
+            replication: ``best_effort``: a closed ledger has at least ``ack_quorum`` copies of each entry. ``guaranteed``: it has
+                ``write_quorum`` copies.
+
+        Raises:
+            ConfigurationError: the choices contradict each other, or can promise nothing.
+            NotEnoughBookiesError: fewer writable bookies than ``ensemble_size``, or the placement policy can't be kept; the
+                message names each bookie and why it was refused.
+        """
+        return create_ledger(
+            self.context,
+            NewLedger(
+                ensemble_size=ensemble_size,
+                write_quorum=write_quorum,
+                ack_quorum=ack_quorum,
+                digest_type=digest_type,
+                password=password,
+                custom_metadata=custom_metadata or {},
+                ledger_type=ledger_type,
+                replication=replication,
+            ),
         )
-        without_journal = sum(not topology.bookies[bookie].journal_write_data for bookie in ensemble)
-        if risk := risk_of(ack_quorum, ledger_type, without_journal):
-            log.warning("a ledger is created with %s", risk)
-        metadata = LedgerMetadata(
-            ledger_id=new_ledger_id.result(),
-            ensemble_size=len(ensemble),
-            write_quorum=write_quorum,
-            ack_quorum=ack_quorum,
-            fragments=(Fragment(0, ensemble),),
-            digest_type=digest_type,
-            master_key=master_key(password),
-            ledger_type=ledger_type,
-            replication=replication,
-            ctime_ms=time.time_ns() // 1_000_000,
-            c_token=random.getrandbits(63),
-            custom_metadata=dict(custom_metadata or {}),
-        )
-        return LedgerHandle(self, metadata, store.create_ledger(metadata), password)
 
     def open_ledger(self, ledger_id: int, password: bytes = b"", *, accept_loss_as: str | None = None) -> ReadHandle:
-        """Open for reading; if the ledger is not closed, recover it first: its writer is fenced, its end found and written.
+        """Open a ledger for reading, and end its writer if it still has one.
 
-        ``accept_loss_as``: the name of an operator who takes what no bookie can tell any more for lost, for ledgers that could
-        not be recovered otherwise; what that was is written into the metadata under this name (``protocol.accepted_loss``).
-        Raises NoSuchLedgerError, UnauthorizedAccessError (nothing was fenced), LedgerRecoveryError (try again).
+        A ledger that is not closed is recovered first: its writer is fenced (its next append fails), the last entry is found, and
+        the ledger is closed there. Use ``open_ledger_no_recovery`` to read a ledger that is still written.
+
+        Arguments:
+            ledger_id: the ledger.
+            password: the one that the ledger was created with.
+            accept_loss_as: the name of an operator who accepts that entries which no bookie can tell of any more are lost. Only
+                for a ledger that can't be recovered otherwise. The name and what was lost are written into the metadata.
+
+        Raises:
+            NoSuchLedgerError: there is no such ledger.
+            UnauthorizedAccessError: the password is wrong; nothing was fenced.
+            LedgerRecoveryError: too few bookies answered within ``recovery_timeout_seconds``; nothing was lost, try again.
         """
-        found = self._read_metadata(ledger_id, password)
-        if not found.value.closed:
-            accepted = None if accept_loss_as is None else AcceptedLoss(accept_loss_as, time.time_ns() // 1_000_000)
-            found = self._recover(found, password, accepted)
-        return ReadHandle(self, found.value, found.version, password)
+        return ledger_opening.open_with_recovery(self.context, ledger_id, password, accept_loss_as)
 
     def open_ledger_no_recovery(self, ledger_id: int, password: bytes = b"") -> ReadHandle:
-        """Open for reading up to the LAC of now; a writer is not disturbed. Raises NoSuchLedgerError, ReadError."""
-        handle = ReadHandle(self, *self._read_metadata(ledger_id, password), password)
-        handle.read_last_add_confirmed()
-        return handle
+        """Open a ledger for reading without disturbing its writer.
+
+        The handle reads up to the last add confirmed (LAC) of this moment. It learns of later entries through
+        ``ReadHandle.read_last_add_confirmed`` and ``ReadHandle.read_last_add_confirmed_and_entry``.
+
+        Arguments:
+            ledger_id: the ledger.
+            password: the one that the ledger was created with.
+
+        Raises:
+            NoSuchLedgerError: there is no such ledger.
+            UnauthorizedAccessError: the password is wrong.
+            ReadError: too few bookies told their LAC.
+        """
+        return ledger_opening.open_without_recovery(self.context, ledger_id, password)
 
     def delete_ledger(self, ledger_id: int) -> None:
-        """Delete the ledger's metadata. Raises NoSuchLedgerError."""
+        """Delete a ledger, open or closed. Its bookies free the space at their next garbage collection.
+
+        Raises:
+            NoSuchLedgerError: there is no such ledger.
+        """
         self.metadata.delete_ledger(ledger_id)
 
     def list_ledgers(self) -> list[int]:
-        """The ids of all ledgers, ascending; all of them or an error."""
+        """The ids of all ledgers of the cluster, ascending. A listing is never partial: it is whole, or MetadataStoreError."""
         return self.metadata.list_ledgers()
 
     def get_ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
-        """Raises NoSuchLedgerError."""
+        """A ledger's metadata as it is now: its state, quorums, fragments, and, once it is closed, last entry id and length.
+
+        Raises:
+            NoSuchLedgerError: there is no such ledger.
+        """
         return self.metadata.read_ledger(ledger_id).value
 
     # -- bookies
 
     def bookie_status(self, bookie_id: str) -> BookieStatus:
-        """What a bookie says of itself. Raises ReadError if it does not answer."""
-        answer = self._ask(bookie_id, Header(Kind.STATUS, self.runtime.connections.next_request_id()))
-        return msgspec.json.decode(answer.body, type=BookieStatus)
+        """What a bookie says of itself: its process, disks, modes, and how far healing is.
+
+        Raises:
+            ReadError: the bookie did not answer within ``answer_timeout_seconds``.
+        """
+        return bookie_questions.bookie_status(self.context, bookie_id)
 
     def list_entry_logs(self, bookie_id: str) -> list[EntryLogFacts]:
-        """A bookie's logs, by number. Raises ReadError if it does not answer."""
-        answer = self._ask(bookie_id, Header(Kind.ENTRY_LOGS, self.runtime.connections.next_request_id()))
-        return msgspec.json.decode(answer.body, type=EntryLogs).logs
+        """The entry logs of a bookie, by number.
+
+        Raises:
+            ReadError: the bookie did not answer within ``answer_timeout_seconds``.
+        """
+        return bookie_questions.entry_logs(self.context, bookie_id)
 
     def list_limbo(self, bookie_id: str) -> dict[int, int]:
-        """The ledgers that a bookie has in limbo, and the lossy boot that each is in limbo for. Raises ReadError if it does not
-        answer."""
-        found: dict[int, int] = {}
-        cursor = 0
-        while cursor >= 0:
-            request_id = self.runtime.connections.next_request_id()
-            answer = self._ask(bookie_id, Header(Kind.LIMBO, request_id, ledger_id=cursor))
-            found.update(msgspec.json.decode(answer.body, type=Limbo).ledgers)
-            assert answer.header is not None
-            cursor = answer.header.value
-        return found
+        """The ledgers that a bookie has in limbo, by id, each with the number of the lossy boot that put it there.
+
+        Raises:
+            ReadError: the bookie did not answer within ``answer_timeout_seconds``.
+        """
+        return bookie_questions.limbo(self.context, bookie_id)
 
     def list_ranges(self, bookie_id: str, ledger_id: int | None = None) -> pyarrow.Table:
-        """Everything that a bookie holds, of one ledger or of all: int64 columns ledger_id, first_entry_id, last_entry_id, log,
-        position, bytes; one row per run of consecutive entries on disk. Raises ReadError if it does not answer."""
-        import pyarrow
+        """What a bookie holds, of one ledger or (None) of all: one row for each run of consecutive entries on disk.
 
-        names = ("ledger_id", "first_entry_id", "last_entry_id", "log", "position", "bytes")
-        schema = pyarrow.schema([(name, pyarrow.int64()) for name in names])
-        tables = [schema.empty_table()]
-        cursor, first_entry_id = 0 if ledger_id is None else ledger_id, 0
-        while cursor >= 0:
-            header = Header(
-                Kind.RANGES,
-                self.runtime.connections.next_request_id(),
-                ledger_id=cursor,
-                first_entry_id=first_entry_id,
-                limit=_RANGES_PER_REQUEST,
-                value=0 if ledger_id is None else 1,
-            )
-            answer = self._ask(bookie_id, header)
-            columns = [pyarrow.array(column, pyarrow.int64()) for column in Ranges.decode(answer.body)]
-            tables.append(pyarrow.Table.from_arrays(columns, schema=schema))
-            assert answer.header is not None
-            cursor, first_entry_id = answer.header.value, answer.header.first_entry_id
-        return pyarrow.concat_tables(tables)
+        The columns are int64: ledger_id, first_entry_id, last_entry_id, log (the entry log's number), position (of the run's
+        batch in the log, in bytes) and bytes (of that batch).
+
+        Raises:
+            ReadError: the bookie did not answer within ``answer_timeout_seconds``.
+        """
+        return bookie_questions.ranges(self.context, bookie_id, ledger_id)
 
     # -- the client itself
 
     @property
     def metadata(self) -> MetadataStore:
-        """The metadata store, in this process's session."""
-        return self.runtime.store
+        """The metadata store, in this process's session: ledgers, bookies, cookies, logs and repairs."""
+        return self.context.store
 
-    @property
-    def runtime(self) -> Runtime:
-        """This process's connections and threads, made on first use."""
-        runtime = self._runtime
-        if runtime is None or runtime.pid != os.getpid():
-            with self._lock:
-                if self._closed:
-                    raise BookKeeperError("this client was closed; make another one")
-                if self._runtime is None or self._runtime.pid != os.getpid():
-                    self._runtime = Runtime(self._connect, self.config)
-                runtime = self._runtime
-        return runtime
+    def misplaced(self, ledgers: Iterable[LedgerMetadata]) -> Iterator[tuple[int, tuple[str, ...]]]:
+        """The ledgers whose copies break this client's ``placement``: (ledger id, the bookies to replace).
 
-    @property
-    def _lock(self) -> threading.Lock:
-        """This process's: its parent's may have been held at the fork."""
-        return self._locks.setdefault(os.getpid(), threading.Lock())
+        Only fragments that get no more entries count, and only bookies that others could replace now.
+        """
+        return self.context.misplaced(ledgers)
 
     def close(self) -> None:
-        """End connections and threads. Ledgers that were not closed stay open, to be recovered by whoever opens them."""
-        with self._lock:
-            self._closed = True
-            runtime, self._runtime = self._runtime, None
-        if runtime is not None and runtime.pid == os.getpid():
-            runtime.close()
+        """End the connections and threads of this process.
 
-    def __enter__(self) -> BookKeeper:
+        A ledger that was not closed stays open, and its handle's pending appends fail with LedgerClosedError; ``open_ledger``
+        recovers it. Closing twice does nothing.
+        """
+        self.context.close()
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -250,123 +236,12 @@ class BookKeeper:
     def __reduce__(self) -> tuple[Any, ...]:
         return _make, (self.zookeeper, msgspec.to_builtins(self.config))
 
-    def requests(self, metadata: LedgerMetadata, password: bytes | None) -> LedgerRequests:
-        """The requests of this client about one ledger. Without a password, for repair, digests that take one aren't checked."""
-        runtime = self.runtime
-        kind = metadata.digest_type
-        return LedgerRequests(
-            runtime.io,
-            runtime.connections,
-            metadata.ledger_id,
-            metadata.master_key or NO_KEY,
-            digester_without_password(kind) if password is None else digester(kind, password),
-            self.config.answer_timeout_seconds,
-        )
-
-    def read_order(self, delivered_by: str | None) -> ReadOrder:
-        """Which replica of an entry is asked first; ``delivered_by``: the bookie that a handle read from last."""
-        runtime, config = self.runtime, self.config
-        return ReadOrder(
-            rotation=self._read_rotation,
-            sticky=config.sticky_reads,
-            first=delivered_by,
-            near=runtime.bookies_on_this_host() if config.read_own_host_first else frozenset(),
-            doubtful=frozenset(runtime.connections.quarantined()),
-        )
-
-    def answer_from_store(self, metadata: LedgerMetadata, action: StoreAction) -> StoreAnswer:
-        """Do what the machine of a ledger asks of the metadata store, blocking."""
-
-        def choose(action: act.ChooseBookies) -> tuple[str, ...]:
-            return self._placement.choose_replacements(
-                self._topology(), action.ensemble, action.replaced, metadata.write_quorum, random.Random()
-            )
-
-        return answer_from_store(self.metadata, metadata.ledger_id, action, choose)
-
-    def misplaced(self, ledgers: Iterable[LedgerMetadata]) -> Iterator[tuple[int, tuple[str, ...]]]:
-        """The ledgers with bookies that this client's placement does not want beside the others, and could replace now, in
-        fragments that get no more entries."""
-        topology, random_numbers = self._topology(), random.Random()
-        for metadata in ledgers:
-            found: dict[str, None] = {}
-            for fragment, last in metadata.fragment_ranges():
-                if last is not None:
-                    found |= dict.fromkeys(
-                        self._placement.misplaced(topology, fragment.ensemble, metadata.write_quorum, random_numbers)
-                    )
-            if found:
-                yield metadata.ledger_id, tuple(found)
-
-    def _topology(self) -> Topology:
-        """The bookies as they are now, for placement."""
-        runtime = self.runtime
-        bookies = runtime.store.bookies()
-        writable = [bookie_id for bookie_id, bookie in bookies.items() if not bookie.read_only]
-        free_bytes = runtime.free_space.of(writable) if self.config.placement_by_free_space else {}
-        return Topology(bookies, runtime.connections.quarantined(), free_bytes)
-
     def _connect(self) -> MetadataStore:
         return ZooKeeperStore(
             self.zookeeper,
             timeout_seconds=self.config.metadata_timeout_seconds,
             session_timeout_seconds=self.config.metadata_session_timeout_seconds,
         )
-
-    def _read_metadata(self, ledger_id: int, password: bytes) -> Versioned[LedgerMetadata]:
-        found = self.metadata.read_ledger(ledger_id)
-        if found.value.master_key != master_key(password):
-            raise UnauthorizedAccessError(
-                f"wrong password for ledger {ledger_id}; use the one it was created with (nothing was fenced)"
-            )
-        return found
-
-    def _recover(
-        self, found: Versioned[LedgerMetadata], password: bytes, accepted_loss: AcceptedLoss | None
-    ) -> Versioned[LedgerMetadata]:
-        """Run ``LedgerRecovery`` to its end."""
-        ledger_id = found.value.ledger_id
-        machine = LedgerRecovery(replaces_bookies=True, accepted_loss=accepted_loss)
-        driver = MachineDriver(self, found.value, password, self.config.recovery_timeout_seconds)
-        try:
-            closed = driver.run(machine.step, machine.step(act.MetadataRead(*found)))
-        except (NoSuchLedgerError, LedgerRecoveryError, UnauthorizedAccessError):
-            raise
-        except BookKeeperError as error:
-            raise LedgerRecoveryError(f"ledger {ledger_id} was not recovered: {error}") from error
-        loss = accepted_loss_of(closed.metadata)
-        if loss is not None:
-            log.warning(
-                "ledger %d was closed at entry %d with a loss that %s accepted; not known: %s",
-                ledger_id,
-                closed.metadata.last_entry_id,
-                loss.by,
-                "; ".join(loss.not_known),
-            )
-        return Versioned(closed.metadata, closed.version)
-
-    def ask(self, bookie_id: str, header: Header) -> Answer:
-        """One request to one bookie, blocking: its answer, Unknown if there is none in time."""
-        mailbox: list[Answer] = []
-        done = threading.Event()
-
-        def answered(answer: Answer) -> None:
-            mailbox.append(answer)
-            done.set()
-
-        runtime, timeout = self.runtime, self.config.answer_timeout_seconds
-        runtime.io.submit(
-            runtime.connections.send, bookie_id, header.request_id, control_frame(header), answered, timeout
-        )
-        done.wait(timeout + self.config.connect_timeout_seconds + 1.0)
-        return mailbox[0] if mailbox else Answer(Unknown(UnknownReason.UNREACHABLE, "no answer in time"))
-
-    def _ask(self, bookie_id: str, header: Header) -> Answer:
-        """The same. Raises ReadError unless the answer is positive."""
-        answer = self.ask(bookie_id, header)
-        if not isinstance(answer.response, Positive):
-            raise ReadError(f"bookie {bookie_id} did not answer: {answer.response}")
-        return answer
 
 
 def _make(zookeeper: str, options: dict[str, Any]) -> BookKeeper:

@@ -1,102 +1,104 @@
-"""A client's options: one frozen value, from the keyword arguments of ``BookKeeper``. Units are last in the names."""
+"""A client's options: one frozen value, from keyword arguments or from the ``[client]`` table of a ``bookspark.toml``.
+
+Units are last in the names; bounds are part of the types. ``conf/bookspark.toml`` shows each option with its default, and a test
+keeps the two the same.
+"""
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
+from bookspark.config_checks import AtLeastOne, Seconds, SecondsOrNone, make_config
 from bookspark.errors import ConfigurationError
 from bookspark.metadata.records.codec import learn
-from bookspark.protocol.ledger.option_checks import check_names, check_numbers
 from bookspark.wire.entry_batch import FRAME_BYTES_MAX
 
-_SECONDS = (0.001, 1e6)
-"""Of what is waited for: more would not fit the milliseconds that the system counts in."""
-_SECONDS_OR_NONE = (0.0, 1e6)
-_BOUNDS = {
-    "add_timeout_seconds": _SECONDS,
-    "answer_timeout_seconds": _SECONDS,
-    "recovery_timeout_seconds": _SECONDS,
-    "connect_timeout_seconds": _SECONDS,
-    "metadata_timeout_seconds": _SECONDS,
-    "metadata_session_timeout_seconds": _SECONDS,
-    "speculative_read_delay_ms": (0, 1e9),
-    "quarantine_seconds": _SECONDS_OR_NONE,
-    "racks_min": (1, math.inf),
-    "explicit_lac_interval_seconds": _SECONDS_OR_NONE,
-    "frame_bytes": (1, FRAME_BYTES_MAX // 2),  # digests come on top, and may be almost as long as all that is counted
-    "frames_in_flight_max": (1, math.inf),
-    "sync_interval_seconds": _SECONDS_OR_NONE,
-    "bookie_stall_seconds": _SECONDS,
-}
+Milliseconds = Annotated[int, Meta(ge=0, le=1_000_000_000)]
+FrameBytes = Annotated[int, Meta(ge=1, le=FRAME_BYTES_MAX // 2)]
+"""Digests come on top of what is counted, and may be almost as long."""
 
 
 class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Every blocking call ends within one of these times."""
+    """Everything that a client is told. Every blocking call ends within one of these times.
 
-    add_timeout_seconds: float = 30.0
-    """After so long without progress, appends that an ack quorum did not acknowledge fail, and the handle with them."""
-    answer_timeout_seconds: float = 5.0
-    """One bookie's time to answer. A read asks the next replica then, a writer looks for another bookie."""
-    recovery_timeout_seconds: float = 60.0
-    connect_timeout_seconds: float = 3.0
-    metadata_timeout_seconds: float = 10.0
-    metadata_session_timeout_seconds: float = 10.0
-    """So long after a client died, its locks in the metadata store are free."""
+    ``client_config(...)`` makes one from a user's options and checks types and bounds. This constructor checks only what several
+    options have to be together.
+    """
+
+    add_timeout_seconds: Seconds = 30.0
+    """How long appends may go without progress, in seconds. After that, appends that no ack quorum acknowledged fail, and the
+    ledger's handle with them."""
+    answer_timeout_seconds: Seconds = 5.0
+    """How long a bookie may take to answer, in seconds. After that, a read asks the next replica, and a writer looks for another
+    bookie."""
+    recovery_timeout_seconds: Seconds = 60.0
+    """How long the recovery of a ledger may take, in seconds. After that, it fails with LedgerRecoveryError and can be tried
+    again."""
+    connect_timeout_seconds: Seconds = 3.0
+    """How long a connection to a bookie may take, in seconds. After that, the bookie counts as failed."""
+    metadata_timeout_seconds: Seconds = 10.0
+    """How long ZooKeeper may take to answer, in seconds. After that, the call fails with MetadataStoreError."""
+    metadata_session_timeout_seconds: Seconds = 10.0
+    """How long ZooKeeper keeps the locks of a client that died, in seconds. Such a lock is an autorecovery process's election or
+    task."""
     client_name: str = ""
-    """Told to bookies, for their logs; by default host and process id."""
-    speculative_read_delay_ms: int = 500
-    """When a replica has not answered a read for so long, the next one is asked beside it, and a read of the LAC goes by what
-    others told. 0: only once it has failed."""
+    """The client's name in the logs of bookies. "": its host and process id."""
+    speculative_read_delay_ms: Milliseconds = 500
+    """How long a read waits for a replica before it also asks the next one, in milliseconds. 0: until the replica has failed. A
+    read of the LAC (last add confirmed) waits that long for all bookies, and then takes the answers that there are."""
     sticky_reads: bool = True
-    """Go on reading from the replica that delivered, whose pages are warm then; if false, from each in turn."""
+    """True: go on reading from the replica that delivered last, which has the next entries in memory. False: ask each replica in
+    turn."""
     read_own_host_first: bool = False
-    """Ask a replica on this host before the others."""
+    """True: ask a replica on this host before the others."""
     delay_ensemble_change: bool = False
-    """Replace a failed bookie only when an ack quorum can't be reached without it, and not at its first failure."""
-    quarantine_seconds: float = 10.0
-    """For so long a bookie that failed is chosen for an ensemble only if there is no other, and read from last."""
+    """True: replace a failed bookie only when an ack quorum can't be reached without it. False: replace it at its first
+    failure."""
+    quarantine_seconds: SecondsOrNone = 10.0
+    """How long a bookie that failed is avoided, in seconds. It is chosen for an ensemble only if there is no other, and read
+    from last."""
     placement: str = "random"
-    """Which bookies make an ensemble: random, rack_aware, one_per_host or one_per_<label> (see ``client.placement``)."""
-    racks_min: int = 1
-    """With rack_aware: refuse ensembles that would keep an entry on fewer racks."""
+    """Which bookies make an ensemble: random, rack_aware, one_per_host, or one_per_<label> with a label that bookies have."""
+    racks_min: AtLeastOne = 1
+    """Only with rack_aware: the fewest racks that the copies of an entry may lie on. A ledger that can't have that is not
+    created."""
     placement_by_free_space: bool = False
-    """Choose bookies with more free space more often."""
+    """True: choose bookies with more free space more often."""
     opportunistic_striping: bool = False
-    """Create a ledger although there are fewer bookies than its ensemble size, as long as there is a write quorum."""
-    explicit_lac_interval_seconds: float = 0.1
-    """How long an idle writer keeps a LAC that no entry told the bookies to itself; longer if hundreds of a client's ledgers are
-    idle, as it tells 320 a second."""
-    frame_bytes: int = 640 << 10
-    """Pending appends are gathered into frames of about this size. A frame costs a bookie and a client some 0.1 ms each, whatever
-    it holds; but to read one entry of it, a bookie reads and checks all of it."""
-    frames_in_flight_max: int = 8
-    """Per ledger. While so many are under way, appends gather."""
-    bytes_in_flight_max: int = 64 << 20
-    """Per ledger: what is not acknowledged, not synced (VD_JOURNAL) or not on its whole write set (guaranteed) yet. Over this
-    ``append_async`` waits."""
-    sync_bytes: int = 16 << 20
-    """A VD_JOURNAL ledger is synced each time that so much was appended."""
-    sync_interval_seconds: float = 0.0
-    """A VD_JOURNAL ledger is synced so often, if there is anything to sync; 0: not by time."""
-    bookie_bytes_queued_max: int = 64 << 20
-    """A bookie that is so far behind is cut off; what still counts is sent again when it is back. From half of it on, appends
-    wait for the bookie."""
-    bookie_stall_seconds: float = 2.0
-    """A bookie that takes in nothing for so long, while appends wait for it, is cut off too."""
+    """True: create a ledger although there are fewer bookies than its ensemble size, as long as there is a write quorum."""
+    explicit_lac_interval_seconds: SecondsOrNone = 0.1
+    """How long an idle writer waits before it tells the bookies that its last entry is confirmed, in seconds. Readers see that
+    entry only then. A client tells at most 320 ledgers a second."""
+    frame_bytes: FrameBytes = 640 << 10
+    """About how many bytes of pending appends go into one frame. Larger frames cost less for each entry. Smaller frames make it
+    cheaper to read a single entry."""
+    frames_in_flight_max: AtLeastOne = 8
+    """How many frames of one ledger may wait for their acknowledgement. Further appends gather until one is acknowledged."""
+    bytes_in_flight_max: AtLeastOne = 64 << 20
+    """How many bytes the writer of one ledger keeps. It keeps entries that are not acknowledged, of a VD_JOURNAL ledger those
+    not synced, of a guaranteed ledger those not on their whole write set. Beyond it, appends wait."""
+    sync_bytes: AtLeastOne = 16 << 20
+    """A VD_JOURNAL ledger is synced each time that this many bytes were appended. At most half of ``bytes_in_flight_max``."""
+    sync_interval_seconds: SecondsOrNone = 0.0
+    """Time between two syncs of a VD_JOURNAL ledger that has something to sync, in seconds. 0: no syncs by time."""
+    bookie_bytes_queued_max: AtLeastOne = 64 << 20
+    """When more bytes than this wait to be sent to a bookie, its connection is cut; what is still needed is sent again later.
+    From half of it on, appends wait for the bookie. At least ``frame_bytes``."""
+    bookie_stall_seconds: Seconds = 2.0
+    """How long a bookie may take in nothing while appends wait for it, in seconds. After that, its connection is cut."""
     tls_ca: str = ""
-    """PEM file of the CA that signs bookies' certificates; with it the client speaks TLS, and with nobody else."""
+    """PEM file of the CA that signs bookies' certificates. With it the client speaks nothing but TLS."""
     tls_certificate: str = ""
-    """PEM file of the client's own certificate, for bookies that ask for one."""
+    """PEM file of the client's own certificate, for bookies that have ``tls_client_ca``."""
     tls_key: str = ""
-    """PEM file of its key, if that is not in the same file."""
+    """PEM file of the certificate's key. "": the key is in the file of the certificate."""
     shared_secret_file: str = ""
-    """File with the secret that bookies ask for."""
+    """File with the secret that bookies with a ``shared_secret_file`` ask for."""
 
     def __post_init__(self) -> None:
-        check_numbers(self, _BOUNDS, "client option")
         if self.bookie_bytes_queued_max < self.frame_bytes:
             raise ConfigurationError(
                 f"bookie_bytes_queued_max {self.bookie_bytes_queued_max} has to be at least frame_bytes ({self.frame_bytes}): "
@@ -113,9 +115,5 @@ learn(ClientConfig)
 
 
 def client_config(**options: Any) -> ClientConfig:
-    """A ClientConfig from ``options``; an unknown or ill-typed one is a ConfigurationError that names it."""
-    check_names(options, ClientConfig.__struct_fields__, "client option")
-    try:
-        return msgspec.convert(options, ClientConfig)
-    except msgspec.ValidationError as error:
-        raise ConfigurationError(f"client option: {error}") from error
+    """A ClientConfig of ``options``. Raises ConfigurationError, with its name, for an option that is unknown or can't be used."""
+    return make_config(ClientConfig, options, "client option")

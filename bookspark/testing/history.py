@@ -29,7 +29,7 @@ _PAYLOAD_BYTES_SHOWN = 40
 _CONTEXT_EVENTS = 30
 
 
-class Kind(Enum):
+class EventKind(Enum):
     APPENDED = "appended"
     """The call is about to be made."""
     ACKED = "acked"
@@ -48,7 +48,7 @@ class Kind(Enum):
 class Event(NamedTuple):
     """One observation. ``number`` is its place in the history; ``since`` that of the moment when the call was made."""
 
-    kind: Kind
+    kind: EventKind
     client: str
     ledger_id: int = -1
     entry_id: int = -1
@@ -63,11 +63,11 @@ class Event(NamedTuple):
         what = f"{self.number:>8} {self.seconds:10.4f} s  {self.client}: {self.kind.value}"
         if self.ledger_id >= 0:
             what += f" ledger {self.ledger_id} entry {self.entry_id}"
-        if self.kind in (Kind.APPENDED, Kind.READ):
+        if self.kind in (EventKind.APPENDED, EventKind.READ):
             what += (
                 f" = {self.payload[:_PAYLOAD_BYTES_SHOWN]!r}{'…' if len(self.payload) > _PAYLOAD_BYTES_SHOWN else ''}"
             )
-        if self.kind in (Kind.CLOSED, Kind.CLOSED_BY_WRITER):
+        if self.kind in (EventKind.CLOSED, EventKind.CLOSED_BY_WRITER):
             what += f", {self.length} bytes"
         return f"{what} {self.note}".rstrip()
 
@@ -118,7 +118,7 @@ class Checker:
         self._ledgers: defaultdict[int, _Ledger] = defaultdict(_Ledger)
 
     def observe(self, event: Event) -> Violation | None:
-        if event.kind is Kind.FAULT:
+        if event.kind is EventKind.FAULT:
             return None
         rule = _RULES[event.kind](self._ledgers[event.ledger_id], event)
         return None if rule is None else Violation(rule, event)
@@ -180,7 +180,7 @@ def _closed(ledger: _Ledger, event: Event) -> str | None:
             return "the length of a closed ledger is that of its entries"
     elif ledger.closed != end:
         return f"a closed ledger has one end, {ledger.closed[0]} with {ledger.closed[1]} bytes"
-    if event.kind is Kind.CLOSED_BY_WRITER:
+    if event.kind is EventKind.CLOSED_BY_WRITER:
         ledger.closed_by_writer = True
         if any(entry_id <= event.entry_id for entry_id in ledger.failed):
             return "an append that raised is not in a ledger that its writer closed"
@@ -197,14 +197,14 @@ def _confirmed(ledger: _Ledger, event: Event, rule: str) -> str | None:
 
 
 _RULES = {
-    Kind.APPENDED: _appended,
-    Kind.ACKED: _acked,
-    Kind.FAILED: _failed,
-    Kind.READ: _read,
-    Kind.ABSENT: _absent,
-    Kind.LAC: _lac,
-    Kind.CLOSED: _closed,
-    Kind.CLOSED_BY_WRITER: _closed,
+    EventKind.APPENDED: _appended,
+    EventKind.ACKED: _acked,
+    EventKind.FAILED: _failed,
+    EventKind.READ: _read,
+    EventKind.ABSENT: _absent,
+    EventKind.LAC: _lac,
+    EventKind.CLOSED: _closed,
+    EventKind.CLOSED_BY_WRITER: _closed,
 }
 
 
@@ -214,7 +214,7 @@ class History:
     def __init__(self) -> None:
         self.violations: list[Violation] = []
         self.violated = threading.Event()
-        self.counts: Counter[Kind] = Counter()
+        self.counts: Counter[EventKind] = Counter()
         self._lock = threading.Lock()
         self._checker = Checker()
         self._began = time.monotonic()
@@ -240,7 +240,7 @@ class History:
     def report(self, rule: str, note: str) -> None:
         """A violation that no event shows: something hung, or raised what it may not."""
         with self._lock:
-            event = Event(Kind.FAULT, "", note=note, number=self._number, seconds=time.monotonic() - self._began)
+            event = Event(EventKind.FAULT, "", note=note, number=self._number, seconds=time.monotonic() - self._began)
             self.violations.append(Violation(rule, event))
             self.violated.set()
 
@@ -251,6 +251,6 @@ class History:
             ledger = [other for other in self._kept[event.ledger_id] if other.number <= event.number]
             faults = [other for other in self._kept[-1] if other.number <= event.number]
         about = [other for other in ledger if other.entry_id == event.entry_id]
-        ends = [other for other in ledger if other.kind in (Kind.CLOSED, Kind.CLOSED_BY_WRITER)]
+        ends = [other for other in ledger if other.kind in (EventKind.CLOSED, EventKind.CLOSED_BY_WRITER)]
         shown = {*ledger[-_CONTEXT_EVENTS:], *about[-_CONTEXT_EVENTS:], *ends[:1], *faults[-_CONTEXT_EVENTS:]}
         return [str(other) for other in sorted(shown, key=lambda other: other.number)]

@@ -1,15 +1,15 @@
-"""Fixtures for pytest: clusters of real bookie processes. Ask for them in the top ``conftest.py``::
+"""Fixtures for pytest: clusters of real bookie processes. Name the plugin in the top ``conftest.py``::
 
     pytest_plugins = ["bookspark.testing.plugin"]
 
-and in a module say what its cluster is like, if three bookies with default options are not it::
+A module gets three bookies with default options, unless it says otherwise::
 
     pytestmark = pytest.mark.cluster(bookies=5, journal_write_data=False)
 
 ``local_cluster``
     A ``LocalCluster`` that the tests of a module share.
 ``faulty_cluster``
-    A ``FaultyCluster`` that the tests of a module share; it is mended after each of them.
+    A ``FaultyCluster`` that the tests of a module share. It is mended after each test.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Any
 import pytest
 
 from bookspark.local import LocalCluster
-from bookspark.testing.cluster import FaultyCluster
+from bookspark.testing.faulty_cluster import FaultyCluster
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
-        "markers", "cluster(**options): options of LocalCluster for the clusters that the tests of a module share"
+        "markers", "cluster(**options): options of the LocalCluster or FaultyCluster that the tests of a module share"
     )
 
 
@@ -36,7 +36,7 @@ def _options(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def local_cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
-    """A cluster that tests leave as they found it."""
+    """A LocalCluster that the tests of a module share. Each test has to leave it as it found it."""
     with LocalCluster(**_options(request)) as cluster:
         yield cluster
 
@@ -49,6 +49,6 @@ def _faulty_cluster_of_module(request: pytest.FixtureRequest) -> Iterator[Faulty
 
 @pytest.fixture
 def faulty_cluster(_faulty_cluster_of_module: FaultyCluster) -> Iterator[FaultyCluster]:
-    """A cluster to break: every bookie serves again and the wire is whole when the next test has it."""
+    """A FaultyCluster that the tests of a module share. Break it as you like: it is mended after each test."""
     yield _faulty_cluster_of_module
     _faulty_cluster_of_module.mend()

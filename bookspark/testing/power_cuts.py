@@ -1,6 +1,6 @@
-"""Power cuts: what becomes of each change to a file system that was not synced (``memory_files``).
+"""Power cuts: what happens to each change of a file system that was not synced. ``memory_files`` applies them.
 
-Law: each change has a fate of its own, whatever happens to the others; POSIX promises no order between two syncs.
+Law: each change has a fate of its own, whatever happens to the others. POSIX promises no order of the changes between two syncs.
 
 Source: "All File Systems Are Not Created Equal" (OSDI 2014), whose persistence properties these losses take away one by one.
 """
@@ -19,7 +19,7 @@ class Fate(Enum):
     KEPT = "kept"
     LOST = "lost"
     ZEROED = "zeroed"
-    """The file has the length, and zeros where the data should be. A name is lost or kept: this is kept."""
+    """The file has its length, with zeros where the data should be. A change of a name can't be zeroed: it is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,61 +27,61 @@ class Change:
     """A change that was not synced: a sector of a write, a truncation, or a name's creation, rename or unlink."""
 
     path: str
-    """The file's; the directory's for a name."""
+    """The path of the file; for a name, the path of its directory."""
     kind: str
     """``write``, ``truncate`` or ``name``."""
     index: int
-    """Its number among the changes of that file or directory that are not synced, from 0."""
+    """The place of this change among the unsynced changes of the same file or directory, from 0."""
     count: int
-    """How many there are."""
+    """How many unsynced changes that file or directory has."""
 
 
 Loss = Callable[[Change], Fate]
-"""A power cut: decides on every change that was not synced."""
+"""A power cut: it decides the fate of each change that was not synced."""
 
 
 def nothing_kept(change: Change) -> Fate:
-    """What is not synced is gone."""
+    """Every unsynced change is lost."""
     return Fate.LOST
 
 
 def everything_kept(change: Change) -> Fate:
-    """The process was killed, and the machine lives on."""
+    """Every change is kept, as if only the process had been killed."""
     return Fate.KEPT
 
 
 def names_kept(change: Change) -> Fate:
-    """Directories were written back, the files' contents were not."""
+    """Changes of names are kept, the files' contents are lost."""
     return Fate.KEPT if change.kind == "name" else Fate.LOST
 
 
 def contents_kept(change: Change) -> Fate:
-    """Contents were written back, directories were not."""
+    """The files' contents are kept, changes of names are lost."""
     return Fate.LOST if change.kind == "name" else Fate.KEPT
 
 
 def lengths_kept(change: Change) -> Fate:
-    """As ``names_kept``, and files have their lengths: zeros where the data should be."""
+    """Changes of names are kept, and files have their lengths, with zeros where the data should be."""
     return Fate.ZEROED
 
 
 def last_kept(change: Change) -> Fate:
-    """Out of order: of each file and directory only the newest change arrived."""
+    """Out of order: of each file and directory only the newest change is kept."""
     return Fate.KEPT if change.index == change.count - 1 else Fate.LOST
 
 
 def last_lost(change: Change) -> Fate:
-    """Torn: of each file and directory everything arrived but the newest change."""
+    """Torn: of each file and directory only the newest change is lost."""
     return Fate.LOST if change.index == change.count - 1 else Fate.KEPT
 
 
 def every_other_kept(change: Change) -> Fate:
-    """Torn in many places."""
+    """Torn in many places: every second change is lost."""
     return Fate.LOST if change.index % 2 else Fate.KEPT
 
 
 def drawn(seed: int) -> Loss:
-    """Each change has a fate of its own, the same for the same seed."""
+    """A power cut that draws a fate for each change, the same for the same seed."""
     source = random.Random(seed)
     fates = list(Fate)
     return lambda change: source.choice(fates)

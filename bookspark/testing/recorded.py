@@ -1,6 +1,6 @@
 """Ledger handles that write down what they do and see in a ``History``.
 
-Law: nothing is hidden: what a handle raises is raised here too, after it was recorded.
+Law: nothing is hidden. An error that a handle raises is recorded, and then raised here too.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ from bookspark.client.reading.read_handle import ReadHandle
 from bookspark.client.writing.futures import AppendFuture
 from bookspark.client.writing.ledger_handle import LedgerHandle
 from bookspark.errors import BookKeeperError, NoSuchEntryError
-from bookspark.testing.history import Event, History, Kind
+from bookspark.testing.history import Event, EventKind, History
 
 
 class RecordedWriter:
-    """The one user of a ``LedgerHandle``: appends come from one thread, so that ids can be told before the call."""
+    """The only user of a ``LedgerHandle``. All appends come from one thread, so that their ids are known before the call.
+
+    ``client`` is the writer's name in the history.
+    """
 
     def __init__(self, history: History, client: str, handle: LedgerHandle) -> None:
         self.handle = handle
@@ -24,18 +27,19 @@ class RecordedWriter:
         self._next_entry_id = 0
 
     def append_async(self, payload: bytes) -> AppendFuture:
-        """``LedgerHandle.append_async``; the outcome is recorded when it is there."""
+        """Append one entry, like ``LedgerHandle.append_async``, and with its errors. The outcome is recorded once it is known."""
         return self.append_batch_async([payload])
 
     def append(self, payload: bytes) -> int:
+        """Append one entry and return its id, like ``LedgerHandle.append``, and with its errors."""
         return self.append_async(payload).result()
 
     def append_batch_async(self, payloads: Sequence[bytes]) -> AppendFuture:
-        """``LedgerHandle.append_batch_async``, of at least one entry."""
+        """Append at least one entry, like ``LedgerHandle.append_batch_async``, and with its errors."""
         first = self._next_entry_id
         last = first + len(payloads) - 1
         for entry_id, payload in enumerate(payloads, first):
-            self._record(Kind.APPENDED, entry_id, payload)
+            self._record(EventKind.APPENDED, entry_id, payload)
         self._next_entry_id = last + 1
         try:
             future = self._append(payloads)
@@ -47,12 +51,16 @@ class RecordedWriter:
         return future
 
     def close(self, timeout: float | None = None) -> None:
-        """``LedgerHandle.close``, with the end that it has then."""
+        """Close the ledger, like ``LedgerHandle.close``, and with its errors. Its last entry and length are recorded."""
         self.handle.close(timeout=timeout)
         metadata = self.handle.metadata
         self._history.record(
             Event(
-                Kind.CLOSED_BY_WRITER, self._client, metadata.ledger_id, metadata.last_entry_id, length=metadata.length
+                EventKind.CLOSED_BY_WRITER,
+                self._client,
+                metadata.ledger_id,
+                metadata.last_entry_id,
+                length=metadata.length,
             )
         )
 
@@ -64,16 +72,17 @@ class RecordedWriter:
     def _record_outcome(self, first: int, last: int, error: BookKeeperError | None) -> None:
         for entry_id in range(first, last + 1):
             if error is None or entry_id <= self.handle.last_add_confirmed:
-                self._record(Kind.ACKED, entry_id)
+                self._record(EventKind.ACKED, entry_id)
             else:
-                self._record(Kind.FAILED, entry_id, note=f"{type(error).__name__}: {error}")
+                self._record(EventKind.FAILED, entry_id, note=f"{type(error).__name__}: {error}")
 
-    def _record(self, kind: Kind, entry_id: int, payload: bytes = b"", note: str = "") -> None:
+    def _record(self, kind: EventKind, entry_id: int, payload: bytes = b"", note: str = "") -> None:
         self._history.record(Event(kind, self._client, self.handle.ledger_id, entry_id, payload, note=note))
 
 
 class RecordedReader:
-    """A ``ReadHandle``. ``client`` names this observer, so it is another one for each handle."""
+    """The only user of a ``ReadHandle``. ``client`` is this observer's name in the history; each handle needs a name of its
+    own."""
 
     def __init__(self, history: History, client: str, handle: ReadHandle) -> None:
         self.handle = handle
@@ -82,45 +91,50 @@ class RecordedReader:
         self.saw()
 
     def saw(self) -> None:
-        """Record the LAC, or the end if the ledger is closed, that the handle knows by now."""
+        """Record what the handle knows now: the last add confirmed (LAC), and the end of the ledger if it is closed."""
         metadata = self.handle.metadata
         if metadata.closed:
-            self._record(Kind.CLOSED, metadata.last_entry_id, length=metadata.length)
-        self._record(Kind.LAC, self.handle.last_add_confirmed)
+            self._record(EventKind.CLOSED, metadata.last_entry_id, length=metadata.length)
+        self._record(EventKind.LAC, self.handle.last_add_confirmed)
 
     def read_last_add_confirmed(self) -> int:
+        """Ask the bookies for the LAC, like ``ReadHandle.read_last_add_confirmed``, and with its errors."""
         confirmed = self.handle.read_last_add_confirmed()
         self.saw()
         return confirmed
 
     def wait_for(self, entry_id: int, timeout: float) -> bool:
-        """``read_last_add_confirmed_and_entry``; whether the entry came."""
+        """Wait up to ``timeout`` seconds for an entry, like ``ReadHandle.read_last_add_confirmed_and_entry``, and with its
+        errors.
+
+        Returns whether the entry came.
+        """
         since = self._history.now()
         try:
             _, entry = self.handle.read_last_add_confirmed_and_entry(entry_id, timeout)
         except NoSuchEntryError as error:
-            self._record(Kind.ABSENT, entry_id, since=since, note=str(error))
+            self._record(EventKind.ABSENT, entry_id, since=since, note=str(error))
             raise
         self.saw()
         if entry is not None:
-            self._record(Kind.READ, entry.entry_id, entry.payload)
+            self._record(EventKind.READ, entry.entry_id, entry.payload)
         return entry is not None
 
     def read(self, first: int, last: int) -> int:
-        """Read the entries ``first..last``; returns how many there were."""
+        """Read the entries ``first..last``, like ``ReadHandle.read``, and with its errors. Returns how many there were."""
         since, following = self._history.now(), first
         try:
             for entry in self.handle.read(first, last):
-                self._record(Kind.READ, entry.entry_id, entry.payload)
+                self._record(EventKind.READ, entry.entry_id, entry.payload)
                 following = entry.entry_id + 1
         except NoSuchEntryError as error:
-            self._record(Kind.ABSENT, following, since=since, note=str(error))
+            self._record(EventKind.ABSENT, following, since=since, note=str(error))
             raise
         if following <= last:
-            self._record(Kind.ABSENT, following, since=since, note="the read ended before it")
+            self._record(EventKind.ABSENT, following, since=since, note="the read ended before it")
         return following - first
 
     def _record(
-        self, kind: Kind, entry_id: int, payload: bytes = b"", length: int = 0, since: int = 0, note: str = ""
+        self, kind: EventKind, entry_id: int, payload: bytes = b"", length: int = 0, since: int = 0, note: str = ""
     ) -> None:
         self._history.record(Event(kind, self._client, self.handle.ledger_id, entry_id, payload, length, note, since))

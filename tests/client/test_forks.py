@@ -48,7 +48,7 @@ def test_a_client_forked_while_it_connects_can_be_used_and_closed(monkeypatch):
         use()
         client.close()
 
-    monkeypatch.setattr(client, "_connect", connect)
+    monkeypatch.setattr(client.context, "_connect", connect)
     user = threading.Thread(target=use)
     user.start()
     try:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from bookspark.client.client_config import client_config
-from bookspark.client.runtime import Runtime
+from bookspark.client.runtime.runtime import Runtime
 from bookspark.client.writing.ledger_driver import LedgerDriver
 from bookspark.errors import LedgerFencedError, NotEnoughBookiesError
 from bookspark.protocol.ledger.actions import BookiesChosen, ChooseBookies, MetadataWritten, NoBookies
@@ -36,9 +36,9 @@ class DriverBench(Bench):
         self.io, self.connections = self.runtime.io, self.runtime.connections
 
     def driver(self, quorums=(3, 3, 2), answer_from_store=no_bookies, **choices):
-        client = SimpleNamespace(config=self.config, runtime=self.runtime, answer_from_store=answer_from_store)
+        context = SimpleNamespace(config=self.config, runtime=self.runtime, answer_from_store=answer_from_store)
         metadata = LedgerMetadata(1, *quorums, (Fragment(0, BOOKIES),), **choices)
-        made = LedgerDriver(client, metadata, 0, b"")
+        made = LedgerDriver(context, metadata, 0, b"")
         self.runtime.add_writer(made)
         self.in_loop(made.want_bookies)
         return made

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from bookspark.client.reading.ledger_watches import LedgerWatches
 from bookspark.client.reading.read_handle import ReadHandle
+from bookspark.client.runtime.ledger_watches import LedgerWatches
 from bookspark.errors import MetadataStoreError
 from bookspark.metadata.memory.memory_store import MemoryStore
 from tests.metadata.kit import EVENT_SECONDS, ledger

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from bookspark.client.reading import read_handle
-from bookspark.client.reading.ledger_watches import LedgerWatches
 from bookspark.client.reading.read_handle import ReadHandle
+from bookspark.client.runtime.ledger_watches import LedgerWatches
 from bookspark.errors import MetadataStoreError, NoSuchLedgerError
 from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.protocol.ledger.actions import LacAnswered
@@ -57,12 +57,12 @@ def store():
 
 
 def opened(store, asked=lambda: None):
-    bookkeeper = SimpleNamespace(
-        metadata=store,
+    context = SimpleNamespace(
+        store=store,
         runtime=SimpleNamespace(ledger_watches=LedgerWatches(store)),
         requests=lambda metadata, password: Bookies(asked),
     )
-    return ReadHandle(bookkeeper, *store.read_ledger(1), b"")
+    return ReadHandle(context, *store.read_ledger(1), b"")
 
 
 def test_an_entry_is_heard_of_although_the_metadata_store_does_not_answer(store):

@@ -138,10 +138,10 @@ class TestStoreAnswers:
         later = []
         io = OneAnswer(None)
         io.loop = SimpleNamespace(call_later=lambda seconds, *call: later.append(seconds))
-        bookkeeper = SimpleNamespace(
+        context = SimpleNamespace(
             config=ClientConfig(),
             runtime=SimpleNamespace(io=io, connections=None, threads=None, wake=lambda writer: None),
             answer_from_store=lambda metadata, action: MetadataFailed(MetadataStoreError("no layout")),
         )
-        LedgerDriver(bookkeeper, ledger(1), 0, b"")._ask_store(ReadMetadata())
+        LedgerDriver(context, ledger(1), 0, b"")._ask_store(ReadMetadata())
         assert len(later) == 1 and later[0] > 0

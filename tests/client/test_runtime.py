@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bookspark.client.client_config import client_config
-from bookspark.client.runtime import Runtime
+from bookspark.client.runtime.runtime import Runtime
 from bookspark.errors import BookKeeperError
 from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.metadata.records.bookie_registration import BookieRegistration

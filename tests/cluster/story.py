@@ -68,7 +68,7 @@ class Story:
         ids = {self.id_of(name) for name in names}
         for bookie_id in ids:
             self.wire.cut(bookie_id, client="writer")
-        unreachable = self.client.runtime.connections.quarantined
+        unreachable = self.client.context.runtime.connections.quarantined
         eventually(lambda: ids & set(self.ledger.metadata.last_fragment.ensemble) <= set(unreachable()))
 
     def fails_on_the_next(self, name):
@@ -80,14 +80,14 @@ class Story:
 
     def without_spares(self):
         """Placement finds no other bookies from here on."""
-        from_store = self.client.answer_from_store
+        from_store = self.client.context.answer_from_store
 
         def answer(ledger_id, action):
             if isinstance(action, ChooseBookies):
                 return NoBookies(errors.NotEnoughBookiesError("there are no spares"))
             return from_store(ledger_id, action)
 
-        self.client.answer_from_store = answer
+        self.client.context.answer_from_store = answer
 
     def fully_replicated(self, entry):
         eventually(lambda: self.ledger.last_add_fully_replicated == entry)

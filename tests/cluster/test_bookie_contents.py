@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bookspark.client.reading.copies import Unreadable, copies_on
+from bookspark.client.inspection.copies import Unreadable, copies_on
 from bookspark.errors import ReadError
 from bookspark.local import LocalCluster
 from bookspark.wire.entry_batch import EntryBatch
@@ -33,7 +33,7 @@ def rows_of(bookkeeper, bookie, ledger_id):
 
 def told(bookkeeper, bookie, ledger_id):
     """The ids of the copies that could be read, and what could not be."""
-    found = list(copies_on(bookkeeper, bookie.bookie_id, ledger_id, rows_of(bookkeeper, bookie, ledger_id)))
+    found = list(copies_on(bookkeeper.context, bookie.bookie_id, ledger_id, rows_of(bookkeeper, bookie, ledger_id)))
     readable = [entry.entry_id for batch in found if isinstance(batch, EntryBatch) for entry in batch.entries()]
     return readable, [one for one in found if isinstance(one, Unreadable)]
 
@@ -57,7 +57,7 @@ def test_every_copy_is_told_or_is_unreadable(cluster):
     assert told(bookkeeper, bookie, ledger_id) == ([*range(30), *range(50, 90)], unreadable)
 
     with pytest.raises(ReadError, match="did not tell what it has of ledger"):
-        list(copies_on(bookkeeper, "nobody", ledger_id, [(0, 9)]))
+        list(copies_on(bookkeeper.context, "nobody", ledger_id, [(0, 9)]))
 
 
 def test_entries_that_were_removed_by_hand_are_not_held_and_a_ledger_that_is_gone_is_passed_over(cluster):
@@ -68,7 +68,7 @@ def test_entries_that_were_removed_by_hand_are_not_held_and_a_ledger_that_is_gon
     bookie.start()
     assert rows_of(bookkeeper, bookie, ledger_id)[3] == (50, 59)
     assert told(bookkeeper, bookie, ledger_id) == ([*range(30), *range(50, 100)], [])
-    assert list(copies_on(bookkeeper, bookie.bookie_id, 4711, [(0, 9), (10, 19)])) == []
+    assert list(copies_on(bookkeeper.context, bookie.bookie_id, 4711, [(0, 9), (10, 19)])) == []
 
 
 def test_entry_logs_are_listed_with_what_is_durable_of_them(cluster):

@@ -129,7 +129,7 @@ class TestTweak1:
     def test_adds_go_on_completing_while_a_change_is_under_way(self, story, replication, withheld):
         told = story(replication)
         told.append()
-        from_store, asked, go_on = told.client.answer_from_store, threading.Event(), threading.Event()
+        from_store, asked, go_on = told.client.context.answer_from_store, threading.Event(), threading.Event()
 
         def held_up(ledger_id, action):
             if isinstance(action, ChooseBookies):
@@ -137,7 +137,7 @@ class TestTweak1:
                 assert go_on.wait(SECONDS)
             return from_store(ledger_id, action)
 
-        told.client.answer_from_store = held_up
+        told.client.context.answer_from_store = held_up
         acks = told.wire.delay(0.0, Kind.ADD, client="writer", response=True)
         with told.loses("b3"):
             told.cut("b3")

@@ -106,12 +106,12 @@ def test_free_space_is_asked_of_the_bookies_and_one_that_hangs_is_left_out(clust
     monkeypatch.setattr(free_space, "_AGE_SECONDS", 0.0)  # one that is slow tells when it is asked again
     told, others = {}, {each.bookie_id for each in cluster.bookies[1:]}
     while not told.keys() >= others:
-        told = client.runtime.free_space.of([each.bookie_id for each in cluster.bookies])
+        told = client.context.runtime.free_space.of([each.bookie_id for each in cluster.bookies])
     assert told.keys() == others
     assert all(free > 0 for free in told.values())
     favourite = cluster.bookies[2].bookie_id
     everyone = dict.fromkeys((each.bookie_id for each in cluster.bookies), 1)
-    monkeypatch.setattr(client.runtime.free_space, "of", lambda ids: everyone | {favourite: 1 << 50})
+    monkeypatch.setattr(client.context.runtime.free_space, "of", lambda ids: everyone | {favourite: 1 << 50})
     assert {client.create_ledger(1, 1, 1).metadata.last_fragment.ensemble for _ in range(5)} == {(favourite,)}
 
 

@@ -56,7 +56,7 @@ def test_appends_wait_for_a_bookie_that_is_behind_and_go_on_when_it_is_cut_off(c
         asked.set()
         return behind.is_set()
 
-    monkeypatch.setattr(client.runtime.connections, "any_is_behind", any_is_behind)
+    monkeypatch.setattr(client.context.runtime.connections, "any_is_behind", any_is_behind)
     future = ledger.append_async(b"1")
     assert asked.wait(20)
     assert not future.done()

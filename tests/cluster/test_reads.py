@@ -59,7 +59,7 @@ class Asked:
 
     def __init__(self, client, monkeypatch):
         self.bookies = []
-        connections = client.runtime.connections
+        connections = client.context.runtime.connections
         send = connections.send
 
         def noting(bookie_id, request_id, frame, *rest):
@@ -152,8 +152,8 @@ def test_a_replica_on_this_host_is_asked_first_if_configured(cluster, monkeypatc
     client = cluster.bookkeeper(read_own_host_first=True)
     ledger = ledger_of(client)
     near = ledger.metadata.last_fragment.ensemble[1]
-    assert len(client.runtime.bookies_on_this_host()) == len(cluster.bookies)
-    monkeypatch.setattr(type(client.runtime), "bookies_on_this_host", lambda _: frozenset({near}))
+    assert len(client.context.runtime.bookies_on_this_host()) == len(cluster.bookies)
+    monkeypatch.setattr(type(client.context.runtime), "bookies_on_this_host", lambda _: frozenset({near}))
     asked = Asked(client, monkeypatch)
     for rotation in range(3):
         client._read_rotation = rotation
@@ -239,7 +239,7 @@ def copy_to(client, ledger_id, swap):
     """What re-replication does: copy a closed ledger's entries from each key of ``swap`` to its value, then change the record."""
     found = client.metadata.read_ledger(ledger_id)
     metadata = found.value
-    requests = client.requests(metadata, b"")
+    requests = client.context.requests(metadata, b"")
     (fragment,) = metadata.fragments
     mailbox = Mailbox(20.0)
     batches, first = [], 0
@@ -315,15 +315,17 @@ def test_an_idle_handle_learns_of_the_close_by_its_watch(patient):
     reader = patient.open_ledger_no_recovery(ledger.ledger_id)
     changed = threading.Event()
     told = reader._metadata_changed
-    listeners = patient.runtime.ledger_watches._listeners[ledger.ledger_id]
+    listeners = patient.context.runtime.ledger_watches._listeners[ledger.ledger_id]
     assert [listener() for listener in listeners] == [told]
     listening = type("Listening", (), {"changed": lambda self, found: changed.set()})()
-    patient.runtime.ledger_watches.listen(ledger.ledger_id, listening.changed)
+    patient.context.runtime.ledger_watches.listen(ledger.ledger_id, listening.changed)
     ledger.close()
     assert changed.wait(60)
     assert reader.metadata.closed
     assert reader.last_add_confirmed == 0
-    assert ledger.ledger_id not in patient.runtime.ledger_watches._listeners, "a closed ledger is watched no more"
+    assert ledger.ledger_id not in patient.context.runtime.ledger_watches._listeners, (
+        "a closed ledger is watched no more"
+    )
 
 
 def test_many_polls_of_many_handles_are_one_watch(patient, monkeypatch):

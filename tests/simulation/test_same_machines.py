@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bookspark.client import bookkeeper
-from bookspark.client.reading import read_handle
+from bookspark.client.reading import ledger_opening, read_handle
 from bookspark.client.writing import ledger_driver
 from bookspark.local import LocalCluster
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger, Decision
@@ -20,7 +19,7 @@ from tests.bookie.kit import KEY, Pumped, config
 
 def test_the_client_imports_them():
     assert ledger_driver.LedgerWriter is writers.LedgerWriter
-    assert bookkeeper.LedgerRecovery is writers.LedgerRecovery
+    assert ledger_opening.LedgerRecovery is writers.LedgerRecovery
     assert read_handle.RangeRead is readers.RangeRead
     assert read_handle.LacRead is readers.LacRead
     assert read_handle.LacWait is readers.LacWait

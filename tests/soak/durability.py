@@ -22,7 +22,7 @@ from bookspark.local import LocalBookie
 from bookspark.protocol.ledger.ledger_metadata import Replication
 from bookspark.testing import FaultyCluster
 from bookspark.testing.chaos.clients import CLIENT_OPTIONS, read_whole
-from bookspark.testing.history import Event, History, Kind
+from bookspark.testing.history import Event, EventKind, History
 from bookspark.testing.recorded import RecordedWriter
 from tests.cluster.copies import cut_power, replication_factors, start_all
 from tests.soak._command import main
@@ -95,7 +95,7 @@ class _Round:
 
     def _saw(self, ledger: LedgerHandle) -> None:
         self._history.record(
-            Event(Kind.LAC, f"writer of {ledger.ledger_id}", ledger.ledger_id, ledger.last_add_confirmed)
+            Event(EventKind.LAC, f"writer of {ledger.ledger_id}", ledger.ledger_id, ledger.last_add_confirmed)
         )
 
     def _hit(self, counts: Counter[str]) -> None:
@@ -107,7 +107,9 @@ class _Round:
         blow = random.choice(["power", "power", "cut"]) if self._power else random.choice(["kill", "suspend", "cut"])
         hit = random.sample(well, min(len(well), random.choice([1, 1, 2, 5])) if blow == "power" else 1)
         counts[blow] += len(hit)
-        self._history.record(Event(Kind.FAULT, "", note=f"{blow} of {', '.join(bookie.bookie_id for bookie in hit)}"))
+        self._history.record(
+            Event(EventKind.FAULT, "", note=f"{blow} of {', '.join(bookie.bookie_id for bookie in hit)}")
+        )
         if blow == "power":
             cut_power(*hit, start=False)
         for bookie in hit:

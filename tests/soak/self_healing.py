@@ -21,7 +21,7 @@ from bookspark.autorecovery.exact_check import ExactCheck
 from bookspark.errors import BookKeeperError
 from bookspark.local import LocalBookie, LocalCluster
 from bookspark.testing.chaos.clients import CLIENT_OPTIONS, Ledgers, Reader, Recoverer, Worker, Writer, read_whole
-from bookspark.testing.history import Event, History, Kind
+from bookspark.testing.history import Event, EventKind, History
 from tests.awaiting import await_that
 from tests.soak._command import main
 
@@ -108,7 +108,12 @@ def self_healing(cluster: LocalCluster, rounds: int, seed: int = 0) -> Mapping[s
     limbo = {bookie.bookie_id: client.bookie_status(bookie.bookie_id).limbo_ledgers for bookie in cluster.bookies}
     assert not any(limbo.values()), f"seed {seed}: {limbo}"
     counts.update({"rounds": rounds, "ledgers": report.ledgers})
-    counts.update({kind.value: history.counts[kind] for kind in (Kind.ACKED, Kind.READ, Kind.LAC, Kind.CLOSED)})
+    counts.update(
+        {
+            kind.value: history.counts[kind]
+            for kind in (EventKind.ACKED, EventKind.READ, EventKind.LAC, EventKind.CLOSED)
+        }
+    )
     return {**counts, **clients.errors, "ledgers repaired by autorecovery in the end": marked}
 
 
@@ -125,7 +130,7 @@ def _retire(
 
 
 def _hit(bookie: LocalBookie, loss: str, history: History) -> None:
-    history.record(Event(Kind.FAULT, "", note=f"{bookie.bookie_id} loses {loss}"))
+    history.record(Event(EventKind.FAULT, "", note=f"{bookie.bookie_id} loses {loss}"))
     bookie.kill()
     if loss == "the disk":
         bookie.wipe()

@@ -4,41 +4,41 @@ from __future__ import annotations
 
 import pytest
 
-from bookspark.testing.history import Event, History, Kind
+from bookspark.testing.history import Event, EventKind, History
 
 A, B, C = b"a", b"bb", b"ccc"
 
 
 def appended(entry_id, payload):
-    return Event(Kind.APPENDED, "writer", 1, entry_id, payload)
+    return Event(EventKind.APPENDED, "writer", 1, entry_id, payload)
 
 
 def acked(entry_id):
-    return Event(Kind.ACKED, "writer", 1, entry_id)
+    return Event(EventKind.ACKED, "writer", 1, entry_id)
 
 
 def failed(entry_id):
-    return Event(Kind.FAILED, "writer", 1, entry_id)
+    return Event(EventKind.FAILED, "writer", 1, entry_id)
 
 
 def read(entry_id, payload, client="reader"):
-    return Event(Kind.READ, client, 1, entry_id, payload)
+    return Event(EventKind.READ, client, 1, entry_id, payload)
 
 
 def absent(entry_id, since):
-    return Event(Kind.ABSENT, "reader", 1, entry_id, since=since)
+    return Event(EventKind.ABSENT, "reader", 1, entry_id, since=since)
 
 
 def lac(entry_id, client="reader"):
-    return Event(Kind.LAC, client, 1, entry_id)
+    return Event(EventKind.LAC, client, 1, entry_id)
 
 
 def closed(entry_id, length):
-    return Event(Kind.CLOSED, "recoverer", 1, entry_id, length=length)
+    return Event(EventKind.CLOSED, "recoverer", 1, entry_id, length=length)
 
 
 def closed_by_writer(entry_id, length):
-    return Event(Kind.CLOSED_BY_WRITER, "writer", 1, entry_id, length=length)
+    return Event(EventKind.CLOSED_BY_WRITER, "writer", 1, entry_id, length=length)
 
 
 TWO_ACKED = [appended(0, A), appended(1, B), acked(0), acked(1)]
@@ -61,7 +61,7 @@ def rules(*events):
         [appended(0, A), read(0, A), acked(0), absent(0, 1)],  # asked before it was acknowledged
         [*TWO_ACKED, lac(1, "one"), lac(0, "another")],
         [appended(0, A), appended(1, B), failed(1), acked(0), closed_by_writer(0, 1)],
-        [Event(Kind.FAULT, "nemesis", note="kill all"), closed(-1, 0)],
+        [Event(EventKind.FAULT, "nemesis", note="kill all"), closed(-1, 0)],
     ],
 )
 def test_a_good_history_passes(events):
@@ -111,10 +111,10 @@ def test_each_way_to_be_bad_is_found(events, rule):
 def test_an_excerpt_tells_about_the_entry_the_end_and_the_faults():
     history = History()
     history.record(appended(0, A))
-    history.record(Event(Kind.FAULT, "nemesis", note="kill bookie-1"))
+    history.record(Event(EventKind.FAULT, "nemesis", note="kill bookie-1"))
     for entry_id in range(1, 100):
         history.record(appended(entry_id, B))
-        history.record(Event(Kind.APPENDED, "another writer", 2, entry_id, C))
+        history.record(Event(EventKind.APPENDED, "another writer", 2, entry_id, C))
     history.record(closed(-1, 0))
     history.record(acked(0))
     (violation,) = history.violations

@@ -1,16 +1,22 @@
 """One connection to a bookie: requests out, pipelined, and each answered once.
 
-Law: each request gets exactly one answer, with one of the three classes of responses: the bookie's own, or Unknown when it could
-not be sent, was cut off or took too long. Memory is bounded: while half of ``bookie_bytes_queued_max`` wait to be sent, the
-connection says that the bookie is behind, and who can wait does; a bookie that takes in nothing for ``bookie_stall_seconds``
-while so much waits, or does not answer in time, or for which more than the whole waits, is cut off. So one that is slow slows
-its writers down, and one that hangs delays them once (BookKeeper's BP-51 lets the client grow). One that says nothing at all from
-a request to its deadline is cut off too: its host may be gone without a word, and it may serve elsewhere by now.
+Law: each request gets exactly one answer, of one of the three classes of responses. It is the bookie's own, or Unknown if the
+request could not be sent, the connection was cut, or the bookie took too long.
 
-What is asked in one turn of the loop is sent with one call, as a call costs more than a small frame: a client that writes to many
-ledgers would spend most of its time in them.
+Memory is bounded. While half of ``bookie_bytes_queued_max`` waits to be sent, the connection says that the bookie is behind, and
+writers wait. The connection is cut
 
-It lives in the client's I/O loop.
+- if the bookie takes in nothing for ``bookie_stall_seconds`` while that much waits;
+- if the bookie is behind and does not answer a request in time;
+- if more than ``bookie_bytes_queued_max`` waits;
+- if nothing at all came from the bookie between a request and its deadline: its host may be gone, and it may serve elsewhere.
+
+So a slow bookie slows its writers down, and a bookie that hangs delays them once. (BookKeeper's BP-51 lets the client grow.)
+
+Requests of one turn of the loop are sent with one system call, because a call costs more than a small frame: a client that writes
+to many ledgers would spend most of its time in calls.
+
+All of it runs in the client's I/O loop.
 """
 
 from __future__ import annotations
@@ -38,14 +44,14 @@ _ACKS = int(Kind.ACKS)
 _IO_ERROR = int(Status.IO_ERROR)
 _MORE = int(Flag.MORE)
 _TOGETHER_BYTES = 64 << 10
-"""Frames are gathered up to so many bytes; a larger one is sent by itself, without being copied."""
+"""Frames are joined up to this size. A larger frame is sent by itself, without being copied."""
 _DEADLINE_SECONDS = 0.05
-"""A request that is not answered in time is noticed so much later, or a little more if the process was held up."""
+"""A late request is noticed at most this much after its deadline, or a little more if the process was held up."""
 
 
 class Answer(NamedTuple):
-    """``header`` is None if the bookie did not answer; ``batches`` are the batch frames that came before it, or what the
-    request's ``on_batch`` made of each."""
+    """The answer to one request. ``header`` is None if the bookie did not answer. ``batches`` are the batch frames that came
+    before the last frame, or what the request's ``on_batch`` made of each."""
 
     response: Response
     header: Header | None = None
@@ -57,12 +63,14 @@ OnBatch = Callable[[Frame], object]
 OnBookiesAnswer = Callable[[str, Answer], None]
 """Called with the bookie's id and its answer."""
 ACKNOWLEDGED = Answer(Positive())
-"""That of an add which came to be OK."""
+"""The answer to an add that the bookie has acknowledged."""
 
 
 class Request:
-    """What is asked of one bookie, or of several in the same words: ``answered`` is called once for each. ``on_batch`` is called
-    with each batch frame as it comes, so that what takes time is done while the next is under way."""
+    """One request to one bookie, or the same request to several. ``answered`` is called once for each bookie.
+
+    ``on_batch`` is called with each batch frame as it comes, so that it is worked on while the next one is under way.
+    """
 
     __slots__ = ("deadline", "timeout_seconds")
     on_batch: OnBatch | None = None
@@ -72,7 +80,7 @@ class Request:
         self.deadline = math.inf if timeout_seconds is None else time.monotonic() + timeout_seconds
 
     def answered(self, bookie_id: str, answer: Answer) -> None:
-        """For who asks to say."""
+        """The bookie answered, or its answer is Unknown. Subclasses say what follows."""
         raise NotImplementedError
 
 
@@ -93,10 +101,10 @@ class Question(Request):
 
 
 class BookieConnection(asyncio.BufferedProtocol):
-    """One TCP connection. Lost once and for all; ``Connections`` makes the next.
+    """One TCP connection. It is never made again; ``Connections`` makes the next one.
 
-    ``on_failure`` is told of requests that were not answered in time or with an I/O error; ``on_lost`` once, when nothing can be
-    sent any more; ``on_ended`` once, when the socket is closed.
+    ``on_failure`` is called for a request that was not answered in time, or with an I/O error. ``on_lost`` is called once, when
+    nothing can be sent any more. ``on_ended`` is called once, when the socket is closed.
     """
 
     def __init__(
@@ -116,26 +124,28 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._receiver = FrameReceiver(chunks)
         self._pending: dict[int, Request] = {}
         self._batches: dict[int, list[object]] = {}
-        """The first frames of answers whose last one has not come."""
+        """By request id, the batch frames of answers whose last frame has not come."""
         self._transport: asyncio.Transport
         self._gathered: list[Buffer] = []
-        """Frames of this turn of the loop."""
+        """The frames of this turn of the loop, which are sent together."""
         self._bytes_gathered = self._bytes_written = 0
         self._stall_timer: DeadlineTimer | None = None
         self._deadline_timer: DeadlineTimer | None = None
         self._heard_at = 0.0
         self.incarnation = 0
-        """Of the bookie's process, as it says when it is greeted."""
+        """The incarnation of the bookie's process, as it said in its answer to HELLO."""
         self.is_behind = False
-        """So much waits to be sent that nothing should be added."""
+        """True while so much waits to be sent that writers should add nothing."""
         self.lost: Unknown | None = None
+        """Why nothing can be sent any more; None while the connection stands."""
         self.ended = asyncio.Event()
-        """Set once the socket is closed too."""
+        """Set once the socket is closed."""
 
     # -- asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's own class
+        # uvloop has a class of its own, with the same methods.
+        self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=self._config.bookie_bytes_queued_max // 2)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -165,6 +175,7 @@ class BookieConnection(asyncio.BufferedProtocol):
     # -- requests
 
     def send(self, request_id: int, frame: Buffer, request: Request) -> None:
+        """Send ``frame``. ``request`` gets exactly one answer, perhaps before this returns."""
         if self.lost is not None:
             request.answered(self.bookie_id, Answer(self.lost))
             return
@@ -194,7 +205,7 @@ class BookieConnection(asyncio.BufferedProtocol):
             self.abort(f"is more than {self._config.bookie_bytes_queued_max} bytes behind")
 
     def abort(self, why: str) -> None:
-        """Cut the connection; everything under way is answered Unknown."""
+        """Cut the connection. Every request under way is answered Unknown, with ``why``."""
         if self.lost is None:
             self.lost = Unknown(UnknownReason.UNREACHABLE, why)
             self._stop_watching()
@@ -215,9 +226,10 @@ class BookieConnection(asyncio.BufferedProtocol):
         request_id = header.request_id
         pending = self._pending.get(request_id)
         if pending is None:
+            # A refusal has no request. Anything else is the answer to a request that timed out before.
             if header.kind == Kind.REFUSAL:
                 self.abort(f"refused what it was sent: {bytes(frame.body).decode(errors='replace')}")
-            return  # or it timed out before
+            return
         if header.flags & _MORE:
             found = frame if pending.on_batch is None else pending.on_batch(frame)
             self._batches.setdefault(request_id, []).append(found)
@@ -237,7 +249,7 @@ class BookieConnection(asyncio.BufferedProtocol):
     # -- deadlines
 
     def _watch_deadlines(self) -> None:
-        """Look at all of them now and then: a timer for each request would cost as much as its frame."""
+        """Check all deadlines from time to time: a timer for each request would cost as much as its frame."""
         self._deadline_timer = DeadlineTimer(_DEADLINE_SECONDS, self._check_deadlines)
 
     def _check_deadlines(self) -> None:
@@ -261,7 +273,7 @@ class BookieConnection(asyncio.BufferedProtocol):
             self.abort(f"said nothing for {request.timeout_seconds:g} s")
 
     def _is_silent(self, request: Request) -> bool:
-        """Nothing at all came since ``request``, which is late, and had the time that a request has."""
+        """Whether nothing at all came since ``request`` was sent. ``request`` is late, and had at least the time of an answer."""
         seconds = request.timeout_seconds or 0.0
         return seconds >= self._config.answer_timeout_seconds and self._heard_at < request.deadline - seconds
 

@@ -1,10 +1,10 @@
 """Connections to bookies: one per bookie and client, requests pipelined, found by bookie id.
 
-Law: each request gets exactly one answer (see ``bookie_connection``), and only from the bookie that was asked (``hello``).
-Memory is bounded: no more waits for a connection that is being made than may wait on one that is. A bookie that fails is in
-quarantine for a while; one whose address the metadata store does not tell has not failed.
+Law: each request gets exactly one answer (see ``bookie_connection``), and only from the bookie that was asked (see ``hello``).
+Memory is bounded: while a connection is being made, no more waits for it than may wait on a connection. A bookie that fails is in
+quarantine for a while. A bookie whose address the metadata store does not tell has not failed.
 
-All of it runs in the client's I/O loop; callers in other threads go through the loop's ``submit`` and ``call``.
+All of it runs in the client's I/O loop. Other threads call it through the loop's ``submit`` and ``call``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = ["Answer", "Connections", "OnAnswer", "OnBatch", "OnBookiesAnswer", "Q
 log = logging.getLogger(__name__)
 
 OnAnswer = Callable[[Answer], None]
-"""What is to be done with the answer to what one bookie was asked."""
+"""Called with the answer of the one bookie that was asked."""
 
 _BACKOFF_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)
 
@@ -48,7 +48,7 @@ _BACKOFF_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)
 def _send_on(
     bookie_id: str, request_id: int, frame: Buffer, request: Request, outcome: BookieConnection | Unknown
 ) -> None:
-    """``outcome`` of connecting: what was to be sent is, or is answered."""
+    """Send the frame on the connection that was made, or answer its request with why there is none."""
     if isinstance(outcome, Unknown):
         request.answered(bookie_id, Answer(outcome))
     else:
@@ -56,17 +56,20 @@ def _send_on(
 
 
 class _Attempt:
-    """A connection that is being made, and who waits for it."""
+    """A connection that is being made, and the requests that wait for it."""
 
     def __init__(self) -> None:
         self.waiting: list[Callable[[BookieConnection | Unknown], None]] = []
         self.bytes_waiting = 0
         self.asks_store = False
-        """Is the metadata store being asked for the address?"""
+        """True while the metadata store is being asked for the address."""
 
 
 class Connections:
-    """All bookies, by id. Connects when something is to be sent, and keeps on trying for bookies that a writer needs."""
+    """The connections to all bookies, by bookie id.
+
+    It connects when something is to be sent, and keeps trying to connect to bookies that a writer needs.
+    """
 
     def __init__(
         self,
@@ -88,19 +91,25 @@ class Connections:
         self._tasks: set[asyncio.Task[None]] = set()
         self._wanted: dict[str, set[Callable[[str, int], None]]] = {}
         self._missed: set[str] = set()
-        """Bookies that were lost, or could not be reached, since they were connected to last: requests to them have failed."""
+        """Bookies whose connection was lost, or could not be made, and has not been made since. Requests to them have failed."""
         self._reconnecting: set[str] = set()
         self._behind_bytes = config.bookie_bytes_queued_max // 2
         self._quarantine = Quarantine(config.quarantine_seconds)
         self._closed = False
 
     def quarantined(self) -> dict[str, str]:
-        """Bookies that failed within the last ``quarantine_seconds``, with words for an error; from any thread."""
+        """The bookies that failed within the last ``quarantine_seconds``, by id, each with the text for an error.
+
+        May be called from any thread.
+        """
         return self._quarantine.now()
 
     def any_is_behind(self, bookie_ids: Iterable[str]) -> bool:
-        """Has one of them so much to take in that a writer had better wait? So has one that is connected to for the first time,
-        while so much waits for it; one that was lost may stay away."""
+        """Whether so much waits to be sent to one of these bookies that a writer should wait.
+
+        That includes a bookie to which the first connection is being made. It does not include a bookie whose connection was
+        lost: that one may stay away for long.
+        """
         for bookie_id in bookie_ids:
             connection = self._ready.get(bookie_id)
             if connection is None:
@@ -112,7 +121,7 @@ class Connections:
         return False
 
     def next_request_id(self) -> int:
-        """A request id that this client has not used; the same frame may go to several bookies under one."""
+        """A request id that this client has not used. One frame may go to several bookies under the same id."""
         return next(self._request_ids)
 
     def send(
@@ -124,12 +133,15 @@ class Connections:
         timeout_seconds: float | None = None,
         on_batch: OnBatch | None = None,
     ) -> None:
-        """Send one frame; ``on_answer`` is called exactly once, perhaps before this returns."""
+        """Send one frame to one bookie. ``on_answer`` is called exactly once, perhaps before this returns.
+
+        Without ``timeout_seconds``, the answer may take as long as the connection stands.
+        """
         request = Question(lambda _, answer: on_answer(answer), timeout_seconds, on_batch)
         self.send_to_all((bookie_id,), request_id, frame, request)
 
     def send_to_all(self, bookie_ids: Iterable[str], request_id: int, frame: Buffer, request: Request) -> None:
-        """Send the same to several; ``request`` hears from each exactly once, perhaps before this returns."""
+        """Send one frame to several bookies. ``request`` gets exactly one answer from each, perhaps before this returns."""
         for bookie_id in bookie_ids:
             connection = self._ready.get(bookie_id)
             if connection is not None:
@@ -138,15 +150,19 @@ class Connections:
                 self._connect(bookie_id, partial(_send_on, bookie_id, request_id, frame, request), len(frame))
 
     def want(self, bookie_id: str, back: Callable[[str, int], None]) -> None:
-        """Keep a connection to this bookie; call ``back(bookie_id, incarnation)`` each time that it can be reached again. That is
-        not said of a first connection: what waited for it goes out on it, and nothing was missed."""
+        """Keep a connection to this bookie, and call ``back(bookie_id, incarnation)`` each time that it was lost and is made
+        again.
+
+        The first connection is no such case: the requests that waited for it are sent on it, and the bookie missed nothing.
+        """
         self._wanted.setdefault(bookie_id, set()).add(back)
 
     def unwant(self, bookie_id: str, back: Callable[[str, int], None]) -> None:
+        """End what ``want`` began with the same ``back``."""
         self._wanted.get(bookie_id, set()).discard(back)
 
     async def close(self) -> None:
-        """Cut all connections; whatever is sent later is answered Unknown."""
+        """Cut all connections. Requests that are sent later are answered Unknown."""
         self._closed = True
         for task in self._tasks:
             task.cancel()
@@ -160,7 +176,7 @@ class Connections:
     def _connect(
         self, bookie_id: str, connected: Callable[[BookieConnection | Unknown], None], byte_count: int = 0
     ) -> None:
-        """Have ``connected`` called with a connection, on which ``byte_count`` bytes will be sent, or with why there is none."""
+        """Call ``connected`` with a connection, on which it will send ``byte_count`` bytes, or with why there is none."""
         if self._closed:
             connected(Unknown(UnknownReason.UNREACHABLE, "the client was closed"))
             return
@@ -191,7 +207,8 @@ class Connections:
             outcome = Unknown(UnknownReason.UNREACHABLE, str(error))
         except asyncio.CancelledError:
             outcome = Unknown(UnknownReason.UNREACHABLE, "the client was closed")
-        except Exception as error:  # a defect must not leave those who wait without an answer
+        # Anything else is a defect. It must not leave the requests that wait without an answer.
+        except Exception as error:
             log.exception("connecting to %s failed", bookie_id)
             outcome = Unknown(UnknownReason.UNREACHABLE, str(error))
         if isinstance(outcome, Unknown):
@@ -214,8 +231,8 @@ class Connections:
                 back(bookie_id, outcome.incarnation)
 
     async def _dial(self, bookie_id: str, attempt: _Attempt) -> BookieConnection:
-        """Connect and greet. An address that is known from before is tried first, but is not the last word: a bookie that
-        was started again has another one."""
+        """Connect and greet. The address that is known from before is tried first, and then the one in the metadata store: a
+        bookie that was started again has another address."""
         known = self._addresses.get(bookie_id)
         if known is not None:
             try:
@@ -231,7 +248,7 @@ class Connections:
         return await self._greet(found)
 
     async def _greet(self, registration: BookieRegistration) -> BookieConnection:
-        """A connection to this bookie and no other. Raises OSError."""
+        """A connection to this bookie and to no other. Raises OSError."""
         config, tls = self._config, self._security.tls
         bookie_id = registration.bookie_id
         host, _, port = registration.address.rpartition(":")

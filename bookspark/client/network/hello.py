@@ -1,7 +1,7 @@
 """The first exchange on a connection to a bookie: both sides say who they are, and the client proves that it may ask.
 
-Law: after it the bookie is the one that was asked for, as an address can have passed to another, and it speaks this protocol;
-anything else is an error that says what to do. ``wire.security`` describes the proof.
+Law: after it, the bookie is known to be the one that was asked for (its address may belong to another one by now) and to speak
+this protocol. Anything else is an error that says what to do. ``wire.security`` describes the proof.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from bookspark.wire.security import client_context, proof, read_secret
 
 
 class ClientSecurity(NamedTuple):
-    """What a client shows and asks for: nothing, by default."""
+    """How a client proves who it is, and what it wants of a bookie. By default neither TLS nor a secret."""
 
     tls: ssl.SSLContext | None = None
     secret: bytes = b""
 
 
 def client_security(config: ClientConfig) -> ClientSecurity:
-    """From the files that the options name. Raises ConfigurationError."""
+    """A ClientSecurity from the files that the options name. Raises ConfigurationError if one can't be used."""
     tls = client_context(config.tls_ca, config.tls_certificate, config.tls_key)
     return ClientSecurity(tls, read_secret(config.shared_secret_file))
 
@@ -42,7 +42,10 @@ async def say_hello(
     name: str,
     security: ClientSecurity,
 ) -> None:
-    """Greet the bookie of ``connection``. Raises ConnectionError; the connection is cut then, and if this is cancelled."""
+    """Greet the bookie of ``connection``; ``name`` is the client's, for the bookie's log ("": host and process id).
+
+    Raises ConnectionError. The connection is cut then, and also if this is cancelled.
+    """
     try:
         name = name or f"{socket.gethostname()}:{os.getpid()}"
         answer = await _ask(connection, next_request_id(), Hello(name))
@@ -63,7 +66,7 @@ async def say_hello(
 
 
 def _hint(security: ClientSecurity) -> str:
-    """What may be wrong if a bookie hangs up without a word."""
+    """What may be wrong if a bookie ends the connection without an answer."""
     if security.tls is None:
         return "if it wants TLS, set tls_ca"
     return "if it wants a client's certificate, set tls_certificate to one that its tls_client_ca signed"

@@ -1,4 +1,8 @@
-"""The client's one I/O thread: an event loop that all connections of a process live in."""
+"""The client's one I/O thread: an event loop in which all connections of a process live.
+
+Law: what is submitted runs in the order of the calls, each exactly once, until the loop stops; an exception in one call does not
+keep the next from running.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 _HELD_UP_SECONDS = 0.05
-"""A timer that comes so late tells that the loop was held up, and is put off for as long again, once."""
+"""A timer that fires this late shows that the loop was held up. It is put off once, by the same time."""
 
 
 class IoLoop:
@@ -26,7 +30,7 @@ class IoLoop:
         self.loop = uvloop.new_event_loop()
         self._submitted: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
         self._woken = False
-        """The loop will look at ``_submitted``: only who finds it asleep wakes it, which takes a system call."""
+        """True if the loop is going to look at ``_submitted``. Waking it takes a system call, so only the first caller does."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -37,12 +41,14 @@ class IoLoop:
 
     @property
     def here(self) -> bool:
-        """Is this its thread?"""
+        """Whether the calling thread is the I/O thread."""
         return threading.get_ident() == self._thread.ident
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Run ``function`` in the loop, soon and in the order of the calls; from any thread. Does nothing once the loop has
-        stopped."""
+        """Run ``function`` in the loop, soon and in the order of the calls. May be called from any thread.
+
+        Does nothing once the loop has stopped.
+        """
         self._submitted.append((function, arguments))
         if self._woken:
             return
@@ -54,7 +60,8 @@ class IoLoop:
                 raise
 
     def _run_submitted(self) -> None:
-        self._woken = False  # before the first look: what is submitted from now on wakes the loop again
+        # Before the first look, so that what is submitted from now on wakes the loop again.
+        self._woken = False
         for _ in range(len(self._submitted)):
             function, arguments = self._submitted.popleft()
             try:
@@ -63,19 +70,25 @@ class IoLoop:
                 log.exception("%r failed", function)
 
     def call(self, coroutine: Coroutine[Any, Any, Result], timeout_seconds: float = 10.0) -> Result:
-        """Run a coroutine in the loop and return what it returns; not from the loop's own thread. Raises TimeoutError."""
+        """Run a coroutine in the loop and return what it returns. Must not be called in the I/O thread.
+
+        Raises TimeoutError after ``timeout_seconds``, and what the coroutine raises.
+        """
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(timeout_seconds)
 
     def stop(self) -> None:
-        """End the thread; what was submitted before is done first."""
+        """End the thread, after what was submitted before."""
         if self._thread.is_alive():
             self.submit(self.loop.stop)
             self._thread.join(timeout=10.0)
 
 
 class DeadlineTimer:
-    """Calls ``function`` in ``seconds``, in the running loop, to look whether somebody is late. A loop comes to its timers before
-    its sockets: if it comes to this one late, as the process slept or had no CPU, it first hears what came meanwhile."""
+    """Calls ``function`` after ``seconds``, in the running loop, to see whether an answer is late.
+
+    A loop looks at its timers before its sockets. If the process slept or had no CPU, answers may be waiting in the sockets. So
+    a timer that fires late is put off once, and the loop reads those answers first.
+    """
 
     __slots__ = ("_due_at", "_function", "_handle", "_loop")
 
@@ -86,6 +99,7 @@ class DeadlineTimer:
         self._handle = self._loop.call_later(seconds, self._due)
 
     def cancel(self) -> None:
+        """Do not call ``function`` any more."""
         self._handle.cancel()
 
     def _due(self) -> None:

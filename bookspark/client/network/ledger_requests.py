@@ -1,7 +1,7 @@
 """Requests as frames, and answers as events of the protocol's machines.
 
-Law: here only shapes change; what an answer means is decided in ``protocol``. The one thing added is the digest: an entry whose
-digest does not match becomes an Unknown of the bookie that sent it, so that the machine asks the next replica.
+Law: only shapes change here; ``protocol`` decides what an answer means. The one thing that is added is the digest: if an entry's
+digest does not match, the bookie's answer becomes Unknown from that entry on, so that the machine asks the next replica.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from bookspark.wire.frames import Frame, control_frame
 from bookspark.wire.header import Flag, Header, Kind, WireError
 
 READ_BYTES = 2 << 20
-"""About what one answer to a read carries."""
+"""About how many bytes one answer to a read carries."""
 
 
 class _Checked(NamedTuple):
-    """A batch that came. ``bad`` is the first entry whose digest does not match, if there is one."""
+    """A batch that came. ``bad`` is the id of its first entry whose digest does not match; None if all match."""
 
     batch: EntryBatch
     header: Header
@@ -37,7 +37,10 @@ class _Checked(NamedTuple):
 
 
 class LedgerRequests:
-    """The requests of one client about one ledger. ``put`` receives each answer as an event; it is called in the I/O loop."""
+    """The requests of one client about one ledger.
+
+    Each method takes a ``put``, which is called in the I/O loop with each answer as an event of the protocol's machines.
+    """
 
     def __init__(
         self,
@@ -48,7 +51,7 @@ class LedgerRequests:
         digest: Digester | None,
         timeout_seconds: float,
     ) -> None:
-        """``digest``: None if it can't be checked, for want of the password."""
+        """``digest`` is None if digests can't be checked, because the password is not known."""
         self._io = io
         self._connections = connections
         self._ledger_id = ledger_id
@@ -57,7 +60,7 @@ class LedgerRequests:
         self._timeout_seconds = timeout_seconds
 
     def send(self, action: act.SendRead | act.SendReadLac | act.SendAdd, put: Callable[[act.Event], None]) -> None:
-        """What a machine that recovers or repairs asks of bookies."""
+        """Do what a machine that recovers or repairs asks of bookies."""
         if isinstance(action, act.SendRead):
             self.read(action, put)
         elif isinstance(action, act.SendReadLac):
@@ -66,7 +69,8 @@ class LedgerRequests:
             self.recovery_add(action, put)
 
     def read(self, action: act.SendRead, put: Callable[[act.Event], None]) -> None:
-        """READ; the event's ``entries`` are a list of ``EntryBatch``, digests checked; each one ``ahead`` is such a list too."""
+        """Send READ. The event's ``entries`` are a list of ``EntryBatch`` whose digests were checked; each item of its ``ahead``
+        has such a list too."""
 
         def answered(answer: Answer) -> None:
             put(self._read_event(action, answer))
@@ -81,8 +85,11 @@ class LedgerRequests:
         self._send(action.bookie, header, control_frame(header), answered, on_batch=self._check)
 
     def read_lac(self, action: act.SendReadLac, put: Callable[[act.Event], None], wait_seconds: float = 0.0) -> None:
-        """READ_LAC; with ``wait_seconds`` the bookie holds the answer until its LAC is what ``action`` waits for, and sends that
-        entry along: the event's ``entries``, as those of a read."""
+        """Send READ_LAC, to ask for the last add confirmed (LAC).
+
+        With ``wait_seconds``, the bookie holds the answer until its LAC is what ``action`` waits for, and sends that entry with
+        it: it is in the event's ``entries``, as after a read.
+        """
 
         def answered(answer: Answer) -> None:
             header = answer.header or Header(Kind.READ_LAC, 0)
@@ -99,7 +106,7 @@ class LedgerRequests:
         self._send(action.bookie, header, control_frame(header), answered, wait_seconds, self._check)
 
     def recovery_add(self, action: act.SendAdd, put: Callable[[act.Event], None]) -> None:
-        """Write ``action.entries`` (a list of EntryBatch) back, verbatim, to every bookie of the action."""
+        """Write ``action.entries`` (a list of EntryBatch) verbatim to every bookie of the action."""
         for bookie in action.bookies:
             self._recovery_add_to(bookie, action, put)
 
@@ -141,7 +148,7 @@ class LedgerRequests:
         self._io.submit(self._connections.send, bookie, header.request_id, frame, answered, timeout, on_batch)
 
     def _check(self, frame: Frame) -> _Checked | WireError:
-        """As each batch comes: the bookie sends, or reads, the next one meanwhile."""
+        """Check one batch as it comes, while the bookie reads or sends the next one."""
         if frame.batch is None or frame.header.ledger_id != self._ledger_id:
             return WireError(f"an answer to a read of ledger {self._ledger_id} with something else")
         try:
@@ -162,11 +169,13 @@ class LedgerRequests:
                 words = f"an answer to a read with {came} entries up to {last}, which says {answer.header.value} up to {told}"
                 following = Unknown(UnknownReason.BAD_REQUEST, words)
             elif told > last:
-                following = Negative()  # it was looked for, and not sent
+                # The bookie looked for the next entry, and did not send it.
+                following = Negative()
         return act.ReadAnswered(action.bookie, action.first, last, following, run, length, ahead)
 
     def _entries(self, first: int, answer: Answer, *, sparse: bool = False) -> tuple[list[EntryBatch], Unknown | None]:
-        """The entries that came, from ``first`` on, up to the first that is bad, and what is wrong with that."""
+        """The batches that came, from ``first`` on, up to the first bad entry; and what is wrong with that entry, if there is
+        one."""
         batches: list[EntryBatch] = []
         last = first - 1
         for found in answer.batches:
@@ -187,7 +196,7 @@ class LedgerRequests:
 
 
 def _first_run(batches: list[EntryBatch], first: int) -> Iterator[EntryBatch]:
-    """Those that go on without a gap from ``first``."""
+    """The batches that follow each other from ``first`` on without a gap."""
     for batch in batches:
         if batch.first_entry_id != first:
             return
@@ -196,7 +205,7 @@ def _first_run(batches: list[EntryBatch], first: int) -> Iterator[EntryBatch]:
 
 
 def _singles(batch: EntryBatch) -> Iterator[tuple[int, EntryBatch]]:
-    """A batch's entries, each as a batch of its own."""
+    """The entries of a batch by id, each as a batch of its own."""
     if batch.count == 1:
         yield batch.first_entry_id, batch
         return
@@ -206,7 +215,8 @@ def _singles(batch: EntryBatch) -> Iterator[tuple[int, EntryBatch]]:
 
 
 def sync_report(answer: Answer, assignment: Assignment | None) -> act.SyncReport | None:
-    """What a bookie tells of a VD ledger with a positive answer to a request that had ``assignment`` (None of other ledgers)."""
+    """What a bookie says it has synced of a VD ledger (volatile durability: acknowledged before it is synced), with a positive
+    answer to a request that had ``assignment``. None for other ledgers (``assignment`` is None) and other answers."""
     header = answer.header
     if assignment is None or header is None or not isinstance(answer.response, Positive):
         return None
@@ -214,13 +224,14 @@ def sync_report(answer: Answer, assignment: Assignment | None) -> act.SyncReport
 
 
 class Mailbox:
-    """Where a blocking call waits for its events: any thread puts, the caller takes, nobody waits past the deadline."""
+    """Where a blocking call waits for its events. Any thread puts, the caller takes, and no wait lasts past the deadline."""
 
     def __init__(self, timeout_seconds: float) -> None:
         self._queue: queue.SimpleQueue[act.Event] = queue.SimpleQueue()
         self._deadline = time.monotonic() + timeout_seconds
 
     def put(self, event: act.Event) -> None:
+        """Add an event, from any thread."""
         self._queue.put(event)
 
     def allow(self, seconds: float) -> None:
@@ -228,10 +239,11 @@ class Mailbox:
         self._deadline = time.monotonic() + seconds
 
     def left_seconds(self) -> float:
+        """Seconds until the deadline; 0 once it has passed."""
         return max(0.0, self._deadline - time.monotonic())
 
     def take(self) -> act.Event:
-        """The next event; ``DeadlinePassed`` once the time is over."""
+        """Wait for the next event; ``DeadlinePassed`` once the deadline has passed."""
         try:
             return self._queue.get(timeout=self.left_seconds())
         except queue.Empty:
@@ -252,7 +264,10 @@ StoreAnswer = (
 def answer_from_store(
     store: MetadataStore, ledger_id: int, action: StoreAction, choose: Callable[[act.ChooseBookies], tuple[str, ...]]
 ) -> StoreAnswer:
-    """Do what a machine asks of the metadata store, blocking. ``choose`` is the placement."""
+    """Do what a machine asks of the metadata store, and wait for it. ``choose`` is the placement.
+
+    Errors of the store, and too few bookies, are answers too.
+    """
     try:
         if isinstance(action, act.ReadMetadata):
             return act.MetadataRead(*store.read_ledger(ledger_id))

@@ -1,4 +1,4 @@
-"""Bookies that failed a moment ago: chosen for an ensemble, and read from, only if there are no others.
+"""Bookies that failed a moment ago. They are chosen for an ensemble, and read from, only if there are no others.
 
 Law: a bookie leaves quarantine when its time is over, or as soon as a new connection to it is made.
 
@@ -13,21 +13,23 @@ from bookspark.protocol.ledger.responses import Unknown
 
 
 class Quarantine:
-    """Of one process. Thread-safe."""
+    """The quarantine of one process. Thread-safe."""
 
     def __init__(self, seconds: float) -> None:
+        """``seconds``: how long a bookie stays in it."""
         self._seconds = seconds
         self._failures: dict[str, tuple[float, Unknown]] = {}
 
     def failed(self, bookie_id: str, why: Unknown) -> None:
-        """It did not answer, could not be reached, or said that it is not able to."""
+        """The bookie did not answer, could not be reached, or failed at what it was asked."""
         self._failures[bookie_id] = time.monotonic() + self._seconds, why
 
     def is_back(self, bookie_id: str) -> None:
+        """A new connection to the bookie was made."""
         self._failures.pop(bookie_id, None)
 
     def now(self) -> dict[str, str]:
-        """Those that are in it, with words for an error: for how long still, and why."""
+        """The bookies in quarantine by id, each with the text for an error: for how long still, and why."""
         now = time.monotonic()
         return {
             bookie_id: f"in quarantine for {until - now:.1f} s more: {why}"

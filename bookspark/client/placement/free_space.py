@@ -1,7 +1,7 @@
-"""How much space bookies have left, for placement: asked of them, and remembered for a while.
+"""How much space bookies have left, for placement: they are asked, and their answers are kept for a while.
 
-Law: asking delays a placement by ``_ANSWER_SECONDS`` at the most, and once in ``_AGE_SECONDS``; a bookie that does not answer
-counts with what it last told, or is left out.
+Law: to ask delays a placement by at most ``_ANSWER_SECONDS``, and no more than once in ``_AGE_SECONDS``. A bookie that does not
+answer counts with its last answer, or is left out.
 
 Source: BookKeeper's ``BookieInfoReader``.
 """
@@ -28,7 +28,7 @@ _ANSWER_SECONDS = 1.0
 
 
 class FreeSpace:
-    """The figures of one process. Thread-safe."""
+    """The free space of bookies, as one process knows it. Thread-safe."""
 
     def __init__(self, io: IoLoop, connections: Connections) -> None:
         self._io = io
@@ -38,7 +38,8 @@ class FreeSpace:
         self._free_bytes: dict[str, int] = {}
 
     def of(self, bookie_ids: Collection[str]) -> dict[str, int]:
-        """Bytes by bookie id, of those of ``bookie_ids`` that ever told."""
+        """Free bytes by bookie id, for those of ``bookie_ids`` that ever answered. Asks the others, and those whose answer is
+        old."""
         with self._lock:
             now = time.monotonic()
             old = [b for b in bookie_ids if self._asked_at.get(b, -_AGE_SECONDS) <= now - _AGE_SECONDS]

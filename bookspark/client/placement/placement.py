@@ -1,20 +1,20 @@
 """Choosing the bookies of an ensemble.
 
-Law: an ensemble has E distinct bookies that are registered and writable, no two of which share what the policy forbids; if there
-are not so many, the error names every candidate and why it was refused. Bookies in quarantine are chosen only if there are not
-enough others: a dead bookie stays registered until its session ends, but one that was just started again is better than none.
-Pure: topology and randomness are arguments.
+Law: an ensemble has E (ensemble size) distinct bookies that are registered and writable, and no two of them share what the policy
+forbids. If there are too few, the error names every candidate and why it was refused. Bookies in quarantine are chosen only if
+there are not enough others: a dead bookie stays registered until its session ends, but a bookie that was just started again is
+better than none. Everything here is pure: topology and randomness are arguments.
 
-Policies, by the name of the option ``placement``:
+The policies, by the value of the option ``placement``:
 
 ``random``
     Any bookies.
 ``rack_aware``
-    The copies of each entry on as many racks as there are; fewer than ``racks_min`` are refused.
+    The copies of each entry on as many racks as possible. Fewer than ``racks_min`` racks are refused.
 ``one_per_host``, ``one_per_<label>``
     No two bookies of an ensemble on one host, or with the same value of a label.
 
-Source: BookKeeper's ``DefaultEnsemblePlacementPolicy`` and ``RackawareEnsemblePlacementPolicy``, opportunistic striping included.
+Source: BookKeeper's ``DefaultEnsemblePlacementPolicy`` and ``RackawareEnsemblePlacementPolicy``, with opportunistic striping.
 """
 
 from __future__ import annotations
@@ -30,24 +30,27 @@ from bookspark.metadata.records.bookie_registration import BookieRegistration
 
 _ONE_PER = "one_per_"
 _ATTEMPTS = 10
-"""Choices are greedy; for a striped ensemble over few racks another beginning may fit where the first one did not."""
+"""The choice is greedy. For a striped ensemble over few racks, another random order may fit where the first did not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """What is known of the bookies at this moment."""
+    """What is known of the bookies at one moment."""
 
     bookies: Mapping[str, BookieRegistration]
+    """All registered bookies, by id, read-only ones too."""
     quarantined: Mapping[str, str] = field(default_factory=dict)
-    """"in quarantine for so long, because …", in words."""
+    """The bookies in quarantine, by id, each with the text for an error: for how long still, and why."""
     free_bytes: Mapping[str, int] = field(default_factory=dict)
-    """A bookie with more is chosen more often; those that are not in it, as often as the average one."""
+    """Free space by bookie id, in bytes. A bookie with more is chosen more often. A bookie that is not in it is chosen as often
+    as one with the average."""
 
 
 class Placement:
-    """One policy. Raises ConfigurationError for a name that is none."""
+    """One policy, with the options that it takes."""
 
     def __init__(self, name: str = "random", racks_min: int = 1) -> None:
+        """``name``: the value of the option ``placement``. Raises ConfigurationError if there is no such policy."""
         self._rack_aware = name == "rack_aware"
         self._one_per = name.removeprefix(_ONE_PER) if name.startswith(_ONE_PER) else ""
         self._racks_min = racks_min
@@ -59,9 +62,10 @@ class Placement:
     def choose_ensemble(
         self, topology: Topology, ensemble_size: int, write_quorum: int, random: Random, size_min: int | None = None
     ) -> tuple[str, ...]:
-        """E bookies; or, if there are not so many, as many as there are, down to ``size_min`` (opportunistic striping).
+        """Choose the first ensemble of a ledger: ``ensemble_size`` bookies.
 
-        Raises NotEnoughBookiesError.
+        If there are fewer, it chooses as many as there are, down to ``size_min`` (opportunistic striping; None: no fewer than
+        ``ensemble_size``). Raises NotEnoughBookiesError.
         """
         usable, refused = self._usable(topology, {}, {})
         for size in range(ensemble_size, (size_min or ensemble_size) - 1, -1):
@@ -83,7 +87,10 @@ class Placement:
         write_quorum: int,
         random: Random,
     ) -> tuple[str, ...]:
-        """One bookie for each of ``replaced``, in their order, none of them in ``ensemble``. Raises NotEnoughBookiesError."""
+        """Choose one bookie for each of ``replaced``, in their order, none of which is in ``ensemble``.
+
+        Raises NotEnoughBookiesError.
+        """
         staying = {b: topology.bookies.get(b) for b in ensemble if b not in replaced}
         usable, refused = self._usable(topology, dict.fromkeys(ensemble, "is in the ensemble already"), staying)
         ring = [None if bookie in replaced else bookie for bookie in ensemble]
@@ -100,8 +107,11 @@ class Placement:
     def misplaced(
         self, topology: Topology, ensemble: Sequence[str], write_quorum: int, random: Random
     ) -> tuple[str, ...]:
-        """Members of an ensemble without which the policy would be kept, if there are others for them now. Of members that are
-        not registered nothing is known, so an ensemble with one of them is left alone."""
+        """Members of ``ensemble`` that have to be replaced to keep the policy. Empty if it is kept, or if nobody can replace
+        them.
+
+        Nothing is known of a member that is not registered, so an ensemble with such a member is left alone.
+        """
         if all(bookie in topology.bookies for bookie in ensemble):
             for members in self._in_the_way(ensemble, topology, write_quorum):
                 with suppress(NotEnoughBookiesError):
@@ -110,7 +120,7 @@ class Placement:
         return ()
 
     def _in_the_way(self, ensemble: Sequence[str], topology: Topology, write_quorum: int) -> Iterator[tuple[str, ...]]:
-        """Members whose replacement might mend an ensemble that breaks the policy; each answer by itself."""
+        """Groups of members of an ensemble that breaks the policy. To replace one group might be enough to keep it."""
         if self._one_per:
             first_with: dict[str, str] = {}
             for bookie in ensemble:
@@ -130,7 +140,7 @@ class Placement:
         taken: Mapping[str, str],
         staying: Mapping[str, BookieRegistration | None],
     ) -> tuple[list[str], str]:
-        """The ids that can be chosen, and why each other one can't."""
+        """The ids of the bookies that can be chosen, and for the error why each other bookie can't."""
         usable, refused = [], ""
         for bookie_id, candidate in sorted(topology.bookies.items()):
             reason = "is read-only" if candidate.read_only else taken.get(bookie_id)
@@ -142,7 +152,7 @@ class Placement:
         return usable, refused
 
     def _clash(self, candidate: BookieRegistration, others: Mapping[str, BookieRegistration | None]) -> str | None:
-        """Why the candidate can't stand beside ``others``."""
+        """Why the candidate can't be in one ensemble with ``others``; None if it can."""
         if not self._one_per:
             return None
         mine = _value(candidate, self._one_per)
@@ -154,7 +164,8 @@ class Placement:
         return None
 
     def _told(self, usable: list[str], refused: str, topology: Topology, nobody: str) -> str:
-        """How many can be used together, which, and why not the others: for an error."""
+        """For an error: how many bookies can be used together, which, and why not the others. ``nobody`` is said if there are
+        none."""
         together: dict[str, BookieRegistration] = {}
         for bookie_id in usable:
             clash = self._clash(topology.bookies[bookie_id], together)
@@ -176,14 +187,14 @@ class Placement:
     def _fill(
         self, ring: list[str | None], usable: list[str], topology: Topology, write_quorum: int, random: Random
     ) -> tuple[str, ...] | None:
-        """The ensemble with its empty places filled, or None if the policy can't be kept."""
+        """``ring`` is an ensemble with empty places (None). Returns it with all places filled, or None if the policy can't be
+        kept."""
         if ring.count(None) > len(usable):
             return None
         for attempt in range(_ATTEMPTS):
             order = _shuffled(usable, topology.free_bytes, random)
-            last = (
-                topology.quarantined if attempt < _ATTEMPTS // 2 else {}
-            )  # racks that are needed come before quarantine
+            # To keep the racks apart is more important than to avoid bookies in quarantine: the later attempts don't avoid them.
+            last = topology.quarantined if attempt < _ATTEMPTS // 2 else {}
             chosen = self._fill_in_order(list(ring), order, last, topology, write_quorum)
             if chosen is not None:
                 return chosen
@@ -197,7 +208,7 @@ class Placement:
         topology: Topology,
         write_quorum: int,
     ) -> tuple[str, ...] | None:
-        """Take them in ``order``, those of ``last`` after the others."""
+        """Fill the empty places with bookies in ``order``, but with those in ``last`` only after the others."""
         bookies = topology.bookies
         for place, member in enumerate(ring):
             if member is not None:
@@ -223,22 +234,26 @@ class Placement:
 
 
 def _neighbours(place: int, size: int, write_quorum: int) -> set[int]:
-    """The places that share a write set with this one."""
+    """The places of the ensemble that share a write set with ``place``."""
     return {(place + distance) % size for distance in range(1 - write_quorum, write_quorum)} - {place}
 
 
 def _rack(bookie_id: str | None, topology: Topology) -> str:
-    """Those that are not registered any more, and those that name no rack, are on one."""
+    """The bookie's rack. All that name no rack, or are not registered any more, count as one rack, ``""``."""
     bookie = topology.bookies.get(bookie_id or "")
     return "" if bookie is None else bookie.rack
 
 
 def _value(bookie: BookieRegistration, label: str) -> str:
+    """The value that ``one_per_<label>`` keeps apart; ``""`` if the bookie does not have that label."""
     return bookie.host if label == "host" else bookie.labels.get(label, "")
 
 
 def _shuffled(bookies: list[str], weights: Mapping[str, int], random: Random) -> list[str]:
-    """A random order; each bookie's chance to come next is as its weight among those that are left (Efraimidis, Spirakis)."""
+    """A random order. Each bookie's chance to come next is its weight among those that are left (Efraimidis, Spirakis).
+
+    A bookie without a weight has the average one.
+    """
     average = max(1.0, sum(weights.values()) / len(weights)) if weights else 1.0
     keys = {b: -math.log(1.0 - random.random()) / max(1.0, weights.get(b, average)) for b in bookies}
     return sorted(bookies, key=keys.__getitem__)

@@ -1,7 +1,7 @@
 """Running a ``RangeRead``: requests out, answers in, another replica asked beside one that is late.
 
-Law: the machine decides; here is only the clock. While the caller uses what was read, the next request is under way, and no more
-than that one. Every wait ends: each request has its own time limit.
+Law: the machine decides; this module only has the clock. While the caller uses what was read, the next request is under way, and
+no other. Every wait ends, because each request has its own time limit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SPARE_SECONDS = 5.0
 
 
 class Delivered(NamedTuple):
-    """Consecutive entries, and a LAC that came with them."""
+    """Consecutive entries, and a last add confirmed (LAC) that came with them."""
 
     entries: list[EntryBatch]
     last_add_confirmed: int
@@ -34,8 +34,11 @@ def read_range(
     read_metadata: Callable[[], act.MetadataRead | act.MetadataFailed],
     config: ClientConfig,
 ) -> Iterator[Delivered]:
-    """What the machine delivers, until it has finished. Raises what it fails with."""
-    # Each request ends by itself; to wait longer than one takes only guards against a defect.
+    """Yield what the machine delivers, until it has finished. Raises the error that the machine fails with.
+
+    ``read_metadata`` reads the ledger's metadata again and waits for it.
+    """
+    # A request ends by itself within its own time limit. This longer one only guards against a defect.
     longest = config.answer_timeout_seconds + config.connect_timeout_seconds + _SPARE_SECONDS
     delay = config.speculative_read_delay_ms / 1000 or longest
     mailbox = Mailbox(longest)

@@ -1,9 +1,11 @@
 """An open ledger, for reading.
 
-Law: ``read`` returns only confirmed entries, each as its writer made it, in id order and without a gap; it returns, or raises,
-within its deadlines. Reading never fences. The handle follows the ledger's metadata: while the ledger is not closed by a watch,
-afterwards by reading it again when an entry is missed. Who waits for the next entry goes on without the metadata store, as the
-bookies tell of it; that the ledger was closed, or has other bookies, is heard once the store answers again.
+Law: ``read`` returns only confirmed entries, each as its writer made it, in id order and without a gap. It returns, or raises,
+within its deadlines. Reading never fences.
+
+The handle follows the ledger's metadata. While the ledger is open, a watch tells it of changes; once the ledger is closed, the
+handle reads the metadata again when an entry is missing. A long poll goes on while the metadata store does not answer, because
+the bookies tell of the next entry. It learns of a close, or of other bookies, when the store answers again.
 
 Sources: bookkeeper-overview, "Reading"; BP-14 for ``read_unconfirmed``; docs/decisions/three-valued-answers.md for when an
 entry may be called absent.
@@ -16,10 +18,11 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from bookspark.client.network.ledger_requests import LedgerRequests, Mailbox
 from bookspark.client.reading.range_reading import read_range
+from bookspark.client.runtime.client_context import ClientContext
 from bookspark.errors import BookKeeperError, MetadataStoreError, ReadError
 from bookspark.metadata.records.versioned import Versioned
 from bookspark.protocol.ledger import actions as act
@@ -30,37 +33,48 @@ from bookspark.wire.entry_batch import Entry, EntryBatch, arrow_schema
 if TYPE_CHECKING:
     import pyarrow
 
-    from bookspark.client.bookkeeper import BookKeeper
-
 
 _HOLD_SECONDS_MAX = 30.0
-"""A long poll asks anew so often, so that bookies that failed meanwhile are asked again."""
+"""A long poll asks again after this time, so that bookies that failed meanwhile are asked again."""
 _UNFOLLOWED_SECONDS = 10.0
-"""A metadata store that did not answer is asked again after so long: each time, whoever waits for an entry waits for it too."""
+"""A metadata store that did not answer is asked again after this time. Each attempt holds up a long poll."""
 
 log = logging.getLogger(__name__)
 
 
 class ReadHandle:
-    """What ``open_ledger`` and ``open_ledger_no_recovery`` return. Thread-safe; may be used in a forked process."""
+    """A ledger that is open for reading: what ``BookKeeper.open_ledger`` and ``open_ledger_no_recovery`` return.
 
-    def __init__(self, bookkeeper: BookKeeper, metadata: LedgerMetadata, version: int, password: bytes) -> None:
-        self._bookkeeper = bookkeeper
+    ::
+
+        reader = bookkeeper.open_ledger_no_recovery(ledger_id)
+        for entry in reader.read():
+            print(entry.entry_id, entry.payload)
+
+    Entry ids start at 0. The last add confirmed (LAC) is the highest id that may be read; it is −1 while there is none.
+
+    It is thread-safe, may be used in a forked process, and holds nothing that has to be closed. Its methods may also raise
+    BookKeeperError, if the client was closed, and TooManyRequestsError, if a bookie refuses more requests.
+    """
+
+    def __init__(self, context: ClientContext, metadata: LedgerMetadata, version: int, password: bytes) -> None:
+        self._context = context
         self._password = password
         self._learning = threading.Lock()
         self._learning_pid = os.getpid()
         self._known = Versioned(metadata, version)
         self._watching_pid = 0
-        """The process whose watch keeps ``_known`` up to date; 0: none does."""
+        """The id of the process whose watch keeps ``_known`` up to date; 0 if none does."""
         self._follow_at = 0.0
-        """Before this moment, the metadata store need not be asked to watch again."""
+        """The time from which the metadata store may be asked to watch again, after it did not answer."""
         self._polls: set[Mailbox] = set()
-        """Long polls under way, which want to know of changed metadata at once."""
+        """The long polls under way; each is told of changed metadata at once."""
         self._delivered_by: str | None = None
         self._last_add_confirmed = metadata.last_entry_id if metadata.closed else NO_ENTRY
 
     @property
     def ledger_id(self) -> int:
+        """The ledger's id."""
         return self._known.value.ledger_id
 
     @property
@@ -70,44 +84,98 @@ class ReadHandle:
 
     @property
     def last_add_confirmed(self) -> int:
-        """The highest id that this handle knows to be confirmed; −1 if none is."""
+        """The highest entry id that this handle knows to be confirmed (LAC); −1 if there is none.
+
+        Asks nobody. ``read_last_add_confirmed`` asks the bookies.
+        """
         return self._last_add_confirmed
 
     @property
     def length(self) -> int:
-        """Payload bytes of the closed ledger; 0 while it is not closed."""
+        """The sum of all payloads of the closed ledger, in bytes; 0 while the ledger is not closed."""
         return self._known.value.length
 
     def read(self, first: int = 0, last: int | None = None) -> Iterator[Entry]:
-        """The entries ``first..last`` (default: up to the LAC). Raises ReadError at once if ``last`` is beyond the LAC.
+        """Read confirmed entries, in id order.
 
-        While iterating: NoSuchEntryError if all replicas say that an entry is not there, ReadError if none could be read.
+        Entries are fetched while you iterate, about 2 MiB ahead.
+
+        Arguments:
+            first: the id of the first entry.
+            last: the id of the last entry, inclusive; None: the LAC that this handle knows.
+
+        Raises, at once:
+            ReadError: ``first..last`` is no range of entry ids, or ``last`` is beyond the LAC that this handle knows.
+
+        Raises, while you iterate:
+            NoSuchEntryError: every bookie that could hold an entry says that it does not.
+            ReadError: no replica of an entry gave a definite answer within ``answer_timeout_seconds``; the entry may well exist.
+            NoSuchLedgerError: the ledger was deleted meanwhile.
+            UnauthorizedAccessError: the bookies know another password.
         """
         return self._entries(*self._confirmed_range(first, last))
 
     def read_unconfirmed(self, first: int, last: int) -> Iterator[Entry]:
-        """The entries ``first..last`` whether or not they are confirmed: what is not, may be gone at the next read (BP-14)."""
+        """Read entries whether or not they are confirmed (BP-14). An unconfirmed entry may be gone at the next read.
+
+        Arguments:
+            first: the id of the first entry.
+            last: the id of the last entry, inclusive. It may be beyond the LAC.
+
+        Raises, at once:
+            ReadError: ``first..last`` is no range of entry ids.
+
+        Raises, while you iterate:
+            NoSuchEntryError: every bookie that could hold an entry says that it does not.
+            ReadError: no replica of an entry gave a definite answer within ``answer_timeout_seconds``.
+            NoSuchLedgerError: the ledger was deleted meanwhile.
+            UnauthorizedAccessError: the bookies know another password.
+        """
         if first < 0 or last < first:
             raise ReadError(f"ledger {self.ledger_id}: {first}..{last} is no range of entry ids")
         return self._entries(first, last)
 
     def read_batches(self, first: int = 0, last: int | None = None) -> pyarrow.RecordBatchReader:
-        """The same as ``read``, as Arrow record batches on the memory they were received in (see ``wire.entry_batch``)."""
+        """Read confirmed entries as Arrow record batches. They lie in the memory that they were received in: nothing is copied.
+
+        The columns are ledger_id, entry_id, last_add_confirmed and length (int64; the length is that of the ledger up to the
+        entry, in bytes), payload and digest (binary).
+
+        Arguments:
+            first: the id of the first entry.
+            last: the id of the last entry, inclusive; None: the LAC that this handle knows.
+
+        Raises, at once:
+            ReadError: ``first..last`` is no range of entry ids, or ``last`` is beyond the LAC that this handle knows.
+
+        Raises, while you iterate:
+            NoSuchEntryError: every bookie that could hold an entry says that it does not.
+            ReadError: no replica of an entry gave a definite answer within ``answer_timeout_seconds``.
+            NoSuchLedgerError: the ledger was deleted meanwhile.
+            UnauthorizedAccessError: the bookies know another password.
+        """
         import pyarrow
 
         batches = self._batches(*self._confirmed_range(first, last))
         return pyarrow.RecordBatchReader.from_batches(arrow_schema(), (batch.to_arrow() for batch in batches))
 
     def read_last_add_confirmed(self) -> int:
-        """The LAC, asked of the bookies now (or read from the metadata, if the ledger is closed). Raises ReadError.
+        """Ask the bookies for the last add confirmed (LAC), and return it; −1 if nothing is confirmed.
 
-        Bookies that hang cost ``speculative_read_delay_ms`` at most, if any other tells; what they alone know is missing then.
+        Of a closed ledger the metadata has the answer: its last entry. A bookie that hangs delays the answer by
+        ``speculative_read_delay_ms`` if any other answers; a LAC that only that bookie knows is missed then.
+
+        Raises:
+            ReadError: no bookie of the ledger's last ensemble told its LAC within ``answer_timeout_seconds``.
+            NoSuchLedgerError: the ledger was deleted.
+            MetadataStoreError: ZooKeeper did not answer within ``metadata_timeout_seconds``.
+            UnauthorizedAccessError: the bookies know another password.
         """
         if not self.metadata.closed:
             self._watch()
             self._refresh()
         if not self.metadata.closed:
-            config = self._bookkeeper.config
+            config = self._context.config
             longest = config.answer_timeout_seconds + 1.0
             delay = config.speculative_read_delay_ms / 1000 or longest
             mailbox = Mailbox(min(delay, longest))
@@ -130,11 +198,23 @@ class ReadHandle:
         return self._last_add_confirmed
 
     def read_last_add_confirmed_and_entry(self, entry_id: int, timeout: float) -> tuple[int, Entry | None]:
-        """Wait up to ``timeout`` seconds for ``entry_id`` to be confirmed (long poll: the bookies hold the answer, and the entry
-        comes with it unless it is a long one).
+        """Wait until an entry is confirmed, and return the last add confirmed (LAC) and the entry.
 
-        Returns (LAC, the entry), or (LAC, None) if it is not confirmed by then or the ledger was closed before it. Raises
-        ReadError if no bookie of the ledger's last ensemble tells its LAC.
+        This is a long poll: the bookies hold their answer until they know that the entry is confirmed. The entry comes with the
+        answer, unless it is a long one.
+
+        Arguments:
+            entry_id: the entry to wait for, for example ``last_add_confirmed + 1``.
+            timeout: how long to wait at most, in seconds.
+
+        Returns:
+            (LAC, entry), or (LAC, None) if the entry is not confirmed within ``timeout``, or the ledger was closed before it.
+
+        Raises:
+            ReadError: no bookie of the ledger's last ensemble tells its LAC, or the entry could not be read.
+            NoSuchEntryError: every bookie that could hold the entry says that it does not.
+            NoSuchLedgerError: the ledger was deleted.
+            UnauthorizedAccessError: the bookies know another password.
         """
         deadline = time.monotonic() + timeout
         came: list[EntryBatch] | None = None
@@ -148,13 +228,14 @@ class ReadHandle:
         return self._last_add_confirmed, came[0].entry(entry_id) if came else next(self._entries(entry_id, entry_id))
 
     def confirm(self, entry_id: int) -> None:
-        """Take ``entry_id`` for confirmed, for a caller who knows it from elsewhere: a commit entry that names it is proof."""
+        """Tell the handle that ``entry_id`` is confirmed, because the caller has proof: a log's commit entry names it, for
+        example. ``read`` then reads up to there."""
         self._confirm(entry_id)
 
     def close(self) -> None:
-        """Nothing has to be released; here so that reading and writing handles are used alike."""
+        """Do nothing: a handle for reading holds nothing. It is here so that both kinds of handle can be used in ``with``."""
 
-    def __enter__(self) -> ReadHandle:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -179,23 +260,23 @@ class ReadHandle:
         return first, last
 
     def _requests(self) -> LedgerRequests:
-        return self._bookkeeper.requests(self.metadata, self._password)
+        return self._context.requests(self.metadata, self._password)
 
     def _entries(self, first: int, last: int) -> Iterator[Entry]:
         for batch in self._batches(first, last):
             yield from batch.entries()
 
     def _batches(self, first: int, last: int) -> Iterator[EntryBatch]:
-        order = self._bookkeeper.read_order(self._delivered_by)
+        order = self._context.read_order(self._delivered_by)
         machine = RangeRead(self.metadata, first, last, order, rereads_metadata=True, reads_ahead=True)
-        for batches in read_range(machine, self._requests(), self._read_again, self._bookkeeper.config):
+        for batches in read_range(machine, self._requests(), self._read_again, self._context.config):
             self._delivered_by = machine.delivered_by
             self._confirm(batches.last_add_confirmed)
             yield from batches.entries
 
     def _long_poll(self, entry_id: int, seconds: float) -> list[EntryBatch] | None:
-        """Wait for a while until ``entry_id`` is confirmed or the ledger closed; this handle knows of it then. Returns the entry,
-        if it came along."""
+        """Wait until this handle knows that ``entry_id`` is confirmed or the ledger closed, or until the time is over. Returns
+        the entry if it came with the answer."""
         mailbox = Mailbox(seconds)
         self._polls.add(mailbox)
         try:
@@ -227,38 +308,38 @@ class ReadHandle:
     # -- metadata
 
     def _follow(self) -> bool:
-        """Watch the metadata, and know it as it was then or later; False if the store does not answer. Raises
+        """Watch the metadata, and read it after the watch is set. Returns False if the store does not answer. Raises
         NoSuchLedgerError."""
         if time.monotonic() < self._follow_at:
             return False
         try:
             if self._watch():
                 self._refresh()
-                for mailbox in list(self._polls):  # others on this handle took it for followed already
+                # Other long polls of this handle did not read it: they found it watched.
+                for mailbox in list(self._polls):
                     mailbox.put(act.MetadataRead(*self._known))
         except MetadataStoreError as error:
-            log.warning("ledger %d is read on without its metadata: %s", self.ledger_id, error)
+            log.warning("ledger %d: reading goes on without its metadata: %s", self.ledger_id, error)
             self._watching_pid = 0
             self._follow_at = time.monotonic() + _UNFOLLOWED_SECONDS
             return False
         return True
 
     def _watch(self) -> bool:
-        """Follow the metadata from now on, in this process; False if that is done already."""
+        """Watch the metadata from now on, in this process. Returns False if it is watched already."""
         if self._watching_pid == os.getpid():
             return False
-        self._watching_pid = (
-            os.getpid()
-        )  # before it listens: that the watch is lost may be told at any moment from then on
+        # Set before it listens: from then on, the loss of the watch may be told at any moment.
+        self._watching_pid = os.getpid()
         try:
-            self._bookkeeper.runtime.ledger_watches.listen(self.ledger_id, self._metadata_changed)
+            self._context.runtime.ledger_watches.listen(self.ledger_id, self._metadata_changed)
         except BaseException:
             self._watching_pid = 0
             raise
         return True
 
     def _metadata_changed(self, found: Versioned[LedgerMetadata] | None) -> None:
-        """From the metadata store's thread. None: it is not watched any more."""
+        """Called from the metadata store's thread. ``found`` is None if the record is not watched any more."""
         if found is None:
             self._watching_pid = 0
         else:
@@ -267,8 +348,8 @@ class ReadHandle:
             mailbox.put(act.MetadataConflict() if found is None else act.MetadataRead(*found))
 
     def _refresh(self) -> None:
-        """Read the metadata again. Its LAC counts at once if the ledger was closed meanwhile."""
-        self._learn(self._bookkeeper.metadata.read_ledger(self.ledger_id))
+        """Read the metadata again. If the ledger was closed meanwhile, its last entry is the LAC from now on."""
+        self._learn(self._context.store.read_ledger(self.ledger_id))
 
     def _read_again(self) -> act.MetadataRead | act.MetadataFailed:
         try:
@@ -278,7 +359,8 @@ class ReadHandle:
         return act.MetadataRead(*self._known)
 
     def _learn(self, found: Versioned[LedgerMetadata]) -> None:
-        if self._learning_pid != os.getpid():  # the parent's lock may have been held at the fork
+        # In a forked process: the parent's lock may have been held at the fork.
+        if self._learning_pid != os.getpid():
             self._learning, self._learning_pid = threading.Lock(), os.getpid()
         with self._learning:
             if found.version > self._known.version:

@@ -21,10 +21,11 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from bookspark.client.network.connections import Answer, OnBookiesAnswer, Question, Request
 from bookspark.client.network.ledger_requests import StoreAction, sync_report
+from bookspark.client.runtime.client_context import ClientContext
+from bookspark.client.runtime.open_writer import defect
 from bookspark.client.writing.explicit_lac import ExplicitLac
 from bookspark.client.writing.futures import Watermark
 from bookspark.client.writing.kept_frames import KeptFrame, KeptFrames
@@ -51,20 +52,9 @@ from bookspark.wire.digests import digester
 from bookspark.wire.frames import control_frame
 from bookspark.wire.header import Flag, Header, Kind
 
-if TYPE_CHECKING:
-    from bookspark.client.bookkeeper import BookKeeper
-
 log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.1
-
-
-def defect(ledger_id: int, error: Exception) -> BookKeeperError:
-    """What a user is told of an exception that nobody expected."""
-    return BookKeeperError(
-        f"ledger {ledger_id}: the client ran into a defect ({error!r}), of which its log tells more; what was not acknowledged "
-        "may be part of the ledger: open it to recover it"
-    )
 
 
 class _SentAdd(Request):
@@ -87,8 +77,8 @@ class _SentAdd(Request):
 class LedgerDriver:
     """What a ``LedgerHandle`` hands its appends to. Everything is the I/O thread's, but for what is said to be for all."""
 
-    def __init__(self, bookkeeper: BookKeeper, metadata: LedgerMetadata, version: int, password: bytes) -> None:
-        config, runtime = bookkeeper.config, bookkeeper.runtime
+    def __init__(self, context: ClientContext, metadata: LedgerMetadata, version: int, password: bytes) -> None:
+        config, runtime = context.config, context.runtime
         changes = ChangeMode.DELAYED if config.delay_ensemble_change else ChangeMode.AT_ONCE
         self.writer = LedgerWriter(metadata, version, changes, config.sync_bytes)
         self.cursors = self.writer.cursors
@@ -124,7 +114,7 @@ class LedgerDriver:
         self._retries = Retries(partial(self._send_again, incarnation=0))
         self._held_back: dict[str, deque[act.SendAdd]] = {}
         """Adds for bookies that have enough to take in; never empty ones."""
-        self._bookkeeper, self._config, self._runtime = bookkeeper, config, runtime
+        self._context, self._config, self._runtime = context, config, runtime
         self._io, self._connections, self._threads = runtime.io, runtime.connections, runtime.threads
 
     # -- bookies
@@ -324,7 +314,7 @@ class LedgerDriver:
     def _ask_store(self, action: StoreAction) -> None:
         """Do what the machine asks of the metadata store, in a thread that may wait for it."""
         try:
-            answer = self._bookkeeper.answer_from_store(self.writer.metadata, action)
+            answer = self._context.answer_from_store(self.writer.metadata, action)
         except Exception as error:  # the machine would wait for its answer for ever
             log.exception("ledger %d: %r failed", self.ledger_id, action)
             self._io.submit(self.abandon, defect(self.ledger_id, error))

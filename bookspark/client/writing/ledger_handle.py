@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from bookspark.client.reading.read_handle import ReadHandle
+from bookspark.client.runtime.client_context import ClientContext
 from bookspark.client.writing.futures import AppendFuture, SyncFuture
 from bookspark.client.writing.ledger_driver import LedgerDriver
 from bookspark.client.writing.payloads import PayloadRun, runs_of
@@ -29,8 +30,6 @@ from bookspark.wire.entry_batch import PAYLOAD_BYTES_MAX
 if TYPE_CHECKING:
     import pyarrow
 
-    from bookspark.client.bookkeeper import BookKeeper
-
 _END_SECONDS = 15.0
 """What a close that is out of time may take to end: one answer of the metadata store."""
 
@@ -40,18 +39,18 @@ log = logging.getLogger(__name__)
 class LedgerHandle(ReadHandle):
     """What ``create_ledger`` returns. Thread-safe; in a forked process it can only read."""
 
-    def __init__(self, bookkeeper: BookKeeper, metadata: LedgerMetadata, version: int, password: bytes) -> None:
-        super().__init__(bookkeeper, metadata, version, password)
+    def __init__(self, context: ClientContext, metadata: LedgerMetadata, version: int, password: bytes) -> None:
+        super().__init__(context, metadata, version, password)
         self._pid = os.getpid()
-        self._driver = LedgerDriver(bookkeeper, metadata, version, password)
+        self._driver = LedgerDriver(context, metadata, version, password)
         self._writer, self._cursors = self._driver.writer, self._driver.cursors
         self._striped = metadata.ensemble_size > metadata.write_quorum
-        self._io = bookkeeper.runtime.io
+        self._io = context.runtime.io
         # Under the lock:
         self._lock = threading.Lock()
         self._next_entry_id = 0
         self._appended_bytes = 0
-        bookkeeper.runtime.add_writer(self._driver)
+        context.runtime.add_writer(self._driver)
         self._io.submit(self._driver.want_bookies)
 
     # -- for users
@@ -111,7 +110,7 @@ class LedgerHandle(ReadHandle):
 
     def append_batch_async(self, payloads: Sequence[bytes] | pyarrow.BinaryArray) -> AppendFuture:
         """The same without waiting; the future's result is the id of the last one (−1 at once if there are none)."""
-        runs = runs_of(payloads, self._bookkeeper.config.frame_bytes, self._striped)
+        runs = runs_of(payloads, self._context.config.frame_bytes, self._striped)
         count = len(payloads)
         first = self._enqueue(runs, count, sum(run.byte_length for run in runs)) if count else 0
         return AppendFuture(self._driver.acknowledged, first + count - 1)
@@ -144,7 +143,7 @@ class LedgerHandle(ReadHandle):
         answers: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._io.submit(self._driver.tell_lac, lambda _, answer: answers.put(isinstance(answer.response, Positive)))
         taken = 0
-        deadline = time.monotonic() + self._bookkeeper.config.answer_timeout_seconds + 1.0
+        deadline = time.monotonic() + self._context.config.answer_timeout_seconds + 1.0
         try:
             for _ in range(self.metadata.ensemble_size):
                 taken += answers.get(timeout=max(0.0, deadline - time.monotonic()))
@@ -192,7 +191,7 @@ class LedgerHandle(ReadHandle):
 
     def _wait_for_end(self, timeout: float | None) -> bool:
         """Wait for the close. False when the time is over."""
-        ended, limit = self._driver.ended, self._bookkeeper.config.add_timeout_seconds
+        ended, limit = self._driver.ended, self._context.config.add_timeout_seconds
         if timeout is not None or self.metadata.replication is not Replication.GUARANTEED:
             return ended.wait(limit if timeout is None else timeout)
         while not ended.wait(limit):  # appends that are not acknowledged have their own deadline
@@ -232,7 +231,7 @@ class LedgerHandle(ReadHandle):
     def _make_room(self) -> None:
         """Back-pressure: wait while too much is kept."""
         self._check_process()
-        config, kept = self._bookkeeper.config, self._driver.kept
+        config, kept = self._context.config, self._driver.kept
         limit = config.bytes_in_flight_max
         if self._appended_bytes - kept.released_bytes > limit and not self._driver.acknowledged.wait(
             lambda: self._appended_bytes - kept.released_bytes <= limit, config.add_timeout_seconds * 2

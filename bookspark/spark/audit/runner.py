@@ -16,7 +16,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING, Any
 
-from bookspark.client.client_config import ClientConfig
+from bookspark.client.client_config import client_config
 from bookspark.daemon.settings import of_environment
 from bookspark.errors import ConfigurationError
 from bookspark.protocol.ledger.option_checks import check_names
@@ -86,7 +86,7 @@ def run(
                 f"audit {name} needs table {NEEDS[name]}, and this snapshot was taken without it: it reads every copy of every "
                 "entry; take one with --checksums"
             )
-    placement = ClientConfig(**of_environment("client")).placement
+    placement = client_config(**of_environment("client")).placement
     return run_over(spark, tables, [name for name in chosen if name not in without], placement)
 
 

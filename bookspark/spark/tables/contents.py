@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from crc32c import crc32c
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from bookspark.client.reading.copies import Unreadable, copies_on
+from bookspark.client.inspection.copies import Unreadable, copies_on
 from bookspark.spark.tables.table import FLAG, LONG, LONGS, TEXT, Rows, SystemTable, each_bookie
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def _checksums(
     bookkeeper: BookKeeper, bookie_id: str, ledger_id: int, held: list[tuple[int, int]]
 ) -> Iterator[tuple[int, int | None]]:
     """Each entry that is held, and the checksum of what makes two copies equal; None if it can't be read."""
-    for found in copies_on(bookkeeper, bookie_id, ledger_id, held):
+    for found in copies_on(bookkeeper.context, bookie_id, ledger_id, held):
         if isinstance(found, Unreadable):
             yield from ((entry_id, None) for entry_id in range(found.first, found.last + 1))
         else:

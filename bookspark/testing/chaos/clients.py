@@ -1,6 +1,6 @@
 """The clients of a chaos run: writers, recoverers and readers, each on a thread with a client of its own.
 
-Law: they do what users do and take the errors that users get (``BookKeeperError``), count them and go on; any other exception,
+Law: they do what users do. An error that users get (``BookKeeperError``) is counted, and the client goes on. Any other exception,
 and a call that does not end within its deadline, is a defect and ends the run.
 """
 
@@ -26,7 +26,7 @@ CLIENT_OPTIONS = {
     "quarantine_seconds": 2.0,
 }
 APPEND_SECONDS_MAX = 60.0
-"""An append that has not ended by then hangs: far above the deadlines of the client, as the machine may be busy."""
+"""An append that takes longer hangs. This is far above the client's own deadlines, because the machine may be busy."""
 _QUORUMS = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (3, 3, 3), (4, 3, 2), (5, 3, 2), (5, 5, 3))
 _ENTRIES_MAX = (1, 20, 100, 400)
 _BURST_MAX = (1, 1, 5, 40)
@@ -35,7 +35,7 @@ _PAUSE_SECONDS_MAX = 0.1
 
 
 class Ledgers:
-    """The ledgers of the run: ``written`` those that have a writer now."""
+    """The ledgers of the run, and which of them are being written now. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -43,20 +43,24 @@ class Ledgers:
         self._written: list[int] = []
 
     def begin(self, ledger_id: int) -> None:
+        """The ledger was created and has a writer."""
         with self._lock:
             self._all.append(ledger_id)
             self._written.append(ledger_id)
 
     def end(self, ledger_id: int) -> None:
+        """The ledger's writer is gone."""
         with self._lock:
             self._written.remove(ledger_id)
 
     def every(self) -> list[int]:
+        """The ids of all ledgers, in the order of their creation."""
         with self._lock:
             return list(self._all)
 
     def pick(self, random: Random, written: bool) -> int | None:
-        """One that is being written now, or any other with the late ones preferred."""
+        """The id of a random ledger that is being written now, or (``written`` false) of any, mostly of a late one. None if
+        there is none."""
         with self._lock:
             if written:
                 return random.choice(self._written) if self._written else None
@@ -65,7 +69,7 @@ class Ledgers:
 
 
 class Worker:
-    """One client's loop. ``errors`` counts what was raised, by type."""
+    """The loop of one client. ``errors`` counts the errors that it got, by type."""
 
     def __init__(
         self, name: str, connect: Callable[[str], BookKeeper], ledgers: Ledgers, history: History, random: Random
@@ -80,6 +84,7 @@ class Worker:
         self._observers = 0
 
     def run(self, stop: threading.Event) -> None:
+        """Take turns until ``stop`` is set, then close the client."""
         while not stop.is_set():
             try:
                 self._turn(stop)
@@ -92,7 +97,7 @@ class Worker:
         raise NotImplementedError
 
     def _observer(self) -> str:
-        """A name for one handle."""
+        """A new name: in the history, each handle is an observer of its own."""
         self._observers += 1
         return f"{self.name}.{self._observers}"
 
@@ -101,7 +106,7 @@ class Worker:
 
 
 class Writer(Worker):
-    """Makes ledgers of all shapes, and closes them, or leaves them open, or dies over them."""
+    """Creates ledgers of all shapes and writes them. Then it closes the ledger, leaves it open, or dies before the close."""
 
     def _turn(self, stop: threading.Event) -> None:
         random = self._random
@@ -119,13 +124,14 @@ class Writer(Worker):
             if fate < 0.7:
                 writer.close()
             elif fate < 0.85:
-                self._client.close()  # as if the process had died
+                # As if the process had died.
+                self._client.close()
                 self._client = self._connect(self.name)
         finally:
             self._ledgers.end(handle.ledger_id)
 
     def _burst(self, writer: RecordedWriter, count: int, bytes_max: int) -> int:
-        """Append ``count`` entries, pipelined or as one batch; wait for most of them only."""
+        """Append ``count`` entries, one after the other or as one batch. Not every burst is waited for. Returns ``count``."""
         random, ledger_id = self._random, writer.handle.ledger_id
         payloads = [
             b"%s %d %s" % (self.name.encode(), ledger_id, random.randbytes(random.randint(0, bytes_max)))
@@ -141,7 +147,7 @@ class Writer(Worker):
 
 
 class Recoverer(Worker):
-    """Opens ledgers with recovery, some of them while they are written, and reads them whole."""
+    """Opens ledgers with recovery, some of them while they are written, and reads all of their entries."""
 
     def _turn(self, stop: threading.Event) -> None:
         self._pause(stop)
@@ -172,7 +178,7 @@ class Reader(Worker):
 
 
 def read_whole(client: BookKeeper, ledger_id: int, history: History, observer: str) -> None:
-    """Open a ledger, recovering it if need be, and read all of it."""
+    """Open a ledger, with recovery if it is not closed, and read all of its entries."""
     reader = RecordedReader(history, observer, client.open_ledger(ledger_id))
     if reader.handle.last_add_confirmed >= 0:
         reader.read(0, reader.handle.last_add_confirmed)

@@ -1,8 +1,8 @@
 """What chaos does to a cluster: one fault after the other, drawn from a seed, each undone after a while.
 
-Law: a fault is told to the history before it begins and after it was undone; a bookie has one fault of its process at a time;
-when ``run`` returns, every bookie that it touched serves again. Everything that is drawn comes from the seed; what the draws
-meet does not, as processes and networks keep their own time.
+Law: the history is told of a fault before it begins and after it was undone. A bookie has one fault of its process at a time.
+When ``run`` returns, every bookie that it touched serves again. All that is drawn comes from the seed; the moment at which a
+fault hits does not, because processes and networks keep their own time.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from collections.abc import Callable, Iterator
 from random import Random
 
 from bookspark.local import LocalBookie
-from bookspark.testing.cluster import FaultyCluster
-from bookspark.testing.history import Event, History, Kind
+from bookspark.testing.faulty_cluster import FaultyCluster
+from bookspark.testing.history import Event, EventKind, History
 from bookspark.testing.wire_faults import Message
 
 _FAULT_SECONDS_MAX = 3.0
 _PAUSE_SECONDS_MAX = 1.0
 _DELAY_SECONDS_MAX = 0.5
 _UNLUCKY = 0.2
-"""Share of the messages that a fault of the wire hits."""
+"""The share of messages that a fault of the wire hits."""
 
 Fault = Callable[["Faults", LocalBookie], contextlib.AbstractContextManager[None]]
 
 
 class BookieLocks:
-    """One lock a bookie: whoever breaks its process holds it."""
+    """One lock for each bookie. Whoever breaks the bookie's process holds it."""
 
     def __init__(self, bookies: list[LocalBookie]) -> None:
         self._locks = {id(bookie): threading.Lock() for bookie in bookies}
 
     @contextlib.contextmanager
     def held(self, *bookies: LocalBookie) -> Iterator[bool]:
-        """Whether all could be had at once."""
+        """Hold the locks of ``bookies``, unless one of them is taken. Yields whether all are held; it does not wait."""
         with contextlib.ExitStack() as stack:
             for bookie in bookies:
                 lock = self._locks[id(bookie)]
@@ -47,7 +47,8 @@ class BookieLocks:
 
 
 class Faults:
-    """One thread of faults; several may run at once on the same ``locks``."""
+    """One sequence of faults, for one thread. Several may run at once on the same ``locks``. ``counts`` has how many there were
+    of each kind."""
 
     def __init__(
         self, cluster: FaultyCluster, clients: list[str], history: History, locks: BookieLocks, random: Random
@@ -58,10 +59,11 @@ class Faults:
         self._history = history
         self._locks = locks
         self._random = random
-        self._coins = Random(random.random())  # tossed in the wire's thread
+        # For draws in the wire's thread.
+        self._coins = Random(random.random())
 
     def run(self, stop: threading.Event) -> None:
-        """Break and mend until ``stop``. Raises BookieError if a bookie does not come back."""
+        """Break and mend until ``stop`` is set. Raises BookieError if a bookie does not come back."""
         names, weights = zip(*((name, weight) for name, (weight, _) in _FAULTS.items()), strict=True)
         while not stop.wait(self._random.uniform(0.0, _PAUSE_SECONDS_MAX)):
             (name,) = self._random.choices(names, weights)
@@ -81,12 +83,12 @@ class Faults:
         self._tell(f"{name}: {about} is over")
 
     def _tell(self, what: str) -> None:
-        self._history.record(Event(Kind.FAULT, "faults", note=what))
+        self._history.record(Event(EventKind.FAULT, "faults", note=what))
 
     def _unlucky(self, message: Message) -> bool:
         return self._coins.random() < _UNLUCKY
 
-    # -- of a process
+    # -- faults of a process
 
     @contextlib.contextmanager
     def _killed(self, bookie: LocalBookie) -> Iterator[None]:
@@ -122,7 +124,7 @@ class Faults:
         for bookie in self._cluster.bookies:
             bookie.start()
 
-    # -- of the wire
+    # -- faults of the wire
 
     @contextlib.contextmanager
     def _link_cut(self, bookie: LocalBookie) -> Iterator[None]:
@@ -162,7 +164,7 @@ class Faults:
 
     @contextlib.contextmanager
     def _messages_parked(self, bookie: LocalBookie) -> Iterator[None]:
-        """They arrive when the fault is over, however late."""
+        """Messages are held back, and arrive when the fault is over."""
         with self._cluster.wire.park(bookie=bookie.bookie_id, where=self._unlucky):
             yield
 
@@ -181,5 +183,6 @@ _FAULTS: dict[str, tuple[int, Fault]] = {
     "messages twice": (4, Faults._messages_twice),
     "messages parked": (4, Faults._messages_parked),
 }
-"""By name, with their weights."""
+"""By name, each with its weight: how often it is drawn in comparison with the others."""
 _OF_ALL = {"power cut of all"}
+"""The faults that hit the processes of all bookies."""

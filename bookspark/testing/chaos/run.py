@@ -1,7 +1,7 @@
-"""One chaos run: a cluster, faults, clients, and at its end, when everything is mended, every ledger read once more.
+"""One chaos run: a cluster, faults and clients. At its end, everything is mended and every ledger is read once more.
 
-Law: a run ends, whatever hangs: a thread that has not returned ``END_SECONDS_MAX`` after the time is over is a violation that
-says where it stands. Reading everything at the end takes as long as there are ledgers. A run stops at the first violation.
+Law: a run ends, whatever hangs. A thread that has not returned ``END_SECONDS_MAX`` after the time is over is a violation, and its
+stack is reported. The reading at the end takes longer the more ledgers there are. A run stops at the first violation.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from bookspark.client import BookKeeper
 from bookspark.errors import BookKeeperError
 from bookspark.testing.chaos.clients import CLIENT_OPTIONS, Ledgers, Reader, Recoverer, Worker, Writer, read_whole
 from bookspark.testing.chaos.faults import BookieLocks, Faults
-from bookspark.testing.cluster import FaultyCluster
-from bookspark.testing.history import Event, History, Kind
+from bookspark.testing.faulty_cluster import FaultyCluster
+from bookspark.testing.history import Event, EventKind, History
 
 END_SECONDS_MAX = 180.0
 _READ_ATTEMPTS = 5
@@ -29,20 +29,27 @@ _PROGRESS_SECONDS = 0.5
 
 
 class ChaosResult(NamedTuple):
-    """What was done, and what came of it. ``excerpt``: the history around the first violation."""
+    """What was done in a run, and what was found."""
 
     seed: int
     seconds: float
+    """How long the run took."""
     ledgers: int
+    """How many ledgers were created."""
     injected: dict[str, int]
+    """The number of faults, by name."""
     errors: dict[str, int]
+    """The number of errors that clients got, by type."""
     checked: dict[str, int]
+    """The number of observations that were checked, by kind."""
     violations: list[str]
+    """What was seen and must not be; empty if all is well."""
     excerpt: list[str]
+    """The history around the first violation."""
 
 
 class Chaos:
-    """``run()`` once. Sizes are numbers of threads, but for ``bookies``."""
+    """One chaos run: call ``run()`` once."""
 
     def __init__(
         self,
@@ -54,6 +61,17 @@ class Chaos:
         readers: int = 2,
         faults_at_once: int = 2,
     ) -> None:
+        """Prepare a run.
+
+        Arguments:
+            seconds: how long faults and clients run. The reading of all ledgers afterwards comes on top.
+            seed: where all draws come from.
+            bookies: the number of bookies.
+            writers: the number of threads that create and write ledgers.
+            recoverers: the number of threads that open ledgers with recovery.
+            readers: the number of threads that follow ledgers while they are written.
+            faults_at_once: the number of threads that break and mend.
+        """
         self.history = History()
         self._seconds = seconds
         self._seed = seed
@@ -64,7 +82,8 @@ class Chaos:
         self._stop = threading.Event()
 
     def run(self, progress: Callable[[float, ChaosResult], None] = lambda seconds, result: None) -> ChaosResult:
-        """Run to the end; ``progress`` is told twice a second of the time and of what there is by then."""
+        """Run to the end, and return the result. ``progress`` is called twice a second with the seconds since the start and the
+        result so far. Raises BookieError if the cluster does not start."""
         began = time.monotonic()
         with FaultyCluster(bookies=self._bookies) as cluster:
             random = Random(self._seed)
@@ -120,9 +139,9 @@ class Chaos:
                 self._defect(f"{thread.name} hangs: it did not end within {END_SECONDS_MAX:g} s", where)
 
     def _mend_and_read_all(self, cluster: FaultyCluster) -> None:
-        """Nothing is broken any more: every ledger can be read, from its first entry to its last."""
+        """Mend everything. Then every ledger can be read from its first entry to its last, or there is a violation."""
         cluster.mend()
-        self.history.record(Event(Kind.FAULT, "faults", note="everything is mended"))
+        self.history.record(Event(EventKind.FAULT, "faults", note="everything is mended"))
         client = cluster.bookkeeper(client_name="last reader")
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(lambda ledger_id: self._read_at_last(client, ledger_id), self._ledgers.every()))
@@ -150,7 +169,7 @@ class Chaos:
             ledgers=len(self._ledgers.every()),
             injected=_sum(one.counts for one in faults),
             errors=_sum(worker.errors for worker in workers),
-            checked={kind.value: history.counts[kind] for kind in Kind if kind is not Kind.FAULT},
+            checked={kind.value: history.counts[kind] for kind in EventKind if kind is not EventKind.FAULT},
             violations=[str(violation) for violation in history.violations],
             excerpt=history.excerpt(history.violations[0]) if history.violations else [],
         )

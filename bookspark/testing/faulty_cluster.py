@@ -1,4 +1,7 @@
-"""A local cluster whose wire is in the test's hands."""
+"""A local cluster whose wire is in the test's hands.
+
+Law: bookies and clients run as they do in production. Only the address that a bookie registers is that of its proxy.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,9 @@ from bookspark.testing.wire_proxy import Proxy, Wire
 
 
 class FaultyCluster(LocalCluster):
-    """A ``LocalCluster`` whose clients reach each bookie through a proxy in this process: ``wire`` drops, delays, duplicates
-    and parks messages and cuts links. Give clients names to tell them apart::
+    """A ``LocalCluster`` whose clients reach each bookie through a proxy in this process.
+
+    ``wire`` drops, delays, duplicates and parks messages, and cuts links. Give clients names to tell them apart::
 
         with FaultyCluster(bookies=3) as cluster:
             writer = cluster.bookkeeper(client_name="writer")
@@ -31,11 +35,23 @@ class FaultyCluster(LocalCluster):
         zookeeper: str | None = None,
         **bookie_options: Any,
     ) -> None:
+        """Prepare a cluster; ``start``, or ``with``, starts it.
+
+        Arguments:
+            bookies: how many bookies.
+            directory: where all of it lies; None: a temporary directory, removed at the end.
+            zookeeper: the connection string of a ZooKeeper that runs; None: the cluster starts its own.
+            bookie_options: fields of ``BookieConfig``, for all bookies.
+
+        Raises:
+            ConfigurationError: an option is unknown, or has a value that can't be used.
+        """
         super().__init__(bookies, directory, zookeeper, **bookie_options)
         self.wire: Wire
-        """There from ``start`` to ``stop``."""
+        """The faults of the wire. It exists from ``start`` to ``stop``."""
 
     def start(self) -> None:
+        """Return once every bookie serves behind its proxy. A failed start leaves nothing running. Raises BookieError."""
         self.wire = Wire()
         try:
             super().start()
@@ -44,13 +60,14 @@ class FaultyCluster(LocalCluster):
             raise
 
     def stop(self) -> None:
+        """Stop the cluster, and then the proxies. Raises BookieError if a bookie had to be killed."""
         try:
             super().stop()
         finally:
             self.wire.close()
 
     def mend(self) -> None:
-        """Take every fault back: the wire is whole, and every bookie serves."""
+        """Undo every fault: no rule and no cut remains, and every bookie serves. Raises BookieError if one does not start."""
         self.wire.heal()
         for bookie in self.bookies:
             if bookie.pid is not None:
@@ -58,7 +75,7 @@ class FaultyCluster(LocalCluster):
             bookie.start()
 
     def bookie(self, bookie_id: str) -> LocalBookie:
-        """The one with this id. Raises BookieError if there is none."""
+        """The bookie with this id. Raises BookieError if there is none."""
         bookies = {bookie.bookie_id: bookie for bookie in self.bookies}
         if bookie_id not in bookies:
             raise BookieError(f"there is no bookie {bookie_id}; there are: {', '.join(bookies)}")
@@ -69,11 +86,14 @@ class FaultyCluster(LocalCluster):
 
 
 class _ProxiedBookie(LocalBookie):
+    """A bookie that registers its proxy's address."""
+
     def __init__(self, config: BookieConfig, proxy: Proxy) -> None:
         super().__init__(msgspec.structs.replace(config, advertised_address=proxy.address))
         self._proxy = proxy
 
     def start(self, timeout: float = START_SECONDS) -> None:
+        """Return once it serves behind its proxy. Does nothing if it runs. Raises BookieError with its last words."""
         if self.pid is None:
             self._proxy.leads_to("", "")
             super().start(timeout)

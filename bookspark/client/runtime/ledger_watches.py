@@ -1,9 +1,9 @@
-"""Watches on ledgers' metadata, for the handles that read them: one per ledger and process, however many handles there are.
+"""Watches on ledgers' metadata, for the handles that read them: one for each ledger and process, however many handles there are.
 
-Law: a listener is told every state of the record that is there for a while, or, once, that it is watched no more (the ledger is
-gone, or the metadata store could not be asked): then whoever still cares listens again. A watch is set before the record that
-is told is read, so that no change falls in between; who begins to listen while it is being set is told the record as it is then.
-A ledger that was found closed is watched no more. Handles need no closing, so listeners are held weakly.
+Law: a listener is told every state of the record that lasts for a while. If the ledger is gone, or the metadata store can't be
+asked, it is told once that the record is not watched any more; it may listen again then. The watch is set before the record is
+read, so that no change is missed in between. A listener that comes while the watch is being set is told the record as it is
+then. A ledger that was found closed is not watched any more. Handles need not be closed, so listeners are held weakly.
 
 Source: BookKeeper's ``LedgerManager.registerLedgerMetadataListener``.
 """
@@ -24,7 +24,7 @@ Listener = Callable[[Versioned[LedgerMetadata] | None], None]
 
 
 class LedgerWatches:
-    """The watches of one process's session with ``store``."""
+    """The watches of one process, in its session with ``store``."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -32,9 +32,9 @@ class LedgerWatches:
         self._listeners: dict[int, list[WeakMethod[Listener]]] = {}
 
     def listen(self, ledger_id: int, listener: Listener) -> None:
-        """Have ``listener``, a bound method, called from a thread of the store's at each change from now on.
+        """Call ``listener``, a bound method, at each change from now on, from a thread of the store's.
 
-        Raises MetadataStoreError, and nobody listens then.
+        Raises MetadataStoreError, NoSuchLedgerError. Nobody listens to this ledger then; other listeners are told.
         """
         with self._lock:
             standing = self._listeners.get(ledger_id)
@@ -62,13 +62,15 @@ class LedgerWatches:
             self._listeners[ledger_id] = alive
         try:
             found = self._store.read_ledger(ledger_id)
-            if not found.value.closed:  # a closed one may never change again, and its watch would stand for good
+            # A closed ledger may never change again, and its watch would stay for good.
+            if not found.value.closed:
                 self._watch(ledger_id)
                 found = self._store.read_ledger(ledger_id)
         except BookKeeperError:
             self._tell(self._take_all(ledger_id), None)
             return
-        if found.value.closed:  # what may change in it now, readers look up when they miss an entry
+        # What may still change in a closed ledger, readers look up when an entry is missing.
+        if found.value.closed:
             self._tell(self._take_all(ledger_id), found)
         else:
             self._tell(alive, found)

@@ -1,7 +1,7 @@
-"""What a client has in one process: the metadata session, the I/O thread, the connections and the open writers.
+"""What a client has in one process: the session with the metadata store, the I/O thread, the connections and the open writers.
 
-Law: it belongs to the process that made it, and is made on first use; when it is closed, whoever still waits is told. A writer
-with nothing to do costs nothing, however many there are.
+Law: it is made on first use and belongs to the process that made it. When it is closed, every append that still waits fails. A
+writer with nothing to do costs nothing, however many there are.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from bookspark.client.network.connections import Connections
 from bookspark.client.network.hello import client_security
 from bookspark.client.network.io_loop import DeadlineTimer, IoLoop
 from bookspark.client.placement.free_space import FreeSpace
-from bookspark.client.reading.ledger_watches import LedgerWatches
-from bookspark.client.writing.ledger_driver import LedgerDriver, defect
+from bookspark.client.runtime.ledger_watches import LedgerWatches
+from bookspark.client.runtime.open_writer import OpenWriter, defect
 from bookspark.errors import LedgerClosedError
 from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.metadata.store import MetadataStore
@@ -29,14 +29,17 @@ log = logging.getLogger(__name__)
 
 _TICK_SECONDS = 0.05
 _TOLD_A_TICK = 16
-"""So many ledgers' LACs are told the bookies without an entry at one tick: each is a synced record at every bookie, and a client
-that writes to a thousand ledgers in turn would have them do little else. The others come at the next ticks."""
+"""At each tick, the bookies are told the LAC (last add confirmed) of at most this many ledgers without an entry. Each is a synced
+record at every bookie, and a client that writes to a thousand ledgers in turn would keep them busy with it. The others come at
+the next ticks."""
 
 
 class Runtime:
-    """``connect`` makes the metadata session. Raises what it raises, and ConfigurationError."""
+    """What the handles of one client share in one process."""
 
     def __init__(self, connect: Callable[[], MetadataStore], config: ClientConfig) -> None:
+        """``connect`` makes the session with the metadata store. Raises what ``connect`` raises, and ConfigurationError if a file
+        that the options name can't be used."""
         self.pid = os.getpid()
         security = client_security(config)
         self.store = connect()
@@ -45,29 +48,32 @@ class Runtime:
         self.connections = Connections(self.store, config, security, self.threads)
         self.ledger_watches = LedgerWatches(self.store)
         self.free_space = FreeSpace(self.io, self.connections)
-        self._writers: dict[LedgerDriver, None] = {}
-        """The I/O thread's."""
-        self._awake: dict[LedgerDriver, None] = {}
-        """The I/O thread's: those to be looked at; those that told their LAC last come last."""
+        self._writers: dict[OpenWriter, None] = {}
+        """All open writers. Only the I/O thread uses it."""
+        self._awake: dict[OpenWriter, None] = {}
+        """The writers that ``_tick`` looks at, in this order; one that told its LAC goes to the end. Only the I/O thread uses it.
+        """
         self._bookies: Mapping[str, BookieRegistration] | None = None
         self.io.submit(self._tick)
         self.store.watch_bookies(lambda: self.io.submit(self._bookies_changed))
 
-    def add_writer(self, writer: LedgerDriver) -> None:
+    def add_writer(self, writer: OpenWriter) -> None:
+        """Call the writer's ``tick`` from now on, and tell it of changed bookies. From any thread."""
         self.io.submit(self._add, writer)
 
-    def _add(self, writer: LedgerDriver) -> None:
+    def _add(self, writer: OpenWriter) -> None:
         self._writers[writer] = self._awake[writer] = None
 
-    def remove_writer(self, writer: LedgerDriver) -> None:
+    def remove_writer(self, writer: OpenWriter) -> None:
+        """Forget the writer. From any thread."""
         self.io.submit(self._forget, writer)
 
-    def _forget(self, writer: LedgerDriver) -> None:
+    def _forget(self, writer: OpenWriter) -> None:
         self._writers.pop(writer, None)
         self._awake.pop(writer, None)
 
-    def wake(self, writer: LedgerDriver) -> None:
-        """Look at it from now on, until it is at rest. In the I/O loop."""
+    def wake(self, writer: OpenWriter) -> None:
+        """Call the writer's ``tick`` until it is at rest again. Only in the I/O thread."""
         if writer in self._writers:
             self._awake.setdefault(writer)
 
@@ -85,14 +91,17 @@ class Runtime:
                 self._failed(writer, error)
         DeadlineTimer(_TICK_SECONDS, self._tick)
 
-    def _failed(self, writer: LedgerDriver, error: Exception) -> None:
-        """What goes wrong with one writer ends that one, and must not keep the others from theirs."""
+    def _failed(self, writer: OpenWriter, error: Exception) -> None:
+        """A defect of one writer ends that writer, and must not keep the others from their deadlines."""
         log.error("ledger %d: its writer failed", writer.ledger_id, exc_info=error)
         self._forget(writer)
         writer.abandon(defect(writer.ledger_id, error))
 
     def bookies_on_this_host(self) -> frozenset[str]:
-        """The registered bookies that run on this host, as far as is known; blocks only if nothing is."""
+        """The ids of the registered bookies that run on this host, from memory. The first call asks the metadata store and waits.
+
+        Raises MetadataStoreError.
+        """
         bookies = self._bookies
         if bookies is None:
             bookies = self._bookies = self.store.bookies()
@@ -111,12 +120,13 @@ class Runtime:
         for writer in list(self._writers):
             writer.abandon(
                 LedgerClosedError(
-                    f"ledger {writer.ledger_id}: the client was closed before the ledger; what was not acknowledged by then "
-                    "may be part of it: open it to recover it"
+                    f"ledger {writer.ledger_id}: the client was closed before the ledger; appends that were not acknowledged by "
+                    "then may be part of the ledger: open it to recover it"
                 )
             )
 
     def close(self) -> None:
+        """End the open writers, the connections, the threads and the session with the metadata store."""
         self.io.submit(self._fail_writers)
         with contextlib.suppress(TimeoutError):
             self.io.call(self.connections.close())

@@ -1,54 +1,54 @@
-"""What one bookie has of a ledger, as it has it: for those who compare copies.
+"""The copies that one bookie has of a ledger, exactly as they lie there: for those who compare copies.
 
-Law: a copy is told as it lies there, whatever its digest, its LAC or the metadata say; nothing is fenced and nothing
-changed. What the bookie's index names and the bookie can't read is told as ``Unreadable``, never left out: each entry
-of the index is either in a batch or in such a range.
+Law: a copy is returned whatever its digest, its LAC (last add confirmed) or the metadata say. Nothing is fenced and nothing
+changes. Entries that the bookie's index names and the bookie can't read are returned as ``Unreadable``, never left out: each
+entry of the index is either in a batch or in such a range.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from bookspark.client.inspection.bookie_questions import ask
+from bookspark.client.runtime.client_context import ClientContext
 from bookspark.errors import ReadError
 from bookspark.protocol.ledger.responses import Unknown, UnknownReason
 from bookspark.wire.entry_batch import EntryBatch
 from bookspark.wire.header import Flag, Header, Kind, WireError
 
-if TYPE_CHECKING:
-    from bookspark.client.bookkeeper import BookKeeper
-
 _READ_BYTES = 1 << 20
 
 
 class Unreadable(NamedTuple):
-    """Entries ``first..last`` that the bookie should have, and can't read."""
+    """Entries ``first..last``, which are in the bookie's index and which the bookie can't read."""
 
     first: int
     last: int
 
 
 def copies_on(
-    bookkeeper: BookKeeper, bookie_id: str, ledger_id: int, rows: Sequence[tuple[int, int]]
+    context: ClientContext, bookie_id: str, ledger_id: int, rows: Sequence[tuple[int, int]]
 ) -> Iterator[EntryBatch | Unreadable]:
-    """The copies in ``rows`` (first and last entry of each row of the bookie's index, ascending).
+    """Yield the copies in ``rows``: (first entry id, last entry id) of each row of the bookie's index, ascending.
 
-    Raises ReadError if the bookie does not answer. A row that is gone by now, with its ledger, is passed over.
+    Raises ReadError if the bookie does not answer. A row whose ledger was deleted meanwhile is passed over.
     """
     at = 0
     for number, (first, last) in enumerate(rows):
         at = max(at, first)
         while at <= last:
+            # It asks up to the last row: the rows that follow come with this one, as far as an answer reaches.
             header = Header(
                 Kind.READ,
-                bookkeeper.runtime.connections.next_request_id(),
+                context.runtime.connections.next_request_id(),
                 ledger_id=ledger_id,
                 first_entry_id=at,
-                last_entry_id=rows[-1][1],  # the rows that follow come with it, as far as an answer reaches
+                last_entry_id=rows[-1][1],
                 flags=Flag.SPARSE,
                 limit=_READ_BYTES,
             )
-            answer = bookkeeper.ask(bookie_id, header)
+            answer = ask(context, bookie_id, header)
             if answer.header is None:
                 raise ReadError(f"bookie {bookie_id} did not tell what it has of ledger {ledger_id}: {answer.response}")
             for frame in answer.batches:
@@ -64,7 +64,8 @@ def copies_on(
             if not isinstance(answer.response, Unknown):
                 if answer.batches:
                     continue
-                break  # an explicit negative: the ledger was deleted and collected meanwhile
+                # An explicit negative: the ledger was deleted and collected meanwhile.
+                break
             if answer.response.reason is not UnknownReason.IO_ERROR:
                 raise ReadError(f"bookie {bookie_id} did not tell what it has of ledger {ledger_id}: {answer.response}")
             # A row is part of one batch on disk, and is good or bad as a whole.

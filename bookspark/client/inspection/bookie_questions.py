@@ -1,0 +1,101 @@
+"""What one bookie says of itself: its status, its entry logs, its limbo, its index.
+
+Law: a bookie that does not answer in time raises ReadError; silence is never an empty answer.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from bookspark.client.network.connections import Answer
+from bookspark.client.runtime.client_context import ClientContext
+from bookspark.errors import ReadError
+from bookspark.protocol.ledger.responses import Positive, Unknown, UnknownReason
+from bookspark.wire.frames import control_frame
+from bookspark.wire.header import Header, Kind
+from bookspark.wire.messages import BookieStatus, EntryLogFacts, EntryLogs, Limbo, Ranges
+
+if TYPE_CHECKING:
+    import pyarrow
+
+_RANGES_PER_REQUEST = 100_000
+_SPARE_SECONDS = 1.0
+"""A request ends by itself; to wait longer than it may take only guards against a defect."""
+
+
+def ask(context: ClientContext, bookie_id: str, header: Header) -> Answer:
+    """One request to one bookie, and the wait for its answer, which is Unknown if none came in time."""
+    mailbox: list[Answer] = []
+    done = threading.Event()
+
+    def answered(answer: Answer) -> None:
+        mailbox.append(answer)
+        done.set()
+
+    runtime, timeout = context.runtime, context.config.answer_timeout_seconds
+    runtime.io.submit(runtime.connections.send, bookie_id, header.request_id, control_frame(header), answered, timeout)
+    done.wait(timeout + context.config.connect_timeout_seconds + _SPARE_SECONDS)
+    return mailbox[0] if mailbox else Answer(Unknown(UnknownReason.UNREACHABLE, "no answer in time"))
+
+
+def bookie_status(context: ClientContext, bookie_id: str) -> BookieStatus:
+    """The bookie's STATUS. Raises ReadError."""
+    answer, _ = _positive(context, bookie_id, Header(Kind.STATUS, _next_request_id(context)))
+    return msgspec.json.decode(answer.body, type=BookieStatus)
+
+
+def entry_logs(context: ClientContext, bookie_id: str) -> list[EntryLogFacts]:
+    """The bookie's logs, by number. Raises ReadError."""
+    answer, _ = _positive(context, bookie_id, Header(Kind.ENTRY_LOGS, _next_request_id(context)))
+    return msgspec.json.decode(answer.body, type=EntryLogs).logs
+
+
+def limbo(context: ClientContext, bookie_id: str) -> dict[int, int]:
+    """By the id of each ledger that the bookie has in limbo, the lossy boot that it is in limbo for. Raises ReadError."""
+    found: dict[int, int] = {}
+    cursor = 0
+    while cursor >= 0:
+        header = Header(Kind.LIMBO, _next_request_id(context), ledger_id=cursor)
+        answer, told = _positive(context, bookie_id, header)
+        found.update(msgspec.json.decode(answer.body, type=Limbo).ledgers)
+        cursor = told.value
+    return found
+
+
+def ranges(context: ClientContext, bookie_id: str, ledger_id: int | None) -> pyarrow.Table:
+    """The rows of the bookie's index, of one ledger or (None) of all. Raises ReadError."""
+    import pyarrow
+
+    names = ("ledger_id", "first_entry_id", "last_entry_id", "log", "position", "bytes")
+    schema = pyarrow.schema([(name, pyarrow.int64()) for name in names])
+    tables = [schema.empty_table()]
+    cursor, first_entry_id = 0 if ledger_id is None else ledger_id, 0
+    while cursor >= 0:
+        header = Header(
+            Kind.RANGES,
+            _next_request_id(context),
+            ledger_id=cursor,
+            first_entry_id=first_entry_id,
+            limit=_RANGES_PER_REQUEST,
+            value=0 if ledger_id is None else 1,
+        )
+        answer, told = _positive(context, bookie_id, header)
+        columns = [pyarrow.array(column, pyarrow.int64()) for column in Ranges.decode(answer.body)]
+        tables.append(pyarrow.Table.from_arrays(columns, schema=schema))
+        cursor, first_entry_id = told.value, told.first_entry_id
+    return pyarrow.concat_tables(tables)
+
+
+def _next_request_id(context: ClientContext) -> int:
+    return context.runtime.connections.next_request_id()
+
+
+def _positive(context: ClientContext, bookie_id: str, header: Header) -> tuple[Answer, Header]:
+    """The bookie's positive answer, and its header. Raises ReadError for any other."""
+    answer = ask(context, bookie_id, header)
+    if not isinstance(answer.response, Positive) or answer.header is None:
+        raise ReadError(f"bookie {bookie_id} did not answer: {answer.response}")
+    return answer, answer.header

@@ -1,0 +1,77 @@
+"""Opening a ledger for reading: with recovery, which ends its writer, or without.
+
+Law: a wrong password has no side effect: it is compared with the metadata before anything is sent, and by each bookie after.
+Opening with recovery returns a closed ledger or raises. Opening without recovery never fences.
+
+Sources: bookkeeper-overview, "Opening a ledger" and "Ledger recovery"; ``protocol.reading.recovery`` decides.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from bookspark.client.reading.read_handle import ReadHandle
+from bookspark.client.runtime.client_context import ClientContext
+from bookspark.client.runtime.machine_driver import MachineDriver
+from bookspark.errors import BookKeeperError, LedgerRecoveryError, NoSuchLedgerError, UnauthorizedAccessError
+from bookspark.metadata.store import Versioned
+from bookspark.protocol.ledger import actions as act
+from bookspark.protocol.ledger.accepted_loss import AcceptedLoss, accepted_loss_of
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from bookspark.protocol.reading.recovery import LedgerRecovery
+from bookspark.wire.digests import master_key
+
+log = logging.getLogger(__name__)
+
+
+def open_with_recovery(
+    context: ClientContext, ledger_id: int, password: bytes, accept_loss_as: str | None
+) -> ReadHandle:
+    """A handle of the closed ledger; one that was not closed is recovered first. ``BookKeeper.open_ledger`` lists the errors."""
+    found = _read_metadata(context, ledger_id, password)
+    if not found.value.closed:
+        accepted = None if accept_loss_as is None else AcceptedLoss(accept_loss_as, time.time_ns() // 1_000_000)
+        found = _recover(context, found, password, accepted)
+    return ReadHandle(context, found.value, found.version, password)
+
+
+def open_without_recovery(context: ClientContext, ledger_id: int, password: bytes) -> ReadHandle:
+    """A handle that knows the LAC (last add confirmed) of now. ``BookKeeper.open_ledger_no_recovery`` lists the errors."""
+    handle = ReadHandle(context, *_read_metadata(context, ledger_id, password), password)
+    handle.read_last_add_confirmed()
+    return handle
+
+
+def _read_metadata(context: ClientContext, ledger_id: int, password: bytes) -> Versioned[LedgerMetadata]:
+    found = context.store.read_ledger(ledger_id)
+    if found.value.master_key != master_key(password):
+        raise UnauthorizedAccessError(
+            f"wrong password for ledger {ledger_id}; use the one it was created with (nothing was fenced)"
+        )
+    return found
+
+
+def _recover(
+    context: ClientContext, found: Versioned[LedgerMetadata], password: bytes, accepted_loss: AcceptedLoss | None
+) -> Versioned[LedgerMetadata]:
+    """Run ``LedgerRecovery`` to its end, in this thread."""
+    ledger_id = found.value.ledger_id
+    machine = LedgerRecovery(replaces_bookies=True, accepted_loss=accepted_loss)
+    driver = MachineDriver(context, found.value, password, context.config.recovery_timeout_seconds)
+    try:
+        closed = driver.run(machine.step, machine.step(act.MetadataRead(*found)))
+    except (NoSuchLedgerError, LedgerRecoveryError, UnauthorizedAccessError):
+        raise
+    except BookKeeperError as error:
+        raise LedgerRecoveryError(f"ledger {ledger_id} was not recovered: {error}") from error
+    loss = accepted_loss_of(closed.metadata)
+    if loss is not None:
+        log.warning(
+            "ledger %d was closed at entry %d with a loss that %s accepted; not known: %s",
+            ledger_id,
+            closed.metadata.last_entry_id,
+            loss.by,
+            "; ".join(loss.not_known),
+        )
+    return Versioned(closed.metadata, closed.version)

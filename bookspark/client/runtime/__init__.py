@@ -1,0 +1,18 @@
+"""What the handles of one client share: options, threads, connections, watches, and the drivers of machines.
+
+=====================  =====================================================================================================
+``client_context``     ``ClientContext``: what handles and drivers need of a client, in whatever process they are
+``runtime``            ``Runtime``: what a client has in one process, made on first use
+``open_writer``        what the runtime asks of each ledger that is open for writing
+``ledger_watches``     watches on ledgers' metadata, one for each ledger
+``machine_driver``     drives a machine that recovers or repairs a ledger, in the caller's thread
+=====================  =====================================================================================================
+
+::
+
+    from bookspark.client.client_config import client_config
+    from bookspark.client.runtime.client_context import ClientContext
+    from bookspark.metadata.memory.memory_store import MemoryStore
+
+    context = ClientContext(MemoryStore, client_config(add_timeout_seconds=5.0))
+"""

@@ -1,0 +1,140 @@
+"""What handles and the drivers of machines need of a client: its options, its runtime, and how it asks and chooses.
+
+Law: it is made before any connection and may be copied into a forked process (Spark forks its Python workers). Each process
+has a runtime of its own, made on first use. Nothing here knows a handle or ``BookKeeper``: they are made of it.
+
+Source: BookKeeper's ``ClientContext``.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections.abc import Callable, Iterable, Iterator
+
+from bookspark.client.client_config import ClientConfig
+from bookspark.client.network.ledger_requests import LedgerRequests, StoreAction, StoreAnswer, answer_from_store
+from bookspark.client.placement.placement import Placement, Topology
+from bookspark.client.runtime.runtime import Runtime
+from bookspark.errors import BookKeeperError
+from bookspark.metadata.store import MetadataStore
+from bookspark.protocol.ledger import actions as act
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from bookspark.protocol.reading.reader import ReadOrder
+from bookspark.wire.digests import digester, digester_without_password
+from bookspark.wire.header import NO_KEY
+
+
+class ClientContext:
+    """One client, in every process that uses it. Thread-safe."""
+
+    def __init__(self, connect: Callable[[], MetadataStore], config: ClientConfig) -> None:
+        """``connect`` makes the metadata session of a process. Raises ConfigurationError for a placement that does not exist."""
+        self.config = config
+        self.placement = Placement(config.placement, config.racks_min)
+        self._connect = connect
+        self._read_rotation = random.randrange(1 << 16)
+        self._locks: dict[int, threading.Lock] = {}
+        self._runtime: Runtime | None = None
+        self._closed = False
+
+    # -- this process
+
+    @property
+    def runtime(self) -> Runtime:
+        """This process's connections and threads, made on first use.
+
+        Raises BookKeeperError if the client was closed, MetadataStoreError if the metadata store can't be reached, and
+        ConfigurationError if a file that the options name can't be used.
+        """
+        runtime = self._runtime
+        if runtime is None or runtime.pid != os.getpid():
+            with self._lock:
+                if self._closed:
+                    raise BookKeeperError("this client was closed; make another one")
+                if self._runtime is None or self._runtime.pid != os.getpid():
+                    self._runtime = Runtime(self._connect, self.config)
+                runtime = self._runtime
+        return runtime
+
+    @property
+    def store(self) -> MetadataStore:
+        """The metadata store, in this process's session. Raises what ``runtime`` raises."""
+        return self.runtime.store
+
+    @property
+    def _lock(self) -> threading.Lock:
+        """This process's lock: the parent's may have been held at the fork."""
+        return self._locks.setdefault(os.getpid(), threading.Lock())
+
+    def close(self) -> None:
+        """End this process's connections and threads, and make no new ones. Open writers are told."""
+        with self._lock:
+            self._closed = True
+            runtime, self._runtime = self._runtime, None
+        if runtime is not None and runtime.pid == os.getpid():
+            runtime.close()
+
+    # -- asking bookies and the metadata store
+
+    def requests(self, metadata: LedgerMetadata, password: bytes | None) -> LedgerRequests:
+        """This client's requests about one ledger. With ``password`` None, as repair has it, digests that need the password are
+        not checked."""
+        runtime = self.runtime
+        kind = metadata.digest_type
+        return LedgerRequests(
+            runtime.io,
+            runtime.connections,
+            metadata.ledger_id,
+            metadata.master_key or NO_KEY,
+            digester_without_password(kind) if password is None else digester(kind, password),
+            self.config.answer_timeout_seconds,
+        )
+
+    def read_order(self, delivered_by: str | None) -> ReadOrder:
+        """The order in which the replicas of an entry are asked. ``delivered_by``: the bookie that the handle last read from."""
+        runtime, config = self.runtime, self.config
+        return ReadOrder(
+            rotation=self._read_rotation,
+            sticky=config.sticky_reads,
+            first=delivered_by,
+            near=runtime.bookies_on_this_host() if config.read_own_host_first else frozenset(),
+            doubtful=frozenset(runtime.connections.quarantined()),
+        )
+
+    def answer_from_store(self, metadata: LedgerMetadata, action: StoreAction) -> StoreAnswer:
+        """Do what a ledger's machine asks of the metadata store, and wait for it. Errors of the store are an answer too."""
+
+        def choose(action: act.ChooseBookies) -> tuple[str, ...]:
+            return self.placement.choose_replacements(
+                self.topology(), action.ensemble, action.replaced, metadata.write_quorum, random.Random()
+            )
+
+        return answer_from_store(self.store, metadata.ledger_id, action, choose)
+
+    # -- placement
+
+    def topology(self) -> Topology:
+        """The bookies as they are now, for placement. Raises MetadataStoreError."""
+        runtime = self.runtime
+        bookies = runtime.store.bookies()
+        writable = [bookie_id for bookie_id, bookie in bookies.items() if not bookie.read_only]
+        free_bytes = runtime.free_space.of(writable) if self.config.placement_by_free_space else {}
+        return Topology(bookies, runtime.connections.quarantined(), free_bytes)
+
+    def misplaced(self, ledgers: Iterable[LedgerMetadata]) -> Iterator[tuple[int, tuple[str, ...]]]:
+        """The ledgers with fragments that break the placement policy: (ledger id, the bookies that are in the way).
+
+        Only fragments that get no more entries count, and only bookies that others could replace now.
+        """
+        topology, random_numbers = self.topology(), random.Random()
+        for metadata in ledgers:
+            found: dict[str, None] = {}
+            for fragment, last in metadata.fragment_ranges():
+                if last is not None:
+                    found |= dict.fromkeys(
+                        self.placement.misplaced(topology, fragment.ensemble, metadata.write_quorum, random_numbers)
+                    )
+            if found:
+                yield metadata.ledger_id, tuple(found)
