@@ -87,7 +87,7 @@ class BookSparkDataSource(DataSource):
         options = SinkOptions.parse(self.options, self._cluster())
         if overwrite:
             raise ConfigurationError(
-                f"log {options.log!r} can only be appended to: use mode 'append' (streams: outputMode 'append')"
+                f"log {options.log.name!r} can only be appended to: use mode 'append' (streams: outputMode 'append')"
             )
         prepare(options, schema)
         return options
