@@ -109,7 +109,8 @@ def read(log: LogName, zookeeper: Zookeeper = "", password: Password = "") -> No
     from bookspark.spark.connector.source import VALUE_SCHEMA
     from bookspark.spark.logs import LogRegistry, commits
     from bookspark.spark.logs.offloaded import rows_of
-    from bookspark.spark.logs.rows import RowDecoder, columns_of, row_decoder
+    from bookspark.spark.logs.row_format import RowDecoder, columns_of
+    from bookspark.spark.logs.rows import row_decoder
     from bookspark.spark.logs.splits import positioned, split
 
     out = sys.stdout.buffer

@@ -1,9 +1,9 @@
-"""A Spark session with everything that Bookspark needs set up: Delta, the workers' Python, the data source.
+"""A Spark session with what Bookspark needs: Delta, the workers' Python, the cluster of ``format("bookspark")``.
 
-Law: what the caller sets wins over every default here. Java is checked before Spark is started, so that a wrong one
-is an error of one line. The Delta jars are resolved by Ivy once (some 40 s); which ones they were is noted in
-``$XDG_CACHE_HOME/bookspark``, and later sessions name the files (those that Spark has itself are left out: executors
-copy each of them at their start). Under spark-submit ``delta_session`` adds those files to the JVM, which runs already.
+Law: what the caller sets wins over every default here. Java is checked before Spark starts, so that a wrong Java is an error of
+one line. Ivy finds Delta's jars once (about 40 s). Their paths are noted in ``$XDG_CACHE_HOME/bookspark``, and later sessions
+name the files. Jars that Spark has itself are left out of the note, because each executor copies every jar when it starts. Under
+spark-submit the JVM runs already, and ``delta_session`` adds the files to it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from bookspark.errors import ConfigurationError
 from bookspark.metadata.zookeeper.java import find_java
 
 ZOOKEEPER_CONF = "spark.bookspark.zookeeper"
-"""Where the data source finds the cluster when its ``zookeeper`` option is not given."""
+"""Spark's setting with the cluster of reads and writes that have no option ``zookeeper``, in sessions that ``session`` makes."""
 SPARK_ERRORS = (PySparkException, Py4JError)
-"""What Spark raises: its own errors, and Java's that it has no Python class for, a failed task's among them."""
+"""What Spark raises: its own errors, and Java errors without a Python class, such as a failed task's."""
 _SCALA = "2.13"
 _JAR = "delta-spark"
 _DELTA = {
@@ -47,15 +47,25 @@ _ON_THIS_HOST = {
 
 
 def session(app: str, master: str | None = None, zookeeper: str | None = None, **conf: Any) -> SparkSession:
-    """The session of application ``app``. ``master`` None: what spark-submit was given, else ``local[*]``. ``conf``
-    takes Spark's own names: ``session("app", **{"spark.executor.memory": "2g"})``. Raises ConfigurationError for a
-    missing or wrong Java."""
+    """A Spark session for application ``app``, with Delta, in which ``format("bookspark")`` reads and writes.
+
+    ``master``: Spark's master URL; None: the one given to spark-submit, else ``local[*]``. ``zookeeper``: the cluster
+    (``host:port[,host:port…][/chroot]``) of reads and writes that have no option ``zookeeper``. If spark-submit was given
+    ``spark.bookspark.zookeeper``, that is the cluster. ``conf``: Spark's own settings by name,
+    ``session("app", **{"spark.executor.memory": "2g"})``.
+
+    If the process has a session already, Spark returns that one with these settings added. Under spark-submit the session has
+    Delta only if spark-submit was given its jars; ``delta_session`` adds them. Raises ConfigurationError: Java is missing or has
+    the wrong version, or a name in ``conf`` does not begin with ``spark.``.
+    """
     for name in conf:
         if not name.startswith("spark."):
             raise ConfigurationError(f"unknown session option {name!r}; Spark's options begin with 'spark.'")
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # by spark-submit: its JVM runs already
+    # spark-submit sets this variable: its JVM runs already.
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if submitted:
-        SparkContext._ensure_initialized()  # before this SparkConf knows nothing of what spark-submit was given
+        # Before this call, SparkConf knows nothing of what spark-submit was given.
+        SparkContext._ensure_initialized()
     else:
         find_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -66,7 +76,7 @@ def session(app: str, master: str | None = None, zookeeper: str | None = None, *
     settings = {**_QUIET, **(_ON_THIS_HOST if master.startswith("local") else {}), **_DELTA}
     resolving = False
     if submitted:
-        # Delta is left out if neither spark-submit (--packages, --jars) nor delta_session brings it.
+        # Spark would not start with Delta's settings if nothing (--packages, --jars, delta_session) brought Delta's jars.
         if not _has_delta(given) and _JAR not in conf.get("spark.jars", ""):
             settings = {name: value for name, value in settings.items() if name not in _DELTA}
     elif jars := _noted_jars():
@@ -87,13 +97,21 @@ def session(app: str, master: str | None = None, zookeeper: str | None = None, *
     spark = builder.getOrCreate()
     if resolving:
         _note_jars(spark)
-    _register_data_source(spark)
+    if cluster := spark.conf.get(ZOOKEEPER_CONF, None):
+        # Imported here, because it imports the client, which an application of bookies does not need.
+        from bookspark.spark.connector.data_source import register
+
+        register(spark, cluster)
     return spark
 
 
 def delta_session(app: str, zookeeper: str | None = None) -> SparkSession:
-    """The session of an application that needs Delta, started by spark-submit or not. Raises what ``session`` raises, and
-    ConfigurationError if there is no Delta."""
+    """A Spark session that has Delta, whether or not spark-submit started the application.
+
+    ``app`` and ``zookeeper`` are those of ``session``. Under spark-submit, Delta's jars that an earlier session noted are added
+    to the JVM. Raises ConfigurationError: there are no such jars and spark-submit was given none, or Java is missing or has the
+    wrong version.
+    """
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return session(app, zookeeper=zookeeper)
     SparkContext._ensure_initialized()
@@ -106,14 +124,6 @@ def delta_session(app: str, zookeeper: str | None = None) -> SparkSession:
     _add_to_jvm(jars)
     jars = [*jars, *filter(None, [given.get("spark.jars")])]
     return session(app, zookeeper=zookeeper, **{"spark.jars": ",".join(jars)})
-
-
-def _register_data_source(spark: SparkSession) -> None:
-    from bookspark.spark.connector.data_source import (
-        register,  # imports the client, which the bookies' tasks don't need
-    )
-
-    register(spark)
 
 
 def _delta_package() -> str:
@@ -130,7 +140,8 @@ def _has_delta(conf: SparkConf) -> bool:
 
 
 def _add_to_jvm(jars: list[str]) -> None:
-    """As spark-submit itself does with ``--jars``, which can't be given any more. Executors get them by ``spark.jars``."""
+    """Put the files on the class path of the JVM that runs, as spark-submit does with ``--jars``. Executors get them by
+    ``spark.jars``."""
     jvm: Any = SparkContext._jvm
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     for jar in jars:
@@ -143,7 +154,7 @@ def _note() -> Path:
 
 
 def _noted_jars() -> list[str]:
-    """The files of Delta's jars, if they were resolved before and are still there."""
+    """Paths of Delta's jars from the note; empty if there is no note, or if a file is gone."""
     try:
         jars = json.loads(_note().read_text())
     except (OSError, ValueError):
@@ -154,7 +165,7 @@ def _noted_jars() -> list[str]:
 
 
 def _note_jars(spark: SparkSession) -> None:
-    """Write down what Ivy found, for later sessions. One that can't be written costs them time, nothing else."""
+    """Note the files that Ivy found, for later sessions. If the note can't be written, those ask Ivy again."""
     names = [
         jar.removeprefix("file://").removeprefix("file:")
         for jar in spark.sparkContext.getConf().get("spark.jars", "").split(",")

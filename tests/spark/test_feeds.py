@@ -19,7 +19,9 @@ from bookspark.spark.connector.feeds import LedgersFeed, Limit, LogFeed
 from bookspark.spark.connector.sink import LogWriter, RangesWritten
 from bookspark.spark.connector.source import EntryReader, EntryStreamReader
 from bookspark.spark.logs import (
+    LogAddress,
     LogRegistry,
+    LogRun,
     RollPolicy,
     current_committer,
     current_data_ledger,
@@ -32,6 +34,7 @@ from bookspark.spark.logs.maintenance import collect_recent_orphans
 from tests.spark.memory_bookkeeper import MemoryBookKeeper, MemoryLedger, MemoryReader
 
 ROWS = 10
+ORDERS = LogAddress("zookeeper", "orders")
 
 
 class Log:
@@ -46,8 +49,9 @@ class Log:
 
     def begin(self, run: str) -> None:
         """A new run takes over; it has a commit ledger and a data ledger of its own."""
-        self.run, self.epoch = run, self.registry.claim("orders", run).epoch
-        self.committer = Committer(cast(BookKeeper, self.bookkeeper), "orders", run, self.epoch, b"")
+        owner = LogRun.of(ORDERS, self.registry.claim("orders", run))
+        self.run, self.epoch = owner.run, owner.epoch
+        self.committer = Committer(cast(BookKeeper, self.bookkeeper), owner)
         self.roll()
 
     def roll(self) -> None:
@@ -236,13 +240,13 @@ def test_a_log_that_was_made_anew_is_not_taken_for_the_old_one(log: Log) -> None
     log.registry.ensure("orders", {}, b"")
     feed = log.feed()
     offset["log"] -= feed.earliest()["log"] == offset["log"]  # made within the same millisecond
-    with pytest.raises(DataLossError, match=r"deleted and made anew.*new checkpoint"):
+    with pytest.raises(DataLossError, match=r"deleted and created again.*new checkpoint"):
         feed.check(offset)
     reader = EntryStreamReader(SourceOptions.parse({"log": "orders", "zookeeper": "nowhere"}), StructType(), ())
     reader.__dict__["_feed"] = feed
-    with pytest.raises(DataLossError, match="made anew"):
+    with pytest.raises(DataLossError, match="created again"):
         reader.latestOffset(offset, ReadAllAvailable())
-    with pytest.raises(DataLossError, match="made anew"):
+    with pytest.raises(DataLossError, match="created again"):
         reader.partitions(offset, offset)
 
 
@@ -263,9 +267,9 @@ def test_a_running_stream_reads_nothing_of_a_log_that_was_made_anew(log: Log, ba
     end = feed.newest()
     made_anew(log)
     log.commit(batches)
-    with pytest.raises(DataLossError, match="made anew since this query read it up to row 30"):
+    with pytest.raises(DataLossError, match="created again since this query read it up to row 30"):
         feed.newest()
-    with pytest.raises(DataLossError, match="made anew"):
+    with pytest.raises(DataLossError, match="created again"):
         feed.pieces(feed.at(0), end)
 
 
@@ -275,18 +279,15 @@ def test_a_process_that_wrote_a_log_takes_what_it_kept_for_it_not_for_the_one_ma
 
     def kept(run: str) -> tuple[object, object]:
         bookkeeper = cast(BookKeeper, log.bookkeeper)
-        record = log.registry.claim("orders", run)
-        made, epoch = record.ctime_ms, record.epoch
-        assert epoch == 1
-        ledger = current_data_ledger(
-            bookkeeper, "zookeeper", "orders", made, run, epoch, LogOptions(), b"", RollPolicy(), "plain"
-        )
-        return current_committer(bookkeeper, "zookeeper", "orders", made, run, epoch, b""), ledger
+        owner = LogRun.of(ORDERS, log.registry.claim("orders", run))
+        assert owner.epoch == 1
+        ledger = current_data_ledger(bookkeeper, owner, LogOptions(), RollPolicy(), "plain")
+        return current_committer(bookkeeper, owner), ledger
 
     before = kept("a")
     made_anew(log, run)
     after = kept(run)
-    release_committer("zookeeper", "orders")
+    release_committer(ORDERS)
     assert before[0] is not after[0] and before[1] is not after[1]
 
 
@@ -323,8 +324,10 @@ def test_a_stream_from_the_end_with_a_new_checkpoint_reads_the_log_that_was_made
 
 def test_a_batch_that_tasks_wrote_to_two_logs_of_one_name_is_not_committed() -> None:
     writer = LogWriter(SinkOptions.parse({"log": "orders", "zookeeper": "nowhere"}))
-    messages = [RangesWritten("q", 0, "a", 1, made, (EntryRange(made, 0, 9, 10, 100),)) for made in (7, 8)]
-    with pytest.raises(BookKeeperError, match=r"made anew while batch 0 of query q was written.*nothing is committed"):
+    messages = [RangesWritten("q", 0, "a", 1, ctime, (EntryRange(ctime, 0, 9, 10, 100),)) for ctime in (7, 8)]
+    with pytest.raises(
+        BookKeeperError, match=r"created again while batch 0 of query q was written.*nothing is committed"
+    ):
         writer.commit_ranges(messages)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bookspark.protocol.logs.log_record import Commit, EntryRange
-from bookspark.spark.logs import LogReader, LogRegistry
+from bookspark.spark.logs import LogAddress, LogReader, LogRegistry, LogRun
 from bookspark.spark.logs.committer import Committer
 from tests.spark.memory_bookkeeper import MemoryBookKeeper, MemoryReader
 
@@ -19,7 +19,7 @@ def test_what_is_committed_between_a_readers_look_at_the_lac_and_the_next_runs_r
     registry.ensure("orders", {}, b"")
 
     def run(name: str) -> Committer:
-        return Committer(bookkeeper, "orders", name, registry.claim("orders", name).epoch, b"")
+        return Committer(bookkeeper, LogRun.of(LogAddress("zookeeper", "orders"), registry.claim("orders", name)))
 
     def batch(number: int, run: str, epoch: int) -> Commit:
         return Commit("q", number, run, epoch, (EntryRange(1000, number * 10, number * 10 + 9, 10, 100),))

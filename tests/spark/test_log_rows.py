@@ -17,10 +17,11 @@ from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata
 from bookspark.protocol.logs.log_record import ENCODING_LABEL, Compression, LogOptions, LogRecord, RowFormat
 from bookspark.spark.connector import sink
 from bookspark.spark.connector.connector_options import SinkOptions
-from bookspark.spark.logs import LogRegistry
-from bookspark.spark.logs import rows as log_rows
-from bookspark.spark.logs.rows import ID_COLUMNS, arrow_schema, columns_of, row_decoder, row_encoder, train_dictionary
+from bookspark.spark.logs import LogRegistry, arrow_rows
+from bookspark.spark.logs.row_format import ID_COLUMNS, arrow_schema, columns_of
+from bookspark.spark.logs.rows import row_decoder, row_encoder
 from bookspark.spark.logs.splits import Piece
+from bookspark.spark.logs.value_rows import train_dictionary
 from bookspark.wire.entry_batch import PAYLOAD_BYTES_MAX
 from tests.spark.memory_bookkeeper import MemoryBookKeeper
 
@@ -192,7 +193,7 @@ def table(count: int, schema: pyarrow.Schema) -> pyarrow.RecordBatch:
 def test_rows_of_every_type_come_back_in_entries_of_as_many_rows_each(
     compression: Compression, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_rows, "ENTRY_BYTES", 4000)
+    monkeypatch.setattr(arrow_rows, "ENTRY_BYTES", 4000)
     record = arrow_log(COLUMNS, compression)
     schema = arrow_schema(COLUMNS)
     whole = table(1000, schema)
@@ -244,7 +245,7 @@ def test_columns_that_spark_says_are_never_null_and_times_of_another_zone_are_ta
 
 
 def test_rows_that_become_wider_or_narrower_make_entries_of_fewer_or_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_rows, "ENTRY_BYTES", 4000)
+    monkeypatch.setattr(arrow_rows, "ENTRY_BYTES", 4000)
     record = arrow_log(StructType().add("blob", "binary"))
     widths = [1] * 400 + [1000] * 400 + [1] * 400
     encoder, held, entries = row_encoder(record), 0, []

@@ -19,8 +19,10 @@ from bookspark.protocol.ledger.ledger_metadata import LedgerType
 from bookspark.protocol.logs.log_record import CheckpointRewoundError, Commit, EntryRange, LogOptions, LogTakenOverError
 from bookspark.spark.logs import (
     DataWriter,
+    LogAddress,
     LogReader,
     LogRegistry,
+    LogRun,
     RollPolicy,
     collect_orphans,
     commits,
@@ -31,8 +33,10 @@ from bookspark.spark.logs.committer import Committer
 from bookspark.spark.logs.compaction import compact_chain
 from bookspark.spark.logs.data_ledgers import PENDING_BATCHES_MAX, DataLedger
 from bookspark.spark.logs.maintenance import collect_recent_orphans
-from bookspark.spark.logs.rows import Payloads
+from bookspark.spark.logs.row_format import Payloads
 from tests.spark.memory_bookkeeper import MemoryBookKeeper, MemoryReader
+
+ORDERS = LogAddress("zookeeper", "orders")
 
 
 @pytest.fixture
@@ -43,8 +47,11 @@ def bookkeeper() -> MemoryBookKeeper:
 
 
 def claimed(bookkeeper: MemoryBookKeeper, run: str) -> Committer:
-    epoch = LogRegistry(bookkeeper.metadata).claim("orders", run).epoch
-    return Committer(bookkeeper, "orders", run, epoch, b"")
+    return Committer(bookkeeper, claim(bookkeeper, run))
+
+
+def claim(bookkeeper: MemoryBookKeeper, run: str) -> LogRun:
+    return LogRun.of(ORDERS, LogRegistry(bookkeeper.metadata).claim("orders", run))
 
 
 def batch(number: int, run: str = "a", epoch: int = 1, query: str = "q", ledger: int = 1000) -> Commit:
@@ -333,7 +340,7 @@ def test_full_commit_ledgers_are_not_copied_again(
     compacted = chain(bookkeeper)
     assert [len(bookkeeper.entries[ledger]) - 1 for ledger in compacted] == [8, 8, 2, 2]
     monkeypatch.setattr("bookspark.spark.logs.compaction.CHAIN_MAX", 1)
-    assert compact_chain(bookkeeper, "orders", "run 9", 10, b"") == []
+    assert compact_chain(bookkeeper, claim(bookkeeper, "run 9")) == []
     assert list(commits(bookkeeper, "orders", b"")) == before
 
 
@@ -425,8 +432,7 @@ def test_a_copy_that_the_record_names_stays_although_naming_it_seemed_to_fail(
 def data_writer(
     bookkeeper: MemoryBookKeeper, run: str = "a", options: LogOptions | None = None, **policy: float
 ) -> DataWriter:
-    epoch = LogRegistry(bookkeeper.metadata).claim("orders", run).epoch
-    return DataWriter(DataLedger(bookkeeper, "orders", run, epoch, options or LogOptions(), b"", RollPolicy(**policy)))
+    return DataWriter(DataLedger(bookkeeper, claim(bookkeeper, run), options or LogOptions(), RollPolicy(**policy)))
 
 
 def values(*payloads: bytes, rows_each: int = 1) -> Payloads:
@@ -614,5 +620,5 @@ def test_what_a_writer_makes_while_its_log_is_deleted_is_deleted_too_and_it_can_
     assert bookkeeper.list_ledgers() == []
     registry.ensure("orders", {}, b"")  # as the sink does, before it commits
     with pytest.raises(LogTakenOverError):
-        Committer(bookkeeper, "orders", "a", 1, b"").commit(Commit("q", 1, "a", 1, writer.finish()))
+        Committer(bookkeeper, LogRun(ORDERS, 0, "a", 1)).commit(Commit("q", 1, "a", 1, writer.finish()))
     assert committed(bookkeeper) == []

@@ -165,6 +165,6 @@ def test_a_log_that_is_made_anew_while_the_old_one_is_offloaded_is_not_taken_for
     log.commit(2)
     log.data.close()
     for step in (run.transaction, lambda: run.close_idle(0.0), lambda: run.delete(0.0)):
-        with pytest.raises(OffloadError, match="'orders' was deleted and made anew while it was offloaded"):
+        with pytest.raises(OffloadError, match="'orders' was deleted and created again while it was offloaded"):
             step()
     assert log.registry.get("orders").offload is None, "its rows were called offloaded, and its ledgers deleted"

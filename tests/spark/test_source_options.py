@@ -19,8 +19,8 @@ def test_names_arrive_in_lower_case_and_are_known_as_written() -> None:
 
 
 def test_the_option_wins_over_the_sessions_cluster() -> None:
-    assert SinkOptions.parse(SINK, "session:1").zookeeper == "h:1"
-    assert SinkOptions.parse({"log": "orders"}, "session:1").zookeeper == "session:1"
+    assert SinkOptions.parse(SINK, "session:1").log.zookeeper == "h:1"
+    assert SinkOptions.parse({"log": "orders"}, "session:1").log.zookeeper == "session:1"
 
 
 def test_a_table_in_sparks_catalog_is_refused_with_what_there_is_instead() -> None:

@@ -9,7 +9,7 @@ import pytest
 from bookspark.client import BookKeeper
 from bookspark.errors import BookieError, NoSuchLedgerError, UnauthorizedAccessError
 from bookspark.protocol.logs.log_record import Commit, EntryRange
-from bookspark.spark.logs import LogRegistry, delete_log
+from bookspark.spark.logs import LogAddress, LogRegistry, LogRun, delete_log
 from bookspark.spark.logs.committer import Committer
 from bookspark.spark.tables.ledgers import LEDGERS
 from bookspark.spark.tables.logs import LOG_COMMITS, LOGS
@@ -42,9 +42,9 @@ def written(bookkeeper: MemoryBookKeeper, *names: str) -> BookKeeper:
     registry = LogRegistry(bookkeeper.metadata)
     for name in names:
         registry.ensure(name, {}, b"")
-        epoch = registry.claim(name, "run").epoch
+        run = LogRun.of(LogAddress("zookeeper", name), registry.claim(name, "run"))
         ranges = (EntryRange(1000, 0, 9, 10, 100),)
-        Committer(client, name, "run", epoch, b"").commit(Commit("query", 0, "run", epoch, ranges))
+        Committer(client, run).commit(Commit("query", 0, "run", run.epoch, ranges))
     return client
 
 

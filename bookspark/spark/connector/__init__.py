@@ -1,0 +1,18 @@
+"""The connector: ``format("bookspark")``, a sink and a source for Spark's streams and batches.
+
+=====================  ============================================================================
+``data_source``        the format, as Spark asks for it; ``register`` gives a session its cluster
+``connector_options``  the options of reads and writes
+``sink``               writes rows of a DataFrame to a log, each once
+``source``             reads logs, ledgers and system tables
+``feeds``              plans what lies between two offsets of a log or of ledgers
+``pinned_start``       keeps the start of a stream that begins at ``latest``
+=====================  ============================================================================
+
+::
+
+    spark = SparkSession.builder.getOrCreate()
+    rows = spark.read.format("bookspark").option("zookeeper", "127.0.0.1:2181").option("log", "orders").load()
+    options = {"zookeeper": "127.0.0.1:2181", "log": "copy"}
+    rows.select("value").write.format("bookspark").options(**options).mode("append").save()
+"""

@@ -1,33 +1,32 @@
 """Options of ``format("bookspark")``: what ``.option(...)`` may say, as frozen values.
 
-Law: an option that is unknown, or has a value that can't be used, is a ConfigurationError on the driver, before
-anything is read or written. Spark hands option names over in lower case; here they are known, and shown, as they are
-written in programs.
+Law: an unknown option, or a value that can't be used, is a ConfigurationError on the driver before anything is read or written.
+Spark hands option names over in lower case; errors show them as they are written in programs.
 
+All
+    ``zookeeper``: the cluster, ``host:port[,host:port…][/chroot]`` (where it may be left out: see ``data_source``);
+    ``password``: that of the log or the ledgers.
 Sink
-    ``log`` (required), ``zookeeper``, ``password``; ``ensembleSize``, ``writeQuorum``, ``ackQuorum`` (3, 3, 2),
-    ``digestType`` (CRC32C), ``ledgerType`` (PD_JOURNAL) and ``replication`` (best_effort) of a log that this write
-    makes: with VD_JOURNAL each task syncs once, before it ends; also of a new log ``rowFormat`` (``value``, or ``arrow``: rows
-    keep all their columns) and ``compression`` (``none``, ``zstd``, ``zstd_dictionary``); ``ledgerRollBytes``,
-    ``ledgerRollSeconds``: when a data ledger is closed.
+    ``log`` (required): the name of the log to append to. If there is no such log, the write creates it, with these options, which
+    never change afterwards: ``ensembleSize``, ``writeQuorum``, ``ackQuorum`` (3, 3, 2); ``digestType`` (CRC32C); ``ledgerType``
+    (PD_JOURNAL; with VD_JOURNAL each task syncs once, before it ends); ``replication`` (best_effort); ``rowFormat`` (``value``,
+    or ``arrow``: rows keep all their columns); ``compression`` (``none``, ``zstd``, ``zstd_dictionary``). ``ledgerRollBytes`` (1
+    GiB), ``ledgerRollSeconds`` (3600): size and age at which a data ledger is closed.
 Source
-    one of ``log``, ``ledger`` (an id), ``ledgers`` (``1,2,7-9``) and ``table`` (a system table); ``zookeeper``,
-    ``password``; ``minPartitions``; ``failOnDataLoss`` (true); of a log also ``startingOffsets`` (``earliest`` or a
-    position).
+    One of ``log`` (a name), ``ledger`` (an id), ``ledgers`` (``1,2,7-9``) and ``table`` (a system table). ``minPartitions`` (1).
+    ``failOnDataLoss`` (true). Of a log: ``startingOffsets`` (``earliest``, or a position from 0).
 Batch source
-    also, of a log, ``endingOffsets`` (``latest`` or the position after the last one, which the log must have reached).
+    Of a log: ``endingOffsets`` (``latest``, or the position after the last row to read, which the log must have reached).
 Streaming source
-    also ``maxOffsetsPerTrigger`` or ``maxBytesPerTrigger``; ``pollTimeoutMs`` (500): how long a trigger waits for entries
-    when there are none; of a log also ``startingOffsets`` ``latest``, together with ``subscription``, a name under which the
-    start is kept until the first micro-batch is done: Spark does not keep it, and would begin anew at a later one.
-
-``zookeeper`` may be left out where the session knows it (``spark.bookspark.zookeeper``).
+    ``maxOffsetsPerTrigger`` (rows or entries) or ``maxBytesPerTrigger``. ``pollTimeoutMs`` (500): how long a trigger waits for
+    entries when there are none. Of a log: ``startingOffsets`` ``latest`` together with ``subscription``, a name under which
+    Bookspark keeps the start until the first micro-batch is done. Spark does not keep it, and would start later after a failure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import Enum
 from typing import Any, TypeVar
@@ -36,7 +35,8 @@ from bookspark.errors import ConfigurationError
 from bookspark.protocol.ledger.ledger_choices import choice_of
 from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerType, Replication
 from bookspark.protocol.logs.log_record import Compression, LogOptions, RowFormat
-from bookspark.spark.logs import RollPolicy
+from bookspark.spark.logs.data_ledgers import RollPolicy
+from bookspark.spark.logs.log_run import LogAddress
 from bookspark.spark.logs.registry import check_name
 
 Value = TypeVar("Value")
@@ -45,21 +45,21 @@ Choice = TypeVar("Choice", bound=Enum)
 EARLIEST, LATEST = "earliest", "latest"
 
 _SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname"})
-"""Spark's own, handed to sinks along with theirs."""
+"""Spark's own options, which it hands to sinks too."""
 _OF_A_TABLE = "provider"
-"""Among the properties that CREATE TABLE hands over as options. Were they taken, it would make a table that Spark 4.2 can't
-read: a Python data source "is not a valid Spark SQL Data Source" there (seen, with Delta's catalog)."""
+"""CREATE TABLE hands over options of this name. It is refused: Spark 4.2 can't read a table of a Python data source ("is not a
+valid Spark SQL Data Source", seen with Delta's catalog)."""
 
 
-class _Options:
-    """The options given, each taken by name once; ``finish`` complains about what was not asked for."""
+class _GivenOptions:
+    """The given options. Each is taken by its name once; ``finish`` refuses those that nobody took."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self._given = {name.lower(): value for name, value in given.items()}
         self._known: list[str] = []
 
     def take(self, name: str, convert: Callable[[str], Value], what: str) -> Value | None:
-        """The option's value, None if it was not given."""
+        """The option's value; None if it was not given. ``what``: the allowed values in words, for the error."""
         self._known.append(name)
         text = self._given.get(name.lower())
         if text is None:
@@ -72,18 +72,20 @@ class _Options:
             raise ConfigurationError(f"option {name}: {text!r} is not {what}") from None
 
     def text(self, name: str) -> str | None:
+        """The option's text; None if it was not given."""
         return self.take(name, str, "text")
 
     def choice(self, name: str, kind: type[Choice]) -> Choice | None:
-        """One of the values of ``kind``, in any case."""
+        """The option as one of the values of ``kind``, in upper or lower case; None if it was not given."""
         return self.take(name, lambda text: choice_of(kind, text, f"option {name}:"), "")
 
     def finish(self) -> None:
+        """Raise ConfigurationError if an option was given that nobody took."""
         known = {name.lower(): name for name in self._known}
         if _OF_A_TABLE in self._given:
             raise ConfigurationError(
                 "format bookspark has no tables in Spark's catalog: make a view, by CREATE TEMPORARY VIEW name USING bookspark "
-                "OPTIONS (…); a stream is written by start(), a batch by save()"
+                "OPTIONS (…). To write, use start() for a stream and save() for a batch"
             )
         for name in self._given:
             if name not in known and name not in _SPARK_OPTIONS:
@@ -134,31 +136,31 @@ def _boolean(text: str) -> bool:
     return {"true": True, "false": False}[text.lower()]
 
 
-def _cluster(options: _Options, default: str | None) -> tuple[str, bytes]:
+def _cluster(options: _GivenOptions, default: str | None) -> tuple[str, bytes]:
+    """The cluster and the password."""
     zookeeper = options.text("zookeeper") or default
     password = options.text("password") or ""
     if not zookeeper:
         raise ConfigurationError(
-            "which cluster? Give option zookeeper (host:port[,host:port…]), "
-            "or start the session with bookspark.spark.session(…, zookeeper=…)"
+            "which cluster? Give option zookeeper (host:port[,host:port…]), start the session with "
+            "bookspark.spark.session(…, zookeeper=…), or set the environment variable BOOKSPARK_ZOOKEEPER before Spark starts"
         )
     return zookeeper, password.encode()
 
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """What a write asks for. ``chosen`` are fields of LogOptions that were given; the log may be made with others."""
+    """The options of a write."""
 
-    zookeeper: str
-    log: str
-    password: bytes
+    log: LogAddress
     chosen: Mapping[str, Any]
+    """The fields of LogOptions that were given. If the log exists, its other options are those that it was created with."""
     roll: RollPolicy
 
     @classmethod
     def parse(cls, given: Mapping[str, str], zookeeper: str | None = None) -> SinkOptions:
-        """``zookeeper`` is the session's."""
-        options = _Options(given)
+        """The options in ``given``, as Spark hands them over. ``zookeeper``: the session's cluster. Raises ConfigurationError."""
+        options = _GivenOptions(given)
         log = options.text("log")
         chosen: dict[str, Any] = {
             "ensemble_size": options.take("ensembleSize", _positive, "a positive number"),
@@ -179,36 +181,46 @@ class SinkOptions:
         options.finish()
         if log is None:
             raise ConfigurationError("which log? A write needs option log, the name of the log to append to")
+        # Options that contradict each other are an error here, and not after the first rows.
         LogOptions(**chosen)
-        return cls(address, check_name(log), password, chosen, roll)
+        return cls(LogAddress(address, check_name(log), password), chosen, roll)
 
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What a read asks for: exactly one of ``log``, ``ledgers`` and ``table``."""
+    """The options of a read: exactly one of ``log``, ``ledgers`` and ``table`` is given."""
 
     zookeeper: str
-    password: bytes
+    """The cluster."""
+    password: bytes = field(repr=False)
+    """That of the log or the ledgers."""
     log: str | None
+    """The name of the log to read."""
     ledgers: tuple[int, ...] | None
+    """The ids of the ledgers to read."""
     table: str | None
+    """The name of the system table to read."""
     min_partitions: int
+    """The read has so many tasks at least, if it has so many rows."""
     fail_on_data_loss: bool
+    """Whether the read fails if rows were deleted before it came to them; else it logs that and goes on."""
     start: int | str
-    """First position of the log, EARLIEST or LATEST."""
+    """The first position of the log, EARLIEST or LATEST."""
     end: int | str
-    """The position after the last one, or LATEST: what is committed when the read is planned."""
+    """The position after the last one, or LATEST: the last that is committed when the read is planned."""
     subscription: str | None
+    """The name under which a stream that starts at LATEST keeps its start."""
     rows_max: int | None
-    """Of a micro-batch."""
+    """The most rows, or entries, of a micro-batch."""
     bytes_max: int | None
-    """Of a micro-batch."""
+    """The most bytes of payload of a micro-batch."""
     poll_timeout_seconds: float
+    """How long a trigger waits for entries when there are none."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str], zookeeper: str | None = None) -> SourceOptions:
-        """``zookeeper`` is the session's."""
-        options = _Options(given)
+        """The options in ``given``, as Spark hands them over. ``zookeeper``: the session's cluster. Raises ConfigurationError."""
+        options = _GivenOptions(given)
         log = options.text("log")
         ledger = options.take("ledger", _not_negative, "a ledger id")
         ledgers = options.take("ledgers", _ids, "a list of ledger ids like 1,2,7-9")
@@ -244,23 +256,23 @@ class SourceOptions:
         if ledger is not None:
             ledgers = (ledger,)
         return cls(
-            address,
-            password,
-            log and check_name(log),
-            ledgers,
-            table,
-            min_partitions,
-            fail_on_data_loss is not False,
-            EARLIEST if start is None else start,
-            LATEST if end is None else end,
-            subscription and check_name(subscription),
-            rows_max,
-            bytes_max,
-            0.5 if poll_timeout_ms is None else poll_timeout_ms / 1000,
+            zookeeper=address,
+            password=password,
+            log=log and check_name(log),
+            ledgers=ledgers,
+            table=table,
+            min_partitions=min_partitions,
+            fail_on_data_loss=fail_on_data_loss is not False,
+            start=EARLIEST if start is None else start,
+            end=LATEST if end is None else end,
+            subscription=subscription and check_name(subscription),
+            rows_max=rows_max,
+            bytes_max=bytes_max,
+            poll_timeout_seconds=0.5 if poll_timeout_ms is None else poll_timeout_ms / 1000,
         )
 
     def for_batch(self) -> SourceOptions:
-        """Raises ConfigurationError for options that only a stream has."""
+        """Return these options. Raises ConfigurationError for options that only a stream can have."""
         if self.start == LATEST:
             raise ConfigurationError("startingOffsets 'latest' is for streams: a batch read would have no rows")
         only = {
@@ -274,7 +286,7 @@ class SourceOptions:
         return self
 
     def for_stream(self) -> SourceOptions:
-        """Raises ConfigurationError for options that a stream can't have."""
+        """Return these options. Raises ConfigurationError for options that a stream can't have."""
         if self.table is not None:
             raise ConfigurationError(
                 f"system table {self.table!r} can't be read as a stream: read it with spark.read, as often as you like"
@@ -283,8 +295,9 @@ class SourceOptions:
             raise ConfigurationError("option endingOffsets is for batch reads (spark.read); a stream has no end")
         if self.start == LATEST and self.subscription is None:
             raise ConfigurationError(
-                "startingOffsets 'latest' needs option subscription, a name for this query of yours: its start is kept under "
-                "it, so that nothing is lost if the query ends before its first micro-batch is done"
+                "startingOffsets 'latest' needs option subscription, a name for your query: Bookspark keeps the "
+                "query's start under this name, so that nothing is lost if the query ends before its first "
+                "micro-batch is done"
             )
         if self.start != LATEST and self.subscription is not None:
             raise ConfigurationError("option subscription is only used with startingOffsets 'latest'; leave it out")

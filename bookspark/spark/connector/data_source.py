@@ -8,15 +8,20 @@
     spark.read.format("bookspark").option("table", "fragments").load()    # system tables
     CREATE TEMPORARY VIEW orders USING bookspark OPTIONS (log 'orders')   -- in SQL
 
-A batch write is all or nothing, and one that is made again is another write: also in ``foreachBatch``, where Spark replays a
-micro-batch that it did not see end. ``writeStream.format("bookspark")`` is what writes each row once.
+Spark finds the format by itself where Bookspark is installed (``pyspark_bookspark``). The cluster is the option ``zookeeper``,
+else the one that the session was made with (``register``), else the one that the environment variable ``BOOKSPARK_ZOOKEEPER`` of
+the driver names.
 
-Law: the driver's side checks everything that can be checked before the first task runs; see ``options``, ``sink`` and
+Law: the driver's side checks everything that can be checked before the first task runs; see ``connector_options``, ``sink`` and
 ``source``.
+
+A batch write is all or nothing. A batch write that runs again writes its rows again, also inside ``foreachBatch``, where Spark
+replays a micro-batch whose end it did not see. ``writeStream.format("bookspark")`` writes each row once.
 """
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.sql.datasource import (
@@ -37,18 +42,23 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+ZOOKEEPER_VARIABLE = "BOOKSPARK_ZOOKEEPER"
+"""The environment variable that names the cluster, as for the command ``bookspark``."""
+_REGISTRY_LOGGER = "org.apache.spark.sql.execution.datasources.DataSourceManager"
+
+
 class BookSparkDataSource(DataSource):
-    """The entry point that Spark makes anew, in its Python workers, for each plan."""
+    """The format. Spark makes a new instance for each plan, in Python workers beside the driver's JVM."""
 
     zookeeper: ClassVar[str | None] = None
-    """The session's cluster. A Python data source sees no session, so ``register`` puts it into the class."""
+    """The session's cluster. A Python data source can't see its session, so ``register`` puts the address into a subclass."""
 
     @classmethod
     def name(cls) -> str:
         return "bookspark"
 
     def schema(self) -> StructType:
-        return schema_of(SourceOptions.parse(self.options, self.zookeeper))
+        return schema_of(SourceOptions.parse(self.options, self._cluster()))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options, known = self._source()
@@ -69,22 +79,26 @@ class BookSparkDataSource(DataSource):
         return LogStreamWriter(self._sink(schema, overwrite))
 
     def _source(self) -> tuple[SourceOptions, StructType]:
-        """What is to be read, and all columns that it has."""
-        options = SourceOptions.parse(self.options, self.zookeeper)
+        """What to read, and all columns that it has."""
+        options = SourceOptions.parse(self.options, self._cluster())
         return options, schema_of(options)
 
     def _sink(self, schema: StructType, overwrite: bool) -> SinkOptions:
-        options = SinkOptions.parse(self.options, self.zookeeper)
+        options = SinkOptions.parse(self.options, self._cluster())
         if overwrite:
             raise ConfigurationError(
-                f"log {options.log!r} can only be appended to: use mode 'append' (streams: outputMode 'append')"
+                f"log {options.log.name!r} can only be appended to: use mode 'append' (streams: outputMode 'append')"
             )
         prepare(options, schema)
         return options
 
+    def _cluster(self) -> str | None:
+        """The cluster of reads and writes that have no option ``zookeeper``."""
+        return self.zookeeper or os.environ.get(ZOOKEEPER_VARIABLE)
+
 
 def _chosen(schema: StructType, known: StructType) -> list[str]:
-    """The names of the columns to be read: all, or fewer if the user gave a schema."""
+    """The names of the columns to read: all, or fewer if the user gave a schema."""
     types = {field.name: field.dataType for field in known}
     for field in schema:
         if types.get(field.name) != field.dataType:
@@ -100,13 +114,17 @@ def _check_names(schema: StructType, known: StructType) -> None:
         raise ConfigurationError(f"the columns are {known.names}, not {schema.names}; leave the schema out and select")
 
 
-def register(spark: SparkSession, zookeeper: str | None = None) -> None:
-    """Make ``format("bookspark")`` known in ``spark``.
+def register(spark: SparkSession, zookeeper: str) -> None:
+    """Make ``zookeeper`` (``host:port[,host:port…][/chroot]``) the cluster of reads and writes in ``spark`` that have no such
+    option.
 
-    Where reads and writes give no option ``zookeeper``, the cluster is ``zookeeper``, or what the session has in
-    ``spark.bookspark.zookeeper``.
+    It replaces the class that Spark found by itself. Spark then starts workers with the application's Python
+    (``PYSPARK_PYTHON``); a
+    class that it found by itself runs with the driver's Python on executors too (seen in 4.2).
     """
-    from bookspark.spark.session import ZOOKEEPER_CONF
-
-    address = zookeeper or spark.conf.get(ZOOKEEPER_CONF, None)
-    spark.dataSource.register(type("BookSparkDataSource", (BookSparkDataSource,), {"zookeeper": address}))
+    # Spark would warn that a data source was replaced, which is what this is for.
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    log4j = jvm.org.apache.logging.log4j
+    log4j.core.config.Configurator.setLevel(_REGISTRY_LOGGER, log4j.Level.ERROR)
+    spark.dataSource.register(type("BookSparkDataSource", (BookSparkDataSource,), {"zookeeper": zookeeper}))

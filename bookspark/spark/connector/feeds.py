@@ -1,19 +1,19 @@
-"""What can be read from some offset to another, now or as it grows: a log, or a set of ledgers.
+"""Feeds: what can be read from one offset to another, now or as it grows. A feed is a log, or a set of ledgers.
 
-Law: an offset names the same entries for ever, and is proof that those before it were confirmed. What lies between two
-offsets is planned whole, or it is a DataLossError that says what is missing, from where to where and why; with
-``failOnDataLoss`` false that is logged with its number of rows and left out. Only what was truncated or deleted is ever left
-out: what can't be read at the moment is an error. What planning left out is counted too (``PassedOver``), and a query's
-progress tells it; what a task finds deleted is in its executor's log.
+Law: an offset names the same entries for ever, and proves that the entries before it are confirmed. All entries between two
+offsets are planned, or there is a DataLossError that says which are missing and why. With ``failOnDataLoss`` false, missing
+entries are logged with their number and left out. Only entries that were truncated or deleted are ever left out; what can't be
+read at the moment is an error. Entries that planning leaves out are counted too (``PassedOver``), and the query's progress shows
+the count. What a task finds deleted is in its executor's log.
 
 Offsets are what Spark keeps in its checkpoints, as JSON:
 
-* of a log ``{"position": rows before it, "log": when the log was made, in ms}``: the second tells a log from a later
-  one of the same name;
+* of a log ``{"position": rows before it, "log": when the log was created, in ms since 1970}``: the second value tells the log
+  from a later one of the same name;
 * of ledgers ``{"<ledger id>": the next entry id, …}``.
 
-Source: docs/decisions/logs.md; the meaning of ``failOnDataLoss``, and the share that each ledger gets of a limited
-micro-batch, follow Spark's Kafka source.
+Source: docs/decisions/logs.md. The meaning of ``failOnDataLoss``, and the share of each ledger in a limited micro-batch, are
+those of Spark's Kafka source.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from bookspark.errors import ConfigurationError, DataLossError, NoSuchLedgerError, ReadError
 from bookspark.protocol.logs.log_record import EntryRange
 from bookspark.spark.connector.connector_options import SourceOptions
-from bookspark.spark.logs import LogReader, PlacedCommit, made_anew
+from bookspark.spark.logs.reader import LogReader, PlacedCommit, made_anew
 from bookspark.spark.logs.splits import SizedPiece, positioned, rows_within
 from bookspark.spark.process_client import client
 
@@ -38,13 +38,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Offset = dict[str, int]
+"""A place in a feed, as Spark keeps it."""
 _AT_THE_END = (1 << 63) - 1
 
 
 class Limit(NamedTuple):
-    """How much one micro-batch takes; it takes one entry at least."""
+    """How much one micro-batch takes at most; it takes one entry at least. None: no limit."""
 
     rows: int | None = None
+    """Rows of a log, or entries of ledgers."""
     size: int | None = None
     """Bytes of payload."""
 
@@ -53,28 +55,33 @@ class Feed(Protocol):
     """A log, or ledgers."""
 
     passed_over: PassedOver
+    """The rows that planning left out."""
 
     def earliest(self) -> Offset:
-        """Before the first entry that is still there."""
+        """The offset before the first entry that is still there."""
 
     def newest(self) -> Offset:
-        """After the last entry that is confirmed now."""
+        """The offset after the last entry that is confirmed now. Raises DataLossError, ReadError and MetadataStoreError."""
 
     def wait(self, seconds: float) -> None:
-        """Return once there may be more than the last ``newest`` told, or after ``seconds``."""
+        """Return when there may be more entries than the last ``newest`` told, or after ``seconds``."""
 
     def check(self, offset: Offset) -> None:
-        """Raise DataLossError if ``offset`` is not one of this feed's, ConfigurationError if it is none of its kind."""
+        """Raise DataLossError if ``offset`` is that of another log of this name, ConfigurationError if it has another form."""
 
     def limited(self, start: Offset, end: Offset, limit: Limit) -> Offset:
-        """``end``, or an offset before it such that there is no more between ``start`` and it than ``limit``."""
+        """``end``, or an earlier offset, so that no more than ``limit`` lies between ``start`` and the result."""
 
     def pieces(self, start: Offset, end: Offset) -> list[SizedPiece]:
-        """What lies between two offsets, in order, with its bytes."""
+        """The entries between two offsets, in order, with their bytes. Raises DataLossError, ReadError and MetadataStoreError."""
 
 
 def feed(options: SourceOptions) -> Feed:
-    """The feed that a read asks for. Raises NoSuchLogError, NoSuchLedgerError, UnauthorizedAccessError."""
+    """The feed that a read asks for.
+
+    Raises NoSuchLogError, DataLossError (a ledger does not exist), UnauthorizedAccessError (wrong password), MetadataStoreError
+    and ReadError.
+    """
     bookkeeper = client(options.zookeeper)
     if options.log is not None:
         return LogFeed(bookkeeper, options.log, options.password, options.fail_on_data_loss)
@@ -82,25 +89,28 @@ def feed(options: SourceOptions) -> Feed:
 
 
 def data_loss(what: str, fail: bool, rows: int | None = None) -> None:
-    """Raise DataLossError, or log it if the reader said that it goes on."""
+    """Raise DataLossError if ``fail``; else log that the reader goes on without the rows. ``what``: which rows are lost, in
+    words."""
     if fail:
         raise DataLossError(
-            f"{what}. To go on without them, set option failOnDataLoss to false: they are skipped, and logged"
+            f"{what}. To go on without them, set option failOnDataLoss to false: they are then skipped and logged"
         )
     them = "them" if rows is None else f"these {rows} rows"
     log.warning("%s; the reader goes on without %s (failOnDataLoss=false)", what, them)
 
 
 class PassedOver:
-    """Rows that a reader goes on without, each counted and logged once: a plan may be made again."""
+    """Counts the rows that planning left out. Each row is counted and logged once, although Spark may plan it twice."""
 
     def __init__(self, fail: bool) -> None:
         self._fail = fail
         self.rows = 0
+        """So many rows were left out."""
         self._up_to: dict[str, int] = {}
 
     def add(self, what: str, source: str, first: int, last: int) -> None:
-        """The rows of ``source`` from ``first`` to before ``last`` are gone. Raises DataLossError if that fails the read."""
+        """Count the rows of ``source`` from ``first`` to before ``last``, which are gone. Raises DataLossError if the read is to
+        fail."""
         rows = last - max(first, self._up_to.get(source, first))
         if rows > 0:
             data_loss(what, self._fail, rows)
@@ -110,24 +120,24 @@ class PassedOver:
 
 def _another_kind(what: str, offset: Offset) -> ConfigurationError:
     return ConfigurationError(
-        f"this query reads {what}, and its checkpoint is at {offset}, which is a place in something else: "
+        f"this query reads {what}, but its checkpoint is at {offset}, which is a place in something else: "
         "give each query a checkpointLocation of its own"
     )
 
 
 class LogFeed:
-    """The rows of a log. Keeps the commits of what was planned last, so that the next plan goes on from there."""
+    """The rows of a log. It keeps the commits of the last plan, so that the next plan goes on from there."""
 
     def __init__(self, bookkeeper: BookKeeper, name: str, password: bytes, fail_on_data_loss: bool) -> None:
         self._bookkeeper, self._name, self._password = bookkeeper, name, password
         self.passed_over = PassedOver(fail_on_data_loss)
         self._head = LogReader(bookkeeper, name, password, _AT_THE_END)
-        self._made = self._head.record.ctime_ms
+        self._ctime_ms = self._head.record.ctime_ms
         self._body: LogReader | None = None
         self._more: Iterator[PlacedCommit] = iter(())
         self._planned: deque[PlacedCommit] = deque()
         self._planned_from = 0
-        """The row from which on ``_planned``, and then ``_more``, have all commits."""
+        """``_planned``, and after it ``_more``, have all commits from this row on."""
 
     def earliest(self) -> Offset:
         return self.at(self._head.record.first_position)
@@ -138,7 +148,7 @@ class LogFeed:
 
     def at(self, position: int) -> Offset:
         """The offset before row ``position``."""
-        return {"position": position, "log": self._made}
+        return {"position": position, "log": self._ctime_ms}
 
     def wait(self, seconds: float) -> None:
         self._head.wait(seconds)
@@ -146,13 +156,13 @@ class LogFeed:
     def check(self, offset: Offset) -> None:
         if offset.keys() != {"position", "log"}:
             raise _another_kind(f"log {self._name!r}", offset)
-        if offset["log"] != self._made:
+        if offset["log"] != self._ctime_ms:
             raise made_anew(self._name, offset["position"])
 
     def limited(self, start: Offset, end: Offset, limit: Limit) -> Offset:
         first, last = start["position"], end["position"]
         rows = rows_within(self._pieces(first, last), limit.rows, limit.size)
-        # Rows that are gone count towards no limit: they are passed over together with what follows them.
+        # Rows that are gone count towards no limit: they are left out together with the rows after them.
         return end if rows is None else self.at(rows)
 
     def pieces(self, start: Offset, end: Offset) -> list[SizedPiece]:
@@ -172,13 +182,13 @@ class LogFeed:
             self.passed_over.add(what, self._name, at, following)
 
     def _pieces(self, first: int, last: int) -> Iterator[SizedPiece]:
-        """The rows from ``first`` to before ``last`` that are still there. Raises ReadError if its commits can't be found."""
+        """The rows from ``first`` to before ``last`` that are still there. Raises ReadError if their commits can't be found."""
         if first >= last:
             return
         body = self._body
         if body is None or first < self._planned_from:
             body = LogReader(self._bookkeeper, self._name, self._password, first)
-            if body.record.ctime_ms != self._made:
+            if body.record.ctime_ms != self._ctime_ms:
                 raise made_anew(self._name, first)
             self._body = body
             self._more, self._planned, self._planned_from = iter(()), deque(), first
@@ -194,8 +204,8 @@ class LogFeed:
                 following = next(self._more, None)
                 if following is None:
                     raise ReadError(
-                        f"log {self._name!r}: its commits end at row {body.position.rows}, by what can be read of them now, "
-                        f"and there were rows up to {last - 1}. Nothing is left out; try again"
+                        f"log {self._name!r}: as far as its commits can be read now, its commits end at row "
+                        f"{body.position.rows}, but there were rows up to {last - 1}. Nothing is left out; try again"
                     )
             if following.after.rows > first:
                 self._planned.append(following)
@@ -203,21 +213,23 @@ class LogFeed:
 
 
 class LedgersFeed:
-    """The entries of some ledgers, each up to its LAC."""
+    """The entries of some ledgers, each up to its last add confirmed (LAC)."""
 
     def __init__(
         self, bookkeeper: BookKeeper, ledger_ids: tuple[int, ...], password: bytes, fail_on_data_loss: bool
     ) -> None:
         self._handles: dict[int, ReadHandle] = {}
         self._gone: set[int] = set()
-        """Those that were deleted before they were closed: they grow no more."""
+        """Ledgers that were deleted before they were closed. They grow no more."""
         self._fail_on_data_loss = fail_on_data_loss
         self.passed_over = PassedOver(fail_on_data_loss)
         for ledger_id in ledger_ids:
             try:
                 self._handles[ledger_id] = bookkeeper.open_ledger_no_recovery(ledger_id, password=password)
             except NoSuchLedgerError:
-                data_loss(f"there is no ledger {ledger_id}; it was deleted, or is another cluster's", fail_on_data_loss)
+                data_loss(
+                    f"there is no ledger {ledger_id}; it was deleted, or it is in another cluster", fail_on_data_loss
+                )
 
     def earliest(self) -> Offset:
         return {str(ledger_id): 0 for ledger_id in self._handles}
@@ -240,14 +252,15 @@ class LedgersFeed:
             for ledger, handle in self._handles.items()
             if ledger not in self._gone and not handle.metadata.closed
         ]
-        with suppress(NoSuchLedgerError):  # which ``newest`` tells
+        # A ledger that was deleted meanwhile is ``newest``'s to tell.
+        with suppress(NoSuchLedgerError):
             for handle in growing:
                 known = handle.last_add_confirmed
                 if handle.read_last_add_confirmed_and_entry(known + 1, timeout=seconds / len(growing))[0] > known:
                     return
 
     def check(self, offset: Offset) -> None:
-        """Ledger ids are never given out twice."""
+        # No ledger id is used twice, so an offset needs no more than the right form.
         if not all(ledger.isdigit() for ledger in offset):
             raise _another_kind("ledgers", offset)
 
@@ -291,9 +304,11 @@ def _deleted(ledger_id: int, entries: str) -> str:
 
 
 def _size(handle: ReadHandle, first: int, last: int) -> int:
-    """Bytes of payload from entry ``first`` to before entry ``last``, by what all entries before ``last`` have on average."""
+    """About the bytes of payload from entry ``first`` to before entry ``last``: their number times the average of all before
+    ``last``."""
     if handle.metadata.closed and last == handle.last_add_confirmed + 1:
         length = handle.length
     else:
-        length = next(handle.read(last - 1, last - 1)).length  # of the ledger up to and with this entry
+        # An entry has the length of the ledger up to and with itself.
+        length = next(handle.read(last - 1, last - 1)).length
     return length * (last - first) // last

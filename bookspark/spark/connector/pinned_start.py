@@ -1,8 +1,8 @@
-"""Where a stream that begins at ``latest`` began, kept until Spark itself remembers how far the query is.
+"""The start of a stream that begins at ``latest``, kept until Spark itself remembers how far the query is.
 
-Law: between the moment a query first asked for the end of the log and the end of its first micro-batch, the start stays the
-same, however often the query dies and however far the log has grown. Spark asks for the initial offset again as long as
-no micro-batch is done, and would begin at the new end: what came in between would be lost.
+Law: from the moment a query first asks for the end of the log until its first micro-batch is done, its start stays the same,
+however often the query dies and however far the log grows. While no micro-batch is done, Spark asks for the initial offset again
+at each start. The end of the log would be a later one by then, and the rows in between would be lost.
 
 The record is ``/bookspark/starts/<subscription>@<log>``, the offset as JSON.
 """
@@ -19,6 +19,7 @@ from bookspark.spark.connector.feeds import Offset
 from bookspark.spark.process_client import client
 
 KIND = "starts"
+"""The kind of these records in the metadata store."""
 
 
 class PinnedStart:
@@ -29,8 +30,10 @@ class PinnedStart:
         self._name = f"{options.subscription}@{options.log}"
 
     def pin(self, offset: Offset) -> Offset:
-        """The start that was pinned before, or else ``offset``, which is from now on. A pin in a log that was deleted, and
-        made anew since, is replaced."""
+        """The start that was pinned before; if there is none, ``offset``, which is pinned now.
+
+        A pin of a log that was deleted and created again since is replaced. Raises MetadataStoreError.
+        """
         store = client(self._zookeeper).metadata
         while True:
             found = store.read_record(KIND, self._name)
@@ -38,11 +41,13 @@ class PinnedStart:
                 pinned = msgspec.json.decode(found.value, type=Offset)
                 if pinned.get("log") == offset.get("log"):
                     return pinned
-            with suppress(MetadataVersionError):  # then there is another one by now
+            # If another process was first, look at its pin.
+            with suppress(MetadataVersionError):
                 version = None if found is None else found.version
                 store.write_record(KIND, self._name, msgspec.json.encode(offset), version)
                 return offset
 
     def unpin(self) -> None:
-        """A micro-batch is done: from now on Spark's own checkpoint says where to go on."""
+        """Delete the pin. A micro-batch is done, so Spark's own checkpoint has the place to go on from. Raises
+        MetadataStoreError."""
         client(self._zookeeper).metadata.delete_record(KIND, self._name)

@@ -1,17 +1,17 @@
 """The sink of ``format("bookspark")``: rows of a DataFrame become rows of a log, each once.
 
-Law: tasks write entries and return the ranges that are acknowledged; the commit names the ranges, and only that makes
-them part of the log. A batch is known by (query id, batch id), which Spark gives again when it replays one; a batch
-write by an id made when it is planned. A failed task leaves nothing to undo: ``abort`` does nothing, as no reader ever
-sees what no commit names.
+Law: tasks write entries and return the ranges that are acknowledged. The commit names the ranges, and only that makes them part
+of the log. A batch is known by (query id, batch id), which Spark gives again when it replays a micro-batch; a batch write is
+known by an id that is made when it is planned. A failed task leaves nothing to undo: no reader ever sees entries that no commit
+names, so ``abort`` does nothing.
 
-Where things run (seen on Spark 4.2): the writer is made anew for each micro-batch in a planning worker beside the
-driver's JVM and pickled; ``write`` runs in the executors' Python workers, which are reused; ``commit`` in one more
-pooled worker beside the driver's JVM, where there is no TaskContext. So ids come from the task's local properties and
-travel to ``commit`` in the messages.
+Where things run (seen on Spark 4.2): a planning worker beside the driver's JVM makes a new writer for each micro-batch and
+pickles it. ``write`` runs in the executors' Python workers, which Spark reuses. ``commit`` runs in one more pooled worker beside
+the driver's JVM, which has no TaskContext. So the ids come from the task's local properties and travel to ``commit`` in the
+messages.
 
-Input: one column ``value``, string or binary, each value an entry as it is (empty ones are kept, null is an error); or, in a log
-of row format ``arrow``, any columns, the same in each write. ``logs.rows`` has how they become entries.
+Input: one column ``value``, string or binary, each value an entry as it is (an empty value is kept, null is an error); or, in a
+log of row format ``arrow``, any columns, the same in each write. ``logs.row_format`` tells how they become entries.
 """
 
 from __future__ import annotations
@@ -40,22 +40,14 @@ from bookspark.protocol.logs.log_record import (
     merged,
 )
 from bookspark.spark.connector.connector_options import SinkOptions
-from bookspark.spark.logs import (
-    DataWriter,
-    LogRegistry,
-    current_committer,
-    current_data_ledger,
-    recover_ledgers,
-    release_committer,
-)
-from bookspark.spark.logs.rows import (
-    ID_COLUMNS,
-    RowEncoder,
-    arrow_schema,
-    columns_of,
-    row_encoder,
-    train_dictionary,
-)
+from bookspark.spark.logs.committer import current_committer, release_committer
+from bookspark.spark.logs.data_ledgers import DataWriter, current_data_ledger
+from bookspark.spark.logs.log_run import LogRun
+from bookspark.spark.logs.maintenance import recover_ledgers
+from bookspark.spark.logs.registry import LogRegistry
+from bookspark.spark.logs.row_format import ID_COLUMNS, RowEncoder, arrow_schema, columns_of
+from bookspark.spark.logs.rows import row_encoder
+from bookspark.spark.logs.value_rows import train_dictionary
 from bookspark.spark.process_client import client
 
 if TYPE_CHECKING:
@@ -64,27 +56,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RangesWritten(WriterCommitMessage):
-    """What one task wrote, for whom."""
+    """What one task wrote."""
 
     query: str
+    """The query's id; of a batch write its run's id."""
     batch: int
+    """The micro-batch's number; 0 of a batch write."""
     run: str
+    """The id of the query's run."""
     epoch: int
-    made: int
-    """When the log was made, in ms: one of the same name that is made later is another log."""
+    """The epoch in which the run owns the log; 0 if the task had no rows."""
+    log_ctime_ms: int
+    """When the log was created, in ms since 1970: a log of the same name that is created later is another log."""
     ranges: tuple[EntryRange, ...]
+    """The entries, in the order of the task's rows."""
 
 
 def check_input(schema: StructType, row_format: RowFormat) -> None:
-    """Raise a ConfigurationError unless the rows are what a log of that format holds."""
+    """Raise ConfigurationError unless a log of that format can hold rows of this schema."""
     if row_format is RowFormat.ARROW:
         _check_columns(schema)
         return
     if schema.names != ["value"]:
         others = ", ".join(repr(name) for name in schema.names if name != "value") or "none"
         raise ConfigurationError(
-            f"a log takes one column, 'value' (string or binary); the DataFrame has {schema.names}. Besides 'value' that "
-            f"is: {others}. "
+            f"a log takes one column, 'value' (string or binary); the DataFrame has {schema.names}. Columns that are too many: "
+            f"{others}. "
             'Select it first, for example: df.selectExpr("to_json(struct(*)) AS value"); or keep all columns, in a new log with '
             "option rowFormat 'arrow'"
         )
@@ -100,10 +97,10 @@ def _check_columns(schema: StructType) -> None:
     for name in names:
         if name in ID_COLUMNS:
             raise ConfigurationError(
-                f"column {name!r} has the name of one that reading adds to the rows: rename it first"
+                f"column {name!r} has the name of a column that reading adds to the rows: rename it first"
             )
         if names.count(name) > 1:
-            raise ConfigurationError(f"column {name!r} is there {names.count(name)} times: rename all but one")
+            raise ConfigurationError(f"there are {names.count(name)} columns {name!r}: rename all but one")
     try:
         arrow_schema(schema)
     except PySparkException as error:
@@ -111,25 +108,31 @@ def _check_columns(schema: StructType) -> None:
 
 
 BATCH_WRITES_BETWEEN_TENDING = 16
-"""Each is an epoch of its own; every so many of them one collects orphans and compacts the log's chain, as each query does."""
+"""Each batch write is an epoch of its own. One in so many collects orphans and compacts the
+log's chain, as each run of a query does."""
 
 _checked: set[tuple[int, str, str]] = set()
-"""(pid, zookeeper, log) of writes whose bookies were counted: once is enough, and a query plans each micro-batch anew."""
+"""(pid, zookeeper, log) of logs for which the bookies were counted. Once is enough; a query plans each micro-batch anew."""
 
 
 def prepare(options: SinkOptions, schema: StructType) -> LogRecord:
-    """The log, made if there is none; every reason why nothing could be written is an error here, on the driver."""
-    bookkeeper = client(options.zookeeper)
+    """The log's record; the log is created if there is none. Runs on the driver's side, before the first task.
+
+    Raises what keeps the rows from being written: ConfigurationError (the rows are not what the log holds, or an option differs
+    from the log's), UnauthorizedAccessError (wrong password), NotEnoughBookiesError, MetadataStoreError.
+    """
+    log = options.log
+    bookkeeper = client(log.zookeeper)
     record = _log_for(LogRegistry(bookkeeper.metadata), options, schema)
-    key = os.getpid(), options.zookeeper, options.log
+    key = os.getpid(), log.zookeeper, log.name
     if key in _checked:
         return record
     bookies = {b.bookie_id for b in bookkeeper.metadata.bookies().values() if not b.read_only}
-    # A log that is being written can go on with an ack quorum; a new one needs a whole ensemble for its first ledger.
+    # A log that has ledgers can go on with an ack quorum of bookies. A new log needs a whole ensemble for its first ledger.
     needed = record.options.ack_quorum if record.commit_ledgers else record.options.ensemble_size
     if len(bookies) < needed:
         raise NotEnoughBookiesError(
-            f"log {options.log!r} needs {needed} writable bookies, and {len(bookies)} are registered at {options.zookeeper}"
+            f"log {log.name!r} needs {needed} writable bookies, and {len(bookies)} are registered at {log.zookeeper}"
             f"{': ' + ', '.join(sorted(bookies)) if bookies else ''}. Start more bookies, or choose smaller quorums "
             "for a new log (options ensembleSize, writeQuorum, ackQuorum)"
         )
@@ -138,21 +141,21 @@ def prepare(options: SinkOptions, schema: StructType) -> LogRecord:
 
 
 def _log_for(registry: LogRegistry, options: SinkOptions, schema: StructType) -> LogRecord:
-    """The log, which takes rows of this schema. One that is there says itself what it takes."""
-    chosen = dict(options.chosen)
-    record = registry.find(options.log)
+    """The record of the log, which takes rows of this schema. The options of a log that exists are its own."""
+    chosen, name, password = dict(options.chosen), options.log.name, options.log.password
+    record = registry.find(name)
     if record is None:
         row_format = LogOptions(**chosen).row_format
         check_input(schema, row_format)
         columns = schema.toNullable().json() if row_format is RowFormat.ARROW else ""
-        record = registry.ensure(options.log, chosen, options.password, columns)
+        record = registry.ensure(name, chosen, password, columns)
     else:
-        record = registry.ensure(options.log, chosen, options.password)
+        record = registry.ensure(name, chosen, password)
         check_input(schema, record.options.row_format)
     fixed = columns_of(record.options)
     if fixed is not None and _types(fixed) != _types(schema):
         raise ConfigurationError(
-            f"log {options.log!r} has the columns {fixed.simpleString()}, fixed when it was made; the DataFrame has "
+            f"log {name!r} has the columns {fixed.simpleString()} since it was created; the DataFrame has "
             f"{schema.simpleString()}: select the same columns in the same order, cast, or write to another log"
         )
     return record
@@ -163,74 +166,71 @@ def _types(schema: StructType) -> list[tuple[str, str]]:
 
 
 class LogWriter:
-    """What streaming and batch writes have in common."""
+    """The part that streaming and batch writes share."""
 
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
 
     def write_rows(self, batches: Iterator[pyarrow.RecordBatch], query: str, batch: int, run: str) -> RangesWritten:
-        """In a task: append all rows, return once each is acknowledged. A task without rows does not claim the log."""
-        epoch = made = 0
+        """In a task: append all rows. Returns their ranges when each entry is acknowledged. A task without rows does not claim
+        the log.
+
+        Raises LogTakenOverError if another run owns the log by now, BookKeeperError for a null value, and the errors of
+        appending.
+        """
+        epoch = ctime_ms = 0
         encoder: RowEncoder | None = None
         for rows in batches:
             if not rows.num_rows:
                 continue
             if encoder is None:
-                record, encoder, writer = self._claim(run, rows)
-                epoch, made = record.epoch, record.ctime_ms
+                owner, encoder, writer = self._claim(run, rows)
+                epoch, ctime_ms = owner.epoch, owner.ctime_ms
             for payloads in encoder.add(rows):
                 writer.append(payloads)
         if encoder is None:
-            return RangesWritten(query, batch, run, epoch, made, ())
+            return RangesWritten(query, batch, run, epoch, ctime_ms, ())
         for payloads in encoder.finish():
             writer.append(payloads)
-        return RangesWritten(query, batch, run, epoch, made, writer.finish())
+        return RangesWritten(query, batch, run, epoch, ctime_ms, writer.finish())
 
-    def _claim(self, run: str, first_rows: pyarrow.RecordBatch) -> tuple[LogRecord, RowEncoder, DataWriter]:
-        options = self.options
-        bookkeeper = client(options.zookeeper)
+    def _claim(self, run: str, first_rows: pyarrow.RecordBatch) -> tuple[LogRun, RowEncoder, DataWriter]:
+        """Make ``run`` the log's owner. Returns what encodes and takes its rows, of which ``first_rows`` are the first."""
+        log = self.options.log
+        bookkeeper = client(log.zookeeper)
         registry = LogRegistry(bookkeeper.metadata)
-        record = registry.claim(options.log, run)
+        record = registry.claim(log.name, run)
         if record.options.compression is Compression.ZSTD_DICTIONARY and not record.dictionary:
             dictionary = train_dictionary(first_rows)
-            record = registry.update(options.log, lambda newest: newest.with_dictionary(dictionary))
-        encoder = row_encoder(record)
-        ledger = current_data_ledger(
-            bookkeeper,
-            options.zookeeper,
-            options.log,
-            record.ctime_ms,
-            run,
-            record.epoch,
-            record.options,
-            options.password,
-            options.roll,
-            encoder.encoding,
-        )
-        return record, encoder, DataWriter(ledger)
+            record = registry.update(log.name, lambda newest: newest.with_dictionary(dictionary))
+        owner, encoder = LogRun(log, record.ctime_ms, run, record.epoch), row_encoder(record)
+        ledger = current_data_ledger(bookkeeper, owner, record.options, self.options.roll, encoder.encoding)
+        return owner, encoder, DataWriter(ledger)
 
     def commit_ranges(self, messages: Sequence[WriterCommitMessage | None]) -> Commit | None:
-        """On the driver's side: make what the tasks wrote part of the log. None if they wrote nothing."""
+        """On the driver's side: make the ranges that the tasks wrote part of the log. Returns None if they wrote nothing.
+
+        Raises what ``Committer.commit`` raises, and BookKeeperError if the log was deleted and created again while the tasks
+        wrote.
+        """
         written = [message for message in messages if isinstance(message, RangesWritten) and message.ranges]
         if not written:
             return None
         first = written[0]
-        if any(message.made != first.made for message in written):
+        log = self.options.log
+        if any(message.log_ctime_ms != first.log_ctime_ms for message in written):
             raise BookKeeperError(
-                f"log {self.options.log!r} was deleted and made anew while batch {first.batch} of query {first.query} was "
-                "written: rows of it are gone, and nothing is committed. Run the write again"
+                f"log {log.name!r} was deleted and created again while batch {first.batch} of query {first.query} was written: "
+                "rows of the batch are gone, and nothing is committed. Run the write again"
             )
         ranges = merged(item for message in written for item in message.ranges)
         commit = Commit(first.query, first.batch, first.run, first.epoch, ranges, time.time_ns() // 1_000_000)
-        options = self.options
-        bookkeeper = client(options.zookeeper)
-        writer = current_committer(
-            bookkeeper, options.zookeeper, options.log, first.made, commit.run, commit.epoch, options.password
-        )
-        writer.commit(commit)
-        # Beside the micro-batches that follow: a log may have many commits to be looked through.
+        owner = LogRun(log, first.log_ctime_ms, first.run, first.epoch)
+        committer = current_committer(client(log.zookeeper), owner)
+        committer.commit(commit)
+        # In a thread, beside the micro-batches that follow: a log may have many commits to look through.
         thoroughly = first.query != first.run or first.epoch % BATCH_WRITES_BETWEEN_TENDING == 0
-        threading.Thread(target=writer.tend, args=(thoroughly,), name=f"tend {options.log}", daemon=True).start()
+        threading.Thread(target=committer.tend, args=(thoroughly,), name=f"tend {log.name}", daemon=True).start()
         return commit
 
 
@@ -244,8 +244,8 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
         run = context.getLocalProperty("spark.jobGroup.id") if context else None
         if not (query and batch and run):
             raise BookKeeperError(
-                "Spark did not tell this task its query id, batch id and run id, without which a replay can't be told: "
-                "bookspark is built for Spark 4.2"
+                "Spark did not tell this task its query id, batch id and run id, without which a replay can't be recognised: "
+                "use Spark 4.2, which bookspark is built for"
             )
         return self.write_rows(iterator, query, int(batch), run)
 
@@ -253,7 +253,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
         self.commit_ranges(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing to do: what no commit names is not part of the log."""
+        """Do nothing: entries that no commit names are not part of the log."""
 
 
 class LogBatchWriter(DataSourceArrowWriter, LogWriter):
@@ -262,6 +262,7 @@ class LogBatchWriter(DataSourceArrowWriter, LogWriter):
     def __init__(self, options: SinkOptions) -> None:
         super().__init__(options)
         self.run = str(uuid.uuid4())
+        """The id of this write."""
 
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
         return self.write_rows(iterator, self.run, 0, self.run)
@@ -269,11 +270,11 @@ class LogBatchWriter(DataSourceArrowWriter, LogWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         commit = self.commit_ranges(messages)
         if commit is not None:
-            # Nobody writes in this epoch again, so its ledgers are closed here instead of being left to a later
-            # recovery.
-            release_committer(self.options.zookeeper, self.options.log)
+            # Nobody writes in this epoch again. So its ledgers are closed here, and no later recovery has to do it.
+            log = self.options.log
+            release_committer(log)
             ledgers = dict.fromkeys(item.ledger_id for item in commit.ranges)
-            recover_ledgers(client(self.options.zookeeper), ledgers, self.options.password)
+            recover_ledgers(client(log.zookeeper), ledgers, log.password)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing to do: what no commit names is not part of the log."""
+        """Do nothing: entries that no commit names are not part of the log."""

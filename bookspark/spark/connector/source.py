@@ -1,26 +1,25 @@
 """The source of ``format("bookspark")``: entries of a log or of ledgers, once or as a stream, or rows of a system table.
 
-Law: reading never fences and never disturbs a writer. A log is read up to what was committed when the read, or the
-micro-batch, was planned, whatever its data ledgers hold beyond; a ledger up to its LAC of that moment. What a plan names is
-read whole, or the task fails (see ``feeds`` for ``failOnDataLoss``).
+Law: reading never fences and never disturbs a writer. A log is read up to what was committed when the read, or the micro-batch,
+was planned; a ledger is read up to its last add confirmed (LAC) of that moment. All entries of a plan are read, or the task fails
+(see ``feeds`` for ``failOnDataLoss``).
 
 Rows of a log
     ``value binary`` (of a log of row format ``arrow``: the columns that were written); ``position bigint``: the row's place in
     the log, from 0 and without gaps; ``ledger_id``, ``entry_id``.
 Rows of ledgers
-    ``ledger_id``, ``entry_id``, ``last_add_confirmed`` (as its writer knew it), ``length`` (bytes of the ledger up to
-    here): bigint; ``payload binary``.
+    ``ledger_id``, ``entry_id``, ``last_add_confirmed`` (as the writer knew it), ``length`` (bytes of the ledger up to and with
+    the entry): bigint; ``payload binary``.
 Rows of a system table
     see ``bookspark.spark.tables.system_tables``.
 
-A schema with fewer of a log's or a ledger's columns may be given (``spark.read.schema("position bigint")``): the others are not
-made. Spark itself has no way to tell a Python data source which columns a query needs (seen in 4.2). Which entries are planned is
-said by the options ``ledgers``, ``startingOffsets`` and ``endingOffsets``, and not by Spark's own push-down of filters
-(``DataSourceReader.pushFilters``), which is wrong in 4.2: a DataFrame keeps the plan of the filter that was pushed last. Seen,
-with a source of 100 rows: after ``frame.where("a < 5").count()``, ``frame.count()`` is 5; a union of two filters on one frame has
-the rows of one of them twice. So no reader here takes filters, and Spark applies them to the rows that it gets.
+A schema with fewer of a log's or a ledger's columns may be given (``spark.read.schema("position bigint")``): the other columns
+are then not made. Spark 4.2 does not tell a Python data source which columns a query needs.
 
-The plan is made beside the driver's JVM (``partitions``), each partition is read in a task, from the replicas in turn.
+The options ``ledgers``, ``startingOffsets`` and ``endingOffsets`` choose the entries to read. No reader here has ``pushFilters``:
+Spark 4.2 answers wrongly with it (docs/decisions/no-filter-push-down.md). Spark applies filters to the rows that it gets.
+
+The plan is made beside the driver's JVM (``partitions``). Each partition is read in a task, from one of the replicas.
 """
 
 from __future__ import annotations
@@ -45,9 +44,10 @@ from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.spark.connector.connector_options import LATEST, SourceOptions
 from bookspark.spark.connector.feeds import Feed, Limit, LogFeed, Offset, data_loss, feed
 from bookspark.spark.connector.pinned_start import PinnedStart
-from bookspark.spark.logs import LogRegistry, check_password
 from bookspark.spark.logs.offloaded import rows_of
-from bookspark.spark.logs.rows import ID_COLUMNS, RowDecoder, columns_of, row_decoder
+from bookspark.spark.logs.registry import LogRegistry, check_password
+from bookspark.spark.logs.row_format import ID_COLUMNS, RowDecoder, columns_of
+from bookspark.spark.logs.rows import row_decoder
 from bookspark.spark.logs.splits import Piece, SizedPiece, split
 from bookspark.spark.process_client import client
 from bookspark.spark.tables.system_tables import system_table
@@ -65,18 +65,19 @@ def _schema(**columns: tuple[Any, str]) -> StructType:
 
 
 ROWS_PASSED_OVER = "rowsPassedOver"
+"""The key in a query's progress that counts the rows it went on without."""
 VALUE_SCHEMA = _schema(value=(BinaryType(), "The row as it was written"))
 ID_SCHEMA = _schema(
-    position=(LongType(), "Its place in the log, from 0 and without gaps"),
-    ledger_id=(LongType(), "Data ledger that it lies in"),
-    entry_id=(LongType(), "Its entry in the ledger"),
+    position=(LongType(), "The row's place in the log, from 0 and without gaps"),
+    ledger_id=(LongType(), "The data ledger that holds the row"),
+    entry_id=(LongType(), "The entry of the ledger that holds the row"),
 )
 LEDGER_SCHEMA = _schema(
     ledger_id=(LongType(), "The ledger"),
     entry_id=(LongType(), "The entry, from 0"),
-    last_add_confirmed=(LongType(), "The LAC that the writer knew when it wrote the entry"),
+    last_add_confirmed=(LongType(), "The last add confirmed (LAC) that the writer knew when it wrote the entry"),
     length=(LongType(), "Bytes of payload of the ledger up to and with this entry"),
-    payload=(BinaryType(), "The entry"),
+    payload=(BinaryType(), "The bytes of the entry"),
 )
 
 
@@ -89,11 +90,15 @@ class Ranges(InputPartition):
 
 
 class TablePart(InputPartition):
-    """What ``SystemTable.plan`` gave for one task."""
+    """The argument of one task, as ``SystemTable.plan`` gave it."""
 
 
 def schema_of(options: SourceOptions) -> StructType:
-    """The rows' schema; what can't be read is an error here, when the DataFrame is made."""
+    """The schema of the rows. Spark asks for it when the DataFrame is made, so many errors come up here.
+
+    Raises ConfigurationError (no such system table), NoSuchLogError, UnauthorizedAccessError (wrong password),
+    MetadataStoreError.
+    """
     if options.table is not None:
         return system_table(options.table).schema
     if options.log is not None:
@@ -104,18 +109,20 @@ def schema_of(options: SourceOptions) -> StructType:
 
 
 class EntryPartitions:
-    """Planning and reading what lies between two offsets of a log or of ledgers.
+    """Plans and reads the entries between two offsets of a log or of ledgers.
 
-    ``schema`` is all that there is (see ``schema_of``), ``names`` the columns that are asked for.
+    ``schema``: all columns (see ``schema_of``); ``names``: those that are wanted.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType, names: Sequence[str]) -> None:
         self.options, self.schema, self.names = options, schema, list(names)
 
     def plan(self, pieces: Iterable[SizedPiece]) -> list[InputPartition]:
+        """The pieces, divided into partitions."""
         return [Ranges(part) for part in split(pieces, self.options.min_partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        """In a task: the rows of the partition. Raises DataLossError and ReadError."""
         assert isinstance(partition, Ranges)
         bookkeeper = client(self.options.zookeeper)
         pieces = deque(partition.pieces)
@@ -123,7 +130,7 @@ class EntryPartitions:
             yield from self._rows(bookkeeper, pieces)
 
     def _rows(self, bookkeeper: BookKeeper, pieces: deque[Piece]) -> Iterator[pyarrow.RecordBatch]:
-        """Of the first piece, at least; takes from ``pieces`` what was read."""
+        """The rows of the first piece, and perhaps of some after it. Those that are read are taken from ``pieces``."""
         piece, delivered = pieces[0], 0
         options, wanted = self.options, StructType([self.schema[name] for name in self.names])
         try:
@@ -164,19 +171,19 @@ class EntryReader(EntryPartitions, DataSourceReader):
 
 
 def _check_end(log: str | None, wanted: int, rows: int) -> None:
-    """Raise ReadError unless the log has as many rows as are wanted: what is read up to a row has all before it."""
+    """Raise ReadError unless the log has as many rows as are wanted: a read up to a row has all rows before it."""
     if wanted > rows:
         raise ReadError(
-            f"log {log!r} has {rows} rows that its bookies tell of now, and endingOffsets {wanted} asks for more: ask again once "
-            "they are committed, or leave endingOffsets out to read what there is"
+            f"log {log!r} has {rows} rows as far as its bookies tell now, and endingOffsets {wanted} asks for more: read again "
+            "when they are committed, or leave endingOffsets out to read the rows that are there"
         )
 
 
 class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a log or ledgers as they grow.
 
-    Lives in one Python process beside the driver's JVM as long as the query runs; when the query starts again, the first
-    call may be ``partitions``, for a micro-batch that is replayed. Spark counts one limit at a time.
+    One reader lives in a Python process beside the driver's JVM as long as the query runs. When the query starts again, the first
+    call may be ``partitions``, for a micro-batch that is replayed. Spark knows one limit at a time.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType, names: Sequence[str]) -> None:
@@ -186,7 +193,7 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
         self._pinned = PinnedStart(options) if options.start == LATEST else None
 
     def __reduce__(self) -> tuple[type[EntryStreamReader], tuple[SourceOptions, StructType, Sequence[str]]]:
-        """Tasks get what reads; what plans stays where it is."""
+        """Tasks get what they need to read. What plans stays on the driver's side."""
         return EntryStreamReader, (self.options, self.schema, self.names)
 
     @cached_property
@@ -194,6 +201,7 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
         return feed(self.options)
 
     def initialOffset(self) -> Offset:
+        """The offset from which a query without a Spark checkpoint starts."""
         if self._pinned is not None:
             return self._pinned.pin(self._feed.newest())
         if isinstance(self._feed, LogFeed) and isinstance(self.options.start, int):
@@ -201,6 +209,7 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
         return self._feed.earliest()
 
     def getDefaultReadLimit(self) -> ReadLimit:
+        """How much a micro-batch takes at most, by the options."""
         if self.options.rows_max is not None:
             return ReadMaxRows(self.options.rows_max)
         if self.options.bytes_max is not None:
@@ -208,9 +217,11 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
+        """The query will end where the feed ends now."""
         self._target = self._feed.newest()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """The offset before which the next micro-batch ends. Waits ``poll_timeout_seconds`` at most if there is nothing new."""
         self._feed.check(start)
         newest = self._target
         if newest is None:
@@ -227,25 +238,29 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
         return newest
 
     def reportLatestOffset(self) -> Offset | None:
-        """For the query's progress: how far the log, or the ledgers, had come when the micro-batch was planned; and how many
-        rows it has gone on without since it was started, if ``failOnDataLoss`` is false and there were any."""
+        """For the query's progress: the feed's end when the micro-batch was planned.
+
+        If ``failOnDataLoss`` is false and rows were left out since the query started, their number is in it too.
+        """
         passed_over = self._feed.passed_over.rows
         if self._newest is None or not passed_over:
             return self._newest
         return {**self._newest, ROWS_PASSED_OVER: passed_over}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """The plan of a micro-batch, also of one that is replayed."""
         self._feed.check(start)
         return self.plan(self._feed.pieces(start, end))
 
     def commit(self, end: Offset) -> None:
+        """A micro-batch is done: Spark's checkpoint has the place to go on from."""
         if self._pinned is not None:
             self._pinned.unpin()
             self._pinned = None
 
 
 def _later(offset: Offset, other: Offset) -> Offset:
-    """The farther of two offsets, entry by entry: a LAC that was heard once may not be heard again at once."""
+    """The later of two offsets, ledger by ledger. A LAC that was heard once may not be heard again at once."""
     return {**offset, **{key: max(value, offset.get(key, value)) for key, value in other.items()}}
 
 
@@ -262,17 +277,18 @@ class TableReader(DataSourceReader):
         return [TablePart(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        # If there is no partition at all, Spark makes one of its own.
         if not isinstance(partition, TablePart):
-            return iter(())  # Spark's stand-in for no partition at all
+            return iter(())
         return system_table(self.table).read(client(self.options.zookeeper), partition.value, self.options.password)
 
 
 class _LedgerRows:
-    """Entries as they are."""
+    """Makes rows of a ledger's entries as they are."""
 
     def rows(self, entries: pyarrow.RecordBatch, piece: Piece) -> Iterator[pyarrow.RecordBatch]:
         import pyarrow
 
-        # Spark compares schemas with their nullability: the client's columns are "not null".
+        # Spark compares the nullability of schemas too, and the client's columns are "not null". So the batch is made anew.
         columns = [entries.column(name) for name in LEDGER_SCHEMA.names]
         yield pyarrow.RecordBatch.from_arrays(columns, names=LEDGER_SCHEMA.names)

@@ -1,6 +1,6 @@
 """The bytes of log records and commit entries: JSON by msgspec, so that ``bookspark ledger read`` shows them to people.
 
-Law: a document says which format it is; a newer one than this code knows is an error that says so, never a guess.
+Law: a document says which format it has. A format that this code does not know is an error that says so, never a guess.
 
 * record ``/bookspark/logs/<name>``: ``{"format": 1, "log": LogRecord}``
 * entry 0 of a commit ledger: ``{"format": 1, "header": CommitHeader}``
@@ -53,30 +53,33 @@ def _decode(data: bytes, field: str, what: str) -> Any:
 
 
 def encode_record(record: LogRecord) -> bytes:
+    """The bytes of a log's record."""
     return _ENCODER.encode(_Envelope(FORMAT, log=record))
 
 
 def decode_record(data: bytes, name: str) -> LogRecord:
-    """Raises LogFormatError, naming the log."""
+    """The record in ``data``. Raises LogFormatError, which names the log."""
     record: LogRecord = _decode(data, "log", f"record of log {name!r}")
     return record
 
 
 def encode_header(header: CommitHeader) -> bytes:
+    """The bytes of entry 0 of a commit ledger."""
     return _ENCODER.encode(_Envelope(FORMAT, header=header))
 
 
 def decode_header(data: bytes, ledger_id: int) -> CommitHeader:
-    """Raises LogFormatError, naming the ledger."""
+    """The header in ``data``. Raises LogFormatError, which names the ledger."""
     header: CommitHeader = _decode(data, "header", f"commit ledger {ledger_id}, entry 0")
     return header
 
 
 def encode_commit(commit: Commit) -> bytes:
+    """The bytes of a commit entry."""
     return _ENCODER.encode(_Envelope(FORMAT, commit=commit))
 
 
 def decode_commit(data: bytes, ledger_id: int, entry_id: int) -> Commit:
-    """Raises LogFormatError, naming the entry."""
+    """The commit in ``data``. Raises LogFormatError, which names the entry."""
     commit: Commit = _decode(data, "commit", f"commit ledger {ledger_id}, entry {entry_id}")
     return commit

@@ -1,19 +1,23 @@
 """The committer: the only writer of commit entries, in whatever process Spark runs ``commit()``.
 
-Law: a commit is appended to a commit ledger only by a process that has itself recovered all before it, in this epoch,
-and did not find the batch there. So each (query id, batch id) is committed once, whoever dies when:
+Law: a process appends a commit only after it has itself recovered all commits before it, in the epoch that stands, and has not
+found the batch among them. So each (query id, batch id) is committed once, whatever dies:
 
-* killed before the append: nothing is committed; the batch is replayed, its first entries stay unreferenced;
-* killed between the append and the return: the next committer recovers the ledger, finds the batch, and returns;
-* fenced (Spark ended this worker as idle and began another; a newer run took over): the handle is dropped and all
-  begins with the record again. If the epoch stands: recover, look, roll, append. If it does not: LogTakenOverError, which means
-  that the batch is not in the log: if it may be, the ledger that it was sent to is recovered, whoever owns the log by now.
+* A process that dies before the append commits nothing. Spark replays the batch; the entries of the first attempt stay
+  unreferenced.
+* A process that dies after the append, before it returned, has committed. The next committer recovers the ledger and finds the
+  batch.
+* A process whose ledger was fenced drops its handle and begins again with the log's record. (Spark ends idle workers and starts
+  others; or a newer run took the log over.) If the epoch stands, it recovers, looks for the batch, begins a new commit ledger
+  and appends. If not, it recovers the ledger that may have the batch, whoever owns the log by now, and raises LogTakenOverError
+  if the batch is not there.
 
-A new commit ledger gets its header *before* the compare-and-set that puts it into the record, so the last ledger of a
-chain always tells all that came before it. One that lost the compare-and-set is deleted; one that a crash left behind
-is an orphan.
+A new commit ledger gets its header *before* the record names it. So the last ledger of a chain always sums up all commits before
+it. A new ledger that lost the compare-and-set is deleted. One that a crash left behind is an orphan.
 
-After each append the LAC is sent to the bookies at once: readers see the commit without waiting for the next one.
+After each append the last add confirmed (LAC) is sent to the bookies at once: readers need not wait for the next commit to see
+this one.
+
 Source: docs/decisions/logs.md, and Spark's ``PythonStreamingSinkCommitRunner`` (a pooled worker beside the driver's JVM).
 """
 
@@ -42,7 +46,7 @@ from bookspark.protocol.logs.log_record import (
 from bookspark.spark.logs.codec import decode_commit, decode_header, encode_commit, encode_header
 from bookspark.spark.logs.compaction import COMMITS_PER_LEDGER_MAX, compact_chain
 from bookspark.spark.logs.data_ledgers import CLOSE_SECONDS_MAX
-from bookspark.spark.logs.labels import create_labelled, labels
+from bookspark.spark.logs.log_run import LogAddress, LogRun
 from bookspark.spark.logs.maintenance import collect_recent_orphans, recover_ledgers
 from bookspark.spark.logs.reader import HEADER_ENTRY
 from bookspark.spark.logs.registry import LogRegistry
@@ -53,30 +57,33 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ATTEMPTS_MAX = 5
+"""How often a commit is tried before it fails."""
 
 
 class Committer:
-    """Commits the batches of one run, which is the owner of ``name`` in ``epoch``."""
+    """Commits the batches of one run, which owns the log in its epoch."""
 
-    def __init__(self, bookkeeper: BookKeeper, name: str, run: str, epoch: int, password: bytes) -> None:
+    def __init__(self, bookkeeper: BookKeeper, run: LogRun) -> None:
+        self.run = run
         self._bookkeeper = bookkeeper
         self._registry = LogRegistry(bookkeeper.metadata)
-        self._name, self._run, self._epoch, self._password = name, run, epoch, password
         self._ledger: LedgerHandle | None = None
         self._header = CommitHeader()
         self._left_open: list[int] = []
-        """Data ledgers of earlier epochs, named by the commits that were recovered, whose writers may be gone."""
+        """Data ledgers of earlier epochs that the recovered commits name. Their writers may be gone."""
         self._tended = False
 
     def commit(self, commit: Commit) -> bool:
-        """Make ``commit`` part of the log; False if it was already. Raises LogTakenOverError once the epoch is over, and
-        ``commit`` never was, and never will be, part of the log.
+        """Make ``commit`` part of the log. Returns False if it was part of it already.
 
-        Any other error leaves the outcome open: calling again with the same commit settles it.
+        Raises LogTakenOverError if the epoch is over: ``commit`` is not part of the log and never will be. Raises
+        CheckpointRewoundError for a batch before the last one of its query. Any other error (LedgerRecoveryError after
+        ATTEMPTS_MAX attempts, NotEnoughBookiesError, MetadataStoreError) leaves the outcome open: call again with the same commit
+        to settle it.
         """
         failure: BookKeeperError | None = None
         doubtful: int | None = None
-        """The ledger that may have ``commit``."""
+        """The ledger in which ``commit`` may be."""
         for _ in range(ATTEMPTS_MAX):
             try:
                 if self._ledger is None:
@@ -92,8 +99,8 @@ class Committer:
                 assert self._ledger is not None
                 self._ledger.append(encode_commit(commit))
             except (LedgerFencedError, LedgerClosedError, AddTimeoutError, LogChangedError) as error:
-                # Whether the entry was kept is unknown, and only a recovery can tell.
-                log.info("log %s, epoch %d: begins again after: %s", self._name, self._epoch, error)
+                # Nobody knows whether the entry was kept, and only a recovery can tell.
+                log.info("log %s, epoch %d: begins again after: %s", self.run.log, self.run.epoch, error)
                 if self._ledger is not None:
                     doubtful = self._ledger.ledger_id
                 self._ledger, failure = None, error
@@ -106,69 +113,73 @@ class Committer:
             self._publish()
             return True
         raise LedgerRecoveryError(
-            f"log {self._name!r}: batch {commit.batch} of query {commit.query} could not be committed in {ATTEMPTS_MAX} "
+            f"log {self.run.log!r}: batch {commit.batch} of query {commit.query} could not be committed in {ATTEMPTS_MAX} "
             f"attempts; the last failed with: {failure}. Restart a streaming query: it goes on from its checkpoint. A batch "
             "write may be in the log: before it is run again, look for its query id in the table log_commits"
         ) from failure
 
     def _landed(self, commit: Commit, ledger_id: int) -> bool:
-        """Whether the ledger, the chain's last one when ``commit`` was sent to it, has it. Recovering it decides that, and does
-        no harm: the new owner does the same before it commits anything."""
+        """Whether ``commit`` is in the ledger, which was the chain's last when the commit was sent to it.
+
+        Recovering the ledger decides that. It does no harm: the new owner recovers it too, before it commits anything.
+        """
         try:
-            with self._bookkeeper.open_ledger(ledger_id, password=self._password) as reader:
+            with self._bookkeeper.open_ledger(ledger_id, password=self.run.password) as reader:
                 entries = reader.read(HEADER_ENTRY + 1, reader.last_add_confirmed)
                 found = (decode_commit(entry.payload, ledger_id, entry.entry_id) for entry in entries)
                 return any((commit.query, commit.batch) == (other.query, other.batch) for other in found)
-        except BookKeeperError as error:  # the ledger was compacted away, or its bookies are
+        except BookKeeperError as error:
+            # The ledger was compacted and deleted, or its bookies are away.
             raise LedgerRecoveryError(
-                f"log {self._name!r}: another run took over, and whether batch {commit.batch} of query {commit.query} was "
+                f"log {self.run.log!r}: another run took over, and whether batch {commit.batch} of query {commit.query} was "
                 f"committed before is not known ({error}). A streaming query that is started again finds out; before a "
                 "batch write is run again, look for its query id in the table log_commits"
             ) from error
 
     def tend(self, thoroughly: bool) -> None:
-        """After the first commit of the epoch: close what earlier ones left open; ``thoroughly``: collect and compact, too.
+        """After the first commit of the epoch: close the data ledgers that earlier epochs left open.
 
-        What fails is logged, and left to a later epoch: readers see the same rows either way.
+        ``thoroughly``: also delete orphans and compact the chain. What fails is logged and left to a later epoch; readers see the
+        same rows either way. Later calls do nothing.
         """
         if self._tended:
             return
         self._tended = True
-        recover_ledgers(self._bookkeeper, self._left_open, self._password)
+        recover_ledgers(self._bookkeeper, self._left_open, self.run.password)
         if not thoroughly:
             return
         try:
-            orphans = collect_recent_orphans(self._bookkeeper, self._name, self._password)
-            compacted = compact_chain(self._bookkeeper, self._name, self._run, self._epoch, self._password)
+            orphans = collect_recent_orphans(self._bookkeeper, self.run.log, self.run.password)
+            compacted = compact_chain(self._bookkeeper, self.run)
         except BookKeeperError as error:
-            log.info("log %s: what earlier epochs left is not all cleaned up: %s", self._name, error)
+            log.info("log %s: the cleaning up after earlier epochs is not finished: %s", self.run.log, error)
             return
-        log.info("log %s: orphans deleted: %s, commit ledgers compacted: %s", self._name, orphans, compacted)
+        log.info("log %s: orphans deleted: %s, commit ledgers compacted: %s", self.run.log, orphans, compacted)
 
     def close(self) -> None:
-        """Close the commit ledger, so that nobody has to recover it. What is committed stays so if this fails."""
+        """Close the commit ledger, so that nobody has to recover it. If that fails, it is logged; commits stay as they are."""
         ledger, self._ledger = self._ledger, None
         if ledger is not None:
             try:
                 ledger.close(timeout=CLOSE_SECONDS_MAX)
             except BookKeeperError as error:
-                log.info("log %s: its commit ledger %d is left for recovery: %s", self._name, ledger.ledger_id, error)
+                log.info("log %s: its commit ledger %d is left for recovery: %s", self.run.log, ledger.ledger_id, error)
 
     def _recover(self) -> CommitHeader:
-        """Fence and read the last commit ledger: all that is committed up to here."""
-        record = self._registry.get(self._name)
-        record.check_owner(self._run, self._epoch)
+        """Fence and read the last commit ledger. The result sums up all commits of the log."""
+        record = self._registry.get(self.run.log)
+        record.check_owner(self.run.run, self.run.epoch)
         self._chain: tuple[CommitLedger, ...] = record.commit_ledgers
         self._options = record.options
         header = CommitHeader()
         earlier: dict[int, None] = {}
         if self._chain:
             ledger_id = self._chain[-1].ledger_id
-            with self._bookkeeper.open_ledger(ledger_id, password=self._password) as reader:
+            with self._bookkeeper.open_ledger(ledger_id, password=self.run.password) as reader:
                 if reader.last_add_confirmed < 0:
                     raise LedgerRecoveryError(
-                        f"log {self._name!r}: commit ledger {ledger_id} was recovered without its header, which had been "
-                        "confirmed: bookies lost it. Nothing is written; run the audits, and bring back the bookies that held it"
+                        f"log {self.run.log!r}: commit ledger {ledger_id} was recovered without its header, which had been "
+                        "confirmed: bookies lost it. Nothing is written. Run the audits, and bring back the bookies that held it"
                     )
                 for entry in reader.read(0, reader.last_add_confirmed):
                     if entry.entry_id == 0:
@@ -176,24 +187,26 @@ class Committer:
                     else:
                         commit = decode_commit(entry.payload, ledger_id, entry.entry_id)
                         header = header.followed_by(commit)
-                        if commit.epoch < self._epoch:
+                        if commit.epoch < self.run.epoch:
                             earlier.update(dict.fromkeys(item.ledger_id for item in commit.ranges))
         self._left_open = list(earlier)
-        self._header = header.entering(self._epoch)
+        self._header = header.entering(self.run.epoch)
         return header
 
     def _roll(self) -> None:
-        """Begin a commit ledger with a header of all before it, then make it the chain's last."""
-        own = labels(self._name, self._epoch, self._run, COMMIT_ROLE)
-        ledger = create_labelled(self._bookkeeper, self._options, self._password, own)
-        self._header = self._header.entering(self._epoch)
+        """Create a commit ledger with a header that sums up all commits before it, then make it the chain's last."""
+        run = self.run
+        ledger = run.create_ledger(self._bookkeeper, self._options, COMMIT_ROLE)
+        self._header = self._header.entering(run.epoch)
         try:
             ledger.append(encode_header(self._header))
-            record = self._registry.add_commit_ledger(self._name, ledger.ledger_id, self._run, self._epoch, self._chain)
+            record = self._registry.add_commit_ledger(run.log, ledger.ledger_id, run.run, run.epoch, self._chain)
         except (LogTakenOverError, LogChangedError):
-            with suppress(BookKeeperError):  # nobody needs it; a guaranteed one would wait for a bookie that is down
+            # Nobody needs the ledger. A guaranteed one would wait for a bookie that is down.
+            with suppress(BookKeeperError):
                 ledger.close(wait=False, timeout=CLOSE_SECONDS_MAX)
-            with suppress(BookKeeperError):  # then it is an orphan
+            # If this fails, the ledger is an orphan.
+            with suppress(BookKeeperError):
                 self._bookkeeper.delete_ledger(ledger.ledger_id)
             raise
         self._chain, self._ledger = record.commit_ledgers, ledger
@@ -203,31 +216,27 @@ class Committer:
         try:
             self._ledger.flush_last_add_confirmed()
         except BookKeeperError as error:
-            # The commit stands; readers see it with the next one, or once the ledger is recovered.
-            log.warning("log %s: the newest commit is not announced to readers yet: %s", self._name, error)
+            # The commit stands. Readers see it with the next one, or when the ledger is recovered.
+            log.warning("log %s: readers don't see the newest commit yet: %s", self.run.log, error)
 
 
-_committers: dict[tuple[int, str, str], tuple[tuple[int, str, int], Committer]] = {}
-"""(pid, zookeeper, log) → ((when it was made, run, epoch), its committer). Spark commits one batch of a
-query at a time."""
+_committers: dict[tuple[int, str, str], Committer] = {}
+"""The committer of each (pid, zookeeper, log name). Spark commits one batch of a query at a time, so there is no lock."""
 
 
-def current_committer(
-    bookkeeper: BookKeeper, zookeeper: str, name: str, made: int, run: str, epoch: int, password: bytes
-) -> Committer:
-    """This process's committer for the log that was made at ``made`` (ctime_ms); that of another one, run or epoch is closed."""
-    key = os.getpid(), zookeeper, name
-    held_as, held = _committers.get(key, (None, None))
-    if held is None or held_as != (made, run, epoch):
+def current_committer(bookkeeper: BookKeeper, run: LogRun) -> Committer:
+    """This process's committer for ``run``. The one that the process had for another run of the same log is closed."""
+    key = os.getpid(), run.address.zookeeper, run.log
+    held = _committers.get(key)
+    if held is None or held.run != run:
         if held is not None:
             held.close()
-        held = Committer(bookkeeper, name, run, epoch, password)
-        _committers[key] = (made, run, epoch), held
+        held = _committers[key] = Committer(bookkeeper, run)
     return held
 
 
-def release_committer(zookeeper: str, name: str) -> None:
+def release_committer(log: LogAddress) -> None:
     """Close this process's committer for the log, if there is one."""
-    _, held = _committers.pop((os.getpid(), zookeeper, name), (None, None))
+    held = _committers.pop((os.getpid(), log.zookeeper, log.name), None)
     if held is not None:
         held.close()

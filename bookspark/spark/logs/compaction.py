@@ -1,9 +1,14 @@
-"""Making the chain of a log's commit ledgers short again: every batch write, and every run of a query, adds one.
+"""Keeps the chain of a log's commit ledgers short: every batch write and every run of a query adds one.
 
-Law: the commits of the log stay the same, in the same order, for whoever reads it meanwhile too. Commits are copied as they are
-into a new ledger, behind the header of the first one; only when that is closed, the record names it in their place, by
-compare-and-set of the log's owner; only then are they deleted. A crash before leaves an orphan, one after leaves commit ledgers
-that are no part of the chain any more, which are orphans too.
+Law: the log's commits stay the same, in the same order, also for a reader who reads meanwhile. The steps are:
+
+1. The commits of several neighbours are copied into a new ledger, behind the header of the first one, and the new ledger is
+   closed.
+2. The log's owner makes the record name the new ledger in their place, by compare-and-set.
+3. The old ledgers are deleted.
+
+A crash before step 2 leaves the new ledger as an orphan. A crash after it leaves the old ledgers, which the chain does not name
+any more, as orphans.
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from bookspark.protocol.logs.log_record import COMMIT_ROLE, CommitLedger, LogRecord
 from bookspark.spark.logs.data_ledgers import CLOSE_SECONDS_MAX
-from bookspark.spark.logs.labels import create_labelled, labels
+from bookspark.spark.logs.log_run import LogRun
 from bookspark.spark.logs.reader import HEADER_ENTRY, open_commit_ledger, read_header
 from bookspark.spark.logs.registry import LogRegistry
 
@@ -22,21 +27,28 @@ if TYPE_CHECKING:
     from bookspark.client import BookKeeper
 
 CHAIN_MAX = 64
+"""A longer chain is compacted."""
 COMMITS_PER_LEDGER_MAX = 10_000
-"""A commit ledger with so many entries is closed and a new one begun: it is read whole when it is recovered."""
+"""A commit ledger with so many commits is closed, and the next one begun. A recovery reads the whole ledger."""
 
 
-def compact_chain(bookkeeper: BookKeeper, name: str, run: str, epoch: int, password: bytes) -> list[int]:
-    """Put few commit ledgers in the place of many, if there are. For the log's owner. Returns the ids of those deleted."""
+def compact_chain(bookkeeper: BookKeeper, run: LogRun) -> list[int]:
+    """Put few commit ledgers in the place of many, if the chain is longer than CHAIN_MAX. ``run`` owns the log.
+
+    Returns the ids of the ledgers that were deleted. Raises LogTakenOverError, LogChangedError, and the errors of reading and
+    creating ledgers; the chain is then as it was, or as it is after a part of the work.
+    """
     registry = LogRegistry(bookkeeper.metadata)
-    record = registry.get(name)
+    record = registry.get(run.log)
     if len(record.commit_ledgers) <= CHAIN_MAX:
         return []
     deleted = []
-    for links in _groups(bookkeeper, record, password):
-        copy = _copied(bookkeeper, record, links, run, epoch, password)
-        # If this fails, nobody knows whether the record names the copy: it stays, and is an orphan if it is not named.
-        registry.update(name, partial(LogRecord.with_compacted, replaced=links, by=copy, run=run, epoch=epoch))
+    for links in _groups(bookkeeper, record, run.password):
+        copy = _copied(bookkeeper, record, links, run)
+        # If this fails, nobody knows whether the record names the copy. So the copy stays; if it is not named, it is an orphan.
+        registry.update(
+            run.log, partial(LogRecord.with_compacted, replaced=links, by=copy, run=run.run, epoch=run.epoch)
+        )
         for link in links:
             bookkeeper.delete_ledger(link.ledger_id)
             deleted.append(link.ledger_id)
@@ -44,7 +56,7 @@ def compact_chain(bookkeeper: BookKeeper, name: str, run: str, epoch: int, passw
 
 
 def _groups(bookkeeper: BookKeeper, record: LogRecord, password: bytes) -> Iterator[tuple[CommitLedger, ...]]:
-    """Neighbours that fit into one commit ledger, the last one of the chain not among them."""
+    """Neighbours whose commits fit into one commit ledger. The last ledger of the chain is in no group."""
     chain = record.commit_ledgers
     before = [read_header(open_commit_ledger(bookkeeper, link, password)).position.batches for link in chain]
     first = 0
@@ -55,13 +67,11 @@ def _groups(bookkeeper: BookKeeper, record: LogRecord, password: bytes) -> Itera
             first = end
 
 
-def _copied(
-    bookkeeper: BookKeeper, record: LogRecord, links: Sequence[CommitLedger], run: str, epoch: int, password: bytes
-) -> int:
-    """The id of a closed ledger with the first one's header and the commits of all."""
-    ledger = create_labelled(bookkeeper, record.options, password, labels(record.name, epoch, run, COMMIT_ROLE))
+def _copied(bookkeeper: BookKeeper, record: LogRecord, links: Sequence[CommitLedger], run: LogRun) -> int:
+    """The id of a new, closed ledger with the header of the first of ``links`` and the commits of all of them."""
+    ledger = run.create_ledger(bookkeeper, record.options, COMMIT_ROLE)
     for link in links:
-        with bookkeeper.open_ledger(link.ledger_id, password=password) as reader:
+        with bookkeeper.open_ledger(link.ledger_id, password=run.password) as reader:
             first = HEADER_ENTRY if link is links[0] else HEADER_ENTRY + 1
             payloads = [entry.payload for entry in reader.read(first, reader.last_add_confirmed)]
             if payloads:

@@ -1,13 +1,13 @@
-"""Data ledgers: where the sink's tasks put rows; what an entry holds of them is said in ``rows``.
+"""Data ledgers: the sink's tasks put rows into them. ``row_format`` tells what an entry holds.
 
-Law: a range is handed out only once every entry of it is acknowledged and synced, so whatever a commit names is there.
-Entries whose outcome is unknown (the ledger was fenced, an ack quorum did not answer in time) are written again to a
-new ledger: nobody ever names the first copies. On a VD_JOURNAL ledger acknowledged is not synced: a task has it synced
-before it ends, once for all of its rows; if that fails, so does the task, and Spark tries it again.
+Law: a range of entries is handed out only once every entry of it is acknowledged and synced. So a commit names nothing that could
+be lost. Entries whose outcome is unknown (the ledger was fenced, or too few bookies answered in time) are written again to a new
+ledger. Nobody ever names the first copies. On a VD_JOURNAL ledger, "acknowledged" does not mean "synced": a task syncs the ledger
+once before it ends. If the sync fails, the task fails, and Spark runs it again.
 
-One ledger per Python worker, log and epoch is kept open over tasks and micro-batches (Spark reuses its workers), and
-rolled by size and age. A worker that Spark ends leaves its ledger open: that harms no reader, as committed ranges are
-readable as they are, and whoever owns the log later recovers it. Source: docs/decisions/logs.md.
+Each Python worker keeps one ledger open for each log and epoch. The ledger stays open over tasks and micro-batches (Spark reuses
+its workers), and is replaced when it is large or old. A worker that Spark ends leaves its ledger open. That harms no reader:
+committed ranges can be read as they are, and a later owner of the log recovers the ledger. Source: docs/decisions/logs.md.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from bookspark.errors import AddTimeoutError, BookKeeperError, LedgerClosedError, LedgerFencedError
 from bookspark.protocol.ledger.ledger_metadata import LedgerType
 from bookspark.protocol.logs.log_record import DATA_ROLE, EntryRange, LogOptions, merged
-from bookspark.spark.logs.labels import create_labelled, labels
-from bookspark.spark.logs.rows import Payloads
+from bookspark.spark.logs.log_run import LogRun
+from bookspark.spark.logs.row_format import Payloads
 
 if TYPE_CHECKING:
     import pyarrow
@@ -33,61 +33,54 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PENDING_BATCHES_MAX = 8
-"""Arrow batches of a task that are not acknowledged yet; the client bounds their bytes."""
+"""How many Arrow batches of a task may wait for their acknowledgement. The client bounds their bytes."""
 CLOSE_SECONDS_MAX = 30.0
-"""A ledger that is not closed by then is left for recovery: a guaranteed one would go on trying, and Spark waits."""
-_GONE = (LedgerFencedError, LedgerClosedError, AddTimeoutError)
+"""A ledger that can't be closed in this time is left for recovery. A guaranteed ledger would try for ever, while Spark waits."""
+_GIVE_UP = (LedgerFencedError, LedgerClosedError, AddTimeoutError)
 
 
 class RollPolicy(NamedTuple):
-    """When a data ledger is closed and the next one begun."""
+    """When a data ledger is closed and the next one is created."""
 
     bytes_max: int = 1 << 30
+    """Bytes of payload in the ledger."""
     seconds_max: float = 3600.0
+    """Age of the ledger."""
 
 
 class DataLedger:
-    """The open data ledger of this process for one log and epoch, replaced by a new one as ``policy`` says."""
+    """The open data ledger of this process for one run. It is replaced by a new one as ``policy`` says."""
 
     def __init__(
-        self,
-        bookkeeper: BookKeeper,
-        name: str,
-        run: str,
-        epoch: int,
-        options: LogOptions,
-        password: bytes,
-        policy: RollPolicy,
-        encoding: str = "",
+        self, bookkeeper: BookKeeper, run: LogRun, options: LogOptions, policy: RollPolicy, encoding: str = ""
     ) -> None:
-        self._bookkeeper, self._password, self._policy = bookkeeper, password, policy
-        self._options = options
-        self._labels = labels(name, epoch, run, DATA_ROLE, encoding)
+        self.run, self.encoding = run, encoding
+        self._bookkeeper, self._options, self._policy = bookkeeper, options, policy
         self._ledger: LedgerHandle | None = None
         self._opened_at = 0.0
 
     @property
     def due(self) -> bool:
-        """Whether the ledger is large or old enough to be closed."""
+        """Whether the ledger is so large or so old that it is to be closed."""
         return self._ledger is not None and (
             self._ledger.length >= self._policy.bytes_max
             or time.monotonic() - self._opened_at >= self._policy.seconds_max
         )
 
     def handle(self) -> LedgerHandle:
-        """The ledger to append to."""
+        """The ledger to append to; it is created if there is none."""
         if self._ledger is None:
-            self._ledger = create_labelled(self._bookkeeper, self._options, self._password, self._labels)
+            self._ledger = self.run.create_ledger(self._bookkeeper, self._options, DATA_ROLE, self.encoding)
             self._opened_at = time.monotonic()
         return self._ledger
 
     @property
     def volatile(self) -> bool:
-        """Whether what is acknowledged has still to be synced."""
+        """Whether an acknowledged entry may not be synced yet."""
         return self._options.ledger_type is LedgerType.VD_JOURNAL
 
     def sync(self) -> None:
-        """Have all that is acknowledged synced. If that raises, the ledger is given up."""
+        """Sync all entries that are acknowledged. If that fails, the ledger is given up and the error raised."""
         if self._ledger is not None and self.volatile:
             try:
                 self._ledger.sync()
@@ -96,16 +89,16 @@ class DataLedger:
                 raise
 
     def publish(self) -> None:
-        """Tell the bookies the LAC, so that readers see all that is acknowledged."""
+        """Send the last add confirmed (LAC) to the bookies, so that readers see all entries that are acknowledged."""
         if self._ledger is not None:
             try:
                 self._ledger.flush_last_add_confirmed()
             except BookKeeperError as error:
-                # A commit that names the range is proof enough; only LAC-bound readers wait.
-                log.info("data ledger %d: its LAC is not announced: %s", self._ledger.ledger_id, error)
+                # Readers of the log go by the commit. Only readers of the ledger itself have to wait.
+                log.info("data ledger %d: its LAC is not sent to the bookies: %s", self._ledger.ledger_id, error)
 
     def close(self, wait: bool = True) -> None:
-        """Close the ledger, or with ``wait=False`` give it up: its recovery is then the business of the log's owner."""
+        """Close the ledger. ``wait=False``: give it up; the log's owner recovers it later."""
         ledger, self._ledger = self._ledger, None
         if ledger is not None:
             try:
@@ -121,7 +114,7 @@ class _Pending(NamedTuple):
 
 
 class DataWriter:
-    """One task's rows on their way into the data ledger, several Arrow batches at a time."""
+    """Appends one task's rows to the data ledger, several Arrow batches at a time."""
 
     def __init__(self, ledger: DataLedger) -> None:
         self._ledger = ledger
@@ -130,7 +123,11 @@ class DataWriter:
         self._failed = False
 
     def append(self, payloads: Payloads) -> None:
-        """Append entries, one at least; may return before they are acknowledged."""
+        """Append one entry or more. May return before they are acknowledged.
+
+        Raises LedgerFencedError, LedgerClosedError or AddTimeoutError if entries, these or earlier ones, could not be written to
+        a new ledger either; NotEnoughBookiesError and MetadataStoreError if there was no new ledger.
+        """
         if self._ledger.due:
             self._settle(0)
             self._ledger.sync()
@@ -139,7 +136,11 @@ class DataWriter:
         self._settle(PENDING_BATCHES_MAX)
 
     def finish(self) -> tuple[EntryRange, ...]:
-        """Wait until everything is acknowledged and synced; the ranges in the order of the rows."""
+        """Wait until every entry is acknowledged and synced. Returns their ranges, in the order of the rows.
+
+        Raises LedgerFencedError, LedgerClosedError or AddTimeoutError if entries could not be written to a new ledger either;
+        NotEnoughBookiesError and MetadataStoreError if there was no new ledger; the error of the sync.
+        """
         self._settle(0)
         if self._ranges:
             self._ledger.sync()
@@ -150,7 +151,7 @@ class DataWriter:
         handle = self._ledger.handle()
         try:
             self._pending.append(_Pending(handle.ledger_id, handle.append_batch_async(payloads.values), payloads))
-        except _GONE as error:
+        except _GIVE_UP as error:
             self._begin_anew(handle.ledger_id, error)
             self._send(payloads)
 
@@ -159,7 +160,7 @@ class DataWriter:
             oldest = self._pending[0]
             try:
                 last = oldest.future.result()
-            except _GONE as error:
+            except _GIVE_UP as error:
                 self._begin_anew(oldest.ledger_id, error)
                 continue
             self._pending.popleft()
@@ -168,8 +169,11 @@ class DataWriter:
             self._ranges.append(EntryRange(oldest.ledger_id, first, last, rows, _size(values)))
 
     def _begin_anew(self, ledger_id: int, error: BookKeeperError) -> None:
-        """The kept ledger went bad: send all that is not acknowledged to a new one. Once: then the cluster is bad. Not if rows of
-        this task were acknowledged there and never synced: nobody has them any more."""
+        """The open ledger failed: send all that is not acknowledged to a new one.
+
+        This is done once for a task: a second failure is the cluster's. It is not done if rows of this task were acknowledged in
+        the ledger and never synced: they may be lost, and this object does not have them any more.
+        """
         log.info("data ledger %d is given up: %s", ledger_id, error)
         self._ledger.close(wait=False)
         unsynced = self._ledger.volatile and any(kept.ledger_id == ledger_id for kept in self._ranges)
@@ -182,36 +186,27 @@ class DataWriter:
 
 
 def _size(values: pyarrow.Array) -> int:
-    """Bytes of payload of a binary array without nulls."""
+    """The bytes of a binary array without nulls."""
     import pyarrow.compute
 
     return int(pyarrow.compute.sum(pyarrow.compute.binary_length(values)).as_py())
 
 
-_open: dict[tuple[int, str, str], tuple[tuple[int, str, int, str], DataLedger]] = {}
-"""(pid, zookeeper, log) → ((when it was made, run, epoch, encoding), its data ledger). A Python worker runs one task at a time,
-so there is no lock."""
+_open: dict[tuple[int, str, str], DataLedger] = {}
+"""The data ledger of each (pid, zookeeper, log name). A Python worker runs one task at a time, so there is no lock."""
 
 
 def current_data_ledger(
-    bookkeeper: BookKeeper,
-    zookeeper: str,
-    name: str,
-    made: int,
-    run: str,
-    epoch: int,
-    options: LogOptions,
-    password: bytes,
-    policy: RollPolicy,
-    encoding: str,
+    bookkeeper: BookKeeper, run: LogRun, options: LogOptions, policy: RollPolicy, encoding: str
 ) -> DataLedger:
-    """This process's data ledger for the log that was made at ``made`` (its ctime_ms); that of another one, run, epoch or
-    encoding is closed."""
-    key = os.getpid(), zookeeper, name
-    held_as, held = _open.get(key, (None, None))
-    if held is None or held_as != (made, run, epoch, encoding):
+    """This process's data ledger for ``run``, with payloads of ``encoding``.
+
+    The one that the process had for the same log, but for another run or encoding, is closed.
+    """
+    key = os.getpid(), run.address.zookeeper, run.log
+    held = _open.get(key)
+    if held is None or (held.run, held.encoding) != (run, encoding):
         if held is not None:
             held.close()
-        held = DataLedger(bookkeeper, name, run, epoch, options, password, policy, encoding)
-        _open[key] = (made, run, epoch, encoding), held
+        held = _open[key] = DataLedger(bookkeeper, run, options, policy, encoding)
     return held

@@ -1,8 +1,8 @@
-"""Cleaning up after a log: data ledgers that their writers left open, orphans, truncated rows, the whole log.
+"""Cleaning up after a log: data ledgers left open, orphans, truncated rows, whole logs.
 
-Law: an orphan is judged by epoch, once the owner has recovered all commits before its own (see ``is_orphan``), never by
-age. What is part of a log is said by its record, which is changed before any ledger is deleted; if the deleting fails or is
-never done, readers see the same rows.
+Law: an orphan is a ledger that was created for the log and is not part of it. It is recognised by its epoch, never by its age,
+and only after the log's owner has recovered all commits of earlier epochs (see ``is_orphan``). The log's record says what is part
+of the log, and it is changed before any ledger is deleted. If deleting fails or never happens, readers see the same rows.
 """
 
 from __future__ import annotations
@@ -31,16 +31,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RECENT_EPOCHS = 64
-"""Batch writes look after orphans every sixteenth time: so a collection that fails is made up for by the next ones."""
+"""How far back ``collect_recent_orphans`` looks. Batch writes call it every sixteenth epoch, so later calls
+make up for one that failed."""
 
 THOROUGH_SECONDS_MAX = 60.0
-"""For the ledgers that earlier epochs left open, beside the commits of the one that stands."""
+"""How long ``collect_recent_orphans`` recovers ledgers that earlier epochs left open; meanwhile the run commits its batches."""
 
 
 def recover_ledgers(
     bookkeeper: BookKeeper, ledger_ids: Iterable[int], password: bytes, seconds_max: float = 10.0
 ) -> list[int]:
-    """Recover each ledger that is not closed, so that its end is decided; stops after ``seconds_max``. Returns those done."""
+    """Recover each of the ledgers that is not closed, so that its end is decided.
+
+    Begins no recovery after ``seconds_max`` seconds. A recovery that fails is logged. Returns the ids of those recovered.
+    """
     deadline = time.monotonic() + seconds_max
     done = []
     for ledger_id in ledger_ids:
@@ -56,9 +60,11 @@ def recover_ledgers(
 
 
 def collect_orphans(bookkeeper: BookKeeper, name: str, password: bytes) -> list[int]:
-    """Fence, then delete every ledger that was made for the log in an earlier epoch and is no part of it (any more).
+    """Fence, then delete every ledger that was created for the log in an earlier epoch and is not, or no longer, part of the log.
 
-    Reads the metadata of all ledgers: for maintenance, not for each batch. Returns the ids deleted.
+    Reads the metadata of all ledgers of the cluster, so it takes long where there are many. Returns the ids of the deleted
+    ledgers. Raises NoSuchLogError, UnauthorizedAccessError (wrong password), MetadataStoreError, and ReadError if commits can't
+    be read.
     """
     record = LogRegistry(bookkeeper.metadata).get(name)
     check_password(record, password)
@@ -77,12 +83,14 @@ def collect_orphans(bookkeeper: BookKeeper, name: str, password: bytes) -> list[
 
 
 def collect_recent_orphans(bookkeeper: BookKeeper, name: str, password: bytes) -> list[int]:
-    """The same for the ``RECENT_EPOCHS`` before the one that stands, for its owner, with a look at new ledgers only. Data ledgers
-    of those epochs that are part of the log are recovered, if they are open still: their owners may not have come to it. Those of
-    rows that were truncated while their epoch stood are no part of it any more.
+    """Do what ``collect_orphans`` does for the last RECENT_EPOCHS epochs, with a look at new ledgers only. For the log's owner.
 
-    The ledgers of an epoch have higher ids than the commit ledgers of all epochs before it: the log was claimed in between.
-    (Copies that compaction made are higher than they should be; what is missed because of them ``collect_orphans`` finds.)
+    Data ledgers of those epochs that are part of the log and still open are recovered: their owners may not have done so. Ledgers
+    whose rows were truncated while their epoch stood are not part of the log any more, and are deleted. Returns the ids of the
+    deleted ledgers. Raises NoSuchLogError, MetadataStoreError, and ReadError if commits can't be read.
+
+    The ledgers of an epoch have higher ids than the commit ledgers of all earlier epochs, because the log was claimed in between.
+    Copies that compaction made have higher ids than that; ``collect_orphans`` finds what is missed because of them.
     """
     record = LogRegistry(bookkeeper.metadata).get(name)
     since = record.epoch - RECENT_EPOCHS
@@ -107,10 +115,11 @@ def collect_recent_orphans(bookkeeper: BookKeeper, name: str, password: bytes) -
 
 
 def truncate_log(bookkeeper: BookKeeper, name: str, row: int, password: bytes) -> list[int]:
-    """Give up the rows before ``row``, and delete the ledgers that only they needed. Returns the ids deleted.
+    """Give up the rows before row ``row``, and delete the ledgers that only those rows needed.
 
-    Ledgers of the epoch that stands stay until the next one: their writer may be about to commit entries of them. Raises
-    ConfigurationError if the log is not that long.
+    Ledgers of the epoch that stands stay until the next epoch, because their writer may still commit entries of them. Returns the
+    ids of the deleted ledgers. Raises ConfigurationError if the log has fewer rows than that; NoSuchLogError;
+    UnauthorizedAccessError (wrong password); MetadataStoreError; ReadError if commits can't be read.
     """
     registry = LogRegistry(bookkeeper.metadata)
     end = LogReader(bookkeeper, name, password, row)
@@ -129,19 +138,21 @@ def truncate_log(bookkeeper: BookKeeper, name: str, row: int, password: bytes) -
 
 
 def delete_log(bookkeeper: BookKeeper, name: str, password: bytes) -> list[int]:
-    """Delete a log with all its ledgers. Returns their ids.
+    """Delete a log with all its ledgers. Returns the ids of the deleted ledgers.
 
-    A micro-batch that is under way fails, or is deleted with the log; the next one of a query that goes on makes the log anew,
-    empty and with ledgers of its own, which stay.
+    A micro-batch that is being written fails, or its rows are deleted with the log. If its query goes on, the next micro-batch
+    creates the log again, empty and with ledgers of its own, which are not deleted. Raises NoSuchLogError,
+    UnauthorizedAccessError (wrong password) and MetadataStoreError.
     """
     registry = LogRegistry(bookkeeper.metadata)
     check_password(registry.get(name), password)
     ledgers = set(bookkeeper.list_ledgers())
-    # The record first: a reader that plans from now on finds no log, instead of one with holes.
+    # The record is deleted first: a reader that plans from now on finds no log, instead of a log with holes.
     registry.delete(name)
-    made_meanwhile = bookkeeper.list_ledgers()
-    if registry.find(name) is None:  # else they may be the new log's
-        ledgers.update(made_meanwhile)
+    created_meanwhile = bookkeeper.list_ledgers()
+    # If there is a log of this name again, these may be its ledgers.
+    if registry.find(name) is None:
+        ledgers.update(created_meanwhile)
     return _delete(bookkeeper, password, sorted(ledgers), lambda _, labels: labels.get(LOG_LABEL) == name.encode())
 
 
@@ -151,14 +162,18 @@ def _delete(
     ledger_ids: Iterable[int],
     chosen: Callable[[int, Mapping[str, bytes]], bool],
 ) -> list[int]:
-    """Fence, then delete each ledger of these that is ``chosen`` by its id and custom metadata. One that can't be fenced is
-    deleted all the same: nobody would find it later. One of another password is not the log's, and stays."""
+    """Fence, then delete each of these ledgers that is ``chosen`` by its id and custom metadata. Returns the ids of the deleted
+    ledgers.
+
+    A ledger that can't be fenced is deleted all the same, because nobody would find it later. A ledger with another password is
+    not the log's, and stays.
+    """
     deleted = []
     for ledger_id in ledger_ids:
         try:
             if chosen(ledger_id, bookkeeper.get_ledger_metadata(ledger_id).custom_metadata):
                 try:
-                    # Fenced first, so that its writer, if it still lives, does not take the loss for a failing cluster.
+                    # Its writer may still live. After fencing it knows that it lost the ledger, and does not suspect the bookies.
                     bookkeeper.open_ledger(ledger_id, password=password).close()
                 except LedgerRecoveryError as error:
                     log.info("ledger %d is deleted without having been fenced: %s", ledger_id, error)
@@ -167,5 +182,5 @@ def _delete(
         except NoSuchLedgerError:
             continue
         except UnauthorizedAccessError as error:
-            log.warning("ledger %d says that it was made for the log, and is not deleted: %s", ledger_id, error)
+            log.warning("ledger %d has the log's label but another password, and is not deleted: %s", ledger_id, error)
     return deleted

@@ -1,15 +1,16 @@
-"""Offload: the rows of a log's closed ledgers as a Delta table, after which the bookies need not keep them.
+"""Offload: rows of a log's closed ledgers are copied to a Delta table, so that the bookies need not keep them.
 
-Law: a row is in the table once or not at all, and a ledger is deleted only when every row of it that the log has is in
-the table, by the log's record. ``protocol.log_offload`` has the steps; a process that ends between any two of them is
-followed by one that goes on. Only committed rows are offloaded, up to the first commit that names a ledger that is still
-open. One that no commit has named for ``IDLE_SECONDS`` is closed first: the worker that wrote it may be gone while its query
-goes on, and Spark ends those it does not need after a minute. A writer that is there after all begins another ledger, as it is
-to do after that time by default.
+Law: a row is in the table once or not at all. A ledger is deleted only when the log's record says that all rows of it that are
+part of the log are in the table. ``protocol.logs.log_offload`` has the steps; if a process ends between two of them, the next one
+goes on.
 
-The table has the log's columns, then ``position``, ``ledger_id`` and ``entry_id``; each of its files holds consecutive
-rows in their order. It is one log's: made empty with the table property ``bookspark.log``, which says whose, before that log's
-record names it. It belongs to whoever made the log: deleting or truncating the log leaves it as it is.
+Only committed rows are offloaded, up to the first commit that names a ledger that is still open. A ledger that no commit has
+named for IDLE_SECONDS is closed first: Spark ends workers that are idle for a minute, so its writer may be gone although the
+query goes on. If the writer is still there, it creates another ledger, as it does by default after that time anyway.
+
+The table has the log's columns, then ``position``, ``ledger_id`` and ``entry_id``. Each of its files holds consecutive rows in
+their order. A table is one log's. It is created empty, with the table property ``bookspark.log``, which says whose it is, before
+that log's record names it. Deleting or truncating the log leaves the table as it is.
 
 Source: docs/decisions/logs.md; Delta's idempotent writes (``txnAppId``, ``txnVersion``).
 """
@@ -28,27 +29,33 @@ from bookspark.daemon.settings import of_environment
 from bookspark.errors import BookKeeperError, NoSuchLedgerError
 from bookspark.protocol.logs.log_offload import OffloadError
 from bookspark.protocol.logs.log_record import EPOCH_LABEL, LogRecord
-from bookspark.spark.logs import LogRegistry, RollPolicy, check_password, commits, recover_ledgers
+from bookspark.spark.logs.data_ledgers import RollPolicy
+from bookspark.spark.logs.maintenance import recover_ledgers
 from bookspark.spark.logs.offloaded import OWNER, table_version
+from bookspark.spark.logs.reader import commits
+from bookspark.spark.logs.registry import LogRegistry, check_password
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 TRANSACTION_BYTES_MAX = 4 << 30
-"""Of payload; a transaction ends with the commit that reaches it."""
+"""Bytes of payload of a transaction. A transaction ends with the commit that reaches it."""
 IDLE_SECONDS = RollPolicy().seconds_max
+"""A ledger that no commit has named for so long is closed."""
 CLOSING_SECONDS_MAX = 60.0
-"""For idle ledgers; those that are left over are closed by the next run."""
+"""How long one offload closes idle ledgers. The next offload closes the others."""
 
 
 @dataclass(frozen=True)
 class Offloaded:
-    """What one run did, and how far the log is offloaded now."""
+    """What one offload did."""
 
     rows: int
+    """Rows that it copied to the table."""
     position: int
+    """The rows of the log before this position are in the table, by this offload or an earlier one."""
     deleted: list[int]
-    """Ledgers."""
+    """Ids of the ledgers that it deleted."""
 
 
 def offload(
@@ -60,12 +67,15 @@ def offload(
     *,
     delete_after_seconds: float | None = None,
 ) -> Offloaded:
-    """Offload what can be offloaded of ``log`` to the Delta table at ``table``, a path or URI; ``spark`` is a session of
-    ``bookspark.spark.session``.
+    """Copy all rows of ``log`` that can be offloaded to the Delta table at ``table``.
 
-    ``delete_after_seconds``: then delete the ledgers all of whose rows are in the table and were committed so long ago;
-    None: delete nothing. Raises NoSuchLogError, UnauthorizedAccessError, OffloadError (the log has another table, or the table is
-    not this log's).
+    ``spark``: a session of ``bookspark.spark.session``, which has Delta. ``zookeeper``: the cluster. ``table``: a path or URI,
+    for this log only. ``password``: the log's. ``delete_after_seconds``: delete the ledgers all of whose rows are in the table
+    and were committed so long ago; None: delete nothing.
+
+    Raises NoSuchLogError; UnauthorizedAccessError (wrong password); OffloadError if the log has another table, or the table is
+    not this log's; BookKeeperError if the table can't be read; ReadError if too few bookies answer; MetadataStoreError; and
+    Spark's errors.
     """
     with BookKeeper(zookeeper, **of_environment("client")) as bookkeeper:
         run = _Run(spark, bookkeeper, log, table, password.encode())
@@ -78,13 +88,15 @@ def offload(
 
 
 def place_of(table: str) -> str:
-    """The one name of a table's place: tasks on other hosts, and later runs, have other working directories."""
+    """The table's absolute path or URI. Tasks on other hosts, and later offloads, have other working directories."""
     if table.startswith("file:"):
         table = urlsplit(table).path
     return table.rstrip("/") if "://" in table else os.path.abspath(table)
 
 
 class _Run:
+    """One offload of one log."""
+
     def __init__(self, spark: SparkSession, bookkeeper: BookKeeper, log: str, table: str, password: bytes) -> None:
         self._spark, self._bookkeeper, self._log, self._password = spark, bookkeeper, log, password
         self._table = place_of(table)
@@ -92,8 +104,9 @@ class _Run:
         record = self._registry.get(log)
         check_password(record, password)
         if record.offload is not None:
-            record.offload_begun(self._table, 0)  # another table is an error, also when there is nothing to do
-        self._made = record.ctime_ms
+            # Another table is an error, even if there is nothing to offload.
+            record.offload_begun(self._table, 0)
+        self._ctime_ms = record.ctime_ms
         self._transactions = f"bookspark offload of log {log} made at {record.ctime_ms}"
         table_version(self._table, self._transactions, 0)
 
@@ -104,7 +117,7 @@ class _Run:
         return 0 if offload is None else offload.position
 
     def close_idle(self, idle_seconds: float) -> None:
-        """Close the ledgers of rows that are to be offloaded which no commit has named for so long."""
+        """Close the ledgers with rows to be offloaded that no commit has named for so long."""
         start = self._start(self._record())
         named: dict[int, int] = {}
         for placed in commits(self._bookkeeper, self._log, self._password, start):
@@ -115,7 +128,7 @@ class _Run:
         recover_ledgers(self._bookkeeper, idle, self._password, CLOSING_SECONDS_MAX)
 
     def transaction(self) -> int | None:
-        """Begin a transaction and carry it through, or one that is pending; None if there is nothing to offload."""
+        """Do one transaction, the pending one if there is one. Returns its rows; None if there is nothing to offload."""
         record = self._record()
         pending = 0 if record.offload is None else record.offload.pending
         wanted = pending or self._end(record)
@@ -127,8 +140,10 @@ class _Run:
         assert record.offload is not None
         start, end = self._start(record), record.offload.pending
         if not end:
-            return 0  # another run has done it meanwhile
-        if start >= end:  # truncated meanwhile
+            # Another offload has done it meanwhile.
+            return 0
+        if start >= end:
+            # The rows were truncated meanwhile.
             self._update(lambda record: record.offload_done(end, -1))
             return 0
         version = table_version(self._table, self._transactions, end)
@@ -137,13 +152,13 @@ class _Run:
             version = table_version(self._table, self._transactions, end)
         if version is None:
             raise BookKeeperError(
-                f"{self._table} does not show what was just written to it; is it another table by now?"
+                f"{self._table} does not have the rows that were just written to it; was the table replaced meanwhile?"
             )
         self._update(lambda record: record.offload_done(end, version))
         return end - start
 
     def delete(self, after_seconds: float) -> list[int]:
-        """Delete the ledgers that the log does not need any more. Returns their ids."""
+        """Delete the ledgers that the log does not need any more. Returns the ids of the deleted ledgers."""
         record = self._record()
         before_ms = (time.time() - after_seconds) * 1000
         return [ledger_id for ledger_id in self._needless(record, before_ms) if self._delete(ledger_id)]
@@ -155,21 +170,22 @@ class _Run:
         return self._registry.update(self._log, lambda record: transition(self._same(record)))
 
     def _same(self, record: LogRecord) -> LogRecord:
-        """``record``, if it is that of the log whose table this is. To one that was made since, the table's transactions would
-        say that its rows are there."""
-        if record.ctime_ms != self._made:
+        """Return ``record``. Raises OffloadError if it is that of another log of the same name: the rows in the table are not its
+        rows."""
+        if record.ctime_ms != self._ctime_ms:
             raise OffloadError(
-                f"log {self._log!r} was deleted and made anew while it was offloaded: the table at {self._table} has rows of the "
-                "old one. Offload the new log to another table"
+                f"log {self._log!r} was deleted and created again while it was offloaded: the table at {self._table} "
+                "has rows of the old log. Offload the new log to another table"
             )
         return record
 
     def _start(self, record: LogRecord) -> int:
+        """The row from which the next transaction goes."""
         offloaded = 0 if record.offload is None else record.offload.position
         return max(offloaded, record.first_position)
 
     def _end(self, record: LogRecord) -> int | None:
-        """The row up to which the next transaction goes."""
+        """The row before which the next transaction ends; None if there is nothing to offload."""
         start, end, size = self._start(record), None, 0
         closed: dict[int, bool] = {}
         for placed in commits(self._bookkeeper, self._log, self._password, start):
@@ -186,15 +202,16 @@ class _Run:
         return end
 
     def _make_table(self) -> None:
-        """Make the table, empty, unless it is there. Of two logs that do so at once, one gets it, the other OffloadError."""
+        """Create the table, empty, unless it exists. If two logs do so at once, one gets the table and the other an
+        OffloadError."""
         from delta.tables import DeltaTable
 
-        made = DeltaTable.createIfNotExists(self._spark).location(self._table).addColumns(self._rows(0, 0).schema)
-        made.property(OWNER, self._transactions).execute()
+        table = DeltaTable.createIfNotExists(self._spark).location(self._table).addColumns(self._rows(0, 0).schema)
+        table.property(OWNER, self._transactions).execute()
         table_version(self._table, self._transactions, 0)
 
     def _write(self, start: int, end: int) -> None:
-        """Append the rows ``start`` to before ``end``, unless the table has this transaction by now."""
+        """Append the rows from ``start`` to before ``end``, unless the table has this transaction already."""
         writer = self._rows(start, end).write.format("delta").mode("append")
         writer.option("txnAppId", self._transactions).option("txnVersion", end).save(self._table)
 
@@ -206,8 +223,11 @@ class _Run:
         return source.load()
 
     def _needless(self, record: LogRecord, before_ms: float) -> Iterator[int]:
-        """Ledgers all of whose commits are offloaded and older than ``before_ms``, with nothing in them that may still be
-        committed. ``record`` was read before the commits: if it is recovered, those have all that earlier epochs committed."""
+        """Ids of ledgers all of whose commits are offloaded and older than ``before_ms``, and in which nothing may still be
+        committed.
+
+        ``record`` was read before the commits. If the record is recovered, the commits include all those of earlier epochs.
+        """
         offloaded = 0 if record.offload is None else record.offload.position
         last_entries: dict[int, int] = {}
         needed: set[int] = set()

@@ -1,11 +1,11 @@
-"""Reading rows of a log wherever they lie: in their ledger, or in the Delta table that they were offloaded to.
+"""Reading rows of a log where they lie: in their ledger, or in the Delta table that they were offloaded to.
 
-Law: a task that was planned over a ledger gets the very rows that it would have got from it, or an error; it never gets
-fewer. It reads the log's record again first, so a plan that is older than the offload is as good as a new one.
+Law: a task that was planned over a ledger gets exactly the rows of the plan, or an error; never fewer. Before it reads a table,
+it reads the log's record, so a plan that is older than the offload is as good as a new one.
 
-There is no Spark in a task: the table is read by delta-rs, at its newest version, which has all that earlier ones had
-and lies where a VACUUM leaves it. Rows lie in files by position, so a task opens those it needs. To open the table takes as long
-as to read many thousand rows, so what a task reads of it, it reads at once.
+A task has no Spark session, so delta-rs reads the table, at its newest version. That version has all rows of earlier ones, and
+lies where a VACUUM leaves it. The rows lie in the table's files by position, so a task opens only the files that it needs.
+Opening the table takes as long as reading many thousand rows, so a task reads all rows that it needs of the table at once.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from bookspark.errors import BookKeeperError, NoSuchLedgerError, ReadError
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.logs.log_offload import OffloadError
-from bookspark.spark.logs import LogRegistry
-from bookspark.spark.logs.rows import RowDecoder
+from bookspark.spark.logs.registry import LogRegistry
+from bookspark.spark.logs.row_format import RowDecoder, arrow_schema
 from bookspark.spark.logs.splits import Piece
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from bookspark.metadata.store import MetadataStore
 
 OWNER = "bookspark.log"
-"""The table property that says whose transactions the table is for."""
+"""The table property that names the offload whose table it is."""
 
 
 def rows_of(
@@ -42,9 +41,15 @@ def rows_of(
     schema: StructType,
     decoder_of: Callable[[LedgerMetadata], RowDecoder],
 ) -> Iterator[pyarrow.RecordBatch]:
-    """The rows of the first of ``pieces``, in order, with the columns of ``schema``: those of its ledger, and from where that
-    is gone, of the table that ``log`` was offloaded to; then also those of the pieces that follow it there. Takes the pieces
-    from the left. Raises NoSuchLedgerError for what is in neither."""
+    """The rows of the first of ``pieces``, in order, with the columns of ``schema``.
+
+    The rows come from the piece's ledger. If the ledger was deleted, they come from the table that ``log`` was offloaded to,
+    together with the rows of the pieces that follow in the table. ``log``: the log's name; None if the pieces are of ledgers.
+    ``decoder_of`` gives the decoder of a ledger's entries. The pieces that are read are taken from the left of ``pieces``.
+
+    Raises NoSuchLedgerError if the rows are neither in their ledger nor in a table, ReadError if too few bookies answer or the
+    table can't be read.
+    """
     piece = pieces.popleft()
     delivered = 0
     try:
@@ -66,10 +71,11 @@ def rows_of(
 def offloaded_rows(
     store: MetadataStore, log: str, piece: Piece, following: deque[Piece], schema: StructType
 ) -> Iterator[pyarrow.RecordBatch] | None:
-    """The rows of ``piece``, and of those of ``following`` (which are taken from the left) that continue it and were offloaded
-    too, with the columns of ``schema``, in order; None if those of ``piece`` were not offloaded.
+    """The rows of ``piece`` from the table that ``log`` was offloaded to, in order, with the columns of ``schema``.
 
-    While iterating: ReadError if the table can't be read, or lacks rows that the record says it has.
+    The rows of those pieces of ``following`` that continue the piece and were offloaded too come next; these pieces are taken
+    from the left of ``following``. Returns None if the rows of ``piece`` were not offloaded. Raises NoSuchLogError. The iterator
+    raises ReadError if the table can't be read, or lacks rows that the log's record says it has.
     """
     offload = LogRegistry(store).get(log).offload
     if offload is None or _end(piece) > offload.position:
@@ -94,7 +100,7 @@ def _read(table: str, log: str, pieces: Sequence[Piece], schema: StructType) -> 
     try:
         files = DeltaTable(table).to_pyarrow_dataset()
         position = pc.field("position")
-        # A log of the same name that was made later has other ledgers.
+        # A log of the same name that was created later has other ledgers.
         own = pc.field("ledger_id").isin(list({piece.ledger_id for piece in pieces}))
         found = files.to_table(
             columns=list(dict.fromkeys((*schema.names, "position"))),
@@ -104,17 +110,18 @@ def _read(table: str, log: str, pieces: Sequence[Piece], schema: StructType) -> 
         raise ReadError(f"{where} can't be read: {error}") from error
     if found.num_rows != end - start:
         raise ReadError(
-            f"{where}: there are {found.num_rows}, which should be {end - start}; nothing but jobs/offload.py may change that "
-            "table's rows: restore a version of it that has them"
+            f"{where}: there are {found.num_rows}, which should be {end - start}; nothing but jobs/offload.py may "
+            "change the rows of that table: restore a version of it that has them"
         )
-    rows = found.sort_by("position").select(schema.names).cast(to_arrow_schema(schema, timezone="UTC"))
+    rows = found.sort_by("position").select(schema.names).cast(arrow_schema(schema))
     yield from rows.combine_chunks().to_batches()
 
 
 def table_version(table: str, transactions: str, number: int) -> int | None:
-    """The newest version of ``table``, if transaction ``number`` of ``transactions`` (or a later one) is part of it.
+    """The newest version of ``table``, if transaction ``number`` of ``transactions``, or a later one, is part of it. Else None.
 
-    Raises OffloadError if there is a table that is not theirs, BookKeeperError if there is one that can't be read.
+    ``table``: a path or URI. ``transactions``: the offload's name, which is the table's property OWNER. Raises OffloadError if
+    the table is not this offload's, BookKeeperError if it can't be read.
     """
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -130,6 +137,6 @@ def table_version(table: str, transactions: str, number: int) -> int | None:
     if last is None and owner != transactions:
         whose = "was not made by an offload" if owner is None else f"is that of another: {owner}"
         raise OffloadError(
-            f"the table at {table} {whose}. A table has the rows of one log: offload to a path of its own"
+            f"the table at {table} {whose}. A table has the rows of one log: give each log a path of its own"
         )
     return found.version() if last is not None and last >= number else None

@@ -1,12 +1,16 @@
-"""Reading a log's commits: what is part of it, in order, from any row on, and as it grows.
+"""Reading a log's commits, in order, from any row on, and as the log grows.
 
-Law: readers follow commit ledgers only, and never fence: entries of failed, speculative or zombie attempts lie in data
-ledgers too and are never seen. A range named by a commit is confirmed up to its last entry, whatever LAC a reader has
-heard; so is the header of a ledger that the chain names, and so is a commit of rows that an offset counts: the newest LAC may be
-known to one bookie only, so who heard it once need not hear it again. A ledger of the chain is left for the next one only once
-it is closed and read to its end. A chain that is compacted or truncated under a reader does not disturb it: where it stands is
-how many commits it has behind it, and the ledger that has the next one is looked for. A log of the same name that was made later
-is another log, and never read on in.
+Law:
+
+* Readers follow commit ledgers only, and never fence. Data ledgers also hold entries of failed, speculative and outdated
+  attempts, which no commit names, and which are therefore never read.
+* A range that a commit names is confirmed up to its last entry, whatever last add confirmed (LAC) a reader has heard. So is the
+  header of a ledger that the chain names, and so is a commit whose rows an offset counts: perhaps only one bookie knows the
+  newest LAC, and a reader that heard it once need not hear it again.
+* A reader goes on to the next ledger of the chain only when the present one is closed and read to its end.
+* A chain that is compacted or truncated meanwhile does not disturb a reader. Its place is the number of commits before it, and
+  it looks for the ledger that has the next one.
+* A log of the same name that was created later is another log. No reader goes on in it.
 
 Source: docs/decisions/logs.md.
 """
@@ -27,34 +31,37 @@ if TYPE_CHECKING:
     from bookspark.client.reading.read_handle import ReadHandle
 
 HEADER_ENTRY = 0
+"""The entry of a commit ledger that sums up all commits before the ledger."""
 
 
 class PlacedCommit(NamedTuple):
-    """A commit, and how much of the log lies before it."""
+    """A commit and its place in the log."""
 
     before: Position
+    """Batches, rows and bytes of the log before the commit."""
     commit: Commit
 
     @property
     def after(self) -> Position:
+        """Batches, rows and bytes of the log up to and with the commit."""
         return self.before.followed_by(self.commit)
 
 
 class LogReader:
-    """Follows a log from the commit on that holds row ``position``. Reads no more of the chain than that needs.
+    """Follows a log from the commit that holds row ``position``. Reads no more of the chain than that needs.
 
-    Raises NoSuchLogError and UnauthorizedAccessError when it is made, ReadError where bookies can't be read, and DataLossError
-    once the log was deleted and made anew.
+    The constructor raises NoSuchLogError and UnauthorizedAccessError (wrong password). Every method that reads raises ReadError
+    if too few bookies answer, MetadataStoreError, and DataLossError if the log was deleted and created again.
     """
 
     def __init__(self, bookkeeper: BookKeeper, name: str, password: bytes, position: int = 0) -> None:
         self._bookkeeper, self._name, self._password = bookkeeper, name, password
         self._registry = LogRegistry(bookkeeper.metadata)
         self.record: LogRecord = self._registry.get(name)
-        """As it was last read."""
+        """The log's record, as it was last read."""
         check_password(self.record, password)
         self.position = Position()
-        """How much of the log lies before the next commit."""
+        """Batches, rows and bytes before the next commit."""
         self._link: CommitLedger | None = None
         self._handle: ReadHandle | None = None
         self._next_entry = HEADER_ENTRY + 1
@@ -62,8 +69,11 @@ class LogReader:
         self._seek(lambda before: before.rows <= position)
 
     def commits(self, known_rows: int = 0) -> Iterator[PlacedCommit]:
-        """What was committed since the last call, in order; the first call begins where the reader was made for. ``known_rows``:
-        so many rows are committed for certain; they come although no bookie that answers tells of them."""
+        """The commits since the last call, in order. The first call begins with the commit that holds the constructor's
+        ``position``.
+
+        ``known_rows``: so many rows are known to be committed. They come even if no bookie that answers tells of them.
+        """
         while True:
             try:
                 if self._handle is None and not self._next_link():
@@ -75,15 +85,17 @@ class LogReader:
                 self._read_record()
                 if self._link in self.record.commit_ledgers:
                     raise
-                self._handle = None  # deleted after its commits had been put into another one
+                # The ledger was deleted after its commits had been copied into another one.
+                self._handle = None
                 continue
             if not closed and not self._handle.metadata.closed:
                 return
-            if closed:  # and was so before its LAC was read: this was all of it
+            # The ledger was closed before its LAC was read, so these were all of its commits.
+            if closed:
                 self._handle = None
 
     def _confirmed(self, handle: ReadHandle, known_rows: int) -> Iterator[PlacedCommit]:
-        """What the ledger has from where the reader stands."""
+        """The commits of the ledger from the reader's place on."""
         last = handle.read_last_add_confirmed()
         while True:
             while self._next_entry <= last:
@@ -93,12 +105,12 @@ class LogReader:
                     yield placed
             if handle.metadata.closed or self.position.rows >= known_rows:
                 return
-            # There is one more, and a ledger that is not closed is the chain's last: the commit is here.
+            # There is one more commit. A ledger that is not closed is the chain's last, so the commit is in this ledger.
             last = self._next_entry
             handle.confirm(last)
 
     def wait(self, seconds: float) -> None:
-        """Return once there may be more to read, or after ``seconds``. The bookies hold the answer until then."""
+        """Return when there may be more commits, or after ``seconds``. The bookies hold their answer until then."""
         if self._handle is not None:
             self._handle.read_last_add_confirmed_and_entry(self._next_entry, timeout=seconds)
             return
@@ -113,7 +125,7 @@ class LogReader:
     # -- inside
 
     def _seek(self, behind: Callable[[Position], bool]) -> None:
-        """Stand behind the header of the last ledger of the chain of which that is true, or of the first one."""
+        """Go behind the header of the last ledger of the chain whose position is ``behind``, or else of the first ledger."""
         chain = list(self.record.commit_ledgers)
         while chain:
             try:
@@ -122,7 +134,8 @@ class LogReader:
                 self._read_record()
                 if self._link in self.record.commit_ledgers:
                     raise
-                chain = list(self.record.commit_ledgers)  # compacted or truncated meanwhile
+                # The chain was compacted or truncated meanwhile.
+                chain = list(self.record.commit_ledgers)
                 continue
             if behind(self.position):
                 return
@@ -140,7 +153,7 @@ class LogReader:
         self.record = record
 
     def _next_link(self) -> bool:
-        """Stand in the ledger that has the next commit; False if there is none yet."""
+        """Go to the ledger that has the next commit. False if there is none yet."""
         self._read_record()
         chain = self.record.commit_ledgers
         if self._link is not None and self._link not in chain:
@@ -157,20 +170,27 @@ class LogReader:
 
 
 def made_anew(name: str, row: int) -> DataLossError:
-    """The error of a reader that stands at ``row`` of a log that is there no more."""
+    """The error of a reader that has read a log up to ``row``, when another log has its name now."""
     return DataLossError(
-        f"log {name!r} was deleted and made anew since this query read it up to row {row}; start the query with a new checkpoint "
-        "to read the new log"
+        f"log {name!r} was deleted and created again since this query read it up to row {row}; start the query with a new "
+        "checkpoint to read the new log"
     )
 
 
 def commits(bookkeeper: BookKeeper, name: str, password: bytes, position: int = 0) -> Iterator[PlacedCommit]:
-    """All that is committed now, from the commit on that holds row ``position`` or, for speed, some before it."""
+    """All commits there are now, from the one that holds row ``position``; for speed, some commits before that may come too.
+
+    Raises NoSuchLogError, UnauthorizedAccessError (wrong password), MetadataStoreError, and ReadError if too few bookies answer.
+    """
     return LogReader(bookkeeper, name, password, position).commits()
 
 
 def header_of(bookkeeper: BookKeeper, record: LogRecord, password: bytes) -> CommitHeader:
-    """What all commits of the chain come to; reads its last ledger only."""
+    """The header that sums up all commits of the log. Reads the last ledger of the chain only.
+
+    Raises UnauthorizedAccessError (wrong password), NoSuchLedgerError if the chain changed since ``record`` was read, and
+    ReadError if too few bookies answer.
+    """
     header = CommitHeader()
     for link in record.commit_ledgers[-1:]:
         handle = open_commit_ledger(bookkeeper, link, password)
@@ -181,7 +201,7 @@ def header_of(bookkeeper: BookKeeper, record: LogRecord, password: bytes) -> Com
 
 
 def open_commit_ledger(bookkeeper: BookKeeper, link: CommitLedger, password: bytes) -> ReadHandle:
-    """For reading; fences nothing."""
+    """Open a commit ledger for reading. Fences nothing."""
     handle = bookkeeper.open_ledger_no_recovery(link.ledger_id, password=password)
     handle.confirm(HEADER_ENTRY)
     return handle
@@ -194,7 +214,7 @@ def read_header(handle: ReadHandle) -> CommitHeader:
 
 
 def read_commits(handle: ReadHandle) -> Iterator[PlacedCommit]:
-    """The commits of a commit ledger, as many as are confirmed now."""
+    """The commits of a commit ledger that are confirmed now."""
     before = read_header(handle).position
     for entry in handle.read(HEADER_ENTRY + 1, handle.read_last_add_confirmed()):
         placed = PlacedCommit(before, decode_commit(entry.payload, handle.ledger_id, entry.entry_id))

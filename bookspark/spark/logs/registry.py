@@ -1,8 +1,8 @@
 """The records of logs in the metadata store: ``/bookspark/logs/<name>``, changed by compare-and-set only.
 
-Law: every change is one of the transitions of ``bookspark.protocol.logs.log_record``, tried again on the newest version when
-another client was first. The transitions change nothing when done twice, so a write whose answer was lost is simply
-tried again too. Source: docs/decisions/logs.md.
+Law: every change is one of the transitions of ``bookspark.protocol.logs.log_record``. If another client's change came first, the
+transition is tried again on the newest version. A transition that is done twice changes nothing, so a write whose answer was lost
+is simply tried again too. Source: docs/decisions/logs.md.
 """
 
 from __future__ import annotations
@@ -21,49 +21,51 @@ from bookspark.wire.digests import master_key
 
 KIND = "logs"
 ATTEMPTS_MAX = 100
-"""Compare-and-sets lost in a row after which something is wrong; each loss is another client's success."""
+"""So many compare-and-sets lost in a row are an error. Each loss is another client's success."""
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
-"""What Kafka lets a topic be called."""
+"""The names that Kafka allows for topics."""
 
 
 class LogRegistry:
-    """Reads and changes log records in ``store``."""
+    """Reads and changes log records in ``store``. Every method raises MetadataStoreError if the store does not answer."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
 
     def names(self) -> list[str]:
+        """The names of all logs, sorted."""
         return sorted(self._store.list_records(KIND))
 
     def get(self, name: str) -> LogRecord:
-        """Raises NoSuchLogError, naming the nearest one."""
+        """The record of ``name``. Raises NoSuchLogError, which tells the most similar name, and LogFormatError."""
         record = self.find(name)
         if record is None:
             nearest = get_close_matches(name, self.names(), n=1)
-            hint = f"did you mean {nearest[0]!r}?" if nearest else "a log is made by the first write to it"
+            hint = f"did you mean {nearest[0]!r}?" if nearest else "the first write to a log creates it"
             raise NoSuchLogError(f"there is no log {name!r}; {hint}")
         return record
 
     def find(self, name: str) -> LogRecord | None:
-        """The record of ``name``, None if there is no such log."""
+        """The record of ``name``; None if there is no such log. Raises LogFormatError, and ConfigurationError for an invalid
+        name."""
         found = self._store.read_record(KIND, check_name(name))
         return None if found is None else decode_record(found.value, name)
 
     def create(self, name: str, options: LogOptions, password: bytes) -> LogRecord:
-        """Make an empty log. Raises LogExistsError."""
+        """Create an empty log. Raises LogExistsError, and ConfigurationError for an invalid name."""
         record = LogRecord(check_name(name), options, master_key(password), ctime_ms=time.time_ns() // 1_000_000)
         try:
             self._store.write_record(KIND, name, encode_record(record), None)
         except MetadataVersionError:
-            raise LogExistsError(f"there is a log {name!r} already; choose another name, or delete that one") from None
+            raise LogExistsError(f"there is a log {name!r} already; choose another name, or delete that log") from None
         return record
 
     def ensure(self, name: str, options: dict[str, object], password: bytes, columns: str = "") -> LogRecord:
-        """The record of ``name``, made with ``options`` (fields of LogOptions, the rest as by default) if there is none.
-        ``columns`` are for a log that is made only.
+        """The record of ``name``. If there is no such log, it is created.
 
-        Raises ConfigurationError if there is one and an option given differs from it, UnauthorizedAccessError if the
-        password does.
+        ``options``: fields of LogOptions; those that are left out have their defaults. ``columns``: the schema of the rows, as
+        Spark's JSON, for a log that is created now. Raises ConfigurationError if the log exists and has another value of an
+        option, UnauthorizedAccessError if it has another password.
         """
         while True:
             record = self.find(name)
@@ -72,19 +74,23 @@ class LogRegistry:
                 for option, wanted in options.items():
                     if getattr(record.options, option) != wanted:
                         raise ConfigurationError(
-                            f"log {name!r} was made with {option} {_text(getattr(record.options, option))}, and options are "
-                            f"fixed when a log is made: leave out {option} {_text(wanted)}, or write to another log"
+                            f"log {name!r} was made with {option} {_text(getattr(record.options, option))}, and the options of "
+                            f"a log never change: leave out {option} {_text(wanted)}, or write to another log"
                         )
                 return record
-            with suppress(LogExistsError):  # another client was first
+            # If another client created the log first, look at its record.
+            with suppress(LogExistsError):
                 return self.create(name, LogOptions(columns=columns, **options), password)  # type: ignore[arg-type]
 
     def update(self, name: str, transition: Callable[[LogRecord], LogRecord]) -> LogRecord:
-        """Compare-and-set the record to ``transition(record)``; what that raises is raised. Returns what stands then."""
+        """Change the record to ``transition(record)``, by compare-and-set. Returns the record as it is then.
+
+        Raises NoSuchLogError, the errors of ``transition``, and MetadataVersionError after ATTEMPTS_MAX lost compare-and-sets.
+        """
         for _ in range(ATTEMPTS_MAX):
             found = self._store.read_record(KIND, check_name(name))
             if found is None:
-                raise NoSuchLogError(f"there is no log {name!r}; was it deleted while being written?")
+                raise NoSuchLogError(f"there is no log {name!r}; was it deleted while it was written?")
             record = decode_record(found.value, name)
             changed = transition(record)
             if changed == record:
@@ -99,21 +105,25 @@ class LogRegistry:
         )
 
     def delete(self, name: str) -> None:
+        """Delete the record. The log's ledgers stay; ``delete_log`` deletes them too."""
         self._store.delete_record(KIND, check_name(name))
 
     def claim(self, name: str, run: str) -> LogRecord:
-        """Make ``run`` the owner. Raises LogTakenOverError if it has lost the log already."""
+        """Make ``run`` the owner. Raises LogTakenOverError if it has lost the log already, and NoSuchLogError."""
         return self.update(name, lambda record: record.claim(run))
 
     def add_commit_ledger(
         self, name: str, ledger_id: int, run: str, epoch: int, recovered: tuple[CommitLedger, ...]
     ) -> LogRecord:
-        """Put ``ledger_id`` at the end of the chain. Raises LogTakenOverError or LogChangedError: then it is not in it."""
+        """Put ``ledger_id`` at the end of the chain, whose last ledger ``run`` has recovered.
+
+        Raises LogTakenOverError, LogChangedError or NoSuchLogError; the ledger is then not in the chain.
+        """
         return self.update(name, lambda record: record.with_commit_ledger(ledger_id, run, epoch, recovered))
 
 
 def check_name(name: str) -> str:
-    """``name``, or a ConfigurationError that says what a log may be called."""
+    """Return ``name``. Raises ConfigurationError, which tells the allowed names, if no log can have it."""
     if not _NAME.fullmatch(name) or name in (".", ".."):
         raise ConfigurationError(f"log name {name!r}: use 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-'")
     return name
@@ -123,7 +133,7 @@ def check_password(record: LogRecord, password: bytes) -> None:
     """Raise UnauthorizedAccessError unless ``password`` is the log's."""
     if record.master_key != master_key(password):
         raise UnauthorizedAccessError(
-            f"log {record.name!r}: wrong password; give the one that it was made with as option password"
+            f"log {record.name!r}: wrong password; give the password that it was made with as option password"
         )
 
 

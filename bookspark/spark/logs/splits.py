@@ -1,7 +1,7 @@
-"""Splitting what is to be read into partitions of about equal size. Pure.
+"""Splits what is to be read into partitions of about equal size. Pure.
 
-Law: the pieces of all partitions, in order, are exactly the rows of the ranges given, in order; no row is read twice or left
-out. A row is an entry, or one of the rows that an entry holds: then all entries of a range hold the same number of them.
+Law: the pieces of all partitions, in order, are exactly the rows of the given ranges, in order. No row is read twice or left out.
+A row is an entry, or one of the rows that an entry holds; all entries of a range hold the same number of rows.
 """
 
 from __future__ import annotations
@@ -12,33 +12,38 @@ from typing import NamedTuple
 from bookspark.protocol.logs.log_record import EntryRange
 
 PARTITION_BYTES_MAX = 32 << 20
+"""About the largest partition, in bytes of payload and ENTRY_COST_BYTES for each entry."""
 ENTRY_COST_BYTES = 64
-"""What an entry costs over its payload: many small ones are as much work as few large ones."""
+"""The work for an entry beside its payload, as bytes of payload: many small entries are as much work as few large ones."""
 
 
 class Piece(NamedTuple):
-    """``rows`` rows of a ledger, from entry ``first_entry_id`` on; the first one is row ``position`` of what is read.
-
-    Each entry holds ``rows_each`` rows; the first ``skip`` rows of the first entry are not part of the piece.
-    """
+    """Consecutive rows of a ledger."""
 
     ledger_id: int
     first_entry_id: int
+    """The entry that holds the first row."""
     position: int
+    """The place of the first row in what is read, from 0. Of a log: the row's position."""
     rows: int
+    """How many rows."""
     rows_each: int = 1
+    """How many rows each entry holds."""
     skip: int = 0
+    """So many rows of the first entry come before the piece."""
 
     @property
     def last_entry_id(self) -> int:
+        """The entry that holds the last row."""
         return self.first_entry_id + (self.skip + self.rows - 1) // self.rows_each
 
     @property
     def entries(self) -> int:
+        """How many entries hold the piece."""
         return self.last_entry_id - self.first_entry_id + 1
 
     def part(self, start: int, stop: int) -> Piece:
-        """The rows ``start`` to before ``stop``, counted from this piece's first one."""
+        """The rows from ``start`` to before ``stop``; 0 is this piece's first row."""
         entries, skip = divmod(self.skip + start, self.rows_each)
         return self._replace(
             first_entry_id=self.first_entry_id + entries, position=self.position + start, rows=stop - start, skip=skip
@@ -46,13 +51,13 @@ class Piece(NamedTuple):
 
 
 SizedPiece = tuple[Piece, int]
-"""With its bytes of payload."""
+"""A piece and its bytes of payload."""
 
 
 def positioned(
     ranges: Iterable[EntryRange], at: int = 0, start: int = 0, end: int | None = None
 ) -> Iterator[SizedPiece]:
-    """Each range, cut to the rows ``start`` to before ``end``. The first one begins at row ``at``."""
+    """The ranges as pieces, cut to the rows from ``start`` to before ``end``. The first range begins at row ``at``."""
     for item in ranges:
         low = max(at, start) - at
         high = item.rows if end is None else min(at + item.rows, end) - at
@@ -63,7 +68,10 @@ def positioned(
 
 
 def rows_within(sized: Iterable[SizedPiece], rows: int | None, size: int | None) -> int | None:
-    """The position up to which pieces have at most ``rows`` rows and ``size`` bytes, one row at least; None: all of them."""
+    """The position up to which the pieces have at most ``rows`` rows and ``size`` bytes, but one row at least.
+
+    A limit that is None does not count. Returns None if all pieces are within the limits.
+    """
     least = 1
     for piece, weight in sized:
         count = taken = piece.rows
@@ -81,7 +89,10 @@ def rows_within(sized: Iterable[SizedPiece], rows: int | None, size: int | None)
 
 
 def split(sized: Iterable[SizedPiece], min_partitions: int) -> list[list[Piece]]:
-    """At least ``min_partitions`` lists of pieces (if there are as many rows), none much over PARTITION_BYTES_MAX."""
+    """The pieces, divided into at least ``min_partitions`` lists, none of them much over PARTITION_BYTES_MAX.
+
+    If there are fewer rows than ``min_partitions``, each row is a list.
+    """
     weighed = [(piece, size + ENTRY_COST_BYTES * piece.entries) for piece, size in sized]
     total = sum(weight for _, weight in weighed)
     target = min(PARTITION_BYTES_MAX, total / min_partitions)
@@ -101,7 +112,7 @@ def split(sized: Iterable[SizedPiece], min_partitions: int) -> list[list[Piece]]
 
 
 def _at_least(partitions: list[list[Piece]], minimum: int) -> list[list[Piece]]:
-    """Halve the largest partitions until there are ``minimum``, or each is one row."""
+    """Halve the largest partitions until there are ``minimum`` of them, or each is one row."""
     while 0 < len(partitions) < minimum:
         index = max(range(len(partitions)), key=lambda i: _rows(partitions[i]))
         rows = _rows(partitions[index])

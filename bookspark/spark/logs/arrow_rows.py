@@ -1,0 +1,129 @@
+"""Entries of logs of row format ``arrow``: an entry is a record batch of rows with all their columns.
+
+Law: rows come back as they went in, in order. Entries have about ``ENTRY_BYTES`` each. Those of one task have the same number of
+rows until the rows become much wider or narrower. So a few ranges name all entries of a task, and no range needs a list of how
+many rows each of its entries has. Arrow arrays go in and out without a Python object for each row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import StructType
+
+from bookspark.protocol.logs.log_record import Compression
+from bookspark.spark.logs.row_format import ARROW, ID_COLUMNS, Payloads, arrow_schema
+from bookspark.spark.logs.splits import Piece
+from bookspark.wire.entry_batch import PAYLOAD_BYTES_MAX
+
+if TYPE_CHECKING:
+    import pyarrow
+
+ENTRY_BYTES = 256 << 10
+"""About the size of an entry before compression."""
+ROWS_EACH_MAX = 1 << 16
+"""The most rows of an entry."""
+UNEVEN = 8
+"""The rows of an entry are counted anew when an entry would be so many times larger or smaller than ENTRY_BYTES."""
+WIDENED_MAX = 16
+"""How often a task makes entries of more rows than before. Each time is one more range of its commit."""
+
+
+class ArrowEncoder:
+    """Makes entries of many rows each."""
+
+    encoding = ARROW
+
+    def __init__(self, columns: StructType, compression: Compression) -> None:
+        import pyarrow
+
+        self._schema = arrow_schema(columns)
+        self._options = pyarrow.ipc.IpcWriteOptions(compression="zstd" if compression is Compression.ZSTD else None)
+        self._rows_each = 0
+        self._widened = 0
+        self._rest: pyarrow.RecordBatch | None = None
+
+    def add(self, rows: pyarrow.RecordBatch) -> Iterator[Payloads]:
+        """Take more rows. Returns the entries that are full now."""
+        import pyarrow
+
+        columns = [column.cast(field.type) for column, field in zip(rows.columns, self._schema, strict=True)]
+        batch = pyarrow.RecordBatch.from_arrays(columns, schema=self._schema)
+        fit = min(max(ENTRY_BYTES * batch.num_rows // max(batch.nbytes, 1), 1), ROWS_EACH_MAX)
+        narrower = fit > self._rows_each * UNEVEN and self._widened < WIDENED_MAX
+        if narrower or fit * UNEVEN < self._rows_each:
+            yield from self.finish()
+            self._rows_each = 1 << (fit.bit_length() - 1)
+            self._widened += narrower
+        if self._rest is not None:
+            batch = pyarrow.concat_batches([self._rest, batch])
+        full = batch.num_rows - batch.num_rows % self._rows_each
+        self._rest = batch.slice(full) if full < batch.num_rows else None
+        yield from self._payloads([batch.slice(at, self._rows_each) for at in range(0, full, self._rows_each)])
+
+    def finish(self) -> Iterator[Payloads]:
+        """An entry of the rows that are left, if there are any."""
+        rest, self._rest = self._rest, None
+        if rest is not None:
+            yield from self._payloads([rest])
+
+    def _payloads(self, batches: list[pyarrow.RecordBatch]) -> Iterator[Payloads]:
+        """An entry of each batch. A batch that is too large becomes two entries, of half its rows each."""
+        while batches:
+            alike = next((k for k, batch in enumerate(batches) if self._too_large(batch)), len(batches))
+            if alike:
+                yield Payloads(self._messages(batches[:alike]), batches[0].num_rows)
+                batches = batches[alike:]
+            else:
+                half = batches[0].num_rows // 2
+                yield from self._payloads([batches[0].slice(0, half)])
+                yield from self._payloads([batches[0].slice(half)])
+                batches = batches[1:]
+
+    def _too_large(self, batch: pyarrow.RecordBatch) -> bool:
+        return bool(batch.num_rows > 1 and batch.nbytes > PAYLOAD_BYTES_MAX // 2)
+
+    def _messages(self, batches: list[pyarrow.RecordBatch]) -> pyarrow.Array:
+        """Each batch as a message. In the stream that Arrow writes, the messages lie one after the other, behind the schema."""
+        import pyarrow
+
+        stream = pyarrow.BufferOutputStream()
+        ends = []
+        with pyarrow.ipc.new_stream(stream, self._schema, options=self._options) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+                ends.append(stream.tell())
+        offsets = pyarrow.array([self._schema.serialize().size, *ends], pyarrow.int32())
+        buffers = [None, offsets.buffers()[1], stream.getvalue()]
+        return pyarrow.Array.from_buffers(pyarrow.binary(), len(batches), buffers)
+
+
+class ArrowDecoder:
+    """Makes rows of record batch messages."""
+
+    def __init__(self, columns: StructType) -> None:
+        import pyarrow
+
+        self._schema = arrow_schema(columns)
+        ids = [pyarrow.field(name, pyarrow.int64()) for name in ID_COLUMNS]
+        self._full = pyarrow.schema([*self._schema, *ids])
+
+    def rows(self, entries: pyarrow.RecordBatch, piece: Piece) -> Iterator[pyarrow.RecordBatch]:
+        """The rows of ``piece`` that are in ``entries``."""
+        import numpy
+        import pyarrow
+
+        for payload, entry_id in zip(entries.column("payload"), entries.column("entry_id").to_pylist(), strict=True):
+            batch = pyarrow.ipc.read_record_batch(payload.as_buffer(), self._schema)
+            before = (entry_id - piece.first_entry_id) * piece.rows_each - piece.skip
+            low, high = max(0, -before), min(batch.num_rows, piece.rows - before)
+            start = piece.position + before + low
+            rows = high - low
+            ids = [
+                pyarrow.array(numpy.arange(start, start + rows, dtype=numpy.int64)),
+                pyarrow.array(numpy.full(rows, piece.ledger_id, numpy.int64)),
+                pyarrow.array(numpy.full(rows, entry_id, numpy.int64)),
+            ]
+            columns = [*batch.slice(low, rows).columns, *ids]
+            yield pyarrow.RecordBatch.from_arrays(columns, schema=self._full)

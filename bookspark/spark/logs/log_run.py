@@ -1,0 +1,99 @@
+"""Where a log is, and who writes it: the values that travel together from a query to its tasks and ledgers.
+
+Law: both values compare by content and can be pickled for Spark's tasks. Their ``repr`` never shows the password. A run's ledgers
+have the log's options and these labels in their custom metadata, by which readers, audits and the collection of orphans go:
+
+======================  =====================================================================================
+``bookspark.log``       the log's name
+``bookspark.epoch``     the epoch in which the ledger was created, in decimal
+``bookspark.role``      ``commit`` or ``data``
+``bookspark.run``       the id of the run that created it
+``bookspark.encoding``  how payloads are encoded (see ``row_format``); absent if a payload is a row's value as it is
+======================  =====================================================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from bookspark.protocol.ledger.ledger_metadata import LedgerType
+from bookspark.protocol.logs.log_record import (
+    COMMIT_ROLE,
+    ENCODING_LABEL,
+    EPOCH_LABEL,
+    LOG_LABEL,
+    ROLE_LABEL,
+    RUN_LABEL,
+    LogOptions,
+    LogRecord,
+)
+
+if TYPE_CHECKING:
+    from bookspark.client import BookKeeper, LedgerHandle
+
+
+@dataclass(frozen=True)
+class LogAddress:
+    """A log, as clients of its cluster reach it."""
+
+    zookeeper: str
+    """The cluster: ``host:port[,host:port…][/chroot]``."""
+    name: str
+    """The log's name."""
+    password: bytes = field(default=b"", repr=False)
+    """Opens every ledger of the log."""
+
+
+@dataclass(frozen=True)
+class LogRun:
+    """One run of a query, or one batch write, as the owner of a log in one epoch."""
+
+    address: LogAddress
+    """The log."""
+    ctime_ms: int
+    """When the log was created, in ms since 1970. It tells the log from a later one of the same name."""
+    run: str
+    """The run's id, as Spark gave it."""
+    epoch: int
+    """The epoch in which the run owns the log."""
+
+    @classmethod
+    def of(cls, address: LogAddress, record: LogRecord) -> LogRun:
+        """The owner that ``record``, the record of the log at ``address``, names."""
+        return cls(address, record.ctime_ms, record.owner, record.epoch)
+
+    @property
+    def log(self) -> str:
+        """The log's name."""
+        return self.address.name
+
+    @property
+    def password(self) -> bytes:
+        """The log's password."""
+        return self.address.password
+
+    def create_ledger(self, bookkeeper: BookKeeper, options: LogOptions, role: str, encoding: str = "") -> LedgerHandle:
+        """Create a labelled ledger with the log's ``options``.
+
+        ``role``: COMMIT_ROLE or DATA_ROLE; a commit ledger always acknowledges after the sync (PD_JOURNAL). ``encoding``: that of
+        a data ledger's payloads. Raises NotEnoughBookiesError and MetadataStoreError.
+        """
+        labels = {
+            LOG_LABEL: self.log.encode(),
+            EPOCH_LABEL: str(self.epoch).encode(),
+            ROLE_LABEL: role.encode(),
+            RUN_LABEL: self.run.encode(),
+        }
+        if encoding:
+            labels[ENCODING_LABEL] = encoding.encode()
+        return bookkeeper.create_ledger(
+            ensemble_size=options.ensemble_size,
+            write_quorum=options.write_quorum,
+            ack_quorum=options.ack_quorum,
+            digest_type=options.digest_type,
+            password=self.password,
+            custom_metadata=labels,
+            ledger_type=LedgerType.PD_JOURNAL if role == COMMIT_ROLE else options.ledger_type,
+            replication=options.replication,
+        )

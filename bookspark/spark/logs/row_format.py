@@ -1,0 +1,73 @@
+"""What the entries of a log's data ledgers hold: the encodings, and what an encoder and a decoder of rows do.
+
+Law: rows come back as they went in, in order. A data ledger says itself how its payloads are encoded, in its custom metadata
+(label ``bookspark.encoding``). So no reader has to guess, not even in a log whose dictionary came after its first rows:
+
+=====================  ==========================================================================================
+no label               an entry is a row; its payload is the row's ``value``
+``zstd``               the same, each payload a zstd frame; an empty value is an empty payload
+``zstd_dictionary``    the same, compressed with the dictionary in the log's record
+``arrow``              an entry is an encapsulated Arrow IPC record batch message, of the schema in the log's record;
+                       with compression ``zstd`` its buffers are compressed as Arrow's format has it, and the message
+                       says so
+=====================  ==========================================================================================
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from bookspark.protocol.logs.log_record import LogOptions, RowFormat
+from bookspark.spark.logs.splits import Piece
+
+if TYPE_CHECKING:
+    import pyarrow
+
+PLAIN, ZSTD, ZSTD_DICTIONARY, ARROW = "", "zstd", "zstd_dictionary", "arrow"
+"""The encodings, as the label ``bookspark.encoding`` has them."""
+ID_COLUMNS = ("position", "ledger_id", "entry_id")
+"""The columns that reading adds to those that were written."""
+
+
+class Payloads(NamedTuple):
+    """Entries to append."""
+
+    values: pyarrow.Array
+    """Their payloads: binary, without nulls."""
+    rows_each: int = 1
+    """How many rows each entry holds."""
+
+
+class RowEncoder(Protocol):
+    """Makes entries of the rows of one task."""
+
+    encoding: str
+    """The encoding of the data ledgers that take the entries."""
+
+    def add(self, rows: pyarrow.RecordBatch) -> Iterator[Payloads]:
+        """Take more rows. Returns the entries that are full now."""
+
+    def finish(self) -> Iterator[Payloads]:
+        """The entries of the rows that are left."""
+
+
+class RowDecoder(Protocol):
+    """Makes rows of the entries of one data ledger."""
+
+    def rows(self, entries: pyarrow.RecordBatch, piece: Piece) -> Iterator[pyarrow.RecordBatch]:
+        """The rows of ``piece`` that are in ``entries``. These are consecutive, and all of them belong to the piece."""
+
+
+def columns_of(options: LogOptions) -> StructType | None:
+    """The columns of a log of Arrow rows; None if the log holds values."""
+    return StructType.fromJson(json.loads(options.columns)) if options.row_format is RowFormat.ARROW else None
+
+
+def arrow_schema(columns: StructType) -> pyarrow.Schema:
+    """The columns in Arrow, as Spark's Python side has them: times are in UTC."""
+    return to_arrow_schema(columns, timezone="UTC")

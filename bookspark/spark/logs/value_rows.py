@@ -1,0 +1,141 @@
+"""Entries of logs of row format ``value``: an entry is one row, its payload the row's ``value``, compressed or not.
+
+Law: values come back as they went in, in order. With compression each payload is a zstd frame of its own, made with the log's
+dictionary if it has one; an empty value is an empty payload. Arrow arrays go in and out without a Python object for each row,
+except that zstandard hands out compressed and decompressed values one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import zstandard
+from pyspark import TaskContext
+
+from bookspark.errors import BookKeeperError
+from bookspark.spark.logs.row_format import ID_COLUMNS, PLAIN, Payloads
+from bookspark.spark.logs.splits import Piece
+
+if TYPE_CHECKING:
+    import pyarrow
+
+DICTIONARY_BYTES = 16 << 10
+"""The largest dictionary."""
+SAMPLES_MAX = 4000
+"""A dictionary is trained on so many values at most. More take longer, and make no better dictionary."""
+SAMPLE_BYTES_MAX = 2 << 20
+"""A dictionary is trained on values of so many bytes at most, in all."""
+_LEVEL = 1
+_Values = zstandard.BufferWithSegmentsCollection
+
+
+class ValueEncoder:
+    """Makes an entry of each value. ``encoding``: PLAIN, ZSTD or ZSTD_DICTIONARY; the last one needs ``dictionary``."""
+
+    def __init__(self, encoding: str, dictionary: bytes = b"") -> None:
+        self.encoding = encoding
+        self._compressor = None if encoding == PLAIN else _compressor(dictionary)
+        self._row = 0
+
+    def add(self, rows: pyarrow.RecordBatch) -> Iterator[Payloads]:
+        """The values of ``rows`` as entries. Raises BookKeeperError, which names the row, for a null."""
+        import pyarrow
+
+        values = rows.column(0)
+        if values.null_count:
+            context = TaskContext.get()
+            raise BookKeeperError(
+                f"column 'value' is null in row {self._row + values.is_null().index(True).as_py()} of partition "
+                f"{context.partitionId() if context else '?'}; an entry can be empty but not null: "
+                "filter such rows out, or use coalesce(value, '')"
+            )
+        self._row += rows.num_rows
+        kind = values.type
+        if pyarrow.types.is_large_string(kind) or pyarrow.types.is_large_binary(kind):
+            values = values.cast(pyarrow.large_binary())
+        values = values.cast(pyarrow.binary())
+        if self._compressor is not None:
+            values = _each(self._compressor.multi_compress_to_buffer, values)
+        yield Payloads(values)
+
+    def finish(self) -> Iterator[Payloads]:
+        """Nothing: no value waits for others."""
+        return iter(())
+
+
+class ValueDecoder:
+    """Makes a row of each entry. ``encoding`` and ``dictionary``: as for ``ValueEncoder``."""
+
+    def __init__(self, encoding: str, dictionary: bytes = b"") -> None:
+        self._decompressor = None if encoding == PLAIN else _decompressor(dictionary)
+
+    def rows(self, entries: pyarrow.RecordBatch, piece: Piece) -> Iterator[pyarrow.RecordBatch]:
+        """The rows of ``piece`` that are in ``entries``."""
+        import pyarrow
+        import pyarrow.compute
+
+        values, ids = entries.column("payload"), entries.column("entry_id")
+        if self._decompressor is not None:
+            values = _each(self._decompressor.multi_decompress_to_buffer, values)
+        positions = pyarrow.compute.add(ids, piece.position - piece.first_entry_id)
+        columns = [values, positions, entries.column("ledger_id"), ids]
+        yield pyarrow.RecordBatch.from_arrays(columns, names=["value", *ID_COLUMNS])
+
+
+def train_dictionary(rows: pyarrow.RecordBatch) -> bytes:
+    """A dictionary for values like those in the first column of ``rows``. Empty if they are too few, or have nothing in
+    common."""
+    try:
+        return zstandard.train_dictionary(DICTIONARY_BYTES, list(_samples(rows.column(0)))).as_bytes()
+    except zstandard.ZstdError:
+        return b""
+
+
+def _samples(values: pyarrow.Array) -> Iterator[bytes]:
+    room = SAMPLE_BYTES_MAX
+    for scalar in values.slice(0, SAMPLES_MAX):
+        value = scalar.as_py()
+        if not value:
+            continue
+        sample = value.encode() if isinstance(value, str) else value
+        room -= len(sample)
+        if room < 0:
+            return
+        yield sample
+
+
+def _each(convert: Callable[[zstandard.BufferWithSegments], _Values], values: pyarrow.Array) -> pyarrow.Array:
+    """A binary array with each value compressed or decompressed. Empty values stay empty."""
+    import numpy
+    import pyarrow
+
+    _, offsets, data = values.buffers()
+    ends = numpy.frombuffer(offsets, numpy.int32)[values.offset : values.offset + len(values) + 1].astype(numpy.uint64)
+    lengths = ends[1:] - ends[:-1]
+    filled = lengths > 0
+    if not filled.any():
+        return values
+    segments = numpy.column_stack((ends[:-1][filled], lengths[filled]))
+    results = convert(zstandard.BufferWithSegments(data, segments.tobytes()))
+    converted = [results[index].tobytes() for index in range(len(results))]
+    sizes = numpy.zeros(len(values), numpy.int32)
+    sizes[filled] = numpy.fromiter(map(len, converted), numpy.int32, len(converted))
+    starts = numpy.concatenate((numpy.zeros(1, numpy.int32), numpy.cumsum(sizes, dtype=numpy.int32)))
+    buffers = [None, pyarrow.py_buffer(starts.tobytes()), pyarrow.py_buffer(b"".join(converted))]
+    return pyarrow.Array.from_buffers(pyarrow.binary(), len(values), buffers)
+
+
+@lru_cache(maxsize=16)
+def _compressor(dictionary: bytes) -> zstandard.ZstdCompressor:
+    return zstandard.ZstdCompressor(level=_LEVEL, dict_data=_parsed(dictionary))
+
+
+@lru_cache(maxsize=16)
+def _decompressor(dictionary: bytes) -> zstandard.ZstdDecompressor:
+    return zstandard.ZstdDecompressor(dict_data=_parsed(dictionary))
+
+
+def _parsed(dictionary: bytes) -> zstandard.ZstdCompressionDict | None:
+    return zstandard.ZstdCompressionDict(dictionary) if dictionary else None

@@ -1,0 +1,68 @@
+"""The format in a session that nobody made ready for it: Spark finds it by itself, on the driver and in every worker."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bookspark.cli.spark import QUICK_JVM
+from bookspark.local import LocalCluster
+
+ROOT = Path(__file__).resolve().parents[2]
+
+APPLICATION = """
+import sys
+from pyspark.sql import SparkSession
+
+folder, zookeeper, log, copy = sys.argv[1:]
+spark = SparkSession.builder.getOrCreate()
+assert not any(name.split(".")[0] == "bookspark" for name in sys.modules), "the application did not use it itself"
+spark.range(10).selectExpr("CAST(id AS STRING) AS value").write.format("bookspark").option("log", log).mode("append").save()
+stream = spark.readStream.format("bookspark").option("log", log).load().select("value")
+writer = stream.writeStream.format("bookspark").option("log", copy).option("checkpointLocation", folder + "/checkpoint")
+assert writer.trigger(availableNow=True).start().awaitTermination(200)
+spark.sql(f"CREATE TEMPORARY VIEW rows USING bookspark OPTIONS (log '{copy}', zookeeper '{zookeeper}')")
+print("rows:", sorted(int(row.value) for row in spark.sql("SELECT CAST(value AS STRING) AS value FROM rows").collect()))
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("master", "submitted"),
+    [("local[2]", False), ("local-cluster[1,2,640]", True)],
+    ids=["python", "spark-submit"],
+)
+def test_a_plain_session_reads_and_writes_the_format(
+    tmp_path: Path, cluster: LocalCluster, master: str, submitted: bool
+) -> None:
+    (tmp_path / "application.py").write_text(APPLICATION)
+    conf = {
+        "spark.master": master,
+        "spark.driver.extraJavaOptions": QUICK_JVM,
+        "spark.executor.memory": "640m",
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "1",
+    }
+    (tmp_path / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in conf.items()))
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_CONF_DIR": str(tmp_path),
+        "BOOKSPARK_ZOOKEEPER": cluster.zookeeper,
+    }
+    logs = [f"{name}-{tmp_path.name}" for name in ("rows", "copy")]
+    command = [str(Path(sys.executable).with_name("spark-submit"))] if submitted else [sys.executable]
+    done = subprocess.run(
+        [*command, str(tmp_path / "application.py"), str(tmp_path), cluster.zookeeper, *logs],
+        capture_output=True, text=True, timeout=500, cwd=tmp_path, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert f"rows: {list(range(10))}" in done.stdout.splitlines()
