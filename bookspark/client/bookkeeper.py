@@ -47,7 +47,7 @@ from bookspark.protocol.ledger.ledger_metadata import (
     Replication,
 )
 from bookspark.protocol.ledger.responses import Positive, Unknown, UnknownReason
-from bookspark.protocol.reading.reader import ReadOrder
+from bookspark.protocol.reading.read_order import ReadOrder
 from bookspark.protocol.reading.recovery import LedgerRecovery
 from bookspark.wire.digests import digester, digester_without_password, master_key
 from bookspark.wire.frames import control_frame
