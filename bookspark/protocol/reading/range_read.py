@@ -56,7 +56,7 @@ from bookspark.protocol.ledger.quorum import Verdict, read_verdict
 from bookspark.protocol.ledger.responses import Positive, Response, Unknown, UnknownReason
 from bookspark.protocol.ledger.transitions import LATE, IllegalEventError, cell_of, row
 from bookspark.protocol.reading.answers import count_kinds, in_words, is_wrong_password, wrong_password
-from bookspark.protocol.reading.read_order import ReadOrder
+from bookspark.protocol.reading.read_order import ANY_ORDER, ReadOrder
 
 
 class RangeReadPhase(Enum):
@@ -92,7 +92,7 @@ class RangeRead:
         metadata: LedgerMetadata,
         first: int,
         last: int,
-        order: ReadOrder = ReadOrder(),
+        order: ReadOrder = ANY_ORDER,
         rereads_metadata: bool = False,
         reads_ahead: bool = False,
     ) -> None:

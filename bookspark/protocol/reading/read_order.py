@@ -33,3 +33,6 @@ class ReadOrder:
             [*candidates[start:], *candidates[:start]],
             key=lambda b: (b in late, b in self.doubtful, b not in self.near, deliveries.get(b, 0)),
         )
+
+
+ANY_ORDER = ReadOrder()
