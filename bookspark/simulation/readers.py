@@ -23,7 +23,9 @@ from bookspark.protocol.ledger.actions import (
 )
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, LedgerMetadata
 from bookspark.protocol.ledger.responses import Unknown
-from bookspark.protocol.reading.reader import LacRead, LacWait, RangeRead
+from bookspark.protocol.reading.lac_read import LacRead
+from bookspark.protocol.reading.lac_wait import LacWait, LacWaitPhase
+from bookspark.protocol.reading.range_read import RangeRead, RangeReadPhase
 from bookspark.simulation.client import BEGIN, FROM_STORE, Begin, Client, Step
 from bookspark.simulation.simulation_options import SimulationOptions
 
@@ -98,11 +100,15 @@ class ReaderClient(Client):
                 return [], []
             case LacAnswered(), LacRead():
                 return self._lac_told(self.machine.step(event), options)
+            case MetadataFailed(), LacWait() if self.machine.phase is LacWaitPhase.WAITING:
+                self._end(Fail(event.error))
             case LacAnswered() | MetadataRead() | MetadataFailed() | DeadlinePassed(), LacWait():
                 return self._lac_told(self._waited(event), options)
             case ReadIsLate(), RangeRead():
                 self.may_speculate = False
                 return self._perform(self.machine.step(event), options)
+            case MetadataRead() | MetadataFailed(), RangeRead() if self.machine.phase is not RangeReadPhase.LOOKING:
+                return [], []  # a look of the long poll that is over
             case ReadAnswered() | MetadataRead() | MetadataFailed(), RangeRead():
                 return self._perform(self.machine.step(event), options)
             case DeadlinePassed() | MetadataFailed(), _:

@@ -123,6 +123,13 @@ def test_entries_of_another_ledger_are_refused():
     assert (event.last, event.entries) == (-1, []) and "of ledger 1" in str(event.following)
 
 
+@pytest.mark.parametrize("sparse", [True, False])
+def test_entries_that_were_not_asked_for_are_refused(sparse):
+    """What lies behind the last entry that was asked for may not be confirmed."""
+    event = read(ended(frame(8, 9), frame(10), last=10, value=3), 8, sparse=sparse)
+    assert (event.last, event.ahead, event.following.reason) == (9, (), UnknownReason.BAD_REQUEST)
+
+
 class TestStoreAnswers:
     @pytest.mark.parametrize(
         ("error", "answer"),

@@ -89,10 +89,11 @@ def test_with_nothing_missing_limbo_ends_at_once():
 @pytest.mark.parametrize("answer", [NO, LOST])
 def test_what_no_peer_returns_leaves_it_in_limbo(answer):
     machine, _ = healing()
-    machine.step(HeldListed(()))
-    for bookie in ("b1", "b2"):
-        machine.step(ReadAnswered(bookie, 0, -1, answer))
-    (fail,) = machine.step(ReadAnswered("b3", 0, -1, answer))
+    actions = machine.step(HeldListed(()))
+    for asked in ("b1", "b3", "b2"):
+        assert [action.bookie for action in actions] == [asked]
+        actions = machine.step(ReadAnswered(asked, 0, -1, answer))
+    (fail,) = actions
     assert isinstance(fail, Fail)
     assert machine.step(LimboIsCleared()) == []
 

@@ -59,7 +59,7 @@ def test_a_fenced_ledger_takes_adds_of_recovery_only():
     ledger = used()
     assert ledger.fence(KEY) == Decision(Positive(), (FenceNoted(7),))
     assert ledger.admit_add(KEY, recovery=False) == REFUSED
-    assert ledger.admit_add(KEY, recovery=True) == ADMITTED
+    assert ledger.admit_add(KEY, recovery=True) == ADMITTED._replace(recovery=True)
 
 
 def test_4462_a_fenced_ledger_is_not_made_anew_by_its_old_writers_add():

@@ -26,7 +26,10 @@ from bookspark.protocol.ledger.actions import (
 )
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerState
 from bookspark.protocol.ledger.responses import Unknown, UnknownReason
-from bookspark.protocol.reading.reader import LacRead, LacWait, RangeRead, ReadOrder
+from bookspark.protocol.reading.lac_read import LacRead
+from bookspark.protocol.reading.lac_wait import LacWait
+from bookspark.protocol.reading.range_read import RangeRead
+from bookspark.protocol.reading.read_order import ReadOrder
 from tests.protocol.ledgers import LOST, NO, OK, metadata
 
 
@@ -188,12 +191,14 @@ def test_an_empty_range_needs_no_request():
 class TestLacRead:
     def test_the_highest_of_a_coverage(self):
         read = LacRead(metadata())
+        read.start()
         assert read.step(LacAnswered("b1", OK, 4)) == []
         assert isinstance(read.step(LacAnswered("b3", OK, 9))[0], Finish)
         assert read.last_add_confirmed == 9
 
     def test_one_bookie_is_enough_when_the_others_have_failed(self):
         read = LacRead(metadata())
+        read.start()
         read.step(LacAnswered("b1", LOST))
         read.step(LacAnswered("b2", OK, 4))
         assert isinstance(read.step(LacAnswered("b3", LOST))[0], Finish)
@@ -201,12 +206,14 @@ class TestLacRead:
 
     def test_a_bookie_without_the_ledger_says_that_it_is_empty_there(self):
         read = LacRead(metadata())
+        read.start()
         read.step(LacAnswered("b1", NO))
         assert isinstance(read.step(LacAnswered("b2", NO))[0], Finish)
         assert read.last_add_confirmed == -1
 
     def test_no_answer_at_all_is_an_error(self):
         read = LacRead(metadata())
+        read.start()
         for bookie in ("b1", "b2"):
             assert read.step(LacAnswered(bookie, LOST)) == []
         (fail,) = read.step(LacAnswered("b3", LOST))
@@ -215,15 +222,19 @@ class TestLacRead:
 
     def test_at_the_deadline_what_one_bookie_told_is_enough(self):
         read = LacRead(metadata())
+        read.start()
         read.step(LacAnswered("b2", OK, 4))
         assert isinstance(read.step(DeadlinePassed())[0], Finish)
         assert read.last_add_confirmed == 4
-        (fail,) = LacRead(metadata()).step(DeadlinePassed())
+        read = LacRead(metadata())
+        read.start()
+        (fail,) = read.step(DeadlinePassed())
         assert isinstance(fail.error, ReadError)
 
     def test_when_the_others_are_late_one_is_enough(self):
         """At AQ 1 a coverage takes the answers of all."""
         read = LacRead(metadata(aq=1))
+        read.start()
         assert read.step(LacAnswered("b1", OK, 4)) == []
         assert read.step(LacAnswered("b3", OK, 5)) == []
         assert isinstance(read.step(ReadIsLate())[0], Finish)
@@ -231,6 +242,7 @@ class TestLacRead:
 
     def test_when_all_are_late_the_first_one_ends_it(self):
         read = LacRead(metadata())
+        read.start()
         assert read.step(ReadIsLate()) == []
         assert read.step(LacAnswered("b1", LOST)) == []
         assert isinstance(read.step(LacAnswered("b2", OK, 4))[0], Finish)

@@ -23,7 +23,7 @@ from bookspark.protocol.ledger.actions import (
 )
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerState
 from bookspark.protocol.ledger.responses import Unknown, UnknownReason
-from bookspark.protocol.reading.recovery import LedgerRecovery, Phase
+from bookspark.protocol.reading.recovery import LedgerRecovery, RecoveryPhase
 from tests.protocol.ledgers import LOST, NO, OK, metadata
 
 IN_RECOVERY = metadata(state=LedgerState.IN_RECOVERY)
@@ -137,7 +137,7 @@ def test_unknown_answers_never_end_a_ledger():
     (fail,) = read(recovery, "b3", 0, 0, LOST)
     assert isinstance(fail.error, LedgerRecoveryError)
     assert "in limbo" in str(fail.error)
-    assert recovery.phase is Phase.DONE
+    assert recovery.phase is RecoveryPhase.DONE
 
 
 def test_the_length_of_a_ledger_with_nothing_to_write_back_is_read():
@@ -155,7 +155,7 @@ def test_the_length_is_never_taken_from_a_late_answer_of_the_reading_phase():
     lac(recovery, b1=0, b2=0)
     read(recovery, "b2", 1, 0)
     read(recovery, "b3", 1, 0)
-    assert recovery.phase is Phase.MEASURING
+    assert recovery.phase is RecoveryPhase.MEASURING
     assert read(recovery, "b1", 1, 1) == [], "it has e1, which the ledger does not"
     assert recovery.step(ReadAnswered("b1", 0, 0, OK, "0..0", 10)) == [WriteMetadata(closed(0, 10), 3)]
 

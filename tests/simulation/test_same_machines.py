@@ -40,7 +40,7 @@ def test_a_bookie_that_forgets_fences_fails_in_the_simulator_and_for_real(monkey
     options = SimulationOptions(2, 2, 1)
     assert Exhaustive(options).run().violation is None
     assert add_after_fence(tmp_path / "whole") is Status.FENCED
-    monkeypatch.setattr(BookieLedger, "admit_add", lambda self, key, recovery: Decision(Positive()))
+    monkeypatch.setattr(BookieLedger, "admit_add", lambda self, key, recovery: Decision(Positive(), recovery=True))
     assert Exhaustive(options).run().violation.invariant == "no_divergence_between_writer_and_metadata"
     assert add_after_fence(tmp_path / "broken") is Status.OK
 

@@ -158,7 +158,7 @@ class LedgerRequests:
         return _Checked(batch, frame.header, None if self._digest is None else first_mismatch(batch, self._digest))
 
     def _read_event(self, action: act.SendRead, answer: Answer) -> act.ReadAnswered:
-        batches, bad = self._entries(action.first, answer, sparse=action.sparse)
+        batches, bad = self._entries(action.first, answer, action.last, sparse=action.sparse)
         run = list(_first_run(batches, action.first))
         last, length = (run[-1].last_entry_id, run[-1].length) if run else (action.first - 1, 0)
         ahead = tuple((i, [one]) for batch in batches[len(run) :] for i, one in _singles(batch))
@@ -173,9 +173,11 @@ class LedgerRequests:
                 following = Negative()
         return act.ReadAnswered(action.bookie, action.first, last, following, run, length, ahead)
 
-    def _entries(self, first: int, answer: Answer, *, sparse: bool = False) -> tuple[list[EntryBatch], Unknown | None]:
+    def _entries(
+        self, first: int, answer: Answer, asked_to: int | None = None, *, sparse: bool = False
+    ) -> tuple[list[EntryBatch], Unknown | None]:
         """The batches that came, from ``first`` on, up to the first bad entry; and what is wrong with that entry, if there is
-        one."""
+        one. ``asked_to``: the last entry that was asked for."""
         batches: list[EntryBatch] = []
         last = first - 1
         for found in answer.batches:
@@ -185,6 +187,9 @@ class LedgerRequests:
             begin = batch.first_entry_id
             if begin <= last or (begin > last + 1 and not sparse):
                 why = "an answer to a read that does not go on where it stopped"
+                return batches, Unknown(UnknownReason.BAD_REQUEST, why)
+            if asked_to is not None and batch.last_entry_id > asked_to:
+                why = f"an answer with entry {batch.last_entry_id} to a read of entries up to {asked_to}"
                 return batches, Unknown(UnknownReason.BAD_REQUEST, why)
             if bad is not None:
                 if bad > begin:

@@ -15,7 +15,7 @@ from bookspark.client.reading.read_handle import ReadHandle
 from bookspark.client.runtime.client_context import ClientContext
 from bookspark.client.runtime.machine_driver import MachineDriver
 from bookspark.errors import BookKeeperError, LedgerRecoveryError, NoSuchLedgerError, UnauthorizedAccessError
-from bookspark.metadata.store import Versioned
+from bookspark.metadata.records.versioned import Versioned
 from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.accepted_loss import AcceptedLoss, accepted_loss_of
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata

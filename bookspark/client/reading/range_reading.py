@@ -15,7 +15,7 @@ from bookspark.errors import ReadError
 from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
 from bookspark.protocol.ledger.responses import Positive
-from bookspark.protocol.reading.reader import RangeRead
+from bookspark.protocol.reading.range_read import RangeRead
 from bookspark.wire.entry_batch import EntryBatch
 
 _SPARE_SECONDS = 5.0

@@ -27,7 +27,9 @@ from bookspark.errors import BookKeeperError, MetadataStoreError, ReadError
 from bookspark.metadata.records.versioned import Versioned
 from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, LedgerMetadata
-from bookspark.protocol.reading.reader import LacRead, LacWait, RangeRead
+from bookspark.protocol.reading.lac_read import LacRead
+from bookspark.protocol.reading.lac_wait import LacWait
+from bookspark.protocol.reading.range_read import RangeRead
 from bookspark.wire.entry_batch import Entry, EntryBatch, arrow_schema
 
 if TYPE_CHECKING:

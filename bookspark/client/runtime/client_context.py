@@ -21,7 +21,7 @@ from bookspark.errors import BookKeeperError
 from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
-from bookspark.protocol.reading.reader import ReadOrder
+from bookspark.protocol.reading.read_order import ReadOrder
 from bookspark.wire.digests import digester, digester_without_password
 from bookspark.wire.header import NO_KEY
 

@@ -82,15 +82,18 @@ ControlRecord = MasterKeyNoted | FenceNoted | LastAddConfirmedNoted | LimboNoted
 
 
 class Decision(NamedTuple):
-    """An answer, and what has to be synced before it is given. ``ask_metadata``: the answer is only for now; read the
-    ledger's metadata, take ``bookie_boot.answer_unsure``, and decide again."""
+    """An answer, and what has to be synced before it is given."""
 
     response: Response
     records: tuple[ControlRecord, ...] = ()
     ask_metadata: bool = False
+    """The answer is only for now: read the ledger's metadata, take ``bookie_boot.answer_unsure``, and decide again."""
+    recovery: bool = False
+    """It is about an add of a recoverer, which a fence does not stop."""
 
 
 _DONE = Decision(Positive())
+_DONE_RECOVERY = Decision(Positive(), recovery=True)
 _REFUSED_FENCED = Decision(FENCED)
 _REFUSED_KEY = Decision(UNAUTHORIZED)
 
@@ -136,8 +139,8 @@ class BookieLedger:
         if self.fence_unsure and not recovery:
             return _ASK_METADATA
         if self.master_key is None:
-            return Decision(Positive(), self._first_contact(master_key))
-        return _DONE
+            return Decision(Positive(), self._first_contact(master_key), recovery=recovery)
+        return _DONE_RECOVERY if recovery else _DONE
 
     def admit_sync(self, master_key: bytes) -> Decision:
         """May the writer of a VD ledger have it synced, and be told what is? Asked when the request comes and again when the
@@ -150,7 +153,14 @@ class BookieLedger:
         return Decision(FENCE_UNSURE) if self.fence_unsure else _DONE
 
     def added(self, decision: Decision, last_add_confirmed: int, last_add_fully_replicated: int) -> bool:
-        """The add was taken. True if the LAC went up."""
+        """The add was taken. True if the LAC (last add confirmed) went up.
+
+        Raises ValueError, and changes nothing, if ``decision`` was no admission, or if a fence came after it.
+        """
+        if type(decision.response) is not Positive:
+            raise ValueError(f"ledger {self.ledger_id}: an add was taken that was not admitted ({decision.response})")
+        if self.fenced and not decision.recovery:
+            raise ValueError(f"ledger {self.ledger_id}: an add was taken that was admitted before the fence")
         for record in decision.records:
             self.replay(record)
         return self.note(last_add_confirmed, last_add_fully_replicated)
@@ -196,7 +206,12 @@ class BookieLedger:
         return Decision(Positive(), records) if records else _DONE
 
     def replay(self, record: ControlRecord) -> None:
-        """Take over a control record at boot. In any order and any number of times: the union of several control logs."""
+        """Take over a control record at boot. In any order and any number of times: the union of several control logs.
+
+        Raises ValueError, and changes nothing, for a record of another ledger.
+        """
+        if record.ledger_id != self.ledger_id:
+            raise ValueError(f"a control record of ledger {record.ledger_id} was replayed for ledger {self.ledger_id}")
         if isinstance(record, MasterKeyNoted):
             self.master_key = record.master_key
         elif isinstance(record, FenceNoted):
@@ -229,7 +244,15 @@ class BookieLedger:
         return records
 
     def clear_limbo(self, boot: int) -> Decision:
-        """What lossy boot ``boot`` had lost is back and synced. A boot that was lossy since then is not undone by it."""
+        """What lossy boot ``boot`` had lost is back and synced. A boot that was lossy since then is not undone by it.
+
+        Raises ValueError, and changes nothing, for a boot after the last one that put the ledger in limbo: that would end a limbo
+        that is still to come.
+        """
+        if 0 < self.limbo_boot < boot:
+            raise ValueError(
+                f"ledger {self.ledger_id} is in limbo since boot {self.limbo_boot}, and not since boot {boot}"
+            )
         record = LimboCleared(self.ledger_id, boot)
         self.replay(record)
         return Decision(Positive(), (record,))

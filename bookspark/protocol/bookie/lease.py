@@ -9,15 +9,18 @@ why::
     HELD         Refuse (names the holder)  UNCLAIMED, counts down    – (it has none)      STOPPING, End
     STOPPING     Refuse (is stopping)       –                         –                    –
 
-A bookie starts UNCLAIMED, counting down. Time comes in as an argument (seconds of any clock that only goes forward)
-and is looked at before the event is: a claim that comes after the deadline finds the bookie stopping. Source:
-docs/decisions/bookies-outlive-tasks.md.
+A bookie starts UNCLAIMED, counting down. Time comes in as an argument, in seconds of any clock that only goes forward. It is
+looked at before the event is: a claim that comes after the deadline finds the bookie stopping.
+
+Source: docs/decisions/bookies-outlive-tasks.md.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+
+from bookspark.protocol.ledger.transitions import LATE, cell_of, row
 
 
 class LeaseState(Enum):
@@ -36,14 +39,14 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """``connection`` was closed, by its owner's will or by its death."""
+    """``connection`` was closed: its owner closed it or died. Only the holder's counts."""
 
     connection: int
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Somebody who may says that the bookie is to stop."""
+    """The bookie is to stop; ``why`` is for people."""
 
     why: str
 
@@ -58,12 +61,14 @@ Event = Claim | Drop | Stop | Tick
 
 @dataclass(frozen=True, slots=True)
 class Grant:
+    """``connection`` holds the lease now."""
+
     connection: int
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """``holder`` is who has the lease; empty if the bookie is stopping."""
+    """``holder`` is who has the lease. It is empty if the bookie is stopping."""
 
     connection: int
     reason: str
@@ -80,6 +85,13 @@ class End:
 Action = Grant | Refuse | End
 
 
+TRANSITIONS = {
+    LeaseState.UNCLAIMED: row(taken=(Claim, Stop), late=(Drop, Tick)),
+    LeaseState.HELD: row(taken=(Claim, Drop, Stop), late=(Tick,)),
+    LeaseState.STOPPING: row(taken=(Claim,), late=(Drop, Stop, Tick)),
+}
+
+
 class Lease:
     """One bookie's lease. ``deadline`` is the time at which a ``Tick`` is due; None if none is."""
 
@@ -91,17 +103,23 @@ class Lease:
         self._connection: int | None = None
 
     def step(self, event: Event, now: float) -> list[Action]:
-        """Take one event at time ``now``; the actions are to be carried out in order."""
+        """The actions that follow from ``event`` at time ``now``, to be carried out in order.
+
+        Raises IllegalEventError, and changes nothing, for what is no event of a lease.
+        """
+        cell_of(TRANSITIONS, self.state, event)
         actions: list[Action] = []
         if self.deadline is not None and now >= self.deadline:
             actions += self._end(f"nobody has held its lease for {self.lease_seconds:g} s")
+        if cell_of(TRANSITIONS, self.state, event) is LATE:
+            return actions
         match event:
             case Claim():
                 actions += self._claim(event)
-            case Drop() if self.state is LeaseState.HELD and event.connection == self._connection:
+            case Drop() if event.connection == self._connection:
                 self.state, self.deadline = LeaseState.UNCLAIMED, now + self.lease_seconds
                 self.holder, self._connection = "", None
-            case Stop() if self.state is not LeaseState.STOPPING:
+            case Stop():
                 actions += self._end(event.why)
         return actions
 

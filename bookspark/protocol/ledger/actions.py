@@ -184,6 +184,11 @@ Action = (
 
 
 @dataclass(frozen=True, slots=True)
+class Start:
+    """Begin: the first event of a machine that needs no answer before it can ask."""
+
+
+@dataclass(frozen=True, slots=True)
 class MetadataRead:
     metadata: LedgerMetadata
     version: int

@@ -152,7 +152,12 @@ class LogRecord:
         return bool(self.commit_ledgers) and self.commit_ledgers[-1].epoch == self.epoch
 
     def claim(self, run: str) -> LogRecord:
-        """The record with ``run`` as its owner. Raises LogTakenOverError if ``run`` has lost the log."""
+        """The record with ``run`` as its owner.
+
+        Raises LogTakenOverError if ``run`` owned the log and has lost it, or ValueError if ``run`` is empty.
+        """
+        if not run:
+            raise ValueError(f"log {self.name!r}: a run without an id can't own a log")
         if self.owner == run:
             return self
         if run in self.claims:
@@ -184,8 +189,11 @@ class LogRecord:
     def with_compacted(self, replaced: tuple[CommitLedger, ...], by: int, run: str, epoch: int) -> LogRecord:
         """The record with one commit ledger in the place of neighbours, which are closed and whose commits it has.
 
-        Raises LogTakenOverError, or LogChangedError if they are not in the chain like that. Done twice it changes nothing.
+        Raises LogTakenOverError, LogChangedError if they are not in the chain like that, or ValueError if there are none. Done
+        twice it changes nothing.
         """
+        if not replaced:
+            raise ValueError(f"log {self.name!r}: ledger {by} was to take the place of no commit ledgers")
         self.check_owner(run, epoch)
         link = CommitLedger(by, replaced[-1].epoch)
         if link in self.commit_ledgers:

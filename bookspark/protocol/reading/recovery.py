@@ -1,46 +1,46 @@
-"""Ledger recovery: fence, find the last entry, write back, close.
+"""Ledger recovery: fence the writer, find the last entry, write entries back, close the ledger.
 
-Law: recovery closes a ledger at an entry only when no later entry can have been confirmed, and every entry up to it is
-on an ack quorum (of a guaranteed ledger: on its write quorum), synced. If it can't know, it stops and changes nothing:
-the ledger stays IN_RECOVERY and can be recovered again.
+Law: recovery closes a ledger at an entry only when no later entry can have been confirmed, and every entry up to it is on an
+ack quorum, synced (of a guaranteed ledger: on its write quorum). If it can't know, it stops and changes nothing: the
+ledger stays IN_RECOVERY and can be recovered again. ::
 
-Source: bookkeeper-overview, "Closing"; the ``FencingPhase`` and ``ReadWritePhase`` of bookkeeper-tlaplus; BP-46 for the
-classes of answers; BookKeeper's ``LedgerRecoveryOp``. The phases::
+    NEW ──► STARTING ──► FENCING ──► READING ⇄ WRITING ⇄ CHOOSING     DONE: from any phase, with a Finish or a Fail
+             ▲ compare-    ▲            │
+             │ and-set     │            ▼
+             │ conflict    │         MEASURING ──► CLOSING ──► DONE
+             ▼             │                         │ conflict
+           REREADING ──────┘ ◄───────────────────────┘
 
-    STARTING ──► FENCING ──► READING ⇄ WRITING ──► MEASURING ──► CLOSING ──► DONE
-        ▲   metadata CAS     │ every read, of LACs and of entries, carries     │
-        └────────────────────┴── the fence flag (#2616, #2614) ──── conflict ──┘
+Reads of LACs (last add confirmed) and recovery reads carry the fence flag (BookKeeper #2616, #2614). Entries are read and
+written back in runs: one answer holds as many consecutive entries as fit. What it says of the id after them is not used,
+because the next round asks every bookie of that id's write set.
 
-Entries are read and written back in runs: one answer holds as many consecutive entries as fit, and what it says of the
-id after them is not used, as the next round asks every bookie of that id's write set.
+Reads go to the ensemble of the metadata that recovery began with: the writer can't have written anywhere else. ``write_back``
+says when a bookie is replaced. A lost compare-and-set forgets that with everything else.
 
-Reads go to the ensemble of the metadata that recovery began with, since nowhere else can the writer have written. A
-bookie that refuses a write-back without which there are too few copies is replaced, from the first entry of that run
-on; this is kept here, and goes into the final compare-and-set only (#2615): written earlier, it would send another
-recoverer to bookies that do not hold the entries after it. A lost compare-and-set forgets it with everything else.
+A guaranteed ledger ("Guaranteeing write quorum", tweak 3) is read from the highest LAFR (last add fully replicated) on, because
+confirmed entries after it may be on an ack quorum only. Its end is never below the highest LAC that was heard: an entry up to
+that LAC which seems absent stops the recovery.
 
-A guaranteed ledger ("Guaranteeing write quorum", tweak 3) is read from the highest LAFR heard on, as confirmed entries
-after it may lie on an ack quorum only. So its end is never below the highest LAC heard: an entry up to that one that
-seems absent stops the recovery.
+There are ledgers of which recovery never can know enough (ack quorum 1 with a bookie in limbo, bookies that are gone for good).
+Then an operator may *accept the loss* (``accepted_loss``): what a bookie can't say after all were asked counts as "not
+there", and what was not known is written into the metadata together with the close. An entry that is known to be confirmed
+is never cut off: it stays in the ledger, unreadable.
 
-What can't be known stops a recovery, and there are ledgers of which it never will be (AQ 1 with a bookie in limbo, bookies
-that are gone for good). Then an operator may *accept the loss*: what a bookie can't say after all were asked counts as "not
-there", and what was not known is written into the metadata together with the close (``accepted_loss``). An entry that is
-known to be confirmed is never cut off for it: it stays in the ledger, unreadable.
+Sources: bookkeeper-overview, "Closing"; ``FencingPhase`` and ``ReadWritePhase`` of bookkeeper-tlaplus; BP-46 for the classes
+of answers; BookKeeper's ``LedgerRecoveryOp``.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from enum import Enum, auto
 
-from bookspark.errors import BookKeeperError, LedgerRecoveryError, UnauthorizedAccessError
+from bookspark.errors import BookKeeperError, LedgerRecoveryError
 from bookspark.protocol.ledger.accepted_loss import AcceptedLoss
 from bookspark.protocol.ledger.actions import (
     Action,
     AddAnswered,
     BookiesChosen,
-    ChooseBookies,
     DeadlinePassed,
     Event,
     Fail,
@@ -53,36 +53,65 @@ from bookspark.protocol.ledger.actions import (
     NoBookies,
     ReadAnswered,
     ReadMetadata,
-    SendAdd,
     SendRead,
-    SendReadLac,
     WriteMetadata,
 )
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerState
-from bookspark.protocol.ledger.quorum import Verdict, fencing_verdict, read_verdict, recovery_read_verdict
-from bookspark.protocol.ledger.responses import Negative, Positive, Response, Unknown, UnknownReason
+from bookspark.protocol.ledger.quorum import Verdict, read_verdict, recovery_read_verdict
+from bookspark.protocol.ledger.responses import Positive, Response
+from bookspark.protocol.ledger.transitions import LATE, IllegalEventError, cell_of, row
+from bookspark.protocol.reading.answers import count_kinds, in_words, is_wrong_password, wrong_password
+from bookspark.protocol.reading.asked import Asked
+from bookspark.protocol.reading.fencing import Fencing
+from bookspark.protocol.reading.loss_notes import LossNotes
+from bookspark.protocol.reading.write_back import WriteBack
 from bookspark.protocol.writing.replication import BestEffort, replication_of
 
-_NOTES_MAX = 100
 
-
-class Phase(Enum):
+class RecoveryPhase(Enum):
+    NEW = auto()
     STARTING = auto()
+    """The record is being set to IN_RECOVERY."""
+    REREADING = auto()
+    """The record is being read, after a compare-and-set was lost."""
     FENCING = auto()
     READING = auto()
     WRITING = auto()
+    CHOOSING = auto()
+    """As WRITING, while replacements are being chosen for bookies that refused the run."""
     MEASURING = auto()
+    """The last entry is being read, for the ledger's length."""
     CLOSING = auto()
     DONE = auto()
+
+
+_BOOKIES = (LacAnswered, ReadAnswered, AddAnswered)
+_WRITE = (MetadataWritten, MetadataConflict, MetadataFailed)
+_CHOICE = (BookiesChosen, NoBookies, MetadataFailed)
+
+# An answer of a bookie may be late: it can belong to an earlier phase, or to the round before a lost compare-and-set. The
+# metadata store and placement answer in the phase that asked them, unless the deadline passes first.
+TRANSITIONS = {
+    RecoveryPhase.NEW: row(taken=(MetadataRead, MetadataFailed)),
+    RecoveryPhase.STARTING: row(taken=(*_WRITE, DeadlinePassed)),
+    RecoveryPhase.REREADING: row(taken=(MetadataRead, MetadataFailed, DeadlinePassed), late=_BOOKIES),
+    RecoveryPhase.FENCING: row(taken=(LacAnswered, DeadlinePassed), late=_BOOKIES),
+    RecoveryPhase.READING: row(taken=(ReadAnswered, DeadlinePassed), late=_BOOKIES),
+    RecoveryPhase.WRITING: row(taken=(AddAnswered, DeadlinePassed), late=_BOOKIES),
+    RecoveryPhase.CHOOSING: row(taken=(AddAnswered, *_CHOICE, DeadlinePassed), late=_BOOKIES),
+    RecoveryPhase.MEASURING: row(taken=(ReadAnswered, DeadlinePassed), late=_BOOKIES),
+    RecoveryPhase.CLOSING: row(taken=(*_WRITE, DeadlinePassed), late=_BOOKIES),
+    RecoveryPhase.DONE: row(late=(*_BOOKIES, *_WRITE, *_CHOICE, MetadataRead, DeadlinePassed)),
+}
 
 
 class LedgerRecovery:
     """One recoverer of one ledger. Start it with ``step(MetadataRead(…))``; it ends with a Finish or a Fail.
 
-    ``run_entries_max`` bounds how many ids one recovery read asks for; striped ledgers, whose consecutive entries lie
-    on different bookies, are read one by one. ``replaces_bookies``: the driver answers ``ChooseBookies``; otherwise too
-    many refused write-backs stop the recovery. ``ack_quorum_reads``: an entry is recovered once AQ bookies have it, as
-    the text of BP-46 says, and not at the first one. ``accepted_loss``: who takes what can't be known for lost.
+    ``run_entries_max``: how many entries one recovery read asks for at most. Striped ledgers, whose consecutive entries lie on
+    different bookies, are read one by one. ``replaces_bookies``: the driver answers ``ChooseBookies``; otherwise too many
+    refused write-backs stop the recovery. ``ack_quorum_reads``: an entry is recovered once an ack quorum of bookies has it, as
+    the text of BP-46 says, and not at the first one. ``accepted_loss``: who counts what can't be known as lost.
     ``replication`` in place of the ledger's own policy is for the simulator.
     """
 
@@ -94,8 +123,9 @@ class LedgerRecovery:
         replication: BestEffort | None = None,
         accepted_loss: AcceptedLoss | None = None,
     ) -> None:
-        self.phase = Phase.STARTING
+        self.phase = RecoveryPhase.NEW
         self.last_add_confirmed = NO_ENTRY
+        """The highest that was heard while fencing; ``last_add_fully_replicated`` too."""
         self.last_add_fully_replicated = NO_ENTRY
         self.next_entry_id = 0
         """The first id about which nothing is decided."""
@@ -103,54 +133,56 @@ class LedgerRecovery:
         self._replaces_bookies = replaces_bookies
         self._ack_quorum_reads = ack_quorum_reads
         self._replication = replication
-        self._accepted_loss = accepted_loss
-        self._not_known: list[str] = []
-        """What the loss is that was accepted, so far."""
+        self._loss = LossNotes(accepted_loss)
         self._policy = BestEffort()
         self._metadata: LedgerMetadata
         self._target: LedgerMetadata
         """``_metadata`` with the ensemble changes of this recovery."""
         self._version = 0
         self._length: int | None = None
+        self._fencing: Fencing | None = None
         self._answers: dict[str, Response] = {}
+        """What bookies answered in this round of READING or MEASURING."""
         self._found: ReadAnswered | None = None
         """The shortest run that was read in this round."""
-        self._writing: ReadAnswered | None = None
-        self._replaced: tuple[str, ...] = ()
-        """Bookies for which replacements are being chosen."""
+        self._writing: WriteBack | None = None
+        self._asked = Asked()
 
     def step(self, event: Event) -> list[Action]:
-        """The actions that follow from ``event``. Answers to questions of an earlier phase are ignored."""
-        match self.phase, event:
-            case Phase.DONE, _:
-                return []
-            case _, MetadataRead():
+        """The actions that follow from ``event``. Raises IllegalEventError, and changes nothing, for what was not asked."""
+        cell = cell_of(TRANSITIONS, self.phase, event)
+        self._asked.check(self.phase, event)
+        if cell is LATE:
+            return []
+        actions = self._act(event)
+        self._asked.note(actions)
+        return actions
+
+    def _act(self, event: Event) -> list[Action]:
+        match event:
+            case MetadataRead():
                 return self._begin(event.metadata, event.version)
-            case _, MetadataConflict():
+            case MetadataWritten():
+                return (
+                    self._marked(event.version) if self.phase is RecoveryPhase.STARTING else self._closed(event.version)
+                )
+            case MetadataConflict():
+                self.phase = RecoveryPhase.REREADING
                 return [ReadMetadata()]
-            case _, MetadataFailed():
+            case MetadataFailed():
                 return self._fail(event.error)
-            case _, DeadlinePassed():
-                return self._stop("no decision before the deadline")
-            case Phase.STARTING, MetadataWritten():
-                self._version = event.version
-                self._metadata = self._target = self._metadata.in_recovery()
-                return self._fence()
-            case Phase.CLOSING, MetadataWritten():
-                return self._finish(self._closed(), event.version)
-            case Phase.FENCING, LacAnswered():
+            case LacAnswered():
                 return self._fenced(event)
-            case Phase.READING, ReadAnswered() if event.first == self.next_entry_id:
-                return self._recovery_read(event)
-            case Phase.WRITING, AddAnswered():
+            case ReadAnswered():
+                return self._read_or_measured(event)
+            case AddAnswered():
                 return self._written_back(event)
-            case Phase.WRITING, BookiesChosen():
+            case BookiesChosen():
                 return self._bookies_chosen(event)
-            case Phase.WRITING, NoBookies():
-                return self._stop(str(event.error))
-            case Phase.MEASURING, ReadAnswered() if event.last <= event.first == self.next_entry_id - 1:
-                return self._measured(event)
-        return []
+            case NoBookies():
+                return self._no_bookies(event)
+            case DeadlinePassed():
+                return self._stop("no decision before the deadline")
 
     # -- STARTING
 
@@ -163,53 +195,67 @@ class LedgerRecovery:
             return self._finish(metadata, version)
         if metadata.state is LedgerState.IN_RECOVERY:
             return self._fence()
-        self.phase = Phase.STARTING
+        self.phase = RecoveryPhase.STARTING
         return [WriteMetadata(metadata.in_recovery(), version)]
+
+    def _marked(self, version: int) -> list[Action]:
+        self._version = version
+        self._metadata = self._target = self._metadata.in_recovery()
+        return self._fence()
 
     # -- FENCING
 
     def _fence(self) -> list[Action]:
-        self.phase = Phase.FENCING
+        self.phase = RecoveryPhase.FENCING
         self._answers = {}
         self._length = None
-        self._writing, self._replaced, self._not_known = None, (), []
-        self.last_add_confirmed = self.last_add_fully_replicated = NO_ENTRY
-        return [SendReadLac(bookie, fence=True) for bookie in self._ensemble]
+        self._writing = None
+        self._loss.forget()
+        self._fencing = Fencing(self._metadata)
+        return self._fencing.start()
 
     def _fenced(self, event: LacAnswered) -> list[Action]:
-        if _unauthorized(event.response):
-            return self._fail(_wrong_password(self._metadata.ledger_id))
-        self._answers[event.bookie] = event.response
-        if isinstance(event.response, Positive):
-            self.last_add_confirmed = max(self.last_add_confirmed, event.last_add_confirmed)
-            self.last_add_fully_replicated = max(self.last_add_fully_replicated, event.last_add_fully_replicated)
-        positives = [i for i, b in enumerate(self._ensemble) if isinstance(self._answers.get(b), Positive)]
-        others = [i for i, b in enumerate(self._ensemble) if b in self._answers and i not in positives]
-        m = self._metadata
-        verdict = fencing_verdict(m.ensemble_size, m.write_quorum, m.ack_quorum, positives, others)
-        if verdict is Verdict.PENDING:
+        fencing = self._fencing
+        assert fencing is not None
+        if not fencing.concerns(event):
             return []
-        if verdict is Verdict.UNKNOWN:
-            if self._accepted_loss is None:
-                return self._stop("too few bookies could be fenced")
-            if len(self._answers) < m.ensemble_size:
-                return []
-            self._accept("whether the writer is fenced everywhere, and the last confirmed entry")
-        # No later LAC than the highest heard was ever acknowledged to a client that is still able to write.
+        if is_wrong_password(event.response):
+            return self._wrong_password()
+        fencing.heard(event)
+        verdict = fencing.verdict()
+        if verdict is Verdict.PENDING or (
+            verdict is Verdict.UNKNOWN and self._loss.may_accept and not fencing.all_answered
+        ):
+            return []
+        what = "whether the writer is fenced everywhere, and the last confirmed entry"
+        if verdict is Verdict.UNKNOWN and not self._loss.accept(what, fencing.answers):
+            return self._stop("too few bookies could be fenced")
+        self.last_add_confirmed, self.last_add_fully_replicated = (
+            fencing.last_add_confirmed,
+            fencing.last_add_fully_replicated,
+        )
+        self._fencing = None
         after = self._policy.recover_after(self.last_add_confirmed, self.last_add_fully_replicated)
-        self.next_entry_id = max(after, m.last_fragment.first_entry_id - 1) + 1
+        self.next_entry_id = max(after, self._metadata.last_fragment.first_entry_id - 1) + 1
         return self._read()
 
     # -- READING
 
     def _read(self) -> list[Action]:
-        self.phase = Phase.READING
+        self.phase = RecoveryPhase.READING
         self._answers, self._found = {}, None
         m = self._metadata
         run = self._run_entries_max if m.ensemble_size == m.write_quorum else 1
         last = self.next_entry_id + run - 1
         bookies = m.write_set_of(self.next_entry_id)
         return [SendRead(bookie, self.next_entry_id, last, fence=True) for bookie in bookies]
+
+    def _read_or_measured(self, event: ReadAnswered) -> list[Action]:
+        """An answer about another entry than the one that is asked for is late."""
+        if self.phase is RecoveryPhase.READING:
+            wanted = event.first == self.next_entry_id and event.bookie in self._metadata.write_set_of(event.first)
+            return self._recovery_read(event) if wanted else []
+        return self._measured(event) if event.last <= event.first == self.next_entry_id - 1 else []
 
     def _recovery_read(self, event: ReadAnswered) -> list[Action]:
         present = event.last >= event.first
@@ -218,7 +264,7 @@ class LedgerRecovery:
             self._found = event
         m = self._metadata
         needed = m.ack_quorum if self._ack_quorum_reads else 1
-        verdict = recovery_read_verdict(m.write_quorum, m.ack_quorum, *_count(self._answers), needed)
+        verdict = recovery_read_verdict(m.write_quorum, m.ack_quorum, *count_kinds(self._answers.values()), needed)
         if verdict is Verdict.PRESENT:
             assert self._found is not None
             return self._write_back(self._found)
@@ -228,69 +274,74 @@ class LedgerRecovery:
             return self._pass_over(
                 event.first, "may or may not exist" if verdict is Verdict.UNKNOWN else "seems absent"
             )
-        if verdict is Verdict.UNKNOWN:
-            if self._accepted_loss is None:
-                return self._stop(f"entry {event.first} may or may not exist")
-            self._accept(f"whether there is an entry {event.first}")
+        if verdict is Verdict.UNKNOWN and not self._loss.accept(
+            f"whether there is an entry {event.first}", self._answers
+        ):
+            return self._stop(f"entry {event.first} may or may not exist")
         return self._measure()
 
     def _pass_over(self, entry_id: int, how: str) -> list[Action]:
         """A confirmed entry that no bookie returned."""
-        if self._accepted_loss is None:
+        if not self._loss.accept(f"entry {entry_id}", self._answers):
             return self._stop(f"entry {entry_id} is confirmed, but {how}")
-        self._accept(f"entry {entry_id}")
         self.next_entry_id, self._length = entry_id + 1, None
         return self._read()
 
-    # -- WRITING
+    # -- WRITING, CHOOSING
 
     def _write_back(self, run: ReadAnswered) -> list[Action]:
-        self.phase = Phase.WRITING
-        self._answers, self._writing = {}, run
-        return self._send(self._target.write_set_of(run.first), run)
-
-    def _send(self, bookies: tuple[str, ...], run: ReadAnswered) -> list[Action]:
+        self.phase = RecoveryPhase.WRITING
+        self._answers = {}
+        copies = self._policy.copies(self._metadata)
         lac, lafr = self.last_add_confirmed, self.last_add_fully_replicated
-        return [SendAdd(bookies, run.first, run.last, lac, run.entries, lafr)]
+        self._writing = WriteBack(run, self._target, copies, lac, lafr)
+        return self._writing.start()
 
     def _written_back(self, event: AddAnswered) -> list[Action]:
-        run, bookies = self._writing, self._target.write_set_of(event.first)
-        if run is None or (event.first, event.last) != (run.first, run.last) or event.bookie not in bookies:
+        writing = self._run_written()
+        if not writing.concerns(event):
             return []
-        if _unauthorized(event.response):
-            return self._fail(_wrong_password(self._metadata.ledger_id))
-        self._answers[event.bookie] = event.response
-        positives, negatives, unknowns = _count(self._answers)
-        copies = self._policy.copies(self._metadata)
-        if positives >= copies:
-            self.next_entry_id, self._length = run.last + 1, run.length
-            self._writing = None
-            return self._read()
-        if negatives + unknowns <= self._metadata.write_quorum - copies or self._replaced:
-            return []
-        if not self._replaces_bookies:
-            return self._stop(f"entries {run.first}..{run.last} could not be written back to {copies} bookies")
-        return self._replace()
+        if is_wrong_password(event.response):
+            return self._wrong_password()
+        writing.heard(event)
+        # While bookies are being chosen, what is heard is decided with the choice.
+        return [] if self.phase is RecoveryPhase.CHOOSING else self._go_on(writing)
 
-    def _replace(self) -> list[Action]:
-        """Choose bookies in place of all that refused the run."""
-        ensemble = self._target.last_fragment.ensemble
-        refused = {bookie for bookie, answer in self._answers.items() if not isinstance(answer, Positive)}
-        self._replaced = tuple(bookie for bookie in ensemble if bookie in refused)
-        return [ChooseBookies(ensemble, self._replaced)]
+    def _go_on(self, writing: WriteBack) -> list[Action]:
+        run = writing.run
+        match writing.verdict():
+            case Verdict.PRESENT:
+                self._writing = None
+                self.next_entry_id, self._length = run.last + 1, run.length
+                return self._read()
+            case Verdict.PENDING:
+                return []
+        if self._replaces_bookies:
+            self.phase = RecoveryPhase.CHOOSING
+            return writing.choose()
+        copies = self._policy.copies(self._metadata)
+        return self._stop(f"entries {run.first}..{run.last} could not be written back to {copies} bookies")
 
     def _bookies_chosen(self, event: BookiesChosen) -> list[Action]:
-        run = self._writing
-        if run is None or not self._replaced:
-            return []
-        if any(not isinstance(answer, Positive) for b, answer in self._answers.items() if b not in self._replaced):
-            return self._replace()
-        swap = dict(zip(self._replaced, event.bookies, strict=True))
-        ensemble = tuple(swap.get(bookie, bookie) for bookie in self._target.last_fragment.ensemble)
-        self._target = self._target.with_ensemble(run.first, ensemble)
-        self._answers = {b: answer for b, answer in self._answers.items() if b not in swap}
-        self._replaced = ()
-        return self._send(event.bookies, run)
+        writing = self._run_written()
+        if not writing.may_be_chosen(event.bookies):
+            raise IllegalEventError(
+                self.phase, event, f"{len(writing.replaced)} bookies outside the ensemble were asked for"
+            )
+        if writing.verdict() is Verdict.PRESENT:
+            return self._go_on(writing)
+        actions = writing.chosen(event.bookies)
+        self._target = writing.target
+        self.phase = RecoveryPhase.CHOOSING if writing.replaced else RecoveryPhase.WRITING
+        return actions
+
+    def _no_bookies(self, event: NoBookies) -> list[Action]:
+        writing = self._run_written()
+        return self._go_on(writing) if writing.verdict() is Verdict.PRESENT else self._stop(str(event.error))
+
+    def _run_written(self) -> WriteBack:
+        assert self._writing is not None
+        return self._writing
 
     # -- MEASURING: the length of a ledger in which nothing had to be written back
 
@@ -300,7 +351,7 @@ class LedgerRecovery:
             self._length = 0
         if self._length is not None:
             return self._close()
-        self.phase = Phase.MEASURING
+        self.phase = RecoveryPhase.MEASURING
         self._answers = {}
         return [SendRead(bookie, last, last) for bookie in self._metadata.write_set_of(last)]
 
@@ -309,78 +360,45 @@ class LedgerRecovery:
             self._length = event.length
             return self._close()
         self._answers[event.bookie] = event.following
-        if read_verdict(self._metadata.write_quorum, *_count(self._answers)) is Verdict.PENDING:
+        if read_verdict(self._metadata.write_quorum, *count_kinds(self._answers.values())) is Verdict.PENDING:
             return []
-        if self._accepted_loss is None:
+        if not self._loss.accept(f"entry {event.first}, and with it the ledger's length", self._answers):
             return self._stop(f"entry {event.first} is confirmed, but no bookie returned it")
-        self._accept(f"entry {event.first}, and with it the ledger's length")
         self._length = 0
         return self._close()
 
     # -- CLOSING
 
     def _close(self) -> list[Action]:
-        self.phase = Phase.CLOSING
-        return [WriteMetadata(self._closed(), self._version)]
+        self.phase = RecoveryPhase.CLOSING
+        return [WriteMetadata(self._end(), self._version)]
 
-    def _closed(self) -> LedgerMetadata:
+    def _closed(self, version: int) -> list[Action]:
+        return self._finish(self._end(), version)
+
+    def _end(self) -> LedgerMetadata:
         assert self._length is not None
-        closed = self._target.close_at(self.next_entry_id - 1, self._length)
-        if self._accepted_loss is None or not self._not_known:
-            return closed
-        return replace(self._accepted_loss, not_known=tuple(self._not_known)).noted_in(closed)
+        return self._loss.noted_in(self._target.close_at(self.next_entry_id - 1, self._length))
 
     # -- ends
 
     def _finish(self, metadata: LedgerMetadata, version: int) -> list[Action]:
-        self.phase = Phase.DONE
+        self.phase = RecoveryPhase.DONE
         return [Finish(metadata, version)]
 
     def _fail(self, error: BookKeeperError) -> list[Action]:
-        self.phase = Phase.DONE
+        self.phase = RecoveryPhase.DONE
         return [Fail(error)]
 
-    def _accept(self, what: str) -> None:
-        """Note what is not known, as far as a record has room for it."""
-        if len(self._not_known) < _NOTES_MAX:
-            self._not_known.append(f"{what} ({self._answers_in_words()})")
-
-    def _answers_in_words(self) -> str:
-        return ", ".join(f"{bookie}: {_say(answer)}" for bookie, answer in self._answers.items()) or "none"
+    def _wrong_password(self) -> list[Action]:
+        return self._fail(wrong_password(f"ledger {self._metadata.ledger_id}"))
 
     def _stop(self, why: str) -> list[Action]:
+        asking = self._fencing or self._writing
+        answers = asking.answers if asking is not None else self._answers
         return self._fail(
             LedgerRecoveryError(
                 f"ledger {self._metadata.ledger_id} was not recovered ({self.phase.name.lower()}): {why}; answers: "
-                f"{self._answers_in_words()}. "
-                "Nothing was truncated; try again when more of its bookies are up"
+                f"{in_words(answers)}. Nothing was truncated; try again when more of its bookies are up"
             )
         )
-
-    @property
-    def _ensemble(self) -> tuple[str, ...]:
-        return self._metadata.last_fragment.ensemble
-
-
-def _count(answers: dict[str, Response]) -> tuple[int, int, int]:
-    """(positives, negatives, unknowns)."""
-    kinds = [type(answer) for answer in answers.values()]
-    return kinds.count(Positive), kinds.count(Negative), kinds.count(Unknown)
-
-
-def _unauthorized(response: Response) -> bool:
-    return isinstance(response, Unknown) and response.reason is UnknownReason.UNAUTHORIZED
-
-
-def _wrong_password(ledger_id: int) -> UnauthorizedAccessError:
-    return UnauthorizedAccessError(f"wrong password for ledger {ledger_id}; use the one it was created with")
-
-
-def _say(response: Response) -> str:
-    return (
-        response.reason.value
-        if isinstance(response, Negative)
-        else str(response)
-        if isinstance(response, Unknown)
-        else "ok"
-    )

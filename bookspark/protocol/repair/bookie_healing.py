@@ -1,13 +1,13 @@
 """Phase two of a lossy boot: one ledger in limbo is recovered, its missing entries are copied from peers, and limbo ends.
 
-Law: limbo ends only when the ledger is CLOSED and every entry of it that is assigned to this bookie is on it, synced; what can't
-be recovered or copied now stays in limbo and is tried again. It runs while the bookie serves::
+Law: limbo ends only when the ledger is CLOSED and every entry of it that is assigned to this bookie is on it, synced. What
+can't be recovered or copied now stays in limbo and is tried again. It runs while the bookie serves. ::
 
-    RECOVERING ──► LISTING ──► COPYING ──► CLEARING ──► DONE
-     (LedgerRecovery)       (EntryCopying)
+    NEW ──► RECOVERING ──► LISTING ──► COPYING ──► CLEARING ──► DONE
+          (LedgerRecovery)         (EntryCopying)
 
-Copies go to the bookie itself. Source: BP-46, "The Full Boot-Up
-Sequence", phase two; what is missing is for ``replication_plan`` to say.
+Copies go to the bookie itself; ``replication_plan.lacks`` says which entries are missing. Source: BP-46, "The Full Boot-Up
+Sequence", phase two.
 """
 
 from __future__ import annotations
@@ -23,9 +23,15 @@ from bookspark.protocol.ledger.actions import (
     Event,
     Fail,
     Finish,
+    LacAnswered,
+    MetadataConflict,
+    MetadataFailed,
+    MetadataRead,
+    MetadataWritten,
     ReadAnswered,
 )
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from bookspark.protocol.ledger.transitions import LATE, cell_of, row
 from bookspark.protocol.reading.recovery import LedgerRecovery
 from bookspark.protocol.repair.entry_copying import EntryCopying
 from bookspark.protocol.repair.replication_plan import lacks
@@ -60,6 +66,7 @@ HealingEvent = Event | HeldListed | LimboIsCleared
 
 
 class HealingPhase(Enum):
+    NEW = auto()
     RECOVERING = auto()
     LISTING = auto()
     COPYING = auto()
@@ -67,11 +74,27 @@ class HealingPhase(Enum):
     DONE = auto()
 
 
+_BOOKIES = (LacAnswered, ReadAnswered, AddAnswered)
+_RECOVERY = (*_BOOKIES, MetadataRead, MetadataWritten, MetadataConflict, MetadataFailed)
+
+# Bookies are late only with answers to the ledger recovery: nothing else leaves a request under way.
+TRANSITIONS = {
+    HealingPhase.NEW: row(taken=(MetadataRead, MetadataFailed)),
+    # ``LedgerRecovery`` has a table of its own, and decides in this phase.
+    HealingPhase.RECOVERING: row(taken=(*_RECOVERY, DeadlinePassed)),
+    HealingPhase.LISTING: row(taken=(HeldListed, DeadlinePassed), late=_BOOKIES),
+    HealingPhase.COPYING: row(taken=(ReadAnswered, AddAnswered, DeadlinePassed), late=_BOOKIES),
+    HealingPhase.CLEARING: row(taken=(LimboIsCleared, DeadlinePassed), late=_BOOKIES),
+    HealingPhase.DONE: row(late=(*_RECOVERY, HeldListed, LimboIsCleared, DeadlinePassed)),
+}
+
+
 class LedgerHealing:
-    """Heals one ledger on ``bookie`` after its lossy boot number ``boot``. Start it with ``step(MetadataRead(…))``."""
+    """Heals one ledger on ``bookie`` after its lossy boot number ``boot``. Start it with ``step(MetadataRead(…))``; it ends with
+    a Finish, or with a Fail after which it is tried again later."""
 
     def __init__(self, bookie: str, boot: int, run_entries_max: int = 10_000) -> None:
-        self.phase = HealingPhase.RECOVERING
+        self.phase = HealingPhase.NEW
         self._bookie = bookie
         self._boot = boot
         self._run_entries_max = run_entries_max
@@ -80,42 +103,47 @@ class LedgerHealing:
         self._copying: EntryCopying | None = None
 
     def step(self, event: HealingEvent) -> list[HealingAction]:
-        """The actions that follow from ``event``; those of an earlier phase are ignored."""
-        match self.phase, event:
-            case HealingPhase.DONE, _:
-                return []
-            case HealingPhase.RECOVERING, HeldListed() | LimboIsCleared():
-                return []
-            case HealingPhase.RECOVERING, _:
-                return self._recovering(event)  # type: ignore[arg-type]
-            case _, DeadlinePassed():
-                return self._fail(LedgerRecoveryError(f"{self._what()} was not healed in time; it is tried again"))
-            case HealingPhase.LISTING, HeldListed():
-                assert self._metadata is not None
-                plan = lacks(self._metadata, self._bookie, event.ranges)
-                self.phase = HealingPhase.COPYING
-                self._copying = EntryCopying(self._metadata, plan, self._run_entries_max, {self._bookie})
-                return self._copied(self._copying.start())
-            case HealingPhase.COPYING, ReadAnswered() | AddAnswered():
+        """The actions that follow from ``event``. Raises IllegalEventError, and changes nothing, for what was not asked."""
+        cell = cell_of(TRANSITIONS, self.phase, event)
+        if self._recovery is not None:
+            return self._recovering(event)  # type: ignore[arg-type]
+        if cell is LATE or (isinstance(event, ReadAnswered | AddAnswered) and not self._is_of_copying(event)):
+            return []
+        match event:
+            case HeldListed():
+                return self._copy(event)
+            case ReadAnswered() | AddAnswered():
                 assert self._copying is not None
                 return self._copied(self._copying.step(event))
-            case HealingPhase.CLEARING, LimboIsCleared():
+            case LimboIsCleared():
                 self.phase = HealingPhase.DONE
                 return [Finish(self._metadata)]
-        return []
+            case DeadlinePassed():
+                return self._fail(LedgerRecoveryError(f"{self._what()} was not healed in time; it is tried again"))
+        raise AssertionError("the table has a cell for an event that nobody handles")
+
+    def _is_of_copying(self, event: ReadAnswered | AddAnswered) -> bool:
+        return self._copying is not None and self._copying.awaits(event)
 
     def _recovering(self, event: Event) -> list[HealingAction]:
         assert self._recovery is not None
-        actions: list[HealingAction] = []
-        for action in self._recovery.step(event):
-            if isinstance(action, Finish):
-                self._metadata, self._recovery = action.metadata, None
+        actions = self._recovery.step(event)
+        self.phase = HealingPhase.RECOVERING
+        match actions:
+            case [Finish(metadata)]:
+                self._metadata, self._recovery = metadata, None
                 self.phase = HealingPhase.LISTING
-                return [*actions, ListHeld()]
-            if isinstance(action, Fail):
-                return self._fail(action.error)
-            actions.append(action)
-        return actions
+                return [ListHeld()]
+            case [Fail(error)]:
+                return self._fail(error)
+        return list(actions)
+
+    def _copy(self, held: HeldListed) -> list[HealingAction]:
+        assert self._metadata is not None
+        self.phase = HealingPhase.COPYING
+        plan = lacks(self._metadata, self._bookie, held.ranges)
+        self._copying = EntryCopying(self._metadata, plan, self._run_entries_max, {self._bookie})
+        return self._copied(self._copying.start())
 
     def _copied(self, actions: list[Action]) -> list[HealingAction]:
         match actions:
@@ -129,6 +157,7 @@ class LedgerHealing:
 
     def _fail(self, error: BookKeeperError) -> list[HealingAction]:
         self.phase = HealingPhase.DONE
+        self._recovery = self._copying = None
         return [Fail(error)]
 
     def _what(self) -> str:

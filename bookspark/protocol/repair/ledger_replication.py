@@ -1,18 +1,19 @@
 """Autorecovery of one ledger: its lost bookies are replaced, fragment by fragment, by others that hold the copies.
 
-Law: that of ``replication_plan``, which decides; this is the order of things. A bookie is believed to be lost, and may well
-be alive: nothing here relies on it. A copy is synced before the record names it, by compare-and-set on the record as it is
-then; a last fragment that is still written to is left to its writer for a grace time, and then to ledger recovery. A
-fragment that can't be repaired now (no replica of an entry answers, no other bookie is free) does not keep the others from
-it; the whole fails with its reason once nothing else is left. ::
+Law: ``replication_plan`` decides what is done; here is the order. A bookie that is believed to be lost may well be alive, and
+nothing relies on the belief. A copy is synced before the record names it, by compare-and-set on the record as it is then. A
+last fragment that is still written to is left to its writer for a grace time, and then to ledger recovery. A fragment that
+can't be repaired now (no replica of an entry answers, no other bookie is free) does not keep the others from being repaired.
+The whole fails with the reason once nothing else is left to do. ::
 
-    LOOKING ──a fragment to repair──► CHOOSING ──► COPYING ──► NAMING ──► LOOKING …
-       │  ▲                                     (EntryCopying)  compare-and-set; lost: read the record again
-       │  └───── closed ───── RECOVERING ◄──┐
-       ├── open, a bookie lost ──► WAITING ──┴── the same after the grace time
-       └── nothing to repair ──► DONE
+    NEW ──record──► (look) ──a fragment to repair──► CHOOSING ──► COPYING ──► REREADING ──► NAMING ──► (look)
+                      │ ▲                                                        ▲ lost ──────┘
+                      │ └──── closed ──── RECOVERING ◄── the same ──┐
+                      ├── open, a bookie lost ──► WAITING ──► LOOKING AGAIN ── changed ──► (look)
+                      └── nothing to repair ──► DONE
 
-Source: ``ReplicationWorker`` and ``LedgerFragmentReplicator`` of BookKeeper.
+COPYING is ``EntryCopying``, RECOVERING is ``LedgerRecovery``, NAMING is the compare-and-set. Source: ``ReplicationWorker`` and
+``LedgerFragmentReplicator`` of BookKeeper.
 """
 
 from __future__ import annotations
@@ -31,18 +32,20 @@ from bookspark.protocol.ledger.actions import (
     Event,
     Fail,
     Finish,
+    LacAnswered,
     MetadataConflict,
     MetadataFailed,
     MetadataRead,
     MetadataWritten,
     NoBookies,
     ReadAnswered,
-    ReadIsLate,
     ReadMetadata,
     WriteMetadata,
 )
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from bookspark.protocol.ledger.transitions import LATE, IllegalEventError, cell_of, row
 from bookspark.protocol.reading.recovery import LedgerRecovery
+from bookspark.protocol.reading.write_back import replaces
 from bookspark.protocol.repair.entry_copying import EntryCopying
 from bookspark.protocol.repair.replication_plan import Repair, copies, may_fence, repaired, repairs, waits_for_close
 
@@ -56,21 +59,49 @@ class WaitForWriter:
 
 @dataclass(frozen=True, slots=True)
 class WriterWaitedFor:
+    """The writer had ``waited_seconds``."""
+
     waited_seconds: float
 
 
 ReplicationAction = Action | WaitForWriter
-ReplicationEvent = Event | ReadIsLate | WriterWaitedFor
+ReplicationEvent = Event | WriterWaitedFor
 
 
 class ReplicationPhase(Enum):
-    LOOKING = auto()
+    NEW = auto()
     WAITING = auto()
+    """The writer has the grace time to replace its lost bookies."""
+    LOOKING_AGAIN = auto()
+    """The record is being read after the grace time."""
     RECOVERING = auto()
     CHOOSING = auto()
     COPYING = auto()
+    REREADING = auto()
+    """The record is being read, to name the copies in it as it is then."""
     NAMING = auto()
     DONE = auto()
+
+
+_BOOKIES = (LacAnswered, ReadAnswered, AddAnswered)
+_READ = (MetadataRead, MetadataFailed)
+_WRITE = (MetadataWritten, MetadataConflict, MetadataFailed)
+_CHOICE = (BookiesChosen, NoBookies, MetadataFailed)
+_RECOVERY = (*_BOOKIES, *_READ, *_WRITE, *_CHOICE)
+
+# Bookies are late only with answers to the ledger recovery that this machine has run: nothing else leaves a request under way.
+TRANSITIONS = {
+    ReplicationPhase.NEW: row(taken=_READ),
+    ReplicationPhase.WAITING: row(taken=(WriterWaitedFor, DeadlinePassed)),
+    ReplicationPhase.LOOKING_AGAIN: row(taken=(*_READ, DeadlinePassed)),
+    # ``LedgerRecovery`` has a table of its own, and decides in this phase.
+    ReplicationPhase.RECOVERING: row(taken=(*_RECOVERY, DeadlinePassed)),
+    ReplicationPhase.CHOOSING: row(taken=(*_CHOICE, DeadlinePassed), late=_BOOKIES),
+    ReplicationPhase.COPYING: row(taken=(ReadAnswered, AddAnswered, DeadlinePassed), late=_BOOKIES),
+    ReplicationPhase.REREADING: row(taken=(*_READ, DeadlinePassed), late=_BOOKIES),
+    ReplicationPhase.NAMING: row(taken=(*_WRITE, DeadlinePassed), late=_BOOKIES),
+    ReplicationPhase.DONE: row(late=(*_RECOVERY, WriterWaitedFor, DeadlinePassed)),
+}
 
 
 class LedgerReplication:
@@ -87,14 +118,14 @@ class LedgerReplication:
         run_entries_max: int = 10_000,
         misplaced: Collection[str] = (),
     ) -> None:
-        self.phase = ReplicationPhase.LOOKING
+        self.phase = ReplicationPhase.NEW
         self._lost = frozenset(lost)
         self._replaced = self._lost | frozenset(misplaced)
         self._grace_seconds = grace_seconds
         self._waited_seconds = 0.0
         self._run_entries_max = run_entries_max
         self._metadata: LedgerMetadata | None = None
-        """As it was at the last look; while it waits, as it was before."""
+        """The record as it was at the last look."""
         self._target: LedgerMetadata | None = None
         """What is being written."""
         self._repair: Repair | None = None
@@ -102,43 +133,57 @@ class LedgerReplication:
         """Fragments that can't be repaired now, by their first entry id."""
         self._chosen: dict[str, str] = {}
         self._recovery: LedgerRecovery | None = None
+        self._has_recovered = False
+        """Bookies may still answer requests of the ledger recovery."""
         self._copying: EntryCopying | None = None
 
     def step(self, event: ReplicationEvent) -> list[ReplicationAction]:
-        """The actions that follow from ``event``; those of an earlier phase are ignored."""
+        """The actions that follow from ``event``. Raises IllegalEventError, and changes nothing, for what was not asked."""
+        cell = cell_of(TRANSITIONS, self.phase, event)
+        if self._recovery is not None:
+            return self._recovering(event)  # type: ignore[arg-type]
+        if isinstance(event, _BOOKIES) and not self._is_of_copying(event):
+            self._check_is_of_recovery(event)
+            return []
+        return [] if cell is LATE else self._act(event)
+
+    def _act(self, event: ReplicationEvent) -> list[ReplicationAction]:
         match self.phase, event:
-            case ReplicationPhase.DONE, _:
-                return []
-            case ReplicationPhase.RECOVERING, WriterWaitedFor() | ReadIsLate():
-                return []
-            case ReplicationPhase.RECOVERING, _:
-                return self._recovering(event)  # type: ignore[arg-type]
             case _, DeadlinePassed():
                 return self._fail(LedgerRecoveryError(f"{self._what()} was not repaired in time; it is tried again"))
             case _, MetadataFailed():
                 return self._fail(event.error)
-            case ReplicationPhase.LOOKING, MetadataRead():
+            case ReplicationPhase.NEW, MetadataRead():
                 return self._look(event.metadata)
-            case ReplicationPhase.WAITING, WriterWaitedFor():
+            case ReplicationPhase.LOOKING_AGAIN, MetadataRead():
+                return self._waited(event)
+            case ReplicationPhase.REREADING, MetadataRead():
+                return self._name(event)
+            case _, WriterWaitedFor():
+                self.phase = ReplicationPhase.LOOKING_AGAIN
                 self._waited_seconds = event.waited_seconds
                 return [ReadMetadata()]
-            case ReplicationPhase.WAITING, MetadataRead():
-                return self._waited(event)
-            case ReplicationPhase.CHOOSING, BookiesChosen():
-                return self._copy(event.bookies)
-            case ReplicationPhase.CHOOSING, NoBookies():
+            case _, BookiesChosen():
+                return self._copy(event)
+            case _, NoBookies():
                 return self._choose_fewer(event.error)
-            case ReplicationPhase.COPYING, ReadAnswered() | ReadIsLate() | AddAnswered():
+            case _, ReadAnswered() | AddAnswered():
                 assert self._copying is not None
                 return self._copied(self._copying.step(event))
-            case ReplicationPhase.NAMING, MetadataRead():
-                return self._name(event)
-            case ReplicationPhase.NAMING, MetadataConflict():
+            case _, MetadataConflict():
+                self.phase = ReplicationPhase.REREADING
                 return [ReadMetadata()]
-            case ReplicationPhase.NAMING, MetadataWritten():
+            case _, MetadataWritten():
                 assert self._target is not None
                 return self._look(self._target)
-        return []
+        raise AssertionError("the table has a cell for an event that nobody handles")
+
+    def _is_of_copying(self, event: LacAnswered | ReadAnswered | AddAnswered) -> bool:
+        return self._copying is not None and not isinstance(event, LacAnswered) and self._copying.awaits(event)
+
+    def _check_is_of_recovery(self, event: LacAnswered | ReadAnswered | AddAnswered) -> None:
+        if not self._has_recovered and self.phase is not ReplicationPhase.DONE:
+            raise IllegalEventError(self.phase, event, "it was not asked for")
 
     def _look(self, metadata: LedgerMetadata) -> list[ReplicationAction]:
         self._metadata, self._target = metadata, None
@@ -184,6 +229,7 @@ class LedgerReplication:
         if not may_fence(noticed, now.metadata, self._lost, self._waited_seconds, grace):
             return self._look(now.metadata)
         self.phase = ReplicationPhase.RECOVERING
+        self._has_recovered = True
         self._recovery = LedgerRecovery(self._run_entries_max, replaces_bookies=True)
         return list(self._recovery.step(now))
 
@@ -195,13 +241,17 @@ class LedgerReplication:
                 self._recovery = None
                 return self._look(closed)
             case [Fail(error)]:
+                self._recovery = None
                 return self._fail(error)
         return list(actions)
 
-    def _copy(self, bookies: tuple[str, ...]) -> list[ReplicationAction]:
+    def _copy(self, event: BookiesChosen) -> list[ReplicationAction]:
         assert self._metadata is not None and self._repair is not None
+        bookies, replaced = event.bookies, self._repair.lost
+        if not replaces(bookies, replaced, self._repair.ensemble):
+            raise IllegalEventError(self.phase, event, f"{len(replaced)} bookies outside the ensemble were asked for")
         self.phase = ReplicationPhase.COPYING
-        self._chosen = dict(zip(self._repair.lost, bookies, strict=True))
+        self._chosen = dict(zip(replaced, bookies, strict=True))
         plan = copies(self._metadata, self._repair, self._chosen)
         self._copying = EntryCopying(self._metadata, plan, self._run_entries_max, self._lost)
         return self._copied(self._copying.start())
@@ -209,7 +259,7 @@ class LedgerReplication:
     def _copied(self, actions: list[Action]) -> list[ReplicationAction]:
         match actions:
             case [Finish()]:
-                self.phase = ReplicationPhase.NAMING
+                self.phase = ReplicationPhase.REREADING
                 self._copying = None
                 return [ReadMetadata()]
             case [Fail(error)]:
@@ -222,10 +272,12 @@ class LedgerReplication:
         self._target = repaired(now.metadata, self._repair, self._chosen)
         if self._target is None:
             return self._look(now.metadata)
+        self.phase = ReplicationPhase.NAMING
         return [WriteMetadata(self._target, now.version)]
 
     def _fail(self, error: BookKeeperError) -> list[ReplicationAction]:
         self.phase = ReplicationPhase.DONE
+        self._copying = None
         return [Fail(error)]
 
     def _what(self) -> str:

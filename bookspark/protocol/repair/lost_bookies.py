@@ -16,6 +16,7 @@ BookKeeper (``lostBookieRecoveryDelay``), which knows no first look.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 
 
@@ -29,9 +30,16 @@ class LostBookies:
         self.to_mark: frozenset[str] = frozenset()
         self._missing: dict[str, float] = {}
         self._registered: frozenset[str] = frozenset()
+        self._looked_at = -math.inf
 
     def look(self, now: float, registered: Collection[str], expected: Collection[str]) -> None:
-        """``registered``: all bookies that are, read-only ones too. ``expected``: those that may hold entries."""
+        """``registered``: all bookies that are, read-only ones too. ``expected``: those that may hold entries.
+
+        Raises ValueError, and changes nothing, if ``now`` is before the look before this one.
+        """
+        if now < self._looked_at:
+            raise ValueError(f"a look at {now:g} s after one at {self._looked_at:g} s: the clock has gone back")
+        self._looked_at = now
         if not registered:
             return
         seen_to_go = self._registered - set(registered)
@@ -47,7 +55,11 @@ class LostBookies:
         self.lost = kept | newly
 
     def marked(self, bookies: Collection[str]) -> None:
-        """The ledgers of these bookies have their tasks."""
+        """The ledgers of these bookies have their tasks. Raises ValueError, and changes nothing, for a bookie that was not to be
+        marked."""
+        others = set(bookies) - self.to_mark
+        if others:
+            raise ValueError(f"{', '.join(sorted(others))} marked, of which nobody said that they are lost")
         self.to_mark -= set(bookies)
 
     def lost_at(self) -> dict[str, float]:

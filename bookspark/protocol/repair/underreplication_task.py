@@ -64,7 +64,12 @@ class Task:
         return now_ms >= self.not_before_ms
 
     def marked(self, mark: Mark) -> Task:
-        """The task after another mark. It is tried at once if the mark says anything new."""
+        """The task after another mark. It is tried at once if the mark says anything new.
+
+        Raises ValueError for a mark of another ledger.
+        """
+        if mark.ledger_id != self.ledger_id:
+            raise ValueError(f"a mark of ledger {mark.ledger_id} is no mark of ledger {self.ledger_id}")
         news = any(self.bookies.get(bookie) is not reason for bookie, reason in mark.bookies.items())
         return replace(
             self,

@@ -1,0 +1,37 @@
+"""The answers of bookies to one question: how many there are of each kind, and how people are told of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from bookspark.errors import UnauthorizedAccessError
+from bookspark.protocol.ledger.responses import Negative, Positive, Response, Unknown, UnknownReason
+
+
+def count_kinds(answers: Collection[Response]) -> tuple[int, int, int]:
+    """How many are (Positive, Negative, Unknown)."""
+    kinds = [type(answer) for answer in answers]
+    return kinds.count(Positive), kinds.count(Negative), kinds.count(Unknown)
+
+
+def is_wrong_password(response: Response) -> bool:
+    return isinstance(response, Unknown) and response.reason is UnknownReason.UNAUTHORIZED
+
+
+def wrong_password(what: str) -> UnauthorizedAccessError:
+    return UnauthorizedAccessError(f"{what}: wrong password; use the one that the ledger was created with")
+
+
+def in_words(answers: Mapping[str, Response]) -> str:
+    """Each bookie with its answer, for error messages."""
+    return ", ".join(f"{bookie}: {_word(answer)}" for bookie, answer in answers.items()) or "none"
+
+
+def _word(response: Response) -> str:
+    match response:
+        case Positive():
+            return "ok"
+        case Negative():
+            return response.reason.value
+        case Unknown():
+            return str(response)

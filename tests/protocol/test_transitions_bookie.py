@@ -1,0 +1,159 @@
+"""Lease: its table compared with what it does. The machines without events: calls in a wrong order raise, and change nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from bookspark.protocol.bookie import lease
+from bookspark.protocol.bookie.bookie_ledger import BookieLedger, FenceNoted, LimboNoted
+from bookspark.protocol.bookie.lease import Claim, Drop, End, Lease, LeaseState, Stop, Tick
+from bookspark.protocol.ledger.transitions import IllegalEventError
+from bookspark.protocol.logs.log_offload import Offload, OffloadError
+from bookspark.protocol.logs.log_record import LogRecord
+from bookspark.protocol.repair.lost_bookies import LostBookies
+from bookspark.protocol.repair.underreplication_task import Mark, Reason, new_task
+from bookspark.simulation.values import freeze
+from tests.protocol.event_samples import samples
+from tests.protocol.transitions_kit import TransitionsKit
+
+NOW = 5.0
+KEY = b"key"
+
+
+def lease_in(state):
+    made = Lease(60.0, 0.0)
+    match state:
+        case LeaseState.HELD:
+            made.step(Claim(1, "executor 1"), 1.0)
+        case LeaseState.STOPPING:
+            made.step(Stop("asked to"), 1.0)
+    return made
+
+
+LEASE = TransitionsKit(
+    {state.name: lambda state=state: lease_in(state) for state in LeaseState},
+    samples(Claim=lambda machine: Claim(2, "executor 2")),
+    lambda machine, event: lease.TRANSITIONS[machine.state].get(type(event)),
+    step=lambda machine, event: machine.step(event, NOW),
+)
+
+
+@pytest.mark.parametrize(("place", "event_type"), list(LEASE.pairs()))
+def test_lease(place, event_type):
+    LEASE.check(place, event_type)
+
+
+def test_the_table_of_the_lease_is_whole_and_each_event_taken_does_something():
+    assert set(lease.TRANSITIONS) == set(LeaseState)
+    assert LEASE.states_without_a_place(LeaseState, lambda machine: machine.state) == set()
+    assert LEASE.idle_places(lambda machine: machine.state) == set()
+
+
+@pytest.mark.parametrize("event", [Drop(1), Tick()])
+def test_time_is_looked_at_even_before_an_event_that_is_late(event):
+    machine = lease_in(LeaseState.UNCLAIMED)
+    assert [type(action) for action in machine.step(event, 60.0)] == [End]
+    assert machine.state is LeaseState.STOPPING
+
+
+def test_what_is_no_event_of_a_lease_changes_nothing_even_after_the_deadline():
+    machine = lease_in(LeaseState.UNCLAIMED)
+    before = freeze(machine)
+    with pytest.raises(IllegalEventError):
+        machine.step(object(), 60.0)
+    assert freeze(machine) == before
+
+
+class TestBookieLedger:
+    def refuses(self, ledger, call):
+        before = freeze(ledger)
+        with pytest.raises(ValueError):
+            call()
+        assert freeze(ledger) == before
+
+    def test_an_add_that_was_refused_is_not_taken(self):
+        ledger = BookieLedger(7, KEY)
+        decision = ledger.admit_add(b"wrong", recovery=False)
+        self.refuses(ledger, lambda: ledger.added(decision, 3, 3))
+
+    def test_an_add_that_waits_for_the_metadata_is_not_taken(self):
+        ledger = BookieLedger(7, KEY, fence_unsure=True)
+        decision = ledger.admit_add(KEY, recovery=False)
+        self.refuses(ledger, lambda: ledger.added(decision, 3, 3))
+
+    @pytest.mark.parametrize("key", [KEY, None])
+    def test_an_add_that_was_admitted_before_the_fence_is_not_taken_after_it(self, key):
+        ledger = BookieLedger(7, key)
+        decision = ledger.admit_add(KEY, recovery=False)
+        ledger.fence(KEY)
+        self.refuses(ledger, lambda: ledger.added(decision, 3, 3))
+
+    @pytest.mark.parametrize("key", [KEY, None])
+    def test_a_recoverers_add_is(self, key):
+        ledger = BookieLedger(7, key)
+        decision = ledger.admit_add(KEY, recovery=True)
+        ledger.fence(KEY)
+        assert ledger.added(decision, 3, 3)
+
+    @pytest.mark.parametrize("record", [FenceNoted(8), LimboNoted(8, 1)])
+    def test_a_record_of_another_ledger_is_not_replayed(self, record):
+        ledger = BookieLedger(7, KEY)
+        self.refuses(ledger, lambda: ledger.replay(record))
+
+    def test_a_limbo_that_is_still_to_come_is_not_ended(self):
+        ledger = BookieLedger(7, KEY, limbo_boot=2)
+        self.refuses(ledger, lambda: ledger.clear_limbo(3))
+        ledger.clear_limbo(2)
+        assert not ledger.limbo
+
+    def test_of_a_ledger_that_was_collected_and_made_anew_limbo_may_be_ended(self):
+        ledger = BookieLedger(7, KEY)
+        assert ledger.clear_limbo(3).records and not ledger.limbo
+
+
+class TestLostBookies:
+    def view(self):
+        view = LostBookies(0.0)
+        view.look(10.0, {"a", "b"}, {"a", "b", "c"})
+        return view
+
+    def test_time_does_not_go_back(self):
+        view = self.view()
+        before = freeze(view)
+        with pytest.raises(ValueError, match="the clock has gone back"):
+            view.look(9.9, {"a"}, {"a", "b", "c"})
+        assert freeze(view) == before
+
+    def test_only_what_was_to_be_marked_is(self):
+        view = self.view()
+        assert view.to_mark == {"c"}
+        before = freeze(view)
+        with pytest.raises(ValueError, match="a marked"):
+            view.marked({"c", "a"})
+        assert freeze(view) == before
+
+
+def test_a_task_takes_no_mark_of_another_ledger():
+    task = new_task(Mark(7, {"b1": Reason.LOST}), 1000)
+    with pytest.raises(ValueError):
+        task.marked(Mark(8, {"b2": Reason.LOST}))
+
+
+class TestLogRecords:
+    """They are values: a transition that raises has made none."""
+
+    def test_nobody_claims_a_log_without_an_id(self):
+        with pytest.raises(ValueError):
+            LogRecord("orders").claim("")
+
+    def test_something_is_compacted(self):
+        record = LogRecord("orders").claim("a").with_commit_ledger(4, "a", 1, ())
+        with pytest.raises(ValueError):
+            record.with_compacted((), 9, "a", 1)
+
+    def test_an_offload_is_done_only_after_it_was_begun(self):
+        for record in (LogRecord("orders"), LogRecord("orders").offload_begun("table", 10)):
+            with pytest.raises(OffloadError):
+                record.offload_done(12, 1)
+        with pytest.raises(OffloadError):
+            Offload("table").done(5, 1)

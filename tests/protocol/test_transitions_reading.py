@@ -1,0 +1,325 @@
+"""The tables of the machines that read and recover, compared with what these do, for every pair of a state and an event."""
+
+from __future__ import annotations
+
+import pytest
+
+from bookspark.protocol.ledger.actions import (
+    AddAnswered,
+    BookiesChosen,
+    DeadlinePassed,
+    Finish,
+    LacAnswered,
+    MetadataConflict,
+    MetadataRead,
+    MetadataWritten,
+    NoBookies,
+    ReadAnswered,
+    ReadIsLate,
+    SendRead,
+    SendReadLac,
+)
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerState
+from bookspark.protocol.ledger.transitions import IllegalEventError
+from bookspark.protocol.reading import lac_read, lac_wait, range_read, recovery
+from bookspark.protocol.reading.lac_read import LacRead, LacReadPhase
+from bookspark.protocol.reading.lac_wait import LacWait, LacWaitPhase
+from bookspark.protocol.reading.range_read import RangeRead, RangeReadPhase
+from bookspark.protocol.reading.read_order import ReadOrder
+from bookspark.protocol.reading.recovery import LedgerRecovery, RecoveryPhase
+from bookspark.simulation.values import freeze
+from tests.protocol.event_samples import samples
+from tests.protocol.ledgers import LOST, NO, OK, metadata
+from tests.protocol.transitions_kit import TransitionsKit
+
+IN_RECOVERY = metadata(state=LedgerState.IN_RECOVERY)
+CLOSED = metadata(state=LedgerState.CLOSED, last_entry_id=0, length=10)
+ALL = ("b1", "b2", "b3")
+
+
+def stepped(machine, *events):
+    for event in events:
+        machine.step(event)
+    return machine
+
+
+# -- RangeRead: entries 0..9, 0 to 4 of which were delivered by b2 while b1 was late
+
+
+def range_read_in(phase):
+    read = RangeRead(metadata(), 0, 9, ReadOrder(sticky=False), rereads_metadata=True)
+    if phase is RangeReadPhase.NEW:
+        return read
+    read.start()
+    stepped(read, ReadIsLate(0), ReadAnswered("b2", 0, 4, OK, "0..4"))
+    if phase is RangeReadPhase.READING:
+        return read
+    while read.phase is RangeReadPhase.READING:
+        read.step(ReadAnswered(next(iter(read._asked)), 5, 4, LOST))
+    return read if phase is RangeReadPhase.LOOKING else stepped(read, MetadataRead(metadata(), 1))
+
+
+def next_read(read):
+    asked = next(iter(read._asked), None)
+    return ReadAnswered("b1", 0, 9, OK, "0..9") if asked is None else ReadAnswered(asked, 5, 9, OK, "5..9")
+
+
+RANGE_READ = TransitionsKit(
+    {phase.name: lambda phase=phase: range_read_in(phase) for phase in RangeReadPhase},
+    samples(ReadAnswered=next_read, ReadIsLate=lambda read: ReadIsLate(read.next_entry_id)),
+    lambda machine, event: range_read.TRANSITIONS[machine.phase].get(type(event)),
+)
+
+# -- LacRead
+
+
+def lac_read_in(phase):
+    read = LacRead(metadata())
+    if phase is LacReadPhase.NEW:
+        return read
+    read.start()
+    return read if phase is LacReadPhase.ASKING else stepped(read, DeadlinePassed())
+
+
+LAC_READ = TransitionsKit(
+    {phase.name: lambda phase=phase: lac_read_in(phase) for phase in LacReadPhase},
+    samples(),
+    lambda machine, event: lac_read.TRANSITIONS[machine.phase].get(type(event)),
+)
+
+# -- LacWait
+
+
+def lac_wait_in(phase):
+    wait = LacWait(metadata(), 5)
+    if phase is LacWaitPhase.NEW:
+        return wait
+    wait.start()
+    if phase is not LacWaitPhase.WAITING:
+        stepped(wait, *(LacAnswered(bookie, LOST) for bookie in ALL * 2))
+    return stepped(wait, DeadlinePassed()) if phase is LacWaitPhase.DONE else wait
+
+
+LAC_WAIT = TransitionsKit(
+    {phase.name: lambda phase=phase: lac_wait_in(phase) for phase in LacWaitPhase},
+    samples(
+        LacAnswered=lambda wait: LacAnswered("b1", OK, 4),
+        MetadataRead=lambda wait: MetadataRead(metadata().with_ensemble(3, ("b1", "b2", "b4")), 1),
+    ),
+    lambda machine, event: lac_wait.TRANSITIONS[machine.phase].get(type(event)),
+)
+
+# -- LedgerRecovery: in its second round if it can be, so that bookies may be late with any kind of answer
+
+
+def fenced(machine, last_add_confirmed=-1):
+    return stepped(machine, LacAnswered("b1", OK, last_add_confirmed), LacAnswered("b2", OK, last_add_confirmed))
+
+
+def written(machine):
+    return stepped(machine, AddAnswered("b1", 0, 0, OK), AddAnswered("b2", 0, 0, OK))
+
+
+def denied(machine):
+    entry_id = machine.next_entry_id
+    return stepped(machine, *(ReadAnswered(bookie, entry_id, entry_id - 1, NO) for bookie in ("b1", "b2")))
+
+
+ENTRY_0 = ReadAnswered("b1", 0, 0, OK, "e0", 10)
+
+
+def recovery_in(phase):
+    machine = LedgerRecovery(replaces_bookies=True)
+    if phase is RecoveryPhase.NEW:
+        return machine
+    machine.step(MetadataRead(metadata(), 0))
+    if phase is RecoveryPhase.STARTING:
+        return machine
+    machine.step(MetadataWritten(1))
+    denied(written(stepped(fenced(machine), ENTRY_0)))
+    if phase is RecoveryPhase.CLOSING:
+        return machine
+    machine.step(MetadataConflict())
+    if phase is RecoveryPhase.REREADING:
+        return machine
+    machine.step(MetadataRead(IN_RECOVERY, 2))
+    match phase:
+        case RecoveryPhase.READING:
+            fenced(machine)
+        case RecoveryPhase.WRITING | RecoveryPhase.CHOOSING:
+            stepped(fenced(machine), ENTRY_0)
+            if phase is RecoveryPhase.CHOOSING:
+                stepped(machine, AddAnswered("b2", 0, 0, LOST), AddAnswered("b3", 0, 0, LOST))
+        case RecoveryPhase.MEASURING:
+            denied(fenced(machine, 0))
+        case RecoveryPhase.DONE:
+            machine.step(DeadlinePassed())
+    return machine
+
+
+def next_recovery_read(machine):
+    if machine.phase is RecoveryPhase.READING:
+        return ReadAnswered("b3", machine.next_entry_id, machine.next_entry_id, OK, "e0", 10)
+    return ENTRY_0
+
+
+RECOVERY = TransitionsKit(
+    {phase.name: lambda phase=phase: recovery_in(phase) for phase in RecoveryPhase},
+    samples(
+        ReadAnswered=next_recovery_read,
+        LacAnswered=lambda machine: LacAnswered("b3", OK, 0),
+        BookiesChosen=lambda machine: BookiesChosen(("b8", "b9")),
+    ),
+    lambda machine, event: recovery.TRANSITIONS[machine.phase].get(type(event)),
+)
+
+KITS = {
+    "range_read": (RANGE_READ, RangeReadPhase, range_read.TRANSITIONS),
+    "lac_read": (LAC_READ, LacReadPhase, lac_read.TRANSITIONS),
+    "lac_wait": (LAC_WAIT, LacWaitPhase, lac_wait.TRANSITIONS),
+    "recovery": (RECOVERY, RecoveryPhase, recovery.TRANSITIONS),
+}
+
+
+@pytest.mark.parametrize(("place", "event_type"), list(RANGE_READ.pairs()))
+def test_range_read(place, event_type):
+    RANGE_READ.check(place, event_type)
+
+
+@pytest.mark.parametrize(("place", "event_type"), list(LAC_READ.pairs()))
+def test_lac_read(place, event_type):
+    LAC_READ.check(place, event_type)
+
+
+@pytest.mark.parametrize(("place", "event_type"), list(LAC_WAIT.pairs()))
+def test_lac_wait(place, event_type):
+    LAC_WAIT.check(place, event_type)
+
+
+@pytest.mark.parametrize(("place", "event_type"), list(RECOVERY.pairs()))
+def test_recovery(place, event_type):
+    RECOVERY.check(place, event_type)
+
+
+@pytest.mark.parametrize("name", KITS)
+def test_each_table_is_whole_and_each_event_taken_does_something(name):
+    kit, phases, table = KITS[name]
+    assert {place: make().phase.name for place, make in kit.places.items()} == {place: place for place in kit.places}
+    assert set(table) == set(phases)
+    assert {event_type for row in table.values() for event_type in row} <= set(kit.samples)
+    assert kit.idle_places(lambda machine: machine.phase) == set()
+
+
+class TestAnswersThatWereNeverAskedFor:
+    """The table allows their type; their content can't be."""
+
+    @pytest.mark.parametrize(
+        "event",
+        [
+            ReadAnswered("b9", 5, 9, OK, "5..9"),
+            ReadAnswered("b2", 6, 9, OK, "6..9"),
+            ReadAnswered("b1", 5, 10, OK, "5..10"),
+            ReadAnswered("b1", 5, 3, OK),
+            ReadAnswered("b1", 5, 5, NO, "5", ahead=((10, "10"),)),
+            ReadAnswered("b1", 5, 6, NO, "5..6", ahead=((6, "6"),)),
+            ReadAnswered("b1", -1, 4, OK),
+            ReadIsLate(6),
+        ],
+    )
+    def test_by_a_range_read(self, event):
+        read = RangeRead(metadata(), 0, 9)
+        read.start()
+        read.step(ReadAnswered("b1", 0, 4, OK, "0..4"))
+        RANGE_READ.check_illegal(read, event)
+
+    def test_by_a_range_read_from_a_bookie_that_has_answered(self):
+        read = RangeRead(metadata(), 0, 9)
+        read.start()
+        read.step(ReadAnswered("b1", 0, -1, LOST))
+        RANGE_READ.check_illegal(read, ReadAnswered("b1", 0, -1, LOST))
+
+    def test_by_a_lac_read(self):
+        LAC_READ.check_illegal(lac_read_in(LacReadPhase.ASKING), LacAnswered("b4", OK, 5))
+
+    def test_by_a_long_poll(self):
+        LAC_WAIT.check_illegal(lac_wait_in(LacWaitPhase.WAITING), LacAnswered("b4", OK, 5))
+
+    @pytest.mark.parametrize("phase", list(RecoveryPhase)[2:])
+    @pytest.mark.parametrize(
+        "event",
+        [
+            LacAnswered("b4", OK, 9),
+            ReadAnswered("b4", 0, 0, OK, "e0", 10),
+            ReadAnswered("b1", 2, 2, OK, "e2", 30),
+            ReadAnswered("b1", 1, -1, NO),
+            AddAnswered("b4", 0, 0, OK),
+            AddAnswered("b1", 0, 1, OK),
+            AddAnswered("b1", 0, -1, OK),
+        ],
+    )
+    def test_by_a_recovery(self, phase, event):
+        RECOVERY.check_illegal(recovery_in(phase), event)
+
+    @pytest.mark.parametrize("chosen", [("b8",), ("b8", "b8"), ("b8", "b1"), ("b8", "b2"), ("b7", "b8", "b9"), ()])
+    def test_bookies_by_a_recovery(self, chosen):
+        RECOVERY.check_illegal(recovery_in(RecoveryPhase.CHOOSING), BookiesChosen(chosen))
+
+    @pytest.mark.parametrize("event", [ENTRY_0, AddAnswered("b1", 0, 0, OK)])
+    def test_an_answer_to_what_is_asked_later(self, event):
+        RECOVERY.check_illegal(stepped(LedgerRecovery(), MetadataRead(IN_RECOVERY, 1)), event)
+
+
+class TestLateAnswers:
+    """They are legal, and change nothing."""
+
+    def unchanged(self, machine, event):
+        before = freeze(machine)
+        assert machine.step(event) == [] and freeze(machine) == before
+
+    def test_of_a_bookie_that_is_not_of_the_ensemble_any_more(self):
+        """The second round has other bookies than the first one."""
+        machine = stepped(LedgerRecovery(), MetadataRead(IN_RECOVERY, 1))
+        denied(fenced(machine))
+        assert machine.phase is RecoveryPhase.CLOSING
+        moved = metadata(state=LedgerState.IN_RECOVERY, fragments=(Fragment(0, ("b4", "b5", "b6")),))
+        stepped(machine, MetadataConflict(), MetadataRead(moved, 2))
+        self.unchanged(machine, LacAnswered("b3", OK, 7))
+        stepped(machine, LacAnswered("b4", OK), LacAnswered("b5", OK))
+        self.unchanged(machine, ReadAnswered("b3", 0, 0, OK, "e0", 10))
+
+    def test_to_a_read_of_an_entry_that_another_replica_delivered(self):
+        self.unchanged(range_read_in(RangeReadPhase.READING), ReadAnswered("b1", 0, 9, OK, "0..9"))
+        self.unchanged(range_read_in(RangeReadPhase.READING), ReadIsLate(4))
+
+    def test_of_a_bookie_that_was_replaced_in_a_write_back(self):
+        machine = stepped(recovery_in(RecoveryPhase.CHOOSING), BookiesChosen(("b8", "b9")))
+        self.unchanged(machine, AddAnswered("b2", 0, 0, OK))
+
+
+def test_a_write_back_that_gets_enough_copies_while_bookies_are_chosen_waits_for_the_choice():
+    """Two refusals are of the round before, and the same bookies take the run in this one. Going on at once would leave a choice
+    under way that the next run takes for its own."""
+    machine = recovery_in(RecoveryPhase.CHOOSING)
+    stepped(machine, AddAnswered("b2", 0, 0, OK), AddAnswered("b3", 0, 0, OK))
+    assert machine.phase is RecoveryPhase.CHOOSING
+    for event in (BookiesChosen(("b8", "b9")), samples()[NoBookies](None)):
+        machine = recovery_in(RecoveryPhase.CHOOSING)
+        stepped(machine, AddAnswered("b2", 0, 0, OK), AddAnswered("b3", 0, 0, OK))
+        assert machine.step(event) == [SendRead(bookie, 1, 10_000, fence=True) for bookie in ("b2", "b3", "b1")]
+
+
+def test_a_long_poll_in_which_one_told_while_the_metadata_was_read_goes_on():
+    wait = lac_wait_in(LacWaitPhase.LOOKING)
+    assert wait.step(LacAnswered("b1", OK, 4)) == [SendReadLac("b1", wait_for=5)]
+    assert wait.step(MetadataRead(metadata(), 0)) == []
+    assert wait.phase is LacWaitPhase.WAITING
+    assert wait.step(LacAnswered("b1", OK, 5)) == [Finish(metadata())]
+
+
+@pytest.mark.parametrize("machine", [RangeRead(metadata(), 0, 9), LacRead(metadata()), LacWait(metadata(), 5)])
+def test_a_machine_starts_once(machine):
+    machine.start()
+    before = freeze(machine)
+    with pytest.raises(IllegalEventError):
+        machine.start()
+    assert freeze(machine) == before

@@ -1,0 +1,351 @@
+"""The tables of the machines that repair, compared with what these do, for every pair of a state and an event."""
+
+from __future__ import annotations
+
+import pytest
+
+from bookspark.errors import LedgerRecoveryError
+from bookspark.protocol.ledger.actions import (
+    AddAnswered,
+    BookiesChosen,
+    DeadlinePassed,
+    Fail,
+    Finish,
+    LacAnswered,
+    MetadataConflict,
+    MetadataRead,
+    MetadataWritten,
+    ReadAnswered,
+)
+from bookspark.protocol.ledger.ledger_metadata import LedgerState
+from bookspark.protocol.ledger.transitions import Cell
+from bookspark.protocol.reading import recovery
+from bookspark.protocol.reading.recovery import RecoveryPhase
+from bookspark.protocol.repair import bookie_healing, entry_copying, ledger_replication
+from bookspark.protocol.repair.bookie_healing import HealingPhase, HeldListed, LedgerHealing, LimboIsCleared
+from bookspark.protocol.repair.entry_copying import CopyingPhase, EntryCopying
+from bookspark.protocol.repair.ledger_replication import LedgerReplication, ReplicationPhase, WriterWaitedFor
+from bookspark.protocol.repair.replication_plan import Copy
+from bookspark.simulation.values import freeze
+from tests.protocol.event_samples import samples
+from tests.protocol.ledgers import LOST, NO, OK, metadata
+from tests.protocol.transitions_kit import TransitionsKit
+
+IN_RECOVERY = metadata(state=LedgerState.IN_RECOVERY)
+CLOSED = metadata(state=LedgerState.CLOSED, last_entry_id=0, length=10)
+
+
+def stepped(machine, *events):
+    for event in events:
+        machine.step(event)
+    return machine
+
+
+# -- EntryCopying: entries 0..9 to b4
+
+
+def copying_in(phase):
+    machine = EntryCopying(metadata(state=LedgerState.CLOSED, last_entry_id=9, length=100), [Copy(0, 9, "b4")], 5)
+    if phase is CopyingPhase.NEW:
+        return machine
+    machine.start()
+    match phase:
+        case CopyingPhase.WRITING:
+            machine.step(next_read(machine))
+        case CopyingPhase.DONE:
+            machine.step(DeadlinePassed())
+    return machine
+
+
+def copying_of(machine):
+    return machine if isinstance(machine, EntryCopying) else getattr(machine, "_copying", None)
+
+
+def next_read(machine):
+    copying = copying_of(machine)
+    if copying is None or copying._reading is None:
+        return ReadAnswered("b3", 0, 0, OK, "e0", 10)
+    bookie, first, last = copying._reading
+    return ReadAnswered(bookie, first, last, OK, "entries", 100)
+
+
+def next_ack(machine):
+    copying = copying_of(machine)
+    if copying is None or copying._writing is None:
+        return AddAnswered("b3", 0, 0, OK)
+    return AddAnswered(*copying._writing, OK)
+
+
+COPYING = TransitionsKit(
+    {phase.name: lambda phase=phase: copying_in(phase) for phase in CopyingPhase},
+    samples(ReadAnswered=next_read, AddAnswered=next_ack),
+    lambda machine, event: entry_copying.TRANSITIONS[machine.phase].get(type(event)),
+)
+
+
+# -- recovery from beginning to end, as far as wanted, with b3 late with all its answers
+
+
+def recovery_steps():
+    """Each with the phase that it leads to."""
+    yield MetadataRead(metadata(), 0), RecoveryPhase.STARTING
+    yield MetadataWritten(1), RecoveryPhase.FENCING
+    yield LacAnswered("b1", OK, -1), RecoveryPhase.FENCING
+    yield LacAnswered("b2", OK, -1), RecoveryPhase.READING
+    yield ReadAnswered("b1", 0, 0, OK, "e0", 10), RecoveryPhase.WRITING
+    yield AddAnswered("b1", 0, 0, OK), RecoveryPhase.WRITING
+    yield AddAnswered("b2", 0, 0, OK), RecoveryPhase.READING
+    yield ReadAnswered("b1", 1, 0, NO), RecoveryPhase.READING
+    yield ReadAnswered("b2", 1, 0, NO), RecoveryPhase.CLOSING
+    yield MetadataConflict(), RecoveryPhase.REREADING
+    yield MetadataRead(IN_RECOVERY, 2), RecoveryPhase.FENCING
+    yield LacAnswered("b1", OK, 0), RecoveryPhase.FENCING
+    yield LacAnswered("b2", OK, 0), RecoveryPhase.READING
+    yield ReadAnswered("b1", 1, 0, NO), RecoveryPhase.READING
+    yield ReadAnswered("b2", 1, 0, NO), RecoveryPhase.MEASURING
+    yield ReadAnswered("b1", 0, 0, OK, "e0", 10), RecoveryPhase.CLOSING
+    yield MetadataWritten(3), RecoveryPhase.DONE
+
+
+def recovered(machine, until=RecoveryPhase.DONE):
+    """``machine`` with its recovery in the phase ``until``, the last time that it is in it."""
+    steps = list(recovery_steps())
+    last = max(i for i, (_, phase) in enumerate(steps) if phase is until)
+    while last > 0 and steps[last - 1][1] is until:
+        last -= 1
+    return stepped(machine, *(event for event, _ in steps[: last + 1]))
+
+
+# -- LedgerHealing
+
+
+def healing_in(phase):
+    machine = LedgerHealing("b2", 3)
+    if phase is HealingPhase.NEW:
+        return machine
+    if phase is HealingPhase.RECOVERING:
+        return recovered(machine, RecoveryPhase.REREADING)
+    recovered(machine)
+    match phase:
+        case HealingPhase.COPYING:
+            machine.step(HeldListed(()))
+        case HealingPhase.CLEARING:
+            machine.step(HeldListed(((0, 0),)))
+        case HealingPhase.DONE:
+            machine.step(DeadlinePassed())
+    return machine
+
+
+def healing_copies():
+    """While it writes the copy."""
+    machine = healing_in(HealingPhase.COPYING)
+    return stepped(machine, next_read(machine))
+
+
+def healing_cell(machine, event):
+    cell = bookie_healing.TRANSITIONS[machine.phase].get(type(event))
+    if machine._recovery is not None and cell is not None:
+        return recovery.TRANSITIONS[machine._recovery.phase].get(type(event))
+    if isinstance(event, ReadAnswered | AddAnswered) and cell is Cell.TAKEN and not machine._copying.awaits(event):
+        return Cell.LATE  # of the recovery
+    return cell
+
+
+def recovering_places(make):
+    return {
+        f"RECOVERING-{phase.name}": lambda phase=phase: recovered(make(), phase)
+        for phase in RecoveryPhase
+        if phase not in (RecoveryPhase.NEW, RecoveryPhase.CHOOSING, RecoveryPhase.DONE)
+    }
+
+
+HEALING = TransitionsKit(
+    {phase.name: lambda phase=phase: healing_in(phase) for phase in HealingPhase}
+    | recovering_places(lambda: LedgerHealing("b2", 3))
+    | {"COPYING-WRITING": healing_copies},
+    samples(ReadAnswered=next_read, AddAnswered=next_ack, LacAnswered=lambda machine: LacAnswered("b3", OK, 0)),
+    healing_cell,
+)
+
+# -- LedgerReplication of a ledger that lost b3
+
+
+def replication_in(phase):
+    """After a ledger recovery, where that can be."""
+    machine = LedgerReplication({"b3"}, grace_seconds=30.0)
+    if phase is ReplicationPhase.NEW:
+        return machine
+    machine.step(MetadataRead(metadata(), 0))
+    if phase is ReplicationPhase.WAITING:
+        return machine
+    machine.step(WriterWaitedFor(30.0))
+    if phase is ReplicationPhase.LOOKING_AGAIN:
+        return machine
+    if phase is ReplicationPhase.RECOVERING:
+        return recovered(machine, RecoveryPhase.REREADING)
+    recovered(machine)
+    if phase is ReplicationPhase.CHOOSING:
+        return machine
+    machine.step(BookiesChosen(("b4",)))
+    if phase is ReplicationPhase.COPYING:
+        return machine
+    stepped(machine, next_read(machine))
+    stepped(machine, next_ack(machine))
+    if phase is ReplicationPhase.NAMING:
+        machine.step(MetadataRead(CLOSED, 4))
+    return stepped(machine, DeadlinePassed()) if phase is ReplicationPhase.DONE else machine
+
+
+def replication_copies():
+    machine = replication_in(ReplicationPhase.COPYING)
+    return stepped(machine, next_read(machine))
+
+
+def after_waiting():
+    machine = LedgerReplication({"b3"}, grace_seconds=30.0)
+    return stepped(machine, MetadataRead(metadata(), 0), WriterWaitedFor(30.0))
+
+
+def replication_choosing():
+    """In the middle of the recovery."""
+    machine = recovered(after_waiting(), RecoveryPhase.REREADING)
+    stepped(machine, MetadataRead(IN_RECOVERY, 2), LacAnswered("b1", OK), LacAnswered("b2", OK))
+    stepped(machine, ReadAnswered("b1", 0, 0, OK, "e0", 10))
+    return stepped(machine, AddAnswered("b1", 0, 0, LOST), AddAnswered("b2", 0, 0, LOST))
+
+
+def replication_cell(machine, event):
+    cell = ledger_replication.TRANSITIONS[machine.phase].get(type(event))
+    if machine._recovery is not None and cell is not None:
+        return recovery.TRANSITIONS[machine._recovery.phase].get(type(event))
+    if isinstance(event, ReadAnswered | AddAnswered) and cell is Cell.TAKEN and not machine._copying.awaits(event):
+        return Cell.LATE  # of the recovery
+    return cell
+
+
+def chosen(machine):
+    return BookiesChosen(("b4",) if machine._recovery is None else ("b4", "b5"))
+
+
+REPLICATION = TransitionsKit(
+    {phase.name: lambda phase=phase: replication_in(phase) for phase in ReplicationPhase}
+    | recovering_places(after_waiting)
+    | {"COPYING-WRITING": replication_copies, "RECOVERING-CHOOSING": replication_choosing},
+    samples(
+        MetadataRead=lambda machine: MetadataRead(CLOSED, 4),
+        ReadAnswered=next_read,
+        AddAnswered=next_ack,
+        LacAnswered=lambda machine: LacAnswered("b3", OK, 0),
+        BookiesChosen=chosen,
+    ),
+    replication_cell,
+)
+
+
+@pytest.mark.parametrize(("place", "event_type"), list(COPYING.pairs()))
+def test_copying(place, event_type):
+    COPYING.check(place, event_type)
+
+
+@pytest.mark.parametrize(("place", "event_type"), list(HEALING.pairs()))
+def test_healing(place, event_type):
+    HEALING.check(place, event_type)
+
+
+@pytest.mark.parametrize(("place", "event_type"), list(REPLICATION.pairs()))
+def test_replication(place, event_type):
+    REPLICATION.check(place, event_type)
+
+
+@pytest.mark.parametrize(
+    ("kit", "phases", "table"),
+    [
+        (COPYING, CopyingPhase, entry_copying.TRANSITIONS),
+        (HEALING, HealingPhase, bookie_healing.TRANSITIONS),
+        (REPLICATION, ReplicationPhase, ledger_replication.TRANSITIONS),
+    ],
+    ids=["copying", "healing", "replication"],
+)
+def test_each_table_is_whole_and_each_event_taken_does_something(kit, phases, table):
+    found = {place: make().phase.name for place, make in kit.places.items()}
+    assert all(place.split("-")[0] == phase for place, phase in found.items())
+    assert kit.states_without_a_place(phases, lambda machine: machine.phase) == set()
+    assert set(table) == set(phases)
+    assert {event_type for row in table.values() for event_type in row} <= set(kit.samples)
+    assert kit.idle_places(lambda machine: machine.phase) == set()
+
+
+def test_the_places_of_the_recovery_within_are_what_they_say():
+    for make in (lambda: LedgerHealing("b2", 3), after_waiting):
+        for place, at in recovering_places(make).items():
+            assert f"RECOVERING-{at()._recovery.phase.name}" == place
+    assert replication_choosing()._recovery.phase is RecoveryPhase.CHOOSING
+
+
+class TestAnswersThatWereNeverAskedFor:
+    @pytest.mark.parametrize(
+        "event",
+        [
+            ReadAnswered("b4", 0, 4, OK, "entries"),
+            ReadAnswered("b2", 0, 4, OK, "entries"),
+            ReadAnswered("b1", 1, 4, OK, "entries"),
+            ReadAnswered("b1", 0, 5, OK, "entries"),
+            ReadAnswered("b1", 0, -2, NO),
+        ],
+    )
+    def test_reads_of_a_copying(self, event):
+        COPYING.check_illegal(copying_in(CopyingPhase.READING), event)
+
+    @pytest.mark.parametrize(
+        "event", [AddAnswered("b1", 0, 4, OK), AddAnswered("b4", 0, 3, OK), AddAnswered("b4", 5, 9, OK)]
+    )
+    def test_writes_of_a_copying(self, event):
+        COPYING.check_illegal(copying_in(CopyingPhase.WRITING), event)
+
+    @pytest.mark.parametrize("chosen", [(), ("b4", "b5"), ("b1",), ("b3",)])
+    def test_bookies_of_a_replication(self, chosen):
+        REPLICATION.check_illegal(replication_in(ReplicationPhase.CHOOSING), BookiesChosen(chosen))
+
+    @pytest.mark.parametrize("phase", ["CHOOSING", "COPYING", "REREADING", "NAMING"])
+    def test_answers_to_a_recovery_that_never_was(self, phase):
+        """The ledger was closed when the replication began, so nobody can be late."""
+        machine = stepped(LedgerReplication({"b3"}, 30.0), MetadataRead(CLOSED, 3))
+        for event in (BookiesChosen(("b4",)), next_read, next_ack, MetadataRead(CLOSED, 3)):
+            if machine.phase.name == phase:
+                break
+            machine.step(event(machine) if callable(event) else event)
+        assert machine.phase.name == phase
+        for event in (LacAnswered("b1", OK), ReadAnswered("b2", 0, 0, OK, "e0"), AddAnswered("b1", 0, 0, OK)):
+            REPLICATION.check_illegal(machine, event)
+
+
+class TestTheRecoveryWithin:
+    """A refusal of the inner machine leaves the outer one unchanged."""
+
+    @pytest.mark.parametrize(
+        "event",
+        [LacAnswered("b9", OK), ReadAnswered("b1", 7, 7, OK, "e7"), AddAnswered("b1", 0, 7, OK), MetadataWritten(9)],
+    )
+    @pytest.mark.parametrize("make", [lambda: LedgerHealing("b2", 3), after_waiting], ids=["healing", "replication"])
+    def test_a_refusal(self, make, event):
+        HEALING.check_illegal(recovered(make(), RecoveryPhase.REREADING), event)
+
+    @pytest.mark.parametrize("late", [ReadAnswered("b3", 0, 0, OK, "e0", 10), AddAnswered("b3", 0, 0, OK)])
+    @pytest.mark.parametrize("place", ["COPYING", "COPYING-WRITING"])
+    def test_its_late_answers_are_not_taken_for_those_of_the_copying(self, place, late):
+        for kit in (HEALING, REPLICATION):
+            machine = kit.places[place]()
+            before = freeze(machine)
+            assert machine.step(late) == [] and freeze(machine) == before
+
+
+def test_copying_alone_ends_at_its_deadline():
+    """A read that took long ended in a TypeError, and a write went round in a loop until it was answered."""
+    for phase in (CopyingPhase.READING, CopyingPhase.WRITING):
+        (fail,) = copying_in(phase).step(DeadlinePassed())
+        assert isinstance(fail, Fail) and isinstance(fail.error, LedgerRecoveryError)
+
+
+def test_nothing_to_copy_ends_at_once():
+    assert EntryCopying(CLOSED, (), 5).start() == [Finish(CLOSED)]
+    assert stepped(healing_in(HealingPhase.CLEARING), LimboIsCleared()).phase is HealingPhase.DONE
