@@ -1,15 +1,18 @@
 """Tables of states and events: what a machine takes in each of its states, and what it refuses.
 
-Law: an event that the table does not list for the machine's state raises ``IllegalEventError``, before anything has changed.
-Each machine has its table at the top of its module, as data, and looks it up first thing in ``step``. A cell is one of
+Law: an event that the table does not list for the machine's state raises ``IllegalEventError``, and the machine stays as it
+was. So does an event that its state allows, but whose content can't be: an answer to a question that was never asked. Each
+machine has its table at the top of its module, as data, and looks it up first thing in ``step``. A cell is one of
 
 ``TAKEN``
     The machine acts on the event.
 ``LATE``
     The event is legal and changes nothing: an answer to a question of an earlier state, or one that is not needed any more.
     Networks deliver these; ``step`` returns no actions.
+``REFUSED``
+    The user must not do this now. ``step`` raises the user's error, one of ``bookspark.errors``, and changes nothing.
 
-A pair without a cell is a defect of the driver: the machine can't have asked for such an answer.
+A pair without a cell is a defect of the driver: the machine did not ask for such an answer.
 ``tests/protocol/test_transitions.py`` compares each table with what its machine really does, for every pair.
 
 Source: h11, whose one table of states and events refuses the rest.
@@ -25,9 +28,10 @@ from typing import TypeVar
 class Cell(Enum):
     TAKEN = auto()
     LATE = auto()
+    REFUSED = auto()
 
 
-TAKEN, LATE = Cell.TAKEN, Cell.LATE
+TAKEN, LATE, REFUSED = Cell.TAKEN, Cell.LATE, Cell.REFUSED
 
 State = TypeVar("State", bound=Enum)
 Row = Mapping[type, Cell]
@@ -35,10 +39,14 @@ Table = Mapping[State, Row]
 
 
 class IllegalEventError(RuntimeError):
-    """A driver gave a machine an event that its state does not allow. It is a defect of Bookspark; nothing was changed."""
+    """A driver gave a machine an event that its state does not allow. It is a defect of Bookspark; nothing was changed.
 
-    def __init__(self, state: Enum, event: object) -> None:
-        super().__init__(f"{type(event).__name__} while {type(state).__name__} is {state.name}")
+    ``why``: what is wrong with the event's content, if its type is allowed.
+    """
+
+    def __init__(self, state: Enum, event: object, why: str = "") -> None:
+        what = f"{event!r} ({why})" if why else type(event).__name__
+        super().__init__(f"{what} while {type(state).__name__} is {state.name}")
         self.state = state
         self.event = event
 
@@ -51,6 +59,6 @@ def cell_of(table: Table[State], state: State, event: object) -> Cell:
     return cell
 
 
-def row(taken: tuple[type, ...] = (), late: tuple[type, ...] = ()) -> dict[type, Cell]:
-    """A row of a table."""
-    return {**dict.fromkeys(late, LATE), **dict.fromkeys(taken, TAKEN)}
+def row(taken: tuple[type, ...] = (), late: tuple[type, ...] = (), refused: tuple[type, ...] = ()) -> dict[type, Cell]:
+    """A row of a table. A type that is named twice is TAKEN before REFUSED before LATE."""
+    return {**dict.fromkeys(late, LATE), **dict.fromkeys(refused, REFUSED), **dict.fromkeys(taken, TAKEN)}

@@ -1,0 +1,99 @@
+"""Every pair of a state and an event: does a machine do what its table says?
+
+A test of a machine tells
+
+* ``places``: by a name, how a new machine comes into each state (a function that returns the machine), every state at least once;
+* ``samples``: for each event type, an event that is right in its content, made for the machine as it is (a function of it);
+* ``cell_of``: what the table on top of the machine's module says of the machine as it is: a ``Cell``, or None.
+
+and checks every pair::
+
+    KIT = TransitionsKit(PLACES, SAMPLES, lambda machine, event: TRANSITIONS[machine.state].get(type(event)))
+
+    @pytest.mark.parametrize(("place", "event_type"), KIT.pairs())
+    def test_a_pair(place, event_type):
+        KIT.check(place, event_type)
+
+``step`` is what steps the machine, for one whose ``step`` takes more than the event.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import pytest
+
+from bookspark.errors import BookKeeperError
+from bookspark.protocol.ledger.transitions import Cell, IllegalEventError
+from bookspark.simulation.values import freeze
+
+
+def event_types(union: Any) -> frozenset[type]:
+    """The members of a union of event types."""
+    return frozenset(typing.get_args(union))
+
+
+@dataclass(frozen=True)
+class TransitionsKit:
+    places: Mapping[str, Callable[[], Any]]
+    samples: Mapping[type, Callable[[Any], Any]]
+    cell_of: Callable[[Any, Any], Cell | None]
+    step: Callable[[Any, Any], list[Any]] = lambda machine, event: machine.step(event)
+
+    def pairs(self) -> Iterator[Any]:
+        """Parameters of a test of every pair."""
+        for place in self.places:
+            for event_type in self.samples:
+                yield pytest.param(place, event_type, id=f"{place}-{event_type.__name__}")
+
+    def check(self, place: str, event_type: type) -> None:
+        """TAKEN: no error. LATE: nothing to do, and nothing changed. REFUSED: the user's error, and nothing changed. No cell:
+        IllegalEventError, and nothing changed."""
+        machine = self.places[place]()
+        event = self.samples[event_type](machine)
+        assert type(event) is event_type
+        before = freeze(machine)
+        cell = self.cell_of(machine, event)
+        match cell:
+            case Cell.TAKEN:
+                self.step(machine, event)
+                return
+            case Cell.LATE:
+                assert self.step(machine, event) == []
+            case Cell.REFUSED:
+                with pytest.raises(BookKeeperError):
+                    self.step(machine, event)
+            case None:
+                self.check_illegal(machine, event)
+        assert freeze(machine) == before, f"{event} changed something"
+
+    def check_illegal(self, machine: Any, event: Any) -> None:
+        """``machine`` refuses ``event``, and is as it was before."""
+        before = freeze(machine)
+        with pytest.raises(IllegalEventError):
+            self.step(machine, event)
+        assert freeze(machine) == before, f"{event} changed something"
+
+    def idle_places(self, key: Callable[[Any], Any]) -> set[tuple[Any, type]]:
+        """TAKEN pairs of (``key(machine)``, event type) of which no place shows that the event does anything: cells that are
+        perhaps LATE. ``key`` is the state, as the table has it."""
+        shown: dict[tuple[Any, type], bool] = {}
+        for make in self.places.values():
+            for event_type, sample in self.samples.items():
+                machine = make()
+                event = sample(machine)
+                if self.cell_of(machine, event) is not Cell.TAKEN:
+                    continue
+                pair = key(machine), event_type
+                before = freeze(machine)
+                acts = bool(self.step(machine, event)) or freeze(machine) != before
+                shown[pair] = shown.get(pair, False) or acts
+        return {pair for pair, acts in shown.items() if not acts}
+
+    def states_without_a_place(self, states: type[Enum], state_of: Callable[[Any], Enum]) -> set[Enum]:
+        """States that no place brings a machine into."""
+        return set(states) - {state_of(make()) for make in self.places.values()}
