@@ -16,7 +16,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from bookspark.client.network.ledger_requests import LedgerRequests, Mailbox
 from bookspark.client.reading.range_reading import read_range
@@ -154,7 +154,7 @@ class ReadHandle:
     def close(self) -> None:
         """Nothing has to be released; here so that reading and writing handles are used alike."""
 
-    def __enter__(self) -> ReadHandle:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
