@@ -53,19 +53,19 @@ from bookspark.protocol.writing.writer_events import (
     TellLac,
     WriterEvent,
 )
-from bookspark.protocol.writing.writer_state import Asked, PendingAdd, State
+from bookspark.protocol.writing.writer_state import Asked, State
 
-_ADDS = (act.AddAnswered, act.SyncAnswered, BookieBack, BookiesChanged, PassedOver, Sync)
+_ADDS = (act.AddAnswered, act.SyncAnswered, BookieBack, BookiesChanged, PassedOver)
 """What is about adds."""
 _OTHERS = (TellLac, Idle, ExplicitLacAnswered, Abandon, act.DeadlinePassed)
 
 TRANSITIONS: Table[State] = {
-    State.OPEN: row(taken=(Append, Close, *_ADDS, *_OTHERS)),
-    State.CLOSING: row(taken=(*_ADDS, *_OTHERS), refused=(Append,)),
+    State.OPEN: row(taken=(Append, Sync, Close, *_ADDS, *_OTHERS)),
+    State.CLOSING: row(taken=(*_ADDS, *_OTHERS), late=(Sync,), refused=(Append,)),  # the close has asked for that sync
     # Every add is done with or given up. One may still be refused as fenced, by a bookie that has read of this very close.
-    State.WRITING: row(taken=_OTHERS, late=_ADDS, refused=(Append,)),
-    State.CLOSED: row(late=(*_ADDS, *_OTHERS), refused=(Append,)),
-    State.FAILED: row(late=(*_ADDS, *_OTHERS), refused=(Append,)),
+    State.WRITING: row(taken=_OTHERS, late=(Sync, *_ADDS), refused=(Append,)),
+    State.CLOSED: row(late=(Sync, *_ADDS, *_OTHERS), refused=(Append,)),
+    State.FAILED: row(late=(Sync, *_ADDS, *_OTHERS), refused=(Append,)),
 }
 """All events but those of ``ANSWERS``. ``SyncAnswered`` has a cell on a VD ledger only."""
 
@@ -191,10 +191,9 @@ class LedgerWriter:
                 return self._bookies_chosen(event)
             case act.NoBookies():
                 return self._no_bookies(event)
-            case act.MetadataConflict() if asked is Asked.CHANGE_WRITE:
-                return self._ask(Asked.CHANGE_READ, act.ReadMetadata())
             case act.MetadataConflict():
-                return self._ask(Asked.CLOSE_READ, act.ReadMetadata())
+                read = Asked.CHANGE_READ if asked is Asked.CHANGE_WRITE else Asked.CLOSE_READ
+                return self._ask(read, act.ReadMetadata())
             case act.MetadataWritten() if asked is Asked.CHANGE_WRITE:
                 return self._changed(self._changes.written(event.version))
             case act.MetadataWritten():
@@ -239,7 +238,8 @@ class LedgerWriter:
         if self._changes.failed:
             self._changes.took(event.bookie, self.cursors.released)
         if synced is not None:
-            return self._reported(event.bookie, synced, op)
+            heard = event.bookie in self._ensemble
+            return self._adds.heard(event.bookie, synced, op) + self._advance() if heard else []
         if op is None or event.bookie not in op.bookies:
             return []
         op.acks.add(event.bookie)
@@ -257,10 +257,11 @@ class LedgerWriter:
         return self._change_if_due()
 
     def _back(self, event: BookieBack) -> list[Action]:
-        if event.bookie not in self._ensemble:
+        bookie, adds = event.bookie, self._adds
+        if bookie not in self._ensemble:
             return []
-        self._adds.explicit_lac.missed((event.bookie,))
-        return self._adds.send_again(event.bookie, event.incarnation) if self._changes.back(event.bookie) else []
+        adds.explicit_lac.missed((bookie,))
+        return adds.send_again(bookie, event.incarnation) if self._changes.back(bookie) else []
 
     def _advance(self) -> list[Action]:
         """Move the cursors over all that the answers so far let pass."""
@@ -275,10 +276,6 @@ class LedgerWriter:
 
     # -- VD ledgers
 
-    def _reported(self, bookie: str, report: act.SyncReport, op: PendingAdd | None) -> list[Action]:
-        """A positive answer of a bookie, with what it has synced; ``op`` if it is an ack of it."""
-        return self._adds.heard(bookie, report, op) + self._advance() if bookie in self._ensemble else []
-
     def _sync_answered(self, event: act.SyncAnswered) -> list[Action]:
         self._check_volatile(event)
         if (event.synced is not None) is not isinstance(event.response, Positive):
@@ -289,8 +286,7 @@ class LedgerWriter:
         self._adds.volatile.sync_answered(bookie)
         if event.synced is None:
             return self._refused(bookie, event.response, self.cursors.last_add_pushed)
-        actions = self._reported(bookie, event.synced, None)
-        return actions + self._adds.sync_rest(bookie)
+        return self._adds.heard(bookie, event.synced, None) + self._advance() + self._adds.sync_rest(bookie)
 
     def _check_volatile(self, event: act.SyncAnswered) -> None:
         if not self._adds.durability.volatile:
@@ -395,9 +391,7 @@ class LedgerWriter:
     # -- ends
 
     def _late(self) -> list[Action]:
-        cursors, failed = self.cursors, self._changes.failed
-        left = list(cursors.pending.values())
-        error = late(self.metadata, left, cursors.last_add_acknowledged, self._copies, self._adds.durability, failed)
+        error = late(self.metadata, self.cursors, self._copies, self._adds.durability, self._changes.failed)
         return self._fail(self._given_up or error)
 
     def _fail(self, error: BookKeeperError) -> list[Action]:
