@@ -51,6 +51,7 @@ from bookspark.simulation.messages import (
     SyncAnswer,
     SyncLedger,
     WriteLac,
+    WriteLacAnswer,
 )
 from bookspark.simulation.simulation_options import CrashLoses, SimulationOptions
 from bookspark.simulation.values import clone
@@ -115,8 +116,7 @@ class SimulatedBookie:
             case ReadLac():
                 return _reply(message, self._read_lac(request))
             case WriteLac():
-                self._write_lac(request)
-                return []
+                return _reply(message, self._write_lac(request))
             case SyncLedger():
                 return self._sync(message, request, sync_at_once)
             case Held():
@@ -212,12 +212,13 @@ class SimulatedBookie:
         self.ledger = self._met()
         self._keep(self.ledger.fence(MASTER_KEY).records)
 
-    def _write_lac(self, request: WriteLac) -> None:
+    def _write_lac(self, request: WriteLac) -> WriteLacAnswer:
         ledger = self._met()
         decision = ledger.write_last_add_confirmed(MASTER_KEY, request.last_add_confirmed)
         if isinstance(decision.response, Positive):
             self.ledger = ledger
             self._keep(decision.records)
+        return WriteLacAnswer(decision.response)
 
     def _met(self) -> BookieLedger:
         """The ledger's state; a new one if there is none, which is kept if something comes of it."""

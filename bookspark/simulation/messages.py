@@ -13,7 +13,7 @@ from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
 from bookspark.protocol.ledger.responses import Response
 from bookspark.protocol.ledger.sync_cursor import Assignment
 from bookspark.protocol.repair.bookie_healing import HeldListed, LimboIsCleared
-from bookspark.protocol.writing.writer import BookieBack
+from bookspark.protocol.writing.writer_events import BookieBack, ExplicitLacAnswered
 
 NOBODY = -1
 """The client of a request whose answer nobody waits for any more."""
@@ -45,7 +45,7 @@ class ReadLac:
 
 @dataclass(frozen=True, slots=True)
 class WriteLac:
-    """Explicit LAC. The writer's machine needs no answer, so there is none."""
+    """Explicit LAC."""
 
     last_add_confirmed: int
 
@@ -100,11 +100,16 @@ class SyncAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class WriteLacAnswer:
+    response: Response
+
+
+@dataclass(frozen=True, slots=True)
 class Reachable:
     """The bookie can be connected to again. What was under way on the old connection is answered to nobody."""
 
 
-Answer = Reachable | AddAnswer | ReadAnswer | LacAnswer | SyncAnswer | HeldListed | LimboIsCleared
+Answer = Reachable | AddAnswer | ReadAnswer | LacAnswer | WriteLacAnswer | SyncAnswer | HeldListed | LimboIsCleared
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +126,7 @@ class Message:
 
 def event_of(
     bookie: str, answer: Answer, incarnation: int = 0
-) -> Event | BookieBack | SyncAnswered | HeldListed | LimboIsCleared:
+) -> Event | BookieBack | SyncAnswered | ExplicitLacAnswered | HeldListed | LimboIsCleared:
     """What the client's machine is told. Each entry is one byte long, so that a length tells how many there are."""
     match answer:
         case AddAnswer():
@@ -130,6 +135,8 @@ def event_of(
             return ReadAnswered(bookie, answer.first, answer.last, answer.following, answer.contents, answer.last + 1)
         case LacAnswer():
             return LacAnswered(bookie, answer.response, answer.last_add_confirmed, answer.last_add_fully_replicated)
+        case WriteLacAnswer():
+            return ExplicitLacAnswered(bookie, answer.response, 0.0)  # the writer's client knows the time
         case SyncAnswer():
             return SyncAnswered(bookie, answer.response, answer.synced)
         case Reachable():
@@ -144,6 +151,8 @@ def unanswered(body: Request | Answer, response: Response) -> Answer:
             return AddAnswer(body.first, body.last, response)
         case Read() | ReadAnswer():
             return ReadAnswer(body.first, body.first - 1, response)
+        case WriteLac() | WriteLacAnswer():
+            return WriteLacAnswer(response)
         case SyncLedger() | SyncAnswer():
             return SyncAnswer(response)
         case _:

@@ -39,6 +39,7 @@ from bookspark.simulation.messages import (
     ReadLac,
     Request,
     WriteLac,
+    WriteLacAnswer,
     is_request,
     matters,
 )
@@ -184,6 +185,9 @@ def _possible_answers(request: Request, entries: int) -> Iterator[Answer]:
                 for last in range(first - 1, min(entries - 1, request.last) + 1):
                     contents = tuple(content_of(i) for i in range(first, last + 1))
                     yield ReadAnswer(first, last, negative if last < request.last else Positive(), contents)
+        case WriteLac():
+            for response in (Positive(), FENCED, IN_LIMBO):
+                yield WriteLacAnswer(response)
         case ReadLac():
             yield LacAnswer(IN_LIMBO)
             for last_add_confirmed in range(NO_ENTRY, entries):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.simulation.bookie import SimulatedBookie
-from bookspark.simulation.messages import NOBODY, Clear, Held, Message, Reachable, WriteLac, is_request, matters
+from bookspark.simulation.messages import NOBODY, Clear, Held, Message, Reachable, is_request, matters
 from bookspark.simulation.simulation_options import SimulationOptions
 from bookspark.simulation.values import Table, clone
 
@@ -242,5 +242,5 @@ def _own_moves(bookie: SimulatedBookie) -> Iterator[str]:
 
 
 def _fallible(message: Message) -> bool:
-    """A bookie's own healing talks to it without a network, and nobody waits for an orphan or for an explicit LAC."""
-    return message.client != NOBODY and not isinstance(message.body, Held | Clear | Reachable | WriteLac)
+    """A bookie's own healing talks to it without a network, and nobody waits for an orphan."""
+    return message.client != NOBODY and not isinstance(message.body, Held | Clear | Reachable)

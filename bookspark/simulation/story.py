@@ -26,7 +26,7 @@ from bookspark.protocol.ledger.actions import (
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.ledger.responses import Negative, Positive, Response, Unknown
 from bookspark.protocol.repair.ledger_replication import WriterWaitedFor
-from bookspark.protocol.writing.writer import Abandon, Append, Close, Sync, TellLac
+from bookspark.protocol.writing.writer_events import Abandon, Append, Close, Idle, Sync, TellLac
 from bookspark.simulation.bookie import SimulatedBookie
 from bookspark.simulation.client import Begin
 from bookspark.simulation.messages import (
@@ -44,6 +44,7 @@ from bookspark.simulation.messages import (
     SyncAnswer,
     SyncLedger,
     WriteLac,
+    WriteLacAnswer,
 )
 from bookspark.simulation.readers import BeginWaiting, MetadataWatched
 from bookspark.simulation.repairers import TakeForLost
@@ -146,6 +147,9 @@ def _user(world: World, state: State, place: int, name: str, argument: int) -> s
         case TellLac():
             writer = world.clients[state[place]].machine
             return f"the writer tells its LAC {writer.cursors.last_add_confirmed} without an entry"
+        case Idle():
+            writer = world.clients[state[place]].machine
+            return f"the writer is idle, and tells its LAC {writer.cursors.last_add_confirmed} to those that may not know it"
         case BeginWaiting():
             return f"the {name} opens the ledger to wait for the next entry ({say_store(world, state)})"
         case MetadataWatched():
@@ -239,6 +243,8 @@ def say_answer(answer: Answer) -> str:
             return f"add of {answer.first} {say_response(answer.response)}{synced}"
         case SyncAnswer():
             return f"synced up to {answer.synced.last_add_synced}" if answer.synced else say_response(answer.response)
+        case WriteLacAnswer():
+            return f"explicit LAC {say_response(answer.response)}"
         case Reachable():
             return "it can be reached again"
         case ReadAnswer():

@@ -30,11 +30,11 @@ from bookspark.protocol.ledger.actions import (
 )
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, Fragment, LedgerMetadata, LedgerType
 from bookspark.protocol.ledger.responses import Unknown, UnknownReason
-from bookspark.protocol.writing.writer import PassedOver
+from bookspark.protocol.writing.writer_events import PassedOver
 from bookspark.simulation.bookie import LEDGER_ID, MASTER_KEY
 from bookspark.simulation.checkers import CHECKERS
 from bookspark.simulation.client import Begin, Client, Crashed, Heal, Taken
-from bookspark.simulation.messages import Message, Reachable, WriteLac, event_of, unanswered
+from bookspark.simulation.messages import Message, Reachable, event_of, unanswered
 from bookspark.simulation.repairers import HealingClient
 from bookspark.simulation.simulation_options import CrashLoses, SimulationOptions
 from bookspark.simulation.slots import Slots
@@ -292,7 +292,7 @@ class World:
         """Before the writer hears of a new connection it hears that what was under way on the old one is not answered."""
         for number in self.slots.table[after[index]].messages:
             message = self.slots.messages[number]
-            if message.client == 0 and not isinstance(message.body, Reachable | WriteLac):
+            if message.client == 0 and not isinstance(message.body, Reachable):
                 self._time_out(after, index, message, number)
 
     def _time_out(self, after: list[int], index: int, message: Message, number: int) -> None:

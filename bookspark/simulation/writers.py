@@ -6,6 +6,7 @@ Law: that of ``client``; what a user may do is in ``choices``, and nothing else 
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
+from dataclasses import replace
 from typing import Any
 
 from bookspark.errors import BookKeeperError
@@ -22,25 +23,30 @@ from bookspark.protocol.ledger.actions import (
 )
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerType, Replication
 from bookspark.protocol.reading.recovery import LedgerRecovery
+from bookspark.protocol.writing.durability import SYNC_BYTES
 from bookspark.protocol.writing.ensemble_change import ChangeMode
 from bookspark.protocol.writing.replication import GuaranteedWriteQuorum
-from bookspark.protocol.writing.writer import (
-    SYNC_BYTES,
+from bookspark.protocol.writing.writer import LedgerWriter
+from bookspark.protocol.writing.writer_events import (
     Abandon,
     Append,
     BookiesChanged,
     Close,
-    LedgerWriter,
-    State,
+    ExplicitLacAnswered,
+    Idle,
     Sync,
     TellLac,
 )
+from bookspark.protocol.writing.writer_state import State
 from bookspark.simulation.client import BEGIN, Begin, Client, Step, content_of
 from bookspark.simulation.messages import Add, Request
 from bookspark.simulation.readers import ReaderClient
 from bookspark.simulation.repairers import HealingClient, ReplicatorClient
 from bookspark.simulation.simulation_options import SimulationOptions
 
+_LAC_INTERVAL_SECONDS = 1.0
+_LAC_STEP_SECONDS = 100.0
+"""So much later, each explicit LAC that was not taken is due again."""
 _ABANDON = Abandon(BookKeeperError("the simulation has the client end"))
 
 
@@ -54,7 +60,9 @@ class WriterClient(Client):
         unpinned = metadata.replication is Replication.GUARANTEED and not options.pinning
         replication = WithoutPinning() if unpinned else None
         sync_bytes = SYNC_BYTES if options.entries < 3 else 2
-        self.machine = LedgerWriter(metadata, version, options.ensemble_changes, sync_bytes, replication)
+        self.machine = LedgerWriter(
+            metadata, version, options.ensemble_changes, sync_bytes, replication, _LAC_INTERVAL_SECONDS
+        )
         self.appends_left = options.entries
         self.may_close = options.closes
         self.may_abandon = options.abandons
@@ -81,6 +89,7 @@ class WriterClient(Client):
             Close(): self.may_close,
             BookiesChanged(): self.may_retry,
             TellLac(): self.tells_left > 0 and self.last_add_confirmed > NO_ENTRY,
+            self._idle(): self.tells_left > 0 and self.machine is not None and self.machine.owes_explicit_lac,
             _ABANDON: self.may_abandon,
         }
         return [event for event, may in possible.items() if may and not self.outcome]
@@ -91,8 +100,10 @@ class WriterClient(Client):
                 self.appends_left -= 1
             case Sync():
                 self.may_sync = False
-            case TellLac():
+            case TellLac() | Idle():
                 self.tells_left -= 1
+            case ExplicitLacAnswered():
+                event = replace(event, now=self._now)
             case Close():
                 self._no_more()
             case NoBookies():
@@ -104,6 +115,15 @@ class WriterClient(Client):
             # It gave up, and closes the ledger by itself.
             self._no_more()
         return step
+
+    @property
+    def _now(self) -> float:
+        """Time passes as explicit LACs are told."""
+        return -_LAC_STEP_SECONDS * self.tells_left
+
+    def _idle(self) -> Idle:
+        """It is time to tell what is owed: the time of the next step, so that what was not taken before is due again."""
+        return Idle(self._now + _LAC_STEP_SECONDS, _LAC_STEP_SECONDS)
 
     def _add(self, action: SendAdd) -> Request:
         contents = tuple(content_of(i) for i in range(action.first, action.last + 1))

@@ -45,7 +45,7 @@ class DriverBench(Bench):
 
     def append(self, driver, *payloads):
         for payload in payloads:
-            driver.outgoing.put([payload])
+            driver.shared.outgoing.put([payload])
         self.io.submit(driver.pump)
 
     def close(self):
@@ -68,13 +68,13 @@ def test_a_bookie_that_is_back_gets_what_it_missed_as_fast_as_it_takes_it_in(ben
     bench.open(bookie_bytes_queued_max=16 * MIB)
     driver = bench.driver(replication=Replication.GUARANTEED)
     bench.append(driver, *[bytes(MIB)] * 60)
-    assert driver.acknowledged.wait(lambda: driver.acknowledged.value == 59, SECONDS)
+    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 59, SECONDS)
     assert driver.cursors.last_add_fully_replicated == -1
     back = bench.bookie("b1", greets_only=True)
     greeted = bench.connection("b1")
     assert bench.queued_bytes("b1") <= 16 * MIB
     back.taking.set()
-    assert driver.acknowledged.wait(lambda: driver.cursors.last_add_fully_replicated == 59, SECONDS)
+    assert driver.shared.acknowledged.wait(lambda: driver.cursors.last_add_fully_replicated == 59, SECONDS)
     assert greeted.lost is None
 
 
@@ -84,8 +84,8 @@ def test_a_ledger_that_failed_is_not_kept_although_nobody_closes_it(bench):
     bench.open()
     driver = bench.driver()
     bench.append(driver, b"0")
-    assert driver.ended.wait(SECONDS)
-    assert isinstance(driver.acknowledged.error, LedgerFencedError)
+    assert driver.shared.ended.wait(SECONDS)
+    assert isinstance(driver.shared.acknowledged.error, LedgerFencedError)
     assert bench.in_loop(lambda: list(bench.runtime._writers)) == []
     assert not any(bench.connections._wanted.values())
 
@@ -95,15 +95,15 @@ def test_an_append_does_not_fail_of_the_time_that_the_client_slept(bench, monkey
     bench.open()
     driver = bench.driver()
     bench.append(driver, b"0")
-    assert driver.acknowledged.wait(lambda: driver.acknowledged.value == 0, SECONDS)
+    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 0, SECONDS)
     for bookie in bookies:
         bookie.asked(Kind.ADD)
         bookie.answering = False
     bench.append(driver, b"1")
     answers = [bookie.asked(Kind.ADD) for bookie in bookies]
     bench.sleep(monkeypatch, lambda: [answer() for answer in answers])
-    assert driver.acknowledged.wait(lambda: driver.acknowledged.value == 1, SECONDS)
-    assert driver.acknowledged.error is None
+    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 1, SECONDS)
+    assert driver.shared.acknowledged.error is None
 
 
 def test_a_defect_where_the_metadata_store_is_asked_ends_the_ledger(bench, caplog):
@@ -117,8 +117,8 @@ def test_a_defect_where_the_metadata_store_is_asked_ends_the_ledger(bench, caplo
     bench.open()
     driver = bench.driver(answer_from_store=broken)
     bench.append(driver, b"0")
-    assert driver.ended.wait(SECONDS)
-    assert "ran into a defect" in str(driver.acknowledged.error)
+    assert driver.shared.ended.wait(SECONDS)
+    assert "ran into a defect" in str(driver.shared.acknowledged.error)
     assert driver.writer.state is State.FAILED
     assert "ChooseBookies" in caplog.text
 
@@ -136,19 +136,21 @@ def test_an_entry_that_could_not_be_sent_does_not_leave_its_id_to_the_next_one(b
         bench.bookie(bookie_id)
     bench.open()
     driver = bench.driver()
-    encode = driver.outgoing.encode
+    encode = driver.shared.outgoing.encode
 
     def short_of_memory(header, run, length):
         if b"1" in run.pieces:
             raise MemoryError
         return encode(header, run, length)
 
-    monkeypatch.setattr(driver.outgoing, "encode", short_of_memory)
+    monkeypatch.setattr(driver.shared.outgoing, "encode", short_of_memory)
     for payload in (b"0", b"1", b"2"):
         bench.append(driver, payload)
-        driver.acknowledged.wait(lambda entry_id=int(payload): driver.acknowledged.value == entry_id, SECONDS)
-    assert driver.acknowledged.value == 0
-    assert "ran into a defect (MemoryError()" in str(driver.acknowledged.error)
+        driver.shared.acknowledged.wait(
+            lambda entry_id=int(payload): driver.shared.acknowledged.value == entry_id, SECONDS
+        )
+    assert driver.shared.acknowledged.value == 0
+    assert "ran into a defect (MemoryError()" in str(driver.shared.acknowledged.error)
     assert "sending what was appended failed" in caplog.text
 
 
@@ -202,7 +204,7 @@ def test_what_is_appended_to_a_writer_at_rest_while_a_bookie_is_behind_goes_out_
     bench.in_loop(lambda: None)  # it was looked at, and had to wait
     assert driver.cursors.last_add_pushed == 0
     bookies[0].taking.set()
-    assert driver.acknowledged.wait(lambda: driver.acknowledged.value == 1, SECONDS)
+    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 1, SECONDS)
 
 
 def test_a_bookie_that_refuses_is_asked_again_less_and_less_often(bench):
@@ -214,13 +216,13 @@ def test_a_bookie_that_refuses_is_asked_again_less_and_less_often(bench):
     bench.open()
     driver = bench.driver(replication=Replication.GUARANTEED)
     bench.append(driver, b"0")
-    assert driver.acknowledged.wait(lambda: driver.acknowledged.value == 0, SECONDS)
+    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 0, SECONDS)
     began = time.monotonic()
     for _ in range(6):
         added(full)
     assert time.monotonic() - began > 1.0
     full.statuses[Kind.ADD] = Status.OK
-    assert driver.acknowledged.wait(lambda: driver.cursors.last_add_fully_replicated == 0, SECONDS)
+    assert driver.shared.acknowledged.wait(lambda: driver.cursors.last_add_fully_replicated == 0, SECONDS)
 
 
 def test_what_a_bookie_that_is_behind_is_not_sent_any_more_is_no_hole_in_what_it_has_synced(bench):
@@ -229,15 +231,15 @@ def test_what_a_bookie_that_is_behind_is_not_sent_any_more_is_no_hole_in_what_it
     bench.open(bookie_bytes_queued_max=16 * MIB, bookie_stall_seconds=SECONDS, sync_bytes=32 * MIB)
     driver = bench.driver(ledger_type=LedgerType.VD_JOURNAL)
     bench.append(driver, *[bytes(MIB)] * 30)
-    assert driver.acknowledged.wait(lambda: driver.acknowledged.value == 29, SECONDS)
+    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 29, SECONDS)
     back = bench.bookie("b3", greets_only=True)
-    await_that(lambda: bench.in_loop(lambda: "b3" in driver._held_back), SECONDS)
+    await_that(lambda: bench.in_loop(lambda: "b3" in driver._requests._held_back), SECONDS)
     for bookie in others:
         bookie.statuses[Kind.SYNC], bookie.last_add_synced = Status.OK, 29
     bench.in_loop(driver.sync, 29)
-    assert driver.confirmed.wait(lambda: driver.confirmed.value == 29, SECONDS)
+    assert driver.shared.confirmed.wait(lambda: driver.shared.confirmed.value == 29, SECONDS)
     back.taking.set()
-    await_that(lambda: bench.in_loop(lambda: not driver._held_back), SECONDS)
+    await_that(lambda: bench.in_loop(lambda: not driver._requests._held_back), SECONDS)
     bench.append(driver, b"30")
     came = {}
     while 30 not in came:

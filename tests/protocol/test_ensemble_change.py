@@ -21,6 +21,7 @@ from bookspark.protocol.ledger.actions import (
 )
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerState
 from bookspark.protocol.ledger.responses import Unknown, UnknownReason
+from bookspark.protocol.ledger.transitions import IllegalEventError
 from bookspark.protocol.writing.ensemble_change import ChangeMode
 from bookspark.protocol.writing.writer import Append, BookieBack, BookiesChanged, Close, LedgerWriter, State
 from tests.protocol.ledger_pair import LedgerPair
@@ -431,7 +432,7 @@ def test_placement_may_not_answer_with_a_member():
     writer = LedgerWriter(metadata(), 0, ChangeMode.AT_ONCE)
     writer.step(Append(1, 10))
     writer.step(AddAnswered("b3", 0, 0, LOST))
-    with pytest.raises(ValueError, match="distinct"):
+    with pytest.raises(IllegalEventError, match="outside the ensemble"):
         writer.step(BookiesChosen(("b1",)))
 
 

@@ -87,7 +87,8 @@ def test_a_fence_anywhere_ends_the_writer_and_nothing_is_acknowledged_after_it(w
     assert isinstance(fail.error, LedgerFencedError)
     assert ack(writer, send, "b2", "b3") == []
     assert (writer.state, writer.cursors.last_add_confirmed) == (State.FAILED, -1)
-    assert writer.step(Append(1, 1)) == []
+    with pytest.raises(LedgerClosedError):
+        writer.step(Append(1, 1))
 
 
 def test_a_wrong_password_ends_the_writer(writer):

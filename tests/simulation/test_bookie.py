@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bookspark.protocol.bookie.bookie_boot import LossyBootNoted
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata
+from bookspark.protocol.ledger.responses import Positive
 from bookspark.simulation.bookie import LEDGER_ID, SimulatedBookie
-from bookspark.simulation.messages import Add, Clear, Message, Read, WriteLac
+from bookspark.simulation.messages import Add, Clear, Message, Read, WriteLac, WriteLacAnswer
 from bookspark.simulation.simulation_options import CrashLoses, SimulationOptions
 
 OPTIONS = SimulationOptions()
@@ -49,7 +50,7 @@ def test_a_collected_ledger_leaves_one_number():
 
 def test_an_explicit_lac_outlives_a_crash_and_a_disk_does_not():
     bookie = SimulatedBookie()
-    assert taken(bookie, WriteLac(3)) == []
+    assert taken(bookie, WriteLac(3)) == [Message(1, WriteLacAnswer(Positive()))]
     bookie.crash(METADATA, "b1", OPTIONS)
     assert bookie.ledger.last_add_confirmed == 3
     bookie.crash(METADATA, "b1", SimulationOptions(crash_loses=CrashLoses.EVERYTHING))

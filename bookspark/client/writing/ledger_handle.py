@@ -1,9 +1,11 @@
 """An open ledger, for writing: the handle of the one client that created it.
 
-Law: ids are given out in the order of the calls. ``append`` returns once an ack quorum of bookies has the entry, synced (PD) or
-in memory (VD, BP-14); ``sync`` once all that was appended before it is synced: the LAC of either. Memory is bounded by
-``bytes_in_flight_max``, over what is not acknowledged, not synced (VD) or not on its whole write set (guaranteed) yet. Every wait
-has a deadline but one: ``close()`` of a guaranteed ledger keeps trying.
+Law: ids are given out in the order of the calls. ``append`` returns once an ack quorum of bookies has the entry: synced on a PD
+ledger (persistent durability), in memory on a VD ledger (volatile durability, BP-14). ``sync`` returns once everything that was
+appended before it is synced. The LAC (last add confirmed) covers what is acknowledged and synced; the writer decides it, so all
+methods of this handle tell the same one. Memory is bounded by ``bytes_in_flight_max``, over what is not acknowledged, on a VD
+ledger not synced, or on a guaranteed ledger not on its whole write set. Every wait has a deadline, but ``close()`` of a
+guaranteed ledger keeps trying.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from bookspark.client.network.connections import Answer
 from bookspark.client.reading.read_handle import ReadHandle
 from bookspark.client.runtime.client_context import ClientContext
 from bookspark.client.writing.futures import AppendFuture, SyncFuture
@@ -24,45 +27,47 @@ from bookspark.client.writing.payloads import PayloadRun, runs_of
 from bookspark.errors import AddTimeoutError, EntryTooLargeError, LedgerClosedError
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata, Replication
 from bookspark.protocol.ledger.responses import Positive
-from bookspark.protocol.writing.writer import State
-from bookspark.wire.entry_batch import PAYLOAD_BYTES_MAX
+from bookspark.protocol.writing.writer_state import State
+from bookspark.wire.entry_batch import PAYLOAD_BYTES_MAX, Entry
 
 if TYPE_CHECKING:
     import pyarrow
 
 _END_SECONDS = 15.0
-"""What a close that is out of time may take to end: one answer of the metadata store."""
+"""How long a close whose time is over may take to end: one answer of the metadata store."""
 
 log = logging.getLogger(__name__)
 
 
 class LedgerHandle(ReadHandle):
-    """What ``create_ledger`` returns. Thread-safe; in a forked process it can only read."""
+    """What ``create_ledger`` returns. Thread-safe. In a forked process it can only read."""
 
     def __init__(self, context: ClientContext, metadata: LedgerMetadata, version: int, password: bytes) -> None:
         super().__init__(context, metadata, version, password)
         self._pid = os.getpid()
         self._driver = LedgerDriver(context, metadata, version, password)
-        self._writer, self._cursors = self._driver.writer, self._driver.cursors
+        self._shared, self._writer, self._cursors = self._driver.shared, self._driver.writer, self._driver.cursors
         self._striped = metadata.ensemble_size > metadata.write_quorum
         self._io = context.runtime.io
-        # Under the lock:
         self._lock = threading.Lock()
+        """For the two below, and for what ``SharedWithCallers`` says."""
         self._next_entry_id = 0
         self._appended_bytes = 0
         context.runtime.add_writer(self._driver)
         self._io.submit(self._driver.want_bookies)
 
-    # -- for users
+    # -- what is known of the ledger
 
     @property
     def last_add_confirmed(self) -> int:
-        return self._cursors.last_add_confirmed
+        """The LAC: the highest id such that every entry up to it is acknowledged and synced; −1 if there is none. Once the writer
+        has failed and another client has recovered the ledger, it is what ``read_last_add_confirmed`` found, if that is more."""
+        return max(self._cursors.last_add_confirmed, self._last_add_confirmed)
 
     @property
     def last_add_synced(self) -> int:
-        """The highest id such that an ack quorum has synced every entry up to it: the LAC."""
-        return self._cursors.last_add_confirmed
+        """The highest id such that an ack quorum has synced every entry up to it, which is the LAC; −1 if there is none."""
+        return self.last_add_confirmed
 
     @property
     def last_add_pushed(self) -> int:
@@ -77,76 +82,144 @@ class LedgerHandle(ReadHandle):
     @property
     def length(self) -> int:
         """Payload bytes up to the last confirmed entry."""
-        return self._cursors.length
+        metadata = self.metadata
+        return metadata.length if metadata.closed else self._cursors.length
 
     @property
     def metadata(self) -> LedgerMetadata:
-        return self._writer.metadata
+        """The ledger's metadata as this handle last wrote or saw it."""
+        known, writer = self._known, self._writer
+        return known.value if known.version > writer.version else writer.metadata
+
+    def read_last_add_confirmed(self) -> int:
+        """The LAC. This writer decides it, so it is told without a question to bookies, who hear of it with the next entry.
+
+        Once the writer has failed, another client may recover the ledger and find entries that were not confirmed here. From then
+        on, and in a forked process, the bookies are asked, or the metadata of the closed ledger; what this writer had confirmed
+        counts as well. A writer that was fenced and has not heard of it tells what it confirmed: no recovery ends the ledger
+        before that. Raises ReadError, NoSuchLedgerError and MetadataStoreError, only where others are asked.
+        """
+        if self._is_writing():
+            return self.last_add_confirmed
+        self._confirm(self._cursors.last_add_confirmed)
+        return super().read_last_add_confirmed()
+
+    def read_last_add_confirmed_and_entry(self, entry_id: int, timeout: float) -> tuple[int, Entry | None]:
+        """Wait up to ``timeout`` seconds for ``entry_id`` to be confirmed, by this writer; by others as soon as
+        ``read_last_add_confirmed`` would ask them.
+
+        Returns (LAC, the entry), or (LAC, None) if it is not confirmed by then or the ledger was closed before it. Raises
+        ReadError if the entry, or the LAC where it is asked for, could not be read; NoSuchEntryError if all replicas say that the
+        entry is not there; BookKeeperError in a callback of an append, which must not wait.
+        """
+        deadline = time.monotonic() + timeout
+        if self._is_writing() and entry_id > self.last_add_confirmed:
+            cursors, ended = self._cursors, self._shared.ended
+            self._shared.confirmed.wait(lambda: entry_id <= cursors.last_add_confirmed or ended.is_set(), timeout)
+        self._confirm(self._cursors.last_add_confirmed)
+        return super().read_last_add_confirmed_and_entry(entry_id, max(0.0, deadline - time.monotonic()))
+
+    def _is_writing(self) -> bool:
+        """Is the writer in this process, and has it not failed?"""
+        return os.getpid() == self._pid and self._writer.state is not State.FAILED
+
+    # -- appends
 
     def append(self, payload: bytes) -> int:
         """Append one entry and return its id once an ack quorum has it: synced, or in memory on a VD_JOURNAL ledger.
 
-        Raises LedgerFencedError, LedgerClosedError, AddTimeoutError, UnauthorizedAccessError, EntryTooLargeError.
+        Raises EntryTooLargeError and LedgerClosedError, and nothing is appended. Raises LedgerFencedError if another client
+        opened the ledger, UnauthorizedAccessError if a bookie knows another password, AddTimeoutError after
+        ``add_timeout_seconds`` without an acknowledgement, NotEnoughBookiesError if no bookie could take the place of those that
+        failed, and MetadataStoreError or NoSuchLedgerError if the ledger's record could not be changed for that; then the entry
+        may be part of the ledger or not.
         """
-        self._driver.acknowledged.check_may_wait()
+        self._shared.acknowledged.check_may_wait()
         return self.append_async(payload).result()
 
     def append_async(self, payload: bytes) -> AppendFuture:
-        """Append one entry; the future's result is its id. Waits only while ``bytes_in_flight_max`` bytes are kept."""
+        """Append one entry without waiting for its acknowledgement; the future's result is its id, or an error of ``append``.
+
+        Waits only while ``bytes_in_flight_max`` bytes are kept. Raises EntryTooLargeError, LedgerClosedError, AddTimeoutError if
+        that wait lasts twice ``add_timeout_seconds``, and the error that ended the ledger, if one did.
+        """
         if not isinstance(payload, bytes):
             payload = bytes(memoryview(payload))
         if len(payload) > PAYLOAD_BYTES_MAX:
             raise EntryTooLargeError(
                 f"ledger {self.ledger_id}: an entry of {len(payload)} bytes; at most {PAYLOAD_BYTES_MAX} fit, split it"
             )
-        return AppendFuture(self._driver.acknowledged, self._enqueue((payload,), 1, len(payload)))
+        return AppendFuture(self._shared.acknowledged, self._enqueue((payload,), 1, len(payload)))
 
     def append_batch(self, payloads: Sequence[bytes] | pyarrow.BinaryArray) -> range:
-        """Append all of ``payloads`` (a list of bytes, or a pyarrow binary or string array without nulls) as consecutive
-        entries; returns their ids once all are acknowledged. Raises as ``append`` does; some may have been appended then."""
-        self._driver.acknowledged.check_may_wait()
+        """Append ``payloads`` (a list of bytes, or a pyarrow binary or string array without nulls) as consecutive entries.
+        Returns their ids once all are acknowledged.
+
+        Raises ValueError for nulls and TypeError for what is not binary, and nothing is appended then. Raises the errors of
+        ``append`` (EntryTooLargeError, LedgerClosedError, LedgerFencedError, UnauthorizedAccessError, AddTimeoutError,
+        NotEnoughBookiesError, MetadataStoreError, NoSuchLedgerError). After one of the last six, any of the entries may be part
+        of the ledger.
+        """
+        self._shared.acknowledged.check_may_wait()
         last = self.append_batch_async(payloads).result()
         return range(last - len(payloads) + 1, last + 1)
 
     def append_batch_async(self, payloads: Sequence[bytes] | pyarrow.BinaryArray) -> AppendFuture:
-        """The same without waiting; the future's result is the id of the last one (−1 at once if there are none)."""
+        """Append ``payloads`` as ``append_batch`` takes them, without waiting for their acknowledgement.
+
+        The future's result is the id of the last one, or an error; −1 at once if there are none. Waits only while
+        ``bytes_in_flight_max`` bytes are kept. Raises ValueError, TypeError, EntryTooLargeError, LedgerClosedError,
+        AddTimeoutError if that wait lasts twice ``add_timeout_seconds``, and the error that ended the ledger, if one did.
+        """
         runs = runs_of(payloads, self._context.config.frame_bytes, self._striped)
         count = len(payloads)
         first = self._enqueue(runs, count, sum(run.byte_length for run in runs)) if count else 0
-        return AppendFuture(self._driver.acknowledged, first + count - 1)
+        return AppendFuture(self._shared.acknowledged, first + count - 1)
 
     def sync(self, timeout: float | None = None) -> int:
-        """Have all that was appended before this call synced by an ack quorum; returns the last synced entry id, which is
-        that of the last such append or a later one.
+        """Have everything that was appended before this call synced by an ack quorum. Returns the last synced entry id, which is
+        that of the last such append or a later one. On a PD_JOURNAL ledger each append waits for that anyway.
 
-        On a PD_JOURNAL ledger that is what each append waits for anyway. Raises as ``append`` does, and TimeoutError after
-        ``timeout`` seconds; without it, as long as the client's add timeout lets it wait.
+        Raises TimeoutError after ``timeout`` seconds; without it, AddTimeoutError after ``add_timeout_seconds`` without progress.
+        Raises LedgerFencedError, UnauthorizedAccessError, NotEnoughBookiesError, MetadataStoreError or NoSuchLedgerError if the
+        ledger ends before; then what was not synced may be part of it or not. Raises LedgerClosedError in a forked process.
         """
         return self.sync_async().result(timeout)
 
     def sync_async(self) -> SyncFuture:
-        """The same without waiting."""
+        """Begin a ``sync`` without waiting for it; the future's result is the last synced entry id, or an error of ``sync``.
+        Raises LedgerClosedError in a forked process."""
         self._check_process()
         last = self.last_add_pushed
-        if last > self.last_add_confirmed:
+        if last > self._cursors.last_add_confirmed:
             self._io.submit(self._driver.sync, last)
-        return SyncFuture(self._driver.confirmed, last)
+        return SyncFuture(self._shared.confirmed, last)
 
     def flush_last_add_confirmed(self) -> int:
-        """Tell the bookies the LAC now (explicit LAC), so that readers see the last entry; returns it.
+        """Tell the bookies the LAC now (explicit LAC), so that readers see the last entry; returns the LAC.
 
-        An idle writer does so by itself within ``explicit_lac_interval_seconds``. Raises AddTimeoutError if not at least an
-        ack quorum of bookies took it.
+        An idle writer does so by itself within ``explicit_lac_interval_seconds``. Of a closed ledger the metadata tells it.
+        Raises AddTimeoutError if fewer bookies than an ack quorum took it, LedgerClosedError in a forked process, and the error
+        that ended the ledger, if one did.
         """
         self._check_process()
         confirmed = self.last_add_confirmed
-        answers: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self._io.submit(self._driver.tell_lac, lambda _, answer: answers.put(isinstance(answer.response, Positive)))
+        answers: queue.SimpleQueue[bool | None] = queue.SimpleQueue()
+
+        def answered(bookie: str, answer: Answer) -> None:
+            answers.put(isinstance(answer.response, Positive))
+
+        self._io.submit(self._driver.tell_lac, answered, lambda: answers.put(None))
         taken = 0
         deadline = time.monotonic() + self._context.config.answer_timeout_seconds + 1.0
         try:
             for _ in range(self.metadata.ensemble_size):
-                taken += answers.get(timeout=max(0.0, deadline - time.monotonic()))
+                took = answers.get(timeout=max(0.0, deadline - time.monotonic()))
+                if took is None:
+                    if self._shared.acknowledged.error is not None:
+                        raise self._shared.acknowledged.error.with_traceback(None)
+                    return self.last_add_confirmed
+                taken += took
                 if taken >= self.metadata.ack_quorum:
                     return confirmed
         except queue.Empty:
@@ -157,31 +230,34 @@ class LedgerHandle(ReadHandle):
 
     def close(self, wait: bool = True, timeout: float | None = None) -> None:
         """Wait until all appends are acknowledged and synced, and of a guaranteed ledger on their whole write sets, then close
-        the ledger at the last one.
+        the ledger at the last one. Does nothing in a forked process.
 
-        With ``wait=False``, what is not done at this moment fails. Raises, within ``timeout`` seconds, what the appends
-        failed with, or LedgerFencedError if another client closed it elsewhere. The ledger is then still open or being
-        recovered, and nothing that was confirmed is lost: ``open_ledger`` closes it; the error's ``unconfirmed`` has the ids that
-        were not. Without ``timeout`` that is after the add timeout; a guaranteed ledger whose appends are all acknowledged goes
-        on trying until each entry is on ``write_quorum`` bookies, however long that takes, and warns in the log.
+        ``wait=False``: what is not done at this moment fails. ``timeout``: the close fails after so many seconds. Without it the
+        close fails after ``add_timeout_seconds``; but a guaranteed ledger whose appends are all acknowledged goes on trying until
+        each entry is on ``write_quorum`` bookies, however long that takes, and warns in the log.
+
+        Raises AddTimeoutError when the time is over, LedgerFencedError if another client closed or recovers the ledger, or the
+        error that ended the ledger (UnauthorizedAccessError, NotEnoughBookiesError, MetadataStoreError, NoSuchLedgerError). The
+        ledger may still be open then. Nothing that was confirmed is lost: ``open_ledger`` recovers and closes it. The error's
+        ``unconfirmed`` has the ids that were not confirmed.
         """
         if os.getpid() != self._pid:
             return
-        driver = self._driver
-        driver.acknowledged.check_may_wait()
+        driver, shared = self._driver, self._shared
+        shared.acknowledged.check_may_wait()
         with self._lock:
-            driver.closing = True
+            shared.closing = True
         if not wait:
             self._io.submit(driver.give_up)
         self._io.submit(driver.pump)
         try:
             if not self._wait_for_end(timeout):
                 self._io.submit(driver.end)
-                driver.ended.wait(_END_SECONDS)
+                shared.ended.wait(_END_SECONDS)
         finally:
             self._io.submit(driver.leave)
         if self._writer.state is not State.CLOSED:
-            error = driver.acknowledged.error or AddTimeoutError(
+            error = shared.acknowledged.error or AddTimeoutError(
                 f"ledger {self.ledger_id}: the close did not end in time"
             )
             error.unconfirmed = range(self.last_add_confirmed + 1, self.last_add_pushed + 1)
@@ -190,8 +266,8 @@ class LedgerHandle(ReadHandle):
     # -- inside, in callers' threads
 
     def _wait_for_end(self, timeout: float | None) -> bool:
-        """Wait for the close. False when the time is over."""
-        ended, limit = self._driver.ended, self._context.config.add_timeout_seconds
+        """Wait for the close; False if the time is over before."""
+        ended, limit = self._shared.ended, self._context.config.add_timeout_seconds
         if timeout is not None or self.metadata.replication is not Replication.GUARANTEED:
             return ended.wait(limit if timeout is None else timeout)
         while not ended.wait(limit):  # appends that are not acknowledged have their own deadline
@@ -206,18 +282,18 @@ class LedgerHandle(ReadHandle):
     def _enqueue(self, items: Sequence[bytes | PayloadRun], count: int, byte_length: int) -> int:
         """Give ``count`` entries the next ids, in one run, and let them be sent; returns the first id."""
         self._make_room()
-        driver = self._driver
+        driver, shared = self._driver, self._shared
         with self._lock:
-            if driver.closing:
+            if shared.closing:
                 raise LedgerClosedError(f"ledger {self.ledger_id} is closed; append to a new one")
-            if driver.acknowledged.error is not None:
-                raise driver.acknowledged.error.with_traceback(None)
+            if shared.acknowledged.error is not None:
+                raise shared.acknowledged.error.with_traceback(None)
             first = self._next_entry_id
             self._next_entry_id += count
             self._appended_bytes += byte_length
-            driver.outgoing.put(items)
-            schedule = not driver.pump_scheduled
-            driver.pump_scheduled = True
+            shared.outgoing.put(items)
+            schedule = not shared.pump_scheduled
+            shared.pump_scheduled = True
         if schedule:
             self._io.submit(driver.pump)
         return first
@@ -233,7 +309,7 @@ class LedgerHandle(ReadHandle):
         self._check_process()
         config, kept = self._context.config, self._driver.kept
         limit = config.bytes_in_flight_max
-        if self._appended_bytes - kept.released_bytes > limit and not self._driver.acknowledged.wait(
+        if self._appended_bytes - kept.released_bytes > limit and not self._shared.acknowledged.wait(
             lambda: self._appended_bytes - kept.released_bytes <= limit, config.add_timeout_seconds * 2
         ):
             raise AddTimeoutError(f"ledger {self.ledger_id}: {limit} bytes wait for {self._what_is_missing()}")

@@ -10,10 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from bookspark.protocol.ledger.responses import Response, Unknown, UnknownReason
+from bookspark.protocol.ledger.responses import FINAL_REASONS, Response, Unknown
 
-FINAL = (UnknownReason.FENCED, UnknownReason.UNAUTHORIZED, UnknownReason.UNREACHABLE)
-"""What asking again does not change."""
 _PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 0.1, 3.2
 
 
@@ -28,7 +26,7 @@ class Retries:
 
     def refused(self, bookie: str, response: Response) -> None:
         """The bookie answered so; nothing comes of a positive answer."""
-        if isinstance(response, Unknown) and response.reason not in FINAL and bookie not in self._waiting:
+        if isinstance(response, Unknown) and response.reason not in FINAL_REASONS and bookie not in self._waiting:
             self._waiting.add(bookie)
             pause = self._pauses.get(bookie, _PAUSE_SECONDS)
             self._pauses[bookie] = min(2 * pause, _PAUSE_SECONDS_MAX)

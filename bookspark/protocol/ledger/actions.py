@@ -62,7 +62,7 @@ class SendSync:
 
 @dataclass(frozen=True, slots=True)
 class SendLac:
-    """Tell each of ``bookies`` the LAC (and LAFR) without an entry; the machine needs no answer."""
+    """Tell each of ``bookies`` the LAC and the LAFR without an entry; each is answered by ``ExplicitLacAnswered``."""
 
     bookies: tuple[str, ...]
     last_add_confirmed: int

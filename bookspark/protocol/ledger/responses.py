@@ -63,5 +63,8 @@ class Unknown:
 
 Response = Positive | Negative | Unknown
 
+FINAL_REASONS = frozenset((UnknownReason.FENCED, UnknownReason.UNAUTHORIZED, UnknownReason.UNREACHABLE))
+"""To ask again changes nothing: not at all, or not before there is a new connection, which is news by itself."""
+
 FENCED = Unknown(UnknownReason.FENCED)
 UNAUTHORIZED = Unknown(UnknownReason.UNAUTHORIZED)

@@ -26,15 +26,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from bookspark.errors import BookKeeperError, NoSuchLedgerError
-from bookspark.protocol.ledger.actions import (
-    Action,
-    ChooseBookies,
-    EnsembleChanged,
-    MetadataRead,
-    ReadMetadata,
-    WriteMetadata,
-)
+from bookspark.protocol.ledger.actions import ChooseBookies, EnsembleChanged, MetadataRead, WriteMetadata
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerState
 from bookspark.protocol.ledger.quorum import write_sets
 
@@ -113,19 +105,32 @@ class EnsembleChanges:
         self.put_off = frozenset()
         self.outdated = self.under_way and self.target is None
 
-    def choose(self, metadata: LedgerMetadata, replaced: frozenset[str]) -> list[Action]:
+    def choose(self, metadata: LedgerMetadata, replaced: frozenset[str]) -> ChooseBookies:
         """Begin a change, or widen the one for which bookies are being chosen."""
         self.replaced = replaced
         self.outdated = False
         ensemble = metadata.last_fragment.ensemble
-        return [ChooseBookies(ensemble, tuple(bookie for bookie in ensemble if bookie in replaced))]
+        return ChooseBookies(ensemble, tuple(bookie for bookie in ensemble if bookie in replaced))
 
-    def write(self, metadata: LedgerMetadata, version: int, first: int, chosen: tuple[str, ...]) -> list[Action]:
+    def misfit(self, metadata: LedgerMetadata, chosen: tuple[str, ...]) -> str | None:
+        """Why ``chosen`` can't be an answer to what was asked; None if they can."""
+        if len(chosen) != len(self.replaced) or len(set(chosen)) != len(chosen):
+            return f"{len(self.replaced)} different bookies were wanted"
+        if not set(chosen).isdisjoint(metadata.last_fragment.ensemble):
+            return "bookies outside the ensemble were wanted"
+        return None
+
+    def write(self, metadata: LedgerMetadata, version: int, first: int, chosen: tuple[str, ...]) -> WriteMetadata:
         """The bookies are chosen: the new fragment starts at ``first``."""
         left = iter(chosen)
         ensemble = tuple(next(left) if b in self.replaced else b for b in metadata.last_fragment.ensemble)
         self.target = metadata.with_ensemble(first, ensemble)
-        return [WriteMetadata(self.target, version)]
+        return WriteMetadata(self.target, version)
+
+    def written(self, version: int) -> EnsembleChanged:
+        """The record was changed."""
+        assert self.target is not None
+        return EnsembleChanged(self.target, version)
 
     def merge(self, ours: LedgerMetadata, event: MetadataRead) -> WriteMetadata | EnsembleChanged | None:
         """After a lost compare-and-set: write again on top of what was found, or find it written (its answer was lost),
@@ -140,13 +145,6 @@ class EnsembleChanges:
             return None
         self.target = found.with_ensemble(wanted.first_entry_id, wanted.ensemble)
         return WriteMetadata(self.target, event.version)
-
-    def unanswered(self, metadata: LedgerMetadata, more: frozenset[str], error: BookKeeperError) -> list[Action]:
-        """The metadata store did not answer: a change under way goes on once it does (the appends have their deadline).
-        Nothing, if there is none, or no ledger any more. ``more``: bookies that are to leave as well by now."""
-        if not self.under_way or (self.target is not None and isinstance(error, NoSuchLedgerError)):
-            return []
-        return self.choose(metadata, self.replaced | more) if self.target is None else [ReadMetadata()]
 
     def finish(self) -> frozenset[str]:
         """The change is made. Returns those that left."""

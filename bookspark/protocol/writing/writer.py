@@ -1,8 +1,8 @@
 """The writer of a ledger: pipelined adds, acknowledged in order, ensemble changes, and the close.
 
-Law: an append is acknowledged once an ack quorum of its write set has it and every append before it is acknowledged;
-from the first sign of a fence on nothing is acknowledged any more. The LAC covers what is acknowledged and synced. The
-ledger that ``close`` leaves ends at the last confirmed entry, whoever closed it, or ``close`` fails.
+Law: an append is acknowledged once an ack quorum of its write set has it and every append before it is acknowledged. After the
+first sign of a fence nothing is acknowledged. The LAC (last add confirmed) covers what is acknowledged and synced. The closed
+ledger ends at the last confirmed entry, whoever closed it, or ``close`` fails.
 
 States and what ends them::
 
@@ -12,11 +12,14 @@ States and what ends them::
       └── no bookies to go on with (best effort) ──► WRITING ──► FAILED, the ledger closed at the LAC,
                              or FAILED and left open, if that would cut off what a VD ledger acknowledged
 
-How far it is, ``writer_cursors`` knows. What differs between ledgers is for the policies, ``replication`` (best effort,
-guaranteed) and ``durability`` (PD, VD); when bookies are replaced, for ``ensemble_change``.
+Which events a state allows is in ``TRANSITIONS``; which answers of the metadata store and of placement, in ``ANSWERS``.
 
-A bookie that does not answer holds nothing up as long as an ack quorum of each write set does. What it missed is sent
-again (``BookieBack``) only if it still counts, that is if it is pending; autorecovery copies the rest.
+The parts of a writer: ``writer_cursors`` tells how far it is; ``replication`` (best effort or guaranteed) and ``durability``
+(PD: persistent, VD: volatile) are the policies in which ledgers differ; ``ensemble_change`` replaces bookies; ``explicit_lac``
+tells readers of the last entry.
+
+A bookie that does not answer holds nothing up as long as an ack quorum of each write set answers. What it missed is sent again
+(``BookieBack``) only if it still counts, that is if it is pending. Autorecovery copies the rest.
 
 Sources: bookkeeper-overview, "Writing" and "Closing"; ``PendingAddOp`` and ``LedgerHandle`` of BookKeeper;
 docs/decisions/traps.md, trap 3 for ensemble changes, trap 4 for the three outcomes of a close.
@@ -24,34 +27,17 @@ docs/decisions/traps.md, trap 3 for ensemble changes, trap 4 for the three outco
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-
-from bookspark.errors import BookKeeperError, LedgerClosedError
-from bookspark.protocol.ledger.actions import (
-    Action,
-    AddAnswered,
-    BookiesChosen,
-    DeadlinePassed,
-    EnsembleChanged,
-    Fail,
-    Finish,
-    MetadataConflict,
-    MetadataFailed,
-    MetadataRead,
-    MetadataWritten,
-    NoBookies,
-    ReadMetadata,
-    SendAdd,
-    SendLac,
-    SyncAnswered,
-    SyncReport,
-    WriteMetadata,
-)
+from bookspark.errors import BookKeeperError, LedgerClosedError, NoSuchLedgerError
+from bookspark.protocol.ledger import actions as act
+from bookspark.protocol.ledger.actions import Action
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from bookspark.protocol.ledger.responses import Positive, Response, Unknown, UnknownReason
-from bookspark.protocol.writing.durability import SYNC_BYTES, Volatile, durability_of
+from bookspark.protocol.ledger.transitions import LATE, TAKEN, IllegalEventError, Table, cell_of, row
+from bookspark.protocol.writing.durability import SYNC_BYTES
 from bookspark.protocol.writing.ensemble_change import ChangeMode, EnsembleChanges, quorum_lost
+from bookspark.protocol.writing.explicit_lac import EXPLICIT_LAC_INTERVAL_SECONDS
 from bookspark.protocol.writing.replication import BestEffort, replication_of
+from bookspark.protocol.writing.writer_adds import Adds
 from bookspark.protocol.writing.writer_cursors import Cursors
 from bookspark.protocol.writing.writer_errors import late, left_open, refused_at, taken_over
 from bookspark.protocol.writing.writer_events import (
@@ -60,34 +46,48 @@ from bookspark.protocol.writing.writer_events import (
     BookieBack,
     BookiesChanged,
     Close,
+    ExplicitLacAnswered,
+    Idle,
     PassedOver,
     Sync,
     TellLac,
     WriterEvent,
 )
-from bookspark.protocol.writing.writer_state import PendingAdd, State
+from bookspark.protocol.writing.writer_state import Asked, State
 
-__all__ = [
-    "SYNC_BYTES",
-    "Abandon",
-    "Append",
-    "BookieBack",
-    "BookiesChanged",
-    "Close",
-    "LedgerWriter",
-    "PassedOver",
-    "State",
-    "Sync",
-    "TellLac",
-    "WriterEvent",
-]
+_ADDS = (act.AddAnswered, act.SyncAnswered, BookieBack, BookiesChanged, PassedOver)
+"""What is about adds."""
+_OTHERS = (TellLac, Idle, ExplicitLacAnswered, Abandon, act.DeadlinePassed)
+
+TRANSITIONS: Table[State] = {
+    State.OPEN: row(taken=(Append, Sync, Close, *_ADDS, *_OTHERS)),
+    State.CLOSING: row(taken=(*_ADDS, *_OTHERS), late=(Sync,), refused=(Append,)),  # the close has asked for that sync
+    # Every add is done with or given up. One may still be refused as fenced, by a bookie that has read of this very close.
+    State.WRITING: row(taken=_OTHERS, late=(Sync, *_ADDS), refused=(Append,)),
+    State.CLOSED: row(late=(Sync, *_ADDS, *_OTHERS), refused=(Append,)),
+    State.FAILED: row(late=(Sync, *_ADDS, *_OTHERS), refused=(Append,)),
+}
+"""All events but those of ``ANSWERS``. ``SyncAnswered`` has a cell on a VD ledger only."""
+
+ANSWERS: Table[Asked] = {
+    Asked.NOTHING: row(),
+    Asked.BOOKIES: row(taken=(act.BookiesChosen, act.NoBookies, act.MetadataFailed)),
+    Asked.CHANGE_WRITE: row(taken=(act.MetadataWritten, act.MetadataConflict, act.MetadataFailed)),
+    Asked.CHANGE_READ: row(taken=(act.MetadataRead, act.MetadataFailed)),
+    Asked.CLOSE_WRITE: row(taken=(act.MetadataWritten, act.MetadataConflict, act.MetadataFailed)),
+    Asked.CLOSE_READ: row(taken=(act.MetadataRead, act.MetadataFailed)),
+}
+"""The answers of the metadata store and of placement, by what was asked. They are LATE once the writer has failed."""
+
+_ANSWER_TYPES = frozenset().union(*ANSWERS.values())
 
 
 class LedgerWriter:
     """One ledger's writer, from its creation on.
 
-    ``changes``: when failed bookies are replaced. ``sync_bytes``: after how many bytes a VD ledger is synced at the
-    latest. ``replication`` in place of the ledger's own policy is for the simulator, which takes protections away.
+    ``changes``: when failed bookies are replaced. ``sync_bytes``: a VD ledger is synced after so many bytes at the latest.
+    ``replication``: in place of the ledger's own policy; for the simulator, which takes protections away.
+    ``explicit_lac_interval_seconds``: an idle writer tells its LAC after so long.
     """
 
     def __init__(
@@ -97,104 +97,149 @@ class LedgerWriter:
         changes: ChangeMode = ChangeMode.OFF,
         sync_bytes: int = SYNC_BYTES,
         replication: BestEffort | None = None,
+        explicit_lac_interval_seconds: float = EXPLICIT_LAC_INTERVAL_SECONDS,
     ) -> None:
         assert metadata.state is LedgerState.OPEN, "only the client that created a ledger writes it"
         self.metadata = metadata
         self.version = version
         self.state = State.OPEN
+        self.asked = Asked.NOTHING
         self._replication = replication or replication_of(metadata)
         self._copies = self._replication.copies(metadata)
-        self._durability = durability_of(metadata, sync_bytes)
-        self.cursors = Cursors(metadata, self._replication)
+        self._adds = Adds(metadata, self._replication, sync_bytes, explicit_lac_interval_seconds)
         self._changes = EnsembleChanges(changes)
         self._given_up: BookKeeperError | None = None
 
+    @property
+    def cursors(self) -> Cursors:
+        """How far the writer is."""
+        return self._adds.cursors
+
+    @property
+    def ended(self) -> bool:
+        """The writer is closed or has failed."""
+        return self.state is State.CLOSED or self.state is State.FAILED
+
+    @property
+    def owes_explicit_lac(self) -> bool:
+        """May a bookie not know the LAC, so that ``Idle`` would have it told?"""
+        return not self.ended and self._adds.explicit_lac.owes(self.cursors)
+
     def step(self, event: WriterEvent) -> list[Action]:
-        """The actions that follow from ``event``; a handle that has failed or is closed does nothing more."""
-        if self.state in (State.CLOSED, State.FAILED):
-            return []
+        """The actions that follow from ``event``. Raises LedgerClosedError for an append to a ledger that is not open, and
+        IllegalEventError for an event that the tables do not allow; then nothing has changed."""
+        if TRANSITIONS[self.state].get(type(event)) is not TAKEN:
+            return self._not_taken(event)
         match event:
-            case AddAnswered():
+            case act.AddAnswered():
                 return self._answered(event)
             case Append():
                 return self._append(event)
-            case SyncAnswered():
+            case act.SyncAnswered():
                 return self._sync_answered(event)
             case BookieBack():
                 return self._back(event)
             case PassedOver():
-                return self._passed_over({event.bookie}.intersection(self.metadata.last_fragment.ensemble))
+                return self._adds.dropped(event.bookie) if event.bookie in self._ensemble else []
             case Sync():
-                return self._sync()
+                return self._adds.sync()
             case Close():
                 self.state = State.CLOSING
-                return [*self._sync(), *self._close_when_idle()]
+                return [*self._adds.sync(), *self._close_when_idle()]
             case Abandon():
                 return self._fail(event.error)
-            case BookiesChosen():
-                return self._bookies_chosen(event)
-            case NoBookies():
-                return self._no_bookies(event)
             case BookiesChanged():
                 self._changes.news()
                 return self._change_if_due()
-            case DeadlinePassed():
+            case act.DeadlinePassed():
                 return self._late()
             case TellLac():
-                lac, lafr = self.cursors.last_add_confirmed, self.cursors.last_add_fully_replicated
-                return [SendLac(self.metadata.last_fragment.ensemble, lac, lafr)]
-            case MetadataFailed():
-                again = self._changes.unanswered(self.metadata, self._replaceable(), event.error)
-                return again or self._fail(event.error)
-            case MetadataWritten():
-                if self._changes.target is not None:
-                    return self._changed(EnsembleChanged(self._changes.target, event.version))
+                return [*self._adds.explicit_lac.tell(self.cursors, self._ensemble)]
+            case Idle():
+                return [*self._adds.explicit_lac.idle(self.cursors, self._ensemble, event.now, event.quiet_seconds)]
+            case ExplicitLacAnswered():
+                if event.bookie in self._ensemble:
+                    self._adds.explicit_lac.answered(event.bookie, event.response, event.now)
+                return []
+        raise AssertionError(f"{event!r} is taken, and nothing takes it")
+
+    def _not_taken(self, event: WriterEvent) -> list[Action]:
+        """An event that ``TRANSITIONS`` does not say TAKEN for."""
+        if isinstance(event, act.SyncAnswered):
+            self._check_volatile(event)
+        if type(event) not in _ANSWER_TYPES:
+            if cell_of(TRANSITIONS, self.state, event) is LATE:
+                return []
+            raise LedgerClosedError(f"ledger {self.metadata.ledger_id} is closed; append to a new one")
+        cell_of(ANSWERS, self.asked, event)
+        return [] if self.ended else self._store_answered(event)
+
+    @property
+    def _ensemble(self) -> tuple[str, ...]:
+        return self.metadata.last_fragment.ensemble
+
+    def _ask(self, asked: Asked, question: Action) -> list[Action]:
+        """Ask the metadata store or placement."""
+        self.asked = asked
+        return [question]
+
+    def _store_answered(self, event: WriterEvent) -> list[Action]:
+        """The answer to what was asked."""
+        asked = self.asked
+        match event:
+            case act.BookiesChosen():
+                return self._bookies_chosen(event)
+            case act.NoBookies():
+                return self._no_bookies(event)
+            case act.MetadataConflict():
+                read = Asked.CHANGE_READ if asked is Asked.CHANGE_WRITE else Asked.CLOSE_READ
+                return self._ask(read, act.ReadMetadata())
+            case act.MetadataWritten() if asked is Asked.CHANGE_WRITE:
+                return self._changed(self._changes.written(event.version))
+            case act.MetadataWritten():
                 return self._closed(self._end(), event.version)
-            case MetadataConflict():
-                return [ReadMetadata()]
-            case MetadataRead():
-                return self._metadata_read(event)
+            case act.MetadataRead():
+                if event.metadata.ledger_id != self.metadata.ledger_id:
+                    raise IllegalEventError(asked, event, f"it is not of ledger {self.metadata.ledger_id}")
+                return self._change_read(event) if asked is Asked.CHANGE_READ else self._close_read(event)
+            case act.MetadataFailed():
+                return self._store_failed(event.error)
+        raise AssertionError(f"{event!r} is an answer, and nothing takes it")
+
+    def _store_failed(self, error: BookKeeperError) -> list[Action]:
+        """The metadata store did not answer. An ensemble change goes on once it does, as the appends have their own deadline;
+        but not if the ledger is gone, and a close does not."""
+        if self.asked is Asked.BOOKIES:
+            return self._choose(self._changes.replaced | self._replaceable())
+        if self.asked in (Asked.CHANGE_WRITE, Asked.CHANGE_READ) and not isinstance(error, NoSuchLedgerError):
+            return self._ask(Asked.CHANGE_READ, act.ReadMetadata())
+        self.asked = Asked.NOTHING
+        return self._fail(error)
 
     # -- adds
 
     def _append(self, event: Append) -> list[Action]:
-        if self.state is not State.OPEN:
-            raise LedgerClosedError(f"ledger {self.metadata.ledger_id} is closed; append to a new one")
-        m, cursors = self.metadata, self.cursors
-        assert event.count == 1 or m.ensemble_size == m.write_quorum, "a run of entries has one write set"
-        op = cursors.push(event.count, event.byte_length, m.write_set_of(cursors.last_add_pushed + 1))
-        leaving = self._changes.replaced
-        actions = self._send(op, tuple(b for b in op.bookies if b not in leaving) if leaving else op.bookies)
-        self._durability.appended(op.last, op.length)
-        return actions
+        m = self.metadata
+        if event.count < 1 or (event.count > 1 and m.ensemble_size > m.write_quorum):
+            raise IllegalEventError(self.state, event, "a run of entries has one write set")
+        write_set = m.write_set_of(self._adds.cursors.last_add_pushed + 1)
+        return self._adds.append(event.count, event.byte_length, write_set, self._changes.replaced)
 
-    def _send(self, op: PendingAdd, bookies: tuple[str, ...]) -> list[Action]:
-        lac, lafr = self.cursors.last_add_confirmed, self.cursors.last_add_fully_replicated
-        if not isinstance(self._durability, Volatile):
-            return [SendAdd(bookies, op.first, op.last, lac, None, lafr)]
-        return [
-            SendAdd(group, op.first, op.last, lac, None, lafr, mine)
-            for mine, group in self._durability.grouped(bookies)
-        ]
-
-    def _send_missed(self, bookies: Collection[str]) -> list[Action]:
-        """Send to ``bookies`` what they have not acknowledged and what still counts."""
-        again = self._passed_over(bookies)
-        sends = [send for op, missing in self.cursors.missed(bookies) for send in self._send(op, missing)]
-        return sends + again
-
-    def _passed_over(self, bookies: Iterable[str]) -> list[Action]:
-        """``bookies`` may lack what is released, and are not sent it any more."""
-        return self._durability.passed_over(bookies, self.cursors.released, self.cursors.pending.values())
-
-    def _answered(self, event: AddAnswered) -> list[Action]:
+    def _answered(self, event: act.AddAnswered) -> list[Action]:
+        op = self.cursors.pending.get(event.first)
+        sent = 0 <= event.first <= event.last <= self.cursors.released if op is None else event.last == op.last
+        if not sent:
+            raise IllegalEventError(self.state, event, "these entries were not sent")
+        synced = event.synced
         if not isinstance(event.response, Positive):
             return self._refused(event.bookie, event.response, event.last)
+        if (synced is not None) is not self._adds.durability.volatile:
+            raise IllegalEventError(self.state, event, "an ack tells what is synced on a VD ledger, and on no other")
         if self._changes.failed:
             self._changes.took(event.bookie, self.cursors.released)
-        op = self.cursors.pending.get(event.first)
-        if event.synced is not None:
-            return self._reported(event.bookie, event.synced, op)
+        if synced is not None:
+            heard = event.bookie in self._ensemble
+            return self._adds.heard(event.bookie, synced, op) + self._advance() if heard else []
         if op is None or event.bookie not in op.bookies:
             return []
         op.acks.add(event.bookie)
@@ -203,67 +248,60 @@ class LedgerWriter:
     def _refused(self, bookie: str, response: Response, last: int) -> list[Action]:
         reason = response.reason if isinstance(response, Unknown) else None
         error = refused_at(bookie, reason, self.metadata.ledger_id, self.cursors.last_add_confirmed)
-        if error is not None and self.state is not State.WRITING:  # it may have read in the metadata of this very close
+        if error is not None:
             return self._fail(error)
         # A bookie with too much to do has not failed: the driver tries again (``BookieBack``).
-        if reason is UnknownReason.TOO_MANY_REQUESTS or bookie not in self.metadata.last_fragment.ensemble:
+        if reason is UnknownReason.TOO_MANY_REQUESTS or bookie not in self._ensemble:
             return []
         self._changes.fail(bookie, last)
         return self._change_if_due()
 
     def _back(self, event: BookieBack) -> list[Action]:
-        bookie = event.bookie
-        if bookie not in self.metadata.last_fragment.ensemble or not self._changes.back(bookie):
+        bookie, adds = event.bookie, self._adds
+        if bookie not in self._ensemble:
             return []
-        self._durability.back(bookie, event.incarnation, self.cursors.pending.values())
-        return self._send_missed((bookie,))
+        adds.explicit_lac.missed((bookie,))
+        return adds.send_again(bookie, event.incarnation) if self._changes.back(bookie) else []
 
     def _advance(self) -> list[Action]:
         """Move the cursors over all that the answers so far let pass."""
-        cursors, leaving = self.cursors, self._changes.replaced
+        leaving, released = self._changes.replaced, self._adds.cursors.released
         if leaving and self._replication.withholds_adds:
             return []
-        released = cursors.released
-        actions = cursors.advance(self._durability, leaving)
-        if cursors.released == released:
+        actions = self._adds.advance(leaving)
+        if self._adds.cursors.released == released:
             return actions
         # Bookies that were pinned may be replaced now.
         return [*actions, *self._change_if_due(), *self._close_when_idle()]
 
     # -- VD ledgers
 
-    def _reported(self, bookie: str, report: SyncReport, op: PendingAdd | None) -> list[Action]:
-        """A positive answer of a bookie of a VD ledger, with what it has synced; ``op`` if it is an ack of it."""
-        durability = self._durability
-        assert isinstance(durability, Volatile), "only a VD ledger's answers report what is synced"
-        if bookie not in self.metadata.last_fragment.ensemble:
+    def _sync_answered(self, event: act.SyncAnswered) -> list[Action]:
+        self._check_volatile(event)
+        if (event.synced is not None) is not isinstance(event.response, Positive):
+            raise IllegalEventError(self.state, event, "a positive answer tells what is synced, and no other does")
+        bookie = event.bookie
+        if bookie not in self._ensemble:
             return []
-        actions, restarted = durability.heard(bookie, report, op, self.cursors.pending.values())
-        if restarted:
-            actions += self._send_missed((bookie,))
-        return actions + self._advance()
-
-    def _sync_answered(self, event: SyncAnswered) -> list[Action]:
-        durability, bookie = self._durability, event.bookie
-        if not isinstance(durability, Volatile) or bookie not in self.metadata.last_fragment.ensemble:
-            return []
-        durability.sync_answered(bookie)
-        if not isinstance(event.response, Positive) or event.synced is None:
+        self._adds.volatile.sync_answered(bookie)
+        if event.synced is None:
             return self._refused(bookie, event.response, self.cursors.last_add_pushed)
-        actions = self._reported(bookie, event.synced, None)
-        return actions + durability.sync_rest(bookie, self.cursors.pending.values())
+        return self._adds.heard(bookie, event.synced, None) + self._advance() + self._adds.sync_rest(bookie)
 
-    def _sync(self) -> list[Action]:
-        self._durability.want(self.cursors.last_add_pushed, self.cursors.pushed_length)
-        return self._durability.acknowledged(self.cursors.last_add_acknowledged)
+    def _check_volatile(self, event: act.SyncAnswered) -> None:
+        if not self._adds.durability.volatile:
+            raise IllegalEventError(self.state, event, "bookies are asked to sync a VD ledger, and no other")
 
     # -- ensemble changes
 
     def _change_if_due(self) -> list[Action]:
         """Begin an ensemble change if there is reason for one and none is under way."""
-        if not self._changes.failed or self._changes.under_way or not self._replaceable():
+        if not self._changes.failed or self._changes.under_way or not (replaced := self._replaceable()):
             return []
-        return self._changes.choose(self.metadata, self._replaceable())
+        return self._choose(replaced)
+
+    def _choose(self, replaced: frozenset[str]) -> list[Action]:
+        return self._ask(Asked.BOOKIES, self._changes.choose(self.metadata, replaced))
 
     def _replaceable(self) -> frozenset[str]:
         """The failed bookies that are to leave, besides those that already do."""
@@ -271,38 +309,50 @@ class LedgerWriter:
             return frozenset()
         due = self._changes.due(self.metadata, self._copies, self._replication.gives_up)
         leaving = self._changes.replaced
-        holders = self.cursors.confirmed_holders(self._durability, leaving)
+        holders = self.cursors.confirmed_holders(self._adds.durability, leaving)
         return self._replication.replaceable(due - leaving, holders, self.metadata)
 
-    def _bookies_chosen(self, event: BookiesChosen) -> list[Action]:
+    def _bookies_chosen(self, event: act.BookiesChosen) -> list[Action]:
+        if (why := self._changes.misfit(self.metadata, event.bookies)) is not None:
+            raise IllegalEventError(self.asked, event, why)
         if more := self._replaceable():  # others failed while bookies were being chosen: one metadata write for all
-            return self._changes.choose(self.metadata, self._changes.replaced | more)
-        return self._changes.write(self.metadata, self.version, self.cursors.released + 1, event.bookies)
+            return self._choose(self._changes.replaced | more)
+        write = self._changes.write(self.metadata, self.version, self.cursors.released + 1, event.bookies)
+        return self._ask(Asked.CHANGE_WRITE, write)
 
-    def _no_bookies(self, event: NoBookies) -> list[Action]:
+    def _no_bookies(self, event: act.NoBookies) -> list[Action]:
         if self._changes.outdated:
-            return self._changes.choose(self.metadata, self._changes.replaced)
+            return self._choose(self._changes.replaced)
+        self.asked = Asked.NOTHING
         lost = quorum_lost(self.metadata, self._changes.failed, self.metadata.ack_quorum)
         if self._replication.gives_up and lost:
             if self.cursors.last_add_acknowledged > self.cursors.last_add_confirmed:
                 return self._fail(left_open(self.metadata.ledger_id, self.cursors.last_add_acknowledged, event.error))
             self._changes.abandon()
             self.cursors.pending.clear()
-            self.state, self._given_up = State.WRITING, event.error
-            return [WriteMetadata(self._end(), self.version)]
+            self._given_up = event.error
+            return self._write_end()
         stay = self._changes.abandon()
-        return [*self._advance(), *self._send_missed(stay), *self._close_when_idle()]
+        return [*self._advance(), *self._adds.send_missed(stay), *self._close_when_idle()]
 
-    def _changed(self, change: EnsembleChanged) -> list[Action]:
+    def _change_read(self, event: act.MetadataRead) -> list[Action]:
+        """The record after the write of the new ensemble did not win, or its outcome was not known."""
+        merged = self._changes.merge(self.metadata, event)
+        if merged is None:
+            self.asked = Asked.NOTHING
+            return self._fail(taken_over(event.metadata, self.cursors.last_add_confirmed))
+        return (
+            self._changed(merged) if isinstance(merged, act.EnsembleChanged) else self._ask(Asked.CHANGE_WRITE, merged)
+        )
+
+    def _changed(self, change: act.EnsembleChanged) -> list[Action]:
         """The record names the new ensemble: acks of those that left are taken back, and those that joined get all that
         counts."""
-        old = self.metadata.last_fragment.ensemble
-        self.metadata, self.version = change.metadata, change.version
+        old = self._ensemble
+        self.metadata, self.version, self.asked = change.metadata, change.version, Asked.NOTHING
         left = self._changes.finish()
-        swap = {a: b for a, b in zip(old, self.metadata.last_fragment.ensemble, strict=True) if a in left}
-        self.cursors.replace(swap)
-        self._durability.joined(self.metadata, swap.values())
-        sends = self._send_missed(swap.values())
+        swap = {a: b for a, b in zip(old, self._ensemble, strict=True) if a in left}
+        sends = self._adds.replace(self.metadata, swap)
         again = self._change_if_due()
         return [change, *sends, *again, *self._advance(), *self._close_when_idle()]
 
@@ -311,45 +361,39 @@ class LedgerWriter:
     def _close_when_idle(self) -> list[Action]:
         if self.state is not State.CLOSING or self.cursors.pending or self._changes.under_way:
             return []
+        return self._write_end()
+
+    def _write_end(self) -> list[Action]:
         self.state = State.WRITING
-        return [WriteMetadata(self._end(), self.version)]
+        return self._ask(Asked.CLOSE_WRITE, act.WriteMetadata(self._end(), self.version))
 
     def _end(self) -> LedgerMetadata:
         return self.metadata.close_at(self.cursors.last_add_confirmed, self.cursors.length)
 
     def _closed(self, metadata: LedgerMetadata, version: int) -> list[Action]:
-        self.metadata, self.version = metadata, version
+        self.metadata, self.version, self.asked = metadata, version, Asked.NOTHING
         if self._given_up is not None:
             return self._fail(self._given_up)
         self.state = State.CLOSED
-        return [Finish(metadata, version)]
+        return [act.Finish(metadata, version)]
 
-    def _metadata_read(self, event: MetadataRead) -> list[Action]:
-        """The record after a lost compare-and-set (or one whose outcome was not known)."""
-        found = event.metadata
-        if self._changes.target is not None:
-            merged = self._changes.merge(self.metadata, event)
-            if merged is None:
-                return self._fail(taken_over(found, self.cursors.last_add_confirmed))
-            return self._changed(merged) if isinstance(merged, EnsembleChanged) else [merged]
+    def _close_read(self, event: act.MetadataRead) -> list[Action]:
+        """The record after the write of the closed one did not win."""
+        found, cursors = event.metadata, self.cursors
         if found.state is LedgerState.OPEN:
             self.metadata, self.version = found, event.version
-            return [WriteMetadata(self._end(), self.version)]
-        if found.closed and (found.last_entry_id, found.length) == (
-            self.cursors.last_add_confirmed,
-            self.cursors.length,
-        ):
+            return self._write_end()
+        if found.closed and (found.last_entry_id, found.length) == (cursors.last_add_confirmed, cursors.length):
             return self._closed(found, event.version)
-        return self._fail(taken_over(found, self.cursors.last_add_confirmed))
+        self.asked = Asked.NOTHING
+        return self._fail(taken_over(found, cursors.last_add_confirmed))
 
     # -- ends
 
     def _late(self) -> list[Action]:
-        cursors, failed = self.cursors, self._changes.failed
-        left = list(cursors.pending.values())
-        error = late(self.metadata, left, cursors.last_add_acknowledged, self._copies, self._durability, failed)
+        error = late(self.metadata, self.cursors, self._copies, self._adds.durability, self._changes.failed)
         return self._fail(self._given_up or error)
 
     def _fail(self, error: BookKeeperError) -> list[Action]:
         self.state = State.FAILED
-        return [Fail(error)]
+        return [act.Fail(error)]

@@ -5,7 +5,7 @@ Law: each message names the ledger, the last confirmed entry, and what closes th
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Set
 
 from bookspark.errors import (
     AddTimeoutError,
@@ -17,7 +17,7 @@ from bookspark.errors import (
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.ledger.responses import UnknownReason
 from bookspark.protocol.writing.durability import Persistent, Volatile
-from bookspark.protocol.writing.writer_state import PendingAdd
+from bookspark.protocol.writing.writer_cursors import Cursors
 
 
 def refused_at(
@@ -57,19 +57,18 @@ def left_open(ledger_id: int, last_add_acknowledged: int, error: BookKeeperError
 
 def late(
     metadata: LedgerMetadata,
-    pending: Sequence[PendingAdd],
-    last_add_acknowledged: int,
+    cursors: Cursors,
     copies: int,
     durability: Persistent | Volatile,
     failed: Set[str],
 ) -> AddTimeoutError:
-    """The time is over: for appends that were not acknowledged, for copies that a close waits for, or for the close
-    itself."""
-    ledger_id = metadata.ledger_id
+    """The time is over: for appends that were not acknowledged, for the copies that a close waits for (``copies`` of each entry),
+    or for the close itself."""
+    ledger_id, pending = metadata.ledger_id, list(cursors.pending.values())
     if not pending:
         return AddTimeoutError(f"ledger {ledger_id}: the close was not answered in time; open it to recover it")
     last = pending[-1].last
-    add = next((add for add in pending if add.last > last_add_acknowledged), None)
+    add = next((add for add in pending if add.last > cursors.last_add_acknowledged), None)
     if add is not None:
         waiting = ", ".join(bookie for bookie in add.bookies if bookie not in add.acks)
         return AddTimeoutError(

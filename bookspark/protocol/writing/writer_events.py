@@ -1,4 +1,5 @@
-"""What the world tells a writer: its user's wishes, and news of bookies. Answers to its actions are in ``actions``.
+"""What the world tells a writer: its user's wishes, the time, and news of bookies. Most answers to its actions are in
+``protocol.ledger.actions``.
 
 Law: an event is a plain value; it says what happened, not what to do about it.
 """
@@ -19,6 +20,7 @@ from bookspark.protocol.ledger.actions import (
     NoBookies,
     SyncAnswered,
 )
+from bookspark.protocol.ledger.responses import Response
 
 
 @dataclass(slots=True, unsafe_hash=True)  # as those of ``actions`` that every add has
@@ -37,25 +39,44 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """The client can't go on with the ledger, and why: it ends, or has a defect."""
+    """The client can't go on with the ledger: it ends, or it has a defect. ``error`` tells why."""
 
     error: BookKeeperError
 
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """The user wants all that was appended so far to be confirmed: done at LAC ≥ ``last_add_pushed`` of now."""
+    """The user wants everything that was appended so far to be confirmed. That is done once the LAC (last add confirmed) has
+    reached the ``last_add_pushed`` of now."""
 
 
 @dataclass(frozen=True, slots=True)
 class TellLac:
-    """It is time to tell the bookies the LAC without an entry, so that readers see the last one (explicit LAC)."""
+    """The user wants the bookies to hear the LAC now, without an entry (explicit LAC)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Nobody waits for the writer, and its last progress was ``quiet_seconds`` ago. ``now``: seconds of a clock that never goes
+    back."""
+
+    now: float
+    quiet_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ExplicitLacAnswered:
+    """A bookie answered ``SendLac``, or did not in time. ``now`` as in ``Idle``."""
+
+    bookie: str
+    response: Response
+    now: float
 
 
 @dataclass(frozen=True, slots=True)
 class BookieBack:
-    """A bookie of the ensemble can be reached again; ``incarnation`` as it told when it was connected to (0: not
-    known)."""
+    """The writer can reach a bookie of the ensemble again. ``incarnation``: what the bookie told when it was connected to; 0 if
+    that is not known."""
 
     bookie: str
     incarnation: int = 0
@@ -68,8 +89,8 @@ class BookiesChanged:
 
 @dataclass(frozen=True, slots=True)
 class PassedOver:
-    """What ``bookie`` had still to be sent was forgotten, as the writer was done with it before the bookie could take it
-    in."""
+    """The driver had held back adds for ``bookie``, and dropped them: the writer was done with them before the bookie could take
+    them in."""
 
     bookie: str
 
@@ -80,6 +101,8 @@ WriterEvent = (
     | Abandon
     | Sync
     | TellLac
+    | Idle
+    | ExplicitLacAnswered
     | BookieBack
     | BookiesChanged
     | PassedOver

@@ -1,0 +1,45 @@
+"""What an open ledger's handle, in any thread, and its driver, in the I/O thread, both look at and change.
+
+Law: the handle adds to ``outgoing``, and sets ``closing`` and ``pump_scheduled``, under its lock. The I/O thread takes from
+``outgoing`` and unsets ``pump_scheduled`` without it; all the rest is written by the I/O thread alone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from bookspark.client.writing.futures import Watermark
+from bookspark.client.writing.outgoing import Outgoing
+from bookspark.errors import BookKeeperError
+
+
+class SharedWithCallers:
+    """Of one ledger. ``advanced_here`` tells whether the calling thread is the I/O thread; ``volatile``: a VD ledger, of which an
+    entry may be acknowledged before it is confirmed."""
+
+    def __init__(self, outgoing: Outgoing, advanced_here: Callable[[], bool], *, volatile: bool) -> None:
+        self.outgoing = outgoing
+        """The appends that wait for a frame."""
+        self.acknowledged = Watermark(advanced_here)
+        """The last entry id that is acknowledged, or the error that ended the ledger."""
+        self.confirmed = Watermark(advanced_here) if volatile else self.acknowledged
+        """The LAC (last add confirmed), or the error that ended the ledger."""
+        self.ended = threading.Event()
+        """Set once the ledger is closed, or never will be by this handle."""
+        self.closing = False
+        """The user closes the ledger: it is closed once nothing waits."""
+        self.pump_scheduled = False
+        """``LedgerDriver.pump`` will run. Whoever makes this true submits it."""
+
+    def end(self) -> None:
+        """The ledger is closed."""
+        self.ended.set()
+        self.confirmed.advance(self.confirmed.value)  # whoever waits for an entry behind the end looks again
+
+    def fail(self, error: BookKeeperError) -> None:
+        """Nothing more is acknowledged. Whoever waits is told ``error``."""
+        self.outgoing.clear()
+        self.acknowledged.fail(error)
+        self.confirmed.fail(error)
+        self.ended.set()

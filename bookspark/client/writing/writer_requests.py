@@ -1,0 +1,173 @@
+"""What a ledger's writer asks of bookies, as frames on connections, and their answers as events of its machine.
+
+Law: here only shapes change; what an answer means is decided in ``protocol``. A bookie is sent no more than it takes in. What it
+can't take in now is held back, and sent to it later from the frames that are kept anyway; what the machine has released meanwhile
+is dropped, and the machine is told so.
+
+All of it runs in the I/O loop.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from bookspark.client.client_config import ClientConfig
+from bookspark.client.network.connections import Answer, Connections, OnBookiesAnswer, Question, Request
+from bookspark.client.network.ledger_requests import sync_report
+from bookspark.client.writing.kept_frames import KeptFrames
+from bookspark.client.writing.retries import Retries
+from bookspark.protocol.ledger import actions as act
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from bookspark.protocol.ledger.responses import Positive, Response, Unknown, UnknownReason
+from bookspark.protocol.writing.writer_events import BookieBack, ExplicitLacAnswered, PassedOver, WriterEvent
+from bookspark.wire.frames import control_frame
+from bookspark.wire.header import Header, Kind
+
+_TELLS_NO_SYNC = Unknown(UnknownReason.BAD_REQUEST, "an answer about a VD ledger that does not tell what is synced")
+
+
+class _SentAdd(Request):
+    """One object for all that has to be remembered of an add under way: there may be thousands, and Python's collector looks at
+    each of them again and again."""
+
+    __slots__ = ("_requests", "assignment", "first", "last")
+
+    def __init__(self, requests: WriterRequests, action: act.SendAdd, timeout_seconds: float) -> None:
+        super().__init__(timeout_seconds)
+        self._requests = requests
+        self.first = action.first
+        self.last = action.last
+        self.assignment = action.assignment
+
+    def answered(self, bookie_id: str, answer: Answer) -> None:
+        self._requests.add_answered(bookie_id, self, answer)
+
+
+class WriterRequests:
+    """Of one ledger. ``step`` hands an event to the ledger's machine and does what it asks for."""
+
+    def __init__(
+        self,
+        metadata: LedgerMetadata,
+        config: ClientConfig,
+        connections: Connections,
+        kept: KeptFrames,
+        step: Callable[[WriterEvent], object],
+    ) -> None:
+        self._ledger_id, self._master_key = metadata.ledger_id, metadata.master_key
+        self._timeout_seconds = config.answer_timeout_seconds
+        self._connections = connections
+        self._kept = kept
+        self._step = step
+        self._retries = Retries(partial(self._send_again, incarnation=0))
+        self._held_back: dict[str, deque[act.SendAdd]] = {}
+        """Adds for bookies that have enough to take in; never an empty queue."""
+
+    # -- bookies
+
+    def bookie_back(self, bookie: str, incarnation: int) -> None:
+        """The bookie was connected to again."""
+        self._retries.took(bookie)
+        self._send_again(bookie, incarnation)
+
+    def _send_again(self, bookie: str, incarnation: int) -> None:
+        self._held_back.pop(bookie, None)  # the machine sends again all that the bookie has not acknowledged
+        self._step(BookieBack(bookie, incarnation))
+
+    def keep_only(self, ensemble: Iterable[str]) -> None:
+        """The ensemble has changed: nothing is held back for bookies outside it."""
+        self._held_back = {b: self._held_back[b] for b in ensemble if b in self._held_back}
+
+    def clear(self) -> None:
+        """Nothing is sent any more."""
+        self._held_back.clear()
+
+    # -- adds
+
+    @property
+    def holds_back(self) -> bool:
+        """Does something wait for a bookie to take it in?"""
+        return bool(self._held_back)
+
+    def send_add(self, action: act.SendAdd) -> None:
+        if self._held_back or self._connections.any_is_behind(action.bookies):
+            for bookie in action.bookies:
+                self._held_back.setdefault(bookie, deque()).append(action)
+            self.send_held_back()
+        else:
+            self._send_add_to(action.bookies, action)
+
+    def send_held_back(self) -> None:
+        """Send as much as the bookies can take in."""
+        for bookie in list(self._held_back):
+            while (adds := self._held_back.get(bookie)) and not self._connections.any_is_behind((bookie,)):
+                action = adds.popleft()
+                if not adds:
+                    del self._held_back[bookie]
+                if action.first in self._kept:
+                    self._send_add_to((bookie,), action)
+                else:
+                    self._step(PassedOver(bookie))
+
+    def _send_add_to(self, bookies: Iterable[str], action: act.SendAdd) -> None:
+        kept = self._kept[action.first]
+        add = _SentAdd(self, action, self._timeout_seconds)
+        if action.assignment is None:
+            self._connections.send_to_all(bookies, kept.header.request_id, kept.frame, add)
+        else:  # what is said to be synced is so of this assignment: an answer to an earlier add must not pass for this one's
+            request_id = self._connections.next_request_id()
+            self._connections.send_to_all(bookies, request_id, kept.assigned(action.assignment, request_id), add)
+
+    def add_answered(self, bookie: str, add: _SentAdd, answer: Answer) -> None:
+        """A bookie answered an add, or did not in time."""
+        response, report = answer.response, None
+        if add.assignment is not None:
+            report = sync_report(answer, add.assignment)
+            response = _with_report(response, report)
+        if type(response) is Unknown:
+            self._retries.refused(bookie, response)
+        else:
+            self._retries.took(bookie)
+        self._step(act.AddAnswered(bookie, add.first, add.last, response, report))
+
+    # -- other requests
+
+    def send_sync(self, action: act.SendSync) -> None:
+        header = Header(Kind.SYNC, self._connections.next_request_id(), self._ledger_id, master_key=self._master_key)
+        header = header.with_assignment(action.assignment)
+        self._ask(action.bookies, header, partial(self._sync_answered, action))
+
+    def _sync_answered(self, action: act.SendSync, bookie: str, answer: Answer) -> None:
+        report = sync_report(answer, action.assignment)
+        response = _with_report(answer.response, report)
+        self._retries.refused(bookie, response)
+        self._step(act.SyncAnswered(bookie, response, report))
+
+    def send_lac(self, action: act.SendLac, answered: OnBookiesAnswer | None = None) -> None:
+        """``answered`` is called once for each bookie, after the machine has heard of its answer."""
+        header = Header(
+            Kind.WRITE_LAC,
+            self._connections.next_request_id(),
+            self._ledger_id,
+            last_add_confirmed=action.last_add_confirmed,
+            last_add_fully_replicated=action.last_add_fully_replicated,
+            master_key=self._master_key,
+        )
+        self._ask(action.bookies, header, partial(self._lac_answered, answered))
+
+    def _lac_answered(self, answered: OnBookiesAnswer | None, bookie: str, answer: Answer) -> None:
+        self._step(ExplicitLacAnswered(bookie, answer.response, time.monotonic()))
+        if answered is not None:
+            answered(bookie, answer)
+
+    def _ask(self, bookies: Iterable[str], header: Header, answered: OnBookiesAnswer) -> None:
+        request = Question(answered, self._timeout_seconds)
+        self._connections.send_to_all(bookies, header.request_id, control_frame(header), request)
+
+
+def _with_report(response: Response, report: act.SyncReport | None) -> Response:
+    """What a bookie answered about a VD ledger: an ack that does not tell what is synced is no answer."""
+    return _TELLS_NO_SYNC if report is None and isinstance(response, Positive) else response

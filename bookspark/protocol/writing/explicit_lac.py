@@ -1,0 +1,82 @@
+"""Explicit LAC: a writer tells the bookies its LAC (last add confirmed) without an entry, so that readers see the last entry of a
+writer that pauses. One object a writer.
+
+Law: each entry tells what was confirmed before it. What no entry has told, an idle writer tells by itself, once, to all bookies
+of the ensemble. A bookie that may have missed that is told again, but seldom, as it may be gone for long: one that did not say
+that it took it, one that was away, one that joined the ensemble later. The LAFR (last add fully replicated) of a guaranteed
+ledger goes along.
+
+Source: BookKeeper's ``ExplicitLacUpdateFlow``; "Guaranteeing write quorum" for the LAFR.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from bookspark.protocol.ledger.actions import SendLac
+from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
+from bookspark.protocol.ledger.responses import FINAL_REASONS, Response, Unknown
+from bookspark.protocol.writing.writer_cursors import Cursors
+
+EXPLICIT_LAC_INTERVAL_SECONDS = 0.1
+_AGAIN_INTERVALS = 10
+"""After so many intervals, the bookies that did not say that they took it are told again."""
+
+
+class ExplicitLac:
+    """What the bookies have heard of the cursors. ``now`` is in seconds of a clock that never goes back."""
+
+    __slots__ = ("_again_at", "_interval_seconds", "_told", "_untold")
+
+    def __init__(self, interval_seconds: float) -> None:
+        self._interval_seconds = interval_seconds
+        """The writer tells it after so much time without progress."""
+        self._told = (NO_ENTRY, NO_ENTRY)
+        """The LAC and the LAFR that the bookies heard last."""
+        self._untold: frozenset[str] = frozenset()
+        """Bookies that may not have heard them."""
+        self._again_at = -math.inf
+        """These are told again from this moment on."""
+
+    def entry_told(self, last_add_confirmed: int, last_add_fully_replicated: int) -> None:
+        """A new entry tells these to the bookies."""
+        self._told = last_add_confirmed, last_add_fully_replicated
+
+    def missed(self, bookies: Iterable[str]) -> None:
+        """Each of ``bookies`` may not have heard what was told."""
+        self._untold = self._untold.union(bookies)
+
+    def replace(self, swap: Mapping[str, str]) -> None:
+        """The bookies that are keys left the ensemble. Those that joined in their places have heard of nothing."""
+        self._untold = self._untold.difference(swap).union(swap.values())
+
+    def owes(self, cursors: Cursors) -> bool:
+        """May a bookie not know the cursors, so that it is to be told once the writer is idle?"""
+        return self._is_news(cursors) or (cursors.last_add_confirmed != NO_ENTRY and bool(self._untold))
+
+    def _is_news(self, cursors: Cursors) -> bool:
+        return self._told != (cursors.last_add_confirmed, cursors.last_add_fully_replicated)
+
+    def idle(self, cursors: Cursors, ensemble: tuple[str, ...], now: float, quiet_seconds: float) -> list[SendLac]:
+        """The writer made no progress for ``quiet_seconds``: what the bookies of ``ensemble`` are to be told now."""
+        if quiet_seconds <= self._interval_seconds or not self.owes(cursors):
+            return []
+        if self._is_news(cursors):
+            return self.tell(cursors, ensemble)
+        if now < self._again_at:
+            return []
+        return self.tell(cursors, tuple(bookie for bookie in ensemble if bookie in self._untold))
+
+    def tell(self, cursors: Cursors, bookies: tuple[str, ...]) -> list[SendLac]:
+        """Tell ``bookies`` now."""
+        self._told = cursors.last_add_confirmed, cursors.last_add_fully_replicated
+        self._untold = self._untold.difference(bookies)
+        return [SendLac(bookies, *self._told)]
+
+    def answered(self, bookie: str, response: Response, now: float) -> None:
+        """A bookie of the ensemble answered. A final refusal is not repeated: a bookie that can't be reached is ``missed`` once
+        it is back."""
+        if isinstance(response, Unknown) and response.reason not in FINAL_REASONS:
+            self.missed((bookie,))
+            self._again_at = now + _AGAIN_INTERVALS * self._interval_seconds

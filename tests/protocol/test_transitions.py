@@ -1,0 +1,363 @@
+"""The writer's tables of states and events: every pair does what they say, and what they do not list changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bookspark.errors import LedgerClosedError, MetadataStoreError, NotEnoughBookiesError
+from bookspark.protocol.ledger import actions as act
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerState, LedgerType, Replication
+from bookspark.protocol.ledger.responses import Unknown, UnknownReason
+from bookspark.protocol.ledger.sync_cursor import Assignment
+from bookspark.protocol.ledger.transitions import LATE, REFUSED, TAKEN, IllegalEventError, cell_of, row
+from bookspark.protocol.writing import writer_events as ev
+from bookspark.protocol.writing.ensemble_change import ChangeMode
+from bookspark.protocol.writing.writer import ANSWERS, TRANSITIONS, LedgerWriter
+from bookspark.protocol.writing.writer_state import Asked, State
+from bookspark.simulation.exhaustive import Exhaustive
+from bookspark.simulation.simulation_options import SimulationOptions
+from bookspark.simulation.values import freeze
+from tests.protocol.ledgers import LOST, OK, metadata
+from tests.protocol.transitions_kit import TransitionsKit, event_types
+
+GONE = MetadataStoreError("no answer in time")
+NONE_LEFT = NotEnoughBookiesError("no bookie left")
+KINDS = {
+    "PD": {},
+    "VD": {"ledger_type": LedgerType.VD_JOURNAL},
+    "guaranteed": {"replication": Replication.GUARANTEED},
+}
+
+
+def report(last):
+    return act.SyncReport(last, 1, Assignment(0))
+
+
+def acked(writer, bookie, entry_id, synced=NotImplemented):
+    """An ack, which of a VD ledger tells that ``synced`` is synced: all up to the entry, if nothing else is said."""
+    synced = entry_id if synced is NotImplemented else synced
+    volatile = writer.metadata.ledger_type is LedgerType.VD_JOURNAL
+    return act.AddAnswered(bookie, entry_id, entry_id, OK, report(synced) if volatile else None)
+
+
+# -- how a writer comes into each state
+
+
+def opened(kind):
+    """Entry 0 is done with; entry 1 is not."""
+    writer = LedgerWriter(metadata(**KINDS[kind]), 0, ChangeMode.AT_ONCE)
+    writer.step(ev.Append(1, 10))
+    for bookie in ("b1", "b2", "b3"):
+        writer.step(acked(writer, bookie, 0))
+    writer.step(ev.Append(1, 10))
+    return writer
+
+
+def idle(kind):
+    """Both entries are."""
+    writer = opened(kind)
+    for bookie in ("b1", "b2", "b3"):
+        writer.step(acked(writer, bookie, 1))
+    return writer
+
+
+def choosing(kind, begin=opened):
+    """Bookies are being chosen in place of b3."""
+    writer = begin(kind)
+    writer.step(act.AddAnswered("b3", 1, 1, LOST))
+    return writer
+
+
+def changing(kind, begin=opened):
+    writer = choosing(kind, begin)
+    writer.step(act.BookiesChosen(("b4",)))
+    return writer
+
+
+def change_lost(kind, begin=opened):
+    writer = changing(kind, begin)
+    writer.step(act.MetadataConflict())
+    return writer
+
+
+def put_off(kind):
+    """b3 stays, as there was no other."""
+    writer = choosing(kind)
+    writer.step(act.NoBookies(NONE_LEFT))
+    return writer
+
+
+def closing(kind):
+    writer = opened(kind)
+    writer.step(ev.Close())
+    return writer
+
+
+def closing_with_news(kind):
+    """Entry 1 is confirmed, which no entry has told; entry 2 is not."""
+    writer = opened(kind)
+    writer.step(ev.Append(1, 10))
+    for bookie in ("b1", "b2", "b3"):
+        writer.step(acked(writer, bookie, 1))
+    writer.step(ev.Close())
+    return writer
+
+
+def writing(kind):
+    writer = idle(kind)
+    writer.step(ev.Close())
+    return writer
+
+
+def given_up(kind):
+    """No ack quorum is left, and no bookies are: best effort writes the end."""
+    writer = choosing(kind)
+    writer.step(act.AddAnswered("b2", 1, 1, LOST))
+    writer.step(act.NoBookies(NONE_LEFT))
+    return writer
+
+
+def close_lost(kind):
+    writer = writing(kind)
+    writer.step(act.MetadataConflict())
+    return writer
+
+
+def closed(kind):
+    writer = writing(kind)
+    writer.step(act.MetadataWritten(1))
+    return writer
+
+
+def failed(begin):
+    def make(kind):
+        writer = begin(kind)
+        writer.step(act.DeadlinePassed())
+        return writer
+
+    return make
+
+
+def while_closing(begin):
+    return lambda kind: begin(kind, closing)
+
+
+WAYS = {
+    "open": opened,
+    "idle": idle,
+    "choosing": choosing,
+    "changing": changing,
+    "change_lost": change_lost,
+    "put_off": put_off,
+    "closing": closing,
+    "closing_with_news": closing_with_news,
+    "closing_choosing": while_closing(choosing),
+    "closing_changing": while_closing(changing),
+    "closing_change_lost": while_closing(change_lost),
+    "writing": writing,
+    "given_up": given_up,
+    "close_lost": close_lost,
+    "closed": closed,
+    "failed": failed(opened),
+    "failed_choosing": failed(choosing),
+    "failed_changing": failed(changing),
+    "failed_change_lost": failed(change_lost),
+    "failed_writing": failed(writing),
+    "failed_close_lost": failed(close_lost),
+}
+PLACES = {f"{kind}_{name}": lambda kind=kind, way=way: way(kind) for kind in KINDS for name, way in WAYS.items()}
+
+SAMPLES = {
+    ev.Append: lambda writer: ev.Append(1, 10),
+    ev.Close: lambda writer: ev.Close(),
+    ev.Abandon: lambda writer: ev.Abandon(GONE),
+    ev.Sync: lambda writer: ev.Sync(),
+    ev.TellLac: lambda writer: ev.TellLac(),
+    ev.Idle: lambda writer: ev.Idle(1e9, 60.0),
+    ev.ExplicitLacAnswered: lambda writer: ev.ExplicitLacAnswered("b1", Unknown(UnknownReason.TIMEOUT), 5.0),
+    ev.BookieBack: lambda writer: ev.BookieBack("b1", 2),
+    ev.BookiesChanged: lambda writer: ev.BookiesChanged(),
+    ev.PassedOver: lambda writer: ev.PassedOver("b1"),
+    act.AddAnswered: lambda writer: acked(writer, "b1", 1),
+    act.SyncAnswered: lambda writer: act.SyncAnswered("b1", OK, report(1)),
+    act.BookiesChosen: lambda writer: act.BookiesChosen(("b4", "b5")[: len(writer._changes.replaced)]),
+    act.NoBookies: lambda writer: act.NoBookies(NONE_LEFT),
+    act.DeadlinePassed: lambda writer: act.DeadlinePassed(),
+    act.MetadataRead: lambda writer: act.MetadataRead(writer.metadata, 5),
+    act.MetadataWritten: lambda writer: act.MetadataWritten(5),
+    act.MetadataConflict: lambda writer: act.MetadataConflict(),
+    act.MetadataFailed: lambda writer: act.MetadataFailed(GONE),
+}
+
+
+def expected(writer, event):
+    """What the tables say."""
+    kind = type(event)
+    if kind is act.SyncAnswered and writer.metadata.ledger_type is not LedgerType.VD_JOURNAL:
+        return None
+    if kind in TRANSITIONS[writer.state]:
+        return TRANSITIONS[writer.state][kind]
+    cell = ANSWERS[writer.asked].get(kind)
+    return LATE if cell is TAKEN and writer.state is State.FAILED else cell
+
+
+KIT = TransitionsKit(PLACES, SAMPLES, expected)
+
+
+@pytest.mark.parametrize(("place", "event_type"), KIT.pairs())
+def test_every_pair_does_what_the_tables_say(place, event_type):
+    KIT.check(place, event_type)
+
+
+def test_the_pairs_are_all():
+    assert event_types(ev.WriterEvent) == SAMPLES.keys()
+    assert TRANSITIONS.keys() == set(State) and ANSWERS.keys() == set(Asked)
+    in_tables = {kind for table in (TRANSITIONS, ANSWERS) for cells in table.values() for kind in cells}
+    assert in_tables == SAMPLES.keys()
+    assert KIT.states_without_a_place(State, lambda writer: writer.state) == set()
+    assert KIT.states_without_a_place(Asked, lambda writer: writer.asked) == set()
+
+
+def test_what_is_taken_does_something_somewhere():
+    answers = {kind for cells in ANSWERS.values() for kind in cells}
+    by_state = KIT.idle_places(lambda writer: writer.state)
+    assert {(state, kind) for state, kind in by_state if kind not in answers} == set()
+    by_question = KIT.idle_places(lambda writer: writer.asked)
+    assert {(asked, kind) for asked, kind in by_question if kind in answers} == set()
+
+
+QUESTIONS = {
+    State.OPEN: {Asked.NOTHING, Asked.BOOKIES, Asked.CHANGE_WRITE, Asked.CHANGE_READ},
+    State.CLOSING: {Asked.NOTHING, Asked.BOOKIES, Asked.CHANGE_WRITE, Asked.CHANGE_READ},
+    State.WRITING: {Asked.CLOSE_WRITE, Asked.CLOSE_READ},
+    State.CLOSED: {Asked.NOTHING},
+    State.FAILED: set(Asked),
+}
+
+
+def test_the_places_have_every_question_of_every_state():
+    found = {(writer.state, writer.asked) for writer in (make() for make in PLACES.values())}
+    assert found == {(state, asked) for state, questions in QUESTIONS.items() for asked in questions}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        SimulationOptions(2, 2, 1, spares=1, entries=2, losses=1, recoverers=0, ensemble_changes=ChangeMode.AT_ONCE),
+        SimulationOptions(2, 2, 2, entries=1, recoverers=1),
+        SimulationOptions(1, 1, 1, crashes=1, ledger_type=LedgerType.VD_JOURNAL),
+    ],
+    ids=lambda options: options.arguments(),
+)
+def test_no_other_questions_come_up_in_the_simulator(options):
+    search = Exhaustive(options)
+    search.run()
+    writers = [client.machine for client in search.world.clients.values if isinstance(client.machine, LedgerWriter)]
+    assert writers
+    assert all(writer.asked in QUESTIONS[writer.state] for writer in writers)
+
+
+# -- content that can't be
+
+
+def illegal(writer, event):
+    before = freeze(writer)
+    with pytest.raises(IllegalEventError) as raised:
+        writer.step(event)
+    assert freeze(writer) == before
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("ids", [(2, 2), (1, 2), (0, 1), (-1, -1), (0, 2)])
+@pytest.mark.parametrize("response", [OK, LOST])
+def test_an_answer_to_an_add_that_was_not_sent(ids, response):
+    assert "were not sent" in illegal(opened("PD"), act.AddAnswered("b1", *ids, response))
+
+
+def test_an_answer_to_a_part_of_a_run():
+    writer = LedgerWriter(metadata(), 0)
+    writer.step(ev.Append(3, 30))
+    illegal(writer, act.AddAnswered("b1", 0, 0, OK))
+    illegal(writer, act.AddAnswered("b1", 1, 2, OK))
+
+
+def test_an_ack_tells_what_is_synced_of_a_vd_ledger_alone():
+    illegal(opened("PD"), act.AddAnswered("b1", 1, 1, OK, report(1)))
+    illegal(opened("VD"), act.AddAnswered("b1", 1, 1, OK))
+    illegal(opened("VD"), act.SyncAnswered("b1", OK))
+    illegal(opened("VD"), act.SyncAnswered("b1", LOST, report(1)))
+
+
+@pytest.mark.parametrize("bookies", [(), ("b4", "b5"), ("b1",), ("b3",)])
+def test_bookies_that_were_not_asked_for(bookies):
+    illegal(choosing("PD"), act.BookiesChosen(bookies))
+
+
+def test_the_same_bookie_twice():
+    writer = choosing("PD")
+    writer.step(act.AddAnswered("b2", 1, 1, LOST))
+    writer.step(act.BookiesChosen(("b4",)))  # chosen anew, for both
+    illegal(writer, act.BookiesChosen(("b4", "b4")))
+
+
+@pytest.mark.parametrize("begin", [change_lost, close_lost])
+def test_another_ledgers_record(begin):
+    illegal(begin("PD"), act.MetadataRead(replace(metadata(), ledger_id=8), 5))
+
+
+def test_a_run_of_entries_with_several_write_sets():
+    writer = LedgerWriter(metadata(e=4, wq=2, aq=2), 0)
+    illegal(writer, ev.Append(2, 20))
+    illegal(writer, ev.Append(0, 0))
+
+
+# -- what came of it before
+
+
+def test_an_open_ledger_is_not_closed_by_an_answer_to_nothing():
+    """It said CLOSED with an append pending."""
+    writer = opened("PD")
+    assert illegal(writer, act.MetadataWritten(1)) == "MetadataWritten while Asked is NOTHING"
+    assert writer.state is State.OPEN
+    assert writer.cursors.pending
+
+
+def test_an_open_ledger_is_not_closed_by_a_record_that_was_not_read():
+    """It asked for the closing write."""
+    illegal(opened("PD"), act.MetadataRead(metadata(), 0))
+
+
+def test_a_ledger_is_closed_once():
+    """The second close asked for a second write."""
+    writer = writing("PD")
+    assert illegal(writer, ev.Close()) == "Close while State is WRITING"
+    (finish,) = writer.step(act.MetadataWritten(1))
+    assert finish.metadata.state is LedgerState.CLOSED
+    illegal(writer, act.MetadataWritten(1))
+
+
+@pytest.mark.parametrize("begin", [closing, writing, closed, failed(opened)])
+def test_an_append_after_the_close_is_the_users_error(begin):
+    with pytest.raises(LedgerClosedError, match="ledger 7 is closed; append to a new one"):
+        begin("PD").step(ev.Append(1, 1))
+
+
+def test_a_failed_writer_hears_late_answers_and_no_others():
+    writer = failed(changing)("PD")
+    assert writer.step(act.MetadataWritten(1)) == []
+    assert writer.metadata.fragments == (Fragment(0, ("b1", "b2", "b3")),)
+    illegal(writer, act.BookiesChosen(("b4",)))
+
+
+# -- the form of tables
+
+
+def test_a_row_prefers_what_is_taken():
+    assert row(taken=(int,), late=(int, str, bool), refused=(str, int)) == {int: TAKEN, str: REFUSED, bool: LATE}
+
+
+def test_an_event_that_a_state_does_not_list_is_named():
+    with pytest.raises(IllegalEventError, match="str while State is OPEN"):
+        cell_of(TRANSITIONS, State.OPEN, "nonsense")
