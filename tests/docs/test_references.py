@@ -8,6 +8,7 @@ Checked by reading text, not by importing: it takes a second or two. What is loo
   that follows ``::``;
 * dotted names that begin with ``bookspark.``: the module exists, and what is named in it;
 * in docstrings and comments, ``shelf.module`` and ``module.name`` where the first or second word is a module's name;
+* in code spans of documents, docstrings and comments, names with an underscore: the code has such a name;
 * nothing outside of the project is cited.
 """
 
@@ -43,6 +44,8 @@ _PATH = re.compile(r"(?:[\w.*-]+/)+[\w.*-]*(?:::\w+)*|[\w-]+\.py(?:::\w+)*")
 _DOTTED = re.compile(r"(?<![\w./-])bookspark(?:\.[A-Za-z_]\w*)+(?![\w/]|\.[a-z])")
 _QUOTED = re.compile(r"``([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)(?:\([^`]*\))?``")
 _QUOTED_FILE = re.compile(r"``([\w/]+\.py)``")
+_QUOTED_CODE = re.compile(r"``([^`\n]+)``")
+_NAME = re.compile(r"(?<![\w/$-])[A-Za-z]\w*_\w+")
 _TRIPLE = re.compile(r'r?"""(.*?)"""', re.DOTALL)
 _COMMENT = re.compile(r"^\s*#(.*)$|\s{2}# (.*)$", re.MULTILINE)
 _DEFINITION = r"^(?:class|def|async def) +{name}\b|^{name}\b *[:=]|^(?:from .*|import .*|    |.*, ){name}\b"
@@ -248,6 +251,34 @@ def test_modules_that_docstrings_name_are_where_they_say():
                 continue
             if not any(_resolves(f"{package}.{quoted.split('.', 1)[1]}") for package in by_name[first]):
                 dead.add(f"{path}: {quoted}")
+    _none(dead)
+
+
+@cache
+def _words() -> frozenset[str]:
+    """All words of code and settings, docstrings and comments left out; and the names of modules."""
+    code = []
+    for path, text in _files().items():
+        if path.suffix == ".py":
+            code.append(re.sub(r"#.*", "", _TRIPLE.sub("", text)))
+        elif path.suffix in (".sql", ".cfg", ".toml", ".java"):
+            code.append(text)
+    names = (name.rsplit("/", 1)[-1].removesuffix(".py") for name in _names())
+    return frozenset(re.findall(r"\w+", " ".join(code))).union(names)
+
+
+def test_names_in_prose_are_names_of_the_code():
+    """Only names with an underscore, as others may be words of the language."""
+    dead = set()
+    for path, text in _files().items():
+        if path.suffix == ".py" and path.parts[0] != "scripts":
+            codes = _QUOTED_CODE.findall(_prose(path, text))
+        elif path.suffix == ".md":
+            codes = _CODE.findall(_FENCE.sub("", text))
+        else:
+            continue
+        for code in codes:
+            dead.update(f"{path}: {name}" for name in _NAME.findall(_PATH.sub(" ", code)) if name not in _words())
     _none(dead)
 
 
