@@ -1,0 +1,47 @@
+"""The code and the commands that documents show."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from bookspark.cli.main import app
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+BLOCKS = [
+    (path.relative_to(DOCS), block)
+    for path in sorted(DOCS.rglob("*.md"))
+    for block in re.findall(r"^```python\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
+]
+SIMULATED = [
+    (path.relative_to(DOCS), command.replace("\\\n", " "))
+    for path in sorted(DOCS.rglob("*.md"))
+    for command in re.findall(
+        r"^    bookspark (simulate --exhaustive (?:.*\\\n)*.*--no-.*)$", path.read_text(), re.MULTILINE
+    )
+]
+
+
+@pytest.mark.parametrize(("path", "block"), BLOCKS, ids=lambda value: str(value)[:40])
+def test_python_is_python(path, block):
+    ast.parse(block, str(path))
+
+
+def test_the_scenario_of_the_page_on_testing():
+    (scenario,) = (block for path, block in BLOCKS if "stage.play" in block)
+    exec(scenario, {})
+
+
+@pytest.mark.parametrize(("path", "command"), SIMULATED, ids=lambda value: str(value)[:60])
+def test_a_search_without_a_protection_finds_what_the_page_says(path, command):
+    done = CliRunner().invoke(app, shlex.split(command))
+    assert done.exit_code == 1
+    found = json.loads(done.stdout.splitlines()[-1])["violation"]
+    text = (DOCS / path).read_text()
+    assert f"{found['steps']} steps" in text

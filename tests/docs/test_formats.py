@@ -1,0 +1,385 @@
+"""The tables and examples of docs/formats.md say what the code does."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import struct
+from array import array
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import pytest
+from crc32c import crc32c
+
+from bookspark.bookie.disk import checkpoint, control_log, rewritten_block, rewritten_log, synced_note, unclean_marker
+from bookspark.bookie.disk.entry_log import LOG_SUFFIX, LOGS, NOTE_SUFFIX, SCHEMA
+from bookspark.bookie.disk.index import Index, location
+from bookspark.daemon import directories, lease_server
+from bookspark.metadata import codec
+from bookspark.metadata.autorecovery.auditors import AuditorState, CheckReport
+from bookspark.metadata.autorecovery.underreplication_tasks import Progress
+from bookspark.metadata.zookeeper.layout import Layout, LedgerManager
+from bookspark.protocol.bookie.bookie_ledger import BookieLedger, FenceNoted
+from bookspark.protocol.ledger.ledger_metadata import DigestType
+from bookspark.protocol.logs import log_record
+from bookspark.protocol.repair.underreplication_task import Reason
+from bookspark.testing.memory_files import MemoryFileSystem
+from bookspark.wire import entry_batch, frames, messages
+from bookspark.wire.digests import digester, master_key
+from bookspark.wire.header import HEADER_BYTES, PROTOCOL_VERSION, Flag, Header, Kind, Status
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs/formats.md").read_text()
+
+
+class Table(NamedTuple):
+    columns: list[str]
+    rows: list[list[str]]
+
+    def column(self, name: str) -> list[str]:
+        return [row[self.columns.index(name)] for row in self.rows]
+
+    def numbers(self, name: str, value: str) -> dict[str, int]:
+        return dict(zip(self.column(name), map(int, self.column(value)), strict=True))
+
+
+def section(heading: str) -> str:
+    found = re.search(rf"^(#+) {re.escape(heading)}\n(.*?)(?=^#+ |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    assert found is not None, heading
+    return found[2]
+
+
+def tables(heading: str) -> list[Table]:
+    blocks = re.findall(r"(?:^\|.*\|\n)+", section(heading), re.MULTILINE)
+    split = [[[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in b.splitlines()] for b in blocks]
+    return [Table(lines[0], lines[2:]) for lines in split]
+
+
+def example(name: str) -> bytes:
+    found = re.search(rf"^```json {re.escape(name)}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    assert found is not None, name
+    return found[1].encode()
+
+
+def places(table: Table) -> dict[int, int]:
+    """offset → size, of the rows with a fixed size."""
+    pairs = zip(table.column("offset"), table.column("size"), strict=True)
+    return {int(offset): int(size) for offset, size in pairs if size != "any"}
+
+
+def test_every_example_is_checked():
+    named = set(re.findall(r"^```json (.*)$", PAGE, re.MULTILINE))
+    assert named == {*STRUCTS, *DOCUMENTS}
+
+
+# -- on disk
+
+
+def test_files_of_a_directory():
+    names = {name.strip("`") for name in tables("A bookie's directories")[0].column("name")}
+    logs = {f"{LOGS}/<number>{suffix}" for suffix in (LOG_SUFFIX, NOTE_SUFFIX, rewritten_log.REWRITTEN_SUFFIX)}
+    others = {control_log.NAME, control_log.NOTE_NAME, checkpoint.NAME, unclean_marker.NAME}
+    small = directories.NOT_DATA - {"lost+found", "COOKIE.tmp"}
+    assert names == logs | others | small
+
+
+def test_an_entry_log_begins_with_its_schema():
+    assert places(tables("Entry logs")[0]) == {0: len(SCHEMA)}
+
+
+class TestBatchFrame:
+    def frame(self, payloads=(b"one", b"and two", b"")):
+        digest = digester(DigestType.CRC32C, b"")
+        entries, length = [], 100
+        for number, payload in enumerate(payloads, start=7):
+            length += len(payload)
+            entries.append(entry_batch.Entry(5, number, 6, length, payload, digest(5, number, 6, length, payload)))
+        header = Header(Kind.ADD, 99, 5, 7, 6 + len(entries), 6)
+        return bytes(entry_batch.encode_entries(header, entries)), entries
+
+    def test_offsets(self):
+        frame, entries = self.frame()
+        table = tables("Batch frames")[0]
+        offsets = places(table)
+        assert offsets[88] == HEADER_BYTES and entry_batch.HEADER_OFFSET == 88
+        assert int(table.column("offset")[-1]) == entry_batch.PREFIX_BYTES
+        body = len(frame) - entry_batch.PREFIX_BYTES
+        assert frame[:4] == b"\xff" * 4
+        assert struct.unpack_from("<i", frame, 4) == (entry_batch.PREFIX_BYTES - 8,)
+        assert struct.unpack_from("<q", frame, 48) == (body,)
+        assert struct.unpack_from("<q", frame, 240) == (len(entries),)
+        buffers = struct.unpack_from("<28q", frame, 256)
+        assert offsets[256] == struct.calcsize("<28q") and buffers[3] == 8 * len(entries)
+        assert struct.unpack_from("<12q", frame, 488) == (len(entries), 0) * 6
+        assert offsets[488] == struct.calcsize("<12q")
+        assert b"bookspark" in frame[: entry_batch.PREFIX_BYTES]
+
+    def test_the_body_has_the_parts_in_this_order(self):
+        frame, entries = self.frame()
+        n, at = len(entries), entry_batch.PREFIX_BYTES
+        columns = struct.unpack_from(f"<{4 * n}q", frame, at)
+        assert columns == tuple(entry[i] for i in range(4) for entry in entries)
+        at += 32 * n
+        for values in ([e.payload for e in entries], [e.digest for e in entries]):
+            ends = struct.unpack_from(f"<{n + 1}i", frame, at)
+            assert ends == tuple(sum(map(len, values[:i])) for i in range(n + 1))
+            at += (4 * (n + 1) + 7) & -8
+            assert frame[at : at + ends[-1]] == b"".join(values)
+            at += (ends[-1] + 7) & -8
+        assert at == len(frame)
+
+    def test_sizes_that_the_text_tells(self):
+        assert len(self.frame([b""])[0]) == int(re.search(r"CRC32C digest has (\d+) bytes", PAGE)[1])
+        assert int(re.search(r"an entry costs (\d+) bytes", PAGE)[1]) == entry_batch.ENTRY_OVERHEAD_BYTES
+        assert entry_batch.FRAME_BYTES_MAX == 16 << 20
+        assert entry_batch.PAYLOAD_BYTES_MAX == entry_batch.FRAME_BYTES_MAX - (64 << 10)
+
+
+def test_the_header():
+    table = tables("The header")[0]
+    values = {
+        "protocol version": PROTOCOL_VERSION,
+        "kind": 3,
+        "flags": 16,
+        "status": 6,
+        "body CRC32C": 0x89ABCDEF,
+        "request_id": 1,
+        "ledger_id": 2,
+        "first_entry_id": 3,
+        "last_entry_id": 4,
+        "last_add_confirmed": 5,
+        "last_add_fully_replicated": 6,
+        "last_add_synced": 7,
+        "incarnation": 8,
+        "limit": 9,
+        "value": 10,
+        "reserved": 0,
+    }
+    fields = {name: value for name, value in values.items() if name in Header._fields}
+    packed = Header(**fields, master_key=bytes(range(16))).encode(values["body CRC32C"])
+    assert len(packed) == HEADER_BYTES
+    values["header CRC32C"] = crc32c(packed[:108])
+    end = 0
+    for offset, size, kind, field in (row[:4] for row in table.rows):
+        assert int(offset) == end, field
+        end += int(size)
+        found = packed[int(offset) : end]
+        if field == "master_key":
+            assert found == bytes(range(16))
+        else:
+            assert kind[1:] == str(8 * int(size))
+            assert int.from_bytes(found, "little", signed=kind[0] == "i") == values[field], field
+    assert end == HEADER_BYTES
+
+
+def test_digests():
+    sizes = tables("Digests")[0].numbers("digest type", "size")
+    assert sizes == {kind.name: digester(kind, b"x").size for kind in DigestType}
+    assert len(master_key(b"")) == 16
+
+
+def test_a_block_of_a_rewritten_log():
+    table = tables("Rewritten logs")[1]
+    offsets = places(table)
+    frame, entries = TestBatchFrame().frame()
+    batch = entry_batch.EntryBatch(frame)
+    block = rewritten_block.encode_block(Header(Kind.ADD, 0, 5), *batch.columns(7, 9))
+    assert int(table.column("offset")[-1]) == rewritten_block.BLOCK_PREFIX_BYTES
+    assert struct.unpack_from("<i", block, 4) == (rewritten_block.BLOCK_PREFIX_BYTES - 8,) == (600,)
+    assert struct.unpack_from("<q", block, 48) == (len(block) - rewritten_block.BLOCK_PREFIX_BYTES,)
+    assert struct.unpack_from("<q", block, 248) == (len(entries),)
+    assert struct.unpack_from("<12q", block, 512) == (len(entries), 0) * 6
+    assert offsets[280] == struct.calcsize("<28q") and struct.unpack_from("<4q", block, 280)[2] == 0
+    value, limit = struct.unpack_from("<q", block, 88 + 96), struct.unpack_from("<I", block, 88 + 88)
+    assert limit == (sum(len(entry.payload) for entry in entries),)
+    assert value == (crc32c(block[200:608], crc32c(block[:88])),)
+    assert rewritten_log.HEAD == b"ARROW1\0\0" + SCHEMA
+    assert rewritten_log.footer([]).startswith(bytes.fromhex("ffffffff00000000"))
+
+
+def test_a_synced_note():
+    files = MemoryFileSystem()
+    files.make_directory("/d")
+    note = synced_note.SyncedNote(files, "/d/n", 3)
+    note.write(1000)
+    content = files.open("/d/n").read(100, 0)
+    assert list(places(tables("Synced notes")[0]).items()) == [(0, 8), (8, 4), (12, 4)]
+    assert content == struct.pack("<qII", 1000, crc32c(struct.pack("<qq", 3, 1000)), 0)
+
+
+def test_records_of_the_control_log():
+    head, names = tables("The control log")
+    assert places(head) == {0: 4, 4: 4}
+    fields = {name: kind._fields for kind, name in control_log._NAMES.items()}
+    told = zip(names.column("name"), names.column("fields"), strict=True)
+    assert {name.strip("`"): tuple(text.split(", ")) for name, text in told} == fields
+    shown = re.search(r"```hex\n(.*)\n```", section("The control log"))[1]
+    assert control_log.encode_records([FenceNoted(1)]) == bytes.fromhex(shown)
+
+
+def test_a_checkpoint():
+    index = Index()
+    index.of(7).insert(10, 19, location(3, 400), 900)
+    snapshot = checkpoint.Snapshot(None, location(3, 2000), True, frozenset({1, 2}))
+    for _ in checkpoint.fill([snapshot], {7: BookieLedger(7, last_add_confirmed=15)}, index):
+        pass
+    content = b"".join(map(bytes, snapshot.encode()))
+    assert content[:8] == b"BSPKCKP2"
+    assert list(places(tables("The checkpoint")[0])) == [0, 8, 12, 16, 24, 32, 40, 48]
+    assert struct.unpack_from("<I", content, 12) == (1,)
+    assert struct.unpack_from("<5q", content, 16) == (3, 2000, 1, 1, 2)
+    columns = array("q", content[56:]).tolist()
+    assert columns == [1, 2, 7, 15, -1, 1, 10, location(3, 400), 10 << 32 | 900]
+
+
+def test_the_lease():
+    told = set(re.search(r"Status is (.*?)\.", section("Small files"), re.DOTALL)[1].replace("`", "").split(", "))
+    assert told == set(lease_server.Status.__struct_fields__)
+
+
+# -- on the wire
+
+
+@pytest.mark.parametrize(
+    ("heading", "column", "value", "enum"),
+    [("Kinds", "kind", "number", Kind), ("Flags", "flag", "value", Flag), ("Statuses", "status", "number", Status)],
+)
+def test_numbers_of_the_wire(heading, column, value, enum):
+    assert tables(heading)[0].numbers(column, value) == {m.name: m.value for m in enum.__members__.values()}
+
+
+def test_classes_of_statuses():
+    table = tables("Statuses")[0]
+    told = dict(zip(table.column("status"), table.column("class"), strict=True))
+    assert told == {s.name: type(Header(Kind.READ, 0, status=s).response()).__name__ for s in Status}
+    assert type(Header(Kind.READ, 0, status=999).response()).__name__ == "Unknown"
+
+
+def test_frames():
+    batch = TestBatchFrame().frame()[0]
+    control = frames.control_frame(Header(Kind.STATUS, 1), b"body")
+    first, second = tables("Frames")[0].column("first bytes")
+    assert batch.startswith(bytes.fromhex(first))
+    assert control.startswith(second.strip('"').encode())
+    assert places(tables("Frames")[1]) == {0: 4, 4: 4, 8: HEADER_BYTES}
+    assert control[120:] == b"body" and struct.unpack_from("<I", control, 4) == (4,)
+
+
+def test_an_assignment():
+    from bookspark.protocol.ledger.sync_cursor import Assignment
+
+    header = Header(Kind.SYNC, 1).with_assignment(Assignment(50, 5, 3, 4))
+    assert (header.value, header.limit) == (50, 5 << 20 | 3 << 10 | 4)
+
+
+# -- documents
+
+STRUCTS = {
+    "LOCK": directories.Process,
+    "STATUS": messages.BookieStatus,
+    "ENTRY_LOGS": messages.EntryLogs,
+    "LIMBO": messages.Limbo,
+    "HELLO": messages.Hello,
+    "lock": "bookspark.metadata.autorecovery.locks:_LockDocument",
+    "auditor state": AuditorState,
+    "check report": CheckReport,
+    "worker progress": Progress,
+    "service": "bookspark.spark.bookies.service_records:ServiceRecord",
+    "service task": "bookspark.spark.bookies.service_records:TaskReport",
+}
+"""What is encoded as it is."""
+
+
+def _record(data: bytes) -> bytes:
+    from bookspark.spark.logs import codec as logs
+
+    return logs.encode_record(logs.decode_record(data, "orders"))
+
+
+def _header(data: bytes) -> bytes:
+    from bookspark.spark.logs import codec as logs
+
+    return logs.encode_header(logs.decode_header(data, 7))
+
+
+def _commit(data: bytes) -> bytes:
+    from bookspark.spark.logs import codec as logs
+
+    return logs.encode_commit(logs.decode_commit(data, 7, 1))
+
+
+DOCUMENTS = {
+    "ledger": lambda data: codec.encode_ledger(codec.decode_ledger(1, data)),
+    "cookie": lambda data: codec.encode_cookie(codec.decode_cookie(data, "of the page")),
+    "registration": lambda data: codec.encode_registration(codec.decode_registration("bookie-5f2c9a1e", data)),
+    "task": lambda data: codec.encode_task(codec.decode_task(1, data)),
+    "record": _record,
+    "header": _header,
+    "commit": _commit,
+}
+"""What has a codec: decoded and encoded again."""
+
+
+@pytest.mark.parametrize("name", STRUCTS)
+def test_an_example_of_a_struct(name):
+    kind = STRUCTS[name]
+    if isinstance(kind, str):
+        module, _, attribute = kind.partition(":")
+        kind = getattr(__import__(module, fromlist=[attribute]), attribute)
+    document = example(name)
+    assert json.loads(msgspec.json.encode(msgspec.json.decode(document, type=kind))) == json.loads(document)
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_an_example_of_a_document(name):
+    document = example(name)
+    again = json.loads(DOCUMENTS[name](document))
+    assert again == json.loads(document)
+    assert list(again) == list(json.loads(document)), "fields in the order that they are written in"
+
+
+def test_paths_of_zookeeper():
+    told = {path.strip("`") for path in tables("ZooKeeper")[0].column("path")}
+    layout, flat = Layout(""), Layout("", LedgerManager.FLAT)
+    made = {
+        layout.layout,
+        layout.instance_id,
+        layout.mark("<instance id>"),
+        layout.available + "/<bookie id>",
+        layout.readonly + "/<bookie id>",
+        layout.cookies + "/<bookie id>",
+        layout.idgen,
+        layout.ledger(1),
+        flat.ledger(1),
+    }
+    assert made <= told
+    assert layout.document() == b"2\nhierarchical:1" and flat.document() == b"2\nflat:1"
+    rest = told - made
+    below = {path for path in rest if path.startswith(layout.underreplication)}
+    sources = "".join(path.read_text() for path in (ROOT / "bookspark/metadata/autorecovery").glob("*.py"))
+    for path in below:
+        assert f'"{path.removeprefix(layout.underreplication).split("/")[1]}"' in sources, path
+    kinds = {path.split("/")[2] for path in rest - below}
+    assert all(path.startswith("/bookspark/") for path in rest - below)
+    source = "".join(path.read_text() for path in (ROOT / "bookspark/spark").rglob("*.py"))
+    assert all(f'"{kind}"' in source for kind in kinds)
+
+
+def test_words_of_records():
+    assert re.search(r"reasons are (.*?)\.", PAGE)[1] == "`lost`, `lacks` and `misplaced`"
+    assert [reason.value for reason in Reason] == ["lost", "lacks", "misplaced"]
+    labels = {label.strip("`") for label in tables("Entries of a log")[0].column("label")}
+    assert labels == {value for name, value in vars(log_record).items() if name.endswith("_LABEL")}
+
+
+def test_tables_of_a_snapshot():
+    tree = ast.parse((ROOT / "bookspark/spark/snapshots/snapshot.py").read_text())
+    order = next(
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "ORDER"
+    )
+    assert tuple(name.strip("`") for name in tables("Snapshots and offsets")[0].column("table")) == order
