@@ -91,7 +91,7 @@ class BookKeeper:
         ledger_type: str | LedgerType = LedgerType.PD_JOURNAL,
         replication: str | Replication = Replication.BEST_EFFORT,
     ) -> LedgerHandle:
-        """A new, empty, open ledger, and the only handle that can write it. ``bookspark/durability.md`` tells what each
+        """A new, empty, open ledger, and the only handle that can write it. ``docs/durability.md`` tells what each
         ``ledger_type`` and ``replication`` promises. Raises ConfigurationError for choices that make no sense,
         NotEnoughBookiesError."""
         ledger_type = choice_of(LedgerType, ledger_type, "ledger_type")
