@@ -1,6 +1,46 @@
-"""Bookspark: Spark-native ledger storage.
+"""Bookspark: ledger storage for Spark, with the protocol of Apache BookKeeper.
 
-Names are imported when they are first used, so that a bookie process does not load the client, nor a client pyarrow.
+A ledger is an append-only sequence of entries with one writer. Each entry is kept on several bookies, which are processes on the
+hosts of Spark's executors. This module holds what a client needs:
+
+=================  ==============================================================================================================
+``BookKeeper``     a client: creates, opens, lists and deletes ledgers ``LedgerHandle``   the only writer of a ledger;
+``create_ledger`` returns it ``ReadHandle``     a reader of a ledger; ``open_ledger`` and ``open_ledger_no_recovery`` return it
+``Entry``          one entry that was read: its id and payload, and what its writer said with it ``LedgerMetadata`` a ledger's
+record in the metadata store; ``LedgerState``, ``LedgerType``, ``DigestType`` and ``Replication`` are the types of its choices
+``errors``         every error that Bookspark raises on purpose =================
+==============================================================================================================
+
+Example::
+
+    with bookspark.BookKeeper("zk1:2181") as bookkeeper:
+        with bookkeeper.create_ledger(password=b"secret") as ledger:
+            ledger.append(b"first")  # returns once an ack quorum of bookies has synced it
+        entries = list(bookkeeper.open_ledger(ledger.ledger_id, password=b"secret").read())
+
+The rooms of the package:
+
+====================  ===========================================================================================================
+``protocol``          every decision of the protocol, as state machines without I/O
+``simulation``        runs these machines through every order of events, and through failures
+``wire``              the frames between clients and bookies: headers, entry batches, digests
+``metadata``          ledgers, cookies and registrations in ZooKeeper, or in memory
+``bookie``            a bookie's disk and its server
+``client``            ``BookKeeper``, its handles, connections and placement
+``autorecovery``      copies what was lost: the auditor, the replication workers, the healing of a bookie
+``daemon``            a bookie as a process: directories, lease, start and stop
+``spark``             the bookies' Spark application, ``format("bookspark")``, logs, snapshots, audits
+``local``             a cluster on one host, for tests and development
+``testing``           faults, histories and file systems for tests
+``demo``              ``bookspark run``: real data through Spark into ledgers and back
+``bench``             measurements, alone and beside other systems
+``cli``               the command ``bookspark``
+``jobs``, ``conf``    the jobs for spark-submit and the settings files; ``packaged_files`` finds them
+``extras``            the extras of the package, and the error that names a missing one
+``plain_text``        short texts that commands, jobs and the demo share
+====================  ===========================================================================================================
+
+Law: a name is imported when it is first used. So a bookie's process does not load the client, and neither of them loads pyarrow.
 """
 
 from __future__ import annotations
@@ -11,8 +51,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bookspark import errors
     from bookspark.client import BookKeeper, LedgerHandle, ReadHandle
-    from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerMetadata, LedgerState, LedgerType
+    from bookspark.protocol.ledger.ledger_metadata import (
+        DigestType,
+        LedgerMetadata,
+        LedgerState,
+        LedgerType,
+        Replication,
+    )
     from bookspark.wire.entry_batch import Entry
+
+__version__ = "0.1.0"
+"""The only place of the version: ``setup.cfg`` and ``bookspark --version`` read it here."""
 
 _HOME = {
     "BookKeeper": "bookspark.client",
@@ -22,8 +71,10 @@ _HOME = {
     "LedgerMetadata": "bookspark.protocol.ledger.ledger_metadata",
     "LedgerState": "bookspark.protocol.ledger.ledger_metadata",
     "LedgerType": "bookspark.protocol.ledger.ledger_metadata",
+    "Replication": "bookspark.protocol.ledger.ledger_metadata",
     "Entry": "bookspark.wire.entry_batch",
 }
+"""Public name → the module that defines it."""
 
 __all__ = [
     "BookKeeper",
@@ -34,6 +85,7 @@ __all__ = [
     "LedgerState",
     "LedgerType",
     "ReadHandle",
+    "Replication",
     "errors",
 ]
 
@@ -44,3 +96,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
     raise AttributeError(f"module 'bookspark' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])

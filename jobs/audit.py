@@ -1,9 +1,10 @@
-"""spark-submit entry point: run the audit queries over a snapshot and print what they find.
+"""Run audit queries over a snapshot and print what they find.
 
-spark-submit jobs/audit.py --path DIRECTORY [--version N] [--report PAGE.html] [QUERY…]
-spark-submit jobs/audit.py --path DIRECTORY --integrity-check HOST:PORT
+    spark-submit $(bookspark job audit) --path DIRECTORY [--version N] [--report PAGE.html] [QUERY…]
+    spark-submit $(bookspark job audit) --path DIRECTORY --integrity-check HOST:PORT
 
-The second one also has autorecovery copy to each bookie that is up what it lacks (``bookspark.spark.audit.integrity_check``).
+With ``--integrity-check``, ledgers of which bookies that are up lack copies are marked for repair, and autorecovery copies them
+(``bookspark.spark.audit.integrity_check``).
 """
 
 from __future__ import annotations
@@ -15,23 +16,25 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from bookspark.cli.spark import plain_reason
 from bookspark.errors import BookKeeperError
 from bookspark.spark import audit
 from bookspark.spark.audit.integrity_check import mark_lacking
 from bookspark.spark.session import SPARK_ERRORS, delta_session
+from bookspark.spark.short_jobs import plain_reason
 
 
 def main(
-    path: Annotated[str, typer.Option(help="where the Delta tables of the snapshots are")],
-    version: Annotated[int | None, typer.Option(help="audit this snapshot instead of the newest")] = None,
-    report: Annotated[Path | None, typer.Option(help="write an HTML page with plots there as well")] = None,
-    integrity_check: Annotated[
-        str | None, typer.Option(help="host:port[,host:port…][/chroot] of the cluster where to mark what bookies lack")
+    path: Annotated[str, typer.Option(help="Folder of the snapshots' Delta tables.")],
+    version: Annotated[
+        int | None, typer.Option(help="Audit this version of the snapshots instead of the newest.")
     ] = None,
-    queries: Annotated[list[str] | None, typer.Argument(help="names of audit queries; all, if none is given")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write an HTML page with plots to this file too.")] = None,
+    integrity_check: Annotated[
+        str | None, typer.Option(help="Mark what bookies lack in this cluster: host:port[,host:port…][/chroot].")
+    ] = None,
+    queries: Annotated[list[str] | None, typer.Argument(help="Names of audit queries. Default: all.")] = None,
 ) -> None:
-    """Run the audits."""
+    """Run audit queries over a snapshot and print what they find."""
     try:
         spark = delta_session("bookspark audit")
         findings = audit.run(spark, path, version, queries or None)

@@ -1,9 +1,9 @@
-"""spark-submit entry point: an auditor and replication workers on the executors, until SIGTERM or SIGINT.
+"""Run an auditor and replication workers on the executors until SIGTERM or SIGINT.
 
-spark-submit jobs/autorecovery.py --zookeeper HOST:PORT [--processes N]
+    spark-submit $(bookspark job autorecovery) --zookeeper HOST:PORT [--processes N]
 
-Options are those of the table [autorecovery] in the file that spark.executorEnv.BOOKSPARK_CONFIG names; how it goes is told by
-`bookspark autorecovery status`.
+Options come from the table ``[autorecovery]`` of the file that ``spark.executorEnv.BOOKSPARK_CONFIG`` names. ``bookspark
+autorecovery status`` shows the progress.
 """
 
 from __future__ import annotations
@@ -16,29 +16,31 @@ from typing import Annotated
 
 import typer
 
-from bookspark.cli.spark import plain_reason
 from bookspark.errors import BookKeeperError
 from bookspark.spark.bookies.autorecovery_service import AutorecoveryService
 from bookspark.spark.session import SPARK_ERRORS, session
+from bookspark.spark.short_jobs import plain_reason
 
 _LOOK_SECONDS = 0.5
 
 
 def main(
-    zookeeper: Annotated[str, typer.Option(help="host:port[,host:port…][/chroot] of the cluster")],
-    processes: Annotated[int, typer.Option(help="how many, each in a task slot; 0: one per executor", min=0)] = 0,
+    zookeeper: Annotated[str, typer.Option(help="The cluster: host:port[,host:port…][/chroot].")],
+    processes: Annotated[
+        int, typer.Option(help="Number of processes, each in a task slot. 0: one for each executor.", min=0)
+    ] = 0,
 ) -> None:
-    """Keep them running."""
+    """Run an auditor and replication workers on the executors until SIGTERM or SIGINT."""
     stopped, parent = threading.Event(), os.getppid()
     try:
         spark = session("bookspark autorecovery", zookeeper=zookeeper)
-        for number in (signal.SIGTERM, signal.SIGINT):  # after Spark has set a handler of its own
+        for number in (signal.SIGTERM, signal.SIGINT):  # set after Spark has set its own handlers
             signal.signal(number, lambda *_: stopped.set())
         service = AutorecoveryService(spark, zookeeper, processes)
         service.start()
         while not stopped.wait(_LOOK_SECONDS):
             if os.getppid() != parent:
-                return  # spark-submit was ended instead of this process, and Spark with it: there is nothing left to stop
+                return  # spark-submit was ended instead of this process. Spark ended with it, so there is nothing to stop.
         service.stop()
         spark.stop()
     except (BookKeeperError, *SPARK_ERRORS) as error:

@@ -1,8 +1,9 @@
-"""The bookies' Spark application: ``spark-submit [--master …] jobs/bookies.py --bookies 3 --directory DIR``.
+"""Keep bookies on Spark's executors until SIGTERM or SIGINT, then stop them cleanly.
 
-It keeps bookies on the executors until SIGTERM or SIGINT, and then stops them cleanly. Once all serve it prints one
-line of JSON: ``{"zookeeper": …, "pid": …, "bookies": [{"bookie_id", "address", "pid", "host", "home"}, …],
-"executors": […]}``. What is wrong is said in one line, with a non-zero exit status.
+    spark-submit [--master …] $(bookspark job bookies) --bookies 3 --directory DIRECTORY
+
+Once every bookie serves, the job prints one line of JSON: ``{"zookeeper": …, "pid": …, "bookies": [{"bookie_id", "address",
+"pid", "host", "home"}, …], "executors": […]}``. An error is one line on standard error, with status 1.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""spark-submit entry point: put the rows of a log's closed ledgers into a Delta table, and let go of old ledgers.
+"""Put the rows of a log's closed ledgers into a Delta table, and delete old ledgers.
 
-spark-submit jobs/offload.py --zookeeper HOST:PORT --log NAME --table DIRECTORY [--delete-after HOURS]
+spark-submit $(bookspark job offload) --zookeeper HOST:PORT --log NAME --table DIRECTORY [--delete-after HOURS]
 """
 
 from __future__ import annotations
@@ -10,22 +10,28 @@ from typing import Annotated
 
 import typer
 
-from bookspark.cli.spark import plain_reason
 from bookspark.errors import BookKeeperError
 from bookspark.spark.logs.offload import offload
 from bookspark.spark.session import SPARK_ERRORS, delta_session
+from bookspark.spark.short_jobs import plain_reason
 
 
 def main(
-    zookeeper: Annotated[str, typer.Option(help="host:port[,host:port…][/chroot] of the cluster")],
-    log: Annotated[str, typer.Option(help="name of the log")],
-    table: Annotated[str, typer.Option(help="where the Delta table is, or shall be: one for each log")],
-    password: Annotated[str, typer.Option(help="the log's, if it has one")] = "",
+    zookeeper: Annotated[str, typer.Option(help="The cluster: host:port[,host:port…][/chroot].")],
+    log: Annotated[str, typer.Option(help="Name of the log.")],
+    table: Annotated[
+        str, typer.Option(help="Folder of the Delta table: one for each log. It is made if it is missing.")
+    ],
+    password: Annotated[str, typer.Option(help="Password of the log, if it has one.")] = "",
     delete_after: Annotated[
-        float | None, typer.Option(help="delete ledgers whose rows are in the table and so many hours old", min=0.0)
+        float | None,
+        typer.Option(
+            help="Delete ledgers whose rows are in the table and at least this many hours old. Default: delete none.",
+            min=0.0,
+        ),
     ] = None,
 ) -> None:
-    """Offload once."""
+    """Put the rows of a log's closed ledgers into a Delta table, once, and delete old ledgers."""
     try:
         spark = delta_session("bookspark offload", zookeeper=zookeeper)
         seconds = None if delete_after is None else 3600 * delete_after

@@ -1,6 +1,6 @@
-"""spark-submit entry point: write snapshots of a cluster's system tables to Delta, once or every so many minutes.
+"""Write snapshots of a cluster's system tables to Delta, once or every few minutes.
 
-spark-submit jobs/snapshot.py --zookeeper HOST:PORT --path DIRECTORY [--every MINUTES] [--keep N] [--checksums]
+spark-submit $(bookspark job snapshot) --zookeeper HOST:PORT --path DIRECTORY [--every MINUTES] [--keep N] [--checksums]
 """
 
 from __future__ import annotations
@@ -14,24 +14,32 @@ from typing import Annotated
 
 import typer
 
-from bookspark.cli.spark import plain_reason
 from bookspark.errors import BookKeeperError
 from bookspark.spark import snapshots
 from bookspark.spark.session import SPARK_ERRORS, delta_session
+from bookspark.spark.short_jobs import plain_reason
 from bookspark.spark.snapshots.retention import remove_files, write_every
 
 _LOOK_SECONDS = 0.5
 
 
 def main(
-    zookeeper: Annotated[str, typer.Option(help="host:port[,host:port…][/chroot] of the cluster")],
-    path: Annotated[str, typer.Option(help="where the Delta tables are, or shall be")],
-    password: Annotated[str, typer.Option(help="opens logs and open ledgers that have one")] = "",
-    every: Annotated[float | None, typer.Option(help="go on, with one snapshot every so many minutes", min=0.0)] = None,
-    keep: Annotated[int | None, typer.Option(help="give up all but the newest so many", min=1)] = None,
-    checksums: Annotated[bool, typer.Option(help="read every copy of every entry, to find those that differ")] = False,
+    zookeeper: Annotated[str, typer.Option(help="The cluster: host:port[,host:port…][/chroot].")],
+    path: Annotated[str, typer.Option(help="Folder of the Delta tables. It is made if it is missing.")],
+    password: Annotated[str, typer.Option(help="Password of the logs and open ledgers that have one.")] = "",
+    every: Annotated[
+        float | None,
+        typer.Option(help="Go on, and write a snapshot every so many minutes. Default: write one.", min=0.0),
+    ] = None,
+    keep: Annotated[
+        int | None,
+        typer.Option(help="Keep this many newest snapshots and remove the others. Default: keep all.", min=1),
+    ] = None,
+    checksums: Annotated[
+        bool, typer.Option(help="Read every copy of every entry, to find copies that differ.")
+    ] = False,
 ) -> None:
-    """Write one snapshot, or one after the other until SIGTERM or SIGINT."""
+    """Write one snapshot, or with --every one after the other until SIGTERM or SIGINT."""
     stopped, parent = threading.Event(), os.getppid()
 
     def ended(seconds: float) -> bool:
@@ -54,7 +62,7 @@ def main(
         if every is None:
             take()
         else:
-            for number in (signal.SIGTERM, signal.SIGINT):  # after Spark has set a handler of its own
+            for number in (signal.SIGTERM, signal.SIGINT):  # set after Spark has set its own handlers
                 signal.signal(number, lambda *_: stopped.set())
             write_every(60 * every, take, ended)
         spark.stop()

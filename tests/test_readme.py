@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bookspark.cli.spark import QUICK_JVM
+from bookspark.spark.short_jobs import QUICK_JVM
 
 ROOT = Path(__file__).resolve().parent.parent
 AUDITED, AGAIN = "the audits", "once more"

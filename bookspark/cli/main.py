@@ -1,7 +1,7 @@
-"""The ``bookspark`` command.
+"""The command line of ``bookspark``.
 
-Law: it ends with status 0 when it did what was asked, 1 when it could not (one line on stderr says what is wrong and what to
-do), 2 when the command line itself is wrong, 130 after Ctrl-C. ``bookspark --debug …`` shows where an error came from.
+Law: the exit status is 0 if the command did what was asked; 1 if it could not, and one line on standard error says what is wrong
+and what to do; 2 if the command line is wrong; 130 after Ctrl-C. ``bookspark --debug …`` shows where an error came from.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from bookspark.cli import (
+import bookspark
+from bookspark.cli.commands import (
     audit,
     autorecovery,
     bench,
@@ -25,18 +25,21 @@ from bookspark.cli import (
     cookie,
     ledger,
     log,
+    packaged,
     run,
-    settings,
     simulate,
 )
-from bookspark.cli.output import one_line, problem
+from bookspark.cli.terminal import settings
+from bookspark.cli.terminal.output import problem
 from bookspark.errors import BookKeeperError
+from bookspark.extras import missing_extra
+from bookspark.plain_text import one_line
 
 _INTERRUPTED = 130
 
 app = typer.Typer(
     name="bookspark",
-    help="Spark-native ledger storage: clusters, ledgers, logs and audits.",
+    help="Ledger storage for Spark: clusters, ledgers, logs and audits.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -53,13 +56,14 @@ app.add_typer(autorecovery.app, name="autorecovery")
 simulate.add_to(app)
 chaos.add_to(app)
 app.add_typer(bench.app, name="bench")
+packaged.add_to(app)
 
 _debug = False
 
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"bookspark {metadata.version('bookspark')}")
+        typer.echo(f"bookspark {bookspark.__version__}")
         raise typer.Exit
 
 
@@ -67,10 +71,13 @@ def _version(wanted: bool) -> None:
 def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show where an error came from.")] = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Tell the version.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
     config: Annotated[
-        Path | None, typer.Option(envvar="BOOKSPARK_CONFIG", help="Settings, as conf/bookspark.toml shows them.")
+        Path | None,
+        typer.Option(
+            envvar="BOOKSPARK_CONFIG", help="A file of settings; `bookspark conf bookspark.toml` is the model of one."
+        ),
     ] = None,
 ) -> None:
     global _debug
@@ -79,7 +86,7 @@ def options(
 
 
 def main() -> None:
-    """Run the command that ``sys.argv`` names, and end the process with its status."""
+    """Run the command that ``sys.argv`` names. Ends the process with the command's exit status."""
     try:
         app()
     except BookKeeperError as error:
@@ -89,11 +96,15 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
     except BrokenPipeError:
-        # Whoever read our output has seen enough (`| head`). Python would complain when it flushes stdout at its end.
+        # The reader of our output has closed it (`| head`). Python would complain when it flushes standard output at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except Exception as error:
         if _debug:
             raise
+        missing = missing_extra(error, "this command") if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None:
+            problem(str(missing))
+            sys.exit(1)
         problem(f"failed with {type(error).__name__}: {one_line(error)}; `bookspark --debug …` shows where")
     sys.exit(1)
 

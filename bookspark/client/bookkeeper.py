@@ -78,7 +78,7 @@ class BookKeeper:
     ) -> LedgerHandle:
         """Create an empty, open ledger and return its writer: the only handle that can ever append to it.
 
-        None of the choices can be changed later. ``bookspark/durability.md`` tells what ``ledger_type`` and ``replication``
+        None of the choices can be changed later. ``docs/durability.md`` tells what ``ledger_type`` and ``replication``
         promise together.
 
         Arguments:

@@ -39,6 +39,7 @@ from bookspark.daemon.lease_server import SERVING, LeaseServer
 from bookspark.daemon.lossy_boot import fence_check, fence_what_may_be_lost, why_lossy
 from bookspark.daemon.registrar import Registrar
 from bookspark.daemon.request_loop import RequestLoop
+from bookspark.extras import extra_needed
 from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.metadata.store import MetadataStore
 from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
@@ -185,7 +186,8 @@ def _raise_limit_of_open_files() -> None:
 
 def _answer_metrics(config: BookieConfig, post: Post, status: Callable[[], BookieStatus], stack: ExitStack) -> None:
     """Tell Prometheus. Its client is imported only where it is wanted."""
-    from bookspark.daemon.metrics import Metrics
+    with extra_needed("metrics_port"):
+        from bookspark.daemon.metrics import Metrics
 
     stack.callback(Metrics(config.host, config.metrics_port, post, status).close)
 

@@ -1,9 +1,9 @@
-"""The bookies' Spark application as a child process: ``spark-submit jobs/bookies.py``.
+"""The bookies' Spark application as a child process: ``spark-submit`` of the packaged job ``bookies``.
 
-Law: it ends with the process that started it, whatever ends that. It is in a session of its own, so that a Ctrl-C reaches
-only its starter, which then stops it cleanly; if the starter is killed, a watcher in the application's process group reads the
-end of a pipe and ends the group (as EmbeddedZooKeeper does). Bookies are in sessions of their own: their service asks them to
-stop, and if that was killed they are found by the locks of their directories.
+Law: it ends with the process that started it, whatever ends that process. It has a session of its own, so that Ctrl-C reaches
+only its starter, which then stops it cleanly. If the starter is killed, a watcher in the application's process group reads the
+end of a pipe and ends the group (as EmbeddedZooKeeper does). Bookies have sessions of their own: their service asks them to stop.
+If the service was killed, they are found by the locks of their directories.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+import psutil
+
 from bookspark.daemon.directories import Process, lock_holder
 from bookspark.daemon.launch import signal_process, wait_for_end
 from bookspark.errors import BookieError
+from bookspark.packaged_files import job, settings_file
 
 MASTER = "local-cluster[3,2,1024]"
 START_SECONDS = 150.0
@@ -39,18 +42,17 @@ _WATCHED = (
 
 
 class BookiesApplication:
-    """``bookies`` bookies in ``directory``, registered at ``zookeeper``. ``conf``: Spark's settings; the log goes to ``log``."""
+    """``bookies`` bookies with their data in ``directory``, registered at ``zookeeper``. ``conf``: Spark's settings. The
+    application's output goes to the file ``log``."""
 
-    def __init__(
-        self, checkout: Path, bookies: int, directory: Path, zookeeper: str, log: Path, conf: Mapping[str, str]
-    ) -> None:
+    def __init__(self, bookies: int, directory: Path, zookeeper: str, log: Path, conf: Mapping[str, str]) -> None:
         self._directory = directory
         self._log = log
         self._command = [
             str(Path(sys.executable).with_name("spark-submit")),
-            *("--master", MASTER, "--properties-file", str(checkout / "conf" / "spark-defaults.conf")),
+            *("--master", MASTER, "--properties-file", str(settings_file("spark-defaults.conf"))),
             *(argument for name, value in conf.items() for argument in ("--conf", f"{name}={value}")),
-            str(checkout / "jobs" / "bookies.py"),
+            str(job("bookies")),
             *("--bookies", str(bookies), "--directory", str(directory), "--zookeeper", zookeeper),
         ]
         self._process: subprocess.Popen[str] | None = None
@@ -65,7 +67,8 @@ class BookiesApplication:
     def start(
         self, progress: Callable[[str], None], environment: Mapping[str, str], timeout: float = START_SECONDS
     ) -> None:
-        """Return once every bookie serves. Raises BookieError with the application's last words."""
+        """Start the application with the variables ``environment``. Returns once every bookie serves. ``progress`` gets its lines
+        of progress. Raises BookieError with the application's last words if it ends, or after ``timeout`` seconds."""
         self._progress = progress
         self._process = subprocess.Popen(
             ["/bin/sh", "-c", _WATCHED, "bookies", *self._command],
@@ -84,7 +87,7 @@ class BookiesApplication:
         self._reader.start()
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
-            # In short pieces, so that a Ctrl-C is heard in between.
+            # The wait is in short pieces, so that Ctrl-C is noticed between them.
             with contextlib.suppress(queue.Empty):
                 description = self._descriptions.get(timeout=0.5)
                 if description is None:
@@ -93,15 +96,15 @@ class BookiesApplication:
                 self._driver = Process.of(description["pid"])
                 self._progress = _nobody
                 return
-        raise BookieError(f"the bookies' application did not get ready within {timeout:g} s; see {self._log}")
+        raise BookieError(f"the bookies' application was not ready within {timeout:g} s; see {self._log}")
 
     def check(self) -> None:
-        """Raise BookieError if it has ended."""
+        """Raise BookieError with its last words if the application has ended."""
         if self._process is not None and self._process.poll() is not None:
             raise BookieError(self._failure())
 
     def stop(self, timeout: float = STOP_SECONDS) -> None:
-        """Stop the bookies cleanly, then the application; return when no process of either is left."""
+        """Stop the bookies cleanly, then the application. Returns when no process of either is left."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -112,7 +115,7 @@ class BookiesApplication:
             process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout)
-        # The watcher, and whatever has not ended by now. The group's number is still its own: the watcher is in it.
+        # This ends the watcher, and whatever has not ended by now. The group's number is not used again: the watcher is in it.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -128,7 +131,7 @@ class BookiesApplication:
         return self._last_words or f"the bookies' application ended; see {self._log}"
 
     def _read(self, stream: IO[str]) -> None:
-        """The application's output: its log, its progress, its description, its last words."""
+        """Read the application's output: its log, its progress, its description, its last words."""
         with stream, self._log.open("a", encoding="utf-8") as log:
             for line in stream:
                 log.write(line)
@@ -144,11 +147,11 @@ class BookiesApplication:
 
 
 def _nobody(_line: str) -> None:
-    """Hears the progress when nobody waits."""
+    """Takes the progress when nobody waits for it."""
 
 
 def stop_bookies_in(directory: Path) -> None:
-    """End every bookie process that still holds a directory below ``directory``: cleanly if it can, by force if not."""
+    """End every bookie process that still holds a directory below ``directory``: cleanly if possible, by force if not."""
     for home in sorted(directory.glob("*/")):
         with contextlib.suppress(BookieError):
             process = lock_holder(str(home))
@@ -160,12 +163,11 @@ def stop_bookies_in(directory: Path) -> None:
 
 
 def _child_driver(parent: int) -> Process | None:
-    """The Python process that spark-submit has started for the job, if it has."""
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            pid = int(stat.parent.name)
-            if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:
-                command = (stat.parent / "cmdline").read_bytes().split(b"\0")
-                if len(command) > 1 and command[1].endswith(b"bookies.py"):  # python …/jobs/bookies.py, not the watcher
-                    return Process.of(pid)
+    """The Python process that spark-submit started for the job. None if it has not started it yet."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(parent).children():
+            with contextlib.suppress(psutil.Error):
+                command = child.cmdline()
+                if len(command) > 1 and command[1].endswith("bookies.py"):  # python …/jobs/bookies.py, not the watcher
+                    return Process.of(child.pid)
     return None

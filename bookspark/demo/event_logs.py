@@ -1,8 +1,8 @@
 """Spark's event logs as an input that grows while it is ingested.
 
-Law: only complete lines are staged, each once, and a staged file appears whole: it is written beside the folder that Spark
-watches and then renamed into it. Spark appends to its event logs and renames them at the end (``.inprogress`` is dropped), so
-what was staged of a log is remembered by its name without that.
+Law: only complete lines are staged, and each line once. A staged file appears whole: it is written outside the folder that Spark
+watches, and then renamed into it. Spark appends to its event logs and renames them at the end (``.inprogress`` is dropped), so
+the staged position of a log is kept by its name without ``.inprogress``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ _READ_BYTES_MAX = 64 << 20
 
 
 class EventLogStager:
-    """Each second, makes a file in ``destination`` of the lines that are new in the event logs in ``source``."""
+    """Every ``interval_seconds``, makes a file in ``destination`` from the new lines of the event logs in ``source``. Files are
+    written in ``temporary``, which must be on the same file system."""
 
     def __init__(self, source: Path, destination: Path, temporary: Path, interval_seconds: float = 1.0) -> None:
         self._source = source
@@ -30,14 +31,15 @@ class EventLogStager:
 
     @property
     def files(self) -> list[Path]:
-        """What was staged so far."""
+        """The files that were staged so far."""
         return list(self._staged)
 
     def start(self) -> None:
+        """Stage in a thread from now on."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop staging; raises what staging failed with. May be called again."""
+        """Stop staging. Raises the error that staging failed with. May be called again."""
         self._ending.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -45,7 +47,7 @@ class EventLogStager:
             raise self._error
 
     def stage(self) -> None:
-        """Stage what is new now."""
+        """Stage the lines that are new now."""
         for log in sorted(self._source.iterdir()):
             name = log.name.removesuffix(_IN_PROGRESS)
             position = self._positions.get(name, 0)
@@ -53,7 +55,7 @@ class EventLogStager:
                 with log.open("rb") as file:
                     file.seek(position)
                     data = file.read(_READ_BYTES_MAX)
-            except FileNotFoundError:  # renamed at this moment: next time, by its new name
+            except FileNotFoundError:  # it was renamed at this moment; the next call finds its new name
                 continue
             complete = data[: data.rfind(b"\n") + 1]
             if not complete:

@@ -1,9 +1,8 @@
-"""What a run ingests: the lines of files, listed and counted here without Spark.
+"""The files that a run ingests, listed and counted here without Spark.
 
-Law: a run ingests a fixed list of files, each by a link of its own in the run's input folder, so that odd file names and files
-that come later don't matter. A line ends with a line feed and with nothing else; a file's last line need not have one. Hidden
-files (``.name``) and Spark's own (``_name``) are left out, as Spark leaves them out. The counts here share no code with
-Spark's.
+Law: a run ingests a fixed list of files. Each has a link in the run's input folder, so odd file names and files that come later
+don't matter. A line ends with a line feed only; the last line of a file need not have one. Hidden files (``.name``) and Spark's
+own (``_name``) are left out, as Spark does. The counts share no code with Spark.
 """
 
 from __future__ import annotations
@@ -21,30 +20,34 @@ from bookspark.wire.entry_batch import PAYLOAD_BYTES_MAX
 
 _CHUNK_BYTES = 1 << 20
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-"""Spark takes it off the beginning of a file."""
+"""Spark removes it from the beginning of a file."""
+
 _OPENERS: dict[str, Callable[[Path], IO[bytes] | gzip.GzipFile | bz2.BZ2File]] = {
     ".gz": gzip.GzipFile,
     ".bz2": bz2.BZ2File,
 }
 _OTHER_CODECS = frozenset({".deflate", ".lz4", ".snappy", ".zst"})
-"""Spark decompresses these by their names, and Python can't."""
+"""Spark decompresses files with these names, and Python can't."""
 
 
 class InputError(ConfigurationError):
-    """The input that was named can't be ingested; nothing was started."""
+    """The named input can't be ingested. Nothing was started."""
 
 
 class InputChangedError(BookKeeperError):
-    """A file was written to while it was ingested."""
+    """A file was changed while it was ingested."""
 
 
 @dataclass(frozen=True)
 class Content:
-    """Lines, and their bytes without line breaks."""
+    """Figures of files."""
 
     lines: int = 0
+    """How many lines."""
     size: int = 0
+    """Bytes of the lines, without line breaks."""
     longest: int = 0
+    """Bytes of the longest line."""
 
     def __add__(self, other: Content) -> Content:
         return Content(self.lines + other.lines, self.size + other.size, max(self.longest, other.longest))
@@ -52,34 +55,36 @@ class Content:
 
 @dataclass(frozen=True)
 class InputFiles:
-    """The files of a folder. ``versions`` tells whether they were written to since."""
+    """The files of a folder."""
 
     folder: Path
+    """The folder."""
     files: tuple[Path, ...]
+    """The files under it, sorted."""
     versions: tuple[tuple[int, int], ...]
+    """Time of the last change and size of each file, when it was counted."""
     content: Content
+    """Figures of all files together."""
 
     def link_into(self, directory: Path) -> None:
-        """Make a link to each file in ``directory``, named by number."""
+        """Make a link to each file in ``directory``. Its name is a number."""
         for number, file in enumerate(self.files):
             kind = file.suffix.lower() if file.suffix.lower() in _OPENERS else ".txt"
             (directory / f"{number:06d}{kind}").symlink_to(file)
 
     def check_unchanged(self) -> None:
-        """Raise InputChangedError if a file was written to since it was listed."""
+        """Raise InputChangedError if a file was changed since it was counted."""
         for file, version in zip(self.files, self.versions, strict=True):
             if _version(file) != version:
-                raise InputChangedError(
-                    f"{file} was written to while it was ingested; run again when nobody writes there"
-                )
+                raise InputChangedError(f"{file} was changed while it was ingested; run again when nobody writes there")
 
 
 def find_input(folder: Path) -> InputFiles:
-    """List and count the files under ``folder``. Raises InputError if that can't be ingested."""
+    """List and count the files under ``folder``. Raises InputError if there are none, or if one can't be ingested."""
     if not folder.exists():
         raise InputError(f"folder {folder} does not exist; name one with text or JSON-lines files")
     if not folder.is_dir():
-        raise InputError(f"{folder} is a file; name the folder that it is in")
+        raise InputError(f"{folder} is a file; name its folder")
     files = tuple(sorted(_files_under(folder)))
     if not files:
         raise InputError(f"folder {folder} has no files to ingest; name one with text or JSON-lines files")
@@ -107,7 +112,7 @@ def count_files(files: Iterable[Path]) -> Content:
 
 
 def count_file(path: Path) -> Content:
-    """The content of one file, decompressed if its name says that it is compressed."""
+    """The content of one file. It is decompressed if its name ends with .gz or .bz2."""
     opener = _OPENERS.get(path.suffix.lower())
     with opener(path) if opener else path.open("rb") as file:
         lines = size = longest = begun = 0
@@ -138,7 +143,7 @@ def _files_under(folder: Path) -> Iterable[Path]:
             if name.startswith((".", "_")) or not path.is_file():
                 continue
             if path.suffix.lower() in _OTHER_CODECS:
-                raise InputError(f"{path} is compressed in a way that is not read here; unpack it, or use .gz or .bz2")
+                raise InputError(f"{path} has a compression that is not supported; unpack it, or use .gz or .bz2")
             yield path
 
 

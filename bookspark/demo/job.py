@@ -1,8 +1,8 @@
 """The main job from its first process to its last.
 
-Law: what is started is stopped, in the opposite order, whatever ends the run: its success, an error, Ctrl-C, SIGTERM or a
-closed terminal; while things are being stopped, signals are not heard. This process starts, in this order: the embedded
-ZooKeeper; the bookies' Spark application (spark-submit on local-cluster, a child process); a Spark session (local[2], in it).
+Law: everything that was started is stopped in the opposite order, whatever ends the run: success, an error, Ctrl-C, SIGTERM or a
+closed terminal. While things are being stopped, signals are ignored. This process starts, in this order: the embedded ZooKeeper;
+the bookies' Spark application (spark-submit on local-cluster, a child process); a Spark session (``local[2]``, in this process).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import logging
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -21,8 +20,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 import bookspark
-from bookspark.cli.output import PROBLEM, size_text
-from bookspark.cli.spark import QUICK_JVM, SMALL_TABLES, plain_reason
+from bookspark.cache_folder import cache_folder
 from bookspark.demo import report as reports
 from bookspark.demo.bookies_application import MASTER, BookiesApplication
 from bookspark.demo.event_logs import EventLogStager
@@ -39,9 +37,11 @@ from bookspark.demo.spark_side import (
     ingest_folder,
     spark_session,
 )
-from bookspark.errors import ConfigurationError
 from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bookspark.metadata.zookeeper.java import find_java
+from bookspark.packaged_files import settings_folder
+from bookspark.plain_text import PROBLEM, size_text
+from bookspark.spark.short_jobs import QUICK_JVM, SMALL_TABLES, plain_reason
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal that ends the run."""
+    """A signal that ends the run. ``status`` is the exit status for it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -63,13 +63,19 @@ class Interrupted(KeyboardInterrupt):
 
 
 def run_main_job(folder: Path | None, directory: Path | None, serve: bool) -> int:
-    """Run it; returns the exit status. Raises InputError or ConfigurationError before anything is started."""
-    checkout = _checkout()
+    """Run the main job.
+
+    ``folder``: the files to ingest; None: the event logs of the run's own Spark applications. ``directory``: a new folder for
+    everything that the run writes; None: one of ``_runs_folder``. ``serve``: keep the cluster up at the end, until Ctrl-C.
+
+    Returns the exit status: 0 for success, 1 for an error, 128 plus the signal's number after a signal. Before anything is
+    started, raises InputError if ``folder`` can't be ingested, and ConfigurationError if there is no Java or ``directory`` can't
+    be used."""
     find_java()
     inputs = find_input(folder) if folder is not None else None
-    run = RunFolder(checkout / ".cache" / "runs", directory)
+    run = RunFolder(_runs_folder(), directory)
     screen = Screen()
-    screen.say(f"everything of this run lies in {run.path}")
+    screen.say(f"everything that this run writes is in {run.path}")
     with screen.redirected(run.log), _raising_signals():
         logging.basicConfig(
             filename=run.log, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
@@ -77,7 +83,7 @@ def run_main_job(folder: Path | None, directory: Path | None, serve: bool) -> in
         logging.getLogger("py4j").setLevel(logging.WARNING)
         try:
             with _stopping_undisturbed(screen) as stack:
-                _MainJob(checkout, run, screen, stack).run(inputs, serve)
+                _MainJob(run, screen, stack).run(inputs, serve)
             status = 0
         except KeyboardInterrupt as interruption:
             log.info("ended by %s", interruption)
@@ -93,7 +99,6 @@ def run_main_job(folder: Path | None, directory: Path | None, serve: bool) -> in
 
 @dataclass
 class _MainJob:
-    checkout: Path
     run_folder: RunFolder
     screen: Screen
     stack: ExitStack
@@ -109,7 +114,7 @@ class _MainJob:
         with ExitStack() as spark_stack:
             with screen.step("starting a second Spark application"):
                 spark = spark_stack.enter_context(spark_session(zookeeper, self._spark_conf()))
-                _raise_on_signals()  # Spark has put its own handler in the place of ours
+                _raise_on_signals()  # Spark has replaced our handlers with its own
             content, ingested = self._ingest(spark, inputs)
             with screen.step("reading the log back and comparing it with the input") as tell:
                 read_began = time.monotonic()
@@ -138,12 +143,12 @@ class _MainJob:
             self._serve(zookeeper, bookies)
 
     def _prepare_environment(self) -> None:
-        """For this process and all children: this Spark, this Python, and nothing of it outside the run's folder."""
+        """Set the variables for this process and its children: this Spark, this Python, and all files in the run's folder."""
         import pyspark
 
-        # Also because pyspark's own search for it can't cope with spaces in paths.
+        # pyspark's own search for SPARK_HOME fails if the path has spaces.
         os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
-        os.environ["SPARK_CONF_DIR"] = str(self.checkout / "conf")
+        os.environ["SPARK_CONF_DIR"] = str(settings_folder())
         os.environ["SPARK_LOCAL_DIRS"] = str(self.run_folder.temporary)
         os.environ["SPARK_WORKER_DIR"] = str(self.run_folder.spark_work)
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -163,9 +168,7 @@ class _MainJob:
     def _start_bookies(self, zookeeper: str) -> BookiesApplication:
         folder = self.run_folder
         with self.screen.step(f"starting {BOOKIES} bookies on Spark executors ({MASTER})") as tell:
-            application = BookiesApplication(
-                self.checkout, BOOKIES, folder.bookies, zookeeper, folder.bookies_log, self._spark_conf()
-            )
+            application = BookiesApplication(BOOKIES, folder.bookies, zookeeper, folder.bookies_log, self._spark_conf())
             self.stack.callback(application.stop)
             application.start(tell, os.environ)
             tell(", ".join(f"{bookie['bookie_id']} at {bookie['address']}" for bookie in application.bookies))
@@ -206,22 +209,18 @@ class _MainJob:
             console.print(line, markup=False, soft_wrap=True)
         while True:
             bookies.check()
-            threading.Event().wait(_WATCH_SECONDS)
+            time.sleep(_WATCH_SECONDS)
 
 
-def _checkout() -> Path:
-    """Where the project's jobs and settings lie."""
+def _runs_folder() -> Path:
+    """The folder of the runs' folders: ``.cache/runs`` in a checkout, ``runs`` in the user's cache otherwise."""
     checkout = Path(bookspark.__file__).resolve().parents[1]
-    if not (checkout / "jobs" / "bookies.py").is_file():
-        raise ConfigurationError(
-            f"{checkout} has no jobs/bookies.py: `bookspark run` works from a checkout, by scripts/run"
-        )
-    return checkout
+    return checkout / ".cache" / "runs" if (checkout / "scripts" / "run").is_file() else cache_folder() / "runs"
 
 
 @contextmanager
 def _stopping_undisturbed(screen: Screen) -> Iterator[ExitStack]:
-    """A stack that is closed with signals ignored, so that a second Ctrl-C leaves nothing behind either."""
+    """Yields a stack. It is closed while signals are ignored, so that a second Ctrl-C leaves nothing running either."""
     stack = ExitStack()
     try:
         yield stack

@@ -1,4 +1,4 @@
-"""The main job's report: what went in, what came out, how fast, and where everything lies."""
+"""The main job's report: the input, the log, the speed, and where everything lies."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 from rich.table import Table
 
-from bookspark.cli.output import size_text
 from bookspark.demo.inputs import Content
 from bookspark.demo.run_folder import RunFolder
 from bookspark.demo.spark_side import LOG, Ingested, rate_text
+from bookspark.plain_text import size_text
 from bookspark.protocol.logs.log_record import COMMIT_ROLE, DATA_ROLE, LOG_LABEL, ROLE_LABEL
 
 if TYPE_CHECKING:
@@ -26,20 +26,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Report:
-    """What is known at the end."""
+    """Facts of a run that succeeded."""
 
     source: str
+    """Where the input came from."""
     content: Content
+    """Figures of the input."""
     ingested: Ingested
+    """Figures of the query that wrote it."""
     read_seconds: float
+    """Time of reading the log back."""
     ledgers: str
+    """The log's ledgers."""
     bookies: Sequence[str]
+    """A line for each bookie."""
     run: RunFolder
+    """The run's folder."""
     seconds: float
+    """Time of the whole run so far."""
 
 
 def describe_ledgers(bookkeeper: BookKeeper) -> str:
-    """The ledgers of the log, by what they are for."""
+    """The ledgers of the log by their roles."""
     roles: dict[str, list[int]] = {DATA_ROLE: [], COMMIT_ROLE: []}
     for ledger_id in bookkeeper.list_ledgers():
         labels = bookkeeper.get_ledger_metadata(ledger_id).custom_metadata
@@ -49,7 +57,7 @@ def describe_ledgers(bookkeeper: BookKeeper) -> str:
 
 
 def describe_bookies(bookkeeper: BookKeeper, bookies: Sequence[dict[str, Any]], run: RunFolder) -> list[str]:
-    """Each bookie: its id, what it holds and where."""
+    """A line for each bookie: its id, how much it holds, and its directories."""
     lines = []
     for bookie in sorted(bookies, key=lambda bookie: str(bookie["home"])):
         status = bookkeeper.bookie_status(bookie["bookie_id"])
@@ -93,7 +101,7 @@ def _inside(run: RunFolder, path: Path) -> str:
 
 
 def pasteable_lines(zookeeper: str) -> list[tuple[str, str]]:
-    """Lines for a shell that write, read and audit, each with what it does."""
+    """Pairs of a word (write, read, audit) and the line for a shell that does it."""
     command = shlex.quote(str(Path(sys.executable).with_name("bookspark")))
     cluster = f"--zookeeper {shlex.quote(zookeeper)}"
     return [

@@ -1,7 +1,7 @@
 """A run's folder: everything that a run writes lies in it.
 
-Law: two runs never share one. The process that runs holds an flock on ``LOCK`` for as long as it lives; folders that nobody
-holds are those of runs that ended, and only the last few of them are kept. What lies where::
+Law: two runs never share a folder. The process of a run holds an flock on ``LOCK`` as long as it lives. A folder without a holder
+belongs to a run that has ended, and only the last few of these are kept. The content::
 
     run.log         what Spark and Python logged        bookies.log     what the bookies' application logged
     zookeeper/      ZooKeeper's data and log            bookies/        the bookies' entry logs, indexes and cookies
@@ -25,14 +25,15 @@ _LOCK = "LOCK"
 
 
 class RunFolder:
-    """A new folder ``<runs>/<time>-<pid>``, or ``wanted`` (not there yet, or empty), locked until ``close``."""
+    """A new folder ``<runs>/<time>-<pid>``, or the folder ``wanted``, which must be empty or missing. It is locked until
+    ``close``. Raises ConfigurationError if ``wanted`` is not empty, or if the folder can't be written."""
 
     def __init__(self, runs: Path, wanted: Path | None = None) -> None:
         if wanted is None:
             _remove_ended(runs)
             wanted = runs / f"{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}"
         elif wanted.exists() and (not wanted.is_dir() or any(wanted.iterdir())):
-            raise ConfigurationError(f"{wanted} is there already and not empty; name a new folder for the run")
+            raise ConfigurationError(f"{wanted} exists already and is not empty; name a new folder for the run")
         self.path = wanted.absolute()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -45,52 +46,62 @@ class RunFolder:
 
     @property
     def log(self) -> Path:
+        """What Spark and Python logged."""
         return self.path / "run.log"
 
     @property
     def bookies_log(self) -> Path:
+        """What the bookies' application printed."""
         return self.path / "bookies.log"
 
     @property
     def zookeeper(self) -> Path:
+        """ZooKeeper's data and log."""
         return self.path / "zookeeper"
 
     @property
     def bookies(self) -> Path:
+        """The bookies' directories."""
         return self.path / "bookies"
 
     @property
     def input(self) -> Path:
+        """Links to the ingested files, or the staged event logs."""
         return self.path / "input"
 
     @property
     def event_logs(self) -> Path:
+        """Spark's event logs of both applications."""
         return self.path / "event-logs"
 
     @property
     def checkpoint(self) -> Path:
+        """The streaming query's Spark checkpoint."""
         return self.path / "checkpoint"
 
     @property
     def snapshots(self) -> Path:
+        """The snapshot's Delta tables."""
         return self.path / "snapshots"
 
     @property
     def spark_work(self) -> Path:
+        """The executors' logs."""
         return self.path / "spark-work"
 
     @property
     def temporary(self) -> Path:
+        """Spark's local directory. ``close`` removes it."""
         return self.path / "tmp"
 
     def close(self) -> None:
-        """Remove what is of no use any more; from here on a later run may remove the folder."""
+        """Remove temporary files and release the lock. A later run may then remove the folder."""
         shutil.rmtree(self.temporary, ignore_errors=True)
         os.close(self._lock)
 
 
 def _remove_ended(runs: Path) -> None:
-    """Remove the oldest folders of runs that ended. Their names sort by time."""
+    """Remove the oldest folders of runs that have ended. The names sort by time."""
     folders = sorted(path.parent for path in runs.glob(f"*/{_LOCK}"))
     ended = [folder for folder in folders if not _is_running(folder)]
     for folder in ended[: max(0, len(ended) - ENDED_RUNS_KEPT)]:
@@ -100,7 +111,7 @@ def _remove_ended(runs: Path) -> None:
 def _is_running(folder: Path) -> bool:
     try:
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:  # another run has just removed it
+    except OSError:  # another run removed it at this moment
         return True
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

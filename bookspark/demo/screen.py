@@ -1,8 +1,8 @@
-"""What a person sees of a run: one line for each step, with what it is about while it lasts.
+"""What a person sees of a run: one line for each step, with its progress.
 
-Law: standard error gets the progress and problems, standard output the report and nothing else. Everything that is not said here
-(the JVM's log, Python's warnings, Spark's workers) shares descriptors 1 and 2 by inheritance, so those are pointed at the run's
-log file, and the screen writes to copies of the former ones.
+Law: standard error gets progress and problems. Standard output gets the report and nothing else. All other output (the JVM's log,
+Python's warnings, Spark's workers) inherits descriptors 1 and 2. So these two are redirected to the run's log file, and the
+screen writes to copies of the original ones.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PLAIN_INTERVAL_SECONDS = 5.0
 
 
 class Screen:
-    """Writes to what were standard output and standard error when it was made."""
+    """Writes to the standard output and standard error of the moment when it was made."""
 
     def __init__(self) -> None:
         self._out = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace")
@@ -33,7 +33,7 @@ class Screen:
 
     @contextmanager
     def redirected(self, log: Path) -> Iterator[None]:
-        """Within, descriptors 1 and 2 lead to ``log``, for this process and all that it starts."""
+        """Within the block, descriptors 1 and 2 lead to the file ``log``, for this process and all that it starts."""
         sys.stdout.flush()
         sys.stderr.flush()
         saved = [os.dup(1), os.dup(2)]
@@ -51,12 +51,12 @@ class Screen:
             os.close(target)
 
     def say(self, text: str) -> None:
-        """A line of progress."""
+        """Print a line of progress."""
         self._progress.print(text, markup=False)
 
     @contextmanager
     def step(self, title: str) -> Iterator[Callable[[str], None]]:
-        """A step that takes a while. The function that it gives tells where it stands; the last such text stays."""
+        """A step that takes a while. Yields a function that shows the step's progress. The last text stays on the screen."""
         began = time.monotonic()
         step = _LiveStep(self._progress, title) if self._progress.is_terminal else _PlainStep(self._progress, title)
         try:
@@ -71,7 +71,7 @@ class Screen:
 
 
 class _LiveStep:
-    """On a terminal: one line that changes."""
+    """A step on a terminal: one line that changes."""
 
     def __init__(self, console: Console, title: str) -> None:
         self.text = ""
@@ -88,7 +88,7 @@ class _LiveStep:
 
 
 class _PlainStep:
-    """In a file or a pipe: a line now and then."""
+    """A step in a file or a pipe: a line every few seconds."""
 
     def __init__(self, console: Console, title: str) -> None:
         self.text = ""
@@ -105,7 +105,7 @@ class _PlainStep:
         self.text = text
 
     def end(self) -> None:
-        """Nothing to take away."""
+        """There is nothing to remove."""
 
 
 def _console(file: object) -> Console:

@@ -1,16 +1,14 @@
-"""The main job's second Spark application, in this process: ingest, read back, compare, snapshot.
+"""The main job's second Spark application, in this process: ingest, read back, compare.
 
-Law: what is compared is computed by Spark on both sides with the same expressions (count, bytes, and the sum of all lines'
-64-bit hashes, which does not depend on their order and changes if a line is lost, doubled or altered), and the input's count
-and bytes once more by ``inputs``, which shares no code with Spark.
+Law: Spark computes the same three figures of the input and of the log: count, bytes, and the sum of all lines' 64-bit hashes. The
+sum does not depend on the order of the lines, and changes if a line is lost, doubled or altered. ``inputs``, which shares no code
+with Spark, computes the input's count and bytes once more.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import signal
 import subprocess
 import threading
 import time
@@ -21,10 +19,12 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bookspark.cli.output import size_text
-from bookspark.cli.spark import plain_reason
+import psutil
+
 from bookspark.demo.inputs import Content
 from bookspark.errors import BookKeeperError
+from bookspark.plain_text import size_text
+from bookspark.spark.short_jobs import plain_reason
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,38 +40,44 @@ _FOLLOW_SECONDS_MIN = 15.0
 _FOLLOW_BATCHES_MIN = 5
 _FOLLOW_SECONDS_MAX = 120.0
 _STOP_SECONDS = 30.0
-_GATEWAY_MARK = b"_PYSPARK_DRIVER_CONN_INFO_PATH="
-"""In the environment of the JVM that pyspark starts."""
+_GATEWAY_MARK = "_PYSPARK_DRIVER_CONN_INFO_PATH"
+"""A variable in the environment of the JVM that pyspark starts."""
 
 log = logging.getLogger(__name__)
 
 
 class ComparisonError(BookKeeperError):
-    """What was read back is not what was written."""
+    """The log's content differs from the input."""
 
 
 @dataclass(frozen=True)
 class Digest:
-    """A multiset of lines."""
+    """Figures of a multiset of lines."""
 
     lines: int
+    """How many lines."""
     size: int
+    """Bytes of the lines, without line breaks."""
     hashes: Decimal
+    """The sum of the lines' 64-bit hashes."""
 
 
 @dataclass(frozen=True)
 class Ingested:
-    """A streaming query's work. ``seconds`` is the time its micro-batches took, without the pauses between them."""
+    """The work of a streaming query."""
 
     batches: int
+    """Micro-batches with rows."""
     rows: int
+    """Rows of all micro-batches."""
     seconds: float
+    """Time of the micro-batches, without the pauses between them."""
 
 
 @contextmanager
 def spark_session(zookeeper: str, conf: Mapping[str, str]) -> Iterator[SparkSession]:
-    """A session on ``local[2]``; at the end its JVM is gone too. Errors in the block come out as BookKeeperError with one line:
-    Spark's own can't tell what they are about any more once the JVM is gone."""
+    """A session on ``local[2]``. At the end of the block its JVM has ended too. An error in the block becomes a BookKeeperError
+    of one line: an error of Spark has no message any more once the JVM has ended."""
     from bookspark.spark.session import session
 
     try:
@@ -88,7 +94,7 @@ def spark_session(zookeeper: str, conf: Mapping[str, str]) -> Iterator[SparkSess
 def ingest_folder(
     spark: SparkSession, source: Path, checkpoint: Path, expected: Content, tell: Callable[[str], None]
 ) -> Ingested:
-    """Stream the files in ``source`` into the log until all are in."""
+    """Stream the files in ``source`` into the log until all are written. ``tell`` gets the progress."""
     query = _stream(spark, source, checkpoint).trigger(availableNow=True).start()
     with _stopped(query):
         while query.isActive:
@@ -101,7 +107,8 @@ def ingest_folder(
 def ingest_event_logs(
     spark: SparkSession, stager: EventLogStager, source: Path, checkpoint: Path, tell: Callable[[str], None]
 ) -> Ingested:
-    """Stream what ``stager`` puts into ``source`` while it does so, for a while; then all that is left."""
+    """Stream the files that ``stager`` puts into ``source``: for at least 15 s and five micro-batches while it stages, then the
+    rest. ``tell`` gets the progress. Raises BookKeeperError if five micro-batches take more than two minutes."""
     began = time.monotonic()
     query = _stream(spark, source, checkpoint).trigger(processingTime="1 second").start()
     with _stopped(query):
@@ -122,21 +129,21 @@ def ingest_event_logs(
 
 
 def digest_of_input(spark: SparkSession, source: Path) -> Digest:
-    """What the files in ``source`` hold, as Spark reads them."""
+    """Figures of the files in ``source``, as Spark reads them."""
     return _digest(spark.read.text(str(source), lineSep="\n").selectExpr("CAST(value AS BINARY) AS value"))
 
 
 def digest_of_log(spark: SparkSession) -> Digest:
-    """What the log holds."""
+    """Figures of the log's rows."""
     return _digest(spark.read.format("bookspark").option("log", LOG).option("minPartitions", 2).load())
 
 
 def compare(counted: Content, read: Digest, stored: Digest) -> None:
-    """Raise ComparisonError unless all three tell of the same lines."""
+    """Raise ComparisonError unless Python's count of the input, Spark's figures of it and the log's figures are the same."""
     if (counted.lines, counted.size) != (read.lines, read.size):
         raise ComparisonError(
             f"Spark reads {read.lines:,} lines of {read.size:,} bytes in the input, and Python {counted.lines:,} lines of "
-            f"{counted.size:,} bytes: was it written to meanwhile? Run again when nobody writes there"
+            f"{counted.size:,} bytes: was it changed meanwhile? Run again when nobody writes there"
         )
     if read != stored:
         raise ComparisonError(
@@ -153,8 +160,8 @@ def rate_text(rows: int, size: int, seconds: float) -> str:
 
 
 def _stream(spark: SparkSession, source: Path, checkpoint: Path) -> DataStreamWriter:
-    # The size limit is for progress, and for sync groups and partitions of a sensible size; lines end with "\n" only, so that
-    # what is ingested can be told exactly.
+    # The size limit gives progress, and sync groups and partitions of a sensible size. Lines end with "\n" only, so that the
+    # ingested bytes are known exactly.
     reader = spark.readStream.option("lineSep", "\n").option("maxBytesPerTrigger", _BATCH_BYTES)
     lines = reader.text(str(source)).selectExpr("CAST(value AS BINARY) AS value")
     return lines.writeStream.format("bookspark").option("log", LOG).option("checkpointLocation", str(checkpoint))
@@ -164,7 +171,7 @@ def _stream(spark: SparkSession, source: Path, checkpoint: Path) -> DataStreamWr
 def _stopped(query: StreamingQuery) -> Iterator[None]:
     try:
         yield
-    except KeyboardInterrupt:  # the session's end stops it
+    except KeyboardInterrupt:  # the end of the session stops the query
         raise
     except BaseException:
         with contextlib.suppress(Exception):
@@ -175,7 +182,7 @@ def _stopped(query: StreamingQuery) -> Iterator[None]:
 
 
 def _progress_of(query: StreamingQuery) -> Ingested:
-    """What the query did so far. Raises the query's own error if it failed."""
+    """The query's work so far. Raises the query's own error if it failed."""
     error = query.exception()
     if error is not None:
         raise error
@@ -196,7 +203,7 @@ def _digest(lines: DataFrame) -> Digest:
 
 
 def _end_spark() -> None:
-    """Stop the session, if there is one, and the JVM, which Spark would leave to the end of this process."""
+    """Stop the session if there is one, and its JVM. Spark would keep the JVM until this process ends."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -221,20 +228,18 @@ def _end_spark() -> None:
 
 
 def _end_gateways_begun() -> None:
-    """End the JVM of a session whose making was interrupted, which nobody has a handle of."""
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
-            if parent == os.getpid() and _GATEWAY_MARK in (stat.parent / "environ").read_bytes():
-                pid = int(stat.parent.name)
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
+    """End the JVM of a session whose start was interrupted. No object of Python refers to it."""
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            if _GATEWAY_MARK in child.environ():
+                child.kill()
+                child.wait()
 
 
 def _stop_session(kind: type[SparkSession]) -> None:
     from pyspark import SparkContext
 
-    with contextlib.suppress(Exception):  # a JVM that does not answer is killed
+    with contextlib.suppress(Exception):  # a JVM that does not answer is killed later
         session = kind._instantiatedSession
         if session is not None:
             session.stop()

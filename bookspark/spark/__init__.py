@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
-from bookspark.spark.bookies.bookie_service import BookieService
-from bookspark.spark.session import session
+from bookspark.extras import extra_needed
+
+with extra_needed("bookspark.spark"):
+    from bookspark.spark.bookies.bookie_service import BookieService
+    from bookspark.spark.session import session
 
 __all__ = ["BookieService", "session"]

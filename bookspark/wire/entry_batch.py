@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from crc32c import crc32c
 
+from bookspark.extras import extra_needed
 from bookspark.wire.columns import Buffer as Buffer
 from bookspark.wire.columns import ascends, consecutive, from_zero, offsets_of, repeated, values
 from bookspark.wire.header import HEADER_BYTES, Header, WireError
@@ -338,7 +339,8 @@ _new_entry = cast(Callable[[Iterable[object]], Entry], partial(tuple.__new__, En
 @cache
 def arrow_schema() -> pyarrow.Schema:
     """Columns ledger_id, entry_id, last_add_confirmed, length: int64; payload, digest: binary. None is nullable."""
-    import pyarrow
+    with extra_needed("reading Arrow batches"):
+        import pyarrow
 
     names = ("ledger_id", "entry_id", "last_add_confirmed", "length")
     fields = [pyarrow.field(name, pyarrow.int64(), nullable=False) for name in names]

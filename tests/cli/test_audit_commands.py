@@ -12,7 +12,7 @@ from tests.cli.conftest import Run
 @pytest.fixture(autouse=True)
 def _no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes long to start, only to say what can be known at once."""
-    monkeypatch.setattr("bookspark.cli.audit.quiet_session", lambda name: pytest.fail("Spark was started"))
+    monkeypatch.setattr("bookspark.cli.commands.audit.quiet_session", lambda name: pytest.fail("Spark was started"))
 
 
 @pytest.mark.parametrize("command", [("audit",), ("safe-to-stop", "bookie-1")])

@@ -1,32 +1,18 @@
-"""``bookspark bench ledger`` with hardly any entries, and the table that ``scripts/bench`` makes of such lines."""
+"""``bookspark bench ledger`` with hardly any entries, and the table that ``bookspark bench peers ledger`` makes of such lines."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
-import pytest
-
-from bookspark.cli.bench.cases import WORKLOADS, Kind, Turn, Workload
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="module")
-def targets() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("targets", ROOT / "scripts/bench.d/targets.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from bookspark.bench.ledger.cases import WORKLOADS, Kind, Turn, Workload
+from bookspark.bench.peers.ledger_targets import table
 
 
 def test_each_workload_prints_a_line(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "bookspark.cli.main", "bench", "ledger", "--scale", "0.0005"]
+    command = [sys.executable, "-m", "bookspark", "bench", "ledger", "--scale", "0.0005"]
     done = subprocess.run(
         [*command, "--turn", "synced", "--turn", "durability", "--turn", "disk", "--directory", str(tmp_path)],
         stdout=subprocess.PIPE,
@@ -55,14 +41,14 @@ def test_a_small_scale_leaves_a_whole_batch_and_the_length_of_recovered_ledgers(
     )
 
 
-def test_the_table_compares_medians_with_the_targets(targets: ModuleType) -> None:
+def test_the_table_compares_medians_with_the_targets() -> None:
     lines = [
         {"label": "L1", "system": "bookspark", "p50_ms": 0.2, "p99_ms": 2.0},
         *({"label": "L1", "system": "bookkeeper", "p50_ms": p50, "p99_ms": 4.0} for p50 in (1.0, 2.0, 9.0)),
         {"label": "L9", "system": "bookspark", "written_per_byte": 1.07},
         {"label": "L9", "system": "bookkeeper", "written_per_byte": 2.5},
     ]
-    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in targets.table(lines).splitlines()[2:]]
+    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in table(lines).splitlines()[2:]]
     assert [(row[0], row[4], row[6]) for row in rows] == [
         ("L1", "0.1", "met"),
         ("L1", "0.5", "missed"),
@@ -70,28 +56,28 @@ def test_the_table_compares_medians_with_the_targets(targets: ModuleType) -> Non
     ]
 
 
-def test_what_guaranteed_replication_costs_is_seen_beside_our_own_best_effort(targets: ModuleType) -> None:
+def test_what_guaranteed_replication_costs_is_seen_beside_our_own_best_effort() -> None:
     lines = [
         {"label": "L12-pd", "system": "bookspark", "adds_per_second": 100.0, "p99_ms": 1.0},
         {"label": "L12-pd-guaranteed", "system": "bookspark", "adds_per_second": 89.0, "p99_ms": 1.0},
         {"label": "L12-pd", "system": "bookkeeper", "adds_per_second": 10.0, "p99_ms": 5.0},
     ]
-    adds, p99, guaranteed, _ = targets.table(lines).splitlines()[2:]
+    adds, p99, guaranteed, _ = table(lines).splitlines()[2:]
     assert "| 10 |" in adds and "| 0.2 |" in p99
     assert "100 (own, best effort) | 0.89 | ≥ 0.9 | missed" in guaranteed
 
 
-def test_a_row_tells_the_numbers_of_the_run_and_not_of_a_full_one(targets: ModuleType) -> None:
+def test_a_row_tells_the_numbers_of_the_run_and_not_of_a_full_one() -> None:
     line = {"label": "L11", "entries": 5000, "idle_bytes": 1e6, "resident_bytes": 2e6}
-    (_, row) = targets.table([line | {"system": "bookspark"}, line | {"system": "bookkeeper"}]).splitlines()[2:]
+    (_, row) = table([line | {"system": "bookspark"}, line | {"system": "bookkeeper"}]).splitlines()[2:]
     assert "that took 5,000 entries" in row
 
 
-def test_batches_are_compared_with_the_best_that_the_peer_does(targets: ModuleType) -> None:
+def test_batches_are_compared_with_the_best_that_the_peer_does() -> None:
     lines = [
         {"label": "L3-100x100", "system": "bookspark", "adds_per_second": 100.0},
         {"label": "L2-100", "system": "bookkeeper", "adds_per_second": 4.0},
         {"label": "L2-100-deep", "system": "bookkeeper", "adds_per_second": 10.0},
     ]
-    (row,) = targets.table(lines).splitlines()[2:]
+    (row,) = table(lines).splitlines()[2:]
     assert "| 10 |" in row and row.endswith("| missed |")

@@ -1,30 +1,17 @@
-"""What ``scripts/bench spark`` makes of its measurements. Measuring itself takes minutes, also with ``--quick``."""
+"""What ``bookspark bench peers spark`` makes of its measurements. Measuring itself takes minutes, also with ``--quick``."""
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
-from pathlib import Path
-from types import ModuleType
 
-import pytest
+from bookspark.bench.peers.spark_comparison import table
+from bookspark.bench.processes import family_cpu_seconds
 
-BENCH = Path(__file__).resolve().parents[2] / "scripts/bench.d"
 _BURN = "import sys, time\nwhile time.process_time() < 0.5: pass\nprint(flush=True); sys.stdin.read()"
 
 
-def _load(monkeypatch: pytest.MonkeyPatch, name: str) -> ModuleType:
-    monkeypatch.syspath_prepend(str(BENCH))
-    spec = importlib.util.spec_from_file_location(f"bench_{name}", BENCH / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_table_says_how_many_times_better_bookspark_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = _load(monkeypatch, "spark").table
+def test_the_table_says_how_many_times_better_bookspark_is() -> None:
     lines = [
         *({"system": "bookspark", "case": "write", "rows_per_second": rate} for rate in (100.0, 300.0, 9000.0)),
         {"system": "kafka", "case": "write", "rows_per_second": 200.0},
@@ -40,19 +27,18 @@ def test_the_table_says_how_many_times_better_bookspark_is(monkeypatch: pytest.M
     ]
 
 
-def test_peers_measured_without_bookspark_are_compared_with_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peers_measured_without_bookspark_are_compared_with_nothing() -> None:
     line = {"system": "kafka", "case": "read 100 B", "rows_per_second": 1234.0}
-    heads, _, row = _load(monkeypatch, "spark").table([line]).splitlines()
+    heads, _, row = table([line]).splitlines()
     assert (heads, row) == ("| case | kafka |", "| read 100 B, rows per second | 1,234 |")
 
 
-def test_processor_time_of_servers_counts_while_they_run_and_after_they_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    used = _load(monkeypatch, "services").family_cpu_seconds
-    before = used()
+def test_processor_time_of_servers_counts_while_they_run_and_after_they_ended() -> None:
+    before = family_cpu_seconds()
     with subprocess.Popen([sys.executable, "-c", _BURN], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
         assert server.stdin is not None and server.stdout is not None
         server.stdout.readline()
-        running = used()
+        running = family_cpu_seconds()
         server.stdin.close()
     assert running >= before + 0.4
-    assert used() >= before + 0.4
+    assert family_cpu_seconds() >= before + 0.4

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from bookspark.bookie.disk.log_scan import SCHEMA
-from bookspark.cli import bookie_status
+from bookspark.cli.commands import bookie_status
 from bookspark.daemon.directories import DirectoryLocks, read_cookie, write_cookie
 from bookspark.local import LocalCluster
 from bookspark.protocol.bookie.cookie import Cookie
@@ -152,7 +152,7 @@ def test_a_running_bookie_is_an_error_that_names_its_process(bookspark: Run, pla
 
 def test_all_directories_of_the_bookie_have_to_be_named(bookspark: Run, places: list[str], tmp_path: Path) -> None:
     outcome = bookspark("bookie", "logs", places[0])
-    assert outcome.status == 1 and f"whose directories are {places[0]}, {places[1]}; name all of them" in outcome.err
+    assert outcome.status == 1 and f"which has {places[0]}, {places[1]}; name all of these" in outcome.err
     assert "is not a directory" in bookspark("bookie", "logs", str(tmp_path / "none")).err
     (tmp_path / "other").mkdir()
     assert "has no cookie" in bookspark("bookie", "logs", str(tmp_path / "other")).err

@@ -99,7 +99,7 @@ def test_a_file_that_is_written_to_meanwhile(tmp_path: Path) -> None:
     found.check_unchanged()
     with (tmp_path / "a").open("a") as file:
         file.write("y\n")
-    with pytest.raises(InputChangedError, match="was written to"):
+    with pytest.raises(InputChangedError, match="was changed"):
         found.check_unchanged()
 
 

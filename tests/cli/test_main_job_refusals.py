@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from bookspark.cli.spark import plain_reason
 from bookspark.demo.inputs import Content
 from bookspark.demo.report import pasteable_lines
 from bookspark.demo.spark_side import ComparisonError, Digest, compare
 from bookspark.errors import NotEnoughBookiesError
+from bookspark.spark.short_jobs import plain_reason
 from tests.cli.conftest import Run
 
 COUNTED, READ = Content(3, 30, 20), Digest(3, 30, Decimal(7))
@@ -44,7 +44,7 @@ def test_a_log_that_differs(stored: Digest) -> None:
 
 @pytest.mark.parametrize("counted", [Content(4, 30), Content(3, 29)])
 def test_an_input_that_spark_reads_otherwise(counted: Content) -> None:
-    with pytest.raises(ComparisonError, match="written to meanwhile"):
+    with pytest.raises(ComparisonError, match="changed meanwhile"):
         compare(counted, READ, READ)
 
 

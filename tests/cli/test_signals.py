@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from bookspark.cli.signals import until_signal
+from bookspark.cli.terminal.signals import until_signal
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

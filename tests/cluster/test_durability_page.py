@@ -1,4 +1,4 @@
-"""``bookspark/durability.md``: each cell of its table, as the page says it.
+"""``docs/durability.md``: each cell of its table, as the page says it.
 
 Every entry is where the choice puts it and nowhere else: the third bookie of the write set gets no add, unless the ledger is
 to be closed with all copies. Then the writer dies, bookies are hit, and somebody else opens the ledger. Cells that are about the
@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import pytest
 
-import bookspark
 from bookspark.errors import BookKeeperError
 from bookspark.testing import FaultyCluster
 from bookspark.wire.header import Kind
@@ -24,7 +23,7 @@ from tests.cluster.copies import cut_power, start_all
 WQ, AQ = 3, 2
 COUNTS = {"all": WQ, "WQ − 1": WQ - 1, "AQ − 1": AQ - 1, "none": 0}
 STAGES, BLOWS = ("append", "sync", "close"), ("process", "host", "disk")
-PAGE = Path(bookspark.__file__).with_name("durability.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "durability.md").read_text()
 NEVER = {"background_sync_interval_ms": 3_600_000, "background_sync_bytes": 1 << 40}
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from bookspark.cli.spark import QUICK_JVM, SMALL_TABLES
 from bookspark.local import LocalCluster
 from bookspark.spark.session import session
+from bookspark.spark.short_jobs import QUICK_JVM, SMALL_TABLES
 
 
 @pytest.fixture(scope="module")

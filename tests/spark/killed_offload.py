@@ -15,9 +15,9 @@ from unittest import mock
 
 from pyspark.sql import SparkSession
 
-from bookspark.cli.spark import QUICK_JVM, SMALL_TABLES
 from bookspark.spark.logs.offload import _Run, offload
 from bookspark.spark.session import session
+from bookspark.spark.short_jobs import QUICK_JVM, SMALL_TABLES
 
 BEGUN, WRITTEN, DONE, DELETED = "begun", "written", "done", "deleted"
 """The transaction is in the record; its rows are in the table; the record says so; the first of the ledgers is deleted."""

@@ -11,8 +11,8 @@ import sys
 import threading
 from pathlib import Path
 
-from bookspark.cli.spark import QUICK_JVM, SMALL_TABLES
 from bookspark.spark.session import session
+from bookspark.spark.short_jobs import QUICK_JVM, SMALL_TABLES
 from tests.spark.faulty_sink import BLOWS, DRIVER, FaultySink
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,7 +13,7 @@ from types import TracebackType
 
 import pyspark
 
-from bookspark.cli.spark import QUICK_JVM
+from bookspark.spark.short_jobs import QUICK_JVM
 from tests.processes import Output
 
 _START_SECONDS = 600.0

@@ -130,7 +130,7 @@ def test_dynamic_allocation_is_refused_with_the_setting_to_change() -> None:
     ("arguments", "words"),
     [
         (["--bokies", "3"], "unknown option '--bokies'; did you mean '--bookies'?"),
-        (["--bookies", "three"], "invalid int value: 'three'; see --help"),
+        (["--bookies", "three"], "Invalid value for '--bookies': "),
         (["--option", "lease_second=3"], "unknown bookie option 'lease_second'; did you mean 'lease_seconds'?"),
         (["--option", "lease_seconds"], "write NAME=VALUE"),
         (["orders"], "'orders' is not expected here"),

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from bookspark.cli.spark import QUICK_JVM
 from bookspark.errors import ConfigurationError
+from bookspark.spark.short_jobs import QUICK_JVM
 
 module = import_module("bookspark.spark.session")  # the package has a function of that name
 

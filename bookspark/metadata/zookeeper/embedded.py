@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import IO
 
 from bookspark.errors import ConfigurationError, MetadataStoreError
+from bookspark.extras import advice
 from bookspark.metadata.zookeeper.java import find_java
 
 HOST = "127.0.0.1"
@@ -226,7 +227,7 @@ def _jars() -> list[str]:
         if found:
             return found
     raise ConfigurationError(
-        "pyspark's jars, which hold the ZooKeeper server, were not found; install it: pip install pyspark"
+        f"pyspark's jars, which hold the ZooKeeper server, were not found; install them: {advice('spark')}"
     )
 
 

@@ -1,7 +1,7 @@
 """What a creator may choose for a ledger: quorums, ``ledger_type``, ``replication``; and what it had better know.
 
 Law: choices that contradict each other, or could promise nothing, are refused before anything is made, with the reason. What is
-merely risky is allowed and said. ``bookspark/durability.md`` tells users what each choice promises.
+merely risky is allowed and said. ``docs/durability.md`` tells users what each choice promises.
 """
 
 from __future__ import annotations

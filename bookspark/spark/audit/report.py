@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql import DataFrame
 
+from bookspark.extras import extra_needed
 from bookspark.spark import snapshots
 from bookspark.spark.audit.runner import Finding, cell, left_out, question
 
@@ -232,8 +233,9 @@ def _history(
 
 def _plot(title: str, draw: Callable[[Axes], None]) -> str:
     """An inline SVG whose text stays text."""
-    import matplotlib
-    from matplotlib.figure import Figure
+    with extra_needed("a report's page"):
+        import matplotlib
+        from matplotlib.figure import Figure
 
     with matplotlib.rc_context({"svg.fonttype": "none", "font.family": "sans-serif", "svg.hashsalt": title}):
         figure = Figure(figsize=(6, 3), layout="constrained")

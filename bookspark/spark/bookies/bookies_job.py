@@ -1,14 +1,13 @@
-"""The main function of ``jobs/bookies.py``: a bookie service as an application of its own.
+"""The main function of the job ``bookies``: a bookie service as a Spark application of its own.
 
-Law: one line on standard output begins with ``{``: it comes once every bookie serves. The others (spark-submit puts both
-streams into one) are progress, ``bookies: …``, and what is wrong, ``bookspark bookies: <what is wrong and what to do>``.
-It ends cleanly on SIGTERM and SIGINT, and also when spark-submit, its parent, was ended instead of it: the bookies are
-then asked directly, as there is no Spark any more that could.
+Law: one line on standard output begins with ``{``. It comes once every bookie serves. The other lines (spark-submit puts both
+streams into one) are progress, ``bookies: …``, and an error, ``bookspark bookies: <what is wrong and what to do>``. The job ends
+cleanly on SIGTERM and SIGINT. It also ends cleanly if spark-submit, its parent, was ended instead: Spark is gone then, so the job
+asks the bookies directly.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
@@ -16,10 +15,12 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from types import FrameType
-from typing import NoReturn
+from typing import Annotated, Any
 
 import msgspec
+import typer
 
 from bookspark.bookie.bookie_config import BookieConfig
 from bookspark.errors import BookKeeperError, ConfigurationError
@@ -30,8 +31,22 @@ from bookspark.spark.session import SPARK_ERRORS, session
 _LOOK_SECONDS = 0.5
 
 
+@dataclass(frozen=True)
+class BookiesJobOptions:
+    """The job's options."""
+
+    bookies: int
+    """Number of bookies."""
+    directory: list[str]
+    """Where bookies keep entries on each host, one for each disk."""
+    zookeeper: str
+    """The cluster's ZooKeeper, or ``EMBEDDED``."""
+    bookie_options: dict[str, object]
+    """Options of the bookies."""
+
+
 def main(arguments: list[str]) -> int:
-    """Run the job; returns the exit status."""
+    """Run the job. Returns the exit status: 0 after a signal, 1 after an error, which is printed in one line."""
     ended, serving = threading.Event(), threading.Event()
 
     def end(_number: int, _frame: FrameType | None) -> None:
@@ -45,7 +60,7 @@ def main(arguments: list[str]) -> int:
         options = parse_arguments(arguments)
         _on_signal(end)
         _serve(options, end, ended, serving)
-    except (_EndedWhileStarting, KeyboardInterrupt):  # the second one is what Spark's handler raises
+    except (_EndedWhileStarting, KeyboardInterrupt):  # Spark's own handler raises KeyboardInterrupt
         return 0
     except BookKeeperError as error:
         print(f"bookspark bookies: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
@@ -57,7 +72,7 @@ def main(arguments: list[str]) -> int:
 
 
 class _EndedWhileStarting(BaseException):
-    """A signal came before the bookies served: the start is given up, which stops what was started."""
+    """A signal came before the bookies served. It ends the start, and stops what was started."""
 
 
 _Handler = Callable[[int, FrameType | None], None]
@@ -68,10 +83,10 @@ def _on_signal(handler: _Handler) -> None:
         signal.signal(number, handler)
 
 
-def _serve(options: argparse.Namespace, end: _Handler, ended: threading.Event, serving: threading.Event) -> None:
+def _serve(options: BookiesJobOptions, end: _Handler, ended: threading.Event, serving: threading.Event) -> None:
     parent = os.getppid()
     spark = session("bookspark bookies", zookeeper=None)
-    _on_signal(end)  # Spark has set a handler of its own
+    _on_signal(end)  # Spark has replaced our handlers with its own
     service = BookieService(
         spark,
         bookies=options.bookies,
@@ -93,7 +108,7 @@ def _serve(options: argparse.Namespace, end: _Handler, ended: threading.Event, s
 
 
 def _say(line: str) -> None:
-    with suppress(OSError):  # spark-submit passes on what is printed here, and may have been ended
+    with suppress(OSError):  # spark-submit passes on what is printed here, and it may have ended
         print(f"bookies: {line}", file=sys.stderr, flush=True)
 
 
@@ -111,38 +126,50 @@ def _description(service: BookieService) -> dict[str, object]:
     }
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong as our errors do, instead of printing the usage."""
+def parse_arguments(arguments: list[str]) -> BookiesJobOptions:
+    """The job's options. Raises ConfigurationError if ``arguments`` can't be used. ``--help`` prints the help and raises
+    SystemExit."""
+    try:
+        parsed = typer.main.get_command(_app).main(arguments, prog_name="bookies.py", standalone_mode=False)
+    except _UsageError as error:
+        raise ConfigurationError(f"{error.format_message().rstrip('.')}; see --help") from error
+    if not isinstance(parsed, BookiesJobOptions):  # the status that --help ends with
+        sys.exit(parsed)
+    return parsed
 
-    def error(self, message: str) -> NoReturn:
-        raise ConfigurationError(f"{message}; see --help")
+
+_UsageError: Any = typer.BadParameter.__base__
+"""What typer raises for arguments that can't be used. Newer versions have their own click, so click's name is not enough."""
+
+_app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
-def parse_arguments(arguments: list[str]) -> argparse.Namespace:
-    parser = _Parser(prog="bookies.py", description="Keep bookies on Spark's executors.", allow_abbrev=False)
-    parser.add_argument("--bookies", type=int, default=3, help="how many (default 3)")
-    parser.add_argument(
-        "--directory", action="append", default=[], help="where bookies keep entries on each host; once for each disk"
-    )
-    parser.add_argument(
-        "--zookeeper",
-        default=EMBEDDED,
-        help="host:port[,host:port…][/chroot]; default: one of its own, in the first directory",
-    )
-    parser.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a bookie's option, for example lease_seconds=30",
-    )
-    options, rest = parser.parse_known_args(arguments)
+@_app.command(
+    help="Keep bookies on Spark's executors.",
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+)
+def _options(
+    context: typer.Context,
+    bookies: Annotated[int, typer.Option(help="Number of bookies.")] = 3,
+    directory: Annotated[
+        list[str] | None,
+        typer.Option(help="Where bookies keep entries on each host. Give it once for each disk."),
+    ] = None,
+    zookeeper: Annotated[
+        str,
+        typer.Option(help="host:port[,host:port…][/chroot]. By default the job runs one in the first directory."),
+    ] = EMBEDDED,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="An option of the bookies, for example lease_seconds=30."),
+    ] = None,
+) -> BookiesJobOptions:
+    rest = context.args
     names = [argument.partition("=")[0] for argument in rest if argument.startswith("-")]
     check_names(names, ["--bookies", "--directory", "--zookeeper", "--option", "--help"], "option")
     if rest:
         raise ConfigurationError(f"{rest[0]!r} is not expected here; see --help")
-    options.bookie_options = dict(map(_bookie_option, options.option))
-    return options
+    return BookiesJobOptions(bookies, list(directory or ()), zookeeper, dict(map(_bookie_option, option or ())))
 
 
 def _bookie_option(text: str) -> tuple[str, object]:

@@ -1,0 +1,26 @@
+"""``python -m bookspark``, and what the command ``bookspark`` starts: the command line of ``bookspark.cli``.
+
+Law: without the extra ``[cli]`` it ends with status 1 and one line that says what to install.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from bookspark.extras import missing_extra
+from bookspark.plain_text import PROBLEM
+
+
+def main() -> None:
+    """Run the command that ``sys.argv`` names. Ends the process with the command's exit status."""
+    try:
+        from bookspark.cli.main import main as run
+    except ModuleNotFoundError as error:
+        if (missing := missing_extra(error, "the command bookspark")) is None:
+            raise
+        sys.exit(f"{PROBLEM}{missing}")
+    run()
+
+
+if __name__ == "__main__":
+    main()

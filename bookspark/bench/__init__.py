@@ -1,0 +1,18 @@
+"""Measurements: how fast Bookspark is on this machine, alone and beside other systems.
+
+The commands are ``bookspark bench …``; ``scripts/bench`` sets the checkout up and calls them.
+
+=============  ================================================================================================================
+``ledger``     appends, reads and recovery of ledgers over three bookies of this host
+``storage``    a bookie's storage alone, beside a bare loop that writes and syncs the same bytes
+``peers``      the same work on Apache BookKeeper, Delta and Kafka, in turns, and tables of ratios
+``processes``  what processes use: processor time, memory, bytes written
+=============  ================================================================================================================
+
+Absolute figures say more about the machine than about Bookspark. Ratios of systems that ran in turns say more.
+
+Example::
+
+    for workload, figures in measure(Turn.SYNCED, [each.scaled(0.01) for each in WORKLOADS[Turn.SYNCED]], None):
+        print(workload.label, figures)
+"""

@@ -1,0 +1,20 @@
+"""``bookspark bench peers``: Bookspark beside other systems, in turns on one machine.
+
+=====================  ========================================================================================================
+``ledger_comparison``  ledgers beside Apache BookKeeper
+``ledger_targets``     the targets of this comparison, and its table
+``bookkeeper_peer``    Apache BookKeeper: its ZooKeeper, three bookies, and the client that times it
+``spark_comparison``   the sink and the source beside Delta and Kafka, and their table
+``spark_systems``      the three systems as Spark sees them
+``kafka_peer``         Kafka's brokers and the jars that Spark needs for them
+``maven``              jars from Maven Central
+``services``           ports, settings, start and end of servers that are measured
+``java``               the poms, the timing client for Apache BookKeeper, and a stand-in for Kafka's token provider
+=====================  ========================================================================================================
+
+Example::
+
+    with Peer(build(cache), directory / "peer", settings={}) as peer:
+        for line in peer.run(["L1 add size=1024 entries=1000 in_flight=1"]):
+            print(line["p50_ms"])
+"""

@@ -1,0 +1,152 @@
+"""The targets of ``bookspark bench peers ledger``, and the table that compares them with the measured figures.
+
+A target is a ratio of medians over the rounds, Bookspark's to the peer's. L9's target is Bookspark's own figure. L12 compares
+guaranteed replication with Bookspark's own best effort.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from statistics import median
+from typing import Any, NamedTuple
+
+Line = dict[str, Any]
+Figure = Callable[[Line], float]
+
+
+class Target(NamedTuple):
+    """One row of the table."""
+
+    case: str
+    """The case, such as L2."""
+    what: str
+    """What the row shows. It may name numbers of the workload in braces."""
+    label: str
+    """The label of Bookspark's lines."""
+    figure: Figure
+    """The figure of a line."""
+    bound: float | None
+    """Above 0: the ratio must be at least this. Below 0: at most minus this. None: the ratio is shown only."""
+    peers: tuple[str, ...] = ()
+    """Labels of the peer's lines; the highest figure counts. Empty: the same label."""
+    api: str | None = None
+    """Only Bookspark's lines of this call count."""
+    absolute: bool = False
+    """Whether the bound is for Bookspark's own figure instead of the ratio."""
+    beside_own: str = ""
+    """A label of Bookspark to compare with instead of the peer."""
+
+
+def _named(name: str) -> Figure:
+    return lambda line: float(line[name])
+
+
+def _cpu(line: Line) -> float:
+    return float(line["client_cpu_seconds"] + line["bookies_cpu_seconds"]) / int(line["entries"]) * 1e6
+
+
+ADDS, READS, P50, P99 = _named("adds_per_second"), _named("reads_per_second"), _named("p50_ms"), _named("p99_ms")
+
+TARGETS: Sequence[Target] = (
+    Target("L1", "one in flight, 1 KiB, p50 ms", "L1", P50, -1 / 8),
+    Target("L1", "… p99 ms", "L1", P99, -1 / 4),
+    Target("L1", "… p50 ms, peer without group wait", "L1", P50, -1, ("L1-no-group-wait",)),
+    Target("L1", "… p99 ms, peer without group wait", "L1", P99, -1, ("L1-no-group-wait",)),
+    *(
+        target
+        for size, bound in ((100, 3.0), (1024, 2.0), (16384, 1.3))
+        for target in (
+            Target("L2", f"1,000 in flight, {size} B, adds/s", f"L2-{size}", ADDS, bound),
+            Target("L2", "… p99 ms", f"L2-{size}", P99, -1),
+        )
+    ),
+    *(
+        Target(
+            "L3",
+            f"batches of {batch:,}, {size} B, adds/s",
+            f"L3-{size}x{batch}",
+            ADDS,
+            bound,
+            (f"L2-{size}", f"L2-{size}-deep"),
+        )
+        for size, bound in ((100, 20.0), (1024, 8.0))
+        for batch in (100, 1000)
+    ),
+    *(
+        Target(
+            "L4",
+            f"read in order, {size} B, {cache}, {api}, entries/s",
+            f"L4-{size}-{cache}",
+            READS,
+            wanted,
+            (f"L4-{size}-{cache}", f"L4-{size}-{cache}-deep"),
+            api=api,
+        )
+        for cache in ("warm", "cold")
+        for size, bound in ((100, 10.0), (1024, 4.0), (16384, 1.5))
+        for api, wanted in (("read_batches", bound), ("read", None))
+    ),
+    Target("L5", "recovery of 2,000 entries, p50 ms", "L5", P50, -1 / 3),
+    Target("L6", "create and close, p50 ms", "L6", P50, -1),
+    Target("L7", "{ledgers:,} ledgers at once, 1 KiB, adds/s", "L7", ADDS, 1.5),
+    Target("L8", "without journal, 1 KiB, adds/s", "L8", ADDS, 2.0),
+    Target("L9", "bytes written per byte and copy", "L9", _named("written_per_byte"), -1.1, absolute=True),
+    Target("L10", "CPU seconds per million adds, 1 KiB", "L2-1024", _cpu, -1 / 2),
+    Target("L11", "memory of an idle bookie, MB", "L11", lambda line: line["idle_bytes"] / 1e6, -1 / 5),
+    Target("L11", "… that took {entries:,} entries, MB", "L11", lambda line: line["resident_bytes"] / 1e6, -1 / 5),
+    *(
+        target
+        for label, what in (("L12-pd", "PD"), ("L12-vd", "VD, a sync each {sync_every:,} entries"))
+        for target in (
+            Target("L12", f"{what}, 1 KiB, adds/s", label, ADDS, None),
+            Target("L12", "… p99 ms", label, P99, None),
+            Target("L12", f"{what}, guaranteed, 1 KiB, adds/s", f"{label}-guaranteed", ADDS, 0.9, beside_own=label),
+            Target("L12", "… p99 ms", f"{label}-guaranteed", P99, None, beside_own=label),
+        )
+    ),
+)
+
+
+def table(lines: Iterable[Line]) -> str:
+    """A Markdown table of the targets that ``lines`` have figures for."""
+    lines = list(lines)
+    rows = ["| case | | bookspark | BookKeeper | ratio | target | |", "|---|---|---|---|---|---|---|"]
+    for target in TARGETS:
+        ours = _median(lines, "bookspark", target.label, target.figure, target.api)
+        if ours is None:
+            continue
+        peer, labels = "bookkeeper", target.peers or (target.label,)
+        if target.beside_own:
+            peer, labels = "bookspark", (target.beside_own,)
+        peers = [_median(lines, peer, label, target.figure, None) for label in labels]
+        theirs = max((peer for peer in peers if peer is not None), default=None)
+        if theirs is None:
+            continue
+        ratio = ours / theirs
+        met, wanted = _judge(ours if target.absolute else ratio, target.bound)
+        what = target.what.format_map(next(line for line in lines if line["label"] == target.label))
+        beside = f"{_text(theirs)} (own, best effort)" if target.beside_own else _text(theirs)
+        cells = (target.case, what, _text(ours), beside, f"{ratio:.3g}", wanted, met)
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows) + "\n"
+
+
+def _median(lines: Sequence[Line], system: str, label: str, figure: Figure, api: str | None) -> float | None:
+    found = [
+        figure(line)
+        for line in lines
+        if (line["system"], line["label"]) == (system, label) and api in (None, line.get("api"))
+    ]
+    return median(found) if found else None
+
+
+def _judge(value: float, bound: float | None) -> tuple[str, str]:
+    if bound is None:
+        return "", ""
+    if bound > 0:
+        return "met" if value >= bound else "missed", f"≥ {bound:.3g}"
+    return "met" if value <= -bound else "missed", f"≤ {-bound:.3g}"
+
+
+def _text(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"

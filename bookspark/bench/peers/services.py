@@ -1,0 +1,49 @@
+"""What the measured servers have in common: free ports, settings files, waiting for their start and end."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+_START_SECONDS = 180.0
+_STOP_SECONDS = 120.0
+
+
+def write_settings(path: Path, settings: Mapping[str, object]) -> None:
+    """Write lines ``name=value``."""
+    path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that nobody listens on now."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def wait_listening(port: int, process: subprocess.Popen[bytes]) -> None:
+    """Return once something listens on ``port``. Raises RuntimeError if ``process`` ends, or after three minutes."""
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
+            return
+        except OSError as error:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"nothing of the peer listens on port {port}; see its log") from error
+            time.sleep(0.1)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Stop ``process`` and wait for its end. The kernel counts what a child used once it was waited for."""
+    process.terminate()
+    try:
+        process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

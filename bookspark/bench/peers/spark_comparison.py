@@ -1,0 +1,205 @@
+"""``bookspark bench peers spark``: rows through Spark into Bookspark, Delta and Kafka and back, in turns, and the table of it.
+
+Law: two systems never run at once, but for the Spark that drives each. A figure is the median over the rounds. Each round warms
+its system up with few rows first. Rows come from a Parquet file that was read once before. All lines are kept in
+``spark-results.jsonl``.
+
+Cases: rows a second of a batch write and of a batch read (it sums their bytes up), at 100 B and 1 KiB a row, with the processor
+time of Spark and servers together, which says more than rows a second on a machine with other work. Latency from the moment when
+a row's file is there to the moment when a second query has the row. A first query is in between, and both have a trigger of one
+second.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StreamingQuery
+
+from bookspark.bench.peers.kafka_peer import kafka_jars
+from bookspark.bench.peers.spark_systems import SYSTEMS, System
+from bookspark.bench.processes import family_cpu_seconds
+from bookspark.spark.session import session
+
+BYTES = {100: 100_000_000, 1024: 400_000_000}
+"""Row size in bytes → bytes of a round."""
+LATENCY_FILES = 100
+_BETWEEN_FILES_SECONDS = 0.35
+_WAIT_SECONDS_MAX = 600.0
+_WARM_UP_ROWS = 1000
+_CORES = 2
+
+Line = dict[str, Any]
+
+
+def compare(cache: Path, directory: Path | None, systems: Sequence[str], rounds: int, scale: float) -> str:
+    """Measure ``systems`` (names in ``SYSTEMS``). Each line goes to standard output and to ``spark-results.jsonl`` in ``cache``,
+    where jars are kept too. ``directory``: a folder on the disk to measure (default: ``cache``). Returns the table."""
+    broker_jars, connector = kafka_jars(cache)
+    lines: list[Line] = []
+    with (
+        open(cache / "spark-results.jsonl", "w") as results,
+        tempfile.TemporaryDirectory(prefix="bench-spark-", dir=directory or cache) as place,
+    ):
+        home = Path(place)
+        with spark_session(connector) as spark:
+            for size, total in BYTES.items():
+                make_rows(spark, home, size, int(total * scale) // size)
+        for number in range(rounds):
+            for name in systems:
+                # Each system has a Spark session of its own: no Python worker keeps a client of a system that has gone. The JVM
+                # stays, and is warm.
+                with SYSTEMS[name](home, broker_jars) as system, spark_session(connector) as spark:
+                    inputs = {size: spark.read.parquet(str(home / f"rows{size}")) for size in BYTES}
+                    for line in measure(spark, system, inputs, home / f"{name}{number}", scale):
+                        line |= {"system": name, "round": number, "load": os.getloadavg()[0]}
+                        print(json.dumps(line), flush=True)
+                        print(json.dumps(line), file=results, flush=True)
+                        lines.append(line)
+    return table(lines)
+
+
+@contextmanager
+def spark_session(connector: Sequence[Path]) -> Iterator[SparkSession]:
+    """A session on this host with the jars ``connector``."""
+    jars = ",".join(map(str, connector))
+    settings = {
+        "spark.jars": jars,
+        "spark.driver.memory": "2g",
+        # The default, 15 s, is too short on a machine with other load.
+        "spark.python.authenticate.socketTimeout": f"{_WAIT_SECONDS_MAX:.0f}s",
+    }
+    spark = session("bench", master=f"local[{_CORES}]", **settings)
+    spark.sparkContext.setLogLevel("OFF")
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def make_rows(spark: SparkSession, home: Path, size: int, count: int) -> None:
+    """Write ``count`` rows of ``size`` bytes that don't compress well, in one Parquet file for each core."""
+    words = [F.hex(F.xxhash64("id", F.lit(word))) for word in range(-(-size // 16))]
+    rows = spark.range(0, count, 1, 2).select(F.rpad(F.concat(*words), size, "0").alias("value"))
+    rows.write.parquet(str(home / f"rows{size}"))
+    assert _sum_of(spark.read.parquet(str(home / f"rows{size}"))) == count * size
+
+
+def measure(
+    spark: SparkSession, system: System, inputs: dict[int, DataFrame], folder: Path, scale: float
+) -> Iterator[Line]:
+    """The lines of one system in one round."""
+    few = next(iter(inputs.values())).limit(_WARM_UP_ROWS).repartition(_CORES)
+    system.write(few, "warm-up")
+    _sum_of(system.read(spark, "warm-up"))
+    for size, rows in inputs.items():
+        name, count = f"rows-{size}", rows.count()
+        clock = Clock(count)
+        system.write(rows, name)
+        yield {"case": f"write {size} B", **clock.figures()}
+        clock = Clock(count)
+        found = _sum_of(system.read(spark, name))
+        yield {"case": f"read {size} B", **clock.figures()}
+        assert found == count * size, f"{found} bytes came back, not {count * size}"
+    latencies = latency(spark, system, folder, max(10, int(LATENCY_FILES * min(scale, 1))))
+    percentiles = quantiles(latencies, n=100)
+    yield {"case": "latency", "p50_seconds": median(latencies), "p99_seconds": percentiles[98], "files": len(latencies)}
+
+
+class Clock:
+    """Measures the time since it was made, for ``rows`` rows."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows, self._began, self._used = rows, time.monotonic(), family_cpu_seconds()
+
+    def figures(self) -> dict[str, float]:
+        """Rows a second, and processor seconds of Spark and servers for a million rows."""
+        seconds, used = time.monotonic() - self._began, family_cpu_seconds() - self._used
+        return {"rows_per_second": self._rows / seconds, "cpu_seconds_per_million_rows": used / self._rows * 1e6}
+
+
+def _sum_of(rows: DataFrame) -> int:
+    return int(rows.agg(F.sum(F.length(F.col("value").cast("binary")))).first()[0])
+
+
+def latency(spark: SparkSession, system: System, folder: Path, files: int) -> list[float]:
+    """Seconds from each file to its row in the second query. The first few files are left out."""
+    source = folder / "input"
+    source.mkdir(parents=True)
+    arrived: dict[int, int] = {}
+    warm_up = 5
+
+    def take(rows: DataFrame, batch: int) -> None:
+        found = [
+            int(bytes(row.value) if isinstance(row.value, bytearray | bytes) else row.value) for row in rows.collect()
+        ]
+        now = time.time_ns()
+        arrived.update((sent, now) for sent in found)
+
+    first = system.writer(spark.readStream.text(str(source)), "latency")
+    first = first.option("checkpointLocation", str(folder / "first")).trigger(processingTime="1 second")
+    queries = [first.start()]
+    try:
+        for number in range(files + warm_up):
+            if number == 1:
+                # The second query starts once there is a row: some systems can't read a stream before that.
+                _wait(lambda: any(progress.numInputRows for progress in queries[0].recentProgress), queries)
+                second = system.stream(spark, "latency").writeStream.foreachBatch(take)
+                second = second.option("checkpointLocation", str(folder / "second")).trigger(processingTime="1 second")
+                queries.append(second.start())
+            hidden = source / f".{number}"
+            hidden.write_text(f"{time.time_ns()}\n")
+            hidden.rename(source / f"{number}.txt")
+            time.sleep(_BETWEEN_FILES_SECONDS)
+        _wait(lambda: len(arrived) == files + warm_up, queries)
+    finally:
+        for query in queries:
+            query.stop()
+    return [(arrived[sent] - sent) / 1e9 for sent in sorted(arrived)[warm_up:]]
+
+
+def _wait(done: Callable[[], bool], queries: Sequence[StreamingQuery]) -> None:
+    deadline = time.monotonic() + _WAIT_SECONDS_MAX
+    while not done():
+        ended = [query for query in queries if not query.isActive]
+        if ended or time.monotonic() > deadline:
+            raise RuntimeError(f"rows are missing: {ended[0].exception() if ended else 'they take too long'}")
+        time.sleep(0.1)
+
+
+def table(lines: list[Line]) -> str:
+    """A Markdown table: each figure of each system, and how many times better Bookspark is than each other system."""
+    names = list(dict.fromkeys(line["system"] for line in lines))
+    others = [name for name in names if name != "bookspark"] if "bookspark" in names else []
+    heads = ["case", *names, *(f"against {name}" for name in others)]
+    rows = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    figures = [
+        (case, figure)
+        for case in dict.fromkeys(line["case"] for line in lines)
+        for figure in ("rows_per_second", "cpu_seconds_per_million_rows", "p50_seconds", "p99_seconds")
+        if any(line["case"] == case and figure in line for line in lines)
+    ]
+    for case, figure in figures:
+        found = {
+            name: median(line[figure] for line in lines if (line["system"], line["case"]) == (name, case))
+            for name in names
+        }
+        cells = [
+            f"{case}, {figure.replace('_', ' ')}",
+            *(f"{value:,.0f}" if value > 100 else f"{value:.2f}" for value in found.values()),
+        ]
+        for name in others:
+            theirs, ours = found[name], found["bookspark"]
+            cells.append(f"{ours / theirs if figure == 'rows_per_second' else theirs / ours:.2f}")
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows) + "\n"

@@ -1,0 +1,59 @@
+"""What processes use, as the kernel counts it."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+_BLOCK_BYTES = 512
+
+
+def cpu_seconds(pids: Iterable[int]) -> float:
+    """Processor time of these processes so far, in seconds, all of their threads together."""
+    used = [psutil.Process(pid).cpu_times() for pid in pids]
+    return sum(times.user + times.system for times in used)
+
+
+def family_cpu_seconds() -> float:
+    """Processor time of this process and its descendants so far, in seconds. Descendants that ended count once they were
+    waited for."""
+    this = psutil.Process()
+    total = 0.0
+    for process in (this, *this.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):  # it ended meanwhile
+            times = process.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+def resident_bytes(pids: Iterable[int]) -> list[int]:
+    """Resident memory of each of these processes, in bytes."""
+    return [psutil.Process(pid).memory_info().rss for pid in pids]
+
+
+def written_bytes(*pids: int) -> int:
+    """Bytes that these processes wrote to disks so far. The kernel counts whole pages."""
+    return sum(psutil.Process(pid).io_counters().write_bytes for pid in pids)
+
+
+def bytes_written_by_ended_children() -> int:
+    """Bytes that children of this process wrote to disks. A child counts once it ended and was waited for."""
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_oublock * _BLOCK_BYTES
+
+
+def drop_cached(directories: Iterable[str | Path]) -> None:
+    """Remove all files under ``directories`` from the page cache. No process may have them open or mapped."""
+    os.sync()
+    for directory in directories:
+        for path in Path(directory).rglob("*"):
+            if path.is_file():
+                descriptor = os.open(path, os.O_RDONLY)
+                try:
+                    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+                finally:
+                    os.close(descriptor)

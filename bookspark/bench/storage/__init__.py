@@ -1,0 +1,14 @@
+"""``bookspark bench storage``: a bookie's storage alone, without sockets and without a client.
+
+=================  ============================================================================================================
+``storage_cases``  the cases: adds, rewriting, and what a boot costs
+``storage_runs``   runs a storage, and the bare loop that it is compared with
+``boot_probe``     a process of its own that boots a storage and measures it
+=================  ============================================================================================================
+
+Example::
+
+    with tempfile.TemporaryDirectory() as directory:
+        for case in CASES[Part.ADDS](Path(directory), scale=0.01):
+            print(case["ratio"])
+"""

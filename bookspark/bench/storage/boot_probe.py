@@ -1,0 +1,107 @@
+"""What a bookie's state costs to read and to hold. It runs as a process of its own, on a directory that ``make`` made.
+
+It prints one JSON line: memory of the index alone in MB; seconds and CPU seconds of a boot; and for each background work of a
+bookie the longest step, in CPU milliseconds. The bookie's event loop stands still during a step.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import time
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bookspark.bench.processes import resident_bytes
+from bookspark.bookie.bookie_config import BookieConfig
+from bookspark.bookie.disk.checkpoint import Snapshot, fill, read_checkpoint, write_checkpoint
+from bookspark.bookie.disk.control_log import ControlLog, encode_records
+from bookspark.bookie.disk.entry_log import EntryLog
+from bookspark.bookie.disk.file_system import RealFileSystem
+from bookspark.bookie.disk.index import Index, LedgerRows, location
+from bookspark.bookie.disk.log_scan import SCHEMA
+from bookspark.bookie.disk.steps import Steps
+from bookspark.bookie.storage import Storage
+from bookspark.protocol.bookie.bookie_ledger import BookieLedger, MasterKeyNoted
+
+_FRAME_BYTES = 1024
+_KEY = bytes(16)
+
+
+def make(directory: Path, ledgers: int, entries: int) -> None:
+    """Make a directory with a checkpoint of ``ledgers`` ledgers. Each has ``entries`` ranges of one entry. Their log is there,
+    and nothing reads it."""
+    files = RealFileSystem()
+    os.makedirs(directory / "logs")
+    log = EntryLog(files, str(directory), 1)
+    log.create(len(SCHEMA))
+    log.sync(len(SCHEMA))
+    log.seal()
+    ControlLog(files, str(directory)).rewrite(
+        [encode_records(MasterKeyNoted(ledger_id, _KEY) for ledger_id in range(ledgers))]
+    )
+    index = Index()
+    first, extent = array("q", range(entries)), array("q", [1 << 32 | _FRAME_BYTES]) * entries
+    for ledger_id in range(ledgers):
+        where = array("q", (location(1, at * _FRAME_BYTES) for at in range(entries)))
+        index.put(ledger_id, LedgerRows(first[:], where, extent[:]))
+    known = {ledger_id: BookieLedger(ledger_id, last_add_confirmed=entries - 1) for ledger_id in range(ledgers)}
+    snapshot = Snapshot(None, location(2, 0), False, frozenset())
+    for _ in fill([snapshot], known, index):
+        pass
+    write_checkpoint(files, str(directory), snapshot)
+
+
+def index_bytes(batches: int, entries: int) -> int:
+    """Memory of the index of one ledger of ``batches`` batches with ``entries`` entries each, in bytes."""
+    rows = LedgerRows.empty()
+    for number in range(batches):
+        rows.insert(number * entries, (number + 1) * entries - 1, location(1, number * _FRAME_BYTES), _FRAME_BYTES)
+    return sum(sys.getsizeof(column) for column in (rows, rows.first, rows.where, rows.extent))
+
+
+def probe(directory: Path) -> Iterator[tuple[str, Any]]:
+    """The figures of the JSON line, one after the other."""
+    files = RealFileSystem()
+    before = _resident()
+    checkpoint = read_checkpoint(files, str(directory))
+    assert checkpoint is not None
+    index = Index()
+    for ledger_id, _, _, rows in checkpoint.ledgers:
+        index.put(ledger_id, rows)
+    del checkpoint
+    yield "index_mb", round((_resident() - before) / 1e6, 1)
+    del index, rows
+    start, cpu = time.perf_counter(), time.process_time()
+    storage = Storage(BookieConfig(directories=(str(directory),), zookeeper="-")).open()
+    yield "boot_seconds", round(time.perf_counter() - start, 2)
+    yield "boot_cpu_seconds", round(time.process_time() - cpu, 2)
+    ledgers = storage.status().ledgers
+    yield "ledgers", ledgers
+    gc.freeze()  # as a bookie does
+    yield "held_step_ms", _longest_step(storage.garbage_collection.held())
+    yield "checkpoint_step_ms", _longest_step(storage.checkpoint())
+    eighth = range(0, ledgers, 8)  # enough that the control log is rewritten
+    yield "forget_step_ms", _longest_step(storage.garbage_collection.forget(eighth))
+    yield "use_step_ms", _longest_step(storage.reclaiming.uses())
+
+
+def _longest_step(steps: Steps[Any]) -> float:
+    longest, more = 0.0, True
+    while more:
+        start = time.thread_time()
+        more = next(steps, steps) is None
+        longest = max(longest, time.thread_time() - start)
+    return round(1000 * longest, 1)
+
+
+def _resident() -> int:
+    return resident_bytes([os.getpid()])[0]
+
+
+if __name__ == "__main__":
+    print(json.dumps(dict(probe(Path(sys.argv[1])))))

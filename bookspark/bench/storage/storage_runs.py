@@ -1,0 +1,180 @@
+"""Runs a bookie's storage alone, without sockets, and a bare loop that writes the same bytes.
+
+Law: frames are encoded and checked before the clock starts. The timed part begins where a bookie has a request's bytes, and ends
+with the acknowledgement. The bare loop is the limit: one ``pwritev`` of as many frames as the storage may have in flight, then
+one ``fdatasync`` if wanted, into a file that is preallocated in the same way.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple
+
+from bookspark.bookie.bookie_config import BookieConfig
+from bookspark.bookie.disk.file_system import RealFileSystem, write_all
+from bookspark.bookie.disk.steps import Steps, Wait
+from bookspark.bookie.storage import Storage
+from bookspark.errors import StorageError
+from bookspark.wire.entry_batch import Entry, EntryBatch, encode_entries
+from bookspark.wire.header import Header, Kind, Status, decode
+
+KEY = bytes(range(16))
+IN_FLIGHT_FRAMES_MAX = 1000
+IN_FLIGHT_BYTES_MAX = 4 << 20
+_HEADER_AT = 88
+_LOG_BYTES = 64 << 20
+_POLL_SECONDS = 0.001
+_STALLED_SECONDS = 60.0
+
+
+class Add(NamedTuple):
+    """An add request as a bookie has it after its checks. ``size``: bytes of its frame."""
+
+    header: Header
+    batch: EntryBatch
+    size: int
+
+
+def adds(ledger_id: int, count: int, entries: int, payload: Callable[[int], bytes]) -> list[Add]:
+    """``count`` add requests with ``entries`` entries each. ``payload`` makes the payload of an entry id."""
+    made = []
+    length = 0
+    for number in range(count):
+        first = number * entries
+        rows = []
+        for entry_id in range(first, first + entries):
+            content = payload(entry_id)
+            length += len(content)
+            rows.append(Entry(ledger_id, entry_id, first - 1, length, content, b"dgst"))
+        request = Header(Kind.ADD, number, ledger_id, first, first + entries - 1, first - 1, master_key=KEY)
+        frame = encode_entries(request, rows)
+        header, body_crc = decode(frame, _HEADER_AT)
+        made.append(Add(header, EntryBatch.checked(frame, header, body_crc), len(frame)))
+    return made
+
+
+class StorageRun:
+    """A storage in ``directory``. The caller is its event loop. ``options``: those of ``BookieConfig``."""
+
+    def __init__(self, directory: Path, **options: Any) -> None:
+        self._posted: SimpleQueue[tuple[Callable[..., object], tuple[Any, ...]]] = SimpleQueue()
+        self.storage = Storage(BookieConfig(directories=(str(directory),), zookeeper="-", **options)).open()
+        self.storage.start(lambda function, *arguments: self._posted.put((function, arguments)))
+
+    def close(self) -> None:
+        """Close the storage."""
+        self.storage.close()
+
+    def add_all(
+        self, requests: Sequence[Add], in_flight: int | None = None, background: Steps[Any] | None = None
+    ) -> list[float]:
+        """Add ``requests``, with at most ``in_flight`` of them unacknowledged (default: ``IN_FLIGHT_FRAMES_MAX``), and at most
+        ``IN_FLIGHT_BYTES_MAX`` bytes. Returns the seconds that each took. ``background`` is carried on beside them, to its end.
+        Raises StorageError if an add fails or nothing happens for a minute."""
+        clock = time.perf_counter
+        begun: dict[int, float] = {}
+        took: list[float] = []
+        bytes_in_flight = 0
+        frames_max = in_flight or IN_FLIGHT_FRAMES_MAX
+        driver = StepDriver(background) if background is not None else None
+
+        def done_with(number: int, size: int) -> Callable[[int], None]:
+            def done(status: int) -> None:
+                nonlocal bytes_in_flight
+                if status != Status.OK:
+                    raise StorageError(f"an add was answered {Status(status).name}")
+                bytes_in_flight -= size
+                took.append(clock() - begun.pop(number))
+
+            return done
+
+        for number, (header, batch, size) in enumerate(requests):
+            while begun and (len(begun) >= frames_max or bytes_in_flight + size > IN_FLIGHT_BYTES_MAX):
+                self._pump(driver)
+            begun[number] = clock()
+            bytes_in_flight += size
+            self.storage.add(header, batch, done_with(number, size))
+        while begun:
+            self._pump(driver)
+        while driver is not None and not driver.step(self._posted.empty):
+            self._pump(None, wait=False)
+        return took
+
+    def _pump(self, driver: StepDriver | None, *, wait: bool = True) -> None:
+        """Run the next posted call. Wait for it if there is none."""
+        if driver is not None:
+            driver.step(self._posted.empty)
+        try:
+            function, arguments = self._posted.get(timeout=_POLL_SECONDS if driver or not wait else _STALLED_SECONDS)
+        except Empty:
+            if driver is None and wait:
+                raise StorageError(f"no add was acknowledged for {_STALLED_SECONDS:g} s") from None
+            return
+        function(*arguments)
+
+
+class StepDriver:
+    """Carries background steps on, beside the adds."""
+
+    def __init__(self, steps: Steps[Any]) -> None:
+        self._steps = steps
+        self._thread = ThreadPoolExecutor(1)
+        self._running: Any = None
+        self._sent: Any = None
+        self.result: Any = None
+        self.ended = False
+
+    def step(self, idle: Callable[[], bool]) -> bool:
+        """Do one step, and more as long as ``idle()`` is true. Returns True once all steps are done."""
+        while not self.ended:
+            if self._running is not None:
+                if not self._running.done():
+                    return False
+                self._sent, self._running = self._running.result(), None
+            try:
+                need = self._steps.send(self._sent)
+            except StopIteration as stop:
+                self.result, self.ended = stop.value, True
+                return True
+            self._sent = None
+            if need is not None and not isinstance(need, Wait):
+                self._running = self._thread.submit(need)
+            if not idle():
+                return False
+        return True
+
+    def close(self) -> None:
+        """End the thread that does blocking steps."""
+        self._thread.shutdown()
+
+
+def bare_loop(directory: Path, requests: Sequence[Add], *, synced: bool) -> float:
+    """Write the frames of ``requests`` to a file in ``directory``. Returns the seconds that it took."""
+    files = RealFileSystem()
+    groups: list[list[Any]] = [[]]
+    size = 0
+    for add in requests:
+        if len(groups[-1]) == IN_FLIGHT_FRAMES_MAX or (groups[-1] and size + add.size > IN_FLIGHT_BYTES_MAX):
+            groups.append([])
+            size = 0
+        groups[-1].append(add.batch.frame)
+        size += add.size
+    path = str(directory / "bare")
+    start = time.perf_counter()
+    file = files.open(path, create=True)
+    end = 0
+    for group in groups:
+        if end % _LOG_BYTES == 0:
+            file.preallocate(end + _LOG_BYTES)
+        end = write_all(file, group, end)
+        if synced:
+            file.sync()
+    seconds = time.perf_counter() - start
+    file.close()
+    os.unlink(path)
+    return seconds

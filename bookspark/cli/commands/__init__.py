@@ -1,0 +1,25 @@
+"""The sub-commands of ``bookspark``: a module for each group.
+
+==================  ===========================================================================================================
+``run``             ``bookspark run``: the main job
+``bookies``         ``local``, ``zookeeper``, ``bookies``: a cluster on this host, and who is in a cluster
+``ledger``          ``ledger …``: create, write, read, list, recover and delete ledgers
+``log``             ``log …``: the logs that Spark queries write
+``audit``           ``snapshot``, ``audit``, ``safe-to-stop``: system tables as Delta tables, and what SQL finds in them
+``cookie``          ``cookie …``: the identities of bookies
+``bookie``          ``bookie …``: the directories of a stopped bookie
+``bookie_status``   ``bookie status``: what a bookie that serves reports
+``autorecovery``    ``autorecovery …``: the auditor and the replication workers
+``simulate``        ``simulate``: the protocol's machines through every order of events
+``chaos``           ``chaos``: real bookies broken at random
+``bench``           ``bench …``: measurements
+``packaged``        ``job``, ``conf``: files that come with the package
+==================  ===========================================================================================================
+
+Example::
+
+    app = typer.Typer()
+    app.add_typer(ledger.app, name="ledger")
+    simulate.add_to(app)
+    app(["simulate", "--random", "10"])
+"""

@@ -1,0 +1,135 @@
+"""``bookspark bench …``: how fast Bookspark is on this machine. Each measured case is one JSON line on standard output.
+
+Absolute figures say more about the machine than about Bookspark; ``bookspark bench peers`` compares them with other systems'.
+Times are milliseconds unless their name says seconds, sizes are bytes. A latency is what a caller sees: from the call until the
+entry is acknowledged.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bookspark.bench.ledger.cases import WORKLOADS, Turn
+from bookspark.bench.storage.storage_cases import Part, measure_storage
+from bookspark.cache_folder import cache_folder
+
+app = typer.Typer(
+    help="Measure. Each case prints one JSON line on standard output.", no_args_is_help=True, rich_markup_mode=None
+)
+peers = typer.Typer(
+    help="Measure beside other systems, in turns, and print a table of ratios. Needs a JDK and Maven (mvn).",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(peers, name="peers")
+
+SYSTEM = "bookspark"
+QUICK_LEDGER_SCALE = 0.05
+QUICK_SPARK_SCALE = 0.01
+
+Scale = Annotated[float, typer.Option(min=0.0, help="Multiplies the usual number of entries.")]
+Directory = Annotated[
+    Path | None, typer.Option(help="A folder on the disk to measure. Default: the folder for temporary files.")
+]
+Quick = Annotated[bool, typer.Option("--quick", help="One round with few entries, to see that everything works.")]
+Rounds = Annotated[int, typer.Option(min=1, help="How often each system is measured. The figures are medians.")]
+Cache = Annotated[
+    Path | None,
+    typer.Option(help="Where the other systems' jars and all results are kept. Default: ~/.cache/bookspark/bench."),
+]
+PeersDirectory = Annotated[Path | None, typer.Option(help="A folder on the disk to measure. Default: the cache.")]
+
+
+@app.command()
+def ledger(
+    turn: Annotated[
+        list[Turn] | None,
+        typer.Option(help="Only these workloads; each turn has a fresh cluster. May be repeated."),
+    ] = None,
+    scale: Scale = 1.0,
+    directory: Directory = None,
+) -> None:
+    """Time one client and three bookies of this host, with ensemble size 3, write quorum 3, ack quorum 2 and CRC32C."""
+    from bookspark.bench.ledger.workloads import measure  # loads the client, which takes a while
+
+    for each in turn or Turn:
+        for workload, figures in measure(each, [workload.scaled(scale) for workload in WORKLOADS[each]], directory):
+            line: dict[str, Any] = {"label": workload.label, "system": SYSTEM, **workload.numbers(), **figures}
+            typer.echo(json.dumps(line))
+
+
+@app.command()
+def storage(
+    part: Annotated[list[Part] | None, typer.Option(help="Only this part. May be repeated.")] = None,
+    scale: Annotated[float, typer.Option(min=0.0, help="Multiplies the usual bytes, ledgers and rounds.")] = 1.0,
+    directory: Directory = None,
+) -> None:
+    """Time a bookie's storage alone, beside a bare loop that writes and syncs the same bytes on the same disk."""
+    for case in measure_storage(part or Part, scale, directory):
+        typer.echo(json.dumps(case))
+
+
+@peers.command("ledger")
+def peers_ledger(
+    quick: Quick = False,
+    rounds: Rounds = 3,
+    scale: Scale = 1.0,
+    turn: Annotated[list[Turn] | None, typer.Option(help="Only these workloads. May be repeated.")] = None,
+    directory: PeersDirectory = None,
+    cache: Cache = None,
+) -> None:
+    """Time ledgers beside Apache BookKeeper, which Maven brings."""
+    from bookspark.bench.peers.ledger_comparison import compare
+
+    _end_by_exception()
+    rounds, scale = (1, QUICK_LEDGER_SCALE) if quick else (rounds, scale)
+    table, failures = compare(_existing(cache), directory, turn or list(Turn), rounds, scale)
+    _finish(table, failures)
+
+
+@peers.command("spark")
+def peers_spark(
+    quick: Quick = False,
+    rounds: Rounds = 3,
+    scale: Annotated[float, typer.Option(min=0.0, help="Multiplies the usual number of rows.")] = 1.0,
+    system: Annotated[
+        list[str] | None,
+        typer.Option(metavar="bookspark|delta|kafka", help="Only these systems. May be repeated."),
+    ] = None,
+    directory: PeersDirectory = None,
+    cache: Cache = None,
+) -> None:
+    """Time the sink and the source beside Delta and Kafka, which Maven brings."""
+    from bookspark.bench.peers.spark_comparison import compare
+    from bookspark.bench.peers.spark_systems import SYSTEMS
+    from bookspark.protocol.ledger.option_checks import check_names
+
+    check_names(system or (), SYSTEMS, "system")
+    _end_by_exception()
+    rounds, scale = (1, QUICK_SPARK_SCALE) if quick else (rounds, scale)
+    _finish(compare(_existing(cache), directory, system or list(SYSTEMS), rounds, scale), ())
+
+
+def _existing(cache: Path | None) -> Path:
+    place = cache or cache_folder() / "bench"
+    place.mkdir(parents=True, exist_ok=True)
+    return place
+
+
+def _end_by_exception() -> None:
+    """Have SIGTERM raise SystemExit, so that the servers that were started are stopped."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
+
+
+def _finish(table: str, failures: Sequence[str]) -> None:
+    typer.echo(table, nl=False)
+    if failures:
+        typer.echo("\n".join(failures), err=True)
+        raise typer.Exit(1)

@@ -1,0 +1,301 @@
+"""``bookspark ledger …``: ledgers from the command line.
+
+A ledger has one writer, the process that created it. So ``append`` creates a ledger, and closes it at the end of its input.
+``create`` makes an empty ledger without a writer. A crashed writer leaves such a ledger; use it to try ``recover``.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedReader
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated
+
+import typer
+
+from bookspark.cli.terminal.command_options import Json, LedgerId, Password, Yes, Zookeeper, client
+from bookspark.cli.terminal.output import console, metadata_document, payload_document, problem, table
+from bookspark.cli.terminal.signals import interruptible
+from bookspark.errors import ConfigurationError, LedgerRecoveryError
+from bookspark.plain_text import one_line
+from bookspark.protocol.ledger.accepted_loss import accepted_loss_of
+from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerType, Replication
+
+if TYPE_CHECKING:
+    from bookspark.client import LedgerHandle
+
+app = typer.Typer(
+    help="Create, write, read, list, recover and delete ledgers.", no_args_is_help=True, rich_markup_mode=None
+)
+
+Ensemble = Annotated[
+    int, typer.Option("--ensemble-size", "-E", min=1, help="Number of bookies that the entries are spread over.")
+]
+WriteQuorum = Annotated[
+    int, typer.Option("--write-quorum", "-w", min=1, help="Number of copies written of each entry.")
+]
+AckQuorum = Annotated[
+    int, typer.Option("--ack-quorum", "-a", min=1, help="Number of copies that must be acknowledged.")
+]
+Digest = Annotated[
+    DigestType, typer.Option("--digest-type", case_sensitive=False, help="How damaged entries are recognised.")
+]
+Type = Annotated[
+    LedgerType,
+    typer.Option(
+        "--ledger-type",
+        case_sensitive=False,
+        help="pd_journal: an acknowledged entry is synced. vd_journal: it is in memory, and synced later.",
+    ),
+]
+Copies = Annotated[
+    Replication,
+    typer.Option(
+        "--replication",
+        case_sensitive=False,
+        help="best_effort: a closed ledger has an ack quorum of copies. guaranteed: a write quorum.",
+    ),
+]
+Custom = Annotated[list[str] | None, typer.Option("--custom-metadata", metavar="NAME=VALUE", help="May be repeated.")]
+_CHUNK_BYTES = 1 << 18
+
+
+@app.command()
+def append(
+    zookeeper: Zookeeper = "",
+    file: Annotated[Path | None, typer.Argument(help="A file with lines to append. Default: standard input.")] = None,
+    ensemble_size: Ensemble = 3,
+    write_quorum: WriteQuorum = 3,
+    ack_quorum: AckQuorum = 2,
+    digest_type: Digest = DigestType.CRC32C,
+    ledger_type: Type = LedgerType.PD_JOURNAL,
+    replication: Copies = Replication.BEST_EFFORT,
+    password: Password = "",
+    custom_metadata: Custom = None,
+) -> None:
+    """Create a ledger, append each line as an entry (without its line break), close the ledger, and print its id.
+
+    You can't append to a ledger that exists: only the process that created it can write it."""
+    labels = _labels(custom_metadata)
+    with interruptible(), _opened(file) as lines, client(zookeeper) as bookkeeper:
+        ledger = bookkeeper.create_ledger(
+            ensemble_size, write_quorum, ack_quorum, digest_type, password.encode(), labels, ledger_type, replication
+        )
+        with _told_if_left_open(ledger):
+            for batch in _batches(lines):
+                ledger.append_batch_async(batch)
+            ledger.close()
+        typer.echo(ledger.ledger_id)
+
+
+@contextmanager
+def _told_if_left_open(ledger: LedgerHandle) -> Iterator[None]:
+    """If the block fails, report the ledger's id and its entries. Nobody else knows the id yet."""
+    try:
+        yield
+    except BaseException:
+        problem(
+            f"ledger {ledger.ledger_id} is left open with {ledger.last_add_confirmed + 1} acknowledged entries; "
+            f"`bookspark ledger recover {ledger.ledger_id}` closes it"
+        )
+        raise
+
+
+@app.command()
+def create(
+    zookeeper: Zookeeper = "",
+    ensemble_size: Ensemble = 3,
+    write_quorum: WriteQuorum = 3,
+    ack_quorum: AckQuorum = 2,
+    digest_type: Digest = DigestType.CRC32C,
+    ledger_type: Type = LedgerType.PD_JOURNAL,
+    replication: Copies = Replication.BEST_EFFORT,
+    password: Password = "",
+    custom_metadata: Custom = None,
+) -> None:
+    """Create an empty ledger, leave it open without a writer, and print its id.
+
+    A crashed writer leaves such a ledger behind. `bookspark ledger recover` closes it. To write entries, use `append`."""
+    labels = _labels(custom_metadata)
+    with client(zookeeper) as bookkeeper:
+        ledger = bookkeeper.create_ledger(
+            ensemble_size, write_quorum, ack_quorum, digest_type, password.encode(), labels, ledger_type, replication
+        )
+        typer.echo(ledger.ledger_id)
+
+
+@app.command()
+def read(
+    ledger: LedgerId,
+    zookeeper: Zookeeper = "",
+    first: Annotated[int, typer.Option(min=0, help="First entry.")] = 0,
+    last: Annotated[int | None, typer.Option(min=0, help="Last entry. Default: the last confirmed one.")] = None,
+    password: Password = "",
+    as_json: Json = False,
+) -> None:
+    """Print entries, each followed by a line break. An open ledger is read up to its last confirmed entry, and its writer is not
+    disturbed.
+
+    With --json: one object a line, with entry_id, length and payload. A payload that is not UTF-8 is payload_base64."""
+    out = sys.stdout.buffer
+    with (
+        client(zookeeper) as bookkeeper,
+        bookkeeper.open_ledger_no_recovery(ledger, password=password.encode()) as handle,
+    ):
+        if last is None and handle.last_add_confirmed < first:
+            return
+        for entry in handle.read(first, last):
+            if as_json:
+                out.write(_entry_line(entry.entry_id, entry.length, bytes(entry.payload)))
+            else:
+                out.write(entry.payload)
+                out.write(b"\n")
+    out.flush()
+
+
+@app.command()
+def metadata(ledger: LedgerId, zookeeper: Zookeeper = "") -> None:
+    """Print a ledger's metadata as JSON."""
+    with client(zookeeper) as bookkeeper:
+        typer.echo(json.dumps(metadata_document(bookkeeper.get_ledger_metadata(ledger)), indent=2))
+
+
+@app.command("list")
+def list_ledgers(
+    zookeeper: Zookeeper = "",
+    long: Annotated[
+        bool, typer.Option("--long", "-l", help="Print state, quorums and size of each ledger too.")
+    ] = False,
+) -> None:
+    """Print the id of each ledger, one a line."""
+    with client(zookeeper) as bookkeeper:
+        ids = bookkeeper.list_ledgers()
+        if not long:
+            for ledger_id in ids:
+                typer.echo(ledger_id)
+            return
+        found = [bookkeeper.get_ledger_metadata(ledger_id) for ledger_id in ids]
+    columns = ("ledger", "state", "E/WQ/AQ", "digest", "last entry", "bytes", "fragments", "log")
+    rows = [
+        (
+            str(one.ledger_id),
+            one.state.value,
+            f"{one.ensemble_size}/{one.write_quorum}/{one.ack_quorum}",
+            one.digest_type.value,
+            one.last_entry_id if one.closed else None,
+            one.length if one.closed else None,
+            len(one.fragments),
+            one.custom_metadata.get("bookspark.log", b"").decode(errors="backslashreplace"),
+        )
+        for one in found
+    ]
+    console().print(table("", columns, rows))
+
+
+@app.command()
+def delete(ledger: LedgerId, zookeeper: Zookeeper = "", yes: Yes = False) -> None:
+    """Delete a ledger. Nobody can read its entries any more."""
+    with client(zookeeper) as bookkeeper:
+        found = bookkeeper.get_ledger_metadata(ledger)
+        if not yes:
+            what = f"{found.last_entry_id + 1:,} entries" if found.closed else found.state.value
+            typer.confirm(f"Delete ledger {ledger} ({what}) for ever?", abort=True, err=True)
+        bookkeeper.delete_ledger(ledger)
+
+
+@app.command()
+def recover(
+    ledger: LedgerId,
+    zookeeper: Zookeeper = "",
+    password: Password = "",
+    accept_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-loss",
+            help="Close the ledger without the entries that no bookie knows about. This can't be undone.",
+        ),
+    ] = False,
+    yes: Yes = False,
+) -> None:
+    """Fence a ledger's writer, find the last entry and close the ledger there. A closed ledger is left as it is.
+
+    Use --accept-loss only if recovery fails and no more bookies can be brought back. It closes the ledger without the entries
+    that no bookie knows about. Acknowledged entries may be among them. The ledger's metadata keeps who did it, when, and which
+    entries were unknown."""
+    with client(zookeeper) as bookkeeper:
+        before = bookkeeper.get_ledger_metadata(ledger)
+        try:
+            handle = bookkeeper.open_ledger(ledger, password=password.encode())
+        except LedgerRecoveryError as error:
+            if not accept_loss:
+                raise
+            problem(one_line(error))
+            if not yes:
+                typer.confirm(
+                    f"Close ledger {ledger} for ever, without the entries that no bookie knows about?",
+                    abort=True,
+                    err=True,
+                )
+            handle = bookkeeper.open_ledger(ledger, password=password.encode(), accept_loss_as=_operator())
+        with handle:
+            entries = handle.metadata.last_entry_id + 1
+            verb = "was closed already" if before.closed else "is recovered and closed"
+            typer.echo(f"ledger {ledger} {verb}: {entries:,} entries, {handle.length:,} bytes")
+            loss = accepted_loss_of(handle.metadata)
+            if loss is not None:
+                problem(f"not known, and accepted as lost by {loss.by}: {'; '.join(loss.not_known)}")
+
+
+def _operator() -> str:
+    """The user and host that run this command."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # the user of a container may have no name
+        name = str(os.getuid())
+    return f"{name}@{socket.gethostname()}"
+
+
+def _labels(given: list[str] | None) -> dict[str, bytes]:
+    labels = {}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise ConfigurationError(f"--custom-metadata {text!r} is not NAME=VALUE")
+        labels[name] = value.encode()
+    return labels
+
+
+def _opened(file: Path | None) -> IO[bytes]:
+    if file is None:
+        return sys.stdin.buffer
+    try:
+        return file.open("rb")
+    except OSError as error:
+        raise ConfigurationError(f"{file} can't be read: {error.strerror}") from error
+
+
+def _batches(lines: IO[bytes]) -> Iterator[list[bytes]]:
+    """The lines without their breaks, in lists of the lines that are there. A typed line is not kept waiting for the next one."""
+    read = lines.read1 if isinstance(lines, BufferedReader) else lines.read
+    begun: list[bytes] = []
+    while chunk := read(_CHUNK_BYTES):
+        *complete, rest = chunk.split(b"\n")
+        if complete:
+            complete[0] = b"".join((*begun, complete[0]))
+            begun = []
+            yield complete
+        if rest:
+            begun.append(rest)
+    if begun:
+        yield [b"".join(begun)]
+
+
+def _entry_line(entry_id: int, length: int, payload: bytes) -> bytes:
+    document = {"entry_id": entry_id, "length": length, **payload_document(payload)}
+    return json.dumps(document, ensure_ascii=False).encode() + b"\n"

@@ -1,0 +1,199 @@
+"""``bookspark log …``: the logs that Spark queries write."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import deque
+from datetime import UTC, date, datetime, time
+from itertools import chain
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bookspark.cli.commands.ledger import AckQuorum, Copies, Digest, Ensemble, Type, WriteQuorum
+from bookspark.cli.terminal.command_options import Json, Password, Yes, Zookeeper, client
+from bookspark.cli.terminal.output import console, payload_document, table
+from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerType, Replication
+from bookspark.protocol.logs.log_record import Compression, LogOptions
+
+if TYPE_CHECKING:
+    from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+
+app = typer.Typer(help="Create, look at, truncate and delete logs.", no_args_is_help=True, rich_markup_mode=None)
+
+LogName = Annotated[str, typer.Argument(metavar="LOG", help="Name of the log.")]
+
+
+@app.command()
+def create(
+    log: LogName,
+    zookeeper: Zookeeper = "",
+    ensemble_size: Ensemble = 3,
+    write_quorum: WriteQuorum = 3,
+    ack_quorum: AckQuorum = 2,
+    digest_type: Digest = DigestType.CRC32C,
+    ledger_type: Type = LedgerType.PD_JOURNAL,
+    replication: Copies = Replication.BEST_EFFORT,
+    compression: Annotated[
+        Compression,
+        typer.Option(case_sensitive=False, help="How payloads are compressed. zstd_dictionary is for small values."),
+    ] = Compression.NONE,
+    password: Password = "",
+) -> None:
+    """Make an empty log of values, so that readers can start before the first writer. Its options can't be changed later.
+
+    The first write makes a log too, with its own options. A log that keeps all columns (rowFormat arrow) can only be made by its
+    first write, which tells the columns."""
+    from bookspark.spark.logs import LogRegistry
+
+    options = LogOptions(
+        ensemble_size, write_quorum, ack_quorum, digest_type, ledger_type, replication, compression=compression
+    )
+    with client(zookeeper) as bookkeeper:
+        LogRegistry(bookkeeper.metadata).create(log, options, password.encode())
+
+
+@app.command("list")
+def list_logs(zookeeper: Zookeeper = "") -> None:
+    """Print the name of each log, one a line."""
+    from bookspark.spark.logs import LogRegistry
+
+    with client(zookeeper) as bookkeeper:
+        for name in LogRegistry(bookkeeper.metadata).names():
+            typer.echo(name)
+
+
+@app.command()
+def describe(log: LogName, zookeeper: Zookeeper = "", password: Password = "", as_json: Json = False) -> None:
+    """Print a log's options, its owner, its commits and the ledgers that hold its rows."""
+    from bookspark.spark.logs import LogRegistry, check_password, commits
+
+    with client(zookeeper) as bookkeeper:
+        record = LogRegistry(bookkeeper.metadata).get(log)
+        check_password(record, password.encode())
+        found = list(commits(bookkeeper, log, password.encode()))
+    ranges = list(chain.from_iterable(placed.commit.ranges for placed in found))
+    facts: dict[str, Any] = {
+        "log": log,
+        "created": _time(record.ctime_ms),
+        "epoch": record.epoch,
+        "owner": record.owner,
+        "ensemble_size": record.options.ensemble_size,
+        "write_quorum": record.options.write_quorum,
+        "ack_quorum": record.options.ack_quorum,
+        "digest_type": record.options.digest_type.value,
+        "ledger_type": record.options.ledger_type.value,
+        "replication": record.options.replication.value,
+        "row_format": record.options.row_format.value,
+        "compression": record.options.compression.value,
+        "commits": found[-1].after.batches if found else 0,
+        "last_commit": _time(found[-1].commit.time_ms) if found else None,
+        "first_position": record.first_position,
+        "offloaded_to": record.offload.table if record.offload is not None else None,
+        "offloaded_rows": record.offload.position if record.offload is not None else None,
+        "rows": found[-1].after.rows if found else 0,
+        "bytes": found[-1].after.size if found else 0,
+        "commit_ledgers": [link.ledger_id for link in record.commit_ledgers],
+        "data_ledgers": sorted({item.ledger_id for item in ranges}),
+    }
+    if as_json:
+        typer.echo(json.dumps(facts, indent=2))
+    else:
+        console().print(table("", ("", log), [(name, _shown(value)) for name, value in list(facts.items())[1:]]))
+
+
+@app.command()
+def read(log: LogName, zookeeper: Zookeeper = "", password: Password = "") -> None:
+    """Print the committed rows of a log in their order, each followed by a line break. Rows of several columns are printed as
+    JSON."""
+    from bookspark.spark.connector.source import VALUE_SCHEMA
+    from bookspark.spark.logs import LogRegistry, commits
+    from bookspark.spark.logs.offloaded import rows_of
+    from bookspark.spark.logs.row_format import RowDecoder, columns_of
+    from bookspark.spark.logs.rows import row_decoder
+    from bookspark.spark.logs.splits import positioned, split
+
+    out = sys.stdout.buffer
+    secret = password.encode()
+    with client(zookeeper) as bookkeeper:
+        registry = LogRegistry(bookkeeper.metadata)
+        record = registry.get(log)
+        columns = columns_of(record.options)
+
+        def decoder(metadata: LedgerMetadata) -> RowDecoder:
+            return row_decoder(metadata, columns, lambda: registry.get(log).dictionary)
+
+        placed = commits(bookkeeper, log, secret, record.first_position)
+        pieces = chain.from_iterable(positioned(p.commit.ranges, p.before.rows, record.first_position) for p in placed)
+        for part in map(deque, split(pieces, 1)):
+            while part:
+                for rows in rows_of(bookkeeper, log, secret, part, columns or VALUE_SCHEMA, decoder):
+                    lines = rows.column(0).to_pylist() if columns is None else map(_json, rows.to_pylist())
+                    out.writelines(line + b"\n" for line in lines)
+    out.flush()
+
+
+@app.command()
+def truncate(
+    log: LogName,
+    row: Annotated[int, typer.Argument(metavar="ROW", min=0, help="Position of the first row that is kept.")],
+    zookeeper: Zookeeper = "",
+    password: Password = "",
+) -> None:
+    """Remove the rows before ROW from a log. Ledgers that hold nothing else are deleted. Ledgers of a running query are deleted
+    once it has ended."""
+    from bookspark.spark.logs import truncate_log
+
+    with client(zookeeper) as bookkeeper:
+        deleted = truncate_log(bookkeeper, log, row, password.encode())
+    typer.echo(f"log {log} begins at row {row}; ledgers deleted: {', '.join(map(str, deleted)) or 'none'}")
+
+
+@app.command()
+def collect(log: LogName, zookeeper: Zookeeper = "", password: Password = "") -> None:
+    """Delete ledgers that killed tasks and queries left behind, and that can never become part of LOG. (The next query deletes
+    recent ones by itself.)"""
+    from bookspark.spark.logs import collect_orphans
+
+    with client(zookeeper) as bookkeeper:
+        deleted = collect_orphans(bookkeeper, log, password.encode())
+    typer.echo(f"log {log}: ledgers deleted: {', '.join(map(str, deleted)) or 'none'}")
+
+
+@app.command()
+def delete(
+    log: LogName,
+    yes: Yes = False,
+    zookeeper: Zookeeper = "",
+    password: Password = "",
+) -> None:
+    """Delete a log, its ledgers and all its rows. Stop the queries that write to it first: a running query makes the log anew."""
+    from bookspark.spark.logs import delete_log
+
+    if not yes:
+        typer.confirm(f"Delete log {log} and all its rows for ever?", abort=True, err=True)
+    with client(zookeeper) as bookkeeper:
+        deleted = delete_log(bookkeeper, log, password.encode())
+    typer.echo(f"log {log} is deleted; ledgers deleted: {', '.join(map(str, deleted)) or 'none'}")
+
+
+def _json(row: dict[str, Any]) -> bytes:
+    return json.dumps(row, default=_plain, ensure_ascii=False).encode()
+
+
+def _plain(value: Any) -> object:
+    """Values that JSON has no type for: bytes as ``ledger read --json`` prints them, times in ISO 8601, others as text."""
+    if isinstance(value, bytes):
+        return payload_document(value)
+    return value.isoformat() if isinstance(value, date | time) else str(value)
+
+
+def _time(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,186 @@
+"""``bookspark simulate``: the real machines of the protocol through every order of events within bounds, or through random ones.
+
+Law: the exit status is 0 without a violation, 1 with a violation, whose story is printed, and 2 if the options can't be used.
+Standard output depends on the options alone, so two runs can be compared byte for byte. Speed goes to standard error. The last
+line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from bookspark.errors import ConfigurationError
+from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
+from bookspark.protocol.writing.ensemble_change import ChangeMode
+from bookspark.simulation.exhaustive import Exhaustive
+from bookspark.simulation.random import RandomSchedules
+from bookspark.simulation.simulation_options import CrashLoses, SimulationOptions
+from bookspark.simulation.story import tell
+from bookspark.simulation.view import Violation
+
+_CHANGE_MODES = {mode.value.replace(" ", "-"): mode for mode in ChangeMode}
+_SIZES, _TROUBLE, _MODES, _SWITCHES = "Sizes", "Trouble", "Modes", "Safety switches"
+
+
+def _number(help_text: str, panel: str) -> Any:
+    return typer.Option(min=0, help=help_text, rich_help_panel=panel, show_default=False)
+
+
+def _switch(name: str) -> Any:
+    what = dict(SimulationOptions.switches())[name]
+    return typer.Option(f"--no-{name.replace('_', '-')}", help=f"Switched off: {what}.", rich_help_panel=_SWITCHES)
+
+
+def simulate(
+    exhaustive: Annotated[
+        bool, typer.Option("--exhaustive", help="Check every order of events within the bounds.")
+    ] = False,
+    random: Annotated[int | None, typer.Option(min=1, metavar="N", help="Check N random schedules.")] = None,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of the first random schedule. Each next one has the seed + 1.")
+    ] = 0,
+    states_max: Annotated[int | None, typer.Option(min=1, help="End an exhaustive search at this many states.")] = None,
+    seconds_max: Annotated[float | None, typer.Option(min=0, help="End after this many seconds.")] = None,
+    ensemble: Annotated[int | None, _number("Bookies in an ensemble (3).", _SIZES)] = None,
+    write_quorum: Annotated[int | None, _number("Copies of an entry (3).", _SIZES)] = None,
+    ack_quorum: Annotated[int | None, _number("Copies that confirm an entry (2).", _SIZES)] = None,
+    spares: Annotated[int | None, _number("Bookies outside the first ensemble (0).", _SIZES)] = None,
+    entries: Annotated[int | None, _number("Entries that the writer appends at most (1).", _SIZES)] = None,
+    recoverers: Annotated[int | None, _number("Attempts at ledger recovery (1).", _SIZES)] = None,
+    readers: Annotated[int | None, _number("Tailing readers (0).", _SIZES)] = None,
+    reads: Annotated[int | None, _number("How often each of them reads (2).", _SIZES)] = None,
+    explicit_lacs: Annotated[
+        int | None, _number("How often the writer sends its last add confirmed (LAC) by itself (0).", _SIZES)
+    ] = None,
+    replicators: Annotated[int | None, _number("Attempts of autorecovery (0).", _SIZES)] = None,
+    crashes: Annotated[int | None, _number("Bookie crashes (0).", _TROUBLE)] = None,
+    losses: Annotated[int | None, _number("Messages that time out (0).", _TROUBLE)] = None,
+    duplicates: Annotated[int | None, _number("Requests that arrive twice (0).", _TROUBLE)] = None,
+    crash_loses: Annotated[
+        CrashLoses | None, typer.Option(help="What a crash takes of a bookie's disks.", rich_help_panel=_TROUBLE)
+    ] = None,
+    closes: Annotated[
+        bool | None, typer.Option(help="May the writer close the ledger?", rich_help_panel=_MODES)
+    ] = None,
+    abandons: Annotated[
+        bool | None, typer.Option(help="May the writer's client end at any moment?", rich_help_panel=_MODES)
+    ] = None,
+    holds_back: Annotated[
+        bool | None, typer.Option(help="Do adds wait for a bookie that is behind?", rich_help_panel=_MODES)
+    ] = None,
+    long_polls: Annotated[
+        bool | None, typer.Option(help="May readers wait for an entry?", rich_help_panel=_MODES)
+    ] = None,
+    deletes: Annotated[
+        bool | None, typer.Option(help="May the ledger be deleted and garbage-collected?", rich_help_panel=_MODES)
+    ] = None,
+    heals: Annotated[
+        bool | None, typer.Option(help="Do bookies heal after a boot that lost entries?", rich_help_panel=_MODES)
+    ] = None,
+    journal_write_data: Annotated[
+        bool | None,
+        typer.Option(help="Do bookies acknowledge after the sync, or before it (BP-46)?", rich_help_panel=_MODES),
+    ] = None,
+    ledger_type: Annotated[
+        LedgerType | None, typer.Option(help="Durability of the ledger (BP-14).", rich_help_panel=_MODES)
+    ] = None,
+    replication: Annotated[
+        Replication | None,
+        typer.Option(
+            help="Whether a closed ledger has a write quorum of copies (guaranteed) or an ack quorum.",
+            rich_help_panel=_MODES,
+        ),
+    ] = None,
+    ensemble_changes: Annotated[
+        str | None,
+        typer.Option(metavar="|".join(_CHANGE_MODES), help="When failed bookies are replaced.", rich_help_panel=_MODES),
+    ] = None,
+    no_limbo: Annotated[bool, _switch("limbo")] = False,
+    no_boot_fencing: Annotated[bool, _switch("boot_fencing")] = False,
+    no_lossy_boot_mark: Annotated[bool, _switch("lossy_boot_mark")] = False,
+    no_fence_on_recovery_read: Annotated[bool, _switch("fence_on_recovery_read")] = False,
+    no_sync_on_recovery_add: Annotated[bool, _switch("sync_on_recovery_add")] = False,
+    no_collection_mark: Annotated[bool, _switch("collection_mark")] = False,
+    no_pinning: Annotated[bool, _switch("pinning")] = False,
+) -> None:
+    """Check the protocol: in no order of events is acknowledged data lost, truncated or contradicted.
+
+    A search is exhaustive or random. A random search draws the options that are not given, for each schedule. Switch a protection
+    off to see what it is for: the search finds the violation that it prevents, and prints its story.
+    """
+    given = locals()
+    if exhaustive == (random is not None):
+        _refuse("give either --exhaustive or --random N")
+    if ensemble_changes is not None and ensemble_changes not in _CHANGE_MODES:
+        _refuse(f"--ensemble-changes is one of {', '.join(_CHANGE_MODES)}, not {ensemble_changes}")
+    given["ensemble_changes"] = None if ensemble_changes is None else _CHANGE_MODES[ensemble_changes]
+    options = {
+        name: given[name]
+        for name in SimulationOptions.__dataclass_fields__
+        if name in given and given[name] is not None
+    }
+    options |= {name: False for name, _ in SimulationOptions.switches() if given[f"no_{name}"]}
+    try:
+        if random is None:
+            _exhaustive(SimulationOptions(**options), states_max, seconds_max)
+        else:
+            _random(options, random, seed, seconds_max)
+    except ConfigurationError as error:
+        _refuse(str(error))
+
+
+def _refuse(message: str) -> NoReturn:
+    raise typer.BadParameter(message)
+
+
+def _exhaustive(options: SimulationOptions, states_max: int | None, seconds_max: float | None) -> None:
+    search = Exhaustive(options)
+    result = search.run(states_max, seconds_max)
+    _speed(result.states, "states", result.seconds)
+    document = {"states": result.states, "finished": result.finished}
+    _end(document, result.violation, tell(search.world, result.moves), f"--exhaustive {options.arguments()}".rstrip())
+
+
+def _random(given: dict[str, Any], schedules: int, seed: int, seconds_max: float | None) -> None:
+    result = RandomSchedules(given).run(schedules, seed, seconds_max)
+    _speed(result.schedules, "schedules", result.seconds)
+    failure = result.failure
+    document = {"schedules": result.schedules, "finished": result.schedules == schedules or failure is not None}
+    if failure is None:
+        _end(document, None, [], "")
+        return
+    fixed = failure.options.arguments(given)
+    typer.echo(f"seed {failure.seed}, {failure.moves_before} steps, shrunk to {len(failure.moves)}")
+    typer.echo(f"options drawn: {failure.options.arguments()}")
+    _end(
+        document,
+        failure.violation,
+        tell(failure.world, failure.moves),
+        f"--random 1 --seed {failure.seed} {fixed}".rstrip(),
+    )
+
+
+def _speed(count: int, what: str, seconds: float) -> None:
+    typer.echo(f"{count:,} {what}, {count / max(seconds, 1e-9):,.0f} a second of processor time", err=True)
+
+
+def _end(document: dict[str, Any], violation: Violation | None, story: Sequence[str], command: str) -> None:
+    for line in story:
+        typer.echo(line)
+    if violation is not None:
+        typer.echo(f"again: bookspark simulate {command}")
+        document["violation"] = {**violation._asdict(), "steps": len(story) - 1}
+    else:
+        document["violation"] = None
+    typer.echo(json.dumps(document))
+    if violation is not None:
+        raise typer.Exit(1)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(simulate)

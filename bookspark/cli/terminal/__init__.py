@@ -1,0 +1,15 @@
+"""What the sub-commands share with the person at the terminal.
+
+====================  =========================================================================================================
+``command_options``   options of several commands, and the client that they name
+``settings``          the file of ``bookspark --config FILE``
+``output``            tables, problems, ledgers and payloads as text
+``signals``           commands that run until Ctrl-C or SIGTERM
+====================  =========================================================================================================
+
+Example::
+
+    with until_signal() as wait, client("127.0.0.1:2181") as bookkeeper:
+        console().print(table("", ("ledger",), [(ledger_id,) for ledger_id in bookkeeper.list_ledgers()]))
+        wait()
+"""

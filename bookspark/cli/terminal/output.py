@@ -1,0 +1,85 @@
+"""What commands print.
+
+Law: results go to standard output, and nothing else does. A problem is one line on standard error:
+``bookspark: <what is wrong and what to do>``.
+"""
+
+from __future__ import annotations
+
+import base64
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from bookspark.plain_text import PROBLEM
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+
+_PLAIN_WIDTH = 200
+"""Width in characters of a table that goes to a file or a pipe."""
+
+
+def console() -> Console:
+    """Standard output for tables: as wide as the terminal, or ``_PLAIN_WIDTH``."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+
+
+def problem(message: str) -> None:
+    """Print ``message`` as one line on standard error."""
+    typer.echo(PROBLEM + message, err=True)
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
+    """A table of text. A column of numbers is aligned to the right."""
+    body = [list(row) for row in rows]
+    result = Table(title=title or None, title_justify="left", title_style="bold")
+    for number, column in enumerate(columns):
+        numeric = bool(body) and all(isinstance(row[number], int | float) or row[number] is None for row in body)
+        result.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in body:
+        result.add_row(*(_text(value) for value in row))
+    return result
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return escape(str(value))
+
+
+def payload_document(payload: bytes) -> dict[str, str]:
+    """The payload for JSON: text as ``payload``, anything that is not UTF-8 as ``payload_base64``."""
+    try:
+        return {"payload": payload.decode()}
+    except UnicodeDecodeError:
+        return {"payload_base64": base64.b64encode(payload).decode()}
+
+
+def metadata_document(metadata: LedgerMetadata) -> dict[str, Any]:
+    """A ledger's metadata as a JSON object. ``last_entry_id`` and ``length`` are null until the ledger is closed."""
+    return {
+        "ledger_id": metadata.ledger_id,
+        "state": metadata.state.value,
+        "ensemble_size": metadata.ensemble_size,
+        "write_quorum": metadata.write_quorum,
+        "ack_quorum": metadata.ack_quorum,
+        "digest_type": metadata.digest_type.value,
+        "ledger_type": metadata.ledger_type.value,
+        "replication": metadata.replication.value,
+        "last_entry_id": metadata.last_entry_id if metadata.closed else None,
+        "length": metadata.length if metadata.closed else None,
+        "ctime_ms": metadata.ctime_ms,
+        "custom_metadata": {
+            name: value.decode(errors="backslashreplace") for name, value in sorted(metadata.custom_metadata.items())
+        },
+        "fragments": [
+            {"first_entry_id": fragment.first_entry_id, "last_entry_id": last, "ensemble": list(fragment.ensemble)}
+            for fragment, last in metadata.fragment_ranges()
+        ],
+    }

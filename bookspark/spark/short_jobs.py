@@ -1,0 +1,85 @@
+"""Spark for short jobs over small tables on this host, as the command line uses it; and errors of Spark in one line.
+
+Spark's defaults pay off in long jobs over much data. In a short job they are most of the work: on two cores, the settings here
+halve the CPU time of the main job and of an audit. For larger jobs there is ``spark-submit`` with the packaged jobs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from bookspark.errors import BookKeeperError
+from bookspark.plain_text import one_line
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Options of a JVM that lives for minutes: a quick compiler, and a collector without threads."""
+
+SMALL_TABLES = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""Settings for queries over few rows: one partition, no generated code."""
+
+_REASON_CHARACTERS_MAX = 500
+_STREAM_FAILED = re.compile(r"^.*terminated with exception: (.*?)(?: SQLSTATE: \w+)?$")
+_JAVA_CALL = re.compile(r"^An error occurred while calling \S+\s*: ")
+_OUR_ERROR = re.compile(r"\bbookspark(?:\.\w+)+: (.+)")
+
+
+@contextmanager
+def quiet_session(name: str) -> Iterator[SparkSession]:
+    """A session on ``local[2]`` for small tables, which prints nothing. An error of Spark becomes a BookKeeperError of one line,
+    which names a file with the details."""
+    from bookspark.spark.session import SPARK_ERRORS, session
+
+    keep = False
+    with tempfile.NamedTemporaryFile(prefix="bookspark-spark-", suffix=".log", delete=False) as log:
+        with _standard_error_to(log.fileno()):  # the JVM and Spark's workers inherit it and keep it
+            spark = session(name, master="local[2]", **SMALL_TABLES, **{"spark.driver.extraJavaOptions": QUICK_JVM})
+        try:
+            yield spark
+        except SPARK_ERRORS as error:
+            keep = True
+            raise BookKeeperError(f"{plain_reason(error)} (details: {log.name})") from error
+        finally:
+            spark.stop()
+            if not keep:
+                os.unlink(log.name)
+
+
+@contextmanager
+def _standard_error_to(descriptor: int) -> Iterator[None]:
+    """Within the block, descriptor 2 is a copy of ``descriptor``."""
+    sys.stderr.flush()
+    saved = os.dup(2)
+    os.dup2(descriptor, 2)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(saved, 2)
+        os.close(saved)
+
+
+def plain_reason(error: BaseException) -> str:
+    """One line for people from any error. Bookspark's own error keeps its message, also inside Spark's traceback of a worker."""
+    text = _JAVA_CALL.sub("", str(error))
+    if isinstance(error, BookKeeperError | OSError):
+        return one_line(error)
+    if ours := _OUR_ERROR.findall(text):
+        return str(ours[-1]).strip()
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    first = _STREAM_FAILED.sub(r"\1", lines[0]) if lines else ""
+    return f"{type(error).__name__}: {first}"[:_REASON_CHARACTERS_MAX]

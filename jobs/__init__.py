@@ -1,0 +1,17 @@
+"""The jobs for spark-submit. ``bookspark job`` lists them, and ``bookspark job NAME`` prints where one lies.
+
+================  =============================================================================================================
+``bookies``       keeps bookies on the executors
+``autorecovery``  an auditor and replication workers on the executors
+``snapshot``      writes snapshots of the system tables to Delta
+``audit``         runs audit queries over a snapshot
+``offload``       puts old rows of a log into a Delta table
+================  =============================================================================================================
+
+Law: a job ends with status 0 when it did what was asked. An error is one line on standard error, ``bookspark <job>: <what is
+wrong and what to do>``, with status 1; arguments that can't be used have status 2 (of ``bookies``: 1).
+
+Example::
+
+    spark-submit --master yarn $(bookspark job bookies) --bookies 3 --directory /data/bookies --zookeeper zk1:2181
+"""
