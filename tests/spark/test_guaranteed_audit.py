@@ -11,8 +11,9 @@ from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata, Replicatio
 from bookspark.spark.audit.runner import run_over
 from bookspark.spark.connector.data_source import register
 from bookspark.testing import FaultyCluster
+from tests.awaiting import await_that
 from tests.cluster.copies import replication_factors
-from tests.cluster.story import Story, eventually
+from tests.cluster.story import Story
 
 pytestmark = pytest.mark.spark
 
@@ -38,7 +39,7 @@ def figure_2(cluster: FaultyCluster, replication: str, ledger_type: str = "PD_JO
 def has_its_copies(told: Story, entry: int) -> None:
     """Wait until the entry is where it was sent to, though it was acknowledged before."""
     with told.cluster.bookkeeper() as auditor:
-        eventually(lambda: replication_factors(auditor, told.ledger.metadata, entry + 1)[entry] == 3)
+        await_that(lambda: replication_factors(auditor, told.ledger.metadata, entry + 1)[entry] == 3)
     if told.ledger.metadata.replication is Replication.GUARANTEED:
         told.fully_replicated(entry)
 
