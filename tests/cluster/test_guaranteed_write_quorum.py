@@ -23,8 +23,8 @@ from tests.cluster.story import SECONDS, Story
 
 
 @pytest.fixture(scope="module")
-def cluster():
-    with FaultyCluster(bookies=5) as running:
+def cluster(new_chroot):
+    with FaultyCluster(bookies=5, zookeeper=new_chroot()) as running:
         yield running
 
 

@@ -12,10 +12,10 @@ SECONDS_MAX = 60.0
 
 
 @pytest.fixture(scope="module")
-def cluster():
+def cluster(new_chroot):
     options = {"journal_write_data": False, "stamp_missing_cookies": True}
     later = {"background_sync_interval_ms": 3_600_000, "background_sync_bytes": 1 << 40}
-    with LocalCluster(bookies=3, **options, **later) as running:
+    with LocalCluster(bookies=3, **options, **later, zookeeper=new_chroot()) as running:
         yield running
 
 

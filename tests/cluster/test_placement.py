@@ -16,8 +16,10 @@ SECONDS = 30.0
 
 
 @pytest.fixture(scope="module")
-def cluster():
-    with LocalCluster(bookies=[{"rack": rack, "labels": {"executor": f"{rack}-1"}} for rack in "AABB"]) as running:
+def cluster(new_chroot):
+    with LocalCluster(
+        bookies=[{"rack": rack, "labels": {"executor": f"{rack}-1"}} for rack in "AABB"], zookeeper=new_chroot()
+    ) as running:
         yield running
 
 

@@ -23,8 +23,8 @@ HUNG_SECONDS = 20.0
 
 
 @pytest.fixture(scope="module")
-def cluster():
-    with LocalCluster(bookies=6) as running:
+def cluster(new_chroot):
+    with LocalCluster(bookies=6, zookeeper=new_chroot()) as running:
         yield running
 
 

@@ -22,9 +22,9 @@ SLOW = 400_000
 
 
 @pytest.fixture(scope="module")
-def cluster():
+def cluster(new_chroot):
     options = {"journal_write_data": False, "stamp_missing_cookies": True, "heal_lossy_boots": False}
-    with LocalCluster(bookies=5, **options) as running:
+    with LocalCluster(bookies=5, **options, zookeeper=new_chroot()) as running:
         yield running
 
 

@@ -22,7 +22,7 @@ def log_bytes(bookie) -> int:
 
 
 @pytest.fixture(scope="module")
-def small():
+def small(new_chroot):
     """One bookie with room for 4 MB."""
     with LocalCluster(
         bookies=1,
@@ -31,6 +31,7 @@ def small():
         disk_check_interval_seconds=0.1,
         gc_wait_time_seconds=0.2,
         checkpoint_interval_seconds=0.5,
+        zookeeper=new_chroot(),
     ) as cluster:
         yield cluster
 

@@ -13,22 +13,22 @@ import pytest
 from pyspark.sql import SparkSession
 
 from bookspark import BookKeeper
+from bookspark.cli.spark import QUICK_JVM
 from bookspark.daemon.directories import Process, read_cookie
 from bookspark.errors import BookieError, ConfigurationError
 from bookspark.spark.bookies.bookie_service import BookieService
-from bookspark.spark.session import session
 from tests.awaiting import await_that
+from tests.spark.conftest import OneSpark
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
+def spark(one_spark: OneSpark) -> Iterator[SparkSession]:
     """Three executors of two slots each, as ``scripts/run`` has them."""
-    spark = session("bookie service tests", master="local-cluster[3,2,1024]")
-    spark.sparkContext.setLogLevel("OFF")
-    yield spark
-    spark.stop()
+    conf = {"spark.driver.extraJavaOptions": QUICK_JVM, "spark.executor.extraJavaOptions": QUICK_JVM}
+    yield one_spark.other("bookie service tests", "local-cluster[3,2,1024]", **conf)
+    one_spark.stop()
 
 
 @pytest.fixture(scope="module")

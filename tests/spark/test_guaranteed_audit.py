@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from pyspark.sql import SparkSession
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[FaultyCluster]:
-    with FaultyCluster(bookies=5) as cluster:
+def cluster(new_chroot: Callable[[], str]) -> Iterator[FaultyCluster]:
+    with FaultyCluster(bookies=5, zookeeper=new_chroot()) as cluster:
         yield cluster
 
 
