@@ -1,4 +1,8 @@
-"""Waiting for what other processes bring about."""
+"""Waiting for what other threads and processes bring about: the only place of the tests where time is slept away.
+
+Law: a wait ends as soon as its condition holds, and fails with what it waited for. A deadline is there to end a test that would
+hang, so it is far above what a machine under load needs; no test tells by it how fast something is.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,61 @@ from typing import TypeVar
 
 Found = TypeVar("Found")
 
+SECONDS_MAX = 90.0
+_LOOK_SECONDS = 0.01
+_LOOK_SECONDS_MAX = 0.05
 
-def await_that(condition: Callable[[], Found], seconds: float = 90.0) -> Found:
-    """What ``condition`` gives once it is true; it is looked at again and again. Fails after ``seconds``."""
-    deadline, changed = time.monotonic() + seconds, threading.Event()
+
+def await_that(
+    condition: Callable[[], Found], seconds: float = SECONDS_MAX, what: str | Callable[[], object] = ""
+) -> Found:
+    """What ``condition`` gives once it is true; it is looked at again and again. Fails after ``seconds`` with ``what`` was
+    waited for."""
+    deadline, pause = time.monotonic() + seconds, _LOOK_SECONDS
     while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not come about in time"
-        changed.wait(0.05)
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds:g} s: {what() if callable(what) else what or condition}")
+        time.sleep(pause)
+        pause = min(2 * pause, _LOOK_SECONDS_MAX)
     return found
+
+
+class Changes:
+    """A callback to hand to whoever tells of changes, and the wait for what they lead to: nothing is looked at in between."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._told = threading.Condition()
+
+    def __call__(self, *_: object) -> None:
+        with self._told:
+            self.count += 1
+            self._told.notify_all()
+
+    def wait(self, count: int = 1, seconds: float = SECONDS_MAX) -> None:
+        """Until it was called ``count`` times since it was made."""
+        with self._told:
+            assert self._told.wait_for(lambda: self.count >= count, seconds), f"{self.count} calls, not {count}"
+
+    def await_that(self, condition: Callable[[], Found], seconds: float = SECONDS_MAX) -> Found:
+        """Like the function, but ``condition`` is looked at once, and then after each call only."""
+        deadline, seen = time.monotonic() + seconds, -1
+        while not (found := condition()):
+            with self._told:
+                told = self._told.wait_for(lambda: self.count != seen, deadline - time.monotonic())  # noqa: B023
+                assert told, f"not within {seconds:g} s, and {self.count} calls"
+                seen = self.count
+        return found
+
+
+def stays(condition: Callable[[], object], seconds: float) -> None:
+    """Fails if ``condition`` is false at any look within ``seconds``: that nothing happens can't be awaited."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        assert condition(), "it did not stay so"
+        time.sleep(_LOOK_SECONDS)
+
+
+def time_passes(seconds: float) -> None:
+    """Do nothing, where time is what the test is about: a fault at a random moment, a task that hangs, a timer that is due."""
+    time.sleep(seconds)

@@ -1,10 +1,13 @@
-"""Fixtures that tests of all layers share."""
+"""Fixtures that tests of all layers share, and how ``pytest -n`` spreads them over its workers."""
 
 from __future__ import annotations
 
+import os
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -14,25 +17,75 @@ from tests.awaiting import await_that
 
 pytest_plugins = ["bookspark.testing.plugin"]
 
+os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"  # what tests start listens on loopback, Spark in processes of its own too
 settings.register_profile("bookspark", deadline=None)  # a machine under load is no bug
 settings.load_profile("bookspark")
+
+
+WORKERS_MAX = 8
+ACCEPTANCE = Path(__file__).with_name("acceptance")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="also what takes minutes: tests/acceptance")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Without ``--all`` the acceptance tests are run only if they are named."""
+    if collection_path != ACCEPTANCE or config.option.all:
+        return None
+    named = (config.invocation_params.dir / arg.partition("::")[0] for arg in config.args)
+    return None if any(path.is_relative_to(ACCEPTANCE) for path in named) else True
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """For ``-n auto``: two for each core, as the tests wait more than they compute; none for a single module."""
+    if len(config.args) == 1 and config.args[0].partition("::")[0].endswith(".py"):
+        return 0
+    return min(2 * len(os.sched_getaffinity(0)), WORKERS_MAX)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """The one of ``scheduling``, unless ``--dist`` chooses another one."""
+    if config.option.dist != "load":
+        return None
+    from tests.scheduling import ByModule
+
+    return ByModule(config, log)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.pluginmanager.hasplugin("xdist") and not hasattr(config, "workerinput"):
+        from tests.scheduling import Durations
+
+        config.pluginmanager.register(Durations(config))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _no_session_outlives_its_module() -> Iterator[None]:
     """A kazoo client that nobody closed looks for its ZooKeeper for ever, and takes numbers of the ``random`` of later tests."""
     yield
-    await_that(lambda: not any("zk_loop" in thread.name for thread in threading.enumerate()))
+    await_that(
+        lambda: not any("zk_loop" in thread.name for thread in threading.enumerate()), what="the end of kazoo's threads"
+    )
 
 
 @pytest.fixture(scope="session")
-def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
-    """A ZooKeeper for the whole session. Tests don't stop it, and keep apart by ``chroot``."""
-    with EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper")) as server:
-        yield server
+def zookeeper(bookspark_zookeeper: EmbeddedZooKeeper) -> EmbeddedZooKeeper:
+    """One for all tests of this process. Tests don't stop it, and keep apart by ``chroot``."""
+    return bookspark_zookeeper
+
+
+@pytest.fixture(scope="session")
+def new_chroot(zookeeper: EmbeddedZooKeeper) -> Callable[[], str]:
+    """Makes connection strings of new clusters: ``127.0.0.1:port/…``. A cluster on one of them starts in a second less than with
+    a ZooKeeper of its own."""
+    return lambda: f"{zookeeper.connection_string}/tests/{uuid.uuid4().hex}"
 
 
 @pytest.fixture
-def chroot(zookeeper: EmbeddedZooKeeper) -> str:
-    """The connection string of a cluster of this test's own: ``127.0.0.1:port/…``."""
-    return f"{zookeeper.connection_string}/tests/{uuid.uuid4().hex}"
+def chroot(new_chroot: Callable[[], str]) -> str:
+    """The connection string of a cluster of this test's own."""
+    return new_chroot()

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from tests.awaiting import await_that
+
 
 class Output:
     """The lines of a program's output, read on a thread as they come."""
@@ -53,10 +55,7 @@ def processes_about(folder: Path) -> dict[int, str]:
 
 def await_no_process(folder: Path, seconds: float = 60.0) -> None:
     """Wait until no process has to do with ``folder``."""
-    deadline = time.monotonic() + seconds
-    while left := processes_about(folder):
-        assert time.monotonic() < deadline, f"still running: {left}"
-        threading.Event().wait(0.1)
+    await_that(lambda: not processes_about(folder), seconds, lambda: f"the end of {processes_about(folder)}")
 
 
 def _processes() -> Iterator[tuple[int, str, str]]:

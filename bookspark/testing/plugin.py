@@ -6,6 +6,8 @@ A module gets three bookies with default options, unless it says otherwise::
 
     pytestmark = pytest.mark.cluster(bookies=5, journal_write_data=False)
 
+``bookspark_zookeeper``
+    An ``EmbeddedZooKeeper`` for the whole session, at which each cluster has a chroot of its own.
 ``local_cluster``
     A ``LocalCluster`` that the tests of a module share.
 ``faulty_cluster``
@@ -14,12 +16,14 @@ A module gets three bookies with default options, unless it says otherwise::
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from bookspark.local import LocalCluster
+from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bookspark.testing.faulty_cluster import FaultyCluster
 
 
@@ -29,21 +33,30 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
-def _options(request: pytest.FixtureRequest) -> dict[str, Any]:
-    marker = request.node.get_closest_marker("cluster")
-    return {} if marker is None else marker.kwargs
+@pytest.fixture(scope="session")
+def bookspark_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
+    """Its start takes longer than that of three bookies. Whoever uses it keeps to a chroot, and does not stop it."""
+    with EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
-def local_cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
+def _cluster_options(request: pytest.FixtureRequest, bookspark_zookeeper: EmbeddedZooKeeper) -> dict[str, Any]:
+    marker = request.node.get_closest_marker("cluster")
+    chroot = f"{bookspark_zookeeper.connection_string}/clusters/{uuid.uuid4().hex}"
+    return {"zookeeper": chroot} | ({} if marker is None else marker.kwargs)
+
+
+@pytest.fixture(scope="module")
+def local_cluster(_cluster_options: dict[str, Any]) -> Iterator[LocalCluster]:
     """A LocalCluster that the tests of a module share. Each test has to leave it as it found it."""
-    with LocalCluster(**_options(request)) as cluster:
+    with LocalCluster(**_cluster_options) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
-def _faulty_cluster_of_module(request: pytest.FixtureRequest) -> Iterator[FaultyCluster]:
-    with FaultyCluster(**_options(request)) as cluster:
+def _faulty_cluster_of_module(_cluster_options: dict[str, Any]) -> Iterator[FaultyCluster]:
+    with FaultyCluster(**_cluster_options) as cluster:
         yield cluster
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -80,6 +81,23 @@ def run_checkpoint(storage: Storage) -> None:
 
 def held_ledgers(storage: Storage) -> set[int]:
     return run_steps(storage.garbage_collection.held(), lambda: None)
+
+
+def crash_image(directory: Path, target: Path) -> Path:
+    """The files of ``directory`` as they are at one moment: what a process finds that starts after this one was killed. A live
+    storage makes and renames files on threads of its own, so the copy is made again if any came, went or changed meanwhile."""
+
+    def seen() -> dict[Path, tuple[int, int, int]]:
+        found = {path: path.stat() for path in directory.rglob("*") if path.is_file()}
+        return {path: (stat.st_ino, stat.st_size, stat.st_mtime_ns) for path, stat in found.items()}
+
+    while True:
+        shutil.rmtree(target, ignore_errors=True)
+        with suppress(FileNotFoundError, shutil.Error):
+            before = seen()
+            shutil.copytree(directory, target)
+            if seen() == before:
+                return target
 
 
 class LocalRewriter:

@@ -18,7 +18,7 @@ from bookspark.errors import StorageError
 from bookspark.protocol.bookie.bookie_ledger import NO_SUCH_ENTRY, NO_SUCH_LEDGER, STORAGE_DAMAGED
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.wire.header import Status
-from tests.bookie.kit import KEY, Pumped, add_frame, config, payloads
+from tests.bookie.kit import KEY, Pumped, add_frame, config, crash_image, payloads
 
 
 def logs_of(directory: Path) -> list[Path]:
@@ -27,9 +27,7 @@ def logs_of(directory: Path) -> list[Path]:
 
 def copied(directory: Path, target: Path) -> Path:
     """The files as they are now: what a process finds that starts after this one was killed."""
-    shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(directory, target)
-    return target
+    return crash_image(directory, target)
 
 
 def reopened(directory: Path, **options) -> Pumped:

@@ -25,7 +25,7 @@ from bookspark.protocol.bookie.bookie_ledger import NO_SUCH_ENTRY
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.wire.entry_batch import EntryBatch, arrow_schema
 from bookspark.wire.header import Flag, Status
-from tests.bookie.kit import KEY, Client, LocalRewriter, Pumped, add_frame, config, entries, serving
+from tests.bookie.kit import KEY, Client, LocalRewriter, Pumped, add_frame, config, crash_image, entries, serving
 
 
 def logs_of(directory: Path) -> list[str]:
@@ -170,7 +170,7 @@ def test_ranges_tell_the_new_places(rewritten, tmp_path):
 def test_it_survives_a_stop_and_a_crash(rewritten, tmp_path):
     before = contents(rewritten)
     dead = tmp_path / "dead"
-    shutil.copytree(tmp_path / "live", dead)
+    crash_image(tmp_path / "live", dead)
     again = Pumped(config(dead))
     assert contents(again) == before
     assert again.add(5, 300) is Status.OK
@@ -182,7 +182,7 @@ def test_it_survives_a_stop_and_a_crash(rewritten, tmp_path):
 def test_without_a_checkpoint_all_is_found_by_reading(rewritten, tmp_path):
     before = contents(rewritten)
     dead = tmp_path / "dead"
-    shutil.copytree(tmp_path / "live", dead)
+    crash_image(tmp_path / "live", dead)
     (dead / "checkpoint").unlink()
     again = Pumped(config(dead))
     assert contents(again) == before
@@ -194,7 +194,7 @@ def test_without_a_checkpoint_all_is_found_by_reading(rewritten, tmp_path):
 def test_a_rewritten_log_that_no_checkpoint_names_is_removed_at_boot(storage, tmp_path):
     storage.checkpoint()
     dead = tmp_path / "dead"
-    shutil.copytree(tmp_path / "live", dead)
+    crash_image(tmp_path / "live", dead)
     (dead / "logs/00000009.arrow").write_bytes(b"ARROW1")
     (dead / "logs/0000000a.arrow.new").write_bytes(b"ARR")
     again = Pumped(config(dead))
@@ -206,7 +206,7 @@ def test_one_that_is_named_and_gone_is_damage(rewritten, tmp_path):
     rewritten.checkpoint()
     for lose in (lambda path: path.unlink(), lambda path: path.write_bytes(path.read_bytes()[:-5])):
         dead = tmp_path / "dead"
-        shutil.copytree(tmp_path / "live", dead)
+        crash_image(tmp_path / "live", dead)
         lose(dead / "logs/00000002.arrow")
         again = Pumped(config(dead))
         assert again.storage.damaged
@@ -233,7 +233,7 @@ def test_a_checkpoint_that_was_taken_earlier_is_not_written_later(storage, tmp_p
     taken = storage.steps(storage.storage.checkpoint())
     storage.reclaim()
     storage.storage.write_checkpoints(taken)
-    shutil.copytree(tmp_path / "live", tmp_path / "dead")
+    crash_image(tmp_path / "live", tmp_path / "dead")
     assert contents(Pumped(config(tmp_path / "dead"))) == contents(storage)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from pathlib import Path
 
@@ -16,7 +15,18 @@ from bookspark.protocol.ledger.sync_cursor import Assignment, assignment
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.wire.entry_batch import EntryBatch
 from bookspark.wire.header import Flag, Header, Kind, Status, decode
-from tests.bookie.kit import KEY, OTHER_KEY, SECONDS_MAX, Client, Pumped, add_frame, config, payloads, serving
+from tests.bookie.kit import (
+    KEY,
+    OTHER_KEY,
+    SECONDS_MAX,
+    Client,
+    Pumped,
+    add_frame,
+    config,
+    crash_image,
+    payloads,
+    serving,
+)
 
 ALL = Assignment(0)
 LATER = {"background_sync_interval_ms": 3_600_000, "background_sync_bytes": 1 << 40}
@@ -83,8 +93,7 @@ def cursor(storage: Pumped, ledger_id: int, mine=ALL) -> int:
 
 def died(directory: Path, target: Path) -> Path:
     """The directory as a bookie's death and the loss of power leave it."""
-    shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(directory, target)
+    crash_image(directory, target)
     lose_unsynced(str(target))
     return target
 
@@ -160,7 +169,7 @@ def test_a_power_cut_takes_exactly_what_the_cursor_did_not_cover(storage, tmp_pa
 
 def test_a_killed_process_loses_no_acked_entry(storage, tmp_path):
     add_volatile(storage, 5, 0, 9)
-    shutil.copytree(tmp_path / "live", tmp_path / "killed")  # the page cache outlives a process
+    crash_image(tmp_path / "live", tmp_path / "killed")  # the page cache outlives a process
     again = Pumped(config(tmp_path / "killed", **LATER))
     assert again.ids(5) == list(range(10))
     again.storage.close()
@@ -420,7 +429,7 @@ def test_the_marker_stays_when_the_disk_failed(relaxed, tmp_path, monkeypatch):
 def test_a_trusted_boot_id_tells_a_dead_process_from_a_dead_host(tmp_path, boot_id, unclean):
     storage = Pumped(config(tmp_path / "live", journal_write_data=False, **LATER), boot_id="one")
     storage.add(5, 0)
-    shutil.copytree(tmp_path / "live", tmp_path / "killed")
+    crash_image(tmp_path / "live", tmp_path / "killed")
     again = Pumped(config(tmp_path / "killed"), boot_id=boot_id)
     assert bool(again.storage.lossy_boots.unclean) is unclean
     assert again.ids(5) == [0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -17,8 +17,10 @@ _NEVER = {"background_sync_interval_ms": 3_600_000, "background_sync_bytes": 1 <
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(bookies=3, journal_write_data=False, heal_lossy_boots=False, **_NEVER) as cluster:
+def cluster(new_chroot: Callable[[], str]) -> Iterator[LocalCluster]:
+    with LocalCluster(
+        bookies=3, journal_write_data=False, heal_lossy_boots=False, **_NEVER, zookeeper=new_chroot()
+    ) as cluster:
         yield cluster
 
 

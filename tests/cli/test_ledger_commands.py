@@ -7,10 +7,10 @@ import os
 import shlex
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from bookspark.local import LocalCluster
+from tests.awaiting import await_that
 from tests.cli.conftest import Run
 
 
@@ -130,9 +130,7 @@ def test_append_that_is_ended_tells_which_ledger_it_leaves(cluster: LocalCluster
         assert process.stdin is not None
         process.stdin.write("acknowledged\n")
         process.stdin.flush()
-        while not (new := set(bookkeeper.list_ledgers()) - before) and process.poll() is None:
-            time.sleep(0.1)
-        (ledger_id,) = new
+        (ledger_id,) = await_that(lambda: set(bookkeeper.list_ledgers()) - before)
         reader = bookkeeper.open_ledger_no_recovery(ledger_id)
         assert reader.read_last_add_confirmed_and_entry(0, 60.0)[0] == 0
         process.terminate()

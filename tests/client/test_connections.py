@@ -22,6 +22,7 @@ from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.protocol.ledger.responses import Positive, Unknown, UnknownReason
 from bookspark.wire.frames import FrameReceiver, control_frame
 from bookspark.wire.header import PROTOCOL_VERSION, Flag, Header, Kind, Status
+from tests.awaiting import await_that, time_passes
 from tests.bookie.kit import config, serving
 
 SECONDS = 60.0
@@ -145,7 +146,7 @@ class Bench:
 
         def stand_still(answer):
             meanwhile()
-            threading.Event().wait(0.15)  # until timers are due
+            time_passes(0.15)  # until timers are due
             monkeypatch.setattr(time, "monotonic", lambda: monotonic() + 3600.0)
             answered.put(answer)
 
@@ -157,10 +158,7 @@ class Bench:
 
     def connection(self, bookie_id):
         """The connection to it, once there is one."""
-        until = time.monotonic() + SECONDS
-        while (found := self.in_loop(self.connections._ready.get, bookie_id)) is None:
-            assert time.monotonic() < until, "no connection"
-        return found
+        return await_that(lambda: self.in_loop(self.connections._ready.get, bookie_id), what="a connection")
 
     def queued_bytes(self, bookie_id):
         def count():
@@ -206,9 +204,7 @@ def test_a_bookie_that_went_elsewhere_without_a_word_is_found(bench):
     bench.ask("b1")
     old.answering = False
     bench.bookie("b1")
-    until = time.monotonic() + SECONDS
-    while not isinstance((answer := bench.ask("b1", timeout=0.2)).response, Positive):
-        assert time.monotonic() < until, answer.response
+    await_that(lambda: isinstance(bench.ask("b1", timeout=0.2).response, Positive))
 
 
 def test_a_client_that_slept_past_a_deadline_hears_the_answers_that_came_meanwhile(bench, monkeypatch):

@@ -245,7 +245,8 @@ def test_what_a_bookie_that_is_behind_is_not_sent_any_more_is_no_hole_in_what_it
     while 30 not in came:
         header = added(back)
         came[header.first_entry_id] = header.assignment()
-    assert 29 not in came
+    # Which ones it was not sent depends on what waited for a connection at the moment when it came back.
+    assert set(range(30)) - came.keys()
     assert came[30].first_entry_id == 30
 
 

@@ -10,8 +10,8 @@ from bookspark.local import LocalCluster
 
 
 @pytest.fixture(scope="module")
-def cluster():
-    with LocalCluster(bookies=3) as running:
+def cluster(new_chroot):
+    with LocalCluster(bookies=3, zookeeper=new_chroot()) as running:
         yield running
 
 

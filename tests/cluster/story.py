@@ -5,21 +5,12 @@ WQ 3, AQ 2, as in the paper. A bookie "fails on e" here: it never gets e, and th
 
 from __future__ import annotations
 
-import threading
-import time
-
 from bookspark import errors
 from bookspark.protocol.ledger.actions import ChooseBookies, NoBookies
 from bookspark.wire.header import Kind
+from tests.awaiting import await_that
 
 SECONDS = 30.0
-
-
-def eventually(condition, seconds=SECONDS):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to be in time"
-        threading.Event().wait(0.01)
 
 
 class Story:
@@ -69,14 +60,14 @@ class Story:
         for bookie_id in ids:
             self.wire.cut(bookie_id, client="writer")
         unreachable = self.client.context.runtime.connections.quarantined
-        eventually(lambda: ids & set(self.ledger.metadata.last_fragment.ensemble) <= set(unreachable()))
+        await_that(lambda: ids & set(self.ledger.metadata.last_fragment.ensemble) <= set(unreachable()))
 
     def fails_on_the_next(self, name):
         """A bookie fails on the next entry, which the others acknowledge; returns when it is replaced."""
         with self.loses(name):
             self.append()
             self.cut(name)
-            eventually(lambda: name not in self.ensemble)
+            await_that(lambda: name not in self.ensemble)
 
     def without_spares(self):
         """Placement finds no other bookies from here on."""
@@ -90,4 +81,4 @@ class Story:
         self.client.context.answer_from_store = answer
 
     def fully_replicated(self, entry):
-        eventually(lambda: self.ledger.last_add_fully_replicated == entry)
+        await_that(lambda: self.ledger.last_add_fully_replicated == entry)

@@ -24,10 +24,12 @@ OPTIONS = {
 
 
 @pytest.fixture(scope="module")
-def cluster():
+def cluster(new_chroot):
     bookies = [{"labels": {"zone": zone}} for zone in "11234"]
     bookies[4] |= SMALL
-    with LocalCluster(bookies, autorecovery=OPTIONS, zookeeper_session_timeout_seconds=4.0) as running:
+    with LocalCluster(
+        bookies, autorecovery=OPTIONS, zookeeper_session_timeout_seconds=4.0, zookeeper=new_chroot()
+    ) as running:
         running.add_autorecovery(**OPTIONS)
         yield running
 

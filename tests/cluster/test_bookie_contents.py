@@ -13,8 +13,8 @@ from tests.surgery import remove_entries, turn_a_bit
 
 
 @pytest.fixture
-def cluster():
-    with LocalCluster(bookies=3) as running:
+def cluster(new_chroot):
+    with LocalCluster(bookies=3, zookeeper=new_chroot()) as running:
         yield running
 
 
@@ -86,8 +86,8 @@ def test_entry_logs_are_listed_with_what_is_durable_of_them(cluster):
     assert log.sealed
 
 
-def test_ledgers_in_limbo_are_listed_with_the_boot_that_may_have_lost_something():
-    with LocalCluster(bookies=3, journal_write_data=False, heal_lossy_boots=False) as cluster:
+def test_ledgers_in_limbo_are_listed_with_the_boot_that_may_have_lost_something(new_chroot):
+    with LocalCluster(bookies=3, journal_write_data=False, heal_lossy_boots=False, zookeeper=new_chroot()) as cluster:
         bookkeeper, bookie = cluster.bookkeeper(), cluster.bookies[0]
         written(bookkeeper, 1)
         ledger = bookkeeper.create_ledger(ack_quorum=3)

@@ -8,7 +8,7 @@ same blow to the same cluster take it together.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -66,13 +66,13 @@ def test_the_page_has_a_cell_for_each_combination():
 
 
 @pytest.fixture(scope="module")
-def clusters():
+def clusters(new_chroot: Callable[[], str]):
     """With and without a journal, made when asked for."""
     running: dict[bool, FaultyCluster] = {}
 
     def cluster(journal):
         if journal not in running:
-            running[journal] = FaultyCluster(bookies=WQ, journal_write_data=journal, **NEVER)
+            running[journal] = FaultyCluster(bookies=WQ, journal_write_data=journal, **NEVER, zookeeper=new_chroot())
             running[journal].start()
         return running[journal]
 

@@ -12,8 +12,8 @@ pytestmark = pytest.mark.usefixtures("everyone_is_back")
 
 
 @pytest.fixture(scope="module")
-def cluster():
-    with LocalCluster(bookies=5) as running:
+def cluster(new_chroot):
+    with LocalCluster(bookies=5, zookeeper=new_chroot()) as running:
         yield running
 
 

@@ -13,8 +13,9 @@ from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerState
 from bookspark.protocol.writing.replication import GuaranteedWriteQuorum
 from bookspark.protocol.writing.writer import LedgerWriter
 from bookspark.wire.header import Kind
+from tests.awaiting import await_that
 from tests.cluster.copies import replication_factors
-from tests.cluster.story import Story, eventually
+from tests.cluster.story import Story
 from tests.scenarios.test_guaranteed_write_quorum_figures import WithoutPinning
 
 pytestmark = pytest.mark.cluster(bookies=6)
@@ -41,13 +42,13 @@ def test_figure_3_the_ensemble_is_changed_until_it_is_disjoint(cluster, reader, 
         told.append()
         to_new_bookies = told.parks_all_but("b1", "b2", "b3")
         told.cut("b3")
-        eventually(lambda: told.ensemble == ("b1", "b2", "b4"))
+        await_that(lambda: told.ensemble == ("b1", "b2", "b4"))
     told.loses("b1", "b2")
     e1 = told.ledger.append_async(b"e1")
     told.cut("b1", "b2")
     # The new ones have their names by the order in which they come.
     ensembles = [("b1", "b2", "b4")] if kept else [("b5", "b6", "b4"), ("b6", "b5", "b4")]
-    eventually(lambda: told.fragments in [[(0, ensemble)] for ensemble in ensembles])
+    await_that(lambda: told.fragments in [[(0, ensemble)] for ensemble in ensembles])
     assert not e1.done()
     told.client.close()
     to_new_bookies.lose()

@@ -17,13 +17,14 @@ from bookspark.protocol.ledger.actions import ChooseBookies
 from bookspark.protocol.ledger.ledger_metadata import LedgerState
 from bookspark.testing import FaultyCluster
 from bookspark.wire.header import Flag, Kind
+from tests.awaiting import await_that
 from tests.cluster.copies import cut_power, replication_factors, start_all
-from tests.cluster.story import SECONDS, Story, eventually
+from tests.cluster.story import SECONDS, Story
 
 
 @pytest.fixture(scope="module")
-def cluster():
-    with FaultyCluster(bookies=5) as running:
+def cluster(new_chroot):
+    with FaultyCluster(bookies=5, zookeeper=new_chroot()) as running:
         yield running
 
 
@@ -60,11 +61,11 @@ class TestFigures1And2:
         told = story("best_effort")
         told.fails_on_the_next("b3")
         told.append()
-        eventually(lambda: replication_factors(auditor, told.ledger.metadata, 2) == [2, 3])
+        await_that(lambda: replication_factors(auditor, told.ledger.metadata, 2) == [2, 3])
         told.fails_on_the_next("b4")
         told.append()
         assert told.fragments == [(0, ("b1", "b2", "b3")), (1, ("b1", "b2", "b4")), (3, ("b1", "b2", "b5"))]
-        eventually(lambda: replication_factors(auditor, told.ledger.metadata, 4) == [2, 3, 2, 3])
+        await_that(lambda: replication_factors(auditor, told.ledger.metadata, 4) == [2, 3, 2, 3])
         told.ledger.close()
 
     def test_figure_2_bottom_all_entries_left_at_aq_is_also_a_legal_state(self, story, auditor):
@@ -97,19 +98,19 @@ def test_figure_5_changes_of_pinned_bookies_are_postponed_until_e0_is_at_wq(stor
         told.append()
         to_b4 = told.parks_all_but("b1", "b2", "b3")
         told.cut("b3")
-        eventually(lambda: told.ensemble == ("b1", "b2", "b4"))
+        await_that(lambda: told.ensemble == ("b1", "b2", "b4"))
     told.loses("b1", "b2")
     later = [told.ledger.append_async(b"e%d" % entry) for entry in (1, 2)]
     told.cut("b1", "b2")
     assert told.ensemble == ("b1", "b2", "b4"), "b1 and b2 are pinned by e0"
     to_b5 = told.parks_all_but("b1", "b2", "b3", "b4")
     told.cut("b4")
-    eventually(lambda: told.ensemble == ("b1", "b2", "b5"))
+    await_that(lambda: told.ensemble == ("b1", "b2", "b5"))
     to_b5.wait()
     told.wire.drop(Kind.ADD, client="writer", where=lambda message: message.bookie != told.id_of("b5"))
     to_b4.lose()
     to_b5.release(1)
-    eventually(lambda: len(told.fragments) == 2)
+    await_that(lambda: len(told.fragments) == 2)
     assert told.fragments[0] == (0, ("b1", "b2", "b5"))
     assert told.fragments[1][0] == 1
     assert {"b1", "b2"}.isdisjoint(told.ensemble), "e0 is at WQ"

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import threading
-import time
-
 import pytest
 
 from bookspark import DigestType, errors
 from bookspark.local import LocalCluster
+from tests.awaiting import await_that
 
 SECONDS_MAX = 60.0
 
 
 @pytest.fixture(scope="module")
-def cluster():
+def cluster(new_chroot):
     options = {"journal_write_data": False, "stamp_missing_cookies": True}
     later = {"background_sync_interval_ms": 3_600_000, "background_sync_bytes": 1 << 40}
-    with LocalCluster(bookies=3, **options, **later) as running:
+    with LocalCluster(bookies=3, **options, **later, zookeeper=new_chroot()) as running:
         yield running
 
 
@@ -29,15 +27,14 @@ def bookkeeper(cluster):
 
 def await_healed(bookkeeper, bookie):
     """Until nothing is in limbo on it and its phase two is done."""
-    deadline = time.monotonic() + SECONDS_MAX
-    changed = threading.Event()
-    while True:
+
+    def healed():
         status = bookkeeper.bookie_status(bookie.bookie_id)
-        if status.healed_boot == status.lossy_boot > 0:
-            assert status.limbo_ledgers == 0
-            return status
-        assert time.monotonic() < deadline, status
-        changed.wait(0.05)
+        return status if status.healed_boot == status.lossy_boot > 0 else None
+
+    status = await_that(healed)
+    assert status.limbo_ledgers == 0
+    return status
 
 
 def held(bookkeeper, bookie, ledger_id):

@@ -24,9 +24,9 @@ NEVER = {"background_sync_interval_ms": 3_600_000, "background_sync_bytes": 1 <<
 
 
 @pytest.fixture(scope="module")
-def cluster():
+def cluster(new_chroot):
     options = {"journal_write_data": False, "stamp_missing_cookies": True, "heal_lossy_boots": False}
-    with LocalCluster(bookies=4, **options, **NEVER) as running:
+    with LocalCluster(bookies=4, **options, **NEVER, zookeeper=new_chroot()) as running:
         yield running
 
 

@@ -12,10 +12,10 @@ from bookspark.errors import BookieError
 from bookspark.local import LocalCluster
 
 
-def test_what_prometheus_is_told():
+def test_what_prometheus_is_told(new_chroot):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with LocalCluster(bookies=1, metrics_port=port) as cluster:
+    with LocalCluster(bookies=1, metrics_port=port, zookeeper=new_chroot()) as cluster:
         bookkeeper = cluster.bookkeeper()
         bookkeeper.create_ledger(1, 1, 1).append(b"entry")
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:

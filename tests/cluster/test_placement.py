@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 from kazoo.client import KazooClient
 
 from bookspark import errors
 from bookspark.client.placement import free_space
 from bookspark.local import LocalCluster
+from tests.awaiting import Changes
 
 pytestmark = pytest.mark.usefixtures("everyone_is_back")
 
@@ -17,8 +16,10 @@ SECONDS = 30.0
 
 
 @pytest.fixture(scope="module")
-def cluster():
-    with LocalCluster(bookies=[{"rack": rack, "labels": {"executor": f"{rack}-1"}} for rack in "AABB"]) as running:
+def cluster(new_chroot):
+    with LocalCluster(
+        bookies=[{"rack": rack, "labels": {"executor": f"{rack}-1"}} for rack in "AABB"], zookeeper=new_chroot()
+    ) as running:
         yield running
 
 
@@ -38,20 +39,6 @@ def racks_of(client, ensemble):
 
 def bookie(cluster, bookie_id):
     return next(bookie for bookie in cluster.bookies if bookie.bookie_id == bookie_id)
-
-
-class Bookies:
-    """Waits for what the metadata store says of the bookies."""
-
-    def __init__(self, client):
-        self._store = client.metadata
-        self._changed = threading.Event()
-        self._store.watch_bookies(self._changed.set)
-
-    def wait_until(self, condition):
-        while not condition(self._store.bookies()):
-            assert self._changed.wait(SECONDS)
-            self._changed.clear()
 
 
 # -- policies
@@ -154,11 +141,12 @@ def test_a_bookie_that_comes_back_at_another_address_is_found(cluster):
 
 def test_a_bookie_whose_session_expired_while_it_stood_still_is_registered_again(cluster, short_session):
     client, paused = cluster.bookkeeper(), short_session
-    seen = Bookies(client)
+    told = Changes()
+    client.metadata.watch_bookies(told)
     paused.suspend()
-    seen.wait_until(lambda bookies: paused.bookie_id not in bookies)
+    told.await_that(lambda: paused.bookie_id not in client.metadata.bookies())
     paused.resume()
-    seen.wait_until(lambda bookies: paused.bookie_id in bookies)
+    told.await_that(lambda: paused.bookie_id in client.metadata.bookies())
     back = client.metadata.bookies()[paused.bookie_id]
     assert (back.rack, back.labels, back.address) == ("B", {"executor": "B-1"}, paused.address)
     assert client.bookie_status(paused.bookie_id).pid == paused.pid, "the same process"

@@ -117,9 +117,12 @@ def test_nobody_waits_for_ever_on_a_client_that_was_closed(cluster):
     assert cluster.bookkeeper().open_ledger(ledger.ledger_id).last_add_confirmed in (-1, 0)
 
 
-def test_connections_do_not_take_the_descriptors_that_a_bookies_files_need():
+def test_connections_do_not_take_the_descriptors_that_a_bookies_files_need(new_chroot):
     """A thousand clients were as good as a failed disk: no log could be begun, and its directory was retired until a restart."""
-    with LocalCluster(bookies=1, entry_log_bytes_max=1 << 16) as cluster, ExitStack() as connected:
+    with (
+        LocalCluster(bookies=1, entry_log_bytes_max=1 << 16, zookeeper=new_chroot()) as cluster,
+        ExitStack() as connected,
+    ):
         bookie, client = cluster.bookies[0], cluster.bookkeeper()
         ledger = client.create_ledger(1, 1, 1)
         ledger.append(b"0")
@@ -137,12 +140,12 @@ def test_connections_do_not_take_the_descriptors_that_a_bookies_files_need():
         assert cluster.bookkeeper().open_ledger(ledger.ledger_id).last_add_confirmed == 4
 
 
-def test_a_bookie_may_open_as_many_files_as_the_system_lets_it():
+def test_a_bookie_may_open_as_many_files_as_the_system_lets_it(new_chroot):
     """By default a process begins with a small part of that, and each client takes a descriptor."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft // 2, hard))
     try:
-        with LocalCluster(bookies=1) as cluster:
+        with LocalCluster(bookies=1, zookeeper=new_chroot()) as cluster:
             assert resource.prlimit(cluster.bookies[0].pid, resource.RLIMIT_NOFILE) == (hard, hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -17,8 +17,10 @@ SECONDS = 30.0
 
 
 @pytest.fixture(scope="module")
-def cluster():
-    with FaultyCluster(bookies=4, background_sync_interval_ms=3_600_000, background_sync_bytes=1 << 30) as running:
+def cluster(new_chroot):
+    with FaultyCluster(
+        bookies=4, background_sync_interval_ms=3_600_000, background_sync_bytes=1 << 30, zookeeper=new_chroot()
+    ) as running:
         yield running
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 
 import pytest
 
@@ -14,7 +13,7 @@ from bookspark.errors import BookieError, InvalidCookieError
 from bookspark.local import LocalCluster
 from bookspark.protocol.ledger.ledger_metadata import LedgerState
 from bookspark.protocol.repair.underreplication_task import Mark, Reason
-from tests.awaiting import await_that
+from tests.awaiting import await_that, stays
 from tests.cluster.copies import held_by, replication_factors, start_all
 
 SECONDS_MAX = 60.0
@@ -23,9 +22,9 @@ SLOW = 400_000
 
 
 @pytest.fixture(scope="module")
-def cluster():
+def cluster(new_chroot):
     options = {"journal_write_data": False, "stamp_missing_cookies": True, "heal_lossy_boots": False}
-    with LocalCluster(bookies=5, **options) as running:
+    with LocalCluster(bookies=5, **options, zookeeper=new_chroot()) as running:
         yield running
 
 
@@ -238,8 +237,7 @@ def test_nothing_is_begun_while_autorecovery_is_disabled(cluster, bookkeeper, wo
     mark(bookkeeper, [lost], ledger_id)
     running = worker()
     assert tasks.wait(0.0)
-    threading.Event().wait(0.5)
-    assert (tasks.holders(), running.progress().entries) == ({}, 0)
+    stays(lambda: (tasks.holders(), running.progress().entries) == ({}, 0), seconds=0.5)
     tasks.enable()
     await_repaired(bookkeeper)
     assert_whole(bookkeeper, ledger_id, lost)

@@ -66,12 +66,13 @@ def secret_file(directory, name, secret):
 
 
 @pytest.fixture(scope="module")
-def cluster(files, authority):
+def cluster(files, authority, new_chroot):
     with LocalCluster(
         bookies=1,
         tls_certificate=authority.certificate("bookie"),
         tls_client_ca=str(authority.file),
         shared_secret_file=secret_file(files, "secret", "the secret"),
+        zookeeper=new_chroot(),
     ) as running:
         yield running
 
@@ -148,8 +149,8 @@ def test_a_certificate_for_another_host_is_not_trusted(cluster, known, authority
         cluster.bookies.remove(bookie)
 
 
-def test_a_client_that_wants_tls_does_not_go_on_without(known, files):
-    with LocalCluster(bookies=1) as plain:
+def test_a_client_that_wants_tls_does_not_go_on_without(known, files, new_chroot):
+    with LocalCluster(bookies=1, zookeeper=new_chroot()) as plain:
         assert "if it speaks no TLS, leave tls_ca out" in why_not_served(plain, tls_ca=known["tls_ca"])
 
 
@@ -175,7 +176,7 @@ def test_files_that_cannot_be_used_are_named(cluster, known, files, chroot):
             cluster.bookkeeper(**options).list_ledgers()
 
 
-def test_a_bookie_with_tls_and_a_secret_heals_itself(files, authority, known):
+def test_a_bookie_with_tls_and_a_secret_heals_itself(files, authority, known, new_chroot):
     """It asks its peers, and itself, as any client does; without a CA and the secret it stayed in limbo."""
     options = {
         "tls_certificate": authority.certificate("healing bookie"),
@@ -183,7 +184,7 @@ def test_a_bookie_with_tls_and_a_secret_heals_itself(files, authority, known):
         "shared_secret_file": secret_file(files, "secret of all", "the secret"),
     }
     later = {"background_sync_interval_ms": 3_600_000, "background_sync_bytes": 1 << 40}
-    with LocalCluster(bookies=3, journal_write_data=False, **options, **later) as cluster:
+    with LocalCluster(bookies=3, journal_write_data=False, **options, **later, zookeeper=new_chroot()) as cluster:
         client = cluster.bookkeeper(**known)
         ledger = client.create_ledger(3, 3, 3)
         ledger.append_batch([b"entry"] * 10)

@@ -9,8 +9,8 @@ from tests.soak.self_healing import AUTORECOVERY, BOOKIES, self_healing
 
 
 @pytest.mark.timeout(600)
-def test_a_few_rounds_under_writers_and_recoverers():
-    with LocalCluster(bookies=5, autorecovery=AUTORECOVERY, **BOOKIES) as cluster:
+def test_a_few_rounds_under_writers_and_recoverers(new_chroot):
+    with LocalCluster(bookies=5, autorecovery=AUTORECOVERY, **BOOKIES, zookeeper=new_chroot()) as cluster:
         counts = self_healing(cluster, 2, seed=2)
     assert counts["rounds"] == 2
     assert counts["acked"] > 0

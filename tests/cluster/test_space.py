@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from pathlib import Path
 
 import pytest
 
 from bookspark import errors
 from bookspark.local import LocalCluster
-
-DEADLINE_SECONDS = 60.0
-
-
-def wait_until(condition) -> None:
-    """Ask again and again; each asking goes to a bookie or to ZooKeeper and back."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "never came true"
+from tests.awaiting import await_that
 
 
 def log_bytes(bookie) -> int:
@@ -31,7 +22,7 @@ def log_bytes(bookie) -> int:
 
 
 @pytest.fixture(scope="module")
-def small():
+def small(new_chroot):
     """One bookie with room for 4 MB."""
     with LocalCluster(
         bookies=1,
@@ -40,6 +31,7 @@ def small():
         disk_check_interval_seconds=0.1,
         gc_wait_time_seconds=0.2,
         checkpoint_interval_seconds=0.5,
+        zookeeper=new_chroot(),
     ) as cluster:
         yield cluster
 
@@ -64,14 +56,14 @@ def test_the_space_of_a_deleted_ledger_comes_back_and_full_is_not_for_ever(small
     filling = create(bookkeeper)
     with pytest.raises(errors.NotEnoughBookiesError):  # perhaps before ZooKeeper has heard that it is read-only
         append_until_refused(filling)
-    wait_until(lambda: store.bookies()[bookie.bookie_id].read_only)
+    await_that(lambda: store.bookies()[bookie.bookie_id].read_only)
     with pytest.raises(errors.NotEnoughBookiesError, match="read-only"):
         create(bookkeeper)
     assert len(list(bookkeeper.open_ledger(kept.ledger_id).read())) == 1000, "it is read all the same"
 
     bookkeeper.delete_ledger(filling.ledger_id)
-    wait_until(lambda: not store.bookies()[bookie.bookie_id].read_only)
-    wait_until(lambda: log_bytes(bookie) < 1 << 20)
+    await_that(lambda: not store.bookies()[bookie.bookie_id].read_only)
+    await_that(lambda: log_bytes(bookie) < 1 << 20)
     again = create(bookkeeper)
     assert again.append(b"there is room again") == 0
     again.close()
@@ -89,7 +81,7 @@ def test_a_killed_bookie_leaves_no_rewriting_process(small):
     children = Path(f"/proc/{bookie.pid}/task/{bookie.pid}/children").read_text().split()
     assert len(children) == 1
     bookie.kill()
-    wait_until(
+    await_that(
         lambda: not Path(f"/proc/{children[0]}").exists() or "Z" in Path(f"/proc/{children[0]}/stat").read_text()
     )
     bookie.start()

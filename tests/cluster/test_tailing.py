@@ -8,6 +8,8 @@ from itertools import combinations
 
 import pytest
 
+from tests.awaiting import time_passes
+
 pytestmark = pytest.mark.cluster(bookies=6)
 _SECONDS_MAX = 60.0
 
@@ -25,13 +27,12 @@ def test_a_ledger_is_tailed_by_long_poll_while_it_is_written(cluster):
     ledger = writer.create_ledger()
     tail = reader.open_ledger_no_recovery(ledger.ledger_id)
     acknowledged: dict[int, float] = {}
-    pace = threading.Event()
 
     def write():
         for i in range(count):
             ledger.append(b"%d" % i)
             acknowledged[i] = time.monotonic()
-            pace.wait(0.005)
+            time_passes(0.005)
 
     writing = threading.Thread(target=write)
     writing.start()

@@ -1,4 +1,4 @@
-"""What several tests of the metadata store need: sample records, awaited events, and a proxy that loses replies."""
+"""What several tests of the metadata store need: sample records, and a proxy that loses replies."""
 
 from __future__ import annotations
 
@@ -42,33 +42,6 @@ def clients(chroot: str, manager: str = "hierarchical") -> Iterator[Callable[[],
     finally:
         for each in made:
             each.close()
-
-
-class Calls:
-    """A callback to hand to ``watch_…``, and the wait for it."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._changed = threading.Condition()
-
-    def __call__(self) -> None:
-        with self._changed:
-            self.count += 1
-            self._changed.notify_all()
-
-    def wait(self, count: int = 1) -> None:
-        with self._changed:
-            assert self._changed.wait_for(lambda: self.count >= count, EVENT_SECONDS), (
-                f"{self.count} calls, not {count}"
-            )
-
-    def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Look at ``condition`` at once and after each call."""
-        seen = -1
-        while not condition():
-            with self._changed:
-                assert self._changed.wait_for(lambda: self.count != seen, EVENT_SECONDS), "never came true"  # noqa: B023
-                seen = self.count
 
 
 class LossyProxy:

@@ -19,7 +19,8 @@ from bookspark.errors import (
 from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.bookie.cookie import Cookie
-from tests.metadata.kit import Calls, clients, ledger
+from tests.awaiting import Changes
+from tests.metadata.kit import clients, ledger
 
 BOOKIE = BookieRegistration("bookie-1", "127.0.0.1:3181", incarnation=7, host="here", pid=12)
 COOKIE = Cookie("bookie-1", ("/disk-1", "/disk-2"), "instance", "nonce")
@@ -198,7 +199,7 @@ def test_creates_and_deletes_at_once_lose_nothing(store: MetadataStore, other: M
 
 @pytest.mark.parametrize("change", ["write", "delete"])
 def test_a_ledgers_watcher_is_called_once(store: MetadataStore, other: MetadataStore, change: str) -> None:
-    metadata, calls, later = ledger(5), Calls(), Calls()
+    metadata, calls, later = ledger(5), Changes(), Changes()
     store.create_ledger(metadata)
     store.watch_ledger(5, calls)
     assert calls.count == 0
@@ -214,13 +215,13 @@ def test_a_ledgers_watcher_is_called_once(store: MetadataStore, other: MetadataS
 
 
 def test_watching_a_ledger_that_is_gone_calls_at_once(store: MetadataStore) -> None:
-    calls = Calls()
+    calls = Changes()
     store.watch_ledger(5, calls)
     calls.wait()
 
 
 def test_a_watcher_may_use_the_store_and_may_fail(store: MetadataStore) -> None:
-    metadata, read, calls = ledger(5), [], Calls()
+    metadata, read, calls = ledger(5), [], Changes()
     store.create_ledger(metadata)
 
     def look() -> None:
@@ -290,17 +291,17 @@ def test_a_registration_that_another_session_left_is_replaced(store: MetadataSto
 
 
 def test_watchers_of_bookies_are_called_for_every_change(store: MetadataStore, other: MetadataStore) -> None:
-    calls = Calls()
+    calls = Changes()
     store.watch_bookies(calls)
     for read_only in (False, True, False):
         registration = BookieRegistration("bookie-1", "a:1", 1, read_only=read_only)
         other.register_bookie(registration)
-        calls.wait_until(lambda: store.bookies().get("bookie-1") == registration)  # noqa: B023
+        calls.await_that(lambda: store.bookies().get("bookie-1") == registration)  # noqa: B023
     moved = BookieRegistration("bookie-1", "a:2", 2)
     other.register_bookie(moved)
-    calls.wait_until(lambda: store.bookies().get("bookie-1") == moved)
+    calls.await_that(lambda: store.bookies().get("bookie-1") == moved)
     other.close()
-    calls.wait_until(lambda: store.bookies() == {})
+    calls.await_that(lambda: store.bookies() == {})
 
 
 @pytest.mark.parametrize("bookie_id", ["", "readonly", "a/b", "..", "ä"])
@@ -386,7 +387,7 @@ def test_a_records_watcher_sees_it_made_changed_and_deleted(store: MetadataStore
         other.delete_record("logs", "a")
 
     for change in (made, changed, deleted):
-        calls = Calls()
+        calls = Changes()
         store.watch_record("logs", "a", calls)
         assert calls.count == 0
         change()

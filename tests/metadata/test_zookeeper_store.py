@@ -27,7 +27,8 @@ from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bookspark.metadata.zookeeper.layout import Address, parse_address
 from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.protocol.bookie.cookie import Cookie
-from tests.metadata.kit import CREATE, EVENT_SECONDS, MULTI, SET_DATA, Calls, LossyProxy, ledger
+from tests.awaiting import Changes
+from tests.metadata.kit import CREATE, EVENT_SECONDS, MULTI, SET_DATA, LossyProxy, ledger
 
 BOOKIE = BookieRegistration("bookie-1", "127.0.0.1:3181", incarnation=7)
 
@@ -152,7 +153,7 @@ def test_a_layout_that_is_gone_is_named(store: ZooKeeperStore) -> None:
     for operation in (
         store.new_ledger_id,
         store.bookies,
-        lambda: store.watch_bookies(Calls()),
+        lambda: store.watch_bookies(Changes()),
         lambda: store.register_bookie(BOOKIE),
     ):
         with pytest.raises(MetadataStoreError, match="/ledgers/"):
@@ -376,7 +377,7 @@ def test_watchers_are_called_when_the_connection_is_lost(
     lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeperStore
 ) -> None:
     """The server forgets its watches with the connection, so a change in the gap would go unseen."""
-    ledger_calls, record_calls, bookie_calls = Calls(), Calls(), Calls()
+    ledger_calls, record_calls, bookie_calls = Changes(), Changes(), Changes()
     store.create_ledger(ledger(5))
     lossy.watch_ledger(5, ledger_calls)
     lossy.watch_record("logs", "a", record_calls)
@@ -386,7 +387,7 @@ def test_watchers_are_called_when_the_connection_is_lost(
     for calls in (ledger_calls, record_calls, bookie_calls):
         calls.wait()
     store.register_bookie(BOOKIE)
-    bookie_calls.wait_until(lambda: "bookie-1" in lossy.bookies())
+    bookie_calls.await_that(lambda: "bookie-1" in lossy.bookies())
 
 
 # -- lost sessions
@@ -403,17 +404,17 @@ def expire(store: ZooKeeperStore, zookeeper: EmbeddedZooKeeper) -> None:
 def test_registration_and_watches_outlive_the_session(
     store: ZooKeeperStore, chroot: str, zookeeper: EmbeddedZooKeeper
 ) -> None:
-    watcher, calls, own_calls = ZooKeeperStore(chroot), Calls(), Calls()
+    watcher, calls, own_calls = ZooKeeperStore(chroot), Changes(), Changes()
     store.register_bookie(BOOKIE)
     store.watch_bookies(own_calls)
     watcher.watch_bookies(calls)
     session_id = store.client.client_id[0]
     expire(store, zookeeper)
     calls.wait()
-    calls.wait_until(lambda: watcher.bookies() == {"bookie-1": BOOKIE} and store.client.client_id[0] != session_id)
+    calls.await_that(lambda: watcher.bookies() == {"bookie-1": BOOKIE} and store.client.client_id[0] != session_id)
     own_calls.wait()
     watcher.register_bookie(BookieRegistration("bookie-2", "a:1", 1))
-    own_calls.wait_until(lambda: "bookie-2" in store.bookies())
+    own_calls.await_that(lambda: "bookie-2" in store.bookies())
     store.unregister_bookie("bookie-1")
     assert set(watcher.bookies()) == {"bookie-2"}
     watcher.close()
@@ -422,7 +423,7 @@ def test_registration_and_watches_outlive_the_session(
 def test_a_registration_that_was_withdrawn_does_not_come_back(
     store: ZooKeeperStore, zookeeper: EmbeddedZooKeeper
 ) -> None:
-    calls = Calls()
+    calls = Changes()
     store.register_bookie(BOOKIE)
     store.unregister_bookie("bookie-1")
     store.watch_bookies(calls)
@@ -471,14 +472,14 @@ def test_a_hanging_server_costs_a_call_its_deadline_and_no_more(tmp_path: Path) 
 def test_a_restarted_server_finds_its_clients_again(tmp_path: Path) -> None:
     with EmbeddedZooKeeper(tmp_path) as server:
         port = server.port
-        store, calls = ZooKeeperStore(server.connection_string), Calls()
+        store, calls = ZooKeeperStore(server.connection_string), Changes()
         store.create_ledger(ledger(5))
         store.register_bookie(BOOKIE)
         store.watch_bookies(calls)
     with EmbeddedZooKeeper(tmp_path, port=port):
         assert store.list_ledgers() == [5]
         calls.wait()
-        calls.wait_until(lambda: store.bookies() == {"bookie-1": BOOKIE})
+        calls.await_that(lambda: store.bookies() == {"bookie-1": BOOKIE})
         store.close()
 
 
@@ -487,7 +488,7 @@ def test_a_watch_that_is_being_set_when_the_store_is_closed_ends_without_a_word(
 ) -> None:
     """Bookies that went as a client was closed made it say that it would try again with a closed connection."""
     watch, begun = store._nodes.watch_children, threading.Event()
-    store.watch_bookies(Calls())
+    store.watch_bookies(Changes())
 
     def held_up(*arguments: Any) -> None:
         begun.set()

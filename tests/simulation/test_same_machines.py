@@ -67,9 +67,9 @@ def counts_one_ack_for_all(writer, event):
     return writer._advance()
 
 
-def test_a_writer_that_counts_no_acks_fails_in_the_simulator_and_for_real(monkeypatch):
+def test_a_writer_that_counts_no_acks_fails_in_the_simulator_and_for_real(monkeypatch, new_chroot):
     options = SimulationOptions(2, 2, 2, recoverers=0)
-    with LocalCluster(bookies=3) as cluster:
+    with LocalCluster(bookies=3, zookeeper=new_chroot()) as cluster:
         assert Exhaustive(options).run().violation is None
         assert not append_while_one_hangs(cluster, 1.5)
         monkeypatch.setattr(LedgerWriter, "_answered", counts_one_ack_for_all)

@@ -18,6 +18,7 @@ from bookspark.autorecovery.autorecovery_config import AutorecoveryConfig
 from bookspark.autorecovery.worker import ReplicationWorker
 from bookspark.local import LocalCluster
 from bookspark.protocol.repair.underreplication_task import Mark, Reason
+from tests.awaiting import await_that
 from tests.cluster.copies import replication_factors
 from tests.soak._command import main
 
@@ -69,9 +70,7 @@ def _repair(bookkeeper: BookKeeper, ledgers: list[int], lost: str) -> float:
     worker = ReplicationWorker(bookkeeper, AutorecoveryConfig())
     began = time.monotonic()
     worker.start()
-    while tasks.list_tasks():
-        assert time.monotonic() - began < _SECONDS_MAX, tasks.task(tasks.list_tasks()[0])
-        time.sleep(0.02)
+    await_that(lambda: not tasks.list_tasks(), _SECONDS_MAX, lambda: tasks.task(tasks.list_tasks()[0]))
     seconds = time.monotonic() - began
     worker.stop()
     return seconds

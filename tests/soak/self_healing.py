@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 import traceback
 from collections import Counter
 from collections.abc import Mapping
@@ -22,7 +21,7 @@ from bookspark.errors import BookKeeperError
 from bookspark.local import LocalBookie, LocalCluster
 from bookspark.testing.chaos.clients import CLIENT_OPTIONS, Ledgers, Reader, Recoverer, Worker, Writer, read_whole
 from bookspark.testing.history import Event, EventKind, History
-from tests.awaiting import await_that
+from tests.awaiting import await_that, time_passes
 from tests.soak._command import main
 
 log = logging.getLogger(__name__)
@@ -90,7 +89,7 @@ def self_healing(cluster: LocalCluster, rounds: int, seed: int = 0) -> Mapping[s
     client = cluster.bookkeeper(client_name="auditor", **_PATIENT)
     with _AtWork(cluster, history, random) as clients:
         for round_ in range(rounds):
-            time.sleep(random.uniform(0.0, _BETWEEN_SECONDS))
+            time_passes(random.uniform(0.0, _BETWEEN_SECONDS))
             bookie, loss = random.choice(cluster.bookies), random.choice(["unsynced entries", "the disk"])
             _hit(bookie, loss, history)
             counts[f"lost {loss}"] += 1
@@ -101,9 +100,9 @@ def self_healing(cluster: LocalCluster, rounds: int, seed: int = 0) -> Mapping[s
             log.info("round %d: %s is healed, %s", round_, bookie.bookie_id, dict(history.counts))
     _retire(client, clients.ledgers, history, counts, kept=0)
     _check(history, f"seed {seed}, at the end")
-    marked = ExactCheck(client, (), time.sleep).run(0.5).marked
+    marked = ExactCheck(client, (), time_passes).run(0.5).marked
     await_that(lambda: not client.metadata.underreplication.list_tasks(), _HEALED_SECONDS_MAX)
-    report = ExactCheck(client, (), time.sleep).run(0.5)
+    report = ExactCheck(client, (), time_passes).run(0.5)
     assert (report.marked, report.skipped) == (0, {}), f"seed {seed}: {report}"
     limbo = {bookie.bookie_id: client.bookie_status(bookie.bookie_id).limbo_ledgers for bookie in cluster.bookies}
     assert not any(limbo.values()), f"seed {seed}: {limbo}"

@@ -1,33 +1,75 @@
-"""A small Spark and a cluster for tests of the data source. A process has one Spark at a time, so both end with the module."""
+"""One small Spark for all tests of a process that need one of ``local[2]``, and a cluster for tests of the data source.
+
+A process has one Spark at a time, and its start takes as long as a dozen small tests. A module leaves it as it found it. One that
+needs another Spark (``one_spark.other``) puts it aside; it is started again for the next module.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from bookspark.local import LocalCluster
 from bookspark.spark.session import session
 from bookspark.spark.short_jobs import QUICK_JVM, SMALL_TABLES
 
+_LOCAL = {**SMALL_TABLES, "spark.sql.warehouse.dir": "/nonexistent", "spark.driver.extraJavaOptions": QUICK_JVM}
+
+
+class OneSpark:
+    """The Spark that this process has."""
+
+    def __init__(self) -> None:
+        self._spark: SparkSession | None = None
+        self._is_local = False
+
+    def local(self) -> SparkSession:
+        """``local[2]`` with Delta, started if it does not run."""
+        if self._is_local and self._spark is not None and SparkContext._active_spark_context is not None:
+            return self._spark
+        return self._start("tests", "local[2]", is_local=True, **_LOCAL)
+
+    def other(self, app: str, master: str, **conf: str) -> SparkSession:
+        """Another one, which the caller stops."""
+        return self._start(app, master, is_local=False, **conf)
+
+    def stop(self) -> None:
+        if self._spark is not None and SparkContext._active_spark_context is not None:
+            self._spark.stop()
+        self._spark = None
+
+    def _start(self, app: str, master: str, is_local: bool, **conf: str) -> SparkSession:
+        self.stop()
+        self._is_local = is_local
+        self._spark = session(app, master=master, **conf)
+        self._spark.sparkContext.setLogLevel("OFF")
+        return self._spark
+
+
+@pytest.fixture(scope="session")
+def one_spark() -> Iterator[OneSpark]:
+    one = OneSpark()
+    yield one
+    one.stop()
+
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    """``local[2]`` with Delta."""
-    spark = session(
-        "tests",
-        master="local[2]",
-        **SMALL_TABLES,
-        **{"spark.sql.warehouse.dir": "/nonexistent", "spark.driver.extraJavaOptions": QUICK_JVM},
-    )
-    spark.sparkContext.setLogLevel("OFF")
+def spark(one_spark: OneSpark) -> Iterator[SparkSession]:
+    """``local[2]`` with Delta. No query may run on when the module ends."""
+    spark = one_spark.local()
     yield spark
-    spark.stop()
+    left = [query.name or str(query.id) for query in spark.streams.active]
+    for query in spark.streams.active:
+        query.stop()
+    spark.catalog.clearCache()
+    assert left == [], "queries that nobody stopped"
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
+def cluster(new_chroot: Callable[[], str]) -> Iterator[LocalCluster]:
     """Real bookies, one more than an ensemble needs."""
-    with LocalCluster(bookies=4) as cluster:
+    with LocalCluster(bookies=4, zookeeper=new_chroot()) as cluster:
         yield cluster

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from pyspark.sql.types import StructType
 from bookspark.client.writing.ledger_handle import LedgerHandle
 from bookspark.spark.connector.data_source import BookSparkDataSource
 from bookspark.spark.connector.sink import LogStreamWriter
+from tests.awaiting import time_passes
 
 BLOWS = "BOOKSPARK_TEST_BLOWS"
 DRIVER = "driver.pid"
@@ -53,7 +53,7 @@ class _FaultyWriter(LogStreamWriter):
             if take(FAILING_TASK):
                 raise RuntimeError("made to fail after its writes")
             if take(SLOW_TASK):
-                threading.Event().wait(_SLOW_SECONDS_MAX)  # Spark ends this attempt once its copy is done
+                time_passes(_SLOW_SECONDS_MAX)  # Spark ends this attempt once its copy is done
                 (Path(os.environ[BLOWS]) / NEVER_COPIED).touch()
         return message
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from pathlib import Path
 
 from bookspark.spark.session import session
 from bookspark.spark.short_jobs import QUICK_JVM, SMALL_TABLES
+from tests.awaiting import time_passes
 from tests.spark.faulty_sink import BLOWS, DRIVER, FaultySink
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,7 +51,7 @@ def main(folder: Path, zookeeper: str, log: str, master: str) -> None:
         if progress is not None and progress.batchId > told:
             told = progress.batchId
             print("batch", told, flush=True)
-        threading.Event().wait(_LOOK_SECONDS)
+        time_passes(_LOOK_SECONDS)
     query.processAllAvailable()
     query.stop()
     spark.stop()

@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from bookspark.local import LocalCluster
 from bookspark.protocol.logs.log_record import NoSuchLogError
 from bookspark.spark.logs import LogRegistry, commits
 from bookspark.spark.logs.splits import positioned
+from tests.awaiting import time_passes
 from tests.processes import Output, processes_about
 from tests.spark.faulty_sink import AFTER_COMMIT, BEFORE_COMMIT, BLOWS, FAILING_TASK, NEVER_COPIED, SLOW_TASK
 
@@ -91,7 +91,7 @@ class QueryKills:
             self._ensure_driver()
             self._await_batch()
             self._add_file()
-            threading.Event().wait(self._random.random())  # anywhere in a micro-batch
+            time_passes(self._random.random())  # anywhere in a micro-batch
             self.blows[blow]()
         deadly = blow in ("driver", BEFORE_COMMIT, AFTER_COMMIT)
         assert self._driver is not None

@@ -6,28 +6,29 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from bookspark.cli.spark import QUICK_JVM
 from pyspark.sql import SparkSession
 
 from bookspark import BookKeeper
 from bookspark.daemon.directories import Process, read_cookie
 from bookspark.errors import BookieError, ConfigurationError
 from bookspark.spark.bookies.bookie_service import BookieService
-from bookspark.spark.session import session
+from tests.awaiting import await_that
+from tests.spark.conftest import OneSpark
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
+def spark(one_spark: OneSpark) -> Iterator[SparkSession]:
     """Three executors of two slots each, as ``scripts/run`` has them."""
-    spark = session("bookie service tests", master="local-cluster[3,2,1024]")
-    spark.sparkContext.setLogLevel("OFF")
-    yield spark
-    spark.stop()
+    conf = {"spark.driver.extraJavaOptions": QUICK_JVM, "spark.executor.extraJavaOptions": QUICK_JVM}
+    yield one_spark.other("bookie service tests", "local-cluster[3,2,1024]", **conf)
+    one_spark.stop()
 
 
 @pytest.fixture(scope="module")
@@ -47,14 +48,6 @@ def service(spark: SparkSession, roots: list[Path]) -> Iterator[BookieService]:
 def bookkeeper(service: BookieService) -> Iterator[BookKeeper]:
     with BookKeeper(service.zookeeper) as bookkeeper:
         yield bookkeeper
-
-
-def wait_until(true: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
-    waiting = threading.Event()
-    while not true():
-        assert time.monotonic() < deadline, f"{what}: not within {seconds:g} s"
-        waiting.wait(0.05)
 
 
 class Writer:
@@ -104,7 +97,7 @@ def test_kill_9_of_an_executor_stops_neither_the_bookies_nor_a_writer(
     attempt = max(task.attempt for task in service.executors.values())
     lost = service.executors[1]
     writer = Writer(bookkeeper)
-    wait_until(lambda: len(writer.acked) >= 20, "the writer's first appends")
+    await_that(lambda: len(writer.acked) >= 20, what="the writer's first appends")
 
     acked = len(writer.acked)
     os.kill(lost.executor_pid, signal.SIGKILL)
@@ -114,9 +107,9 @@ def test_kill_9_of_an_executor_stops_neither_the_bookies_nor_a_writer(
         bookies = [bookie for task in tasks for bookie in task.bookies]
         return {task.attempt for task in tasks} == {attempt + 1} and [b.phase for b in bookies] == ["serving"] * 3
 
-    wait_until(all_adopted, "adoption by the next attempt")
+    await_that(all_adopted, what="adoption by the next attempt")
     adopted = len(writer.acked)
-    wait_until(lambda: len(writer.acked) >= adopted + 20, "appends after the adoption")
+    await_that(lambda: len(writer.acked) >= adopted + 20, what="appends after the adoption")
     writer.stop()
 
     assert writer.failure is None
@@ -145,7 +138,7 @@ def test_kill_9_of_a_bookie_has_it_restarted_in_place_with_all_that_it_acked(
         now = service.bookies[victim.bookie_id]
         return now.phase == "serving" and now.pid != victim.pid
 
-    wait_until(restarted, "the restart")
+    await_that(restarted, what="the restart")
     assert time.monotonic() - killed < 30
     now = service.bookies[victim.bookie_id]
     assert (now.home, now.failures, now.adopted) == (victim.home, 1, False)

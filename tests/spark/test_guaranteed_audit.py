@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from pyspark.sql import SparkSession
@@ -11,15 +11,16 @@ from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata, Replicatio
 from bookspark.spark.audit.runner import run_over
 from bookspark.spark.connector.data_source import register
 from bookspark.testing import FaultyCluster
+from tests.awaiting import await_that
 from tests.cluster.copies import replication_factors
-from tests.cluster.story import Story, eventually
+from tests.cluster.story import Story
 
 pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[FaultyCluster]:
-    with FaultyCluster(bookies=5) as cluster:
+def cluster(new_chroot: Callable[[], str]) -> Iterator[FaultyCluster]:
+    with FaultyCluster(bookies=5, zookeeper=new_chroot()) as cluster:
         yield cluster
 
 
@@ -38,7 +39,7 @@ def figure_2(cluster: FaultyCluster, replication: str, ledger_type: str = "PD_JO
 def has_its_copies(told: Story, entry: int) -> None:
     """Wait until the entry is where it was sent to, though it was acknowledged before."""
     with told.cluster.bookkeeper() as auditor:
-        eventually(lambda: replication_factors(auditor, told.ledger.metadata, entry + 1)[entry] == 3)
+        await_that(lambda: replication_factors(auditor, told.ledger.metadata, entry + 1)[entry] == 3)
     if told.ledger.metadata.replication is Replication.GUARANTEED:
         told.fully_replicated(entry)
 

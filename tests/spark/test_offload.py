@@ -75,9 +75,9 @@ class Log:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
+def cluster(new_chroot: Callable[[], str]) -> Iterator[LocalCluster]:
     """Bookies that collect garbage all the time. This process's client, of what is read here as in a worker, ends with them."""
-    with LocalCluster(bookies=4, gc_wait_time_seconds=0.5) as cluster:
+    with LocalCluster(bookies=4, gc_wait_time_seconds=0.5, zookeeper=new_chroot()) as cluster:
         yield cluster
         client(cluster.zookeeper).close()
         client.cache_clear()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from bookspark.spark.logs import collect_orphans
 from bookspark.spark.snapshots.retention import remove_files
 from bookspark.wire.entry_batch import Entry, encode_entries
 from bookspark.wire.header import Flag, Header, Kind, Status
+from tests.awaiting import await_that
 from tests.bookie.kit import Client
 from tests.surgery import remove_entries
 
@@ -235,10 +235,7 @@ def repair_all(bookkeeper: BookKeeper) -> None:
     """Have a replication worker do all tasks there are."""
     worker = ReplicationWorker(bookkeeper, AutorecoveryConfig(poll_seconds=0.2, retry_seconds=0.2))
     worker.start()
-    deadline = time.monotonic() + 120
-    while bookkeeper.metadata.underreplication.list_tasks():
-        assert time.monotonic() < deadline, "the tasks were not done in time"
-        time.sleep(0.05)
+    await_that(lambda: not bookkeeper.metadata.underreplication.list_tasks())
     worker.stop()
 
 

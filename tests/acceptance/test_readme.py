@@ -15,7 +15,7 @@ import pytest
 
 from bookspark.spark.short_jobs import QUICK_JVM
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 AUDITED, AGAIN = "the audits", "once more"
 TEXT = (ROOT / "README.md").read_text()
 

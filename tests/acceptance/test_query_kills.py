@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from tests.spark.query_kills import QueryKills
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 
-def test_each_row_is_there_once_whoever_dies_when(cluster: LocalCluster, tmp_path: Path) -> None:
-    kills = QueryKills(cluster, tmp_path)
-    counts = kills.run([AFTER_COMMIT, FAILING_TASK, "executor"])
+def test_each_row_is_there_once_whoever_dies_when(new_chroot: Callable[[], str], tmp_path: Path) -> None:
+    with LocalCluster(bookies=4, zookeeper=new_chroot()) as cluster:
+        counts = QueryKills(cluster, tmp_path).run([AFTER_COMMIT, FAILING_TASK, "executor"])
     assert counts["driver starts"] == 1, "killed between the commit entry of batch 0 and its return"

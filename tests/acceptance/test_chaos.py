@@ -1,0 +1,17 @@
+"""A minute of chaos; ``tests/cluster`` has some seconds of it, and ``scripts/soak chaos`` goes on for an hour."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.chaos_run import SECONDS_MAX, chaos_for
+
+
+@pytest.mark.timeout(SECONDS_MAX + 20)
+def test_a_minute_of_chaos_violates_nothing(tmp_path: Path) -> None:
+    result = chaos_for(60, tmp_path)
+    assert sum(result["injected"].values()) >= 10
+    checked = result["checked"]
+    assert min(checked["acked"], checked["read"]) > 1000 and min(checked["lac"], checked["closed"]) > 100

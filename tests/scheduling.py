@@ -1,0 +1,90 @@
+"""Which worker of ``pytest -n`` runs which module, and when.
+
+Law: all tests of a module run on one worker, in their order, so that what they share is made once. Modules that start Spark
+(``pytest.mark.spark``) run on ``SPARK_WORKERS`` of the workers at most: a JVM is started once for each of these, and not more of
+them work at a time than there are cores for. The modules that took longest come first, as far as an earlier run of this checkout
+noted how long they took; without a note the order of ``_FOLDERS`` tells.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
+
+SPARK_WORKERS = 2
+ROOT = Path(__file__).resolve().parent.parent
+_NOTE = "bookspark/seconds"
+_FOLDERS = ("acceptance", "spark", "cluster", "cli", "metadata", "bookie", "simulation", "client")
+"""Long ones first."""
+
+
+class ByModule(LoadScopeScheduling):
+    def __init__(self, config: pytest.Config, log: Any = None) -> None:
+        super().__init__(config, log)
+        self._seconds: dict[str, float] = _noted(config)
+        self._spark_workers: set[WorkerController] = set()
+        self._starts_spark: dict[str, bool] = {}
+
+    def _split_scope(self, nodeid: str) -> str:
+        return nodeid.partition("::")[0]
+
+    def _reschedule(self, node: WorkerController) -> None:
+        """A worker that may have nothing of what is left is done: xdist's workers wait with their last test for the next one."""
+        if self.workqueue and not any(self._may_have(node, module) for module in self.workqueue):
+            node.shutdown()
+        else:
+            super()._reschedule(node)
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        """The worker that asks is given the longest module that it may have; at the start, if there is none, any."""
+        module = min(self.workqueue, key=lambda module: (not self._may_have(node, module), self._rank(module)))
+        if self._needs_spark(module):
+            self._spark_workers.add(node)
+        self.workqueue.move_to_end(module, last=False)
+        super()._assign_work_unit(node)
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        self._spark_workers.discard(node)
+        crashed: str | None = super().remove_node(node)
+        return crashed
+
+    def _may_have(self, node: WorkerController, module: str) -> bool:
+        if not self._needs_spark(module):
+            return True
+        return node in self._spark_workers or len(self._spark_workers) < SPARK_WORKERS
+
+    def _rank(self, module: str) -> tuple[int, float, int]:
+        folder = next((place for place, name in enumerate(_FOLDERS) if f"tests/{name}/" in module), len(_FOLDERS))
+        return -self._needs_spark(module), -self._seconds.get(module, 0.0), folder
+
+    def _needs_spark(self, module: str) -> bool:
+        if module not in self._starts_spark:
+            file = ROOT / module
+            self._starts_spark[module] = file.is_file() and "pytest.mark.spark" in file.read_text("utf-8")
+        return self._starts_spark[module]
+
+
+class Durations:
+    """Notes for later runs how long each module took."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._seconds: dict[str, float] = defaultdict(float)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._seconds[report.nodeid.partition("::")[0]] += report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        if self._config.cache is not None:
+            rounded = {module: round(seconds, 1) for module, seconds in self._seconds.items()}
+            self._config.cache.set(_NOTE, _noted(self._config) | rounded)
+
+
+def _noted(config: pytest.Config) -> dict[str, float]:
+    noted = config.cache.get(_NOTE, None) if config.cache is not None else None
+    return noted if isinstance(noted, dict) else {}
