@@ -18,9 +18,9 @@ from bookspark.bookie.disk import checkpoint, control_log, rewritten_block, rewr
 from bookspark.bookie.disk.entry_log import LOG_SUFFIX, LOGS, NOTE_SUFFIX, SCHEMA
 from bookspark.bookie.disk.index import Index, location
 from bookspark.daemon import directories, lease_server
-from bookspark.metadata import codec
 from bookspark.metadata.autorecovery.auditors import AuditorState, CheckReport
 from bookspark.metadata.autorecovery.underreplication_tasks import Progress
+from bookspark.metadata.records import codec
 from bookspark.metadata.zookeeper.layout import Layout, LedgerManager
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger, FenceNoted
 from bookspark.protocol.ledger.ledger_metadata import DigestType

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bookspark.cli.spark import QUICK_JVM
 from pyspark.sql import SparkSession
 
 from bookspark import BookKeeper
 from bookspark.daemon.directories import Process, read_cookie
 from bookspark.errors import BookieError, ConfigurationError
 from bookspark.spark.bookies.bookie_service import BookieService
+from bookspark.spark.short_jobs import QUICK_JVM
 from tests.awaiting import await_that
 from tests.spark.conftest import OneSpark
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bookspark.cli.spark import QUICK_JVM
 from bookspark.local import LocalCluster
+from bookspark.spark.short_jobs import QUICK_JVM
 
 ROOT = Path(__file__).resolve().parents[2]
 
