@@ -283,7 +283,7 @@ STRUCTS = {
     "ENTRY_LOGS": messages.EntryLogs,
     "LIMBO": messages.Limbo,
     "HELLO": messages.Hello,
-    "lock": "bookspark.metadata.autorecovery.locks:_LockDocument",
+    "lock": "bookspark.metadata.documents.locks:_LockDocument",
     "auditor state": AuditorState,
     "check report": CheckReport,
     "worker progress": Progress,
