@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from bookspark import errors
-from bookspark.client.network.ledger_requests import Mailbox
+from bookspark.client.network.mailbox import Mailbox
 from bookspark.protocol.ledger.actions import SendAdd
 from bookspark.protocol.ledger.responses import Positive
 from bookspark.wire.entry_batch import Entry, EntryBatch, encode_entries

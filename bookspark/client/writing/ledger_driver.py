@@ -23,9 +23,10 @@ from collections.abc import Iterable
 from functools import partial
 
 from bookspark.client.network.connections import Answer, OnBookiesAnswer, Question, Request
-from bookspark.client.network.ledger_requests import StoreAction, sync_report
+from bookspark.client.network.ledger_requests import sync_report
 from bookspark.client.runtime.client_context import ClientContext
 from bookspark.client.runtime.open_writer import defect
+from bookspark.client.runtime.store_actions import StoreAction
 from bookspark.client.writing.explicit_lac import ExplicitLac
 from bookspark.client.writing.futures import Watermark
 from bookspark.client.writing.kept_frames import KeptFrame, KeptFrames
