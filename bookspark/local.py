@@ -1,16 +1,16 @@
 """A cluster on this host without Spark: ZooKeeper and bookie processes, for tests and development.
 
-Law: everything in it is real (processes, sockets, disks, ZooKeeper) and nothing outlives it: what it started is stopped
-with it, and if its process is killed ZooKeeper dies at once and the bookies when their lease has lapsed. A bookie that
-dies is *not* started again: that is the test's to do, as is every other fault::
+Law: everything in it is real (processes, sockets, disks, ZooKeeper), and nothing outlives it. What the cluster started is stopped
+with it. If its process is killed, ZooKeeper ends at once, and the bookies when their lease is over. A bookie that dies is *not*
+started again: the test does that, like every other fault::
 
     with LocalCluster(bookies=3) as cluster:
         ledger = cluster.bookkeeper().create_ledger()
         cluster.bookies[0].kill()
+        ledger.append(b"two of three bookies have it")
         cluster.bookies[0].start()
 
-The bookies' directories are ``<directory>/bookie-<k>``; a cluster made again in the same directory is the same
-cluster.
+The directory of bookie k is ``<directory>/bookie-<k>``. A cluster that is made again in the same directory is the same cluster.
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ if TYPE_CHECKING:
     from bookspark.client import BookKeeper
 
 LEASE_SECONDS = 10.0
+"""How long bookies outlive the process of their cluster, if that is killed."""
 _SUSPEND_SECONDS_MAX = 10.0
 _HOLDER = "a local cluster"
 
 
 class LocalBookie:
-    """One bookie of a LocalCluster, over all of its processes."""
+    """One bookie of a LocalCluster. It stays the same over all starts of its process."""
 
     def __init__(self, config: BookieConfig) -> None:
         self._config = config
@@ -56,25 +57,33 @@ class LocalBookie:
 
     @property
     def bookie_id(self) -> str:
-        """Its id: the same over every restart (after ``wipe`` it is a new bookie, unless ``stamp_missing_cookies`` is set)."""
+        """The bookie's id, the same after every start.
+
+        After ``wipe`` it is a new bookie with a new id, unless ``stamp_missing_cookies`` is set. Raises BookieError if it was
+        never started.
+        """
         return self._known().bookie_id
 
     @property
     def address(self) -> str:
-        """``host:port`` where it serves, or served last."""
+        """``host:port`` where it serves, or served last. Raises BookieError if it was never started."""
         return self._known().address
 
     @property
     def pid(self) -> int | None:
-        """Its process; None while there is none."""
+        """The id of its process; None while it does not run."""
         return self._bookie.process.pid if self._bookie is not None and self._bookie.alive else None
 
     @property
     def directories(self) -> tuple[str, ...]:
+        """Its directories, as absolute paths."""
         return self._config.directories
 
     def start(self, timeout: float = START_SECONDS) -> None:
-        """Return once it serves. Raises BookieError with its last words. Does nothing if it runs."""
+        """Start it, and return once it serves. Does nothing if it runs.
+
+        Raises BookieError, with its last words, if it ends or does not serve within ``timeout`` seconds.
+        """
         if self.pid is not None:
             return
         config = self._config
@@ -89,19 +98,25 @@ class LocalBookie:
         self._bookie = bookie
 
     def stop(self, timeout: float = STOP_SECONDS) -> None:
-        """Stop it cleanly. Raises BookieError if it had to be killed after ``timeout`` seconds."""
+        """Stop it cleanly. Does nothing if it does not run.
+
+        Raises BookieError if it did not end within ``timeout`` seconds and was killed.
+        """
         if self.pid is not None and self._bookie is not None:
             self.resume()
             if not self._bookie.stop(timeout):
                 raise BookieError(f"{self.bookie_id} did not stop cleanly within {timeout:g} s and was killed")
 
     def kill(self) -> None:
-        """SIGKILL; returns once the process is gone."""
+        """Kill its process (SIGKILL), and return once the process is gone. Does nothing if it does not run."""
         if self._bookie is not None:
             self._bookie.kill()
 
     def suspend(self) -> None:
-        """SIGSTOP: it answers nobody, and its connections stay open. Returns once it stands still."""
+        """Halt its process (SIGSTOP), and return once it stands still. It answers nobody, and its connections stay open.
+
+        Raises BookieError if it does not run, or does not stand still within 10 s.
+        """
         bookie = self._running()
         bookie.send_signal(signal.SIGSTOP)
         deadline = time.monotonic() + _SUSPEND_SECONDS_MAX
@@ -111,11 +126,11 @@ class LocalBookie:
             time.sleep(0.001)
 
     def resume(self) -> None:
-        """SIGCONT, after ``suspend``."""
+        """Let its process go on (SIGCONT), after ``suspend``. Raises BookieError if it does not run."""
         self._running().send_signal(signal.SIGCONT)
 
     def wipe(self) -> None:
-        """Empty its directories, as if each disk had been replaced; it must not run."""
+        """Empty its directories, as if each disk had been replaced. Raises BookieError if it runs."""
         self._must_not_run("wipe")
         for directory in self.directories:
             for path in Path(directory).iterdir():
@@ -125,7 +140,7 @@ class LocalBookie:
                     path.unlink()
 
     def lose_unsynced(self) -> None:
-        """After ``kill``: cut its logs back to what had been synced, as a power failure may."""
+        """After ``kill``, cut its logs back to what was synced, as a power failure may. Raises BookieError if it runs."""
         self._must_not_run("lose_unsynced")
         for directory in self.directories:
             lose_unsynced(directory)
@@ -146,10 +161,10 @@ class LocalBookie:
 
 
 class LocalCluster:
-    """``bookies`` bookies over a ZooKeeper: the one at ``zookeeper`` (connection string), or its own. ``directory``:
-    where all of it lies; a temporary one by default, removed at the end. ``bookie_options``: fields of BookieConfig;
-    ``bookies`` may be a list with options of each one's own instead of a number. ``autorecovery``: run an autorecovery process as
-    well; it may be a mapping, the arguments of ``add_autorecovery``."""
+    """Bookies and a ZooKeeper on this host. It starts and stops with its ``with`` statement, or with ``start`` and ``stop``.
+
+    ``bookies`` has the ``LocalBookie`` of each bookie, ``autorecovery`` the autorecovery processes.
+    """
 
     def __init__(
         self,
@@ -159,6 +174,19 @@ class LocalCluster:
         autorecovery: bool | Mapping[str, Any] = False,
         **bookie_options: Any,
     ) -> None:
+        """Prepare a cluster; it starts with ``start``.
+
+        Arguments:
+            bookies: how many bookies; or a list with the options of each bookie, on top of ``bookie_options``.
+            directory: where all of it lies; None: a temporary directory, which is removed at the end.
+            zookeeper: the connection string of a ZooKeeper that runs; None: the cluster starts its own.
+            autorecovery: True: also run an autorecovery process. It may be a mapping: the arguments of ``add_autorecovery``.
+            bookie_options: fields of ``bookspark.bookie.bookie_config.BookieConfig`` for all bookies, such as
+                ``journal_write_data=False``.
+
+        Raises:
+            ConfigurationError: an option is unknown, or has a value that can't be used.
+        """
         names = {"bookies", "directory", "zookeeper", "autorecovery", *BookieConfig.__struct_fields__} - {"directories"}
         check_names(bookie_options, names, "LocalCluster option")
         if isinstance(bookies, int):
@@ -175,20 +203,24 @@ class LocalCluster:
         if self._given_autorecovery:
             autorecovery_config(**{name: v for name, v in self._given_autorecovery.items() if name != "client"})
         self._options = {"lease_seconds": LEASE_SECONDS, **bookie_options}
-        bookie_config(directories=["/"], zookeeper="", **self._options)  # ill-typed options: now, not at start
+        # Made for its checks: a wrong option is refused now, and not at the start.
+        bookie_config(directories=["/"], zookeeper="", **self._options)
         self._stack = contextlib.ExitStack()
         self._zookeeper = ""
         self._directory = Path()
 
     @property
     def zookeeper(self) -> str:
-        """The connection string. Raises BookieError if the cluster is not started."""
+        """ZooKeeper's connection string, for ``BookKeeper``. Raises BookieError if the cluster is not started."""
         if not self._zookeeper:
             raise BookieError("the cluster is not started: use it in a with statement, or call start()")
         return self._zookeeper
 
     def start(self) -> None:
-        """Return once every bookie serves; a failed start leaves nothing running."""
+        """Start everything, and return once every bookie serves. A failed start leaves nothing running.
+
+        Raises BookieError, with the last words of what did not start.
+        """
         with contextlib.ExitStack() as stack:
             if self._given_directory is None:
                 self._directory = Path(tempfile.mkdtemp(prefix="bookspark-"))
@@ -210,14 +242,21 @@ class LocalCluster:
             self._stack = stack.pop_all()
 
     def stop(self) -> None:
-        """Close the clients made here, stop every process and ZooKeeper, remove the temporary directory."""
+        """Close the clients that ``bookkeeper`` made, stop every process and ZooKeeper, and remove the temporary directory.
+
+        Raises BookieError if a process did not stop cleanly and was killed.
+        """
         try:
             self._stack.close()
         finally:
             self._zookeeper = ""
 
     def add_bookie(self, **bookie_options: Any) -> LocalBookie:
-        """One bookie more, with options that the others need not have; returns once it serves."""
+        """Add a bookie, and return it once it serves.
+
+        ``bookie_options`` are fields of ``BookieConfig`` for this bookie, on top of the cluster's. Raises BookieError if it
+        does not start, and ConfigurationError if an option can't be used.
+        """
         self._own_options[len(self.bookies)] = bookie_options
         bookie = self._new_bookie(len(self.bookies))
         bookie.start()
@@ -225,7 +264,14 @@ class LocalCluster:
         return bookie
 
     def add_autorecovery(self, client: Mapping[str, Any] | None = None, **options: Any) -> AutorecoveryProcess:
-        """One autorecovery process more, with these options of AutorecoveryConfig and of its client; returns once it works."""
+        """Add an autorecovery process, and return it once it works.
+
+        Arguments:
+            client: fields of ``ClientConfig``, for the process's own client.
+            options: fields of ``bookspark.autorecovery.autorecovery_config.AutorecoveryConfig``.
+
+        Raises BookieError if it does not start, and ConfigurationError if an option can't be used.
+        """
         log = self._directory / f"autorecovery-{len(self.autorecovery)}.log"
         process = AutorecoveryProcess(self.zookeeper, log, client or {}, options)
         process.start()
@@ -233,8 +279,13 @@ class LocalCluster:
         return process
 
     def bookkeeper(self, **options: Any) -> BookKeeper:
-        """A client of the cluster, closed with it at the latest. ``options`` are those of BookKeeper."""
-        from bookspark.client import BookKeeper  # a cluster is of use without one
+        """A client of the cluster. It is closed with the cluster, if you don't close it before.
+
+        ``options`` are those of ``BookKeeper``. Raises ConfigurationError if one can't be used, and BookieError if the cluster
+        is not started.
+        """
+        # Imported only here: a cluster without a client is of use too.
+        from bookspark.client import BookKeeper
 
         client = BookKeeper(self.zookeeper, **options)
         self._stack.callback(client.close)

@@ -1,22 +1,24 @@
-"""A file system of which chosen operations fail, told by rules.
+"""A file system of which chosen operations fail. Rules choose them.
 
-Law: what no rule names is passed on as it is. A rule is data, one line of text::
+Law: an operation that no rule names is passed on unchanged. A rule is data, one line of text::
 
     <operation> <path pattern> <which> <fault>          sync */logs/*.arrows 1.. io-error
 
     operation     write read read_cached sync preallocate truncate size · open create exists list make_directory rename unlink
                   sync_directory free_bytes total_bytes · * for any of them (``create`` is an ``open`` that makes the file)
-    path pattern  as of ``fnmatch``, over the whole path (of a rename: the source); quoted if there are spaces in it
-    which         of the operations that match, counted from 1: ``3``, ``3..5`` or ``3..``
-    fault         io-error     it fails with EIO
+    path pattern  a pattern of ``fnmatch`` for the whole path (for a rename: the source); in quotes if it has spaces
+    which         which of the operations that match, counted from 1: ``3``, ``3..5`` or ``3..``
+    fault         io-error     the operation fails with EIO
                   no-space     it fails with ENOSPC
                   too-many-files   it fails with EMFILE
-                  short:N      a write writes N bytes and says so
-                  flip:N.B     bit B (0 the lowest) of the file's byte N is wrong in what is read, or in what is written
-                  slow:S       it takes S seconds longer
-                  hold         it waits until ``release()``
+                  short:N      a write writes only N bytes, and returns N
+                  flip:N.B     bit B (0 is the lowest) of the file's byte N is wrong in what is read, or in what is written
+                  slow:S       the operation takes S seconds longer
+                  hold         the operation waits until ``release()``
 
-The first rule that matches decides; every rule counts all that match it. Source: pebble's ``errorfs``.
+The first rule that strikes decides. Every rule counts all operations that match it.
+
+Source: pebble's ``errorfs``.
 """
 
 from __future__ import annotations
@@ -36,11 +38,12 @@ from bookspark.bookie.disk.file_system import File, FileSystem
 from bookspark.wire.entry_batch import Buffer
 
 HOLD_SECONDS_MAX = 60.0
+"""A held operation that nobody releases fails with ETIMEDOUT after this time."""
 _ERRORS = {"io-error": errno.EIO, "no-space": errno.ENOSPC, "too-many-files": errno.EMFILE}
 
 
 class Operation(NamedTuple):
-    """One call. ``kind`` as in a rule."""
+    """One operation on the file system. ``kind`` is the word for it in a rule."""
 
     kind: str
     path: str
@@ -48,19 +51,20 @@ class Operation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One line of the language above."""
+    """One rule, as described at the top of this module."""
 
     kind: str
     path: str
     first: int
+    """The number, from 1, of the first matching operation that it strikes."""
     last: int | None
-    """None: and all that follow."""
+    """The number of the last one; None: all that follow."""
     fault: str
     argument: str = ""
 
     @classmethod
     def parse(cls, text: str) -> Rule:
-        """Raises ValueError that says what is wrong."""
+        """The rule of one line of text. Raises ValueError that says what is wrong with it."""
         words = shlex.split(text)
         if len(words) != 4:
             raise ValueError(f"{text!r} is no rule: it takes <operation> <path pattern> <which> <fault>")
@@ -77,15 +81,19 @@ class Rule:
         return cls(kind, path, int(start), last, name, argument)
 
     def matches(self, operation: Operation) -> bool:
+        """Whether the rule is about this kind of operation and this path."""
         return self.kind in ("*", operation.kind) and fnmatchcase(operation.path, self.path)
 
     def strikes(self, number: int) -> bool:
-        """Does it strike the ``number``-th operation that matches?"""
+        """Whether the rule strikes the ``number``-th operation that matches, counted from 1."""
         return self.first <= number and (self.last is None or number <= self.last)
 
 
 class FaultyFileSystem:
-    """``FaultyFileSystem(RealFileSystem(), "write * 3 no-space")``. ``calls`` has all that was asked for, failed or not."""
+    """A file system over another one, with rules: ``FaultyFileSystem(RealFileSystem(), "write * 3 no-space")``.
+
+    ``calls`` has every operation so far, whether it failed or not.
+    """
 
     def __init__(
         self,
@@ -94,7 +102,7 @@ class FaultyFileSystem:
         before: Callable[[Operation], None] | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """``before`` is called ahead of each operation, in the thread that makes it."""
+        """``before`` is called before each operation, in the thread that makes it. ``sleep`` is what ``slow`` calls."""
         self._inner = inner
         self._before = before
         self._sleep = sleep
@@ -106,26 +114,26 @@ class FaultyFileSystem:
         self.calls: list[Operation] = []
 
     def add(self, rule: str) -> None:
-        """From now on; it counts from here."""
+        """Add a rule. It counts the operations from now on. Raises ValueError if it is no rule."""
         parsed = Rule.parse(rule)
         with self._lock:
             self._matched[parsed] = 0
             self._rules.append(parsed)
 
     def clear(self) -> None:
-        """Nothing fails any more, and nothing is held."""
+        """Remove all rules, and release what is held."""
         with self._lock:
             self._rules.clear()
             self._matched.clear()
         self.release()
 
     def wait_held(self) -> None:
-        """Until an operation is held. Raises TimeoutError."""
+        """Wait until an operation is held. Raises TimeoutError after ``HOLD_SECONDS_MAX``."""
         if not self._holding.wait(HOLD_SECONDS_MAX):
             raise TimeoutError("no operation was held")
 
     def release(self) -> None:
-        """Let go what is held; later operations are held anew."""
+        """Let the held operations go on. Later ones are held again."""
         self._holding.clear()
         self._released.set()
 
@@ -170,7 +178,8 @@ class FaultyFileSystem:
     # -- rules
 
     def strike(self, kind: str, path: str) -> Rule | None:
-        """Do what the first rule that strikes this operation says, or return the rule, if its fault is in the data."""
+        """Do what the first rule that strikes this operation says. Return the rule, since ``short`` and ``flip`` are done by the
+        caller; None if no rule strikes. Raises OSError if the operation is to fail."""
         operation = Operation(kind, path)
         if self._before is not None:
             self._before(operation)
@@ -244,7 +253,7 @@ class _FaultyFile:
 
 
 def _flipped(content: Buffer, position: int, place: str) -> bytes:
-    """``content``, which lies at ``position``, with the bit at ``place`` (byte of the file, dot, bit) turned over."""
+    """``content``, which lies at ``position`` of the file, with one bit inverted. ``place`` is ``N.B``: byte of the file, bit."""
     byte, _, bit = place.partition(".")
     at = int(byte) - position
     changed = bytearray(content)

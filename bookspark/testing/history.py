@@ -1,16 +1,16 @@
-"""What clients saw, in the order that it happened, and whether a ledger store may show them that.
+"""What clients saw, in the order in which it happened, and whether a ledger store may show it to them.
 
-Law: what was invoked is recorded before the call, what was seen after it returned, so if one event is recorded before another
-was invoked, it did happen before. The checker knows nothing of bookies, quorums or faults; it holds all clients' observations of
-a ledger against each other:
+Law: an append is recorded before the call, and what a client saw after the call returned. So if one event was recorded before
+another call began, it did happen before. The checker knows nothing of bookies, quorums or faults. It compares what all clients
+saw of a ledger (LAC is the last add confirmed):
 
 - an entry that was acknowledged, or covered by a LAC that somebody saw, or by a close, is never absent afterwards;
 - an entry has one value: the one that was appended under its id;
-- an observer's LAC never goes back, and no LAC passes the end;
-- all who see a ledger closed see the same end, at or above every acknowledged entry, and the length of what is in it;
+- an observer's LAC never goes back, and no LAC is beyond the end;
+- all who see a ledger closed see the same end, at or above every acknowledged entry, and the sum of its payloads as the length;
 - if the writer's own close succeeded, an append that raised is not in the ledger.
 
-An append that failed may be in the ledger or not, if its writer did not close it.
+If its writer did not close the ledger, an append that failed may be in it or not.
 """
 
 from __future__ import annotations
@@ -24,40 +24,53 @@ from enum import Enum
 from typing import NamedTuple
 
 EVENTS_KEPT = 200
-"""Of each ledger, for excerpts."""
+"""How many events of each ledger are kept for excerpts."""
 _PAYLOAD_BYTES_SHOWN = 40
 _CONTEXT_EVENTS = 30
 
 
 class EventKind(Enum):
+    """What happened."""
+
     APPENDED = "appended"
-    """The call is about to be made."""
+    """An append is about to be called."""
     ACKED = "acked"
+    """An append succeeded."""
     FAILED = "failed"
+    """An append raised an error."""
     READ = "read"
+    """An entry was read."""
     ABSENT = "absent"
-    """Said to be not there."""
+    """A read was told that the entry does not exist."""
     LAC = "lac"
+    """A client saw a LAC: ``entry_id``."""
     CLOSED = "closed"
-    """Seen closed, or closed by a recovery: ``entry_id`` is the last one."""
+    """A client saw the ledger closed, or closed it by recovery. ``entry_id`` is its last entry."""
     CLOSED_BY_WRITER = "closed by writer"
+    """The writer's own close succeeded. ``entry_id`` is the ledger's last entry."""
     FAULT = "fault"
-    """Something that was done to the cluster; of no ledger."""
+    """Something was done to the cluster. It belongs to no ledger."""
 
 
 class Event(NamedTuple):
-    """One observation. ``number`` is its place in the history; ``since`` that of the moment when the call was made."""
+    """One observation."""
 
     kind: EventKind
     client: str
+    """Who saw it, by the name of the handle."""
     ledger_id: int = -1
     entry_id: int = -1
     payload: bytes = b""
     length: int = 0
+    """The length of the closed ledger, in bytes."""
     note: str = ""
+    """Text for people."""
     since: int = 0
+    """The number of the last event before the call was made: what is absent was absent at some moment after it."""
     number: int = 0
+    """The place of the event in the history, from 1; the history sets it."""
     seconds: float = 0.0
+    """The time since the history began; the history sets it."""
 
     def __str__(self) -> str:
         what = f"{self.number:>8} {self.seconds:10.4f} s  {self.client}: {self.kind.value}"
@@ -73,7 +86,7 @@ class Event(NamedTuple):
 
 
 class Violation(NamedTuple):
-    """What may not be, and the event that shows it."""
+    """A rule that was broken, and the event that shows it."""
 
     rule: str
     event: Event
@@ -92,9 +105,9 @@ class _Ledger:
         self.failed: dict[int, Event] = {}
         self.lacs: dict[str, int] = {}
         self.confirmed = array("q")
-        """Ascending: all up to here are confirmed …"""
+        """Entry ids, ascending: each became confirmed together with all below it."""
         self.confirmed_since = array("q")
-        """… since this event."""
+        """For each item of ``confirmed``, the number of the event that confirmed it."""
         self.closed: tuple[int, int] | None = None
         self.closed_by_writer = False
 
@@ -112,12 +125,13 @@ class _Ledger:
 
 
 class Checker:
-    """Takes a history event by event; ``observe`` returns the rule that an event breaks, if it does."""
+    """Checks a history, event by event."""
 
     def __init__(self) -> None:
         self._ledgers: defaultdict[int, _Ledger] = defaultdict(_Ledger)
 
     def observe(self, event: Event) -> Violation | None:
+        """Take the next event. Returns the rule that it breaks, if it breaks one."""
         if event.kind is EventKind.FAULT:
             return None
         rule = _RULES[event.kind](self._ledgers[event.ledger_id], event)
@@ -150,7 +164,7 @@ def _read(ledger: _Ledger, event: Event) -> str | None:
     if ledger.payloads.get(event.entry_id) != event.payload:
         return "an entry has the value that was appended under its id"
     if ledger.closed is not None and event.entry_id > ledger.closed[0]:
-        return "nothing is read behind the end of a closed ledger"
+        return "nothing is read beyond the end of a closed ledger"
     return None
 
 
@@ -209,7 +223,10 @@ _RULES = {
 
 
 class History:
-    """Records events from any thread and has each checked at once. ``violations`` has what was found."""
+    """Records events, from any thread, and checks each at once.
+
+    ``violations`` has what was found, ``violated`` is set once there is one, and ``counts`` has the number of events by kind.
+    """
 
     def __init__(self) -> None:
         self.violations: list[Violation] = []
@@ -222,11 +239,11 @@ class History:
         self._kept: defaultdict[int, deque[Event]] = defaultdict(lambda: deque(maxlen=EVENTS_KEPT))
 
     def now(self) -> int:
-        """The number of the last event: for ``since``."""
+        """The number of the last event, for an event's ``since``."""
         return self._number
 
     def record(self, event: Event) -> None:
-        """Give the event its number and time, and check it."""
+        """Give the event its number and time, keep it, and check it."""
         with self._lock:
             self._number += 1
             event = event._replace(number=self._number, seconds=time.monotonic() - self._began)
@@ -238,14 +255,15 @@ class History:
                 self.violated.set()
 
     def report(self, rule: str, note: str) -> None:
-        """A violation that no event shows: something hung, or raised what it may not."""
+        """Add a violation that no event shows: something hangs, or raised an unexpected exception."""
         with self._lock:
             event = Event(EventKind.FAULT, "", note=note, number=self._number, seconds=time.monotonic() - self._began)
             self.violations.append(Violation(rule, event))
             self.violated.set()
 
     def excerpt(self, violation: Violation) -> list[str]:
-        """The last events about the entry that a violation is about, about its ledger, and the faults of that time."""
+        """The events that explain a violation, one line each: the last ones about its entry and its ledger, and the last
+        faults."""
         event = violation.event
         with self._lock:
             ledger = [other for other in self._kept[event.ledger_id] if other.number <= event.number]

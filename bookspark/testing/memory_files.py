@@ -1,13 +1,15 @@
 """A file system in memory that tells what a power cut leaves of it.
 
-Law: it is as cruel as POSIX allows and no crueller. What was synced stays; of everything else each piece is kept or lost on its
-own: a write sector by sector (so also partly, out of order, or with only its length there), a creation, a rename or an unlink
-until its directory is synced. A synced file whose name is not durable is lost. ``crashed`` does not change anything: one moment
-can be asked for every disk that it might leave, and the bookie that runs goes on.
+Law: it loses all that POSIX allows to be lost, and nothing else. What was synced stays. Of everything else, each piece is kept
+or lost on its own: a write sector by sector (so perhaps partly, out of order, or with zeros for its data), and a creation, a
+rename or an unlink until its directory is synced. A synced file whose name is not durable is lost. ``crashed`` changes nothing:
+one moment can be asked for every disk that it might leave, while the bookie goes on.
+
+::
 
     files = MemoryFileSystem("/disk")
-    …                                          # a bookie works on it
-    after = files.crashed(nothing_kept)        # the disk that the next boot finds; ``power_cuts`` has the others
+    ...  # a bookie works on it
+    after = files.crashed(nothing_kept)  # the disk that the next boot finds
 
 Source: pebble's ``vfs.MemFS`` (its strict mode).
 """
@@ -24,19 +26,20 @@ from bookspark.testing.power_cuts import Change, Fate, Loss
 from bookspark.wire.entry_batch import Buffer
 
 SECTOR_BYTES = 128
-"""What is written whole or not at all: smaller than a disk's, so that small frames are torn as well."""
+"""A sector is written completely or not at all. It is smaller than a disk's, so that small frames are torn too."""
 _UNBOUNDED = 1 << 50
 
 
 class _Node:
-    """A file's content, whatever its name."""
+    """The content of a file, whatever its name."""
 
     def __init__(self, content: bytes = b"") -> None:
         self.content = bytearray(content)
         self.durable = bytes(content)
         self.pending: list[tuple[int, bytes | None]] = []
-        """(position, what was written there), or (length, None) for a truncation, since the last sync."""
+        """The changes since the last sync: (position, what was written there), or (length, None) for a truncation."""
         self.reserved = 0
+        """The size that was preallocated, in bytes."""
 
     def sync(self) -> None:
         self.durable = bytes(self.content)
@@ -63,7 +66,7 @@ _Nodes = list["_Node | _Directory"]
 
 
 class _Directory:
-    """Names. ``pending``: what happened to them since the last sync, each (name that goes, name that comes, its node)."""
+    """A directory's names. ``pending`` has the changes since the last sync: (name that goes, name that comes, its node)."""
 
     def __init__(self) -> None:
         self.names: _Names = {}
@@ -119,7 +122,7 @@ def _put(content: bytearray, position: int, data: bytes) -> None:
 
 
 class _MemoryFile:
-    """An open file. It stays what it was when its name is renamed or unlinked."""
+    """An open file. It stays usable when its name is renamed or unlinked."""
 
     def __init__(self, file_system: MemoryFileSystem, node: _Node, lock: threading.RLock) -> None:
         self._file_system = file_system
@@ -169,14 +172,14 @@ class _MemoryFile:
         return len(self._node.content)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: an open file holds nothing."""
 
 
 class MemoryFileSystem:
-    """Absolute paths. The directories that it is made with stand durably from the start."""
+    """A ``FileSystem`` in memory, with absolute paths. The directories that it is made with are durable from the start."""
 
     def __init__(self, *directories: str, capacity_bytes: int = _UNBOUNDED, sector_bytes: int = SECTOR_BYTES) -> None:
-        """``capacity_bytes`` can be changed at any time; what goes beyond is ENOSPC."""
+        """``capacity_bytes`` may be changed at any time. A write beyond it fails with ENOSPC."""
         self.capacity_bytes = capacity_bytes
         self._sector_bytes = sector_bytes
         self._root = _Directory()
@@ -186,29 +189,29 @@ class MemoryFileSystem:
         self.sync_all()
 
     def crashed(self, loss: Loss) -> MemoryFileSystem:
-        """What is on the disk when the power comes back; this one stays as it is."""
+        """A file system with what is on the disk after the power cut ``loss``. This one stays as it is."""
         with self._lock:
             after = MemoryFileSystem(capacity_bytes=self.capacity_bytes, sector_bytes=self._sector_bytes)
             after._root = self._root.crashed("", self._sector_bytes, loss)
             return after
 
     def sync_all(self) -> None:
-        """Everything there is becomes durable."""
+        """Make everything durable."""
         with self._lock:
             for node in self._nodes():
                 node.sync()
 
     def files(self) -> dict[str, bytes]:
-        """Every file's path and content, sorted."""
+        """The content of every file by its path, sorted by path."""
         with self._lock:
             return dict(sorted(_contents(self._root, "")))
 
     def used_bytes(self) -> int:
-        """What all files take, with what is reserved for them."""
+        """The bytes that all files take, with what is preallocated for them."""
         return sum(max(len(node.content), node.reserved) for node in self._nodes() if isinstance(node, _Node))
 
     def room(self, wanted: int) -> int:
-        """How many of ``wanted`` more bytes there is room for."""
+        """For how many of ``wanted`` more bytes there is room."""
         if wanted <= 0 or self.capacity_bytes >= _UNBOUNDED:
             return max(wanted, 0)
         return min(wanted, max(0, self.capacity_bytes - self.used_bytes()))
@@ -253,7 +256,7 @@ class MemoryFileSystem:
                 at = node
 
     def rename(self, source: str, target: str) -> None:
-        """Within one directory."""
+        """Rename a file within one directory. Raises OSError (EXDEV) for two directories."""
         with self._lock:
             directory, name = self._parent(source)
             target_directory, target_name = self._parent(target)

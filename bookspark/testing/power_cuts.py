@@ -97,3 +97,4 @@ LOSSES: tuple[Loss, ...] = (
     last_lost,
     every_other_kept,
 )
+"""All power cuts that draw nothing."""

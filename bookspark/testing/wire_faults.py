@@ -1,10 +1,11 @@
 """What may happen to messages between clients and bookies, as rules that a test sets and removes at any moment.
 
-Law: a message to which no rule applies passes at once and unchanged; of those that apply the one set last decides. Messages
-that a rule holds back may be overtaken by others, as if they had come by another connection. When a rule is removed, what it
-still holds is sent on. A response is matched by its request: ``park(Kind.ADD, response=True)`` holds the acks of adds.
+Law: a message to which no rule applies passes at once and unchanged. If several rules apply, the one that was set last decides.
+Messages that a rule holds back may be overtaken by others, as if they had come by another connection. When a rule is removed, the
+messages that it still holds are sent on. A response is matched by its request: ``park(Kind.ADD, response=True)`` holds the
+acknowledgements of adds.
 
-Nothing is sent here: ``wire_proxy`` hands each message to ``Rules.apply`` together with how to send it on.
+Nothing is sent here: ``wire_proxy`` gives each message to ``Rules.apply``, together with the function that sends it on.
 """
 
 from __future__ import annotations
@@ -17,20 +18,26 @@ from typing import NamedTuple, Self, TypeVar
 from bookspark.wire.header import Flag, Header, Kind
 
 WAIT_SECONDS = 30.0
+"""How long ``Fault.wait`` waits by default."""
 
 FaultKind = TypeVar("FaultKind", bound="Fault")
 
 
 class Message(NamedTuple):
-    """A request or a whole response on its way. ``request`` is the header of the request, also for a response, of which
-    ``header`` is the last one."""
+    """A request, or a whole response, on its way."""
 
     client: str
+    """The client's ``client_name``."""
     bookie: str
+    """The bookie's id."""
     response: bool
+    """True for a response, False for a request."""
     request: Header
+    """The header of the request, for a response too."""
     header: Header
+    """The header of the message; of a response with several frames, that of the last."""
     byte_length: int
+    """The size of the message on the wire."""
 
     def __str__(self) -> str:
         way = f"{self.bookie} → {self.client}" if self.response else f"{self.client} → {self.bookie}"
@@ -42,32 +49,40 @@ class Message(NamedTuple):
 
 
 class Pattern(NamedTuple):
-    """Which messages a rule is about; what is None does not matter. ``bookie`` is a bookie id, ``client`` a ``client_name``."""
+    """Which messages a rule is about. A message has to match every field that is not None."""
 
     kind: Kind | None = None
+    """The kind of the request."""
     bookie: str | None = None
+    """The bookie's id."""
     client: str | None = None
+    """The client's ``client_name``."""
     response: bool = False
+    """True: responses. False: requests."""
     ledger_id: int | None = None
+    """The ledger of the request."""
     entry_id: int | None = None
+    """An entry that the request is about."""
     flags: Flag = Flag.NONE
-    """All of these are set in the request."""
+    """Flags that all have to be set in the request."""
     without: Flag = Flag.NONE
-    """None of these is."""
+    """Flags of which none may be set in the request."""
     where: Callable[[Message], bool] | None = None
+    """Anything else: it has to return True for the message. It is called in the wire's thread."""
 
     def checked(self) -> Self:
-        """This pattern, unless it is one that no message can match: a test with it would inject nothing. Raises TypeError."""
+        """This pattern. Raises TypeError if no message could ever match it: a test with it would inject nothing."""
         if not isinstance(self.kind, Kind | None):
-            raise TypeError(f"kind is {self.kind!r}, and has to be a bookspark.testing.Kind, such as Kind.ADD")
+            raise TypeError(f"kind is {self.kind!r}; it has to be a bookspark.testing.Kind, such as Kind.ADD")
         for name, value in (("bookie", self.bookie), ("client", self.client)):
             if not isinstance(value, str | None):
                 raise TypeError(
-                    f"{name} is {value!r}, and has to be its id: a bookie_id, or the client_name of a client"
+                    f"{name} is {value!r}; it has to be a name: the bookie_id of a bookie, or the client_name of a client"
                 )
         return self
 
     def matches(self, message: Message) -> bool:
+        """Whether the rule is about this message."""
         request = message.request
         return (
             self.response == message.response
@@ -83,7 +98,8 @@ class Pattern(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """A message and how to send it on: ``send(delay_seconds)``, from any thread; ``abandon()`` if it never will be."""
+    """A message, and what to do with it: ``send(delay_seconds)`` sends it on, ``abandon()`` says that it never will be. Both
+    may be called from any thread."""
 
     message: Message
     send: Callable[[float], None]
@@ -91,10 +107,15 @@ class Delivery(NamedTuple):
 
 
 class Fault:
-    """One rule: messages are lost. ``seen`` are those that it was applied to (``count`` at most, if that is not None). Use it
-    in a with statement, or ``remove()`` it."""
+    """One rule. This one loses messages; its subclasses do other things to them.
+
+    It applies from the moment that it is set until ``remove()`` or the end of its ``with`` statement. ``seen`` has the messages
+    that it was applied to.
+    """
 
     def __init__(self, pattern: Pattern, count: int | None = None) -> None:
+        """``count``: how many messages it is applied to at most; None: to all. Raises TypeError for a pattern that nothing
+        matches."""
         self.pattern = pattern.checked()
         self.seen: list[Message] = []
         self._left = count
@@ -102,7 +123,10 @@ class Fault:
         self._removed = False
 
     def wait(self, count: int = 1, timeout: float = WAIT_SECONDS) -> list[Message]:
-        """Wait until it was applied to ``count`` messages; returns them. Raises TimeoutError."""
+        """Wait until the rule was applied to ``count`` messages, and return all that it was applied to.
+
+        Raises TimeoutError after ``timeout`` seconds.
+        """
         with self._changed:
             if not self._changed.wait_for(lambda: len(self.seen) >= count, timeout):
                 seen = ", ".join(map(str, self.seen)) or "none"
@@ -110,16 +134,17 @@ class Fault:
             return list(self.seen)
 
     def remove(self) -> None:
-        """From now on messages pass."""
+        """Remove the rule. From now on, messages pass."""
         with self._changed:
             self._removed = True
 
     @property
     def removed(self) -> bool:
+        """Whether the rule was removed."""
         return self._removed
 
     def take(self, delivery: Delivery) -> bool:
-        """Apply the rule to this message if it is one of those that it is about; False if not."""
+        """Apply the rule to this message, and return True, or return False if the rule is not about it."""
         if not self.pattern.matches(delivery.message):
             return False
         with self._changed:
@@ -143,7 +168,7 @@ class Fault:
 
 
 class Delay(Fault):
-    """Messages come later by ``seconds``, or by a time drawn from 0 to ``seconds`` with a ``random``."""
+    """Messages come later: by ``seconds``, or, with a ``random``, by a time drawn from 0 to ``seconds``."""
 
     def __init__(
         self, pattern: Pattern, seconds: float, count: int | None = None, random: Random | None = None
@@ -157,7 +182,7 @@ class Delay(Fault):
 
 
 class Duplicate(Fault):
-    """Messages come twice, the second time later by ``seconds``."""
+    """Messages come twice, the second time ``seconds`` later."""
 
     def __init__(self, pattern: Pattern, seconds: float, count: int | None = None) -> None:
         super().__init__(pattern, count)
@@ -169,7 +194,7 @@ class Duplicate(Fault):
 
 
 class Park(Fault):
-    """Messages wait until they are released or lost, in the order that they came in."""
+    """Messages wait until they are released or lost, in the order in which they came."""
 
     def __init__(self, pattern: Pattern, count: int | None = None) -> None:
         super().__init__(pattern, count)
@@ -177,23 +202,24 @@ class Park(Fault):
 
     @property
     def parked(self) -> list[Message]:
-        """What waits now."""
+        """The messages that wait now."""
         with self._changed:
             return [delivery.message for delivery in self._parked]
 
     def release(self, count: int | None = None) -> None:
-        """Send the first ``count`` parked messages on; without ``count`` all, and stop parking."""
+        """Send on the first ``count`` parked messages. Without ``count``: all of them, and remove the rule."""
         if count is None:
             self.remove()
         for delivery in self._take_out(count):
             delivery.send(0.0)
 
     def lose(self, count: int | None = None) -> None:
-        """Lose the first ``count`` parked messages, or all of them; it goes on parking others."""
+        """Lose the first ``count`` parked messages; without ``count``, all of them. The rule goes on parking others."""
         for delivery in self._take_out(count):
             delivery.abandon()
 
     def remove(self) -> None:
+        """Remove the rule, and send on what is parked."""
         super().remove()
         for delivery in self._take_out(None):
             delivery.send(0.0)
@@ -209,14 +235,14 @@ class Park(Fault):
 
 
 class Rules:
-    """The rules of one wire, from any thread."""
+    """The rules of one wire. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._faults: tuple[Fault, ...] = ()
 
     def add(self, fault: FaultKind) -> FaultKind:
-        """Set a rule; it comes before those that stand."""
+        """Set a rule, and return it. It decides before the rules that are set already."""
         with self._lock:
             self._faults = (fault, *(other for other in self._faults if not other.removed))
         return fault
@@ -229,6 +255,6 @@ class Rules:
             fault.remove()
 
     def apply(self, delivery: Delivery) -> None:
-        """Do to the message what the rules say."""
+        """Do what the first rule that is about the message says; send it on at once if there is none."""
         if not any(fault.take(delivery) for fault in self._faults):
             delivery.send(0.0)

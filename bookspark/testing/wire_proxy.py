@@ -1,15 +1,17 @@
-"""The wire between clients and bookies, in the hands of a test: a TCP proxy before each bookie, which parses its frames.
+"""The wire between clients and bookies, in the hands of a test: a TCP proxy before each bookie, which reads the frames.
 
-Law: bookies and clients run as they do in production and know nothing of it; a bookie is registered with its proxy's address
-(``advertised_address``), so every client of every process comes through here. Clients are told apart by the ``client_name`` of
-their HELLO. A connection ends on one side when it ends on the other, but what a rule still holds of a client that is gone is
-delivered, as a network would. TLS can't be looked into.
+Law: bookies and clients run as they do in production and know nothing of the proxy. A bookie registers its proxy's address
+(``advertised_address``), so the clients of all processes come through here. Clients are told apart by the ``client_name`` of
+their HELLO. When one side of a connection ends, so does the other. But a message that a rule holds of a client that is gone is
+still delivered, as a network would do. A connection with TLS can't be read.
+
+::
 
     park = wire.park(Kind.ADD, bookie=bookie_id, client="writer")
-    park.wait()              # an add is held
+    park.wait()  # an add is held
     park.release()
 
-All sockets live in one I/O thread; everything public may be called from any thread.
+All sockets belong to one I/O thread. Everything public may be called from any thread.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class Cut:
-    """A cut link: what was connected is reset, and what connects is too, until ``mend()`` or the end of the with statement."""
+    """A cut link: connections are reset, old and new ones, until ``mend()`` or the end of the ``with`` statement."""
 
     def __init__(self, wire: Wire, bookie: str | None, client: str | None) -> None:
         self._wire = wire
@@ -41,10 +43,12 @@ class Cut:
         self._client = client
 
     def is_between(self, client: str | None, bookie: str) -> bool:
-        """Whether this link is cut; a client whose name is not known yet is not cut off by its name."""
+        """Whether the link between this client and this bookie is cut. ``client`` is None while its name is not known: then
+        only a cut of all clients counts."""
         return self._bookie in (None, bookie) and (self._client is None or self._client == client)
 
     def mend(self) -> None:
+        """Let connections be made again."""
         self._wire.mend(self)
 
     def __enter__(self) -> Cut:
@@ -55,7 +59,13 @@ class Cut:
 
 
 class Wire:
-    """All proxies of a cluster, and their rules. The keyword arguments of ``drop`` and its like are those of ``Pattern``."""
+    """All proxies of a cluster, and the faults of its wire.
+
+    ``park``, ``drop``, ``delay`` and ``duplicate`` set a rule and return it. The rule applies until its ``remove()`` or the end
+    of its ``with`` statement. All take ``kind`` (the kind of request), ``count`` (how many messages at most; None: all) and, as
+    ``pattern``, the other fields of ``Pattern``: ``bookie``, ``client``, ``response``, ``ledger_id``, ``entry_id``, ``flags``,
+    ``without``, ``where``. They raise TypeError for a pattern that no message can match.
+    """
 
     def __init__(self) -> None:
         self._io = IoLoop("bookspark-wire")
@@ -66,7 +76,7 @@ class Wire:
     # -- faults
 
     def park(self, kind: Kind | None = None, *, count: int | None = None, **pattern: Any) -> Park:
-        """Hold messages back until they are released."""
+        """Hold messages back until they are released or lost."""
         return self._rules.add(Park(Pattern(kind, **pattern), count))
 
     def drop(self, kind: Kind | None = None, *, count: int | None = None, **pattern: Any) -> Fault:
@@ -82,23 +92,29 @@ class Wire:
         random: Random | None = None,
         **pattern: Any,
     ) -> Delay:
-        """Have messages come later, by up to ``seconds`` if a ``random`` is given."""
+        """Make messages come ``seconds`` later or, with a ``random``, later by a time drawn from 0 to ``seconds``."""
         return self._rules.add(Delay(Pattern(kind, **pattern), seconds, count, random))
 
     def duplicate(
         self, kind: Kind | None = None, *, seconds: float = 0.0, count: int | None = None, **pattern: Any
     ) -> Duplicate:
-        """Have messages come twice."""
+        """Make messages come twice, the second time ``seconds`` later."""
         return self._rules.add(Duplicate(Pattern(kind, **pattern), seconds, count))
 
     def cut(self, bookie: str | None = None, client: str | None = None) -> Cut:
-        """Reset the connections between a client (all, by default) and a bookie (all), now and until mended."""
+        """Reset the connections between a client and a bookie, now and until the cut is mended.
+
+        Arguments:
+            bookie: the bookie's id; None: all bookies.
+            client: the client's ``client_name``; None: all clients.
+        """
         Pattern(bookie=bookie, client=client).checked()
         cut = Cut(self, bookie, client)
         self._io.call(self._cut(cut))
         return cut
 
     def mend(self, cut: Cut) -> None:
+        """End one cut."""
         self._io.call(self._mend(cut))
 
     def heal(self) -> None:
@@ -109,7 +125,7 @@ class Wire:
     # -- proxies
 
     def add_proxy(self) -> Proxy:
-        """A proxy that listens; connections to it wait until it is told of its bookie."""
+        """A new proxy that listens. Connections to it wait until ``Proxy.leads_to`` names its bookie."""
         return self._io.call(self._add_proxy())
 
     def close(self) -> None:
@@ -141,11 +157,12 @@ class Wire:
             await proxy.close()
 
     def is_cut(self, client: str | None, bookie: str) -> bool:
+        """Whether any cut is between the two; ``client`` is None while its name is not known. Only in the I/O thread."""
         return any(cut.is_between(client, bookie) for cut in self._cuts)
 
 
 class Proxy:
-    """One bookie's proxy; it keeps its address while the bookie comes and goes."""
+    """The proxy of one bookie. It keeps its address while the bookie is stopped and started."""
 
     def __init__(self, wire: Wire, io: IoLoop, rules: Rules) -> None:
         self.wire = wire
@@ -153,19 +170,20 @@ class Proxy:
         self.bookie_id = ""
         self.links: dict[_Link, asyncio.Task[Any] | None] = {}
         self.address = ""
-        """``host:port`` to register."""
+        """``host:port``, which the bookie registers as its own."""
         self._io = io
         self._server: asyncio.Server | None = None
         self._target = ""
         self._known = asyncio.Event()
 
     async def listen(self) -> None:
+        """Listen at any free port of this host."""
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
         host, port = self._server.sockets[0].getsockname()
         self.address = f"{host}:{port}"
 
     def leads_to(self, bookie_id: str, address: str) -> None:
-        """From now on connections go to ``address``; while that is empty they wait."""
+        """From now on, connections go to ``address``. While it is empty, they wait."""
         self._io.call(self._leads_to(bookie_id, address))
 
     async def _leads_to(self, bookie_id: str, address: str) -> None:
@@ -183,15 +201,15 @@ class Proxy:
             if not self.wire.is_cut(None, self.bookie_id):
                 host, _, port = self._target.rpartition(":")
                 await link.run(*await asyncio.open_connection(host, int(port)))
-        except OSError:
-            pass  # nobody listens there: the client is told by the end of its connection
-        except asyncio.CancelledError:
-            pass  # by ``close``
+        # Nobody listens there: the end of its connection tells the client. Or ``close`` cancelled it.
+        except (OSError, asyncio.CancelledError):
+            pass
         finally:
             link.close()
             del self.links[link]
 
     async def close(self) -> None:
+        """End every connection, and listen no more."""
         if self._server is not None:
             self._server.close()
         tasks = [task for task in self.links.values() if task is not None]
@@ -201,7 +219,7 @@ class Proxy:
 
 
 class _Link:
-    """One connection of a client, and the one to the bookie that continues it."""
+    """One connection of a client, together with the connection to the bookie that continues it."""
 
     def __init__(self, proxy: Proxy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.client: str | None = None
@@ -210,13 +228,13 @@ class _Link:
         self._to_bookie: asyncio.StreamWriter | None = None
         self._requests: dict[int, Header] = {}
         self._parts: dict[int, bytes] = {}
-        """The first frames of answers whose last one has not come: an answer is one message."""
+        """By request id, the frames of answers whose last frame has not come: an answer is one message."""
         self._unsettled = 0
-        """Requests that are neither sent on nor lost."""
+        """The number of requests that are neither sent on nor lost."""
         self._settled = asyncio.Event()
 
     async def run(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Until either side has ended."""
+        """Pass messages on until either side has ended."""
         self._to_bookie = writer
         requests = asyncio.ensure_future(self._pump(self._from_client, writer, response=False))
         responses = asyncio.ensure_future(self._pump(reader, self._to_client, response=True))
@@ -236,12 +254,12 @@ class _Link:
                     log.warning("a connection of %s was cut: %s", self.client, outcome)
 
     def settle(self) -> None:
-        """A request was sent on, or lost."""
+        """A request was sent on or lost."""
         self._unsettled -= 1
         self._settled.set()
 
     def close(self) -> None:
-        """End both connections; what was sent on still arrives."""
+        """End both connections. What was sent on still arrives."""
         for writer in (self._to_client, self._to_bookie):
             if writer is not None:
                 writer.close()
@@ -284,7 +302,7 @@ class _Link:
         self._deliver(request, header, frame, writer, response)
 
     def _pass_on_ack(self, acks: Header, request_id: int, writer: asyncio.StreamWriter) -> None:
-        """Each ack of a frame that had several is a message of its own."""
+        """Of a frame with several acknowledgements, each is passed on as a message of its own."""
         frame = control_frame(acks._replace(value=1), Acks.encode((request_id,)))
         request = self._requests.pop(request_id, acks)
         self._deliver(request, acks._replace(value=1), frame, writer, response=True)
@@ -304,7 +322,7 @@ class _Link:
 
 
 class _Outgoing:
-    """A frame that is sent on now, later, never, or twice."""
+    """A frame that is sent on at once, later, never, or twice. Its methods may be called from any thread."""
 
     def __init__(self, writer: asyncio.StreamWriter, frame: bytes, request_of: _Link | None) -> None:
         self._loop = asyncio.get_running_loop()
@@ -343,7 +361,7 @@ class _Outgoing:
 
 
 async def _drain(writer: asyncio.StreamWriter) -> None:
-    """Wait until the other side took enough in; whether it is still there shows when it is read from."""
+    """Wait until the other side took enough in. An error is ignored: the next read from that side shows whether it is gone."""
     if not writer.is_closing():
         with contextlib.suppress(OSError):
             await writer.drain()

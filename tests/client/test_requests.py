@@ -10,7 +10,8 @@ from crc32c import crc32c
 from bookspark import DigestType
 from bookspark.client.client_config import ClientConfig
 from bookspark.client.network.connections import Answer
-from bookspark.client.network.ledger_requests import LedgerRequests, answer_from_store
+from bookspark.client.network.ledger_requests import LedgerRequests
+from bookspark.client.runtime.store_actions import answer_from_store
 from bookspark.client.writing.ledger_driver import LedgerDriver
 from bookspark.errors import MetadataStoreError, NotEnoughBookiesError
 from bookspark.metadata.memory.memory_store import MemoryStore

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from bookspark import errors
-from bookspark.client.network.ledger_requests import Mailbox
+from bookspark.client.network.mailbox import Mailbox
 from bookspark.local import LocalCluster
 from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.responses import Positive

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from bookspark import errors
-from bookspark.client.network.ledger_requests import Mailbox
+from bookspark.client.network.mailbox import Mailbox
 from bookspark.protocol.ledger.actions import SendAdd
 from bookspark.protocol.ledger.responses import Positive
 from bookspark.wire.entry_batch import Entry, EntryBatch, encode_entries
@@ -142,7 +142,7 @@ class TestRecovery:
         rotten = Entry(ledger.ledger_id, 10, 9, ledger.length + 2, b"??", bytes(4))
         batch = EntryBatch(encode_entries(Header(Kind.ADD, 0, ledger.ledger_id, 10, 10), [rotten]))
         mailbox = Mailbox(30.0)
-        requests = recoverer.requests(ledger.metadata, b"")
+        requests = recoverer.context.requests(ledger.metadata, b"")
         requests.recovery_add(SendAdd(tuple(victims), 10, 10, 9, [batch]), mailbox.put)
         assert [type(mailbox.take().response) for _ in victims] == [Positive, Positive]
         cluster.wire.drop(Kind.ADD, client="writer", where=lambda message: message.bookie in victims)

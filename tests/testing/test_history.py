@@ -89,7 +89,7 @@ def test_a_good_history_passes(events):
         ([*TWO_ACKED, closed(1, 3), closed_by_writer(1, 4)], "a closed ledger has one end, 1 with 3 bytes"),
         ([*TWO_ACKED, closed(1, 4)], "the length of a closed ledger is that of its entries"),
         ([*TWO_ACKED, closed(2, 3)], "all that is in a closed ledger was appended"),
-        ([appended(0, A), closed(-1, 0), read(0, A)], "nothing is read behind the end of a closed ledger"),
+        ([appended(0, A), closed(-1, 0), read(0, A)], "nothing is read beyond the end of a closed ledger"),
         ([appended(0, A), appended(0, B)], "an id is given to one append only"),
         ([acked(0)], "only what was appended is acknowledged"),
         ([lac(0)], "only what was appended is confirmed"),

@@ -7,15 +7,11 @@ digest does not match, the bookie's answer becomes Unknown from that entry on, s
 from __future__ import annotations
 
 import math
-import queue
-import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from bookspark.client.network.connections import Answer, Connections, OnBatch
 from bookspark.client.network.io_loop import IoLoop
-from bookspark.errors import BookKeeperError, MetadataVersionError, NotEnoughBookiesError
-from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.responses import Negative, Positive, Response, Unknown, UnknownReason
 from bookspark.protocol.ledger.sync_cursor import Assignment
@@ -226,62 +222,3 @@ def sync_report(answer: Answer, assignment: Assignment | None) -> act.SyncReport
     if assignment is None or header is None or not isinstance(answer.response, Positive):
         return None
     return act.SyncReport(header.last_add_synced, header.incarnation, assignment)
-
-
-class Mailbox:
-    """Where a blocking call waits for its events. Any thread puts, the caller takes, and no wait lasts past the deadline."""
-
-    def __init__(self, timeout_seconds: float) -> None:
-        self._queue: queue.SimpleQueue[act.Event] = queue.SimpleQueue()
-        self._deadline = time.monotonic() + timeout_seconds
-
-    def put(self, event: act.Event) -> None:
-        """Add an event, from any thread."""
-        self._queue.put(event)
-
-    def allow(self, seconds: float) -> None:
-        """Move the deadline to ``seconds`` from now."""
-        self._deadline = time.monotonic() + seconds
-
-    def left_seconds(self) -> float:
-        """Seconds until the deadline; 0 once it has passed."""
-        return max(0.0, self._deadline - time.monotonic())
-
-    def take(self) -> act.Event:
-        """Wait for the next event; ``DeadlinePassed`` once the deadline has passed."""
-        try:
-            return self._queue.get(timeout=self.left_seconds())
-        except queue.Empty:
-            return act.DeadlinePassed()
-
-
-StoreAction = act.ReadMetadata | act.WriteMetadata | act.ChooseBookies
-StoreAnswer = (
-    act.MetadataRead
-    | act.MetadataWritten
-    | act.MetadataConflict
-    | act.MetadataFailed
-    | act.BookiesChosen
-    | act.NoBookies
-)
-
-
-def answer_from_store(
-    store: MetadataStore, ledger_id: int, action: StoreAction, choose: Callable[[act.ChooseBookies], tuple[str, ...]]
-) -> StoreAnswer:
-    """Do what a machine asks of the metadata store, and wait for it. ``choose`` is the placement.
-
-    Errors of the store, and too few bookies, are answers too.
-    """
-    try:
-        if isinstance(action, act.ReadMetadata):
-            return act.MetadataRead(*store.read_ledger(ledger_id))
-        if isinstance(action, act.WriteMetadata):
-            return act.MetadataWritten(store.write_ledger(action.metadata, action.version))
-        return act.BookiesChosen(choose(action))
-    except MetadataVersionError:
-        return act.MetadataConflict()
-    except NotEnoughBookiesError as error:
-        return act.NoBookies(error)
-    except BookKeeperError as error:
-        return act.MetadataFailed(error)

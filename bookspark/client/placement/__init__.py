@@ -9,7 +9,8 @@
 
     from random import Random
     from bookspark.client.placement.placement import Placement, Topology
+    from bookspark.metadata.store import BookieRegistration
 
-    topology = Topology(bookies=store.bookies())
-    ensemble = Placement("one_per_host").choose_ensemble(topology, ensemble_size=3, write_quorum=3, random=Random())
+    bookies = {name: BookieRegistration(name, "127.0.0.1:3181", incarnation=1) for name in ("b1", "b2", "b3")}
+    ensemble = Placement("random").choose_ensemble(Topology(bookies), 3, 2, Random(7))
 """

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from bookspark.client.client_config import ClientConfig
-from bookspark.client.network.ledger_requests import LedgerRequests, Mailbox
+from bookspark.client.network.ledger_requests import LedgerRequests
+from bookspark.client.network.mailbox import Mailbox
 from bookspark.errors import ReadError
 from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY

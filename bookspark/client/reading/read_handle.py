@@ -20,7 +20,8 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Self
 
-from bookspark.client.network.ledger_requests import LedgerRequests, Mailbox
+from bookspark.client.network.ledger_requests import LedgerRequests
+from bookspark.client.network.mailbox import Mailbox
 from bookspark.client.reading.range_reading import read_range
 from bookspark.client.runtime.client_context import ClientContext
 from bookspark.errors import BookKeeperError, MetadataStoreError, ReadError

@@ -14,9 +14,10 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 
 from bookspark.client.client_config import ClientConfig
-from bookspark.client.network.ledger_requests import LedgerRequests, StoreAction, StoreAnswer, answer_from_store
+from bookspark.client.network.ledger_requests import LedgerRequests
 from bookspark.client.placement.placement import Placement, Topology
 from bookspark.client.runtime.runtime import Runtime
+from bookspark.client.runtime.store_actions import StoreAction, StoreAnswer, answer_from_store
 from bookspark.errors import BookKeeperError
 from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.ledger import actions as act

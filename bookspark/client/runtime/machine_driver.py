@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from bookspark.client.network.ledger_requests import Mailbox
+from bookspark.client.network.mailbox import Mailbox
 from bookspark.client.runtime.client_context import ClientContext
 from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata

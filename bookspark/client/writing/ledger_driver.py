@@ -16,9 +16,9 @@ from collections.abc import Callable
 from functools import partial
 
 from bookspark.client.network.connections import OnBookiesAnswer
-from bookspark.client.network.ledger_requests import StoreAction
 from bookspark.client.runtime.client_context import ClientContext
 from bookspark.client.runtime.open_writer import defect
+from bookspark.client.runtime.store_actions import StoreAction
 from bookspark.client.writing.kept_frames import KeptFrame, KeptFrames
 from bookspark.client.writing.outgoing import Outgoing
 from bookspark.client.writing.shared_with_callers import SharedWithCallers
