@@ -19,8 +19,9 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
+from bookspark.wire.batch_prefix import HEADER_OFFSET, PREFIX_BYTES
 from bookspark.wire.chunks import LARGE_CHUNK_BYTES, ChunkPool
-from bookspark.wire.entry_batch import FRAME_BYTES_MAX, HEADER_OFFSET, PREFIX_BYTES
+from bookspark.wire.entry_batch import FRAME_BYTES_MAX
 from bookspark.wire.header import HEADER_BYTES, Header, WireError, decode
 
 _BATCH = b"\xff\xff\xff\xff\x40\x02\x00\x00"  # Arrow's continuation marker and the one metadata size that a batch has

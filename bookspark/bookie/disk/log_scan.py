@@ -15,7 +15,8 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from bookspark.bookie.disk.file_system import File
-from bookspark.wire.entry_batch import FRAME_BYTES_MAX, HEADER_OFFSET, PREFIX_BYTES, Buffer, around_header
+from bookspark.wire.batch_prefix import HEADER_OFFSET, PREFIX_BYTES, around_header
+from bookspark.wire.entry_batch import FRAME_BYTES_MAX, Buffer
 from bookspark.wire.header import HEADER_BYTES, PROTOCOL_VERSION
 
 SCHEMA = bytes.fromhex(

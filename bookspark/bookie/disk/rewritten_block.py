@@ -42,7 +42,8 @@ from typing import NamedTuple
 import zstandard
 from crc32c import crc32c
 
-from bookspark.wire.entry_batch import FRAME_BYTES_MAX, HEADER_OFFSET, Buffer, encode
+from bookspark.wire.batch_prefix import HEADER_OFFSET
+from bookspark.wire.entry_batch import FRAME_BYTES_MAX, Buffer, encode
 from bookspark.wire.header import HEADER_BYTES, Header, Kind, WireError, decode
 
 BLOCK_PREFIX_BYTES = 608

@@ -16,7 +16,7 @@ from bookspark.bookie.holdings.disk_marks import Takes
 from bookspark.bookie.holdings.disks import Disks
 from bookspark.bookie.holdings.holdings import POSITION_MAX, Holdings
 from bookspark.bookie.holdings.log_directory import LogDirectory
-from bookspark.wire.entry_batch import HEADER_OFFSET
+from bookspark.wire.batch_prefix import HEADER_OFFSET
 from bookspark.wire.header import Status, decode
 
 

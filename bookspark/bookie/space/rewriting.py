@@ -31,7 +31,8 @@ from bookspark.bookie.disk.rewritten_block import (
     plain_frame,
 )
 from bookspark.bookie.disk.rewritten_log import END_OF_BLOCKS, HEAD, REWRITTEN_SUFFIX, footer, temporary_path
-from bookspark.wire.entry_batch import HEADER_OFFSET, PREFIX_BYTES, Buffer, EntryBatch
+from bookspark.wire.batch_prefix import HEADER_OFFSET, PREFIX_BYTES
+from bookspark.wire.entry_batch import Buffer, EntryBatch
 from bookspark.wire.frames import frame_size
 from bookspark.wire.header import Header, Kind, WireError, decode
 from bookspark.wire.messages import Ranges
