@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from bookspark.bookie.bookie_config import bookie_config
-from bookspark.daemon.process import run_bookie
+from bookspark.daemon.bookie_process import run_bookie
 from bookspark.errors import BookKeeperError, ConfigurationError
 
 

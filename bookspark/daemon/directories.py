@@ -24,6 +24,7 @@ from types import TracebackType
 
 import msgspec
 
+from bookspark.daemon.processes import Process
 from bookspark.errors import BookieError, InvalidCookieError, MetadataStoreError
 from bookspark.metadata.codec import decode_cookie, encode_cookie
 from bookspark.protocol.bookie.cookie import Cookie
@@ -34,29 +35,6 @@ NOT_DATA = frozenset({LOCK, COOKIE, COOKIE + ".tmp", LEASE_SOCKET, OPTIONS, LOG,
 """What may lie in a directory that holds no data yet."""
 LOCK_SECONDS_MAX = 2.0
 """How long a boot tries for a lock: those who only look whether it is held hold it for a moment."""
-
-
-class Process(msgspec.Struct, frozen=True):
-    """A process, told from a later one that got the same pid."""
-
-    pid: int
-    start_time: int
-
-    @classmethod
-    def of(cls, pid: int) -> Process | None:
-        """The process that has ``pid`` now; None if there is none or it is only a zombie."""
-        fields = _stat(pid)
-        return None if fields is None or fields[0] in "ZX" else cls(pid, int(fields[19]))
-
-    @property
-    def alive(self) -> bool:
-        return Process.of(self.pid) == self
-
-    @property
-    def suspended(self) -> bool:
-        """Whether a SIGSTOP has taken effect."""
-        fields = _stat(self.pid)
-        return fields is not None and fields[0] == "T"
 
 
 _HOLDER = msgspec.json.Decoder(Process)
@@ -201,14 +179,6 @@ def not_writable(directory: str, error: OSError) -> DirectoryUnusableError:
     return DirectoryUnusableError(
         f"directory {directory} is not writable ({error.strerror}); make it writable for this user, or choose another"
     )
-
-
-def _stat(pid: int) -> list[str] | None:
-    """``/proc/<pid>/stat`` from the state on: a process may have any name, in brackets, before it."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
 
 
 def _try_lock(descriptor: int, mode: int) -> bool:

@@ -13,10 +13,8 @@ its last line is what an error quotes.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -33,13 +31,13 @@ from bookspark.daemon.directories import (
     OPTIONS,
     PREVIOUS_LOG,
     DirectoryUnusableError,
-    Process,
     lock_holder,
     make_directory,
     not_writable,
 )
 from bookspark.daemon.lease_client import LeaseConnection, LeaseLostError, LeaseRefusedError
 from bookspark.daemon.lease_server import Status
+from bookspark.daemon.processes import Process, signal_process, wait_for_end
 from bookspark.errors import BookieError
 
 DAEMON = "bookspark.daemon"
@@ -239,33 +237,6 @@ def _claim(
             if ended or time.monotonic() > deadline:
                 raise
             time.sleep(_RETRY_SECONDS)
-
-
-def signal_process(process: Process, number: signal.Signals) -> None:
-    """Send a signal to exactly that process: not to a later one with its pid."""
-    with contextlib.suppress(ProcessLookupError):
-        descriptor = os.pidfd_open(process.pid)
-        try:
-            if process.alive:  # looked at after the descriptor was made, which stays with the process
-                signal.pidfd_send_signal(descriptor, number)
-        finally:
-            os.close(descriptor)
-
-
-def wait_for_end(process: Process, timeout: float) -> bool:
-    """Wait until the process has ended, without being its parent; False after ``timeout`` seconds."""
-    try:
-        descriptor = os.pidfd_open(process.pid)
-    except ProcessLookupError:
-        return True
-    try:
-        if not process.alive:
-            return True
-        poll = select.poll()
-        poll.register(descriptor, select.POLLIN)
-        return bool(poll.poll(max(timeout, 0.0) * 1000))
-    finally:
-        os.close(descriptor)
 
 
 def last_words(directories: Sequence[str]) -> str:

@@ -21,8 +21,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from bookspark.daemon.directories import Process, lock_holder
-from bookspark.daemon.launch import signal_process, wait_for_end
+from bookspark.daemon.directories import lock_holder
+from bookspark.daemon.processes import Process, signal_process, wait_for_end
 from bookspark.errors import BookieError
 
 MASTER = "local-cluster[3,2,1024]"
