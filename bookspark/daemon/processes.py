@@ -21,7 +21,7 @@ import msgspec
 
 
 class Process(msgspec.Struct, frozen=True):
-    """A process, told from a later one that got the same pid."""
+    """A process. ``start_time``: clock ticks since the machine's boot."""
 
     pid: int
     start_time: int
@@ -34,17 +34,18 @@ class Process(msgspec.Struct, frozen=True):
 
     @property
     def alive(self) -> bool:
+        """Does exactly this process run?"""
         return Process.of(self.pid) == self
 
     @property
     def suspended(self) -> bool:
-        """Whether a SIGSTOP has taken effect."""
+        """Has a SIGSTOP taken effect?"""
         fields = _stat(self.pid)
         return fields is not None and fields[0] == "T"
 
 
 def signal_process(process: Process, number: signal.Signals) -> None:
-    """Send a signal to exactly that process: not to a later one with its pid."""
+    """Send a signal to exactly that process, and not to a later one with its pid. No error if it has ended."""
     with contextlib.suppress(ProcessLookupError):
         descriptor = os.pidfd_open(process.pid)
         try:
@@ -55,7 +56,7 @@ def signal_process(process: Process, number: signal.Signals) -> None:
 
 
 def wait_for_end(process: Process, timeout: float) -> bool:
-    """Wait until the process has ended, without being its parent; False after ``timeout`` seconds."""
+    """Wait until the process has ended; False if it has not after ``timeout`` seconds."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except ProcessLookupError:
@@ -71,7 +72,8 @@ def wait_for_end(process: Process, timeout: float) -> bool:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """``/proc/<pid>/stat`` from the state on: a process may have any name, in brackets, before it."""
+    """The fields of ``/proc/<pid>/stat`` from the state on, None if there is no such process. (The name before them stands in
+    brackets, and may hold anything.)"""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):

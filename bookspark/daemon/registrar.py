@@ -1,7 +1,7 @@
-"""Keeping a bookie's registration true: writable while its disks have room, read-only while they have none.
+"""A bookie's registration: writable while its disks have room, read-only while they have none.
 
-Law: what is registered is what the storage said last. Each change is brought to the metadata store by a thread of its own, one at
-a time, and tried again until it is there or there is a newer one.
+Law: what is registered is what the storage said last. A thread brings each change to the metadata store, one at a time, and tries
+again until it is there or there is a newer change.
 
 Source: BookKeeper's ``BookieStateManager``.
 """
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class Registrar:
-    """``register``, then ``unregister`` at the end."""
+    """Call ``register`` once, and ``unregister`` at the end."""
 
     def __init__(self, store: MetadataStore, registration: BookieRegistration, storage: Storage) -> None:
         self._store = store
@@ -34,7 +34,7 @@ class Registrar:
         self._thread = threading.Thread(target=self._follow, name="registration", daemon=True)
 
     def register(self) -> None:
-        """Announce the bookie, and follow its storage from then on. Raises MetadataStoreError."""
+        """Register the bookie, and follow its storage from then on. Raises MetadataStoreError."""
         self._disks.read_only_changed = lambda read_only: self._changed.set()
         registered = self._publish()
         if registered != self._disks.read_only:
@@ -42,6 +42,7 @@ class Registrar:
         self._thread.start()
 
     def unregister(self) -> None:
+        """Remove the registration. If the metadata store does not answer, the end of the session removes it."""
         self._ended.set()
         self._changed.set()
         self._thread.join()

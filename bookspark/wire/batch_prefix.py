@@ -35,7 +35,8 @@ assert _PREFIX.size == PREFIX_BYTES
 
 
 def _prefix(header: bytes, count: int, payload_bytes: int, digest_bytes: int) -> bytes:
-    """The 584 bytes before the body of a batch of ``count`` entries with so many bytes in its two binary columns."""
+    """The 584 bytes before the body of a batch of ``count`` entries, whose two binary columns have ``payload_bytes`` and
+    ``digest_bytes`` bytes."""
     column = 8 * count
     offsets = 4 * (count + 1)
     padded_offsets = (offsets + 7) & -8
@@ -60,7 +61,8 @@ def _prefix(header: bytes, count: int, payload_bytes: int, digest_bytes: int) ->
 
 @lru_cache(maxsize=1024)
 def around_header(count: int, payload_bytes: int, digest_bytes: int) -> tuple[bytes, bytes]:
-    """The prefix but for the header, for sizes of at most FRAME_BYTES_MAX. The checksums of header and body leave it out, so who
-    checks a frame compares it. Neighbouring frames are often of one size."""
+    """The prefix without the header: what comes before it, and what comes after it. Sizes are at most FRAME_BYTES_MAX. The
+    checksums of header and body don't cover the prefix, so a check of a frame compares it with this. Neighbouring frames are
+    often of one size, so results are kept."""
     prefix = _prefix(bytes(HEADER_BYTES), count, payload_bytes, digest_bytes)
     return prefix[:HEADER_OFFSET], prefix[HEADER_OFFSET + HEADER_BYTES :]

@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 ENTRY_OVERHEAD_BYTES = 4 * 8 + 2 * 4
 """What an entry costs in a large batch over its payload and digest."""
 FRAME_BYTES_MAX = 16 << 20
-"""A frame larger than this is refused by either side."""
+"""Both sides refuse a larger frame."""
 PAYLOAD_BYTES_MAX = FRAME_BYTES_MAX - (64 << 10)
 
 
 class Entry(NamedTuple):
-    """One entry as it was written. ``payload`` and ``digest`` are bytes."""
+    """One entry as it was written. ``length``: payload bytes of the ledger up to and with this entry."""
 
     ledger_id: int
     entry_id: int
@@ -58,7 +58,7 @@ _ONE_ROW = struct.Struct("<qqqqii")
 _HEADER_END = HEADER_OFFSET + HEADER_BYTES
 _NO_HEADER = bytes(HEADER_BYTES)
 _PADS = [bytes(-size & 7) for size in range(8)]
-"""What follows so many bytes, modulo 8."""
+"""The padding after a buffer, by its size modulo 8."""
 
 
 def encode(header: Header, columns: Sequence[Buffer], payload: Buffer, digest: Buffer) -> bytearray:
@@ -73,7 +73,8 @@ def encode(header: Header, columns: Sequence[Buffer], payload: Buffer, digest: B
 def encode_pieces(
     header: Header, columns: Sequence[Buffer], payloads: Sequence[Buffer], payload_bytes: int, digest: Buffer
 ) -> bytearray:
-    """The same with the payloads in pieces, ``payload_bytes`` in all, so that they are copied only once."""
+    """One batch frame, as ``encode`` makes it, from payloads in pieces, ``payload_bytes`` in all, so that they are copied only
+    once."""
     ledger_ids, entry_ids, confirmed, lengths, payload_offsets, digest_offsets = columns
     count = len(ledger_ids) >> 3
     before, after = around_header(count, payload_bytes, len(digest))
@@ -90,7 +91,7 @@ def encode_pieces(
 
 
 def encode_one(header: Header, length: int, payload: Buffer, digest: Buffer) -> bytes:
-    """The frame of the one entry that ``header`` names, with the header's LAC in its row."""
+    """The frame of the one entry that ``header`` names, with the header's LAC (last add confirmed) in its row."""
     payload_bytes, digest_bytes = len(payload), len(digest)
     body = b"".join(
         (
@@ -121,10 +122,10 @@ def with_header(frame: Buffer, header: Header) -> tuple[bytes, memoryview]:
 
 
 class EntryBatch:
-    """A view of one batch frame: its entries by raw offsets, without pyarrow and without copying until asked.
+    """A view of one batch frame: its entries by raw offsets, without pyarrow, and without a copy until one is asked for.
 
-    ``EntryBatch(frame)`` trusts its bytes (a bookie's own log after its checks); ``EntryBatch.checked`` is for what came from
-    outside.
+    ``EntryBatch(frame)`` trusts the bytes, for example those of a bookie's own log after their checks. ``EntryBatch.checked`` is
+    for bytes from outside.
     """
 
     __slots__ = ("count", "first_entry_id", "frame")
@@ -180,10 +181,12 @@ class EntryBatch:
 
     @property
     def last_entry_id(self) -> int:
+        """The id of the last entry."""
         return self.first_entry_id + self.count - 1
 
     @property
     def ledger_id(self) -> int:
+        """The ledger of all entries."""
         ledger_id: int = _LONG.unpack_from(self.frame, PREFIX_BYTES)[0]
         return ledger_id
 
@@ -193,7 +196,7 @@ class EntryBatch:
         return self.column(3)[-1]
 
     def binary_columns(self) -> tuple[memoryview, memoryview, memoryview, memoryview]:
-        """(payload offsets, payload, digest offsets, digest)."""
+        """Payload offsets, payload, digest offsets and digest; offsets are views of i32."""
         body, count = self.frame[PREFIX_BYTES:], self.count
         size = 4 * (count + 1)
         padded = (size + 7) & -8
@@ -237,7 +240,7 @@ class EntryBatch:
         return map(_new_entry, rows)
 
     def _only_entry(self) -> Entry:
-        """That of a batch of one, five times as quickly as through its columns."""
+        """The entry of a batch of one. This is five times as quick as through the columns."""
         frame = self.frame
         ledger_id, entry_id, confirmed, length, _, payload_bytes = _ONE_ROW.unpack_from(frame, PREFIX_BYTES)
         at_payload = PREFIX_BYTES + _ONE_ROW.size
@@ -285,12 +288,12 @@ class EntryBatch:
 
 
 _new_entry = cast(Callable[[Iterable[object]], Entry], partial(tuple.__new__, Entry))
-"""``Entry._make`` without its Python frame."""
+"""``Entry._make`` without the cost of a Python call."""
 
 
 @cache
 def arrow_schema() -> pyarrow.Schema:
-    """Columns ledger_id, entry_id, last_add_confirmed, length: int64; payload, digest: binary. None is nullable."""
+    """Columns ledger_id, entry_id, last_add_confirmed, length: int64; payload, digest: binary. No column is nullable."""
     import pyarrow
 
     names = ("ledger_id", "entry_id", "last_add_confirmed", "length")
