@@ -44,7 +44,7 @@ START_SECONDS = 60.0
 STOP_SECONDS = 60.0
 _RETRY_SECONDS = 0.02
 _UNANSWERED_SECONDS = 10.0
-"""A bookie that holds its locks counts as hung if it leaves its lease socket unanswered for so long."""
+"""A bookie that holds its locks counts as hung if nobody answers at its lease socket for this time."""
 _LAST_WORDS = "bookspark bookie: "
 
 log = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ class Bookie:
             self.lease.close()
             if not self.wait_ended(STOP_SECONDS):
                 raise BookieError(
-                    f"the bookie in {self.config.directories[0]} hangs at its end; see its log"
+                    f"the bookie in {self.config.directories[0]} hangs while it stops; see its log"
                 ) from error
             raise BookieError(last_words(self.config.directories)) from error
 
@@ -256,7 +256,7 @@ def last_words(directories: Sequence[str]) -> str:
         if line.startswith(_LAST_WORDS):
             return line.removeprefix(_LAST_WORDS)
     said = f"; it last said: {lines[-1]}" if lines else ""
-    return f"the bookie in {directories[0]} ended without a word of why (killed?){said}"
+    return f"the bookie in {directories[0]} ended without saying why (killed?){said}"
 
 
 def _written_at(path: Path) -> int:

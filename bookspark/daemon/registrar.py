@@ -49,7 +49,7 @@ class Registrar:
         try:
             self._store.unregister_bookie(self._registration.bookie_id)
         except MetadataStoreError as error:
-            log.warning("not unregistered (the session's end will do it): %s", error)
+            log.warning("the registration could not be removed; it ends with the session: %s", error)
 
     def _publish(self) -> bool:
         read_only = self._disks.read_only
@@ -65,6 +65,6 @@ class Registrar:
             try:
                 self._publish()
             except MetadataStoreError as error:
-                log.warning("not registered as it is now, which is tried again: %s", error)
+                log.warning("the registration could not be updated, which is tried again: %s", error)
                 self._ended.wait(_RETRY_SECONDS)
                 self._changed.set()

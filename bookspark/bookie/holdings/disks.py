@@ -86,7 +86,7 @@ class Disks:
                 free, total = self._file_system.free_bytes(path), self._file_system.total_bytes(path)
                 measured.append((directory, used_part(directory.bytes, free, total, self._quota_bytes)))
             except OSError as error:
-                log.warning("%s: its space can't be told: %s", path, error)
+                log.warning("%s: its free space can't be read: %s", path, error)
         return measured
 
     def look_at_all(self) -> None:

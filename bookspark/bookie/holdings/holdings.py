@@ -30,7 +30,7 @@ StoredLog = EntryLog | RewrittenLog
 
 
 class Holdings:
-    """Of one bookie. ``live``: those of ``directories`` that have not failed."""
+    """Everything that one bookie holds. ``live``: those of ``directories`` that have not failed."""
 
     def __init__(self, file_system: FileSystem, directories: list[LogDirectory], live: list[LogDirectory]) -> None:
         self._file_system = file_system

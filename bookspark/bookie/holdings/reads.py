@@ -100,7 +100,7 @@ class Stop(Enum):
 
     DAMAGED = "the next one is bad, or can't be read"
     MOVED = "the next one's log is gone, so it lies elsewhere, if anywhere"
-    LIMIT = "an answer is only so long"
+    LIMIT = "the answer is as long as it may be"
 
 
 class Fetched(NamedTuple):

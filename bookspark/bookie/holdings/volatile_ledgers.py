@@ -31,7 +31,7 @@ class VolatileLedger:
 
 
 class VolatileLedgers:
-    """Of one bookie. Owned by the loop."""
+    """The VD ledgers of one bookie. Owned by the loop."""
 
     def __init__(self, index: Index, is_synced: Callable[[int], bool]) -> None:
         """``is_synced(where)``: is the frame there durable?"""

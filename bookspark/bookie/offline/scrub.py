@@ -53,7 +53,7 @@ class Scrubbed:
     damages: list[Damage]
     files: int = 0
     size: int = 0
-    """Of all files, in bytes."""
+    """The size of all files, in bytes."""
     batches: int = 0
     entries: int = 0
     """Superseded copies are counted too."""

@@ -95,7 +95,7 @@ class Maintenance:
                 due = time.monotonic() + self._config.gc_wait_time_seconds
             forced = self._full.is_set()
             started = time.monotonic()
-            await _tried("the collection did not come to its end", lambda forced=forced: self._pass(forced))  # type: ignore[misc]
+            await _tried("the garbage collection did not finish", lambda forced=forced: self._pass(forced))  # type: ignore[misc]
             if forced:
                 await asyncio.sleep(_FORCED_PAUSE * (time.monotonic() - started))
                 self._full.clear()
@@ -115,7 +115,7 @@ class Maintenance:
         )
         given_back = await self._drive(steps)
         if given_back:
-            log.info("%d bytes were given back", given_back)
+            log.info("%d bytes of disk space were freed", given_back)
         if forced:
             await self._look_at_disks()
 
