@@ -19,11 +19,11 @@ from bookspark.errors import ConfigurationError
 from bookspark.protocol.ledger.option_checks import check_names
 
 Seconds = Annotated[float, Meta(ge=0.001, le=1e6)]
-"""A time to wait. A longer one would not fit the milliseconds that the system counts in."""
+"""A time to wait, in seconds. A longer one would not fit the milliseconds that the system counts in."""
 SecondsOrNone = Annotated[float, Meta(ge=0, le=1e6)]
-"""The same, or 0: not at all."""
+"""A time in seconds, or 0: the meaning of 0 stands at the option."""
 IntervalSeconds = Annotated[float, Meta(ge=0.001, le=1e9)]
-"""The time between two runs of something that is done again and again."""
+"""The time between two runs of something that is repeated, in seconds."""
 AtLeastOne = Annotated[int, Meta(ge=1)]
 """A number of things, or of bytes."""
 BytesOrNone = Annotated[int, Meta(ge=0)]

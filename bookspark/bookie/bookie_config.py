@@ -17,7 +17,7 @@ from bookspark.errors import ConfigurationError
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Part = Annotated[float, Meta(ge=0, le=1)]
-"""Of a whole: 0.25 is a quarter."""
+"""A part of a whole: 0.25 is a quarter."""
 DiskUsage = Annotated[float, Meta(gt=0, le=1)]
 """The part of a disk, or of ``directory_bytes_max``, that is used."""
 EntryLogBytes = Annotated[int, Meta(ge=1, le=1 << 31)]

@@ -1,7 +1,7 @@
 """``python -m bookspark.daemon OPTIONS.json``: a bookie process.
 
-Law: it ends with status 0 after a clean stop, or with 1 and a last line ``bookspark bookie: <what is wrong and what
-to do>``. Log lines go to stderr.
+Law: the process ends with status 0 after a clean stop. Otherwise it ends with status 1 and a last line
+``bookspark bookie: <what is wrong and what to do>``. Log lines go to stderr.
 """
 
 from __future__ import annotations
@@ -13,16 +13,15 @@ from pathlib import Path
 import msgspec
 
 from bookspark.bookie.bookie_config import bookie_config
-from bookspark.daemon.process import run_bookie
+from bookspark.daemon.bookie_process import run_bookie
 from bookspark.errors import BookKeeperError, ConfigurationError
 
 
 def main(arguments: list[str]) -> int:
-    """Run the bookie whose options the only argument names; returns the exit status."""
+    """Run the bookie whose options lie in the file that the only argument names; returns the exit status."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("bookspark.metadata.zookeeper.connection.kazoo").setLevel(
-        logging.ERROR
-    )  # a line a second while it tries
+    # kazoo logs a line each second while it tries to connect.
+    logging.getLogger("bookspark.metadata.zookeeper.connection.kazoo").setLevel(logging.ERROR)
     try:
         if len(arguments) != 1:
             raise ConfigurationError(

@@ -1,14 +1,14 @@
-"""A bookie's directories: the lock that makes them one process's own, the cookie in each, and what else lies there.
+"""A bookie's directories: the lock that keeps other processes out, the cookie in each, and what else lies there.
 
-Law: a bookie process holds the lock of every one of its directories from before it reads anything there until it ends,
-and nobody holds it for it: the lock is an ``flock`` on a descriptor that no child inherits, so it ends with the
-process, however that ends. Two processes never share a directory. Bytes::
+Law: a bookie process holds the lock of every one of its directories from before it reads anything there until it ends. The lock
+is an ``flock`` on a descriptor that no child inherits, so it ends with the process, however that ends. Two processes never share
+a directory. Bytes::
 
-    LOCK         {"pid": 4711, "start_time": 815}   start in clock ticks after the machine's: tells a pid from a reused one
-    COOKIE       the same document as in the metadata store: see metadata.codec
-    lease.sock   the lease, see lease_server: in each directory, so that any one that can be read leads to the bookie
-    bookie.json  in its home, the first one that can be written: the options it was started with
-    bookie.log   in its home: what it logged; bookie.log.1 is that of the start before. The home may be another one at each start
+    LOCK         {"pid": 4711, "start_time": 815}   start_time in clock ticks since the machine's boot (see processes)
+    COOKIE       the same document as in the metadata store (see metadata.codec)
+    lease.sock   the lease (see lease_server), in each directory, so that any one that can be read leads to the bookie
+    bookie.json  the options of the last start, in the bookie's home: the first directory that can be written
+    bookie.log   the log of the last start, in its home; bookie.log.1: that of the start before. The home may change at each start
 
 Source: docs/decisions/bookies-outlive-tasks.md; BookKeeper's ``Cookie`` and its lock file.
 """
@@ -24,6 +24,7 @@ from types import TracebackType
 
 import msgspec
 
+from bookspark.daemon.processes import Process
 from bookspark.errors import BookieError, InvalidCookieError, MetadataStoreError
 from bookspark.metadata.records.codec import decode_cookie, encode_cookie
 from bookspark.protocol.bookie.cookie import Cookie
@@ -33,34 +34,11 @@ PREVIOUS_LOG = LOG + ".1"
 NOT_DATA = frozenset({LOCK, COOKIE, COOKIE + ".tmp", LEASE_SOCKET, OPTIONS, LOG, PREVIOUS_LOG, "lost+found"})
 """What may lie in a directory that holds no data yet."""
 LOCK_SECONDS_MAX = 2.0
-"""How long a boot tries for a lock: those who only look whether it is held hold it for a moment."""
-
-
-class Process(msgspec.Struct, frozen=True):
-    """A process, told from a later one that got the same pid."""
-
-    pid: int
-    start_time: int
-
-    @classmethod
-    def of(cls, pid: int) -> Process | None:
-        """The process that has ``pid`` now; None if there is none or it is only a zombie."""
-        fields = _stat(pid)
-        return None if fields is None or fields[0] in "ZX" else cls(pid, int(fields[19]))
-
-    @property
-    def alive(self) -> bool:
-        return Process.of(self.pid) == self
-
-    @property
-    def suspended(self) -> bool:
-        """Whether a SIGSTOP has taken effect."""
-        fields = _stat(self.pid)
-        return fields is not None and fields[0] == "T"
+"""How long a boot tries to get a lock. Who only looks whether it is held holds it for a moment."""
 
 
 _HOLDER = msgspec.json.Decoder(Process)
-"""Made here and not on first use, which may be by two threads at once (see ``metadata.codec.learn``)."""
+"""Made here and not at its first use, which may be by two threads at once (see ``metadata.codec.learn``)."""
 
 
 class DirectoryUnusableError(BookieError):
@@ -68,9 +46,11 @@ class DirectoryUnusableError(BookieError):
 
 
 class DirectoryLocks:
-    """Holds the lock of every directory while it is open, from its making. Raises BookieError that names who holds one.
+    """Holds the locks of all directories from its construction to ``close``.
 
-    With ``one_is_enough``, the others may be unusable; ``unusable`` tells which are, and why."""
+    Raises BookieError if another process holds one of them, and names it; and DirectoryUnusableError if a directory can't be
+    used. With ``one_is_enough`` it is enough that one directory can be used; ``unusable`` tells which ones can't be, and why.
+    """
 
     def __init__(self, directories: Iterable[str], *, one_is_enough: bool = False) -> None:
         self._descriptors: list[int] = []
@@ -113,7 +93,7 @@ class DirectoryLocks:
             raise not_writable(directory, error) from error
 
     def close(self) -> None:
-        """Let go of all."""
+        """Release all locks."""
         for descriptor in self._descriptors:
             os.close(descriptor)
         self._descriptors.clear()
@@ -128,11 +108,11 @@ class DirectoryLocks:
 
 
 def lock_holder(directory: str) -> Process | None:
-    """The living process that holds the directory's lock; None if nobody does. A lock held by a process that can't
-    be named from here (another pid namespace) is a BookieError."""
+    """The living process that holds the directory's lock, None if nobody does. Raises BookieError if a process holds it that
+    can't be seen from here (another pid namespace)."""
     try:
         descriptor = os.open(os.path.join(directory, LOCK), os.O_RDWR | os.O_CLOEXEC)
-    except OSError:  # none was ever made, or its disk does not tell
+    except OSError:  # there never was a lock, or the disk does not tell
         return None
     try:
         deadline = time.monotonic() + LOCK_SECONDS_MAX
@@ -146,14 +126,14 @@ def lock_holder(directory: str) -> Process | None:
                 )
             time.sleep(0.05)
         return None
-    except OSError:  # nor here
+    except OSError:  # the disk does not tell
         return None
     finally:
         os.close(descriptor)
 
 
 def read_cookie(directory: str) -> Cookie | None:
-    """The cookie that lies in the directory. Raises InvalidCookieError if it can't be read."""
+    """The cookie that lies in the directory, None if there is none. Raises InvalidCookieError if it is damaged, and OSError."""
     path = Path(directory, COOKIE)
     try:
         return decode_cookie(path.read_bytes(), f"in {directory}")
@@ -166,7 +146,7 @@ def read_cookie(directory: str) -> Cookie | None:
 
 
 def write_cookie(directory: str, cookie: Cookie) -> None:
-    """Stamp the directory, durably: after this returns the cookie is there whatever fails."""
+    """Write the cookie into the directory. It is durable when this returns. Raises DirectoryUnusableError."""
     path = os.path.join(directory, COOKIE)
     try:
         with open(path + ".tmp", "wb") as file:
@@ -184,12 +164,12 @@ def write_cookie(directory: str, cookie: Cookie) -> None:
 
 
 def holds_data(directory: str) -> bool:
-    """Whether anything lies there that a first boot does not make."""
+    """Does anything lie there besides what a bookie makes before it has data? Raises OSError."""
     return any(name not in NOT_DATA for name in os.listdir(directory))
 
 
 def make_directory(directory: str) -> None:
-    """Make it if it is not there; what can't be made or isn't a directory is a BookieError that says so."""
+    """Make the directory if it is not there. Raises DirectoryUnusableError."""
     try:
         os.makedirs(directory, mode=0o755, exist_ok=True)
     except OSError as error:
@@ -197,18 +177,10 @@ def make_directory(directory: str) -> None:
 
 
 def not_writable(directory: str, error: OSError) -> DirectoryUnusableError:
-    """One line for every way in which a directory can't be written."""
+    """The error for a directory that can't be written."""
     return DirectoryUnusableError(
         f"directory {directory} is not writable ({error.strerror}); make it writable for this user, or choose another"
     )
-
-
-def _stat(pid: int) -> list[str] | None:
-    """``/proc/<pid>/stat`` from the state on: a process may have any name, in brackets, before it."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
 
 
 def _try_lock(descriptor: int, mode: int) -> bool:

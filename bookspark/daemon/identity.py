@@ -1,9 +1,8 @@
 """Who a bookie is when it boots: its cookies read, judged and stamped.
 
-Law: ``protocol.cookie`` decides. A directory that can't be read does not keep the bookie down if its cookie names it and others
-are left: what was in it is unknown then. A directory that lost its
-cookie is marked unclean before anything else is written to it, so that the lossy boot is not forgotten if it is cut short, and
-stamped only after phase one.
+Law: ``protocol.bookie.cookie`` decides. A directory that can't be read does not keep the bookie down if the cookie names it and
+other directories are left; what was in it is unknown then. A directory that lost its cookie is marked unclean before anything
+else is written to it, so that the lossy boot is not forgotten if it is cut short. It is stamped only after phase one.
 """
 
 from __future__ import annotations
@@ -25,13 +24,17 @@ log = logging.getLogger(__name__)
 
 
 class Identity:
-    """Reads and checks the cookies at once. ``unusable``: directories that can't be locked, and why."""
+    """The cookies of a bookie, read and checked when this is made.
+
+    ``unusable``: directories that can't be locked, and why. Raises InvalidCookieError if the cookies do not fit together, the
+    error of a directory that is unusable and not in the cookie, and MetadataStoreError.
+    """
 
     def __init__(self, config: BookieConfig, store: MetadataStore, unusable: Mapping[str, BookieError]) -> None:
         self._store = store
         in_directories: dict[str, Cookie | None] = {}
         self.unreadable = dict(unusable)
-        """Directories, and why they can't be read."""
+        """The directories that can't be read, and why."""
         for directory in config.directories:
             if directory not in self.unreadable:
                 try:
@@ -58,15 +61,16 @@ class Identity:
 
     @property
     def cookie(self) -> Cookie:
+        """Who the bookie is: found, or made up at the first boot."""
         return self._stamps.cookie
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """Directories that were emptied."""
+        """Directories that had a cookie and have none now: they were emptied."""
         return self._stamps.lost
 
     def stamp(self) -> None:
-        """Write the cookie wherever it is missing."""
+        """Write the cookie wherever it is missing. Raises DirectoryUnusableError, MetadataStoreError."""
         for directory in self._stamps.directories:
             write_cookie(directory, self.cookie)
         if self._stamps.metadata:
@@ -74,7 +78,7 @@ class Identity:
 
 
 def mark_lost(directories: Iterable[str]) -> None:
-    """Durably: what was in these directories is gone, and the next boot is lossy."""
+    """Note durably that what was in these directories is gone, so that the next boot is lossy. Raises OSError."""
     for directory in directories:
         UncleanMarker(RealFileSystem(), directory).make()
 

@@ -1,22 +1,18 @@
 """Starting a bookie process, adopting one that runs, stopping it, and ending one that hangs.
 
-Law: a bookie is looked after through its lease, whoever started it: ``adopt_or_start`` claims the bookie that runs in
-the directories, or, if none does, starts one and claims that. It never starts a second one: it looks at the directory
-locks first, and the new process takes them itself. A process is ended by force only after pid and start time were
-compared with what the lock says.
+Law: a bookie is looked after through its lease, whoever started it. ``adopt_or_start`` claims the bookie that runs in the
+directories; if none runs, it starts one and claims that. It never starts a second one: it looks at the directory locks first, and
+the new process takes them itself. A process is ended by force only after its pid and start time were compared with the lock.
 
-A bookie is a child process in its own session, so that it outlives its starter. Its options lie in ``bookie.json``
-and its log in ``bookie.log`` (that of the start before in ``bookie.log.1``) of its *home*, the first of its directories
-in which they can be written: a disk that is gone keeps no bookie down. So the log of the last start is the newest one;
-its last line is what an error quotes.
+A bookie is a child process in its own session, so that it outlives its starter. Its *home* is the first of its directories that
+can be written, so a disk that is gone keeps no bookie down. The options lie there in ``bookie.json``, the log in ``bookie.log``,
+and the log of the start before in ``bookie.log.1``. The newest log is that of the last start; errors quote its last line.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -33,29 +29,29 @@ from bookspark.daemon.directories import (
     OPTIONS,
     PREVIOUS_LOG,
     DirectoryUnusableError,
-    Process,
     lock_holder,
     make_directory,
     not_writable,
 )
 from bookspark.daemon.lease_client import LeaseConnection, LeaseLostError, LeaseRefusedError
 from bookspark.daemon.lease_server import Status
+from bookspark.daemon.processes import Process, signal_process, wait_for_end
 from bookspark.errors import BookieError
 
 DAEMON = "bookspark.daemon"
-"""The module that is a bookie's process."""
+"""The module that a bookie's process runs."""
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0
 _RETRY_SECONDS = 0.02
 _UNANSWERED_SECONDS = 10.0
-"""How long a bookie that holds its locks may leave its lease socket unanswered before it counts as hung."""
+"""A bookie that holds its locks counts as hung if nobody answers at its lease socket for this time."""
 _LAST_WORDS = "bookspark bookie: "
 
 log = logging.getLogger(__name__)
 
 
 class Bookie:
-    """A bookie process whose lease is held here. ``started`` tells whether it was started here, or adopted."""
+    """A bookie process whose lease is held here."""
 
     def __init__(
         self, config: BookieConfig, process: Process, lease: LeaseConnection, child: subprocess.Popen[bytes] | None
@@ -67,36 +63,38 @@ class Bookie:
 
     @property
     def started(self) -> bool:
+        """Was it started here? Otherwise it was adopted."""
         return self._child is not None
 
     @property
     def status(self) -> Status:
-        """What was last heard of it."""
+        """What was last heard from it."""
         assert self.lease.status is not None, "a granted claim brings a status"
         return self.lease.status
 
     @property
     def alive(self) -> bool:
-        """Whether the process has not ended; a child of ours that has is reaped."""
+        """Does the process run? (A child of ours that has ended is reaped.)"""
         if self._child is not None:
             return self._child.poll() is None
         return self.process.alive
 
     def wait_serving(self, timeout: float = START_SECONDS) -> Status:
-        """Return its status once it serves. Raises BookieError with its last words if it ends or takes longer."""
+        """Wait until the bookie serves; returns its status. Raises BookieError, with the last line of its log, if it ends, or if
+        it does not serve after ``timeout`` seconds."""
         try:
             return self.lease.wait_serving(timeout)
         except LeaseLostError as error:
             self.lease.close()
             if not self.wait_ended(STOP_SECONDS):
                 raise BookieError(
-                    f"the bookie in {self.config.directories[0]} hangs at its end; see its log"
+                    f"the bookie in {self.config.directories[0]} hangs while it stops; see its log"
                 ) from error
             raise BookieError(last_words(self.config.directories)) from error
 
     def stop(self, timeout: float = STOP_SECONDS) -> bool:
-        """Stop it cleanly; False if it had to be ended by force (at once when it doesn't answer, else after
-        ``timeout``)."""
+        """Stop the bookie cleanly; False if it had to be ended by force. That is done after ``timeout`` seconds, and at once if
+        it does not answer."""
         deadline = time.monotonic() + timeout
         try:
             self.lease.ask_stop(min(timeout, _UNANSWERED_SECONDS))
@@ -116,13 +114,13 @@ class Bookie:
         signal_process(self.process, number)
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """Send SIGKILL, and wait until the process is gone."""
         signal_process(self.process, signal.SIGKILL)
         self.wait_ended(STOP_SECONDS)
         self.lease.close()
 
     def wait_ended(self, timeout: float) -> bool:
-        """Wait for the end of the process, whoever's child it is; False if it has not come within ``timeout``."""
+        """Wait until the process has ended; False if it has not after ``timeout`` seconds."""
         ended = wait_for_end(self.process, timeout)
         if ended and self._child is not None:
             self._child.wait()
@@ -130,10 +128,15 @@ class Bookie:
 
 
 def adopt_or_start(config: BookieConfig, holder: str, timeout: float = START_SECONDS) -> Bookie:
-    """Look after the bookie of ``config.directories``: the running one, whatever options it runs with (but a bookie
-    of another ZooKeeper is stopped first), or a new one, which may still be booting on return (``wait_serving``). A
-    bookie that is stopping is waited for; one that hangs is ended. Raises LeaseRefusedError if another looks after
-    it."""
+    """Look after the bookie of ``config.directories``: the running one, or a new one.
+
+    A running one keeps the options that it runs with; but a bookie of another ZooKeeper is stopped first. One that is stopping is
+    waited for, and one that hangs is ended. A new one may still be booting when this returns (``Bookie.wait_serving``).
+
+    ``holder``: who looks after it, for people. ``timeout``: in seconds. Raises LeaseRefusedError if another holder looks after
+    it, BookieError, with the last line of its log, if it does not start, and DirectoryUnusableError if no directory can be
+    written.
+    """
     deadline = time.monotonic() + timeout
     directory = config.directories[0]
     while (process := _running(config)) is not None:
@@ -160,14 +163,14 @@ def adopt_or_start(config: BookieConfig, holder: str, timeout: float = START_SEC
 
 
 def _running(config: BookieConfig) -> Process | None:
-    """Who holds the lock of any of the directories."""
+    """The process that holds the lock of one of the directories, None if there is none."""
     holders = (lock_holder(directory) for directory in config.directories if os.path.isdir(directory))
     return next((holder for holder in holders if holder is not None), None)
 
 
 def _start(config: BookieConfig, holder: str, deadline: float) -> Bookie:
-    """Start it and claim its lease. One that ended cleanly before was not claimed in its time, by a launcher that hardly came to
-    run, and is started again."""
+    """Start a bookie and claim its lease. One that ends cleanly before that was not claimed within its lease time, because this
+    process hardly came to run; it is started again."""
     while True:
         child = _spawn(config)
         process = Process.of(child.pid)
@@ -198,7 +201,8 @@ def _spawn(config: BookieConfig) -> subprocess.Popen[bytes]:
 
 
 def _settle_home(config: BookieConfig) -> tuple[Path, BinaryIO]:
-    """Write the options and begin a log in the first directory that takes both; returns the path of the options, and the log."""
+    """Write the options and begin a log in the first directory that takes both; returns the path of the options, and the open
+    log."""
     problems: list[DirectoryUnusableError] = []
     for directory in config.directories:
         options, output = Path(directory, OPTIONS), Path(directory, LOG)
@@ -241,35 +245,8 @@ def _claim(
             time.sleep(_RETRY_SECONDS)
 
 
-def signal_process(process: Process, number: signal.Signals) -> None:
-    """Send a signal to exactly that process: not to a later one with its pid."""
-    with contextlib.suppress(ProcessLookupError):
-        descriptor = os.pidfd_open(process.pid)
-        try:
-            if process.alive:  # looked at after the descriptor was made, which stays with the process
-                signal.pidfd_send_signal(descriptor, number)
-        finally:
-            os.close(descriptor)
-
-
-def wait_for_end(process: Process, timeout: float) -> bool:
-    """Wait until the process has ended, without being its parent; False after ``timeout`` seconds."""
-    try:
-        descriptor = os.pidfd_open(process.pid)
-    except ProcessLookupError:
-        return True
-    try:
-        if not process.alive:
-            return True
-        poll = select.poll()
-        poll.register(descriptor, select.POLLIN)
-        return bool(poll.poll(max(timeout, 0.0) * 1000))
-    finally:
-        os.close(descriptor)
-
-
 def last_words(directories: Sequence[str]) -> str:
-    """The error line that the log of the bookie's last start ends with, or else what it said last."""
+    """The error line at the end of the log of the bookie's last start. If there is none: that it ended, with its last line."""
     try:
         newest = max((Path(directory, LOG) for directory in directories), key=_written_at)
         lines = newest.read_bytes()[-8192:].decode(errors="replace").splitlines()
@@ -279,7 +256,7 @@ def last_words(directories: Sequence[str]) -> str:
         if line.startswith(_LAST_WORDS):
             return line.removeprefix(_LAST_WORDS)
     said = f"; it last said: {lines[-1]}" if lines else ""
-    return f"the bookie in {directories[0]} ended without a word of why (killed?){said}"
+    return f"the bookie in {directories[0]} ended without saying why (killed?){said}"
 
 
 def _written_at(path: Path) -> int:

@@ -1,8 +1,7 @@
-"""The other end of a bookie's lease socket: claim it, hear its phases, ask it to stop.
+"""The client of a bookie's lease socket: claims the lease, hears the bookie's phases, asks it to stop.
 
-Law: an open connection that was granted the lease *is* the lease, so whoever looks after a bookie keeps this object
-and nothing else; its end of file says that the bookie process has ended. Every call has a deadline. Lines: see
-``lease_server``.
+Law: an open connection that was granted the lease *is* the lease. So who looks after a bookie keeps this object and nothing else.
+Its end of file says that the bookie process has ended. Every call has a deadline. The lines are described in ``lease_server``.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from bookspark.errors import BookieError
 
 
 class LeaseRefusedError(BookieError):
-    """The bookie is looked after by another, or is stopping (``holder`` is then empty)."""
+    """Another holder looks after the bookie, or the bookie is stopping (``holder`` is empty then)."""
 
     def __init__(self, reason: str, holder: str) -> None:
         super().__init__(reason)
@@ -33,12 +32,12 @@ class LeaseLostError(BookieError):
 
 
 class LeaseConnection:
-    """A connection to the bookie of ``directories``, by the first of them in which it answers; raises LeaseLostError if it does
-    in none. ``directory`` is that one."""
+    """A connection to the bookie of ``directories``, through the first directory in which it answers (``directory``).
+    ``timeout``: for each of them, in seconds. Raises LeaseLostError if it answers in none."""
 
     def __init__(self, directories: Sequence[str], timeout: float = 10.0) -> None:
         self.status: Status | None = None
-        """What was last heard of it."""
+        """What was last heard from the bookie."""
         self._buffer = bytearray()
         problems: list[str] = []
         for directory in directories:
@@ -52,11 +51,12 @@ class LeaseConnection:
         raise LeaseLostError("; ".join(problems))
 
     def fileno(self) -> int:
-        """For a selector: readable means that there is news (``read_news``)."""
+        """For a selector: when it can be read, there is news (``read_news``)."""
         return self._socket.fileno()
 
     def claim(self, holder: str, timeout: float = 10.0) -> Status:
-        """Take the lease. Raises LeaseRefusedError."""
+        """Claim the lease for ``holder``; returns the bookie's status. Raises LeaseRefusedError, and LeaseLostError if there is
+        no answer within ``timeout`` seconds."""
         answer = self._ask({"request": "claim", "holder": holder}, timeout)
         if answer["answer"] == "refused":
             raise LeaseRefusedError(
@@ -65,14 +65,17 @@ class LeaseConnection:
         return self._note(answer)
 
     def ask_status(self, timeout: float = 10.0) -> Status:
+        """The bookie's status. Raises LeaseLostError if there is no answer within ``timeout`` seconds."""
         return self._note(self._ask({"request": "status"}, timeout))
 
     def ask_stop(self, timeout: float = 10.0) -> None:
-        """Ask for a clean stop; ``wait_ended`` waits for it."""
+        """Ask for a clean stop; ``wait_ended`` waits for it. Raises LeaseLostError if there is no answer within ``timeout``
+        seconds."""
         self._ask({"request": "stop"}, timeout)
 
     def wait_serving(self, timeout: float) -> Status:
-        """Wait, as the holder, until it serves. Raises LeaseLostError if the process ends or stops before."""
+        """Wait, as the holder, until the bookie serves; returns its status. Raises LeaseLostError if it ends or stops before
+        that, and BookieError after ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
         while self.status is None or self.status.phase != SERVING:
             if self.status is not None and self.status.phase == STOPPING:
@@ -87,7 +90,7 @@ class LeaseConnection:
         return self.status
 
     def read_news(self) -> bool:
-        """Take in what has come, without waiting; False once the process has ended."""
+        """Read what has come, without waiting; False once the process has ended."""
         try:
             while True:
                 self._note(self._read_line(time.monotonic()))
@@ -97,7 +100,7 @@ class LeaseConnection:
             return False
 
     def wait_ended(self, timeout: float) -> bool:
-        """Wait until the process has ended; False if it has not within ``timeout``."""
+        """Wait until the process has ended; False if it has not after ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
         try:
             while True:
@@ -108,7 +111,7 @@ class LeaseConnection:
             return True
 
     def close(self) -> None:
-        """Drop the lease, if it was held."""
+        """Close the connection, and with it give up the lease, if it was held."""
         self._socket.close()
 
     def _note(self, answer: dict[str, Any]) -> Status:

@@ -1,9 +1,9 @@
 """The lease socket of a bookie process: ``lease.sock`` in each of its directories, served by a thread of its own.
 
-Law: a connection that was granted the lease holds it until it is closed; the kernel closes it when its owner dies, so
-no heartbeat is needed. What a claim is answered is decided by ``protocol.lease``. The thread serves from before the
-boot phases until the process ends, so a bookie that boots slowly is not taken for a hung one. A disk that fails takes its
-socket with it and no other: as long as one directory can be read, the bookie can be found and adopted. Lines::
+Law: a connection that was granted the lease holds it until it is closed. The kernel closes it when its owner dies, so no
+heartbeat is needed. ``protocol.bookie.lease`` decides the answer to a claim. The thread serves from before the boot phases until
+the process ends, so a bookie that boots slowly is not taken for a hung one. A disk that fails takes only its own socket with it:
+as long as one directory can be read, the bookie can be found and adopted. Lines::
 
     {"request": "claim", "holder": "task 2 of …"}  →  {"answer": "granted", …status}
                                                   or  {"answer": "refused", "reason": …, "holder": …}
@@ -13,7 +13,7 @@ socket with it and no other: as long as one directory can be read, the bookie ca
 
 Status: phase, pid, zookeeper, bookie_id, address and incarnation (empty or 0 before they are known), holder.
 
-A path may be longer than the 108 bytes of a Unix socket address, so both sides name it through ``/proc/self/fd``.
+A path may be longer than the 108 bytes of a Unix socket address, so both sides name the socket through ``/proc/self/fd``.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 
 class Status(msgspec.Struct, frozen=True):
-    """What a bookie process says of itself."""
+    """What a bookie process says of itself. The module's docstring tells the fields."""
 
     phase: str
     pid: int
@@ -57,6 +57,8 @@ class Status(msgspec.Struct, frozen=True):
 
 
 class Request(msgspec.Struct, frozen=True):
+    """A line from a peer."""
+
     request: str
     holder: str = ""
 
@@ -65,7 +67,8 @@ learn(Status, Request)
 
 
 class LeaseServer:
-    """Listens from ``start`` to ``close``. ``ended`` is called once, from the thread, with why the bookie has to stop."""
+    """Answers from ``start`` to ``close``. ``ended`` is called once, from the thread, with the reason why the bookie has to stop.
+    Raises BookieError if no directory can hold a socket."""
 
     def __init__(
         self, directories: Sequence[str], lease_seconds: float, zookeeper: str, ended: Callable[[str], None]
@@ -79,7 +82,7 @@ class LeaseServer:
         self._connections: dict[int, tuple[socket.socket, bytearray]] = {}
         self._holder: int | None = None
         self._listeners: list[tuple[int, socket.socket]] = []
-        """With the directory that each stands in."""
+        """The descriptor of each directory, and the socket in it."""
         for directory in directories:
             try:
                 self._listen(directory)
@@ -93,22 +96,23 @@ class LeaseServer:
         self._thread = threading.Thread(target=self._serve, name="lease", daemon=True)
 
     def start(self) -> None:
+        """Begin to answer."""
         self._thread.start()
 
     def update(self, **facts: Any) -> None:
-        """Change fields of the status; the holder hears of it."""
+        """Change fields of the status, and tell the holder."""
         self._post(facts)
 
     def stop(self, why: str) -> None:
-        """Ask for a clean stop. Takes no lock, so a signal handler may call it."""
+        """Ask for a clean stop; ``why`` is for people. It takes no lock, so a signal handler may call it."""
         self._post(Stop(why))
 
     def close(self) -> None:
-        """Answer nobody any more and take the sockets away. Connections stay open: they close with the process."""
+        """Answer nobody any more, and remove the sockets. Connections stay open until the process ends."""
         self._post(None)
         self._thread.join(timeout=5.0)
         for directory, listener in self._listeners:
-            with contextlib.suppress(OSError):  # it need not be there, and one that stays is answered by nobody
+            with contextlib.suppress(OSError):  # it need not be there, and nobody answers at one that stays
                 os.unlink(LEASE_SOCKET, dir_fd=directory)
             listener.close()
 
@@ -116,7 +120,7 @@ class LeaseServer:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            with contextlib.suppress(FileNotFoundError):  # one of a killed process: the lock says that nobody uses it
+            with contextlib.suppress(FileNotFoundError):  # it is of a killed process: we hold the lock
                 os.unlink(LEASE_SOCKET, dir_fd=descriptor)
             listener.bind(f"/proc/self/fd/{descriptor}/{LEASE_SOCKET}")
             listener.listen(CONNECTIONS_MAX)
@@ -165,7 +169,8 @@ class LeaseServer:
             self._selector.register(connection, selectors.EVENT_READ)
 
     def _hear(self, number: int) -> None:
-        """What one peer sends ends its own connection at worst: nobody could stop or adopt a bookie without this thread."""
+        """Read what a peer sent. At worst it ends the peer's own connection: without this thread nobody could stop or adopt the
+        bookie."""
         try:
             self._receive(number)
         except Exception:
@@ -247,7 +252,7 @@ class LeaseServer:
         return {"answer": answer, **msgspec.structs.asdict(self._status)}
 
     def _send(self, number: int, message: dict[str, Any]) -> None:
-        """One line to a peer. One that doesn't read is not waited for: its connection is of no use."""
+        """Send one line to a peer. A peer that does not read is not waited for; its connection is ended."""
         if number not in self._connections:
             return
         connection, _ = self._connections[number]

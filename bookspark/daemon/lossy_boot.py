@@ -1,8 +1,9 @@
 """Phase one of a lossy boot: what the lost state had forbidden is forbidden again, before the bookie serves.
 
-Law: it is awaited, and it fails closed: unless every ledger's metadata was read (or is deleted), and the mark, the fences and
-limbo are durable, the bookie stays down and says why. The decisions are those of ``protocol.bookie_boot``. Source: BP-46, "The
-Full Boot-Up Sequence"; docs/decisions/without-the-journal.md.
+Law: the boot waits for phase one, and phase one fails closed. The bookie stays down, and says why, unless the metadata of every
+ledger was read (or is deleted), and the mark, the fences and limbo are durable. ``protocol.bookie.bookie_boot`` decides.
+
+Source: BP-46, "The Full Boot-Up Sequence"; docs/decisions/without-the-journal.md.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 def why_lossy(lossy_boots: LossyBoots, emptied: Sequence[str]) -> str:
-    """For people; empty if the boot is not lossy. A directory that was emptied is marked unclean as well."""
+    """Why the boot is lossy, for people; empty if it is not. ``emptied``: directories that had data and have none now."""
     reasons = [f"{directory} was emptied" for directory in emptied]
     reasons += [f"{directory} can't be read" for directory in lossy_boots.unreadable]
     reasons += [
@@ -42,7 +43,8 @@ def why_lossy(lossy_boots: LossyBoots, emptied: Sequence[str]) -> str:
 def fence_what_may_be_lost(
     storage: Storage, store: MetadataStore, bookie_id: str, emptied: Sequence[str], progress: Callable[[str], None]
 ) -> None:
-    """Durable when this returns. ``emptied``: the directories that had something and have nothing now. Raises BookieError."""
+    """Fence every ledger whose entries or fence may be lost, durably. ``emptied``: directories that had data and have none now.
+    ``progress`` is told, for people, how far it is. Raises BookieError if metadata can't be read, and StorageError."""
     lossy_boots = storage.lossy_boots
     why = why_lossy(lossy_boots, emptied)
     known = lossy_boots.known_ledgers if emptied or lossy_boots.unreadable else ()
@@ -60,7 +62,7 @@ def fence_what_may_be_lost(
 
 
 def fence_check(store: MetadataStore, bookie_id: str) -> FenceCheck:
-    """What the metadata, as it is now, says of a ledger whose fence is unsure."""
+    """A check that asks the metadata, as it is at each call, whether a ledger had no fence to lose."""
 
     def check(ledger_id: int) -> Positive | Unknown:
         try:
@@ -72,7 +74,7 @@ def fence_check(store: MetadataStore, bookie_id: str) -> FenceCheck:
 
 
 def _ledgers(store: MetadataStore, progress: Callable[[str], None]) -> Iterator[LedgerMetadata]:
-    """Every ledger's metadata. One that was deleted meanwhile has no say."""
+    """The metadata of every ledger. One that was deleted meanwhile is left out."""
 
     def read(ledger_id: int) -> LedgerMetadata | None:
         try:

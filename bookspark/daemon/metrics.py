@@ -1,7 +1,7 @@
 """A bookie's figures for Prometheus: what STATUS tells, at ``http://<host>:<metrics_port>/metrics``.
 
-Law: a scrape asks the bookie once and changes nothing; one that the bookie does not answer in time tells nothing, so that
-Prometheus sees a bookie that hangs. Names are ``bookspark_bookie_…``, sizes in bytes, each with the label ``bookie_id``.
+Law: a scrape asks the bookie once and changes nothing. If the bookie does not answer in time, the scrape fails, so Prometheus
+sees a bookie that hangs. Names begin with ``bookspark_bookie_``. Sizes are in bytes. Each figure has the label ``bookie_id``.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ Family = TypeVar("Family", GaugeMetricFamily, CounterMetricFamily)
 _ANSWER_SECONDS_MAX = 5.0
 _PREFIX = "bookspark_bookie_"
 _FIGURES = {
-    "ledgers": "Ledgers that it knows.",
-    "log_bytes": "Size of its logs.",
-    "free_bytes": "Free space of its disks.",
-    "read_only": "1 while it takes no new entries.",
+    "ledgers": "Ledgers that the bookie knows.",
+    "log_bytes": "Size of the bookie's logs.",
+    "free_bytes": "Free space of the bookie's disks.",
+    "read_only": "1 while the bookie takes no new entries.",
     "lossy_boot": "The number of the last boot after which entries may have been lost.",
-    "healed_boot": "The last such boot of which everything is back.",
-    "limbo_ledgers": "Ledgers that entries may be missing of.",
+    "healed_boot": "The number of the last such boot of which everything is back.",
+    "limbo_ledgers": "Ledgers of which entries may be missing.",
 }
 _HEALING_FIGURES = {
-    "ledgers": "Ledgers that are looked at.",
-    "ledgers_left": "Those of them that are still to be.",
-    "seconds": "How long it has been at work.",
+    "ledgers": "Ledgers that healing looks at.",
+    "ledgers_left": "Ledgers that healing still has to look at.",
+    "seconds": "How long healing has run.",
 }
 _HEALING_COUNTS = {
     "entries_copied": "Entries that were brought back.",
@@ -46,7 +46,8 @@ class Metrics:
     """Answers from a thread of its own, until ``close``."""
 
     def __init__(self, host: str, port: int, post: Post, status: Callable[[], BookieStatus]) -> None:
-        """``post`` has ``status`` called where it may be. Raises BookieError if the address can't be had."""
+        """Begin to answer. ``post`` has ``status`` called on the bookie's loop. Raises BookieError if the address can't be
+        had."""
         registry = CollectorRegistry()
         registry.register(_Figures(post, status))
         try:
@@ -57,6 +58,7 @@ class Metrics:
             ) from error
 
     def close(self) -> None:
+        """Answer no more."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -68,7 +70,7 @@ class _Figures(Collector):
         self._status = status
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing: who registers it need not ask the bookie."""
+        """Nothing, so that to register this does not ask the bookie."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:

@@ -1,7 +1,7 @@
-"""Keeping a bookie's registration true: writable while its disks have room, read-only while they have none.
+"""A bookie's registration: writable while its disks have room, read-only while they have none.
 
-Law: what is registered is what the storage said last. Each change is brought to the metadata store by a thread of its own, one at
-a time, and tried again until it is there or there is a newer one.
+Law: what is registered is what the storage said last. A thread brings each change to the metadata store, one at a time, and tries
+again until it is there or there is a newer change.
 
 Source: BookKeeper's ``BookieStateManager``.
 """
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class Registrar:
-    """``register``, then ``unregister`` at the end."""
+    """Call ``register`` once, and ``unregister`` at the end."""
 
     def __init__(self, store: MetadataStore, registration: BookieRegistration, storage: Storage) -> None:
         self._store = store
@@ -35,7 +35,7 @@ class Registrar:
         self._thread = threading.Thread(target=self._follow, name="registration", daemon=True)
 
     def register(self) -> None:
-        """Announce the bookie, and follow its storage from then on. Raises MetadataStoreError."""
+        """Register the bookie, and follow its storage from then on. Raises MetadataStoreError."""
         self._disks.read_only_changed = lambda read_only: self._changed.set()
         registered = self._publish()
         if registered != self._disks.read_only:
@@ -43,13 +43,14 @@ class Registrar:
         self._thread.start()
 
     def unregister(self) -> None:
+        """Remove the registration. If the metadata store does not answer, the end of the session removes it."""
         self._ended.set()
         self._changed.set()
         self._thread.join()
         try:
             self._store.unregister_bookie(self._registration.bookie_id)
         except MetadataStoreError as error:
-            log.warning("not unregistered (the session's end will do it): %s", error)
+            log.warning("the registration could not be removed; it ends with the session: %s", error)
 
     def _publish(self) -> bool:
         read_only = self._disks.read_only
@@ -65,6 +66,6 @@ class Registrar:
             try:
                 self._publish()
             except MetadataStoreError as error:
-                log.warning("not registered as it is now, which is tried again: %s", error)
+                log.warning("the registration could not be updated, which is tried again: %s", error)
                 self._ended.wait(_RETRY_SECONDS)
                 self._changed.set()

@@ -1,4 +1,4 @@
-"""The request server on a loop (uvloop) and a thread of its own, started and stopped from another thread."""
+"""The thread of the request server: its loop (uvloop) runs there, started and stopped from another thread."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STOP_SECONDS = 30.0
 
 
 class RequestLoop:
-    """``start`` to ``stop``, once each."""
+    """Call ``start`` once, and ``stop`` once."""
 
     def __init__(self, server: BookieServer) -> None:
         self._server = server
@@ -25,17 +25,17 @@ class RequestLoop:
 
     @property
     def post(self) -> Post:
-        """Has a function called on the loop, from any thread."""
+        """``post(function, *arguments)`` has a function called on the loop, from any thread."""
         return self._loop.call_soon_threadsafe
 
     def start(self) -> str:
-        """Listen; returns ``host:port``. Raises BookieError if the address can't be had."""
+        """Listen and serve; returns ``host:port``. Raises BookieError if the bookie can't listen there."""
         self._thread.start()
         host, port = asyncio.run_coroutine_threadsafe(self._server.start(), self._loop).result(_START_SECONDS)
         return f"{host}:{port}"
 
     def stop(self) -> None:
-        """Answer what was asked, close the connections, end the loop. Raises BookieError if that takes too long."""
+        """Answer what was asked, close the connections, end the loop. Raises BookieError if that takes more than 30 s."""
         try:
             asyncio.run_coroutine_threadsafe(self._server.stop(), self._loop).result(_STOP_SECONDS)
         except TimeoutError as error:

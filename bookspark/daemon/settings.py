@@ -1,8 +1,8 @@
 """The settings file: tables ``[bookie]``, ``[client]`` and ``[autorecovery]``, as ``conf/bookspark.toml`` shows them.
 
-Law: a table or an option that is not known is an error, even of a table that is not used.
+Law: a table or an option that is unknown is an error, also in a table that is not used.
 
-The command takes the file from ``--config``; processes that nobody starts by a command, such as Spark's Python workers, from the
+The command takes the file from ``--config``. Processes that no command started, such as Spark's Python workers, take it from the
 environment variable ``BOOKSPARK_CONFIG`` (``spark.executorEnv.BOOKSPARK_CONFIG``).
 """
 
@@ -28,13 +28,14 @@ TABLES = {
 
 
 def of_environment(table: str) -> dict[str, Any]:
-    """The options in that table of the file that the environment names; none if it names none. Raises ConfigurationError."""
+    """The options of one table, in the file that the environment variable names. None are given if it names no file. Raises
+    ConfigurationError."""
     path = os.environ.get(VARIABLE)
     return read_settings(Path(path)).get(table, {}) if path else {}
 
 
 def read_settings(path: Path) -> dict[str, dict[str, Any]]:
-    """The tables of a file. Raises ConfigurationError: unreadable, not TOML, or with names that are not known."""
+    """The tables of a file. Raises ConfigurationError if the file can't be read, is not TOML, or has unknown names."""
     try:
         tables = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:

@@ -23,8 +23,8 @@ from typing import IO, Any
 
 import psutil
 
-from bookspark.daemon.directories import Process, lock_holder
-from bookspark.daemon.launch import signal_process, wait_for_end
+from bookspark.daemon.directories import lock_holder
+from bookspark.daemon.processes import Process, signal_process, wait_for_end
 from bookspark.errors import BookieError
 from bookspark.packaged_files import job, settings_file
 

@@ -1,6 +1,6 @@
-"""Chunks of memory that are received or read into, and used again once no view of them is left.
+"""Chunks of memory to receive or read into. A chunk is used again once no view of it is left.
 
-Law: a chunk is a bytearray of fixed length; as long as a view of it lives, whoever holds the view has its content.
+Law: a chunk is a bytearray of fixed length. Its content stays as it is for as long as a view of it lives.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _POOLED_MAX = 8
 
 
 def new_chunk(size: int) -> bytearray:
-    """A chunk that ``is_viewed`` can tell about."""
+    """A chunk of ``size`` bytes for which ``is_viewed`` works."""
     chunk = bytearray(size + 1)
     chunk.pop()  # leaves room for a byte
     return chunk
@@ -29,13 +29,13 @@ def is_viewed(chunk: bytearray) -> bool:
 
 
 class ChunkPool:
-    """Large chunks that the receivers of a process share, so that those who receive much do not spend their time on new memory.
-    A chunk is used again once no view of it is left."""
+    """Large chunks that the receivers of a process share, so that receiving much does not mean allocating much."""
 
     def __init__(self) -> None:
         self._retired: deque[bytearray] = deque(maxlen=_POOLED_MAX)
 
     def take(self) -> bytearray:
+        """A chunk of 2 MiB that nobody views."""
         for _ in range(len(self._retired)):
             chunk = self._retired.popleft()
             if not is_viewed(chunk):
@@ -44,6 +44,6 @@ class ChunkPool:
         return new_chunk(LARGE_CHUNK_BYTES)
 
     def retire(self, chunk: bytearray) -> None:
-        """Nothing more is received into it; frames may still lie there."""
+        """Nothing more is received into ``chunk``. Views of it may still live."""
         if len(chunk) == LARGE_CHUNK_BYTES:
             self._retired.append(chunk)

@@ -1,9 +1,9 @@
-"""Columns of a batch as the bytes they are: made, compared and shifted whole, as a Python step for each value costs more than all
-else that is done to an entry of 100 bytes.
+"""Columns of a batch as bytes: made, compared and shifted whole.
 
-Law: numbers are little-endian, i32 or i64, as Arrow has them. A column is added to by reading it as one long integer with a field
-for each value: right as long as neither an operand nor a result is negative or too large for its field, which is the caller's to
-see to.
+A Python step for each value would cost more than everything else that is done to an entry of 100 bytes.
+
+Law: numbers are little-endian, i32 or i64, as Arrow has them. To add to every value, a column is read as one long integer with a
+field for each value. That is right only if no operand and no result is negative or too large for its field; callers see to that.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from struct import Struct, pack
 from typing import TypeVar
 
 Buffer = bytes | bytearray | memoryview
-Made = TypeVar("Made")
+Column = TypeVar("Column")
 Value = TypeVar("Value", bytes, memoryview)
 
 _INT, _LONG = 4, 8
 _KEPT_VALUES_MAX = 8192
-"""Longer columns are not worth keeping to be compared."""
+"""Longer columns are not kept: to compare with them costs as much as to make them."""
 _COPIED_BYTES_MAX = 4096
 """Up to this size a copy of a value costs less than a view."""
 _TOGETHER = 64
-"""So many values are divided by one call."""
+"""How many values one call divides."""
 
 
-def _kept(make: Callable[[int, int], Made]) -> Callable[[int, int], Made]:
-    """``make(count, …)`` with the last few results at hand: neighbouring batches are often of one size."""
+def _kept(make: Callable[[int, int], Column]) -> Callable[[int, int], Column]:
+    """``make(count, …)`` that keeps its last few results: neighbouring batches are often of one size."""
     kept = lru_cache(maxsize=64)(make)
     return lambda count, number: kept(count, number) if count <= _KEPT_VALUES_MAX else make(count, number)
 
@@ -41,12 +41,12 @@ def _ones(count: int, width: int) -> int:
 
 @_kept
 def _ramp(count: int, width: int) -> int:
-    """0, 1, 2 … in them."""
+    """0, 1, 2 … in ``count`` fields of ``width`` bytes."""
     return int.from_bytes(pack(f"<{count}{'i' if width == _INT else 'q'}", *range(count)), "little")
 
 
 def repeated(number: int, count: int) -> bytes:
-    """i64 × count, all alike."""
+    """i64 × count: ``number`` each time."""
     return number.to_bytes(_LONG, "little", signed=True) * count
 
 
@@ -63,7 +63,8 @@ def offsets_of(sizes: Iterable[int]) -> bytes:
 
 @_kept
 def equal_offsets(count: int, size: int) -> bytes:
-    """The same of ``count`` values of one size, as digests are, and often payloads."""
+    """Arrow's offsets column, i32 × (n+1) from 0, of ``count`` values of ``size`` bytes each, as digests are, and often
+    payloads."""
     return (_ramp(count + 1, _INT) * size).to_bytes(_INT * (count + 1), "little")
 
 
@@ -77,7 +78,7 @@ def from_zero(offsets: memoryview) -> bytes:
 
 
 def ends_after(start: int, offsets: bytes) -> bytes:
-    """i64 × n: ``start`` and what lies up to the end of each value, of n+1 ``offsets`` from 0."""
+    """i64 × n: ``start`` plus the end of each value, from n+1 ``offsets`` that begin with 0."""
     count = len(offsets) // _INT - 1
     wide = bytearray(_LONG * count)
     memoryview(wide).cast("i")[::2] = memoryview(offsets).cast("i")[1:]
@@ -93,8 +94,8 @@ def ascends(offsets: memoryview, total: int) -> bool:
 
 
 def values(offsets: memoryview, data: Value) -> Iterator[bytes] | Iterator[Value]:
-    """The values of a binary column: ``data`` divided at ``offsets`` (a view of i32 from 0). They are slices of ``data`` (of a
-    view: views), or copies where these cost less."""
+    """The values of a binary column: ``data`` divided at ``offsets`` (a view of i32 from 0). They are slices of ``data`` (views
+    if it is a view), or copies where a copy costs less."""
     size = _size_of_each(offsets, len(data))
     if size is None or not 0 < size <= _COPIED_BYTES_MAX:
         return map(data.__getitem__, map(slice, offsets, offsets[1:]))
@@ -111,14 +112,14 @@ def rows(columns: Sequence[Buffer]) -> Iterator[bytes]:
 
 
 def _divided(data: memoryview, size: int) -> Iterator[bytes]:
-    """``data`` in pieces of so many bytes, many of them by one call."""
+    """``data`` in pieces of ``size`` bytes, many of them by one call."""
     rest = len(data) % (_TOGETHER * size)
     together = _divider(size, _TOGETHER).iter_unpack(data[: len(data) - rest])
     return chain(chain.from_iterable(together), _divider(size, rest // size).unpack(data[len(data) - rest :]))
 
 
 def _size_of_each(offsets: memoryview, total: int) -> int | None:
-    """The size that all values have, None if they have several."""
+    """The size of every value, None if they differ."""
     count = len(offsets) - 1
     if total % count or offsets.tobytes() != equal_offsets(count, total // count):
         return None

@@ -1,8 +1,8 @@
-"""Digests: what a writer puts on each entry so that every reader can tell whether it is what was written.
+"""Digests: a writer puts one on each entry, so that every reader can tell whether the entry is what was written.
 
-Law: a digest covers (ledger, entry, LAC, length, payload) as they stand in the entry's row, so a copied row keeps a valid one; it
-is made by the writer, checked by each reader, and never by a bookie. The two keys come from the password: the *master key*
-is shown to bookies and kept in the metadata, the MAC key never leaves the clients.
+Law: a digest covers (ledger, entry, LAC, length, payload) as they stand in the entry's row, so the digest of a copied row stays
+valid. The writer makes it, each reader checks it, and a bookie does neither. Two keys come from the password: the *master key* is
+shown to bookies and kept in the metadata; the MAC key never leaves the clients. LAC: last add confirmed.
 
 Source: BookKeeper's ``DigestManager`` and ``MacDigestManager`` (which uses HMAC-SHA-1; ours is SHA-256 and, for parity,
 SHA-1 by its own name).
@@ -28,7 +28,7 @@ from bookspark.wire.entry_batch import Entry, EntryBatch
 _ROW = struct.Struct("<qqqq")
 _SUM = struct.Struct("<I")
 _JOINED_BYTES_MAX = 2048
-"""Payloads of about so many bytes are copied behind their rows: a second call for each would cost more."""
+"""Payloads up to about this size are copied behind their rows: a second call for each would cost more."""
 
 
 def master_key(password: bytes) -> bytes:
@@ -55,7 +55,7 @@ class Digester:
 
 class _Checksum(Digester):
     def __init__(self, checksum: Callable[..., int]) -> None:
-        """``checksum(data, that of what comes before it)``."""
+        """``checksum(data, start)``: ``start`` is the checksum of what comes before ``data``."""
         super().__init__(_SUM.size)
         self._checksum = checksum
 
@@ -64,7 +64,7 @@ class _Checksum(Digester):
         return _SUM.pack(checksum(payload, checksum(_ROW.pack(ledger_id, entry_id, last_add_confirmed, length), 0)))
 
     def column(self, columns: Sequence[Buffer], payloads: Iterable[Buffer]) -> bytes:
-        """All of it runs in C, which costs some 0.3 µs a row."""
+        """The digests of many rows. All of it runs in C, and costs some 0.3 µs a row."""
         lengths = memoryview(columns[-1]).cast("q")
         if lengths[-1] - lengths[0] <= _JOINED_BYTES_MAX * len(lengths):
             sums = tuple(map(self._checksum, map(concat, rows(columns), payloads)))
@@ -89,7 +89,7 @@ class _Mac(Digester):
 
 
 def digester(digest_type: DigestType, password: bytes) -> Digester:
-    """The digest function of a ledger."""
+    """The digest function of a ledger. ``password`` counts for the HMAC types only."""
     if digest_type is DigestType.DUMMY:
         return Digester(0)
     if digest_type in (DigestType.CRC32C, DigestType.CRC32):
@@ -98,7 +98,7 @@ def digester(digest_type: DigestType, password: bytes) -> Digester:
 
 
 def digester_without_password(digest_type: DigestType) -> Digester | None:
-    """The same for who repairs a ledger and does not know its password: None if the digest takes one."""
+    """The digest function of a ledger, for repair, which does not know the password. None if the digest needs one."""
     return None if digest_type in (DigestType.HMAC, DigestType.HMAC_SHA1) else digester(digest_type, b"")
 
 
@@ -125,7 +125,7 @@ def first_mismatch(batch: EntryBatch, digest: Digester) -> int | None:
 
 
 def _all_match(batch: EntryBatch, digest: Digester) -> bool:
-    """The same for all entries at once, which is ten times as quick."""
+    """Do all entries carry their digests? To check them at once is ten times as quick as one by one."""
     _, _, offsets, digests = batch.binary_columns()
     if offsets.tobytes() != equal_offsets(batch.count, digest.size):
         return False

@@ -1,33 +1,30 @@
 """Entry batches: the unit on the wire and on disk, an Arrow IPC record batch message that also carries the request header.
 
-Law: the bytes that came are the bytes of the log. A batch frame is one encapsulated Arrow IPC message whose custom metadata
-(key ``bookspark``) holds the header at a fixed offset, so a log is a plain Arrow stream and a bookie neither parses nor encodes
-Arrow. The message's flatbuffer is the same for every batch but for some numbers, so it is packed from a template (1.2 µs; through
-pyarrow's writer 31 µs) and checked by packing it again; ``tests/wire`` compares it with pyarrow's own bytes::
+Law: the bytes that came are the bytes of the log. A batch frame is one encapsulated Arrow IPC message: a prefix
+(``batch_prefix``), which holds the request's header at a fixed offset, and a body. So a log is a plain Arrow stream, and a bookie
+neither parses nor encodes Arrow::
 
-      0  FF FF FF FF │ i32 576          Arrow's framing
-      8  flatbuffer Message             48: i64 body length, 88: the header (112 bytes), 240: i64 rows n,
-                                        256: 14 buffers (i64 offset, i64 length), 488: 6 field nodes (i64 n, i64 0)
+      0  prefix, 584 bytes              88: the header (112 bytes)
     584  body, each buffer padded to 8: ledger_id, entry_id, last_add_confirmed, length  (n × i64 each)
                                         payload offsets (n+1) × i32, payload, digest offsets (n+1) × i32, digest
 
-Decision: columns are plain, not run-end encoded. That costs 16 bytes an entry more, and every Arrow reader (pandas and Spark
-among them, which refuse run-end encoding) opens a log.
+Entries of one batch are of one ledger and have consecutive ids. ``length`` is the sum of the ledger's payload bytes up to and
+with the entry. The columns are plain, so that every Arrow reader opens a log (docs/decisions/entry-batches.md).
 
-Entries of one batch are of one ledger and have consecutive ids. ``length`` is the ledger's cumulative payload bytes up to and
-with the entry. Source: docs/decisions/entry-batches.md; the format is Arrow's "IPC Streaming Format".
+Source: docs/decisions/entry-batches.md; the format is Arrow's "IPC Streaming Format".
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from crc32c import crc32c
 
 from bookspark.extras import extra_needed
+from bookspark.wire.batch_prefix import HEADER_OFFSET, PREFIX_BYTES, around_header
 from bookspark.wire.columns import Buffer as Buffer
 from bookspark.wire.columns import ascends, consecutive, from_zero, offsets_of, repeated, values
 from bookspark.wire.header import HEADER_BYTES, Header, WireError
@@ -35,17 +32,15 @@ from bookspark.wire.header import HEADER_BYTES, Header, WireError
 if TYPE_CHECKING:
     import pyarrow
 
-PREFIX_BYTES = 584
-HEADER_OFFSET = 88
 ENTRY_OVERHEAD_BYTES = 4 * 8 + 2 * 4
 """What an entry costs in a large batch over its payload and digest."""
 FRAME_BYTES_MAX = 16 << 20
-"""A frame larger than this is refused by either side."""
+"""Both sides refuse a larger frame."""
 PAYLOAD_BYTES_MAX = FRAME_BYTES_MAX - (64 << 10)
 
 
 class Entry(NamedTuple):
-    """One entry as it was written. ``payload`` and ``digest`` are bytes."""
+    """One entry as it was written. ``length``: payload bytes of the ledger up to and with this entry."""
 
     ledger_id: int
     entry_id: int
@@ -55,16 +50,6 @@ class Entry(NamedTuple):
     digest: bytes
 
 
-# The flatbuffer as pyarrow writes it, taken apart at the numbers that change.
-_HEAD = bytes.fromhex(
-    "ffffffff40020000180000000000000000000e00180006000500080010000c000e00000000030400bc0000000c000000"
-)
-_KEY_VALUE = bytes.fromhex("010000000c00000008000c000400080008000000800000000400000070000000")
-_MIDDLE = bytes.fromhex("0000000009000000626f6f6b737061726b000a0018000c00040008000a000000fc00000010000000")
-_BUFFERS = bytes.fromhex("000000000e000000")
-_NODES = bytes.fromhex("0000000006000000")
-_PREFIX = struct.Struct(f"<{len(_HEAD)}sq32s{HEADER_BYTES}s{len(_MIDDLE)}sq8s28q8s12q")
-assert _PREFIX.size == PREFIX_BYTES
 _UNSIGNED = struct.Struct("<I")
 _INT = struct.Struct("<i")
 _LONG = struct.Struct("<q")
@@ -74,39 +59,7 @@ _ONE_ROW = struct.Struct("<qqqqii")
 _HEADER_END = HEADER_OFFSET + HEADER_BYTES
 _NO_HEADER = bytes(HEADER_BYTES)
 _PADS = [bytes(-size & 7) for size in range(8)]
-"""What follows so many bytes, modulo 8."""
-
-
-def _prefix(header: bytes, count: int, payload_bytes: int, digest_bytes: int) -> bytes:
-    """The 584 bytes before the body of a batch of ``count`` entries with so many bytes in its two binary columns."""
-    column = 8 * count
-    offsets = 4 * (count + 1)
-    padded_offsets = (offsets + 7) & -8
-    at_payload_offsets = 4 * column
-    at_payload = at_payload_offsets + padded_offsets
-    at_digest_offsets = at_payload + ((payload_bytes + 7) & -8)
-    at_digest = at_digest_offsets + padded_offsets
-    body = at_digest + ((digest_bytes + 7) & -8)
-    # fmt: off
-    return _PREFIX.pack(
-        _HEAD, body, _KEY_VALUE, header, _MIDDLE, count, _BUFFERS,
-        0, 0, 0, column,
-        column, 0, column, column,
-        2 * column, 0, 2 * column, column,
-        3 * column, 0, 3 * column, column,
-        at_payload_offsets, 0, at_payload_offsets, offsets, at_payload, payload_bytes,
-        at_digest_offsets, 0, at_digest_offsets, offsets, at_digest, digest_bytes,
-        _NODES, count, 0, count, 0, count, 0, count, 0, count, 0, count, 0,
-    )
-    # fmt: on
-
-
-@lru_cache(maxsize=1024)
-def around_header(count: int, payload_bytes: int, digest_bytes: int) -> tuple[bytes, bytes]:
-    """The prefix but for the header, for sizes of at most FRAME_BYTES_MAX. The checksums of header and body leave it out, so who
-    checks a frame compares it. Neighbouring frames are often of one size."""
-    prefix = _prefix(bytes(HEADER_BYTES), count, payload_bytes, digest_bytes)
-    return prefix[:HEADER_OFFSET], prefix[HEADER_OFFSET + HEADER_BYTES :]
+"""The padding after a buffer, by its size modulo 8."""
 
 
 def encode(header: Header, columns: Sequence[Buffer], payload: Buffer, digest: Buffer) -> bytearray:
@@ -121,7 +74,8 @@ def encode(header: Header, columns: Sequence[Buffer], payload: Buffer, digest: B
 def encode_pieces(
     header: Header, columns: Sequence[Buffer], payloads: Sequence[Buffer], payload_bytes: int, digest: Buffer
 ) -> bytearray:
-    """The same with the payloads in pieces, ``payload_bytes`` in all, so that they are copied only once."""
+    """One batch frame, as ``encode`` makes it, from payloads in pieces, ``payload_bytes`` in all, so that they are copied only
+    once."""
     ledger_ids, entry_ids, confirmed, lengths, payload_offsets, digest_offsets = columns
     count = len(ledger_ids) >> 3
     before, after = around_header(count, payload_bytes, len(digest))
@@ -138,7 +92,7 @@ def encode_pieces(
 
 
 def encode_one(header: Header, length: int, payload: Buffer, digest: Buffer) -> bytes:
-    """The frame of the one entry that ``header`` names, with the header's LAC in its row."""
+    """The frame of the one entry that ``header`` names, with the header's LAC (last add confirmed) in its row."""
     payload_bytes, digest_bytes = len(payload), len(digest)
     body = b"".join(
         (
@@ -169,10 +123,10 @@ def with_header(frame: Buffer, header: Header) -> tuple[bytes, memoryview]:
 
 
 class EntryBatch:
-    """A view of one batch frame: its entries by raw offsets, without pyarrow and without copying until asked.
+    """A view of one batch frame: its entries by raw offsets, without pyarrow, and without a copy until one is asked for.
 
-    ``EntryBatch(frame)`` trusts its bytes (a bookie's own log after its checks); ``EntryBatch.checked`` is for what came from
-    outside.
+    ``EntryBatch(frame)`` trusts the bytes, for example those of a bookie's own log after their checks. ``EntryBatch.checked`` is
+    for bytes from outside.
     """
 
     __slots__ = ("count", "first_entry_id", "frame")
@@ -228,10 +182,12 @@ class EntryBatch:
 
     @property
     def last_entry_id(self) -> int:
+        """The id of the last entry."""
         return self.first_entry_id + self.count - 1
 
     @property
     def ledger_id(self) -> int:
+        """The ledger of all entries."""
         ledger_id: int = _LONG.unpack_from(self.frame, PREFIX_BYTES)[0]
         return ledger_id
 
@@ -241,7 +197,7 @@ class EntryBatch:
         return self.column(3)[-1]
 
     def binary_columns(self) -> tuple[memoryview, memoryview, memoryview, memoryview]:
-        """(payload offsets, payload, digest offsets, digest)."""
+        """Payload offsets, payload, digest offsets and digest; offsets are views of i32."""
         body, count = self.frame[PREFIX_BYTES:], self.count
         size = 4 * (count + 1)
         padded = (size + 7) & -8
@@ -285,7 +241,7 @@ class EntryBatch:
         return map(_new_entry, rows)
 
     def _only_entry(self) -> Entry:
-        """That of a batch of one, five times as quickly as through its columns."""
+        """The entry of a batch of one. This is five times as quick as through the columns."""
         frame = self.frame
         ledger_id, entry_id, confirmed, length, _, payload_bytes = _ONE_ROW.unpack_from(frame, PREFIX_BYTES)
         at_payload = PREFIX_BYTES + _ONE_ROW.size
@@ -333,12 +289,12 @@ class EntryBatch:
 
 
 _new_entry = cast(Callable[[Iterable[object]], Entry], partial(tuple.__new__, Entry))
-"""``Entry._make`` without its Python frame."""
+"""``Entry._make`` without the cost of a Python call."""
 
 
 @cache
 def arrow_schema() -> pyarrow.Schema:
-    """Columns ledger_id, entry_id, last_add_confirmed, length: int64; payload, digest: binary. None is nullable."""
+    """Columns ledger_id, entry_id, last_add_confirmed, length: int64; payload, digest: binary. No column is nullable."""
     with extra_needed("reading Arrow batches"):
         import pyarrow
 

@@ -1,14 +1,14 @@
-"""Frames: how the bytes of a connection fall into messages.
+"""Frames: how the bytes of a connection are divided into messages.
 
-Law: after any prefix of a connection's bytes, a receiver holds whole frames and at most one partial one, whose size is known
-to be within ``FRAME_BYTES_MAX`` before memory is spent on it. What is no frame raises WireError, once, and ends the
-connection. Two kinds, told apart by their first four bytes::
+Law: after any prefix of a connection's bytes, a receiver holds whole frames and at most one partial one. The size of a partial
+one is known to be within ``FRAME_BYTES_MAX`` before memory is spent on it. Bytes that are no frame raise WireError, once, and end
+the connection. There are two kinds, which differ in their first four bytes::
 
     batch frame     FF FF FF FF, …                                    an Arrow IPC message (``entry_batch``)
     control frame   "BSPK" │ u32 body length │ header (112) │ body    everything without entries
 
-Receiving does not copy: frames are views into chunks that live as long as a view of them does. A connection starts with a small
-chunk, so that many idle ones cost little, and has large ones while bytes come faster than it takes them in.
+Receiving does not copy: frames are views into chunks, which live as long as a view of them does. A connection starts with a small
+chunk, so that many idle connections cost little, and gets large ones while bytes come faster than it takes them in.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
+from bookspark.wire.batch_prefix import HEADER_OFFSET, PREFIX_BYTES
 from bookspark.wire.chunks import LARGE_CHUNK_BYTES, ChunkPool
-from bookspark.wire.entry_batch import FRAME_BYTES_MAX, HEADER_OFFSET, PREFIX_BYTES
+from bookspark.wire.entry_batch import FRAME_BYTES_MAX
 from bookspark.wire.header import HEADER_BYTES, Header, WireError, decode
 
 _BATCH = b"\xff\xff\xff\xff\x40\x02\x00\x00"  # Arrow's continuation marker and the one metadata size that a batch has
@@ -38,7 +39,7 @@ _NOTHING = memoryview(b"")
 
 
 class Frame(NamedTuple):
-    """One received frame: a batch frame whole in ``batch``, or (``batch`` is None) a control frame's checked ``body``."""
+    """One received frame. A batch frame is whole in ``batch``. For a control frame ``batch`` is None, and ``body`` is checked."""
 
     header: Header
     body_crc: int
@@ -52,8 +53,8 @@ def control_frame(header: Header, body: bytes = b"") -> bytes:
 
 
 def frame_size(buffer: memoryview, at: int = 0, end: int | None = None) -> int | None:
-    """Bytes of the frame that ``buffer[at:end]`` starts with, or None as long as too few are there to tell. Raises
-    WireError."""
+    """The size in bytes of the frame that ``buffer[at:end]`` starts with, None while too few bytes are there to tell. Raises
+    WireError if they are no frame, or one that is too large."""
     available = (len(buffer) if end is None else end) - at
     if available < 8:
         return None
@@ -75,7 +76,7 @@ def frame_size(buffer: memoryview, at: int = 0, end: int | None = None) -> int |
 
 
 def parse_frame(frame: memoryview) -> Frame:
-    """Decode one whole frame: its header, and for a control frame its body's checksum. Raises WireError."""
+    """Decode one whole frame: check its header, and the body of a control frame. Raises WireError."""
     if frame[0] != _CONTROL[0]:
         header, body_crc = decode(frame, HEADER_OFFSET)
         return Frame(header, body_crc, frame, _NOTHING)
@@ -104,7 +105,7 @@ class FrameReceiver:
         return self._chunk[self._end :]
 
     def received(self, count: int) -> Iterator[Frame]:
-        """The frames that ``count`` more bytes complete."""
+        """The frames that ``count`` more bytes in ``buffer()`` complete. Raises WireError for bytes that are no frame."""
         self._end += count
         while True:
             start = self._start

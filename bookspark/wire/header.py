@@ -1,8 +1,8 @@
 """The header of every request and response, and what each kind of request means.
 
-Law: a header is 112 bytes at a fixed offset of its frame, checksummed, and the same in both directions; it carries the LAC, the
-LAFR, LastAddSynced and the bookie's incarnation with every message, so that no mode of durability or replication needs
-another one. Little-endian::
+Law: a header is 112 bytes at a fixed offset of its frame, with a checksum, and it is the same in both directions. Every message
+carries the LAC (last add confirmed), the LAFR (last add fully replicated), LastAddSynced and the bookie's incarnation, so that no
+mode of durability or replication needs another header. Little-endian::
 
       0  u16 protocol version      48  i64 last_add_fully_replicated
       2  u8  kind                  56  i64 last_add_synced       (responses)
@@ -15,51 +15,56 @@ another one. Little-endian::
      32  i64 last_entry_id        108  u32 CRC32C of bytes 0–107
      40  i64 last_add_confirmed   112
 
-Kinds, by what a bookie does (``-`` after a name: the request is a control frame, ``=``: a batch frame):
+The kinds, and what a bookie does for each (``-`` after a name: the request is a control frame; ``=``: a batch frame):
 
 ``HELLO-``
-    The first request of a connection. ``value`` is the client's highest protocol version; the answer's is the one to use, and its
-    body is the bookie id, so that a client never talks to another bookie at a reused address.
+    The first request of a connection. ``value`` is the client's highest protocol version; the answer's is the one to use, and
+    its body is the bookie id, so that a client never talks to another bookie at a reused address.
 ``ADD=``
-    Append the entries ``first..last`` of one ledger, all or none. The answer is a control frame with the same range; but the OK
-    to an add of a PD ledger comes with others in an ``ACKS``.
-    ``RECOVERY``: from a recoverer or a repair, allowed on a fenced ledger, synced before the ack in every mode.
-    ``VOLATILE``: a VD ledger (BP-14), acked once it is written to the operating system, before the sync. Such a request, and
-    ``SYNC``, tells what is assigned to the bookie: ``value`` is the first entry id, ``limit`` is ensemble size << 20 |
-    write quorum << 10 | position; the answer's LastAddSynced is for that assignment.
+    Append the entries ``first..last`` of one ledger, all or none. The answer is a control frame with the same range. But an OK
+    for a ledger of persistent durability (PD) comes together with others, in an ``ACKS``.
+    ``RECOVERY``: sent by a recovery or a repair; allowed on a fenced ledger; synced before the answer in every mode.
+    ``VOLATILE``: the ledger is of volatile durability (VD, BP-14); answered once the operating system has it, before the sync.
+    Such a request, and ``SYNC``, tells what is assigned to the bookie: ``value`` is the first entry id, ``limit`` is ensemble
+    size << 20 | write quorum << 10 | position. The answer's LastAddSynced is for that assignment.
 ``ACKS-``
-    Sent by a bookie only: adds that came to be OK in one turn of its loop, ``value`` in number. The body is ``messages.Acks``.
+    Sent by bookies only: the adds, ``value`` in number, that came to be OK in one turn of the loop. The body is
+    ``messages.Acks``.
 ``READ-``
-    Entries ``first..last``, about ``limit`` bytes at most but at least one. The answer is any number of batch frames with
-    ``MORE``, then a control frame: ``last_entry_id`` is the last id that was sent (``first − 1`` if none was), ``value`` how many
-    were, and ``status`` tells about the id after it; OK if the range or the limit ended there. ``FENCE``: fence first (recovery
-    reads). ``SPARSE``: skip ids that this bookie doesn't hold (striped ledgers); ``last_entry_id`` is then how far it looked.
+    Entries ``first..last``, about ``limit`` bytes at most but at least one entry. The answer is any number of batch frames with
+    ``MORE``, then a control frame: ``last_entry_id`` is the last id that was sent (``first − 1`` if none was), ``value`` is how
+    many entries were sent, and ``status`` tells about the next id (OK if the range or the limit ended there).
+    ``FENCE``: fence first (recovery reads).
+    ``SPARSE``: skip ids that this bookie does not hold (striped ledgers); ``last_entry_id`` is then the last id that it looked
+    for.
 ``READ_LAC-``
-    The LAC, the LAFR and (``value``) the highest entry id held. ``FENCE``: fence first, durably (the first step of ledger
-    recovery; it creates the ledger where it was never seen, so it has no Negative). ``limit`` > 0: wait up to so many ms
-    until the LAC is at least ``first_entry_id`` (long poll). ``ENTRY``: that entry comes along, as a batch frame with ``MORE``
-    before the answer, if the LAC covers it and the bookie has it at hand and short; if not, it has to be read.
+    The LAC, the LAFR and (``value``) the highest entry id that is held.
+    ``FENCE``: fence first, durably. (This is the first step of ledger recovery. It makes a ledger known that was never seen, so
+    it has no Negative.)
+    ``limit`` > 0: wait up to ``limit`` ms until the LAC is at least ``first_entry_id`` (long poll).
+    ``ENTRY``: that entry comes along, as a batch frame with ``MORE`` before the answer, if the LAC covers it, the page cache
+    has it, and it is short; otherwise it has to be read.
 ``WRITE_LAC-``
     Explicit LAC: note ``last_add_confirmed`` without an entry.
 ``SYNC-``
     Sync what was added to a VD ledger before this request; the answer tells LastAddSynced.
 ``RANGES-``
-    All that is held from entry ``first_entry_id`` of ``ledger_id`` on, and of the ledgers after it (of that one only if
-    ``value`` is 1), ``limit`` rows at most. The body is ``messages.Ranges``; the answer's ``value`` and ``first_entry_id``
-    are the ledger and the entry to go on with, −1 at the end.
+    What is held of ``ledger_id`` from entry ``first_entry_id`` on, and of the ledgers after it (not if ``value`` is 1),
+    ``limit`` rows at most. The body of the answer is ``messages.Ranges``; its ``value`` and ``first_entry_id`` are the ledger
+    and the entry to go on with, −1 at the end.
 ``STATUS-``
     The body of the answer is ``messages.BookieStatus``.
 ``ENTRY_LOGS-``
     The body of the answer is ``messages.EntryLogs``.
 ``LIMBO-``
-    The ledgers in limbo from ``ledger_id`` on, ``limit`` at most. The body is ``messages.Limbo``; the answer's ``value`` is the
-    ledger to go on with, −1 at the end.
+    The ledgers in limbo from ``ledger_id`` on, ``limit`` at most. The body of the answer is ``messages.Limbo``; its ``value``
+    is the ledger to go on with, −1 at the end.
 ``REFUSAL-``
-    Sent by a bookie only, as the last frame of a connection on which it got what is no frame. The body says why, for people.
+    Sent by bookies only: the last frame of a connection that sent bytes that are no frame. The body says why, for people.
 
-The body of a BAD_REQUEST says in words what was wrong with the request. A bookie with a secret answers HELLO UNAUTHORIZED, with a
-challenge in the body, until the request's body (``messages.Hello``) has the proof that ``security`` describes. Any request may be
-answered TOO_MANY_REQUESTS: nothing was done then.
+The body of a BAD_REQUEST says in words what is wrong with the request. A bookie with a secret answers a HELLO with UNAUTHORIZED,
+and a challenge in the body, until the request's body (``messages.Hello``) has the proof that ``security`` describes. Any request
+may be answered TOO_MANY_REQUESTS; then nothing was done.
 
 Source: BookKeeper's ``BookkeeperProtocol.proto`` for the kinds; BP-14 for LastAddSynced and ``SYNC``; "Guaranteeing write
 quorum" for LAFR.
@@ -90,6 +95,8 @@ assert _LAYOUT.size + _CHECKED.size == HEADER_BYTES
 
 
 class Kind(IntEnum):
+    """What a request asks for. The module's docstring tells each."""
+
     HELLO = 1
     ADD = 2
     READ = 3
@@ -105,6 +112,8 @@ class Kind(IntEnum):
 
 
 class Flag(IntFlag):
+    """How a request is meant, or that a message is an answer. The module's docstring tells each."""
+
     NONE = 0
     FENCE = 1
     RECOVERY = 2
@@ -116,7 +125,7 @@ class Flag(IntFlag):
 
 
 class Status(IntEnum):
-    """A response's outcome on the wire; ``to_response`` sorts it into the three classes."""
+    """How a request ended. ``Header.response`` sorts it into the three classes of answers."""
 
     OK = 0
     NO_SUCH_ENTRY = 1
@@ -148,11 +157,11 @@ _UNKNOWN = {
 
 
 class WireError(Exception):
-    """Bytes that are no frame of ours. Whoever receives them closes the connection: nothing after them can be trusted."""
+    """Bytes that are no frame of ours. Who receives them closes the connection, because nothing after them can be trusted."""
 
 
 class Header(NamedTuple):
-    """One decoded header. Ids are −1 where they mean nothing; times are milliseconds, sizes bytes."""
+    """One decoded header. Ids are −1 where they mean nothing. Times are in milliseconds, sizes in bytes."""
 
     kind: int
     request_id: int
@@ -170,7 +179,7 @@ class Header(NamedTuple):
     value: int = 0
 
     def encode(self, body_crc: int) -> bytes:
-        """112 bytes, with the checksum of the body that will follow."""
+        """The 112 bytes. ``body_crc``: the CRC32C of the body that will follow."""
         packed = _LAYOUT.pack(
             PROTOCOL_VERSION,
             self.kind,
@@ -194,12 +203,12 @@ class Header(NamedTuple):
         return packed + _CHECKED.pack(crc32c(packed))
 
     def with_assignment(self, assignment: Assignment) -> Header:
-        """This request, of a VD ledger, with what is assigned to the bookie."""
+        """This request, of a VD ledger, with what is assigned to the bookie in ``value`` and ``limit``."""
         first, ensemble_size, write_quorum, position = assignment
         return self._replace(value=first, limit=ensemble_size << 20 | write_quorum << 10 | position)
 
     def assignment(self) -> Assignment:
-        """What a request of a VD ledger says is assigned to the bookie. Raises WireError if that makes no sense."""
+        """What is assigned to the bookie, as a request of a VD ledger says. Raises WireError if that makes no sense."""
         packed = self.limit
         found = Assignment(self.value, packed >> 20, packed >> 10 & STRIPED_ENSEMBLE_MAX, packed & STRIPED_ENSEMBLE_MAX)
         if not (found.first_entry_id >= 0 and found.ensemble_size >= found.write_quorum >= 1):
@@ -209,7 +218,8 @@ class Header(NamedTuple):
         return found
 
     def response(self) -> Response:
-        """The class of this answer, for the decisions of ``protocol``. Never a Negative but for the two explicit statuses."""
+        """The class of this answer, for the decisions of ``protocol``. Only two statuses, which say it explicitly, are a
+        Negative."""
         if self.status == Status.OK:
             return Positive(self)
         if self.status in _NEGATIVE:
@@ -218,7 +228,7 @@ class Header(NamedTuple):
 
 
 def decode(buffer: bytes | bytearray | memoryview, offset: int) -> tuple[Header, int]:
-    """The header at ``offset`` and the body's CRC32C that it names. Raises WireError if it is damaged or foreign."""
+    """The header at ``offset``, and the CRC32C of the body that it names. Raises WireError if it is damaged, or none of ours."""
     (
         version,
         kind,
@@ -253,4 +263,4 @@ def decode(buffer: bytes | bytearray | memoryview, offset: int) -> tuple[Header,
 
 
 _new_header = cast(Callable[[tuple[object, ...]], Header], partial(tuple.__new__, Header))
-"""``Header._make`` without its Python frame."""
+"""``Header._make`` without the cost of a Python call."""

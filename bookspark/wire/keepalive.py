@@ -1,8 +1,8 @@
-"""How the end of a connection is noticed when the peer's host is gone without a word, and not even a reset comes from it.
+"""Noticing the end of a connection whose other host is gone, so that not even a reset comes from it.
 
-Law: a peer that acknowledges nothing for ``_GONE_SECONDS``, be it what was sent or that it is still there, is gone, and the
-connection ends with an error. Without it a bookie would keep the sockets of dead clients for ever, and a client wait for the
-kernel's own patience, a quarter of an hour. A process that is stopped is not gone, as long as it has room for what it is sent.
+Law: a peer that acknowledges neither data nor keepalive probes for 60 s is gone, and the connection ends with an error. Without
+this a bookie would keep the sockets of dead clients for ever, and a client would wait a quarter of an hour, which is the kernel's
+own limit. A process that is stopped is not gone, as long as it has room for what it is sent.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Protocol
 
 _GONE_SECONDS = 60
 _IDLE_SECONDS = 30
-"""After so long without a byte, the peer is asked whether it is there."""
+"""After this time without a byte, the kernel asks the peer whether it is there."""
 _ASKED_EACH_SECONDS = 10
 
 _OPTIONS = {
@@ -29,7 +29,7 @@ class _Socket(Protocol):
 
 
 def notice_lost_peer(connection: _Socket) -> None:
-    """Have the kernel end ``connection`` when its peer is gone. Options that a system does not have keep its defaults."""
+    """Have the kernel end ``connection`` when its peer is gone. Options that a system does not have are left out."""
     with contextlib.suppress(OSError):  # the peer may have ended the connection already, which is noticed anyway
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in _OPTIONS.items():

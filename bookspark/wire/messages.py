@@ -1,4 +1,7 @@
-"""Bodies of control frames, where the header is not enough: JSON by ``msgspec``; ``Acks`` and ``Ranges`` are columns."""
+"""Bodies of control frames, for what does not fit into the header.
+
+``Acks`` and ``Ranges`` are columns of numbers; the other bodies are JSON, by ``msgspec``.
+"""
 
 from __future__ import annotations
 
@@ -15,25 +18,26 @@ _COUNT = struct.Struct("<I")
 
 
 class Acks:
-    """Adds that are OK. Body: their request ids, u64 each. An answer each would cost either side more than all the rest of a
-    small add."""
+    """Adds that are answered OK. Body: their request ids, u64 each. (An answer for each would cost both sides more than
+    everything else about a small add.)"""
 
     @staticmethod
     def encode(request_ids: Iterable[int]) -> bytes:
+        """The body."""
         return array("Q", request_ids).tobytes()
 
     @staticmethod
     def decode(body: memoryview) -> Sequence[int]:
-        """Raises WireError."""
+        """The request ids. Raises WireError."""
         if len(body) % 8:
             raise WireError(f"{len(body)} bytes are no request ids")
         return body.cast("Q")
 
 
 class Ranges(NamedTuple):
-    """What a bookie holds, as columns of equal length: one row a run of consecutive ids in one batch on disk.
+    """What a bookie holds, as columns of equal length. A row is a run of consecutive ids in one batch on disk.
 
-    ``logs`` and ``positions`` are the location (entry log number, byte offset), ``sizes`` the batch's bytes. Body: u32 row
+    ``logs`` and ``positions`` tell where the batch lies (log number, position in bytes), ``sizes`` its bytes. Body: u32 row
     count, 4 bytes of zeros, then the six i64 columns one after the other.
     """
 
@@ -61,12 +65,12 @@ class Ranges(NamedTuple):
 
 
 class Hello(msgspec.Struct):
-    """What a client says of itself in HELLO; a body may be empty, then nothing was said."""
+    """What a client says of itself in HELLO. The body may be empty: the client says nothing."""
 
     client: str = ""
-    """Its name, for people who look for it in logs, and for faults that are meant for one client."""
+    """Its name, for log lines, and for injected faults that are meant for one client."""
     proof: bytes = b""
-    """That it knows the bookie's secret (see ``security``)."""
+    """The proof that it knows the bookie's secret (see ``security``)."""
 
     def encode(self) -> bytes:
         return msgspec.json.encode(self)
@@ -80,19 +84,22 @@ class Hello(msgspec.Struct):
 
 
 class HealingStatus(msgspec.Struct):
-    """How far a bookie is with bringing back what a lossy boot lost: the attempt of now, and what was copied since it began."""
+    """How far a bookie has brought back what a lossy boot lost, in the attempt that runs now."""
 
     ledgers: int
-    """All that are looked at, and those among them that are still to be, or could not be healed yet."""
+    """Ledgers that are looked at."""
     ledgers_left: int
+    """Ledgers among them that are still to be looked at, or could not be healed yet."""
     entries_copied: int
-    """With what ledger recovery wrote back."""
+    """Entries that were brought back, also those that ledger recovery wrote back."""
     bytes_copied: int
+    """Payload bytes of these entries."""
     seconds: float
+    """How long the attempt has run."""
 
     @property
     def seconds_left(self) -> float | None:
-        """If it goes on as it did; None if there is nothing to tell it from."""
+        """How long the attempt will still run, if it goes on as it did. None if no ledger is done yet."""
         done = self.ledgers - self.ledgers_left
         return self.seconds / done * self.ledgers_left if done else None
 
@@ -111,11 +118,11 @@ class BookieStatus(msgspec.Struct):
     lossy_boot: int = 0
     """The number of the last boot after which entries may have been lost; 0: there was none."""
     healed_boot: int = 0
-    """The last such boot of which everything is back."""
+    """The number of the last such boot of which everything is back."""
     limbo_ledgers: int = 0
-    """Ledgers that entries may be missing of, and that absence proves nothing of."""
+    """Ledgers in limbo: entries of them may be missing, so absence proves nothing."""
     healing: HealingStatus | None = None
-    """Of the last lossy boot, while this process heals it, and afterwards."""
+    """The healing of the last lossy boot, while this process heals it and afterwards. None: this process does not heal."""
 
 
 class EntryLogFacts(msgspec.Struct, frozen=True, array_like=True):
@@ -125,11 +132,11 @@ class EntryLogFacts(msgspec.Struct, frozen=True, array_like=True):
     path: str
     size: int
     synced: int
-    """Below it every byte is durable."""
+    """Every byte below this position is durable."""
     sealed: bool
     """Nothing is appended to it any more."""
     rewritten: bool
-    """It was made of other logs: sorted, compressed, without what had been deleted by then."""
+    """It was made from other logs: sorted, compressed, and without deleted ledgers."""
 
 
 class EntryLogs(msgspec.Struct):

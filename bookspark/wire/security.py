@@ -1,12 +1,12 @@
 """Who may talk to whom: TLS between clients and bookies, and a secret that they share. Both are off by default.
 
-Law: with a certificate a bookie speaks TLS and nothing else, with a CA for clients it serves only those whose certificate that CA
-signed, and with a secret only those that know it; a client that is told a CA talks only to bookies whose certificate it
-signed, for the host that was dialled. What can't be used is refused at start, by name.
+Law: a bookie with a certificate speaks nothing but TLS. With a CA for clients it serves only clients whose certificate that CA
+signed. With a secret it serves only clients that know the secret. A client with a CA talks only to bookies whose certificate that
+CA signed, for the host that was dialled. A file that can't be used is refused at start, by its option's name.
 
-The secret itself is never sent. A HELLO without a proof is answered UNAUTHORIZED, with a challenge (32 random bytes) in the body;
-the proof, in the next HELLO, is HMAC-SHA256(secret, challenge ‖ bookie id). It keeps strangers out; against one who can listen
-or put himself in between it takes TLS as well.
+The secret itself is never sent. A HELLO without a proof is answered UNAUTHORIZED, with a challenge (32 random bytes) in the body.
+The proof, in the next HELLO, is HMAC-SHA256(secret, challenge ‖ bookie id). That keeps strangers out. Against somebody who can
+listen to the connection, or change it, TLS is needed as well.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _CHALLENGE_BYTES = 32
 
 
 def server_context(certificate: str, key: str, client_ca: str) -> ssl.SSLContext | None:
-    """A bookie's, from paths of PEM files ("": not given); None without a certificate. Raises ConfigurationError."""
+    """The TLS context of a bookie, from paths of PEM files ("": not given). None without a certificate. Raises
+    ConfigurationError."""
     if not certificate:
         if key or client_ca:
             raise ConfigurationError("tls_key and tls_client_ca are of no use without tls_certificate; set that too")
@@ -37,7 +38,7 @@ def server_context(certificate: str, key: str, client_ca: str) -> ssl.SSLContext
 
 
 def client_context(ca: str, certificate: str, key: str) -> ssl.SSLContext | None:
-    """A client's; None without a CA. Raises ConfigurationError."""
+    """The TLS context of a client, from paths of PEM files ("": not given). None without a CA. Raises ConfigurationError."""
     if not ca:
         if certificate or key:
             raise ConfigurationError("tls_certificate and tls_key are of no use without tls_ca; set that too")
@@ -50,7 +51,7 @@ def client_context(ca: str, certificate: str, key: str) -> ssl.SSLContext | None
 
 
 def read_secret(path: str) -> bytes:
-    """What is in the file but for white space around it; b"" if no file is named. Raises ConfigurationError."""
+    """The content of the file, without white space around it. b"" if no file is named. Raises ConfigurationError."""
     if not path:
         return b""
     try:
@@ -65,15 +66,17 @@ def read_secret(path: str) -> bytes:
 
 
 def new_challenge() -> bytes:
+    """32 random bytes."""
     return secrets.token_bytes(_CHALLENGE_BYTES)
 
 
 def proof(secret: bytes, challenge: bytes, bookie_id: str) -> bytes:
-    """What shows the bookie of this id that its challenge was answered by someone who knows the secret."""
+    """The proof, for the bookie of this id and its challenge, that the sender knows the secret."""
     return hmac.digest(secret, challenge + bookie_id.encode(), hashlib.sha256)
 
 
 def is_proof(given: bytes, secret: bytes, challenge: bytes, bookie_id: str) -> bool:
+    """Is ``given`` the proof that answers ``challenge``? Never, if there was no challenge."""
     return bool(challenge) and hmac.compare_digest(given, proof(secret, challenge, bookie_id))
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from bookspark.bookie.disk.file_system import RealFileSystem
 from bookspark.bookie.storage import Storage
-from bookspark.daemon import process
+from bookspark.daemon import bookie_process
 from bookspark.daemon.identity import mark_lost
 from bookspark.daemon.lossy_boot import fence_check, fence_what_may_be_lost, why_lossy
 from bookspark.errors import BookieError, MetadataStoreError, StorageError
@@ -283,7 +283,7 @@ def test_the_bookie_s_process_says_which_directories_were_emptied(tmp_path):
         stamp=lambda: stamped.append(True),
     )
     with ExitStack() as stack:
-        opened = process._open_storage(config(kept, lost), MemoryStore(), identity, stack, lambda phase: None)
+        opened = bookie_process._open_storage(config(kept, lost), MemoryStore(), identity, stack, lambda phase: None)
         assert [(ledger.ledger_id, ledger.fence_unsure) for ledger in opened.lossy_boots.known_ledgers] == [(4, True)]
     assert stamped == [True]
 

@@ -19,8 +19,7 @@ from bookspark.bookie.space.choosing import LogUse, choose
 from bookspark.bookie.space.rewriting import BLOCK_ENTRIES_MAX, SealedLog
 from bookspark.bookie.space.rewriting_process import RewritingProcess
 from bookspark.bookie.storage import Storage
-from bookspark.daemon.directories import Process
-from bookspark.daemon.launch import wait_for_end
+from bookspark.daemon.processes import Process, wait_for_end
 from bookspark.protocol.bookie.bookie_ledger import NO_SUCH_ENTRY
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.wire.entry_batch import EntryBatch, arrow_schema

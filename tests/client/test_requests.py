@@ -17,8 +17,9 @@ from bookspark.errors import MetadataStoreError, NotEnoughBookiesError
 from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.protocol.ledger.actions import ChooseBookies, MetadataFailed, NoBookies, ReadMetadata, SendRead
 from bookspark.protocol.ledger.responses import Negative, Unknown, UnknownReason
+from bookspark.wire.batch_prefix import PREFIX_BYTES
 from bookspark.wire.digests import digester
-from bookspark.wire.entry_batch import PREFIX_BYTES, Entry, encode_entries
+from bookspark.wire.entry_batch import Entry, encode_entries
 from bookspark.wire.frames import Frame
 from bookspark.wire.header import NO_KEY, Flag, Header, Kind, Status
 from tests.metadata.kit import ledger

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bookspark.daemon.directories import Process
-from bookspark.daemon.launch import wait_for_end
+from bookspark.daemon.processes import Process, wait_for_end
 from bookspark.errors import BookieError, ConfigurationError
 from bookspark.local import LocalBookie, LocalCluster
 

@@ -18,10 +18,11 @@ import pytest
 
 from bookspark.bookie.bookie_config import BookieConfig, bookie_config
 from bookspark.daemon import launch
-from bookspark.daemon.directories import DirectoryLocks, Process, lock_holder, read_cookie, write_cookie
-from bookspark.daemon.launch import Bookie, adopt_or_start, wait_for_end
+from bookspark.daemon.directories import DirectoryLocks, lock_holder, read_cookie, write_cookie
+from bookspark.daemon.launch import Bookie, adopt_or_start
 from bookspark.daemon.lease_client import LeaseConnection, LeaseLostError, LeaseRefusedError
 from bookspark.daemon.lease_server import LeaseServer
+from bookspark.daemon.processes import Process, wait_for_end
 from bookspark.errors import BookieError
 from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 
@@ -367,7 +368,7 @@ def test_a_connection_to_where_no_bookie_is_says_so(tmp_path: Path) -> None:
 
 def test_the_daemon_imports_neither_spark_nor_arrow() -> None:
     program = (
-        "import sys, bookspark.daemon.process; "
+        "import sys, bookspark.daemon.bookie_process; "
         "print([name for name in ('pyarrow', 'pyspark', 'pandas', 'numpy') if name in sys.modules])"
     )
     assert (

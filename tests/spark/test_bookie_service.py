@@ -13,7 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from bookspark import BookKeeper
-from bookspark.daemon.directories import Process, read_cookie
+from bookspark.daemon.directories import read_cookie
+from bookspark.daemon.processes import Process
 from bookspark.errors import BookieError, ConfigurationError
 from bookspark.spark.bookies.bookie_service import BookieService
 from bookspark.spark.short_jobs import QUICK_JVM

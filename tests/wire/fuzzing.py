@@ -10,14 +10,8 @@ from array import array
 
 from crc32c import crc32c
 
-from bookspark.wire.entry_batch import (
-    FRAME_BYTES_MAX,
-    HEADER_OFFSET,
-    PREFIX_BYTES,
-    Entry,
-    EntryBatch,
-    encode_entries,
-)
+from bookspark.wire.batch_prefix import HEADER_OFFSET, PREFIX_BYTES
+from bookspark.wire.entry_batch import FRAME_BYTES_MAX, Entry, EntryBatch, encode_entries
 from bookspark.wire.frames import Frame, FrameReceiver
 from bookspark.wire.header import HEADER_BYTES, PROTOCOL_VERSION, Header, Kind, WireError
 from bookspark.wire.messages import Acks, Hello, Ranges

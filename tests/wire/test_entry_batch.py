@@ -9,16 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookspark.wire.entry_batch import (
-    HEADER_OFFSET,
-    PREFIX_BYTES,
-    Entry,
-    EntryBatch,
-    arrow_schema,
-    encode_entries,
-    encode_one,
-    with_header,
-)
+from bookspark.wire.batch_prefix import HEADER_OFFSET, PREFIX_BYTES
+from bookspark.wire.entry_batch import Entry, EntryBatch, arrow_schema, encode_entries, encode_one, with_header
 from bookspark.wire.frames import parse_frame
 from bookspark.wire.header import HEADER_BYTES, Header, Kind, WireError
 

@@ -1,10 +1,10 @@
-"""Syncs beside the writing: for entries that are acked before they are synced.
+"""The background sync of a directory: for entries that are acknowledged before they are synced.
 
-Law: a sync covers what had been written when it was asked for, never what came later; the note follows it as it does after
-every sync. It holds up no write. A sync that fails retires the directory like one of the commit thread's own: each uses a file
-descriptor of its own, so the kernel tells a failed write-back to both.
+Law: a sync covers what was written when it was asked for, and never what came later. The synced note is written after it, as
+after every sync. No write waits for it. A sync that fails retires the directory, as one of the commit thread's own does: each
+thread has a file descriptor of its own, so the kernel tells both of a failed write-back.
 
-Syncs that pile up are made as one. The thread is started by the first one, so a bookie that has no use for it has none.
+Syncs that pile up are made as one. The thread is started by the first sync, so a bookie that needs none has none.
 
 Source: BP-14, "Changes to Bookies"; BookKeeper's ``ForceWriteThread``.
 """
@@ -22,7 +22,7 @@ from bookspark.bookie.disk.file_system import FileSystem
 
 
 class Sync(NamedTuple):
-    """``log`` is to be synced up to ``end``, which ``byte_count`` bytes and ``items`` wait for."""
+    """Sync ``log`` up to position ``end``. ``items`` wait for that, and ``byte_count`` bytes that were acknowledged before."""
 
     log: EntryLog
     end: int
@@ -44,7 +44,7 @@ class BackgroundSync:
         self._thread: threading.Thread | None = None
 
     def submit(self, sync: Sync, synced: Synced, *, apart: bool) -> None:
-        """``apart``: in the thread; else here and now."""
+        """Make a sync, then call ``synced``. ``apart``: in the thread; else in this one, before this returns."""
         self._queue.put(sync)
         if not apart:
             self.sync_queued(synced)
@@ -62,7 +62,7 @@ class BackgroundSync:
             self._thread = None
 
     def sync_queued(self, synced: Synced) -> bool:
-        """Wait for a sync, make one of it and all that are queued behind it. False at the end."""
+        """Wait for a sync, and make it one with all that are queued behind it. False after ``stop``."""
         queued = [self._queue.get()]
         queued += [self._queue.get() for _ in range(self._queue.qsize())]
         syncs = [sync for sync in queued if sync is not None]

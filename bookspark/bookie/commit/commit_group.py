@@ -1,6 +1,6 @@
 """A group: what a commit thread found queued, sorted by what has to be done.
 
-Law: of each kind, the order is that in which it was queued.
+Law: items of one kind stay in the order in which they were queued.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bookspark.bookie.disk.entry_log import EntryLog
 
 
 class Group:
-    """What was queued, by what has to be done."""
+    """The items of a group by kind, and what they ask for together."""
 
     __slots__ = ("controls", "durable", "entries", "promised", "relaxed", "seals", "stop", "sync_notes", "syncs")
 
@@ -61,7 +61,7 @@ class Group:
 def runs(
     entries: Sequence[EntryWrite | RelaxedWrite],
 ) -> Iterable[tuple[EntryLog, Sequence[EntryWrite | RelaxedWrite]]]:
-    """The entries log by log; nearly always all are of one."""
+    """The entries in runs of one log each. Nearly always there is one run."""
     start = 0
     while start < len(entries):
         entry_log = entries[start].log

@@ -1,7 +1,7 @@
 """What the loop queues for a directory's commit thread.
 
-Law: an item's ``done`` is called once, on the loop, when what the item's docstring says is true, or with the status of why it is
-not. Items are dealt with in their order, but for control records, which are written before the entries of their group.
+Law: an item's ``done`` is called once, on the loop: with OK when it is done as its docstring says, or with the status of why it
+can't be. Items are dealt with in their order, except that control records are written before the entries of their group.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from bookspark.wire.entry_batch import Buffer
 
 
 class EntryWrite(NamedTuple):
-    """A batch frame to be written at ``position`` of ``log``; done when it is synced. Consecutive ones of a log follow each
-    other, those of ``RelaxedWrite`` included."""
+    """Write a batch frame at ``position`` of ``log``. Done when it is synced. The frames of a log are queued in the order of
+    their positions and leave no gap; those of ``RelaxedWrite`` are among them."""
 
     log: EntryLog
     position: int
@@ -25,8 +25,9 @@ class EntryWrite(NamedTuple):
 
 
 class RelaxedWrite(NamedTuple):
-    """As ``EntryWrite``, but done when the operating system has it; its sync follows in the background. ``promised``: its ack
-    is of a PD ledger, so the directory is marked unclean before."""
+    """Write a batch frame at ``position`` of ``log``. Done when the operating system has it; its sync follows in the
+    background. ``promised``: the ledger is of persistent durability (PD), so the acknowledgement is a promise, and the
+    directory is marked unclean before."""
 
     log: EntryLog
     position: int
@@ -36,46 +37,48 @@ class RelaxedWrite(NamedTuple):
 
 
 class ControlWrite(NamedTuple):
-    """Encoded control records to be appended; done when they are synced."""
+    """Append encoded control records. Done when they are synced."""
 
     content: bytes
     done: Done
 
 
 class ControlRewrite(NamedTuple):
-    """Encoded control records, in pieces, to stand in place of all that were queued before; done when they are synced."""
+    """Replace all control records, also those that were queued before, by these encoded ones, in pieces. Done when they are
+    synced."""
 
     content: Sequence[bytes]
     done: Done
 
 
 class Passing(NamedTuple):
-    """Nothing to write: done when all that was queued before it is, whatever that is."""
+    """Write nothing. Done when all items that were queued before are done."""
 
     done: Done
 
 
 class Barrier(NamedTuple):
-    """Nothing to write: done when all that was queued before it is synced."""
+    """Write nothing. Done when everything that was queued before is synced."""
 
     done: Done
 
 
 class SyncWritten(NamedTuple):
-    """A ``Barrier`` whose sync is made in the background: it holds up no write that comes after it."""
+    """Write nothing. Done when everything that was queued before is synced. The sync is made in the background, so no write
+    that comes later waits for it."""
 
     done: Done
 
 
 class NoteSync(NamedTuple):
-    """The notes of the synced positions are to be made durable themselves."""
+    """Make the synced notes durable themselves."""
 
     done: Done
 
 
 class SealLog(NamedTuple):
-    """``log`` (None: none) is to be sealed if it is the one that is written to, so that the room that it reserves comes free. It
-    says besides that the loop knows of a write that found no room, so what comes after this may be written again."""
+    """Seal ``log`` if it is the one that is written to, which gives back the space that it reserves (None: seal nothing). The
+    item also says that the loop knows of a write that found no room, so what comes after it may be written again."""
 
     log: EntryLog | None
     done: Done

@@ -24,8 +24,8 @@ from bookspark.bookie.commit.completions import ignore
 from bookspark.bookie.commit.group_writer import GroupWriter, Tell
 
 Completed = Callable[["CommitThread", Sequence[Item], int, OSError | None], None]
-"""``completed(thread, items, synced_bytes, failure)``: the items are through, or failed; so many bytes of ``RelaxedWrite`` are
-synced."""
+"""``completed(thread, items, synced_bytes, failure)``: the items are done, or failed with ``failure``. ``synced_bytes`` of
+``RelaxedWrite`` are synced now."""
 Post = Callable[..., object]
 """``post(function, *arguments)``: have it called on the loop (``loop.call_soon_threadsafe``)."""
 

@@ -1,4 +1,4 @@
-"""How the storage tells that something asked for is through, and how several such answers make one.
+"""How the storage answers what was asked of it, and how several answers make one.
 
 Law: a ``Done`` is called exactly once, on the bookie's loop, with the status that the request is answered with.
 """
@@ -10,11 +10,11 @@ from collections.abc import Callable
 from bookspark.wire.header import Status
 
 Done = Callable[[int], None]
-"""Called with ``Status.OK`` once it is durable, or with the status that says why it is not."""
+"""Called with ``Status.OK`` when what was asked for is done, or with the status that says why it is not."""
 
 
 class AllOf:
-    """The ``Done`` of several: OK if all are."""
+    """One answer of several, when all have come: OK if all of them are."""
 
     def __init__(self, count: int, done: Done) -> None:
         self._left = count
@@ -30,8 +30,8 @@ class AllOf:
 
 
 class AnyOf:
-    """The ``Done`` of several: OK if one is, once all are through. (A directory that failed is out of use, so what one took
-    stands in every directory that counts.)"""
+    """One answer of several, when all have come: OK if one of them is. (A directory that failed is out of use, so a record that
+    one directory took stands in every directory that counts.)"""
 
     def __init__(self, count: int, done: Done) -> None:
         self._left = count
@@ -47,4 +47,4 @@ class AnyOf:
 
 
 def ignore(status: int) -> None:
-    """For writes that nobody waits for."""
+    """The ``Done`` of a write that nobody waits for."""

@@ -38,7 +38,8 @@ from bookspark.bookie.disk.file_system import FileSystem, NoSpaceError
 from bookspark.bookie.disk.unclean_marker import UncleanMarker
 
 Tell = Callable[[Sequence[Item], int, OSError | None], None]
-"""``tell(items, synced_bytes, failure)``: these items are through, or failed; so many bytes of ``RelaxedWrite`` are synced."""
+"""``tell(items, synced_bytes, failure)``: these items are done, or failed with ``failure``. ``synced_bytes`` of ``RelaxedWrite``
+are synced now."""
 
 _IDLE_SECONDS = 1.0
 """After this time without an add, a directory of which everything is synced is marked clean."""
@@ -48,7 +49,7 @@ log = logging.getLogger(__name__)
 
 
 class GroupWriter:
-    """Of one directory. Used by one thread at a time; the background sync has a thread of its own."""
+    """Writes the groups of one directory. One thread uses it at a time; the background sync has a thread of its own."""
 
     def __init__(
         self, file_system: FileSystem, directory: str, control: ControlLog, marker: UncleanMarker, config: BookieConfig
@@ -99,7 +100,7 @@ class GroupWriter:
                     self.quick_groups = self.quick_groups + 1 if monotonic() - begun < _QUICK_SECONDS else 0
             except NoSpaceError as error:
                 self._no_space = error
-                log.warning("%s has no room left: %s; make some", self._directory, error)
+                log.warning("%s has no room left: %s; free some space", self._directory, error)
                 self._tell(tell, rest, failure=error)
                 group.syncs, rest = [], []
                 if group.stop:

@@ -9,9 +9,10 @@ its checksum costs a full scan and nothing else. One file, in native (little-end
                               i64 rewritten logs r │ r × i64 number
                               n × i64 ledger id │ n × LAC │ n × LAFR │ n × row count │ m × first │ m × where │ m × extent
 
-Entry logs of lower numbers than the covered one are covered whole. Of the rewritten logs those that are named are in use, and
-no others: one that a crash left before a checkpoint named it is not. Source: docs/decisions/one-log.md; the counterpart of
-BookKeeper's ``LastLogMark`` together with its ledger index.
+Entry logs of lower numbers than the covered one are covered whole. The rewritten logs that are named are in use, and no others:
+a crash may leave one that no checkpoint names yet. LAC: last add confirmed; LAFR: last add fully replicated.
+
+Source: docs/decisions/one-log.md; the counterpart of BookKeeper's ``LastLogMark`` together with its ledger index.
 """
 
 from __future__ import annotations
@@ -36,12 +37,13 @@ _HEAD = struct.Struct("<8sII")
 _COUNTS = struct.Struct("<qqqqq")
 _DAMAGED = 1
 _WEIGHT_A_STEP = 1 << 15
-"""In rows; a ledger weighs as much as so many:"""
+"""How much one step takes, counted in rows."""
 _LEDGER_WEIGHT = 20
+"""A ledger counts as this number of rows."""
 
 
 class KeptLedger(NamedTuple):
-    """What a checkpoint holds of a ledger; the rest is the control log's."""
+    """What a checkpoint holds of a ledger. The control log holds the rest."""
 
     ledger_id: int
     last_add_confirmed: int
@@ -50,9 +52,10 @@ class KeptLedger(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """A loaded one."""
+    """A checkpoint that was read."""
 
     damaged: bool
+    """Damage was found in the directory before the checkpoint was made."""
     covered: int
     """Location (log << 32 | position) below which nothing has to be scanned."""
     rewritten: list[int]
@@ -73,7 +76,7 @@ class Snapshot:
         self._columns = [array("q") for _ in range(7)]
 
     def take(self, rows: LedgerRows) -> int:
-        """Take those of some rows of a ledger that belong into this checkpoint; returns how many. Its next rows may follow."""
+        """Take the ``rows`` that belong into this checkpoint, some of one ledger's; returns how many. More of them may follow."""
         columns = self._columns[4:]
         if self._logs is None and len(rows) and max(rows.where) < self._covered:
             count = len(rows)
@@ -87,7 +90,7 @@ class Snapshot:
         return count
 
     def end_ledger(self, ledger: BookieLedger, count: int) -> None:
-        """The last ``count`` rows that were taken are all of this ledger's."""
+        """The last ``count`` rows that were taken are all that this ledger has."""
         facts = (ledger.ledger_id, ledger.last_add_confirmed, ledger.last_add_fully_replicated, count)
         for column, value in zip(self._columns, facts, strict=False):
             column.append(value)
@@ -97,6 +100,7 @@ class Snapshot:
         return log in self._rewritten or (where < self._covered and (self._logs is None or log in self._logs))
 
     def encode(self) -> list[Buffer]:
+        """The bytes of the file, in pieces."""
         rewritten = array("q", sorted(self._rewritten))
         counts = _COUNTS.pack(
             self._covered >> 32,
@@ -115,8 +119,8 @@ class Snapshot:
 
 
 def fill(snapshots: list[Snapshot], ledgers: dict[int, BookieLedger], index: Index) -> Steps[None]:
-    """Let every snapshot take what belongs to it, in steps that each take some milliseconds at most. Ledgers and rows may be
-    added between two steps: what is added is above the covered locations. Nothing may be taken away or moved meanwhile."""
+    """Let every snapshot take what belongs to it, in steps of some milliseconds at most. Ledgers and rows may be added between
+    two steps: they are above the covered locations. Nothing may be removed or moved meanwhile."""
     weight = 0
     for ledger_id in index.ledger_ids():
         counts = [0] * len(snapshots)
@@ -133,7 +137,7 @@ def fill(snapshots: list[Snapshot], ledgers: dict[int, BookieLedger], index: Ind
 
 
 def write_checkpoint(file_system: FileSystem, directory: str, snapshot: Snapshot) -> None:
-    """Replace the directory's checkpoint, durably."""
+    """Replace the directory's checkpoint, durably. Raises OSError, with the old one in place."""
     replace_file(file_system, f"{directory}/{NAME}", snapshot.encode())
 
 
@@ -161,7 +165,7 @@ def read_checkpoint(file_system: FileSystem, directory: str) -> Checkpoint | Non
     rewritten, ids, confirmed, replicated, counts, first, where, extent = (
         values[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)
     )
-    del content, values  # a big one's memory is not held thrice
+    del content, values  # so that the memory of a big checkpoint is not held three times
     ledgers = [
         KeptLedger(
             ledger_id,

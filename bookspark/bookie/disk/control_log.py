@@ -71,11 +71,13 @@ class ControlScan(NamedTuple):
     """Where the good records end."""
     size: int
     noted: int | None
+    """The synced note: the position up to which the log was synced. None: no note can be read."""
     present: bool
+    """Is there a control log at all?"""
 
     @property
     def damaged(self) -> bool:
-        """Bad bytes below the note are damage; above it they are a torn write. Where there is no note all has to be good."""
+        """Bad bytes below the note are damage, above it a torn write. Without a note every byte has to be good."""
         return self.end < (self.size if self.noted is None else self.noted)
 
 
@@ -108,7 +110,7 @@ class ControlLog:
         self._rewritten_bytes = 0
 
     def scan(self) -> ControlScan:
-        """Read what is there; nothing is changed. A directory that never had a control log has no note either."""
+        """Read what is there; nothing is changed. A directory that never had a control log has no note either. Raises OSError."""
         noted = self._note.read()
         content = b""
         present = self._file_system.exists(self.path)
@@ -120,8 +122,9 @@ class ControlLog:
         return ControlScan(records, end, len(content), noted, present)
 
     def begin(self, content: Sequence[bytes] | None, scan: ControlScan) -> bool:
-        """After a ``scan``: go on with ``content`` in place of what is there, or (None) with that, all of which is synced. False
-        if there is no room for ``content``: then it goes on with the good records that are there, if none is known to be lost."""
+        """Open the log for appending, after ``scan``. ``content``: encoded records, in pieces, that replace what is there; None
+        keeps what is there, all of which is synced. False if there is no room for ``content``: the log goes on with the good
+        records that are there. Raises NoSpaceError if records would be lost by that, and OSError."""
         self._end = self._rewritten_bytes = scan.end
         if content is None:
             self._file = self._file_system.open(self.path)
@@ -139,8 +142,9 @@ class ControlLog:
         return True
 
     def rewrite(self, content: Sequence[bytes]) -> None:
-        """Replace the whole log by ``content`` (encoded records, in pieces), and go on appending to it. A crash between leaves
-        one of the two, and a note that is not above its end. Raises NoSpaceError, with the log as it was, and OSError."""
+        """Replace the whole log by ``content`` (encoded records, in pieces), and go on appending to it. A crash meanwhile leaves
+        the old log or the new one, and a note that is not above its end. Raises NoSpaceError, with the log as it was, and
+        OSError."""
         self._note.write(0)
         self._note.sync()
         try:
@@ -169,13 +173,15 @@ class ControlLog:
 
     @property
     def worth_rewriting(self) -> bool:
-        """Is most of the log superseded, for all that can be told from its size? (Explicit LACs are what makes it grow.)"""
+        """Is most of the log superseded, as far as its size tells? (Explicit LACs make it grow.)"""
         return self._end > 2 * self._rewritten_bytes + _REWRITE_BYTES_MIN
 
     def sync_note(self) -> None:
+        """Make the synced note itself durable. Raises OSError."""
         self._note.sync()
 
     def close(self) -> None:
+        """Close the files. ``begin`` opens them again."""
         self._note.close()
         if self._file is not None:
             self._file.close()

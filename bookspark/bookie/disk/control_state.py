@@ -1,7 +1,7 @@
 """What a bookie knows of its ledgers apart from their entries, as the control log keeps it.
 
-Law: that of ``protocol.bookie_boot``: a ledger of which nothing is known may have been known once, before a lossy boot or a
-collection, so whoever makes one anew makes it here, with its fence *unsure* where it may have had one.
+Law: that of ``protocol.bookie.bookie_boot``. A ledger that is unknown now may have been known before a lossy boot or a garbage
+collection. So every new one is made here, and its fence is *unsure* if it may have had one.
 """
 
 from __future__ import annotations
@@ -15,25 +15,29 @@ from bookspark.protocol.bookie.garbage_collection import NOTHING_COLLECTED, Coll
 _LEDGERS_A_PART = 1000
 
 Record = ControlRecord | LossyBootNoted | HealedNoted | CollectionNoted
-"""Of one ledger, or of all."""
+"""What a control log keeps: records of one ledger, and records of the whole bookie."""
 
 
 class ControlState:
-    """``ledgers`` by id; the lossy-boot ``mark``; the last lossy boot that was ``healed``; the highest ledger that was
-    ``collected``."""
+    """The state that the records of a control log make."""
 
     def __init__(self) -> None:
         self.ledgers: dict[int, BookieLedger] = {}
+        """By id."""
         self.mark = NO_LOSSY_BOOT
+        """The last lossy boot."""
         self.healed = HealedNoted(0)
+        """The last lossy boot of which everything is back."""
         self.collected = NOTHING_COLLECTED
+        """The highest ledger id that was garbage-collected."""
 
     def known(self, ledger_id: int) -> BookieLedger:
-        """What is known of a ledger, or what is to be known of it from the first request on that is granted; not kept."""
+        """What is known of a ledger. If nothing is, a new one, which is not kept: only a request that is granted makes a ledger
+        known."""
         return self.ledgers.get(ledger_id) or first_contact(ledger_id, self.mark, self.collected)
 
     def of(self, ledger_id: int) -> BookieLedger:
-        """The same, kept."""
+        """What is known of a ledger. If nothing is, a new one, which is kept."""
         ledger = self.ledgers.get(ledger_id)
         if ledger is None:
             ledger = self.ledgers[ledger_id] = first_contact(ledger_id, self.mark, self.collected)
@@ -61,8 +65,8 @@ class ControlState:
         return {ledger.ledger_id: ledger.limbo_boot for ledger in self.ledgers.values() if ledger.limbo}
 
     def records(self) -> Iterator[list[Record]]:
-        """The records that make this state again, in parts. Between two parts the state may change: what is noted meanwhile, and
-        these, together make what it is then."""
+        """The records that make this state again, in parts. The state may change between two parts: these records, and those that
+        are noted meanwhile, together make the state of then."""
         first: list[Record] = []
         if self.mark != NO_LOSSY_BOOT:
             first += (self.mark, self.healed)

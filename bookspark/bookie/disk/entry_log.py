@@ -7,8 +7,9 @@ the first frame that fails its checks. Log numbers ascend and are used once in a
     <directory>/logs/<number, 8 hex>.arrows     400 bytes of schema │ batch frame │ batch frame │ …
     <directory>/logs/<number, 8 hex>.synced     its note (``synced_note``)
 
-A log is preallocated without changing its length, and given back what it did not use when it is sealed. Every start of a
-bookie begins a new log at its first add, so no file is appended to that another process wrote.
+Disk space for a log is reserved without changing its length, and given back when the log is sealed. Every start of a bookie
+begins a new log at its first add, so a bookie never appends to a file that another process wrote. ``log_scan`` tells which bytes
+of a log are good.
 """
 
 from __future__ import annotations
@@ -80,13 +81,14 @@ class EntryLog:
         self._file_system.sync_directory(directory)
 
     def write(self, frames: Sequence[Buffer], position: int) -> int:
-        """Write frames that follow each other; returns the end. After a NoSpaceError some of them may be there; ``seal`` cuts
-        them off."""
+        """Write frames that follow each other from ``position`` on; returns the end. Raises NoSpaceError, after which some of
+        them may be there until ``seal`` cuts them off, and OSError."""
         assert self.file is not None
         return write_all(self.file, frames, position)
 
     def sync(self, position: int, file: File | None = None) -> None:
-        """Make all up to ``position`` durable, and note it. With a ``file`` of its own, a second thread may do so."""
+        """Make everything up to ``position`` durable, and note it. A second thread may do so too, with a ``file`` of its own.
+        Raises OSError, after which nobody knows what the disk holds."""
         file = file or self.file
         assert file is not None
         file.sync()
@@ -100,7 +102,7 @@ class EntryLog:
         self.note.sync()
 
     def seal(self) -> None:
-        """Nothing more will be written: give back reserved space, make the note durable, close."""
+        """Nothing more will be written: give back the reserved space, make the note durable, close. Raises OSError."""
         if self.file is not None:
             self.file.truncate(self.synced)
             self.note.sync()
@@ -111,8 +113,8 @@ class EntryLog:
     # -- boot
 
     def recover(self, covered: int) -> LogScan:
-        """Scan from ``covered`` (0: all of it) and settle the tail: cut what is torn, make the rest durable. Nothing is cut
-        below the note, nor where there is no note to tell."""
+        """Scan the log from position ``covered`` on (0: all of it) and settle its tail: cut what is torn, make the rest durable.
+        Nothing is cut below the note, and nothing at all without a note. Raises OSError."""
         noted = self.note.read()
         if not self._file_system.exists(self.path):
             return LogScan([], 0, damaged=noted != 0 and not self.note.is_blank())
@@ -151,7 +153,7 @@ class EntryLog:
         return not self._file_system.exists(self.path) and self.note.read() == 0
 
     def remove(self) -> None:
-        """Unlink log and note (in this order: a log without a note is damage, a note that holds 0 without a log is not)."""
+        """Unlink the log, then its note. (A log without a note is damage; a note that holds 0, without a log, is not.)"""
         self.note.write(0)
         self.note.sync()
         self.note.close()
@@ -167,6 +169,6 @@ class EntryLog:
 
 
 def log_numbers(file_system: FileSystem, directory: str) -> list[int]:
-    """The numbers of a directory's logs, ascending, those of which only the note is left included."""
+    """The numbers of a directory's entry logs, ascending, also of those of which only the note is left."""
     names = (os.path.splitext(name) for name in file_system.list(f"{directory}/{LOGS}"))
     return sorted({int(stem, 16) for stem, suffix in names if suffix in (LOG_SUFFIX, NOTE_SUFFIX)})

@@ -1,9 +1,9 @@
 """The one seam through which a bookie touches files.
 
 Law: nothing in ``bookspark.bookie`` opens, writes, syncs, renames or removes a file but through a ``FileSystem``, so that a
-stand-in can lose what was not synced or fail any single call. Calls are those of the kernel and promise no more than it does: a
-write may be short, a created or renamed name is durable only after ``sync_directory``, and a failed ``sync`` says that data
-may be gone (it is never tried again; see "fsyncgate", PostgreSQL 2018).
+stand-in can lose what was not synced or fail any single call. The calls are those of the kernel and promise no more than it does.
+A write may be short. A created or renamed name is durable only after ``sync_directory``. A failed ``sync`` says that data may be
+gone, and is never tried again (see "fsyncgate", PostgreSQL 2018).
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ _FALLOC_FL_KEEP_SIZE = 1
 
 
 class File(Protocol):
-    """An open file. Positions and sizes in bytes. Safe to read from several threads; closed when the last user drops it."""
+    """An open file. Positions and sizes in bytes. Several threads may read it. It is closed when its last user drops it. Each
+    call raises OSError."""
 
     def write(self, buffers: Sequence[Buffer], position: int) -> int:
-        """Write at most what ``buffers`` hold, one after the other; returns how many bytes were."""
+        """Write at most what ``buffers`` hold, one after the other; returns how many bytes were written."""
 
     def read(self, size: int, position: int) -> bytes:
         """``size`` bytes, or fewer at the end of the file."""
@@ -42,18 +43,21 @@ class File(Protocol):
     def truncate(self, size: int) -> None:
         """Set the length, and give back what is reserved beyond it."""
 
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """The length."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """No call is made after this one."""
 
 
 class FileSystem(Protocol):
-    """Names and directories. Paths are absolute."""
+    """Names and directories. Paths are absolute. Each call raises OSError."""
 
     def open(self, path: str, *, create: bool = False) -> File:
         """Open for reading and writing; FileNotFoundError unless it exists or ``create`` is set."""
 
-    def exists(self, path: str) -> bool: ...
+    def exists(self, path: str) -> bool:
+        """Is there a file or a directory of this name?"""
 
     def list(self, directory: str) -> list[str]:
         """The names in a directory, sorted."""
@@ -64,27 +68,30 @@ class FileSystem(Protocol):
     def rename(self, source: str, target: str) -> None:
         """Atomic; replaces ``target``."""
 
-    def unlink(self, path: str) -> None: ...
+    def unlink(self, path: str) -> None:
+        """Remove a file; FileNotFoundError if there is none."""
 
-    def sync_directory(self, path: str) -> None: ...
+    def sync_directory(self, path: str) -> None:
+        """Make the names in a directory durable."""
 
-    def free_bytes(self, path: str) -> int: ...
+    def free_bytes(self, path: str) -> int:
+        """What is free for this user, on the disk that ``path`` is on."""
 
     def total_bytes(self, path: str) -> int:
-        """Of the disk that ``path`` is on: what is used and what is free for this user."""
+        """What is used and what is free for this user together, on the disk that ``path`` is on."""
 
 
 class NoSpaceError(OSError):
-    """The disk, a quota of it, or the table of open files has no room for what was to be written. Nothing that was written
-    before is the worse for it. (A sync that fails for that reason is another matter: like any failed sync it leaves what is on
-    the disk unknown.)"""
+    """The disk, a quota of it, or the table of open files has no room for what was to be written. What was written before is not
+    affected. (A sync that fails for lack of room is no NoSpaceError: as after any failed sync, nobody knows what the disk
+    holds.)"""
 
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 
 
 class _NeedingSpace:
-    """A class and no generator, because each add passes here."""
+    """A class and not a generator, because each add passes here."""
 
     def __enter__(self) -> None:
         return None
@@ -100,13 +107,13 @@ _NEEDING_SPACE = _NeedingSpace()
 
 
 def needing_space() -> _NeedingSpace:
-    """What fails for lack of space in here is a NoSpaceError: ``with needing_space(): …``."""
+    """``with needing_space(): …`` turns an OSError for lack of space into a NoSpaceError."""
     return _NEEDING_SPACE
 
 
 def write_all(file: File, buffers: Sequence[Buffer], position: int) -> int:
-    """Write every byte of ``buffers`` from ``position`` on, however short the single writes are; returns the end. Raises
-    NoSpaceError, OSError."""
+    """Write every byte of ``buffers`` from ``position`` on, however short the single writes are; returns the position after the
+    last one. Raises NoSpaceError, OSError."""
     with needing_space():
         return _write_all(file, buffers, position)
 
@@ -128,7 +135,7 @@ def _write_all(file: File, buffers: Sequence[Buffer], position: int) -> int:
 
 
 def read_all(file: File) -> bytes:
-    """The whole content of a small file."""
+    """The whole content of a small file. Raises OSError."""
     return file.read(file.size(), 0)
 
 
@@ -155,7 +162,7 @@ def replace_file(file_system: FileSystem, path: str, content: Sequence[Buffer]) 
 
 
 TEMPORARY_SUFFIX = ".new"
-"""Files that end so are left over from a crash and are removed at boot."""
+"""A boot removes files whose names end so: a crash left them."""
 
 
 class _RealFile:
@@ -189,7 +196,7 @@ class _RealFile:
     def preallocate(self, size: int) -> None:
         if _libc.fallocate(self._descriptor, _FALLOC_FL_KEEP_SIZE, 0, size) != 0:
             number = ctypes.get_errno()
-            if number != errno.EOPNOTSUPP:  # only a speed-up, where the file system can't
+            if number != errno.EOPNOTSUPP:  # a file system that can't is only slower
                 raise OSError(number, os.strerror(number))
 
     def truncate(self, size: int) -> None:
@@ -212,7 +219,7 @@ _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c
 
 
 class RealFileSystem:
-    """The operating system's."""
+    """The file system of the operating system."""
 
     def open(self, path: str, *, create: bool = False) -> File:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)

@@ -7,8 +7,8 @@ the one that counts. A row is 24 bytes in three arrays (tuples take 152 to 236):
     where    log number << 32 │ position of the batch frame in the log
     extent   entries in the range << 32 │ bytes of the batch frame
 
-A range may be a part of its batch, when other entries of that batch had been there before. The index is owned by the bookie's
-loop and lives in memory; ``checkpoint`` keeps a copy of what is synced.
+A range is only a part of its batch if the other entries of that batch were there before. The index is owned by the bookie's loop
+and lives in memory; ``checkpoint`` keeps a copy of what is synced.
 """
 
 from __future__ import annotations
@@ -34,15 +34,17 @@ class Row(NamedTuple):
 
 
 def location(log: int, position: int) -> int:
-    """``where`` of a row."""
+    """The ``where`` of a row."""
     return log << 32 | position
 
 
 def log_of(where: int) -> int:
+    """The number of the log in a ``where``."""
     return where >> 32
 
 
 def position_of(where: int) -> int:
+    """The position in the log in a ``where``, in bytes."""
     return where & _LOW
 
 
@@ -69,7 +71,7 @@ class LedgerRows:
         return self.first[-1] + (self.extent[-1] >> 32) - 1 if self.first else NO_ENTRY
 
     def parts(self, rows_max: int) -> Iterator[LedgerRows]:
-        """The rows as they are now, ascending, so many at a time at most. Rows may be added between two parts."""
+        """The rows as they are now, ascending, at most ``rows_max`` at a time. Rows may be added between two parts."""
         if len(self) <= rows_max:
             yield self
             return
@@ -119,7 +121,7 @@ class LedgerRows:
             self.extent.insert(index, extent)
 
     def move(self, logs: frozenset[int], moved: Sequence[Row]) -> None:
-        """What lay in ``logs`` lies where ``moved`` (ascending) says, as far as it is still held and lay there."""
+        """Entries were copied out of ``logs``: point the rows of those that are still held there to ``moved`` (ascending)."""
         start = max(0, bisect_right(self.first, moved[0].first) - 1)
         stop = bisect_right(self.first, moved[-1].last)
         rows: list[Row] = []
@@ -156,7 +158,7 @@ class LedgerRows:
 
 
 def _joined(rows: Sequence[Row]) -> Iterator[Row]:
-    """Rows that follow each other in one batch made one."""
+    """The rows, with those that follow each other in one batch made one."""
     pending: Row | None = None
     for row in rows:
         if pending is not None and pending.where == row.where and pending.last + 1 == row.first:
@@ -175,11 +177,12 @@ class Index:
     def __init__(self) -> None:
         self._ledgers: dict[int, LedgerRows] = {}
         self._sorted: list[int] | None = []
-        """The ids as they were when they were asked for the last time, None since one of them has gone;"""
+        """All ids in order, as they were when they were asked for last. None: one of them was removed since then."""
         self._added: list[int] = []
-        """and what has come since then."""
+        """Ids that were added since then."""
 
     def get(self, ledger_id: int) -> LedgerRows | None:
+        """The rows of a ledger, None if it has none."""
         return self._ledgers.get(ledger_id)
 
     def of(self, ledger_id: int) -> LedgerRows:
@@ -191,7 +194,7 @@ class Index:
         return rows
 
     def put(self, ledger_id: int, rows: LedgerRows) -> None:
-        """Take over the rows of a checkpoint; rows that are there already count."""
+        """Add the rows of a checkpoint. Entries that are there already keep their rows."""
         present = self._ledgers.get(ledger_id)
         if present is None:
             self._begin(ledger_id, rows)

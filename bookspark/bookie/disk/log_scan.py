@@ -15,7 +15,8 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from bookspark.bookie.disk.file_system import File
-from bookspark.wire.entry_batch import FRAME_BYTES_MAX, HEADER_OFFSET, PREFIX_BYTES, Buffer, around_header
+from bookspark.wire.batch_prefix import HEADER_OFFSET, PREFIX_BYTES, around_header
+from bookspark.wire.entry_batch import FRAME_BYTES_MAX, Buffer
 from bookspark.wire.header import HEADER_BYTES, PROTOCOL_VERSION
 
 SCHEMA = bytes.fromhex(
@@ -28,7 +29,8 @@ SCHEMA = bytes.fromhex(
     "656e7472795f696400000000bcffffff0000000140000000100014000800000007000c000000100010000000000000021000"
     "0000240000000400000000000000090000006c65646765725f696400000008000c0008000700080000000000000140000000"
 )
-"""``entry_batch.arrow_schema()`` as Arrow's first message; here as bytes, so that a bookie does not load pyarrow."""
+"""The first message of the Arrow stream: ``entry_batch.arrow_schema()``. It stands here as bytes, so that a bookie does not load
+pyarrow."""
 
 # The fields that a scan needs, from the prefix of a batch frame: the body's length; of the header the version, ledger, first,
 # last, LAC, LAFR, master key, the body's checksum and its own; of the message the bytes of the two binary columns.
@@ -43,7 +45,7 @@ _READ_BYTES = 4 << 20
 
 
 class LoggedFrame(NamedTuple):
-    """One good frame found in a log, and what its header says."""
+    """A good frame of a log, and what its header says. Position and size in bytes."""
 
     position: int
     size: int
@@ -61,7 +63,8 @@ _logged_frame: Callable[[tuple[int | bytes, ...]], LoggedFrame] = partial(
 
 
 class LogScan(NamedTuple):
-    """What a scan found. ``end`` is where the last good frame ends; ``damaged``: bytes below the note fail their checks."""
+    """What a scan found: the good frames, the position ``end`` where the last of them ends, and whether bytes below the note are
+    ``damaged``."""
 
     frames: list[LoggedFrame]
     end: int
@@ -69,7 +72,8 @@ class LogScan(NamedTuple):
 
 
 def scan_log(file: File, size: int, covered: int, noted: int) -> LogScan:
-    """Read a log from ``covered`` on. ``noted``: below it every byte has to be good."""
+    """Read a log of ``size`` bytes from position ``covered`` on. Below position ``noted`` every byte has to be good. Bytes that
+    the disk can't read are bad."""
     position = covered
     if position < len(SCHEMA):
         if file.read(len(SCHEMA), 0) != SCHEMA:
@@ -108,8 +112,8 @@ def _frames(content: memoryview, base: int, noted: int) -> Iterator[LoggedFrame 
 
 
 def parse_logged_frame(content: memoryview, at: int, position: int) -> LoggedFrame | None:
-    """The frame at ``content[at:]`` if it passes every check: its Arrow message, header checksum, body checksum. (A boot does
-    this for each frame of a log's tail, and every read for what it serves, so it is one straight line.)"""
+    """The frame at ``content[at:]``, which lies at ``position`` of its log; None unless it passes every check. (A boot calls this
+    for each frame of a log's tail, and a read for each frame that it serves, so it is one straight line.)"""
     body = at + PREFIX_BYTES
     if body > len(content):
         return None
@@ -144,8 +148,8 @@ def parse_logged_frame(content: memoryview, at: int, position: int) -> LoggedFra
 
 
 def _skip_damaged(content: memoryview, at: int) -> int | None:
-    """Where the frame after a damaged one starts, if the damaged one still tells: its size stands in it twice. Looking for
-    the next thing that resembles a frame is no way: a payload may hold a whole frame."""
+    """Where the frame after a damaged one starts, None if that can't be told. The size of a frame stands in it twice. To look for
+    the next bytes that resemble a frame would be wrong: a payload may hold a whole frame."""
     if at + PREFIX_BYTES > len(content):
         return None
     offset: int
@@ -161,7 +165,7 @@ def _skip_damaged(content: memoryview, at: int) -> int | None:
 
 
 def _read_tolerant(file: File, start: int, end: int) -> Buffer:
-    """The bytes ``start..end``; what the disk can't read is zeros, which pass no check."""
+    """The bytes ``start..end``. What the disk can't read comes as zeros, which pass no check."""
     try:
         content = file.read(max(0, end - start), start)
         if len(content) >= end - start:

@@ -1,9 +1,9 @@
 """A block of a rewritten log: entries of one ledger, compressed, as one Arrow record batch message.
 
-Law: the rows are those that were written, verbatim, so every digest stays valid; a block is believed only after its three
-checksums (header, Arrow message, body), and then it says all of itself: who scans blocks needs no index. It is a batch frame
-(``wire.entry_batch``) but for three things: each buffer of the body is compressed on its own, as Arrow's ``BodyCompression``
-has it; ids ascend but may have gaps (striped ledgers); and the header's ``value`` and ``limit`` say what they say here::
+Law: the rows are those that were written, verbatim, so every digest stays valid. A block is believed only after its three
+checksums (header, Arrow message, body). It tells everything about itself, so a scan needs no index. It differs from a batch frame
+(``wire.entry_batch``) in three things: each buffer of the body is compressed on its own, as Arrow's ``BodyCompression`` has it;
+ids ascend but may have gaps (striped ledgers); and the header's ``value`` and ``limit`` have another meaning::
 
       0  FF FF FF FF │ i32 600          Arrow's framing
       8  flatbuffer Message             48: i64 body length, 88: the header (112 bytes), 248: i64 rows n,
@@ -13,21 +13,8 @@ has it; ids ascend but may have gaps (striped ledgers); and the header's ``value
     header   kind ADD, ledger, first and last id, the ledger's LAC, LAFR and master key when it was rewritten,
              limit: bytes of the payload column, value: CRC32C of the message without the header, CRC32C of the body
 
-Decision: ``zstandard``, level 1, no dictionary, up to 256 entries or 256 KiB a block. Measured (2 cores; ratio over all columns,
-digests of 4 random bytes included; speeds in MB/s of plain bytes):
-
-    ============ ========= ===== ============ ============= ======= ==================== =====================
-    payload      entries   ratio zstandard    pyarrow.Codec decode  payload's own ratio  with a 32 KiB dictionary
-    ============ ========= ===== ============ ============= ======= ==================== =====================
-    100 B text      8       1.7      56           31         146     2.3                  3.2
-    100 B text     64       2.9     123           97         323     3.3                  3.5
-    100 B text    256       3.6     201          130         336     3.7                  3.9
-    1 KiB text     64       4.5     247          232         577     4.7                  4.9
-    1 KiB text    256       4.8     288          278         650     4.9                  4.9
-    1 KiB random   64       1.03    892          697        2167     1.0                  –
-    ============ ========= ===== ============ ============= ======= ==================== =====================
-
-Level 3 gains 2–4 % at up to twice the time. A dictionary gains less than 6 % from 64 entries on, and Arrow has no place for one.
+Buffers are compressed with zstd at level 1, without a dictionary; a block has up to 256 entries or 256 KiB of payload. The
+measurement behind that is in docs/decisions/one-log.md.
 """
 
 from __future__ import annotations
@@ -42,12 +29,13 @@ from typing import NamedTuple
 import zstandard
 from crc32c import crc32c
 
-from bookspark.wire.entry_batch import FRAME_BYTES_MAX, HEADER_OFFSET, Buffer, encode
+from bookspark.wire.batch_prefix import HEADER_OFFSET
+from bookspark.wire.entry_batch import FRAME_BYTES_MAX, Buffer, encode
 from bookspark.wire.header import HEADER_BYTES, Header, Kind, WireError, decode
 
 BLOCK_PREFIX_BYTES = 608
 BLOCK_START = bytes.fromhex("ffffffff58020000")
-"""What a block begins with, and a plain frame does not."""
+"""The first bytes of a block. A plain frame begins otherwise."""
 BLOCK_BYTES_MAX = FRAME_BYTES_MAX + (1 << 20)
 _LEVEL = 1
 _ZSTD_BYTES_MIN = 64
@@ -70,8 +58,8 @@ _ROWS_OFFSET = 248
 _BUFFERS = struct.Struct("<28q")
 _BUFFERS_OFFSET = 280
 _DATA_BUFFERS = (1, 3, 5, 7, 9, 10, 12, 13)
-"""The places of ledger_id, entry_id, LAC, length, payload offsets, payload, digest offsets and digest among the 14; the others
-are validity bitmaps, which nothing here has."""
+"""The places of ledger_id, entry_id, LAC, length, payload offsets, payload, digest offsets and digest among the 14 buffers. The
+other buffers are validity bitmaps, which are empty."""
 
 
 class Block(NamedTuple):
@@ -89,11 +77,13 @@ class Block(NamedTuple):
 
     @property
     def has_gaps(self) -> bool:
+        """Are there ids between the first and the last one that the block does not hold?"""
         return self.entries < self.last_entry_id - self.first_entry_id + 1
 
 
 def encode_block(header: Header, columns: Sequence[Buffer], payload: Buffer, digest: Buffer) -> bytes:
-    """A block, from the columns of ``entry_batch.encode``. Of ``header`` it takes ledger, LAC, LAFR and master key."""
+    """The bytes of a block, from the columns of ``entry_batch.encode``. Only ledger, LAC (last add confirmed), LAFR (last add
+    fully replicated) and master key of ``header`` are used."""
     ledger_ids, entry_ids, confirmed, lengths, payload_offsets, digest_offsets = columns
     count = len(ledger_ids) >> 3
     (first,), (last,) = _LONG.unpack_from(entry_ids), _LONG.unpack_from(entry_ids, 8 * count - 8)
@@ -135,7 +125,7 @@ def _message_checksum(prefix: Buffer) -> int:
 
 
 def parse_block_prefix(prefix: Buffer, position: int) -> tuple[Block, int] | None:
-    """What the first 608 bytes say, and the body's checksum; None unless they are whole and good."""
+    """The block that the first 608 bytes describe, and its body's checksum; None unless these bytes are whole and good."""
     if len(prefix) < BLOCK_PREFIX_BYTES or bytes(prefix[:8]) != BLOCK_START:
         return None
     try:
@@ -161,7 +151,7 @@ def parse_block_prefix(prefix: Buffer, position: int) -> tuple[Block, int] | Non
 
 
 def parse_block(content: memoryview, position: int) -> Block | None:
-    """The block that ``content`` starts with if it passes every check."""
+    """The block that ``content`` starts with; None unless it passes every check."""
     found = parse_block_prefix(content[:BLOCK_PREFIX_BYTES], position)
     if found is None:
         return None
@@ -185,7 +175,7 @@ def runs(content: memoryview, block: Block) -> Iterator[tuple[int, int]]:
 
 
 def plain_frame(content: memoryview, block: Block, first: int, last: int) -> Buffer | None:
-    """Entries ``first..last`` of a parsed block as the batch frame that they would have been; None if they aren't all in it."""
+    """Entries ``first..last`` of a parsed block, as a plain batch frame; None if they are not all in the block."""
     entry_ids = _longs(_data(content, 1))
     start = bisect_left(entry_ids, first)
     stop = start + last - first + 1
@@ -213,7 +203,7 @@ def plain_frame(content: memoryview, block: Block, first: int, last: int) -> Buf
 
 
 def _data(content: memoryview, column: int) -> bytes:
-    """A data buffer, by its number among ``_DATA_BUFFERS``, as it was before it was compressed."""
+    """A data buffer, decompressed; ``column`` is its number among ``_DATA_BUFFERS``."""
     offset, size = struct.unpack_from("<qq", content, _BUFFERS_OFFSET + 16 * _DATA_BUFFERS[column])
     if not size:
         return b""
@@ -240,7 +230,7 @@ def _compress(plain: Buffer) -> Buffer:
 
 
 class _Zstd(threading.local):
-    """zstd's contexts, one pair a thread."""
+    """The contexts of zstd, one pair for each thread."""
 
     def __init__(self) -> None:
         self.compress = zstandard.ZstdCompressor(level=_LEVEL).compress

@@ -1,9 +1,9 @@
 """Rewritten logs: what background rewriting makes of sealed ones, each a plain Arrow IPC *file*.
 
-Law: a rewritten log is written whole under another name, synced, and renamed; so one that has its name is whole, and anything
-else about it is damage, never a torn write. Its number is from the same sequence as those of the entry logs, and a location
-in it (log, position) is the start of a block. The index is all that a bookie reads it by; the footer is for Arrow's readers,
-and since it follows from the blocks, a scan proves it by making it again::
+Law: a rewritten log is written whole under another name, synced, and renamed. So one that has its name is whole, and bad bytes in
+it are damage, never a torn write. Its number is from the same sequence as those of the entry logs, and a location in it (log,
+position) is the start of a block. A bookie reads it by the index alone. The footer is for Arrow's readers; it follows from the
+blocks, so a scan proves it by making it again::
 
     <directory>/logs/<number, 8 hex>.arrow      "ARROW1" 00 00 │ 400 bytes of schema │ block │ block │ …
                                                 FF FF FF FF 00 00 00 00 │ footer (flatbuffer) │ i32 its size │ "ARROW1"
@@ -51,7 +51,7 @@ _FOOTER_TAIL = (
 
 
 class RewrittenLog(NamedTuple):
-    """One that stands in its directory."""
+    """A rewritten log that has its name."""
 
     directory: str
     number: int
@@ -64,9 +64,11 @@ class RewrittenLog(NamedTuple):
 
     @property
     def synced(self) -> int:
+        """All of it is."""
         return self.end
 
     def remove(self, file_system: FileSystem) -> None:
+        """Unlink it. Raises OSError."""
         file_system.unlink(self.path)
 
 
@@ -81,7 +83,7 @@ def rewritten_numbers(file_system: FileSystem, directory: str) -> list[int]:
 
 
 def footer(places: Sequence[tuple[int, int]]) -> bytes:
-    """All that follows the blocks, which lie at ``places`` (position, size)."""
+    """The bytes after the blocks, which lie at ``places`` (position, size)."""
     after_blocks = _FOOTER_HEAD.size + _BLOCK.size * len(places)
     head = _FOOTER_HEAD.pack(
         _FOOTER_START, _FOOTER_TABLE, after_blocks - 12, after_blocks - 28, 4, len(places)
@@ -92,7 +94,8 @@ def footer(places: Sequence[tuple[int, int]]) -> bytes:
 
 
 def adopt(file_system: FileSystem, directory: str, number: int) -> RewrittenLog | None:
-    """Take over a rewritten log that a checkpoint names, unread but for its end; None if it is not there or cut."""
+    """Take over a rewritten log that a checkpoint names. Only its end is read. None if the log is not there or was cut. Raises
+    OSError."""
     path = rewritten_path(directory, number)
     if not file_system.exists(path):
         return None
@@ -108,8 +111,8 @@ def adopt(file_system: FileSystem, directory: str, number: int) -> RewrittenLog 
 
 
 def scan_rewritten(file_system: FileSystem, path: str) -> Iterator[tuple[Block, Buffer] | None]:
-    """Every good block of a rewritten log with its bytes, and None for each place that is damaged: a block, or (last) the head
-    or the footer. The blocks after a damaged one are found as long as its size can be believed."""
+    """Every good block of a rewritten log with its bytes, and None for each damaged place: a block, or (last) the head or the
+    footer. The blocks after a damaged one are found as long as its size can be believed. Raises OSError."""
     file = file_system.open(path)
     try:
         size = file.size()

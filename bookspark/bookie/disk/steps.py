@@ -1,12 +1,12 @@
-"""Background work as a generator, so that the loop, a test and a simulator can all carry it through.
+"""Background work as a generator of steps, so that the loop, a test and a simulator can all carry it through.
 
-Law: between two yields it runs on the loop and has the index to itself; what it yields says what it needs next::
+Law: between two yields the work runs on the loop and has the index to itself. What it yields says what it needs next::
 
-    None          the loop's other work gets a turn; the index stays its own
-    WAIT          the same after a moment: something that the loop has to be told is not there yet
-    a function    called in a thread; its result is sent in, its exception raised there. The index is anybody's meanwhile
+    None          other work of the loop gets a turn; no other background work may use the index meanwhile
+    WAIT          some time passes: the loop has to be told of something first. Others may use the index meanwhile
+    a function    is called in a thread; its result, or its exception, comes back. Others may use the index meanwhile
 
-``run_steps`` carries one through on the spot; the server has its own driver.
+``run_steps`` carries the work through at once. The server has a driver of its own (``serving.maintenance``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 
 class Wait:
-    """See ``WAIT``."""
+    """The type of ``WAIT``."""
 
 
 WAIT: Final = Wait()
@@ -27,7 +27,7 @@ Steps = Generator[Need, Any, Result]
 
 
 class Outcome(NamedTuple):
-    """Of what was needed: a result or an exception; at the start, and after ``None`` and ``WAIT``, neither."""
+    """The result or the exception of the function that was needed. Neither at the start, and after ``None`` and ``WAIT``."""
 
     result: Any = None
     error: Exception | None = None
@@ -48,7 +48,8 @@ def advance(steps: Steps[Result], outcome: Outcome) -> Need | Finished[Result]:
 
 
 def run_steps(steps: Steps[Result], wait: Callable[[], None]) -> Result:
-    """Carry ``steps`` through in this thread. ``wait`` has to bring forward what it waits for."""
+    """Carry ``steps`` through in this thread; returns their result, raises their exception. ``wait()`` has to bring about what
+    the steps wait for."""
     outcome = Outcome()
     while not isinstance(need := advance(steps, outcome), Finished):
         outcome = Outcome()

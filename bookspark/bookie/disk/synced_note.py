@@ -1,9 +1,9 @@
-"""Synced notes: up to where a file is known to be durable.
+"""Synced notes: up to which position a file is known to be durable.
 
-Law: a note is made, holding 0 and synced with its name, before its file; it is written after each sync of the file and before
-anything that rests on that sync is answered; and it is synced itself when the file is sealed, at a checkpoint and at a clean
-stop. So after the death of the process it is exact, and after the death of the host it may be behind, never ahead. It tells
-damage from a torn write, which is what BookKeeper #2908 lost data for::
+Law: a note is made before its file, holds 0, and is synced with its name. It is written after each sync of the file, and before
+anything that rests on that sync is answered. It is synced itself when the file is sealed, at a checkpoint and at a clean stop. So
+after the death of the process it is exact, and after the death of the host it may be behind, but never ahead. It tells damage
+from a torn write; BookKeeper #2908 lost data because it could not::
 
     i64 position │ u32 CRC32C(i64 file number, i64 position) │ u32 0
 
@@ -33,7 +33,7 @@ class SyncedNote:
         self._file: File | None = None
 
     def read(self) -> int | None:
-        """The position, or None if the note is not there or damaged."""
+        """The position in bytes, or None if the note is not there or damaged. Raises OSError."""
         if not self._file_system.exists(self._path):
             return None
         content = self._opened().read(_NOTE.size, 0)
@@ -44,11 +44,11 @@ class SyncedNote:
         return position if checksum == self._checksum(position) and zero == 0 else None
 
     def is_blank(self) -> bool:
-        """Is it short, or zeros? Then the host went down while it was being made, and its file had not been begun."""
+        """Is the note short, or all zeros? Then the host went down while the note was being made, before its file was begun."""
         return self._file_system.exists(self._path) and not any(self._opened().read(_NOTE.size, 0))
 
     def write(self, position: int) -> None:
-        """Note ``position``, not synced yet."""
+        """Write ``position`` into the note, without a sync. Raises NoSpaceError, OSError."""
         content = _NOTE.pack(position, self._checksum(position), 0)
         with needing_space():
             size = self._opened().write([content], 0)
@@ -56,9 +56,11 @@ class SyncedNote:
             raise OSError(f"{self._path}: short write")
 
     def sync(self) -> None:
+        """Make the note itself durable. Raises OSError."""
         self._opened().sync()
 
     def close(self) -> None:
+        """Close the note. The next call opens it again."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -73,7 +75,8 @@ class SyncedNote:
 
 
 def cut_to_note(file_system: FileSystem, path: str, note: SyncedNote) -> None:
-    """Cut one file back to its note. One that was not made yet has nothing to lose, whatever there is of its note."""
+    """Cut a file back to its note. A file that was not made yet has nothing to lose, whatever its note holds. Raises StorageError
+    if the note can't be read, and OSError."""
     if not file_system.exists(path):
         return
     position = note.read()

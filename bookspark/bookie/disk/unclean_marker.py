@@ -1,14 +1,15 @@
-"""The marker of an unclean shutdown: one small file that stands in a directory while acked entries in it may be lost by a crash.
+"""The unclean marker: a small file that stands in a directory while a crash may lose acknowledged entries in it.
 
-Law: it is durable before the first PD add is acked that is not synced, and it is removed only when everything is synced (by a
-clean stop, or when the directory has been idle) or, if a boot found it, when that boot's phase one is durable. So a boot that
-doesn't find it has lost nothing that was promised. What recovery writes, and control records, are synced before their ack and
-don't need it; neither do adds of VD ledgers, whose ack promises nothing. Bytes::
+Law: the marker is durable before an add of a ledger of persistent durability (PD) is acknowledged that is not synced. It is
+removed when everything is synced, by a clean stop or after an idle time; and if a boot found it, when phase one of that boot is
+durable. So a boot that does not find it has lost nothing that was promised. Control records and what recovery writes are synced
+before they are acknowledged, so they don't need it. Adds of ledgers of volatile durability (VD) don't need it either: their
+acknowledgement promises nothing. Bytes::
 
     <directory>/unclean     the kernel's boot id as text, or nothing
 
-With the boot id a bookie that is told to trust it knows a crash of the process, after which the page cache still has every
-acked entry, from one of the host. After a failed sync the page cache proves nothing, so the boot id is wiped out then.
+A bookie that is told to trust the boot id can tell a crash of its process, after which the page cache still has every
+acknowledged entry, from one of the host. After a failed sync the page cache proves nothing, so the boot id is wiped out then.
 
 Source: BP-46, "Detecting Data Loss On Boot"; docs/decisions/without-the-journal.md.
 """
@@ -25,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class UncleanMarker:
-    """The marker of one directory. The boot looks at it; later it is the commit thread's own."""
+    """The marker of one directory. The boot uses it first, later the commit thread alone."""
 
     def __init__(self, file_system: FileSystem, directory: str, boot_id: str = "") -> None:
         """``boot_id``: the kernel's, if it is to be trusted."""
@@ -35,9 +36,10 @@ class UncleanMarker:
         self._boot_id = boot_id
         self._found = False
         self.stands = False
+        """Does the marker lie in the directory?"""
 
     def look(self) -> bool:
-        """At boot: may promised entries of this directory be lost? The marker stays until ``settled``."""
+        """At the boot: may acknowledged entries of this directory be lost? The marker stays until ``settled``."""
         self.stands = self._found = self._file_system.exists(self._path)
         if not self.stands:
             return False
@@ -47,14 +49,14 @@ class UncleanMarker:
         return not self._boot_id or noted != self._boot_id.encode()
 
     def make(self) -> None:
-        """Durable when this returns."""
+        """Make the marker, if it does not stand. It is durable when this returns. Raises OSError."""
         if not self.stands:
             replace_file(self._file_system, self._path, [self._boot_id.encode()])
             self.stands = True
 
     def spoil(self) -> None:
-        """The disk failed: no boot may take the page cache for whole. It is read by a process under the same kernel, if at all,
-        so it need not reach the disk."""
+        """The disk failed, so no boot may trust the page cache: wipe the boot id out. Only a process under the same kernel could
+        trust it, so this need not reach the disk."""
         if self.stands and self._boot_id:
             try:
                 file = self._file_system.open(self._path)
@@ -64,15 +66,16 @@ class UncleanMarker:
                 log.error("%s can't be emptied: %s; don't trust the boot id at the next start", self._path, error)
 
     def settled(self) -> None:
-        """What a boot found has been dealt with: the marker goes like any other from now on."""
+        """Phase one of the boot that found the marker is durable: the marker may be removed from now on."""
         self._found = False
 
     @property
     def removable(self) -> bool:
+        """Does the marker stand, and may it be removed once everything is synced?"""
         return self.stands and not self._found
 
     def clear(self) -> None:
-        """Everything in the directory is synced."""
+        """Everything in the directory is synced: remove the marker, if it may be. Raises OSError."""
         if self.removable:
             self._file_system.unlink(self._path)
             self._file_system.sync_directory(self._directory)

@@ -1,9 +1,9 @@
 """What a bookie reads when it starts: control logs, checkpoints, and the logs' tails.
 
-Law: the state after a boot is what was synced, and of what was not, at most whole batches; it is all durable before anything
-rests on it. A control log that is damaged is made good from another directory's whole copy, or the bookie stays down, for it
-may have held a fence. A directory that can't be read is given up, as long as another one is left; its entries are unknown then,
-and the boot is lossy (``protocol.bookie_boot``).
+Law: after a boot there is everything that was synced, and of what was not synced, whole batches or nothing. All of it is durable
+before anything rests on it. A damaged control log may have held a fence: it is replaced by another directory's whole copy, or the
+bookie stays down. A directory that can't be read is given up if another one is left; its entries are unknown then, and the boot
+is lossy (``protocol.bookie.bookie_boot``).
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def read_directories(holdings: Holdings) -> None:
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Without Python's cyclic garbage collector: a boot makes objects by the million and no cycles, and the collector, which
-    walks all of them again and again, takes half of its time. Afterwards they are old to it, unwalked."""
+    """Switch Python's cyclic garbage collector off. A boot makes millions of objects and no cycles, and the collector, which
+    walks all of them again and again, would take half of the time. Afterwards the collector treats them as old."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -72,7 +72,8 @@ def _collector_paused() -> Iterator[None]:
 
 
 def in_each(directories: list[LogDirectory], act: Callable[[LogDirectory], Found]) -> list[tuple[LogDirectory, Found]]:
-    """What ``act`` makes of each directory. One that fails is taken out of ``directories``; if none is left, StorageError."""
+    """What ``act`` returns for each directory. A directory for which it raises OSError is removed from ``directories``. Raises
+    StorageError if none is left."""
     found: list[tuple[LogDirectory, Found]] = []
     for directory in list(directories):
         try:
@@ -89,7 +90,8 @@ def in_each(directories: list[LogDirectory], act: Callable[[LogDirectory], Found
 
 
 def _replay_control_logs(scans: Sequence[tuple[LogDirectory, ControlScan]], state: ControlState) -> list[bytes] | None:
-    """Fill ``state`` with the union of all control logs. Returns what has to stand in every directory, None if it does."""
+    """Fill ``state`` with the union of all control logs. Returns the records that have to stand in every directory, encoded; None
+    if they stand there. Raises StorageError if a fence may be lost."""
     damaged = [scan.damaged or (not scan.present and directory.holds_logs) for directory, scan in scans]
     if any(damaged) and not any(scan.present and not bad for (_, scan), bad in zip(scans, damaged, strict=True)):
         directory, scan = scans[damaged.index(True)]
@@ -106,12 +108,12 @@ def _replay_control_logs(scans: Sequence[tuple[LogDirectory, ControlScan]], stat
 
 
 def _is_settled(scan: ControlScan, other: ControlScan) -> bool:
-    """Is it all synced and noted, nothing torn, and the same as in the other directory?"""
+    """Is everything in it synced and noted, nothing torn, and the same as in the other directory?"""
     return scan.present and scan.end == scan.size == scan.noted and scan.records == other.records
 
 
 def _replay_logs(recovered: Sequence[tuple[LogDirectory, Recovered]], state: ControlState, index: Index) -> int:
-    """Fill ``index``, and the LACs of the ledgers; returns the highest log number that was ever used."""
+    """Fill ``index``, and the LAC (last add confirmed) of each ledger; returns the highest log number that was ever used."""
     highest = 0
     seen: dict[int, tuple[BookieLedger, LedgerRows]] = {}
     for directory, (checkpoint, scans) in recovered:
@@ -137,7 +139,7 @@ def _replay_logs(recovered: Sequence[tuple[LogDirectory, Recovered]], state: Con
 
 
 def _replay_ledger(state: ControlState, found: LoggedFrame | Block) -> BookieLedger:
-    """Take over what a batch says of its ledger."""
+    """Note what the header of a batch says of its ledger."""
     ledger = state.of(found.ledger_id)
     if ledger.master_key is None:
         ledger.replay(MasterKeyNoted(found.ledger_id, found.master_key))

@@ -1,8 +1,8 @@
 """Making checkpoints: taking them in steps on the loop, writing them in any thread.
 
-Law: a checkpoint that was taken before another is never written after it, or rows would come back that point into logs which are
-gone by then. Which directories have one written is told, because what rests on a checkpoint (the removal of logs) has to
-wait for it; otherwise one that can't be written costs a longer boot and nothing else.
+Law: a checkpoint that was taken before another one is never written after it. Otherwise rows would come back that point into logs
+which are removed by then. ``write`` tells of which directories the checkpoint is durable, because the removal of logs has to wait
+for that. A checkpoint that can't be written costs a longer boot and nothing else.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class Checkpoints:
-    """Of the directories in ``live``, which the owner keeps up to date, as it does ``ledgers`` and ``index``."""
+    """The checkpoints of one bookie. The owner keeps ``live``, ``ledgers`` and ``index`` up to date."""
 
     def __init__(
         self, file_system: FileSystem, live: Sequence[LogDirectory], ledgers: dict[int, BookieLedger], index: Index
@@ -40,19 +40,19 @@ class Checkpoints:
         self._taken: list[int] = []
         self._writing = threading.Lock()
         self._last: dict[str, Snapshot] = {}
-        """The last one taken of each directory."""
+        """The last checkpoint that was taken of each directory, by its path."""
 
     def outdated(self) -> None:
-        """The index changed otherwise than by what was added: the next checkpoint is not left out."""
+        """Something else than adds changed the index: the next checkpoint is not left out."""
         self._taken = []
 
     @property
     def due(self) -> bool:
-        """Is there anything that the last one doesn't hold?"""
+        """Is there anything that the last checkpoint does not hold?"""
         return [directory.covered() for directory in self._live] != self._taken
 
     def take(self) -> Steps[Prepared]:
-        """Take one of each directory, in steps of some milliseconds."""
+        """Take a checkpoint of each directory, in steps of some milliseconds."""
         covered = [directory.covered() for directory in self._live]
         prepared = [
             (
@@ -72,7 +72,7 @@ class Checkpoints:
         return prepared
 
     def write(self, prepared: Prepared) -> set[str]:
-        """Write what was taken; returns the directories of which it is durable."""
+        """Write what was taken, in any thread; returns the paths of the directories whose checkpoint is durable now."""
         durable: set[str] = set()
         if not self._writing.acquire(timeout=_WRITE_SECONDS_MAX):
             log.error("the last checkpoint is still being written; this one is left out")

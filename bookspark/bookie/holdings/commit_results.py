@@ -1,7 +1,7 @@
-"""What follows from the word of a commit thread: who is told, and what becomes of a directory that failed or is full.
+"""The results of commit threads: who is answered, and what becomes of a directory that failed or is full.
 
-Law: what a failed directory had not synced is taken out of the index, and its ledgers' absences prove nothing any more. What a
-full one could not write was not added, and nobody was told that it was: it is absent like any other.
+Law: what a failed directory had not synced is removed from the index, and absence proves nothing any more for the ledgers
+concerned. What a full directory could not write was not added, and nobody was told that it was: it is absent like anything else.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bookspark.bookie.holdings.disk_marks import Takes
 from bookspark.bookie.holdings.disks import Disks
 from bookspark.bookie.holdings.holdings import POSITION_MAX, Holdings
 from bookspark.bookie.holdings.log_directory import LogDirectory
-from bookspark.wire.entry_batch import HEADER_OFFSET
+from bookspark.wire.batch_prefix import HEADER_OFFSET
 from bookspark.wire.header import Status, decode
 
 
@@ -29,16 +29,18 @@ class CommitResults:
         self._by_thread = {directory.commit: directory for directory in holdings.directories}
         self._relief: tuple[int, Callable[[], None]] | None = None
         self.bytes_in_flight = 0
-        """Batches that are admitted and not yet durable."""
+        """The bytes of batches that are admitted and not durable yet."""
 
     def when_below(self, bytes_in_flight: int, relieved: Callable[[], None]) -> None:
-        """Call ``relieved`` once, when no more than so many bytes wait for their sync. One may wait at a time."""
+        """Call ``relieved`` once, when no more than ``bytes_in_flight`` bytes wait for their sync. One caller may wait at a
+        time."""
         self._relief = (bytes_in_flight, relieved)
 
     def completed(
         self, thread: CommitThread, items: Sequence[Item], synced_bytes: int, failure: OSError | None
     ) -> None:
-        """A commit thread finished a group, or a sync in the background; ``synced_bytes`` that were acked before are synced."""
+        """A commit thread finished ``items``, or they failed with ``failure``. ``synced_bytes`` that were acknowledged before
+        their sync are synced now."""
         status = Status.OK
         if isinstance(failure, NoSpaceError):
             status = Status.READ_ONLY
@@ -66,7 +68,7 @@ class CommitResults:
             item.done(status)
 
     def _retire(self, directory: LogDirectory) -> None:
-        """Use a directory no more. What it had not synced is taken out of the index, and its ledgers' absences prove nothing."""
+        """Use a directory no more. Remove what it had not synced from the index, and mark the ledgers concerned as damaged."""
         if directory.retired:
             return
         directory.retired = True
@@ -79,8 +81,7 @@ class CommitResults:
                     self._holdings.ledgers[ledger_id].damaged = True
 
     def _ran_out(self, directory: LogDirectory, items: Sequence[Item]) -> None:
-        """A write found no room. What ``items`` were to add was not, and nobody was told that it was: it is absent like any
-        other."""
+        """A write found no room: remove from the index what ``items`` were to add."""
         for item in items:
             if isinstance(item, (EntryWrite, RelaxedWrite)):
                 ledger_id = decode(item.frame, HEADER_OFFSET)[0].ledger_id
@@ -96,5 +97,5 @@ class CommitResults:
 
 
 def _is_synced(item: Item) -> bool:
-    """Of a group that found no room, what was written to a log before the one that there is no room for is synced."""
+    """Is the item of a group that found no room synced? It is if it was written to the log before."""
     return isinstance(item, (EntryWrite, RelaxedWrite)) and item.log.synced > item.position

@@ -1,8 +1,9 @@
-"""The disks of a bookie: which of its directories take what, and the way from full to writable again.
+"""The disks of a bookie: which of its directories take what, and how a full one becomes writable again.
 
-Law: that of ``disk_marks``, which decides by the figures; besides, a write that found no room makes its directory full at once,
-until its figures are looked at the next time. A directory that turns full has its log sealed, which gives back what was reserved.
-One that missed a control record gets the whole control log anew before it takes anything, for from then on it counts again.
+Law: that of ``disk_marks``, which decides by the figures. A write that found no room makes its directory full at once, until the
+figures are looked at the next time. The log of a directory that turns full is sealed, which gives back the reserved space. A
+directory that missed a control record gets a whole new control log before it takes anything, because from then on it counts
+again.
 
 Source: BookKeeper's ``LedgerDirsMonitor``.
 """
@@ -28,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class Disks:
-    """Owned by the loop, but for ``measure``."""
+    """Owned by the loop, except ``measure``."""
 
     def __init__(
         self,
@@ -37,7 +38,8 @@ class Disks:
         live: Sequence[LogDirectory],
         rewrite_control_log: Callable[[LogDirectory, Done], Steps[None]],
     ) -> None:
-        """``live``: the directories that have not failed, kept up to date by its owner, who calls ``sort``."""
+        """``live``: the directories that have not failed; the owner keeps it up to date and calls ``sort`` after a change.
+        ``rewrite_control_log``: writes a new control log in a directory that missed a record."""
         self._file_system = file_system
         self._live = live
         self._rewrite_control_log = rewrite_control_log
@@ -50,22 +52,24 @@ class Disks:
         )
         self._warned: set[str] = set()
         self.writable = list(live)
-        """Those that take every add,"""
+        """The directories that take every add."""
         self.for_recovery = list(live)
-        """and those that take what recovery and repair write."""
+        """The directories that take what recovery and repair write."""
         self.read_only_changed: Callable[[bool], None] = lambda read_only: None
-        """Called on the loop."""
+        """Called on the loop when ``read_only`` has changed."""
 
     @property
     def read_only(self) -> bool:
+        """Does no directory take every add?"""
         return not self.writable
 
     @property
     def any_full(self) -> bool:
+        """Is there a directory that does not take every add?"""
         return len(self.writable) < len(self._live)
 
     def sort(self) -> None:
-        """A directory takes something else now, or has failed."""
+        """A directory takes something else now, or has failed: choose ``writable`` and ``for_recovery`` anew."""
         before = self.read_only
         self.writable = [directory for directory in self._live if directory.takes is Takes.ALL]
         self.for_recovery = [directory for directory in self._live if directory.takes is not Takes.NOTHING]
@@ -74,7 +78,7 @@ class Disks:
             self.read_only_changed(self.read_only)
 
     def measure(self) -> list[tuple[LogDirectory, float]]:
-        """The used part of each directory's space, for ``look``. In any thread: it may wait for the disks."""
+        """The used part (0 to 1) of each directory's space, for ``look``. In any thread: it may wait for the disks."""
         measured = []
         for directory in list(self._live):
             path = directory.path
@@ -82,7 +86,7 @@ class Disks:
                 free, total = self._file_system.free_bytes(path), self._file_system.total_bytes(path)
                 measured.append((directory, used_part(directory.bytes, free, total, self._quota_bytes)))
             except OSError as error:
-                log.warning("%s: its space can't be told: %s", path, error)
+                log.warning("%s: its free space can't be read: %s", path, error)
         return measured
 
     def look_at_all(self) -> None:
@@ -92,7 +96,7 @@ class Disks:
         self.sort()
 
     def look(self, directory: LogDirectory, used: float) -> Steps[None]:
-        """Have a directory take what it should, now that this part of its space is used."""
+        """Have a directory take what it should, now that the part ``used`` (0 to 1) of its space is used."""
         after = takes(directory.takes, used, self._thresholds)
         self._warn(directory.path, used)
         if directory.retired or after is directory.takes:
@@ -117,14 +121,14 @@ class Disks:
             written(Status.OK)
 
     def take_less(self, directory: LogDirectory, less: Takes) -> None:
-        """A directory takes no more than ``less`` from here on."""
+        """Have a directory take no more than ``less`` from now on."""
         directory.takes = less
         directory.commit.submit(SealLog(directory.current, ignore))
         directory.current = None
         self.sort()
 
     def _warn(self, path: str, used: float) -> None:
-        """Once for each time that the disk becomes that full."""
+        """Warn once each time that the disk reaches the warning mark."""
         if used < self._thresholds.warn:
             self._warned.discard(path)
         elif path not in self._warned:

@@ -1,7 +1,7 @@
 """What a bookie holds: the index, what is known of its ledgers, and the directories and logs that all of it lies in.
 
-Law: entries of a directory that failed are unknown, never absent. Owned by the loop, but for ``files``, which any thread may
-read by. Nothing is decided here, and nothing written.
+Law: entries of a directory that failed are unknown, never absent. Owned by the loop, except ``files``, which any thread may use
+to read. Nothing is decided here, and nothing is written.
 """
 
 from __future__ import annotations
@@ -30,22 +30,23 @@ StoredLog = EntryLog | RewrittenLog
 
 
 class Holdings:
-    """``live``: those of ``directories`` that have not failed."""
+    """Everything that one bookie holds. ``live``: those of ``directories`` that have not failed."""
 
     def __init__(self, file_system: FileSystem, directories: list[LogDirectory], live: list[LogDirectory]) -> None:
         self._file_system = file_system
         self.directories = directories
         self.live = live
         self.unreadable: Sequence[str] = ()
-        """Directories that the boot gave up."""
+        """Directories that could not be read at the boot."""
         self.control = ControlState()
         self.ledgers = self.control.ledgers
         self.index = Index()
         self.recent: dict[int, Buffer] = {}
         """Frames that are not written yet, by location."""
         self.logs: dict[int, tuple[LogDirectory, StoredLog]] = {}
-        """By number."""
+        """Every log and its directory, by the log's number."""
         self.next_log = 1
+        """The number of the next log."""
         self.volatile = VolatileLedgers(self.index, self.is_synced)
         self.long_polls = LongPolls()
         self.files = LogFiles(self._open_log)
@@ -53,7 +54,7 @@ class Holdings:
     # -- reads
 
     def plan_read(self, ledger_id: int, first: int, last: int, limit: int, *, sparse: bool) -> ReadPlan:
-        """Where entries ``first..last`` are, up to about ``limit`` bytes (0: as much as one answer takes)."""
+        """The batches that hold entries ``first..last``, up to about ``limit`` bytes (0: as much as one answer takes)."""
         return plan_read(
             self.ledgers.get(ledger_id),
             self.index.get(ledger_id),
@@ -64,7 +65,7 @@ class Holdings:
         )
 
     def has_moved(self, piece: Piece) -> bool:
-        """Are the entries of what a read had planned held elsewhere by now, or no more?"""
+        """Do the entries of a planned piece lie elsewhere by now, or nowhere?"""
         rows = self.index.get(piece.ledger_id)
         return rows is None or piece.where not in [row.where for row in rows.covering(piece.first, piece.last)]
 
@@ -73,17 +74,17 @@ class Holdings:
         return self.ledgers.get(ledger_id)
 
     def may_read(self, ledger_id: int, master_key: bytes) -> bool:
-        """Is this key, or the lack of one, good for reading the ledger?"""
+        """May who shows this key, or none (``NO_KEY``), read the ledger?"""
         return may_read(self.ledgers.get(ledger_id), None if master_key == NO_KEY else master_key)
 
     def last_entry_id(self, ledger_id: int) -> int:
-        """The highest entry id held, NO_ENTRY if none."""
+        """The highest entry id that is held, NO_ENTRY if none."""
         rows = self.index.get(ledger_id)
         return NO_ENTRY if rows is None else rows.last_entry_id
 
     def ranges(self, ledger_id: int, first_entry_id: int, limit: int, *, only: bool) -> tuple[Ranges, int, int]:
-        """All rows from (``ledger_id``, ``first_entry_id``) on, of that ledger ``only`` or of all that follow, at most
-        ``limit`` (0: 65,536); with the ledger id and the first entry id to go on with, −1 and −1 at the end."""
+        """The rows of the index from (``ledger_id``, ``first_entry_id``) on, of that ledger ``only`` or of all that follow too,
+        at most ``limit`` (0: 65,536); with the ledger id and the first entry id to go on with, −1 and −1 at the end."""
         limit = min(limit or RANGES_ROWS_MAX, RANGES_ROWS_MAX)
         ranges = Ranges.empty()
         for current in [ledger_id] if only else self.index.ledger_ids(ledger_id):
@@ -105,12 +106,12 @@ class Holdings:
         return bool(self.unreadable) or any(directory.damaged for directory in self.directories)
 
     def is_synced(self, where: int) -> bool:
-        """Is the frame at ``where`` durable? In a log that is gone it was."""
+        """Is the frame at ``where`` durable? (In a log that was removed it was.)"""
         found = self.logs.get(log_of(where))
         return found is None or found[1].synced > position_of(where)
 
     def take_log_number(self) -> int:
-        """One that was never used."""
+        """A number that was never used, for a new log."""
         number = self.next_log
         self.next_log += 1
         return number

@@ -1,7 +1,7 @@
 """One directory (one disk) of a bookie: its entry logs, its control log and its commit thread.
 
-Law: a directory is in use or retired; retired is for good, until the next start. Its logs ascend by number, and only the last one
-that was begun may have bytes that are not synced (or the last two, while one is being left for the next).
+Law: a directory is in use or retired. A retired one is not used again before the next start. Its logs ascend by number, and only
+the last one may have bytes that are not synced (or the last two, while the thread changes from one to the next).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from bookspark.bookie.disk.unclean_marker import UncleanMarker
 from bookspark.bookie.holdings.disk_marks import Takes
 
 Recovered = tuple[Checkpoint | None, list[tuple[EntryLog, LogScan]]]
-"""A directory's checkpoint, and its logs as far as they were scanned."""
+"""A directory's checkpoint, and the logs that were scanned with what was found in them."""
 
 
 class LogDirectory:
-    """Owned by the loop; the files themselves belong to the commit thread once it runs."""
+    """Owned by the loop. The files belong to the commit thread once it runs."""
 
     def __init__(self, file_system: FileSystem, path: str, config: BookieConfig, boot_id: str = "") -> None:
         """``boot_id``: the kernel's, if it is to be trusted (``unclean_marker``)."""
@@ -38,20 +38,20 @@ class LogDirectory:
         self.current: EntryLog | None = None
         """The log that is being appended to; None until the first add after a start."""
         self.damaged = False
-        """Bytes that had been synced can't be read any more: what this directory does not hold proves nothing."""
+        """Synced bytes can't be read any more, so absence from this directory proves nothing."""
         self.retired = False
         self.takes = Takes.ALL
         self.control_behind = False
-        """A control record found no room here: the control log has to be written anew before anything else is."""
+        """A control record found no room here: a new control log has to be written before the directory takes anything."""
         self.control = ControlLog(file_system, path)
         self.marker = UncleanMarker(file_system, path, boot_id)
         self.unclean = False
-        """The last process may have lost entries that it had promised."""
+        """A crash may have lost entries of this directory that were acknowledged."""
         writer = GroupWriter(file_system, path, self.control, self.marker, config)
         self.commit = CommitThread(path, writer)
 
     def prepare(self) -> None:
-        """Make what has to be there, and clear away what a crash left half-made."""
+        """Make the folders that have to be there, and remove what a crash left half-made. Raises OSError."""
         logs = f"{self.path}/{LOGS}"
         if not self.file_system.exists(logs):
             self.file_system.make_directory(logs)
@@ -63,13 +63,13 @@ class LogDirectory:
         self.unclean = self.marker.look()
 
     def begin_control_log(self, content: Sequence[bytes] | None, scan: ControlScan) -> None:
-        """Go on with the control log (``ControlLog.begin``). Where there is no room for what it should hold, the directory is
-        full, not lost."""
+        """Open the control log (``ControlLog.begin``). If there is no room for ``content``, the directory is full, but not lost.
+        Raises OSError."""
         if not self.control.begin(content, scan):
             self.control_behind, self.takes = True, Takes.NOTHING
 
     def recover(self) -> Recovered:
-        """Read the checkpoint, and scan every log from there on."""
+        """Read the checkpoint, and scan every log from there on. Raises OSError."""
         checkpoint = read_checkpoint(self.file_system, self.path)
         covered = checkpoint.covered if checkpoint is not None else 0
         self.damaged = checkpoint is not None and checkpoint.damaged
@@ -93,8 +93,8 @@ class LogDirectory:
         return checkpoint, scans
 
     def _recover_rewritten(self, checkpoint: Checkpoint | None) -> None:
-        """Take over the rewritten logs in use, and clear away those that a crash left before they were. Without a checkpoint to
-        tell, all are taken, and have to be scanned."""
+        """Take over the rewritten logs that the checkpoint names, and remove the others: a crash left them before they were in
+        use. Without a checkpoint all are taken over, and have to be scanned."""
         found = rewritten_numbers(self.file_system, self.path)
         for number in found if checkpoint is None else checkpoint.rewritten:
             rewritten = adopt(self.file_system, self.path, number)
@@ -112,7 +112,7 @@ class LogDirectory:
         return bool(log_numbers(self.file_system, self.path) or rewritten_numbers(self.file_system, self.path))
 
     def place(self, frame_bytes: int, next_number: int) -> tuple[EntryLog, int]:
-        """Where the next frame goes: (log, position). Begins log ``next_number`` when there is no log or it is full."""
+        """The log and the position for the next frame. Begins log ``next_number`` if there is no log or it is full."""
         entry_log = self.current
         if entry_log is None or entry_log.end >= self._log_bytes_max:
             entry_log = self.current = EntryLog(self.file_system, self.path, next_number)
@@ -140,9 +140,10 @@ class LogDirectory:
 
     @property
     def stored(self) -> list[EntryLog | RewrittenLog]:
-        """All that entries lie in."""
+        """The logs that hold entries."""
         return [*self.logs, *self.rewritten.values()]
 
     @property
     def bytes(self) -> int:
+        """The size of all logs."""
         return sum(found.end for found in self.stored)

@@ -1,8 +1,8 @@
 """Memory that logs are read into, one part after the other.
 
-Law: what was lent stays as it is until the last view of it is gone, and is lent again only then. So the answers to a reader that
-takes them as they come are all read into the same memory, which is in the processor's cache and need not be cleared first; those
-to a slow one each have their own.
+Law: memory that was lent keeps its content until the last view of it is gone, and is lent again only then. So the answers to a
+fast reader are all read into the same memory, which is in the processor's cache and need not be cleared first. Each answer to a
+slow reader gets memory of its own.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ class ReadMemory:
     def __init__(self) -> None:
         self._chunk = bytearray()
         self._lent = 0
-        """Bytes of it that are lent, from its start."""
+        """How many bytes of the chunk are lent, from its start."""
 
     def lend(self, size: int) -> memoryview:
-        """So many bytes to be read into; what they hold means nothing."""
+        """``size`` bytes to read into. Their content is undefined."""
         if size > _CHUNK_BYTES:
             return memoryview(bytearray(size))
         if not is_viewed(self._chunk):

@@ -1,12 +1,11 @@
 """Reading stored batches: from memory until they are written, then from the logs.
 
-Law: bytes from a log are served only after the frame's own checks (header and body checksum) and only as what the index says they
-are; anything else is an I/O error for the entries it hits. Nothing here blocks the loop for the disk, nor for the decompression
-of a rewritten log's blocks: what is not in the page cache, or compressed, is left to a thread. A log that was removed after
-the read was planned (its entries have been moved, or collected) is no error: the read is planned again.
+Law: bytes from a log are served only after the frame's own checks (header and body checksum), and only if they are what the index
+says. Anything else is an I/O error for the entries concerned. Nothing here blocks the loop for the disk or for decompression:
+what is not in the page cache, or is compressed, is left to a thread. A log that was removed after the read was planned is no
+error: its entries were moved or collected, and the read is planned again.
 
-Decision: logs are read by ``preadv``, which can be told not to wait, and not through a memory map, whose page faults nobody sees
-coming and whose I/O errors are signals. That is one copy, into the buffer that is checked and sent.
+Logs are read by ``preadv``, which can be told not to wait, and not through a memory map (docs/decisions/no-mmap.md).
 """
 
 from __future__ import annotations
@@ -34,7 +33,8 @@ READ_BYTES_MAX = 4 << 20
 
 
 class Piece(NamedTuple):
-    """Entries ``first..last`` out of one stored batch frame; ``frame`` if it is still in memory."""
+    """Entries ``first..last`` out of one stored batch frame of ``size`` bytes at ``where``; ``frame`` if it is still in
+    memory."""
 
     ledger_id: int
     first: int
@@ -45,8 +45,8 @@ class Piece(NamedTuple):
 
 
 class ReadPlan(NamedTuple):
-    """What a read will send. ``end`` is the last id that it accounts for, ``refusal`` the answer for the id after that (None
-    if the range or the limit ended there)."""
+    """What a read will send. ``end`` is the last entry id that it accounts for, ``refusal`` the answer for the id after that one
+    (None if the range or the limit ended there)."""
 
     pieces: list[Piece]
     end: int
@@ -62,8 +62,8 @@ def plan_read(
     sparse: bool,
     storage_damaged: bool,
 ) -> ReadPlan:
-    """Find entries ``first..last`` of ``request`` (first, last, limit in bytes). Where absence proves nothing, a sparse read
-    stops at the first absent id like any other: skipping it would say that it is not held."""
+    """Find entries ``first..last`` of ``request`` (first, last, limit in bytes; limit 0: as much as one answer takes). Where
+    absence proves nothing, a sparse read stops at the first absent id too: to skip it would say that it is not held."""
     first, last, limit = request
     limit = min(limit or READ_BYTES_MAX, READ_BYTES_MAX)
     absent = answer_absent(ledger, storage_damaged)
@@ -86,7 +86,7 @@ def plan_read(
 
 
 def first_part(pieces: list[Piece]) -> list[Piece]:
-    """As many of a plan's first pieces as are sent before the next ones are read: some 256 KiB, at least one."""
+    """The first pieces of a plan, some 256 KiB but at least one. They are sent before the next ones are read."""
     total = 0
     for count, piece in enumerate(pieces, 1):
         total += piece.size
@@ -100,29 +100,30 @@ class Stop(Enum):
 
     DAMAGED = "the next one is bad, or can't be read"
     MOVED = "the next one's log is gone, so it lies elsewhere, if anywhere"
-    LIMIT = "an answer is only so long"
+    LIMIT = "the answer is as long as it may be"
 
 
 class Fetched(NamedTuple):
-    """The frames of the first so many pieces: plain batch frames, each with its piece's entries or more. Nothing is said of the
-    pieces after them, but why there are none."""
+    """The plain batch frames of the first pieces, in their order. Each holds its piece's entries or more. ``stop`` says why there
+    are fewer frames than pieces."""
 
     frames: list[Buffer]
     stop: Stop | None = None
 
 
 class LogFiles:
-    """The logs that are open for reading, the least recently used closed when there are too many. For any thread."""
+    """The logs that are open for reading. The least recently used one is closed when there are too many. For any thread."""
 
     def __init__(self, open_log: Callable[[int], File]) -> None:
         """``open_log(number)`` opens a log; it may raise OSError or KeyError."""
         self._open_log = open_log
         self._files: OrderedDict[int, File] = OrderedDict()
         self._memory = ReadMemory()
-        """The loop's."""
+        """Used by the loop only."""
         self._lock = threading.Lock()
 
     def get(self, number: int) -> File:
+        """The open log of this number. Raises KeyError if it is gone, and OSError."""
         with self._lock:
             file = self._files.get(number)
             if file is None:
@@ -134,17 +135,18 @@ class LogFiles:
             return file
 
     def forget(self, number: int) -> None:
-        """The log is removed: who reads it now may go on."""
+        """The log is removed. Who reads it now may go on."""
         with self._lock:
             self._files.pop(number, None)
 
     def clear(self) -> None:
+        """Close all logs that nobody reads now, and the others when their readers end."""
         with self._lock:
             self._files.clear()
 
     def fetch(self, pieces: Sequence[Piece], *, cached_only: bool) -> Fetched | None:
-        """The checked frames of ``pieces``, up to about ``READ_BYTES_MAX`` but at least one. None if ``cached_only`` and some
-        would have to wait: that is for the loop."""
+        """The checked frames of ``pieces``, up to about 4 MiB but at least one. ``cached_only``, for the loop: None if a frame is
+        not in the page cache or is compressed."""
         frames: list[Buffer] = []
         index, together, total = 0, True, 0
         while index < len(pieces):
@@ -206,7 +208,7 @@ def _extent_end(pieces: Sequence[Piece], start: int) -> int:
 
 
 def _checked(stored: memoryview, piece: Piece) -> Buffer | None:
-    """The plain frame of what is stored, None unless it is good and what the index says it is."""
+    """The plain frame of what is stored; None unless it is good and what the index says."""
     if stored[:8] == BLOCK_START:
         block = parse_block(stored, 0)
         if block is None or block.size != piece.size or block.ledger_id != piece.ledger_id:

@@ -1,10 +1,10 @@
-"""What a bookie keeps of the VD ledgers that are being written: the sync cursor of each, and what is not synced yet.
+"""Ledgers of volatile durability (VD) that are being written: the sync cursor of each, and what is not synced yet.
 
-Law: that of ``protocol.sync_cursor``, which decides; here it is told what is synced, and nothing before it is. An entry is synced
-once its log is up to the end of its frame; a duplicate counts by the copy that is kept. Nothing is told of a ledger that is
-fenced. What is on disk when the writer's first request comes, after a boot, counts as far as it is synced.
+Law: that of ``protocol.ledger.sync_cursor``, which decides LastAddSynced. It is told what is synced, and never before it is. An
+entry is synced when its log is, up to the end of the entry's frame; for a duplicate the kept copy counts. Nothing is told of a
+fenced ledger. After a boot, what is on disk when the writer's first request comes counts as far as it is synced.
 
-Nobody has to be told of a sync for this: how far each log is synced is looked up when an answer needs it.
+How far each log is synced is looked up when an answer needs it, so no sync has to report here.
 
 Source: BP-14, "Changes to Bookies".
 """
@@ -20,7 +20,8 @@ from bookspark.protocol.ledger.sync_cursor import Assignment, SyncCursor
 
 
 class VolatileLedger:
-    """One of them. ``unsynced``: (where, first, last) of what has not been seen synced yet, in the order of the adds."""
+    """A VD ledger. ``unsynced``: (where, first, last) of the batches that were not synced when last looked at, in the order of
+    the adds."""
 
     __slots__ = ("cursor", "unsynced")
 
@@ -30,7 +31,7 @@ class VolatileLedger:
 
 
 class VolatileLedgers:
-    """Owned by the loop. Ledgers are named by id."""
+    """The VD ledgers of one bookie. Owned by the loop."""
 
     def __init__(self, index: Index, is_synced: Callable[[int], bool]) -> None:
         """``is_synced(where)``: is the frame there durable?"""
@@ -50,12 +51,12 @@ class VolatileLedgers:
                 ledger.unsynced.append((where, first, last))
 
     def added_again(self, ledger_id: int, assignment: Assignment, kept: Iterable[Row]) -> None:
-        """An add came of which ``kept`` are held already."""
+        """An add came whose entries in the rows ``kept`` are held already."""
         for row in kept:
             self.added(ledger_id, assignment, row.first, row.last, row.where)
 
     def asked(self, ledger_id: int, assignment: Assignment) -> list[int]:
-        """A sync is asked for: where the frames lie that are not synced."""
+        """A sync is asked for; returns where the frames lie that are not synced."""
         ledger = self._ledgers.get(ledger_id)
         if ledger is None or ledger.cursor.assign(assignment):
             ledger = self._begin(ledger_id, assignment)
@@ -63,7 +64,7 @@ class VolatileLedgers:
         return [where for where, _, _ in ledger.unsynced]
 
     def last_add_synced(self, ledger_id: int, assignment: Assignment) -> int:
-        """What to tell a request that came with ``assignment``."""
+        """LastAddSynced for a request that came with ``assignment``, NO_ENTRY if there is none."""
         ledger = self._ledgers.get(ledger_id)
         if ledger is None:
             return NO_ENTRY
@@ -72,12 +73,11 @@ class VolatileLedgers:
         return ledger.cursor.last_add_synced_for(assignment)
 
     def forget(self, ledger_id: int) -> None:
-        """It is fenced, or gone."""
+        """The ledger is fenced, or deleted."""
         self._ledgers.pop(ledger_id, None)
 
     def _begin(self, ledger_id: int, assignment: Assignment) -> VolatileLedger:
-        """The first request since the boot, or of another stay: what the index holds by now was there before, or has just been
-        added."""
+        """The first request since the boot, or with another assignment, came: begin with what the index holds by now."""
         ledger = self._ledgers[ledger_id] = VolatileLedger()
         ledger.cursor.assign(assignment)
         rows = self._index.get(ledger_id)
@@ -89,7 +89,7 @@ class VolatileLedgers:
         return ledger
 
     def _advance(self, ledger: VolatileLedger) -> None:
-        """Tell the cursor what is synced by now; runs of entries are told as one."""
+        """Tell the cursor what is synced by now, consecutive entries in one call."""
         unsynced = ledger.unsynced
         run = (0, -1)
         while unsynced:

@@ -19,7 +19,7 @@ from bookspark.wire.header import Status
 
 
 class HeldCopies:
-    """Of one bookie. Owned by the loop."""
+    """The copies that one bookie holds. Owned by the loop."""
 
     def __init__(self, holdings: Holdings) -> None:
         self._holdings = holdings

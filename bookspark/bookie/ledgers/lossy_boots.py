@@ -23,7 +23,7 @@ from bookspark.wire.header import Status
 
 
 class LossyBoots:
-    """Of one storage."""
+    """The lossy boots of one bookie. Owned by the loop; phase one comes before there is a loop."""
 
     def __init__(self, holdings: Holdings, records: ControlRecords, disks: Disks) -> None:
         self._holdings = holdings

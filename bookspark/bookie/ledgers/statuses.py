@@ -1,6 +1,6 @@
 """The statuses on the wire that a bookie's decisions are answered with.
 
-Law: a Negative has a status of its own and no other class of answer gets it; the inverse of ``Header.response``.
+Law: each Negative has a status of its own, and no other class of answer gets it. This is the inverse of ``Header.response``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _UNKNOWN = {
 
 
 def status_of(response: Response) -> Status:
-    """The status that tells this answer."""
+    """The status for this answer."""
     if isinstance(response, Positive):
         return Status.OK
     if isinstance(response, Negative):

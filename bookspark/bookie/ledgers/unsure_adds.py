@@ -30,7 +30,7 @@ _WAITING_BYTES_MAX = 16 << 20
 
 
 class WaitingAdd(NamedTuple):
-    """An add that is not decided yet."""
+    """An add that is not decided yet: the arguments of ``Storage.add``."""
 
     header: Header
     batch: EntryBatch
@@ -43,7 +43,7 @@ def no_metadata(ledger_id: int) -> Unknown:
 
 
 class UnsureAdds:
-    """Owned by the loop."""
+    """The adds of one bookie that wait. Owned by the loop."""
 
     def __init__(self, check_fence: FenceCheck, decide: Callable[[int, list[WaitingAdd]], None]) -> None:
         """``decide(ledger_id, adds)``: the ledger had no fence to lose; decide its adds again."""

@@ -1,7 +1,7 @@
-"""A file system on which nothing changes: for looking at a bookie's directories with the code that boots it.
+"""A file system on which nothing changes: to look at a bookie's directories with the code that boots it.
 
-Law: reads are those of the inner file system; writes, syncs, renames and unlinks succeed and are not made. A file that was
-created is there and empty, one that was unlinked is gone, for whoever asks through here.
+Law: reads are those of the inner file system. Writes, syncs, renames and unlinks succeed, but are not made. Whoever asks through
+here sees a file that was created as empty, and one that was unlinked as gone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from bookspark.wire.entry_batch import Buffer
 
 
 class DryRunFileSystem:
-    """``Storage(config, DryRunFileSystem(RealFileSystem())).open()`` is a boot that leaves no trace."""
+    """``Storage(config, DryRunFileSystem(RealFileSystem())).open()`` is a boot that leaves no trace. For the calls see
+    ``FileSystem``."""
 
     def __init__(self, inner: FileSystem) -> None:
         self._inner = inner
@@ -61,7 +62,7 @@ class DryRunFileSystem:
 
 class _UnchangedFile:
     def __init__(self, inner: File | None) -> None:
-        """None: a file that is empty."""
+        """``inner``: None is an empty file."""
         self._inner = inner
 
     def write(self, buffers: Sequence[Buffer], position: int) -> int:

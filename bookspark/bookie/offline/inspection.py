@@ -1,7 +1,7 @@
 """Looking into a stopped bookie's directories, with the code that boots it and reads from it.
 
-Law: nothing is changed but by ``rebuild_index``, which changes the index checkpoints only. What is shown is what the next boot
-would serve; that takes all directories of the bookie, for its control log and its ledgers are spread over them.
+Law: only ``rebuild_index`` changes anything, and only the index checkpoints. What is shown is what the next boot would serve. All
+directories of the bookie are needed for that, because its control log and its ledgers are spread over them.
 
 Source: BookKeeper's shell commands ``listfilesondisc``, ``readlog``, ``ledger`` and ``rebuild-db-ledger-locations-index``.
 """
@@ -26,7 +26,7 @@ from bookspark.wire.entry_batch import Entry, EntryBatch
 
 
 class LogInfo(NamedTuple):
-    """One log; sizes in bytes. ``live``: of batches that the index names."""
+    """One log; sizes in bytes. ``live``: the size of the batches that the index names."""
 
     number: int
     path: str
@@ -39,7 +39,7 @@ class LogInfo(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """One batch of a log, as it stands there."""
+    """One batch of a log, as it stands there. Position and size in bytes."""
 
     position: int
     size: int
@@ -51,7 +51,7 @@ class Batch(NamedTuple):
 
 
 class IndexRow(NamedTuple):
-    """A range of entries, and where it lies."""
+    """A range of entries, and where it lies. Position and size in bytes."""
 
     ledger_id: int
     first: int
@@ -62,7 +62,7 @@ class IndexRow(NamedTuple):
 
 
 class Inspection:
-    """One bookie, by all of its directories. Raises StorageError where the bookie would not start."""
+    """One bookie, by all of its directories. Raises StorageError if the bookie would not start."""
 
     def __init__(self, file_system: FileSystem, directories: Sequence[str]) -> None:
         self._file_system = DryRunFileSystem(file_system)
@@ -70,7 +70,7 @@ class Inspection:
 
     @property
     def damaged(self) -> bool:
-        """Would the bookie say of what it does not find that it does not know?"""
+        """Was something lost that had been synced? Then the bookie answers that it does not know what it does not find."""
         return self._storage.damaged
 
     def logs(self) -> list[LogInfo]:
@@ -100,7 +100,7 @@ class Inspection:
         return found
 
     def rows(self, ledger_id: int | None = None) -> Iterator[IndexRow]:
-        """The index, by ledger and entry; of one ledger, or of all."""
+        """The rows of the index, by ledger and entry: of ``ledger_id``, or of all ledgers (None)."""
         at, first, only = ledger_id or 0, 0, ledger_id is not None
         while at >= 0:
             ranges, at, first = self._storage.ranges(at, first, 0, only=only)
@@ -156,8 +156,8 @@ class Inspection:
 
 
 def rebuild_index(file_system: FileSystem, directories: Sequence[str]) -> int:
-    """Make the index checkpoints anew from the logs; returns how many ranges they hold. As a boot does, it cuts what a crash
-    left torn. Raises StorageError."""
+    """Make the index checkpoints anew from the logs; returns how many ranges they hold. Like a boot, it cuts what a crash left
+    torn. Raises StorageError if the bookie would not start, or if a checkpoint can't be written."""
     for directory in directories:
         path = f"{directory}/{CHECKPOINT}"
         if file_system.exists(path):

@@ -1,7 +1,7 @@
-"""What the loss of power does to a bookie, done on purpose: everything that it had not synced is gone.
+"""The loss of power, done on purpose: everything that a dead bookie had not synced is gone.
 
-Law: what a bookie acked as synced is untouched, for its notes are written before its acks. Meant for tests (``LocalCluster``
-calls it after it killed a bookie), and never called by a bookie.
+Law: what a bookie acknowledged as synced is untouched, because its notes are written before its acknowledgements. This is for
+tests (``LocalCluster`` calls it after it killed a bookie). A bookie never calls it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from bookspark.bookie.disk.synced_note import cut_to_note
 
 
 def lose_unsynced(directory: str, file_system: FileSystem | None = None) -> None:
-    """Cut every log of one directory of a dead bookie back to its synced note."""
+    """Cut every log of one directory of a dead bookie back to its synced note. Raises StorageError if a note can't be read, and
+    OSError."""
     files = file_system or RealFileSystem()
     for number in log_numbers(files, directory):
         entry_log = EntryLog(files, directory, number)
         cut_to_note(files, entry_log.path, entry_log.note)
     path, note = control_note(files, directory)
-    if note.read() == 0:  # it was being replaced as a whole, by records that are synced (or has its first one)
+    if note.read() == 0:  # it was being replaced as a whole by records that are synced, or it has its first record
         note.close()
     else:
         cut_to_note(files, path, note)

@@ -1,10 +1,10 @@
-"""Scrubbing: every byte of a stopped bookie's directory read and checked, with the readers that a bookie has.
+"""Scrubbing: every byte of a stopped bookie's directory is read and checked, with the readers that a bookie has.
 
-Law: nothing is changed. Whatever bit of a file is not what was synced is found, by the checks that a boot and a read make one
-by one: of each batch, record, note and checkpoint, and of the index against the batches that it names. What a crash may leave,
-a torn tail above the synced note, is no damage.
+Law: nothing is changed. Every bit that is not what was synced is found, by the checks that a boot and a read make: of each batch,
+record, note and checkpoint, and of the index against the batches that it names. A torn tail above the synced note, as a crash may
+leave it, is no damage.
 
-Which entries were hit by damage is told by the checkpoint, as far as it knows; a log alone can't say what it lost.
+The checkpoint tells which entries were hit by damage, as far as it knows. A log alone can't tell what it lost.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class EntryRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes that are not what they were. ``position`` and ``size`` in bytes; ``entries`` those that are known to be hit."""
+    """Bytes that are not what they were. ``position`` and ``size`` in bytes. ``entries``: those that are known to be hit."""
 
     path: str
     position: int
@@ -48,16 +48,17 @@ class Damage:
 
 @dataclass(slots=True)
 class Scrubbed:
-    """What a directory holds, all logs together; sizes in bytes."""
+    """What was found in a directory, all logs together."""
 
     damages: list[Damage]
     files: int = 0
     size: int = 0
+    """The size of all files, in bytes."""
     batches: int = 0
     entries: int = 0
-    """Copies that are superseded included."""
+    """Superseded copies are counted too."""
     torn: int = 0
-    """Above the synced notes: the next boot cuts it."""
+    """Bytes above the synced notes that the next boot cuts."""
 
 
 Located = Mapping[int, EntryRange]
@@ -65,7 +66,7 @@ Located = Mapping[int, EntryRange]
 
 
 def scrub(file_system: FileSystem, directory: str) -> Scrubbed:
-    """Read and check everything in one directory of a bookie that is stopped."""
+    """Read and check everything in one directory of a stopped bookie. Raises OSError if the directory itself can't be read."""
     found = Scrubbed([])
     try:
         checkpoint = read_checkpoint(file_system, directory)
@@ -109,7 +110,7 @@ def _scrub_control_log(file_system: FileSystem, directory: str, found: Scrubbed)
 
 
 def _scrub_log(entry_log: EntryLog, file_system: FileSystem, rows: list[_LedgerRow], found: Scrubbed) -> Located:
-    """One entry log and its note; returns its good batches."""
+    """Check one entry log and its note; returns the good batches."""
     blank = entry_log.note.is_blank()
     noted = entry_log.note.read()
     entry_log.note.close()
@@ -186,7 +187,7 @@ def _rows_by_log(checkpoint: Checkpoint | None) -> dict[int, list[_LedgerRow]]:
 
 
 def _check_rows(path: str, batches: Located, rows: list[_LedgerRow], found: Scrubbed) -> None:
-    """Does every row name a batch that has its entries? Rows of batches that are damaged were told already."""
+    """Check that every row names a batch that has its entries. (Rows of damaged batches are reported already.)"""
     for ledger_id, row in rows:
         batch = batches.get(row.where)
         if batch is not None and not (
@@ -213,7 +214,7 @@ def _hits(rows: list[_LedgerRow], start: int, end: int) -> Iterator[EntryRange]:
 
 
 def _wrong_inside(file: File, position: int, size: int) -> str | None:
-    """What is wrong with the columns of a batch whose checksums are right: it was written so."""
+    """What is wrong with the columns of a batch whose checksums are right, None if nothing is."""
     frame = file.read(size, position)
     try:
         header, body_crc = decode(frame, _HEADER_AT)

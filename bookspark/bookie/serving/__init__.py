@@ -1,0 +1,24 @@
+"""Serving: the requests of clients, and what a bookie does beside them.
+
+==================  ==================================================================================
+``server``          ``BookieServer``: listens, makes connections, runs the maintenance, stops
+``connection``      one client's connection: frames in, answers out
+``admission``       how many connections there may be, and when the bookie stops reading from them
+``dispatch``        the requests of a connection: checked, counted, and given to what answers them
+``entry_reads``     READ: stored batches are sent as they lie in the logs
+``lac_reads``       READ_LAC and long polls
+``listings``        ENTRY_LOGS and LIMBO
+``answers``         the headers of answers
+``served_bookie``   what all connections share: storage, ids, secret, threads
+``peer``            what the requests of a connection need of it
+``maintenance``     checkpoints, looks at the disks, garbage collection, rewriting
+==================  ==================================================================================
+
+An example, with an open ``storage`` and its ``config``, on an asyncio loop::
+
+    from bookspark.bookie.serving.server import BookieServer
+
+    server = BookieServer(config, storage, "bookie-1", incarnation=1)
+    host, port = await server.start()
+    await server.stop()
+"""

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class Answers:
-    """To one ``peer``."""
+    """Makes the answers to one ``peer`` and sends them."""
 
     def __init__(self, bookie: ServedBookie, peer: Peer) -> None:
         self._storage = bookie.storage

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Made by ``BookieServer`` for each connection that it accepts."""
+    """A ``peer.Peer`` on a socket. ``BookieServer`` makes one for each connection that it accepts."""
 
     def __init__(self, bookie: ServedBookie, admission: Admission, chunks: ChunkPool) -> None:
         self._admission = admission

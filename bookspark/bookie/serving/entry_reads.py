@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class EntryReads:
-    """Of one connection."""
+    """Answers the READ requests of one connection."""
 
     def __init__(self, bookie: ServedBookie, peer: Peer, answers: Answers) -> None:
         self._bookie = bookie

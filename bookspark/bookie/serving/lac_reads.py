@@ -23,7 +23,7 @@ _LONG_POLL_MS_MAX = 300_000
 
 
 class LacReads:
-    """Of one connection."""
+    """Answers the READ_LAC requests of one connection."""
 
     def __init__(self, bookie: ServedBookie, answers: Answers, entries: EntryReads) -> None:
         self._storage = bookie.storage

@@ -1,4 +1,4 @@
-"""What a bookie tells of its logs and of its ledgers in limbo, for those who look into it from outside while it serves.
+"""Lists for those who look into a bookie while it serves: its logs, and its ledgers in limbo.
 
 Law: nothing is changed, and nothing is read from a disk. A log is listed from its first entry until its file is removed.
 """
@@ -13,7 +13,7 @@ LIMBO_ROWS_MAX = 1 << 16
 
 
 def entry_logs(storage: Storage) -> EntryLogs:
-    """Every log, by number; those of a directory that failed too, as what they hold is still in the index."""
+    """Every log, by number. Logs of a directory that failed are among them, because what they hold is still in the index."""
     sealed = {stored.number for directory in storage.live for stored in directory.sealed}
     return EntryLogs(
         [
@@ -26,7 +26,7 @@ def entry_logs(storage: Storage) -> EntryLogs:
 
 
 def limbo(storage: Storage, ledger_id: int, limit: int) -> tuple[Limbo, int]:
-    """The ledgers in limbo from ``ledger_id`` on, at most ``limit`` (0: 65,536), and the one to go on with, −1 at the end."""
+    """The ledgers in limbo from ``ledger_id`` on, at most ``limit`` (0: 65,536), and the ledger to go on with, −1 at the end."""
     limit = min(limit or LIMBO_ROWS_MAX, LIMBO_ROWS_MAX)
     found = sorted(item for item in storage.lossy_boots.limbo().items() if item[0] >= ledger_id)
     return Limbo(found[:limit]), found[limit][0] if len(found) > limit else -1

@@ -1,11 +1,11 @@
-"""What a bookie does beside serving: checkpoints, a look at its disks, collecting deleted ledgers, rewriting logs.
+"""What a bookie does beside serving: checkpoints, looks at its disks, garbage collection, rewriting of logs.
 
-Law: no step of it holds up the loop for more than some milliseconds, and whatever waits for a disk or for the metadata does so in
-a thread. Two of its works never have the index at the same time (``steps``). What fails is logged and tried again
-when it is due next: serving does not depend on any of it.
+Law: no step holds up the loop for more than some milliseconds; what waits for a disk or for the metadata does so in a thread. Two
+of these works never have the index at the same time (``disk.steps``). What fails is logged and tried again when it is due next,
+because serving depends on none of it.
 
-A pass collects and then reclaims. Passes come at their interval, and at once when a directory is full (forced collection), but
-then they take no more than a tenth of the time.
+A pass is a garbage collection and then a reclaiming of space. Passes come at their interval, and at once when a directory is full
+(forced collection); forced passes take no more than a tenth of the time.
 
 Source: BookKeeper's ``GarbageCollectorThread`` and ``LedgerDirsMonitor``.
 """
@@ -28,7 +28,7 @@ from bookspark.metadata.store import MetadataStore
 _WAIT_SECONDS = 0.005
 _STOP_SECONDS_MAX = 10.0
 _FORCED_PAUSE = 9.0
-"""After a forced pass, so many times as long as it took."""
+"""The pause after a forced pass, in multiples of the time that the pass took."""
 
 Result = TypeVar("Result")
 
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 class Maintenance:
-    """Started and stopped on the loop. Without ``metadata`` nothing is collected, without a ``rewriter`` nothing rewritten."""
+    """Started and stopped on the loop. Without ``metadata`` nothing is collected, without a ``rewriter`` nothing is rewritten."""
 
     def __init__(
         self, config: BookieConfig, storage: Storage, metadata: MetadataStore | None, rewriter: Rewriter | None
@@ -53,11 +53,12 @@ class Maintenance:
         self._major_at = time.monotonic() + config.major_compaction_interval_seconds
 
     def start(self) -> None:
+        """Begin all works, on the running loop."""
         works = (self._checkpoints(), self._disks(), self._collection())
         self._tasks = [asyncio.get_running_loop().create_task(work) for work in works]
 
     async def stop(self) -> None:
-        """What is in the middle of something leaves it there: a boot can deal with each state."""
+        """End all works, wherever they are: a boot can deal with each state that they leave."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -94,7 +95,7 @@ class Maintenance:
                 due = time.monotonic() + self._config.gc_wait_time_seconds
             forced = self._full.is_set()
             started = time.monotonic()
-            await _tried("the collection did not come to its end", lambda forced=forced: self._pass(forced))  # type: ignore[misc]
+            await _tried("the garbage collection did not finish", lambda forced=forced: self._pass(forced))  # type: ignore[misc]
             if forced:
                 await asyncio.sleep(_FORCED_PAUSE * (time.monotonic() - started))
                 self._full.clear()
@@ -114,12 +115,12 @@ class Maintenance:
         )
         given_back = await self._drive(steps)
         if given_back:
-            log.info("%d bytes were given back", given_back)
+            log.info("%d bytes of disk space were freed", given_back)
         if forced:
             await self._look_at_disks()
 
     def _threshold(self, now: float, forced: bool) -> float:
-        """Logs of which less than this part lives are to be rewritten now."""
+        """The part (0 to 1): logs of which less than it is live are to be rewritten now."""
         config = self._config
         if forced or now >= self._major_at:
             self._major_at = now + config.major_compaction_interval_seconds
@@ -133,7 +134,7 @@ class Maintenance:
     # -- carrying steps through
 
     async def _drive(self, steps: Steps[Result]) -> Result:
-        """See ``steps``."""
+        """Carry ``steps`` through: on the loop, with their functions in a thread (``disk.steps``)."""
         outcome = Outcome()
         while True:
             async with self._index:

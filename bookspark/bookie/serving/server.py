@@ -59,8 +59,12 @@ class BookieServer:
         metadata: MetadataStore | None = None,
         rewriter: Rewriter | None = None,
     ) -> None:
-        """``bookie_id`` is told to clients that say hello; ``incarnation`` is random per start of the process, 64 bits. For
-        ``metadata`` and ``rewriter`` see ``Maintenance``."""
+        """Nothing is opened yet.
+
+        ``bookie_id``: told to clients in the answer to HELLO. ``incarnation``: random for each start of the process, 64 bits.
+        ``metadata``: None collects no deleted ledgers. ``rewriter``: None rewrites no logs. Raises ConfigurationError if the
+        config's certificate or secret can't be read.
+        """
         self._config = config
         self.storage = storage
         self._readers = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="bookie read")
@@ -82,7 +86,7 @@ class BookieServer:
         """Tells how far healing is, for the status. Set by whoever heals; None while nobody does."""
 
     async def start(self) -> tuple[str, int]:
-        """Listen and serve; returns host and port. Raises BookieError if the address can't be had."""
+        """Listen and serve; returns host and port. Raises BookieError if the bookie can't listen there."""
         loop = asyncio.get_running_loop()
         host, port = self._config.host, self._config.port
         try:
@@ -102,7 +106,8 @@ class BookieServer:
         return address[0], address[1]
 
     async def stop(self) -> None:
-        """Accept nothing more, answer what was asked, close the connections. Within some 20 s, whatever the disk does."""
+        """Accept nothing more, answer what was asked, close the connections. It takes at most some 30 s, whatever the disk
+        does."""
         if self._server is None:
             return
         self._server.close()
@@ -124,7 +129,7 @@ class BookieServer:
         return Connection(self._bookie, self._admission, self._chunks)
 
     def status(self) -> BookieStatus:
-        """What the bookie says of itself; on the loop."""
+        """What the bookie says of itself. To be called on the loop."""
         stored, lossy_boots = self.storage.status(), self.storage.lossy_boots
         return BookieStatus(
             bookie_id=self._bookie.bookie_id,

@@ -38,13 +38,13 @@ _IDS_AT_ONCE = 1 << 16
 """A single call that makes a set of a million keeps the interpreter from the loop, in whatever thread it is made."""
 _LEDGERS_A_STEP = 256
 _FORGOTTEN_PART = 0.1
-"""The control log is written anew when the ledgers forgotten at once are more than this part of those that are left."""
+"""A new control log is written when the ledgers forgotten at once are more than this part of those that are left."""
 
 log = logging.getLogger(__name__)
 
 
 class GarbageCollection:
-    """Of one bookie. Owned by the loop, but for the functions that its steps yield."""
+    """The garbage collection of one bookie. Owned by the loop, except the functions that its steps yield."""
 
     def __init__(self, holdings: Holdings, records: ControlRecords, fences: Fences, checkpoints: Checkpoints) -> None:
         self._holdings = holdings
@@ -57,7 +57,7 @@ class GarbageCollection:
         held = yield from self.held()
         listing: Listing = yield partial(list_ledgers, store)
         if isinstance(listing, Incomplete):
-            log.warning("nothing is collected, because the ledgers could not be listed: %s", listing.why)
+            log.warning("no ledger is collected, because the ledgers could not be listed: %s", listing.why)
         suspected: Sequence[int] = yield partial(suspects, held, listing)
         if not suspected:
             return 0
@@ -70,7 +70,7 @@ class GarbageCollection:
         while not noted:
             yield WAIT
         if noted[0] != Status.OK:
-            log.warning("nothing is collected, because it could not be noted in a control log")
+            log.warning("no ledger is collected, because that could not be noted in a control log")
             return 0
         yield from self.forget(gone)
         log.info("%d deleted ledgers are collected", len(gone))

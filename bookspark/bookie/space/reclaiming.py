@@ -59,7 +59,7 @@ class Rewriter(Protocol):
 
 
 class Reclaiming:
-    """Of one bookie. Owned by the loop, but for the functions that its steps yield."""
+    """Gets back the space of one bookie. Owned by the loop, except the functions that its steps yield."""
 
     def __init__(self, file_system: FileSystem, holdings: Holdings, checkpoints: Checkpoints) -> None:
         self._file_system = file_system
@@ -117,7 +117,7 @@ class Reclaiming:
                 given_back -= yield from self._rewrite(rewriter, sources, bytes_per_second)
             except DamagedLogError as damage:
                 self._unreadable.add(damage.log)
-                log.error("log %08x is damaged at byte %d; it stays as it is", damage.log, damage.position)
+                log.error("log %08x is damaged at byte %d; it is not rewritten", damage.log, damage.position)
             except OSError as error:
                 log.warning("no log was rewritten in %s: %s", sources[0].directory.path, error)
                 break

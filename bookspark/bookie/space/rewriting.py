@@ -1,11 +1,11 @@
-"""Rewriting sealed logs: what of them lives, sorted and compressed, in one new log.
+"""Rewriting sealed logs: what is live in them goes into one new log, sorted and compressed.
 
-Law: it reads sealed logs and writes one file under a temporary name, nothing else; the index and the old logs are left to
-``reclaiming``. Every batch that it copies has passed its checks, and rows are copied verbatim; one batch that is bad ends the
-job with ``DamagedLogError``, and the log that holds it stays as it is. The file is synced when ``rewrite`` returns.
+Law: rewriting reads sealed logs and writes one file under a temporary name, and nothing else; the index and the old logs are left
+to ``reclaiming``. Every batch that is copied has passed its checks, and rows are copied verbatim. One bad batch ends the job with
+``DamagedLogError``, and the log that holds it stays as it is. The file is synced when ``rewrite`` returns.
 
-It writes and syncs in small slices, and waits between them as its rate asks for, so that appends beside it get the disk. The
-same functions run in the bookie's process (tests) and in one of their own (``rewriting_process``).
+It is written and synced in small slices, with waits between them to keep the rate, so that appends get the disk too. The
+functions run in a process of their own (``rewriting_process``), and in tests in the bookie's process.
 
 Source: docs/decisions/one-log.md; BookKeeper's ``EntryLogCompactor`` and ``TransactionalEntryLogCompactor``.
 """
@@ -31,7 +31,8 @@ from bookspark.bookie.disk.rewritten_block import (
     plain_frame,
 )
 from bookspark.bookie.disk.rewritten_log import END_OF_BLOCKS, HEAD, REWRITTEN_SUFFIX, footer, temporary_path
-from bookspark.wire.entry_batch import HEADER_OFFSET, PREFIX_BYTES, Buffer, EntryBatch
+from bookspark.wire.batch_prefix import HEADER_OFFSET, PREFIX_BYTES
+from bookspark.wire.entry_batch import Buffer, EntryBatch
 from bookspark.wire.frames import frame_size
 from bookspark.wire.header import Header, Kind, WireError, decode
 from bookspark.wire.messages import Ranges
@@ -40,7 +41,7 @@ BLOCK_ENTRIES_MAX = 256
 BLOCK_PAYLOAD_BYTES_MAX = 256 << 10
 _READ_BYTES = 1 << 20
 _SLICE_BYTES = 1 << 20
-"""So much is written, synced and paid for with a wait at a time."""
+"""How much is written and synced before the next wait."""
 _POSITION_MAX = (1 << 32) - 1
 
 
@@ -54,7 +55,7 @@ class DamagedLogError(Exception):
 
 
 class SealedLog(msgspec.Struct, frozen=True, array_like=True):
-    """A log that nothing is written to any more."""
+    """A log that nothing is written to any more. ``end``: its length in bytes."""
 
     number: int
     path: str
@@ -62,7 +63,7 @@ class SealedLog(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LedgerFacts(msgspec.Struct, frozen=True, array_like=True):
-    """What a block says of its ledger: it has to be known from the logs alone if the checkpoint is lost."""
+    """What a block says of its ledger. If the checkpoint is lost, only the logs tell it."""
 
     last_add_confirmed: int
     last_add_fully_replicated: int
@@ -70,7 +71,7 @@ class LedgerFacts(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Job(msgspec.Struct, frozen=True, array_like=True):
-    """``rows`` (``Ranges``, encoded) of ``sources`` go into log ``number`` of ``directory``."""
+    """Write the ``rows`` (``Ranges``, encoded) of ``sources`` into log ``number`` of ``directory``."""
 
     directory: str
     number: int
@@ -78,18 +79,18 @@ class Job(msgspec.Struct, frozen=True, array_like=True):
     rows: bytes
     ledgers: dict[int, LedgerFacts]
     bytes_per_second: int
-    """Read and written together; 0: without a limit."""
+    """How much may be read and written together; 0: no limit."""
 
 
 class Rewritten(NamedTuple):
-    """``rows`` of the new log, which is ``size`` bytes long."""
+    """The index ``rows`` of the new log, and its ``size`` in bytes."""
 
     rows: Ranges
     size: int
 
 
 def batches_of(file_system: FileSystem, source: SealedLog) -> Ranges:
-    """Every batch of a sealed log, by the headers alone. Raises DamagedLogError, OSError."""
+    """Every batch of a sealed log, one row each. Only headers are read. Raises DamagedLogError, OSError."""
     found = Ranges.empty()
     batches = (
         _blocks_of(file_system, source) if source.path.endswith(REWRITTEN_SUFFIX) else _frames_of(file_system, source)
@@ -101,7 +102,7 @@ def batches_of(file_system: FileSystem, source: SealedLog) -> Ranges:
 
 
 _Row = tuple[int, int, int, int, int, int]
-"""As the columns of ``Ranges``."""
+"""A row of ``Ranges``: ledger id, first and last entry id, log, position, size."""
 
 
 def _blocks_of(file_system: FileSystem, source: SealedLog) -> Iterator[_Row]:
@@ -142,7 +143,8 @@ def _frames_of(file_system: FileSystem, source: SealedLog) -> Iterator[_Row]:
 
 
 def rewrite(file_system: FileSystem, job: Job, wait: Callable[[float], None]) -> Rewritten:
-    """Do it. ``wait(seconds)`` keeps the rate. Raises DamagedLogError, OSError; the temporary file may be left then."""
+    """Write the new log of a job. ``wait(seconds)`` is called to keep the rate. Raises DamagedLogError or OSError; the temporary
+    file may be left then."""
     sources = {source.number: file_system.open(source.path) for source in job.sources}
     path = temporary_path(job.directory, job.number)
     target = _Target(file_system.open(path, create=True), job, wait)
@@ -168,7 +170,7 @@ def rewrite(file_system: FileSystem, job: Job, wait: Callable[[float], None]) ->
 
 
 def _read(file: File, log: int, position: int, size: int, first: int, last: int) -> EntryBatch:
-    """The checked batch at a location, with at least ``first..last`` in it."""
+    """The checked batch at a location, which holds at least the entries ``first..last``."""
     content = memoryview(file.read(size, position))
     if content[:8] == BLOCK_START:
         block = parse_block(content, position)
@@ -199,7 +201,7 @@ class _Block:
         return self.count >= BLOCK_ENTRIES_MAX or self._offsets[0][-1] >= BLOCK_PAYLOAD_BYTES_MAX
 
     def take(self, batch: EntryBatch, first: int, last: int) -> int:
-        """Take as many of the rows ``first..last`` as there is room for; an entry alone always has it."""
+        """Take as many of the rows ``first..last`` as there is room for; returns how many. A first entry always has room."""
         last = min(last, first + BLOCK_ENTRIES_MAX - self.count - 1)
         columns, payload, digest = batch.columns(first, last)
         offsets = memoryview(columns[4]).cast("i")
@@ -237,7 +239,7 @@ class _Block:
 
 
 class _Target:
-    """The new log while it is written."""
+    """The new log while it is being written."""
 
     def __init__(self, file: File, job: Job, wait: Callable[[float], None]) -> None:
         self.file = file
@@ -249,10 +251,10 @@ class _Target:
         self._pending_bytes = self._end = len(HEAD)
         self._written = 0
         self.read_bytes = 0
-        """Read since the last slice."""
+        """How many bytes were read since the last slice."""
 
     def write(self, block: _Block) -> None:
-        """Add a block, unless nothing was put into it."""
+        """Append a block, unless it is empty."""
         if not block.count:
             return
         content = block.encode()
@@ -286,7 +288,7 @@ class _Target:
 
 
 def _joined(found: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Runs of ids, those that follow each other made one."""
+    """The runs of ids (first, last), with those that follow each other made one."""
     start, end = found[0]
     for first, last in found[1:]:
         if first != end + 1:

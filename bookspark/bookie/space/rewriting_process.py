@@ -1,17 +1,18 @@
-"""A process beside the bookie's that rewrites logs: the bookie's loop shares neither its interpreter nor its memory with it.
+"""The rewriting process: it rewrites logs beside the bookie, whose loop shares neither interpreter nor memory with it.
 
-Law: it does one thing at a time and never outlives the bookie: the kernel ends it with its parent. It writes nothing but
-temporary files, so one that is ended in the middle leaves what a boot removes. If it dies, the job that it did fails, and another
-one is begun for the next job, the later the more often that came to pass. ::
+Law: it does one thing at a time and never outlives the bookie, because the kernel ends it with its parent. It writes nothing but
+temporary files, which a boot removes if it is ended in the middle. If it dies, its job fails, and another process is begun for a
+later job; the pause before that doubles with each death. ::
 
     bookie ──forks at its start──► forker ──forks, when asked──► the process that rewrites
 
 The forker does nothing else. It is forked before the bookie has any thread or lock (a directory's lock must have no second
-holder), so what it forks later has none either. Forked and not started anew, because Spark may delete the files of a shipped
-package while the bookie lives on. It is niced: appends come first. Source: the zygotes of Android and Chromium.
+holder), so what it forks later has none either. The process is forked, and not started from files, because Spark may delete the
+files of a shipped package while the bookie lives on. It is niced: appends come first. Source: the zygotes of Android and
+Chromium.
 
-Over a socket pair of each process, both ways: u64 length │ msgpack. A request is [a name of ``_CALLS``, its argument]. The forker
-is asked with a byte; it answers with i64 pid and the socket, or i64 −errno.
+Each process has a socket pair to the bookie. Messages both ways: u64 length │ msgpack. A request is [a name of ``_CALLS``, its
+argument]. The forker is asked with one byte; it answers with i64 pid and the socket, or i64 −errno.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _NICENESS = 10
 _ANSWER_SECONDS_MAX = 3600.0
 _FORK_SECONDS_MAX = 60.0
 _PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 1.0, 300.0
-"""After the first death; doubled by each that follows before anything was rewritten."""
+"""The pause after a first death. It doubles with each death that follows before anything was rewritten."""
 
 log = logging.getLogger(__name__)
 
@@ -86,20 +87,22 @@ class RewritingProcess:
         self._not_before = -math.inf
 
     def batches_of(self, source: SealedLog) -> Ranges:
+        """Every batch of a sealed log, one row each. Raises DamagedLogError, OSError."""
         return Ranges.decode(memoryview(self._call("batches_of", source).rows))
 
     def rewrite(self, job: Job) -> Rewritten:
+        """Write one new log under its temporary name, synced. Raises DamagedLogError, OSError."""
         answer = self._call("rewrite", job)
         self._pause = _PAUSE_SECONDS
         return Rewritten(Ranges.decode(memoryview(answer.rows)), answer.size)
 
     def worker_pid(self) -> int:
-        """Of the process that rewrites, which is begun if there is none. Raises OSError."""
+        """The pid of the process that rewrites. It is begun if there is none. Raises OSError."""
         with self._calling:
             return self._begun().pid
 
     def close(self) -> None:
-        """End it, whatever it does."""
+        """End the process, whatever it does."""
         self._requests.close()
         if self._worker is not None:
             self._worker.connection.close()
@@ -151,7 +154,7 @@ class RewritingProcess:
         return _Worker(pid, connection)
 
     def _lost(self, worker: _Worker) -> None:
-        """It died, or hangs; the forker ends it before it begins another one."""
+        """The process died, or hangs. The forker ends it before it begins another one."""
         worker.connection.close()
         self._worker = None
         self._not_before = self._clock() + self._pause
@@ -171,7 +174,7 @@ _CALLS: dict[str, Callable[[Any], _Answer]] = {"batches_of": _batches_of, "rewri
 
 
 def _fork_when_asked(requests: socket.socket, parent: int) -> None:
-    """The forker's life."""
+    """Everything that the forker does."""
     try:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
@@ -188,7 +191,7 @@ def _fork_when_asked(requests: socket.socket, parent: int) -> None:
 
 
 def _fork_worker(requests: socket.socket) -> int:
-    """Returns its pid; 0 if there is none."""
+    """Fork the process that rewrites; returns its pid, 0 if it can't be forked."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         forker = os.getpid()
@@ -206,7 +209,7 @@ def _fork_worker(requests: socket.socket) -> int:
 
 
 def _work(connection: socket.socket, parent: int) -> None:
-    """The life of the process that rewrites."""
+    """Everything that the process that rewrites does."""
     try:
         _end_with(parent)
         while True:

@@ -1,13 +1,14 @@
 """A bookie process: boot phases, requests, lease and clean stop put together. Nothing is decided here.
 
-Law: each phase is finished before the next begins, and one that fails keeps the bookie down (BookKeeper's own boot
-drops that result). The locks are taken before anything is read and let go after everything is written::
+Law: each phase ends before the next one begins, and a phase that fails keeps the bookie down. The locks are taken before anything
+is read, and released after everything is written::
 
     lock directories → answer the lease → metadata store → cookies → storage → (lossy boot) → listen → register → serving
     unregister → stop listening → close storage (checkpoint) → close the lease socket → unlock
 
-Everything is imported here, before the first phase: Spark may delete the files of a shipped package while the bookie
-lives on. Source: docs/decisions/bookies-outlive-tasks.md; BP-46, boot sequence.
+Everything is imported before the first phase, because Spark may delete the files of a shipped package while the bookie lives on.
+
+Source: docs/decisions/bookies-outlive-tasks.md; BP-46, "The Full Boot-Up Sequence".
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.wire.messages import BookieStatus, HealingStatus
 
 STOP_SECONDS_MAX = 50.0
-"""A stop that takes longer is given up, so that the locks come free; the next boot finds an unclean shutdown."""
+"""A stop that takes longer is given up, so that the locks come free. The next boot finds an unclean shutdown."""
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
@@ -54,7 +55,8 @@ log = logging.getLogger(__name__)
 
 
 def run_bookie(config: BookieConfig) -> None:
-    """Boot, serve until the lease lapses, a stop is asked for or SIGTERM comes, and stop cleanly."""
+    """Boot; serve until the lease lapses, a stop is asked for, or SIGTERM comes; stop cleanly. Raises BookKeeperError if a phase
+    fails."""
     _raise_limit_of_open_files()
     with ExitStack() as first:
         rewriter = RewritingProcess()  # before there is a lock or a thread
@@ -79,7 +81,7 @@ def _run(config: BookieConfig, rewriter: RewritingProcess) -> None:
 
 
 class _StopRequested(Exception):
-    """Somebody wants it to end, in whatever phase."""
+    """The bookie is to end, in whatever phase it is."""
 
 
 def _boot_and_serve(
@@ -141,7 +143,7 @@ def _boot_and_serve(
 def _open_storage(
     config: BookieConfig, store: MetadataStore, identity: Identity, stack: ExitStack, phase: Callable[[str], None]
 ) -> Storage:
-    """Read everything; after a loss, fence what may be lost before the cookie is stamped."""
+    """Read everything that the directories hold. After a loss, fence what may be lost before the cookie is stamped."""
     if not identity.lost:
         identity.stamp()
     bookie_id = identity.cookie.bookie_id
@@ -162,8 +164,8 @@ def _open_storage(
 
 
 def _heal(config: BookieConfig, bookie: OwnBookie, stack: ExitStack) -> Callable[[], HealingStatus]:
-    """Start phase two; returns what tells how far it is. The client is imported only where it is of use: it takes as much memory
-    as the bookie."""
+    """Start phase two of a lossy boot; returns what tells how far it is. The client is imported only here, because it takes as
+    much memory as the bookie."""
     from bookspark.autorecovery.healing import Healing
     from bookspark.client import BookKeeper
 
@@ -178,14 +180,14 @@ def _heal(config: BookieConfig, bookie: OwnBookie, stack: ExitStack) -> Callable
 
 
 def _raise_limit_of_open_files() -> None:
-    """To as many as the system lets this process have: its clients' connections count among them."""
+    """Raise the limit to as many as the system allows: the connections of clients count as open files."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):  # a system may refuse what it names itself
+    with suppress(ValueError, OSError):  # a system may refuse the limit that it tells
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _answer_metrics(config: BookieConfig, post: Post, status: Callable[[], BookieStatus], stack: ExitStack) -> None:
-    """Tell Prometheus. Its client is imported only where it is wanted."""
+    """Answer Prometheus. Its client is imported only if metrics are wanted."""
     with extra_needed("metrics_port"):
         from bookspark.daemon.metrics import Metrics
 
@@ -193,7 +195,7 @@ def _answer_metrics(config: BookieConfig, post: Post, status: Callable[[], Booki
 
 
 def _give_up_after(seconds: float) -> None:
-    """End the process, whatever hangs, unless it ends by itself before."""
+    """End the process after ``seconds``, whatever hangs, unless it ends by itself before."""
 
     def give_up() -> None:
         print(
