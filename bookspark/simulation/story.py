@@ -28,7 +28,9 @@ from bookspark.protocol.ledger.responses import Negative, Positive, Response, Un
 from bookspark.protocol.repair.ledger_replication import WriterWaitedFor
 from bookspark.protocol.writing.writer import Abandon, Append, Close, Sync, TellLac
 from bookspark.simulation.bookie import SimulatedBookie
-from bookspark.simulation.client import Begin
+from bookspark.simulation.clients.client import Begin
+from bookspark.simulation.clients.reader import BeginWaiting, MetadataWatched
+from bookspark.simulation.clients.repair import TakeForLost
 from bookspark.simulation.messages import (
     NOBODY,
     Add,
@@ -45,10 +47,9 @@ from bookspark.simulation.messages import (
     SyncLedger,
     WriteLac,
 )
-from bookspark.simulation.readers import BeginWaiting, MetadataWatched
-from bookspark.simulation.repairers import TakeForLost
+from bookspark.simulation.state import CLIENTS, METADATA, Move, State
 from bookspark.simulation.values import clone
-from bookspark.simulation.world import CLIENTS, METADATA, Move, State, World
+from bookspark.simulation.world import World
 
 
 def tell(world: World, moves: Iterable[Move]) -> list[str]:

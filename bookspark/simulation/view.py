@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.simulation.bookie import SimulatedBookie
-from bookspark.simulation.client import Client
-from bookspark.simulation.readers import ReaderClient
+from bookspark.simulation.clients.client import Client
+from bookspark.simulation.clients.reader import ReaderClient
+from bookspark.simulation.clients.recoverer import RecovererClient
+from bookspark.simulation.clients.writer import WriterClient
 from bookspark.simulation.simulation_options import SimulationOptions
-from bookspark.simulation.writers import RecovererClient, WriterClient
 
 
 class Violation(NamedTuple):

@@ -20,7 +20,7 @@ and checks every pair::
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -44,11 +44,13 @@ class TransitionsKit:
     cell_of: Callable[[Any, Any], Cell | None]
     step: Callable[[Any, Any], list[Any]] = lambda machine, event: machine.step(event)
 
-    def pairs(self) -> Iterator[Any]:
+    def pairs(self) -> list[Any]:
         """Parameters of a test of every pair."""
-        for place in self.places:
-            for event_type in self.samples:
-                yield pytest.param(place, event_type, id=f"{place}-{event_type.__name__}")
+        return [
+            pytest.param(place, event_type, id=f"{place}-{event_type.__name__}")
+            for place in self.places
+            for event_type in self.samples
+        ]
 
     def check(self, place: str, event_type: type) -> None:
         """TAKEN: no error. LATE: nothing to do, and nothing changed. REFUSED: the user's error, and nothing changed. No cell:

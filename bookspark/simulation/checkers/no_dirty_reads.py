@@ -6,7 +6,7 @@ not to exist (as long as fewer than AQ copies may have been lost with disks). TL
 
 from __future__ import annotations
 
-from bookspark.simulation.client import content_of
+from bookspark.simulation.clients.client import content_of
 from bookspark.simulation.view import WorldView
 
 

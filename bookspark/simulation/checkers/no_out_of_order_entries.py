@@ -5,7 +5,7 @@ Law: what a bookie holds as entry i is what the writer appended as entry i, ever
 
 from __future__ import annotations
 
-from bookspark.simulation.client import content_of
+from bookspark.simulation.clients.client import content_of
 from bookspark.simulation.view import WorldView
 
 

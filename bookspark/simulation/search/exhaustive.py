@@ -10,10 +10,11 @@ import time
 from array import array
 from dataclasses import dataclass
 
-from bookspark.simulation.reductions import Reductions
+from bookspark.simulation.search.reductions import Reductions
 from bookspark.simulation.simulation_options import SimulationOptions
+from bookspark.simulation.state import CLIENTS, CRASHES, METADATA, Move, State
 from bookspark.simulation.view import Violation
-from bookspark.simulation.world import CLIENTS, CRASHES, METADATA, Move, State, World
+from bookspark.simulation.world import World
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, LedgerType
 from bookspark.protocol.ledger.responses import FENCED, Positive
 from bookspark.protocol.writing.ensemble_change import ChangeMode
 from bookspark.simulation.bookie import LEDGER_ID, SimulatedBookie
-from bookspark.simulation.client import content_of
+from bookspark.simulation.clients.client import content_of
 from bookspark.simulation.messages import (
     NOBODY,
     Add,
@@ -42,7 +42,8 @@ from bookspark.simulation.messages import (
     is_request,
     matters,
 )
-from bookspark.simulation.world import CLIENTS, CRASHES, State, World
+from bookspark.simulation.state import CLIENTS, CRASHES, State
+from bookspark.simulation.world import World
 
 
 class Reductions:

@@ -14,15 +14,11 @@ from bookspark.protocol.ledger.actions import (
     Confirm,
     Fail,
     Finish,
-    MetadataWritten,
     NoBookies,
-    ReadMetadata,
     Release,
     SendAdd,
 )
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerType, Replication
-from bookspark.protocol.reading.recovery import LedgerRecovery
-from bookspark.protocol.writing.ensemble_change import ChangeMode
 from bookspark.protocol.writing.replication import GuaranteedWriteQuorum
 from bookspark.protocol.writing.writer import (
     SYNC_BYTES,
@@ -35,10 +31,8 @@ from bookspark.protocol.writing.writer import (
     Sync,
     TellLac,
 )
-from bookspark.simulation.client import BEGIN, Begin, Client, Step, content_of
+from bookspark.simulation.clients.client import Client, Step, content_of
 from bookspark.simulation.messages import Add, Request
-from bookspark.simulation.readers import ReaderClient
-from bookspark.simulation.repairers import HealingClient, ReplicatorClient
 from bookspark.simulation.simulation_options import SimulationOptions
 
 _ABANDON = Abandon(BookKeeperError("the simulation has the client end"))
@@ -136,45 +130,3 @@ class WithoutPinning(GuaranteedWriteQuorum):
         self, failed: frozenset[str], confirmed: Iterable[Set[str]], metadata: LedgerMetadata
     ) -> frozenset[str]:
         return failed
-
-
-class RecovererClient(Client):
-    """Somebody who opens the ledger, once, at any time."""
-
-    kind = "recoverer"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.wrote_back: tuple[int, ...] = ()
-        """Ids that it wrote back; kept if it closed the ledger itself."""
-
-    def choices(self) -> list[Any]:
-        return [] if self.outcome or self.machine else [BEGIN]
-
-    def step(self, event: Any, options: SimulationOptions) -> Step:
-        if isinstance(event, Begin):
-            self.machine = LedgerRecovery(replaces_bookies=options.ensemble_changes is not ChangeMode.OFF)
-            self.store = ReadMetadata()
-            return [], []
-        step = super().step(event, options)
-        if self.outcome and not (self.outcome == "finished" and isinstance(event, MetadataWritten)):
-            self.wrote_back = ()
-        return step
-
-    def _add(self, action: SendAdd) -> Request:
-        ids = range(action.first, action.last + 1)
-        self.wrote_back = tuple(sorted({*self.wrote_back, *ids}))
-        return super()._add(action)
-
-
-def make_clients(
-    metadata: LedgerMetadata, version: int, bookies: tuple[str, ...], options: SimulationOptions
-) -> list[Client]:
-    """The writer first, then recoverers, readers, replicators, and one healing for each bookie if they heal."""
-    clients: list[Client] = [WriterClient(metadata, version, options)]
-    clients += [RecovererClient() for _ in range(options.recoverers)]
-    clients += [ReaderClient(options) for _ in range(options.readers)]
-    clients += [ReplicatorClient(bookies) for _ in range(options.replicators)]
-    if options.heals:
-        clients += [HealingClient(bookie) for bookie in bookies]
-    return clients

@@ -10,7 +10,7 @@ from typing import Any
 from bookspark.protocol.ledger.actions import Fail, Finish, ReadMetadata
 from bookspark.protocol.repair.bookie_healing import ClearLimbo, LedgerHealing, ListHeld
 from bookspark.protocol.repair.ledger_replication import LedgerReplication, WaitForWriter, WriterWaitedFor
-from bookspark.simulation.client import Begin, Client, Crashed, Heal, Step
+from bookspark.simulation.clients.client import Begin, Client, Crashed, Heal, Step
 from bookspark.simulation.messages import Clear, Held
 from bookspark.simulation.simulation_options import SimulationOptions
 

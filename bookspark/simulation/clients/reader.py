@@ -26,7 +26,7 @@ from bookspark.protocol.ledger.responses import Unknown
 from bookspark.protocol.reading.lac_read import LacRead
 from bookspark.protocol.reading.lac_wait import LacWait, LacWaitPhase
 from bookspark.protocol.reading.range_read import RangeRead, RangeReadPhase
-from bookspark.simulation.client import BEGIN, FROM_STORE, Begin, Client, Step
+from bookspark.simulation.clients.client import BEGIN, FROM_STORE, Begin, Client, Step
 from bookspark.simulation.simulation_options import SimulationOptions
 
 _VAIN_ANSWERS_MAX = 2
