@@ -17,8 +17,8 @@ METADATA, CRASHES, LOSSES, DUPLICATES, CLIENTS = range(5)
 
 
 class Move(NamedTuple):
-    """One thing that happens. ``place`` is that of a client, of a slot or of the metadata in the state. ``argument`` is the number
-    of an event or of a message."""
+    """One thing that happens. ``place`` is that of a client, of a slot or of the metadata in the state. ``argument`` is the
+    number of an event or of a message."""
 
     kind: str
     place: int

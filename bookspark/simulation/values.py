@@ -77,8 +77,8 @@ def _freeze_immutable(value: Any) -> Hashable:
 
 
 def clone(value: T) -> T:
-    """A copy that shares nothing changeable with ``value``. A part of it that may change must be reachable in one way only. A tuple
-    is taken to hold nothing that may change."""
+    """A copy that shares nothing changeable with ``value``. A part of it that may change must be reachable in one way only. A
+    tuple is taken to hold nothing that may change."""
     kind = type(value)
     function = _CLONERS.get(kind)
     if function is None:

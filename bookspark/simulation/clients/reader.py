@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bookspark.errors import NoSuchEntryError
+from bookspark.errors import NoSuchEntryError, NoSuchLedgerError
 from bookspark.protocol.ledger.actions import (
     Action,
     DeadlinePassed,
@@ -101,7 +101,8 @@ class ReaderClient(Client):
             case LacAnswered(), LacRead():
                 return self._lac_told(self.machine.step(event), options)
             case MetadataFailed(), LacWait() if self.machine.phase is LacWaitPhase.WAITING:
-                self._end(Fail(event.error))
+                # The watch has failed. Who waits goes on without it, as the bookies tell, unless the ledger is gone.
+                return self._perform([Fail(event.error)] if isinstance(event.error, NoSuchLedgerError) else [], options)
             case LacAnswered() | MetadataRead() | MetadataFailed() | DeadlinePassed(), LacWait():
                 return self._lac_told(self._waited(event), options)
             case ReadIsLate(), RangeRead():
