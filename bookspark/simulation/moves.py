@@ -17,7 +17,7 @@ from bookspark.simulation.state import CLIENTS, CRASHES, DUPLICATES, LOSSES, MET
 from bookspark.simulation.values import Table
 
 _Situation = tuple[int, int, bool, bool, bool, bool, bool, int]
-"""All that the moves in a slot depend on: its place and number; whether crashes, losses and duplicates are left; whether the bookie
+"""What the moves in a slot depend on: its place and number; whether crashes, losses and duplicates are left; whether the bookie
 may heal and the ledger was deleted; and up to which entry the writer sends nothing any more."""
 
 _DELETE = (Move("delete", METADATA),)
