@@ -23,7 +23,7 @@ Example::
 
     from bookspark.simulation.search.exhaustive import Exhaustive
     from bookspark.simulation.simulation_options import SimulationOptions
-    
+
     result = Exhaustive(SimulationOptions(ensemble=2, write_quorum=2, ack_quorum=2)).run()
     assert result.finished and result.violation is None
 """

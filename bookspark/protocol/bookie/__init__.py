@@ -11,7 +11,7 @@
 Example::
 
     from bookspark.protocol.bookie.bookie_ledger import BookieLedger
-    
+
     ledger = BookieLedger(ledger_id=7)
     ledger.fence(master_key=b"key")
     assert ledger.admit_add(b"key", recovery=False).response != ledger.admit_add(b"key", recovery=True).response

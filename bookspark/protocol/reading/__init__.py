@@ -18,7 +18,7 @@ Example::
 
     from bookspark.protocol.ledger.actions import MetadataRead
     from bookspark.protocol.reading.recovery import LedgerRecovery
-    
+
     recovery = LedgerRecovery(replaces_bookies=True)
     actions = recovery.step(MetadataRead(metadata, version))  # carry them out, and step it with each answer until Finish or Fail
 """

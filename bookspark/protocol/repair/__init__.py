@@ -13,7 +13,7 @@
 Example::
 
     from bookspark.protocol.repair.replication_plan import lacks
-    
+
     for copy in lacks(metadata, "bookie-1", held=[(0, 99)]):
         print(f"entries {copy.first}..{copy.last} are missing on {copy.target}")
 """

@@ -19,7 +19,7 @@ Names are those of the TLA+ specification, where it has the invariant.
 Example::
 
     from bookspark.simulation.checkers import CHECKERS
-    
+
     problems = {name: what for name, check in CHECKERS.items() if (what := check(world.view(state))) is not None}
 """
 

@@ -12,7 +12,7 @@
 Example::
 
     from bookspark.simulation.clients.recoverer import RecovererClient
-    
+
     recoverer = RecovererClient()
     (begin,) = recoverer.choices()  # what its user may do now
     sends, told = recoverer.step(begin, options)

@@ -11,7 +11,7 @@
 Example::
 
     from bookspark.simulation.search.random_schedules import RandomSchedules
-    
+
     result = RandomSchedules({"crashes": 1}).run(schedules=100, seed=1)
     assert result.failure is None, result.failure.violation
 """
