@@ -29,7 +29,7 @@ from bookspark.protocol.writing.writer import PassedOver
 from bookspark.simulation.bookie import LEDGER_ID, MASTER_KEY
 from bookspark.simulation.checkers import CHECKERS
 from bookspark.simulation.clients.all_clients import make_clients, names_of
-from bookspark.simulation.clients.client import Begin, Client, Crashed, Heal, Taken
+from bookspark.simulation.clients.client import Begin, Client, Crashed, Heal, WriteTaken
 from bookspark.simulation.messages import Message, Reachable, WriteLac, event_of, unanswered
 from bookspark.simulation.moves import PossibleMoves
 from bookspark.simulation.simulation_options import CrashLoses, SimulationOptions
@@ -243,13 +243,13 @@ class World:
             if isinstance(event, ReadMetadata):
                 event = _DELETED if record.deleted else MetadataRead(record.metadata, record.version)
             elif isinstance(event, WriteMetadata) and record.deleted:
-                event = Taken(_DELETED)
+                event = WriteTaken(_DELETED)
             elif isinstance(event, WriteMetadata):
                 if event.version == record.version:
                     record = Record(event.metadata, record.version + 1)
-                    event = Taken(MetadataWritten(record.version))
+                    event = WriteTaken(MetadataWritten(record.version))
                 else:
-                    event = Taken(MetadataConflict())
+                    event = WriteTaken(MetadataConflict())
             found = self._served[key] = (self.records.number(record), self.events.number(event))
         after[METADATA], told = found
         self.step(after, index, told)

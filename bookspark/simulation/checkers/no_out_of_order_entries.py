@@ -1,4 +1,4 @@
-"""Ids are in place.
+"""Each entry has its own id everywhere.
 
 Law: what a bookie holds as entry i is what the writer appended as entry i, everywhere. TLA+: ``NoOutOfOrderEntries``.
 """

@@ -1,6 +1,6 @@
-"""The clients in the simulation: the writer and recoverers (readers: ``readers``; those that repair: ``repairers``).
+"""The application that created the ledger and appends to it.
 
-Law: that of ``client``; what a user may do is in ``choices``, and nothing else starts a machine.
+Law: that of ``client``. ``choices`` says what its user may do, and nothing else starts anything.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class WriterClient(Client):
 
 
 class WithoutPinning(GuaranteedWriteQuorum):
-    """The guaranteed policy with its protection switched off: whoever failed is replaced."""
+    """The guaranteed policy with its protection switched off: every bookie that failed is replaced."""
 
     __slots__ = ()
 

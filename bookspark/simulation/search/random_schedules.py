@@ -1,12 +1,12 @@
 """Random schedules: far longer than an exhaustive search can be, over options that are drawn as well.
 
-Law: a schedule is a function of its seed and of the options that are given, byte for byte, in any process. Options that are not
-given are *swarm-drawn*: each schedule has some kinds of trouble and not others, some bookies and clients are much slower than
-others, and so rare combinations are common somewhere. A schedule that ends in a violation is shrunk: moves are taken out as long
-as the violation stays, so the story that is left is nearly all to the point.
+Law: a schedule depends on its seed and on the given options only, in any process. Options that are not given are *swarm-drawn*:
+each schedule has some kinds of trouble and not others, and some bookies and clients are much slower than others. So rare
+combinations are common somewhere. A schedule that ends in a violation is shrunk: moves are taken out as long as the violation
+stays, so nearly every move that is left matters.
 
-Schedule number i of ``--random N --seed S`` has the seed S + i, so one of them is replayed by ``--random 1 --seed S+i``. A block
-of seeds has the same options, for speed: its schedules take the same steps again and again (``World`` makes each one once).
+Schedule number i of ``--random N --seed S`` has the seed S + i, so ``--random 1 --seed S+i`` replays it. A block of seeds has the
+same options, for speed: its schedules take the same steps again and again, and ``World`` makes each step once.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from bookspark.simulation.world import World
 _WAYS = (0.003, 0.1, 1.0, 1.0)
 _PLACES = (0.02, 0.3, 1.0, 1.0)
 _BLOCK = 20
-"""So many neighbouring seeds have the same options."""
+"""How many neighbouring seeds have the same options."""
 _NUMBERS_MAX = 300_000
-"""So many numbers a world's tables may have before it is made anew."""
+"""A world whose tables have more numbers than this is made anew, to free memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A schedule that ended in a violation. ``moves`` are what is left of ``moves_before`` after shrinking."""
+    """A schedule that ended in a violation. It had ``moves_before`` moves; ``moves`` are left after shrinking."""
 
     seed: int
     options: SimulationOptions
@@ -51,7 +51,7 @@ class Result:
     steps: int
     failure: Failure | None
     seconds: float
-    """Of processor time."""
+    """The processor time that it took."""
 
 
 class RandomSchedules:
@@ -64,7 +64,7 @@ class RandomSchedules:
         self._world: World | None = None
 
     def run(self, schedules: int, seed: int, seconds_max: float | None = None) -> Result:
-        """``schedules`` of them, or fewer if one fails or the time is over."""
+        """Run ``schedules`` schedules, or fewer if one ends in a violation or the time is over."""
         started, used = time.monotonic(), time.process_time()
         steps = 0
         for number in range(schedules):
@@ -100,7 +100,7 @@ class RandomSchedules:
 
 class _Likelihoods:
     """How likely each move is in this schedule: by its kind, by how slow the client or the bookie is, and by how slow the way
-    between the two is. All of that changes now and then: who was slow overtakes the others."""
+    between the two is. All of that changes now and then, so that one who was slow overtakes the others."""
 
     _KINDS = ("request", "answer", "user", "store", "boot", "sync", "told", "ask", "heal", "collect", "forget")
     _TROUBLES = ("crash", "timeout", "duplicate", "store_lost", "deadline", "delete")
@@ -147,7 +147,7 @@ class _Likelihoods:
         return last
 
     def _sums(self, group: Sequence[Move]) -> tuple[float, ...]:
-        """How likely it is that one of the first 0, 1, 2, … moves of a group is made."""
+        """The likelihoods of the first 0, 1, 2, … moves of a group, summed up."""
         sums = [0.0]
         for kind, place, argument in group:
             likely = self._kinds[kind] * self._places[place]
@@ -157,7 +157,7 @@ class _Likelihoods:
         return tuple(sums)
 
     def _way(self, place: int, message: int) -> float:
-        """How fast the message is: like all of its client on this way, or by itself."""
+        """How fast the message is: as fast as all of its client on this way, or with a speed of its own."""
         key = (message if self._by_message else -1 - self._messages[message].client, place)
         found = self._ways.get(key)
         if found is None:
