@@ -3,9 +3,8 @@
 Law: two states are taken for one only if each violation that one of them can reach, the other can reach too. There are three
 reasons, and a test can switch the first off, or the two others, to compare:
 
-- *exchange*: the bookies of a ledger whose write set is its whole ensemble are alike. To exchange bookies in a client's state,
-the
-  client is stepped through the exchanged events (``World.origins``), so nothing is assumed of how a machine keeps names. This
+- *exchange*: the bookies of a ledger whose write set is its whole ensemble are alike. To exchange bookies in a client's state, it
+  is stepped through the exchanged events (``World.origins``), so nothing is assumed of how a machine keeps names. This
   does not hold with readers (they ask one bookie before another), spares or healing.
 - *answers to nobody*: an answer that its client ignores now and for ever is as good as lost. If all possible answers to a request
   are ignored, nobody waits for it. The client is stepped to find that out. What it ignores now it ignores for ever if its
