@@ -1,0 +1,29 @@
+"""A deterministic world around the real machines of ``bookspark.protocol``, and the checks of what they may never do.
+
+Messages are lost, late and duplicated, bookies crash and lose their disks, and metadata is changed by compare-and-set. A list of
+moves is a replay.
+
+======================  ========================================================================================================
+``simulation_options``  sizes, modes, budgets of mishaps, and the protections that are switched off
+``world``               what each move makes of the world
+``moves``               what may happen next
+``state``               the layout of a state, and what a move is
+``slots``               one bookie with all messages from and to it
+``bookie``              a bookie: the real decisions over a disk that can forget
+``messages``            what travels between clients and bookies
+``clients``             the writer, recoverers, readers, and those that repair
+``search``              every order within bounds, and random schedules
+``checkers``            the invariants, one module each
+``view``                what a checker is shown
+``story``               moves told in sentences
+``values``              frozen forms and copies of machines, and numbers for them
+======================  ========================================================================================================
+
+Example::
+
+    from bookspark.simulation.search.exhaustive import Exhaustive
+    from bookspark.simulation.simulation_options import SimulationOptions
+
+    result = Exhaustive(SimulationOptions(ensemble=2, write_quorum=2, ack_quorum=2)).run()
+    assert result.finished and result.violation is None
+"""

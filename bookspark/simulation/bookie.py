@@ -1,8 +1,8 @@
-"""A bookie in the simulation: the real decisions of ``protocol.bookie_ledger`` and ``bookie_boot`` over a disk that can forget.
+"""A bookie in the simulation: the real decisions of ``bookie_ledger`` and ``bookie_boot`` over a disk that can forget.
 
-Law: every answer, and what has to be synced before it, is decided by the protocol's functions; this module only stores. The disk
-has a durable and a volatile part: control records are durable before the answer that rests on them, entries with the next
-``sync``. A crash loses the volatile part, or everything. The bookie does not know its name (``messages``).
+Law: the protocol's functions decide every answer, and what has to be synced before it; this module only stores. The disk has a
+durable and a volatile part. Control records are durable before the answer that rests on them, entries after the next ``sync``. A
+crash loses the volatile part, or everything. The bookie does not know its name (``messages``).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Row(NamedTuple):
 
 @dataclass(slots=True)
 class Unsure:
-    """An add that waits for the ledger's metadata; ``word`` once it was read."""
+    """An add that waits for the ledger's metadata. ``word`` is what the metadata says, once it was read."""
 
     message: Message
     word: Response | None = None
@@ -80,33 +80,33 @@ class Unsure:
 
 @dataclass(slots=True)
 class SimulatedBookie:
-    """One bookie's memory and disk, as far as the one ledger is concerned."""
+    """One bookie's memory and disk, for one ledger."""
 
     ledger: BookieLedger | None = None
     rows: dict[int, Row] = field(default_factory=dict)
     unsynced: set[int] = field(default_factory=set)
     control: BookieLedger | None = None
-    """What the control log says: its records, replayed."""
+    """The state that the records of the control log make."""
     mark: LossyBootNoted = NO_LOSSY_BOOT
     collected: CollectionNoted = NOTHING_COLLECTED
     unclean: bool = False
     """The marker: adds were acked unsynced."""
     waiting: list[Message] = field(default_factory=list)
-    """Acks, and requests for a sync, that wait for the sync."""
+    """Acks that wait for the sync, and requests for a sync."""
     unsure: list[Unsure] = field(default_factory=list)
     booting: PhaseOne | None = None
     """Phase one is under way: nothing is served."""
     cursor: SyncCursor | None = None
     """Of a VD ledger that was written to."""
     incarnation: int = 1
-    """Counted for VD ledgers only."""
+    """The number of the bookie's process. It is counted for VD ledgers (volatile durability) only."""
     lost_boots: int = 0
-    """How often entries may have been lost here; for the checkers."""
+    """How often the bookie may have lost entries; for the checkers."""
 
     # -- requests
 
     def deliver(self, message: Message, options: SimulationOptions, sync_at_once: bool) -> list[Message]:
-        """Take a request; the answers that can be given now."""
+        """Take a request. Returns the answers that can be given now."""
         request = message.body
         match request:
             case Add():
@@ -165,7 +165,7 @@ class SimulatedBookie:
         return answer + (self.sync() if sync_at_once else [])
 
     def _sync(self, message: Message, request: SyncLedger, sync_at_once: bool) -> list[Message]:
-        """What is there now is to be synced."""
+        """Sync everything that is here by now, and answer after that."""
         refusal = self._sync_answer(request)
         if not isinstance(refusal.response, Positive):
             return _reply(message, refusal)
@@ -177,7 +177,7 @@ class SimulatedBookie:
         return SyncAnswer(response, self._report(request.assignment) if isinstance(response, Positive) else None)
 
     def _report(self, assignment: Assignment | None) -> SyncReport | None:
-        """What is told of a VD ledger with every answer to its writer."""
+        """The report that goes with every answer to the writer of a VD ledger."""
         if assignment is None:
             return None
         if self.cursor is None or self.cursor.assign(assignment):
@@ -221,7 +221,7 @@ class SimulatedBookie:
         return WriteLacAnswer(decision.response)
 
     def _met(self) -> BookieLedger:
-        """The ledger's state; a new one if there is none, which is kept if something comes of it."""
+        """The ledger's state. If there is none, a new one, which the caller keeps if the request is taken."""
         return self.ledger or first_contact(LEDGER_ID, self.mark, self.collected)
 
     def _held(self) -> HeldListed:
@@ -237,12 +237,12 @@ class SimulatedBookie:
     # -- an add that waits for the metadata
 
     def metadata_read(self, metadata: LedgerMetadata | None, name: str) -> None:
-        """The oldest add that waits gets the word of the metadata as it is now."""
+        """The oldest add that waits is told what the metadata says now."""
         waiting = next(unsure for unsure in self.unsure if unsure.word is None)
         waiting.word = answer_unsure(name, metadata)
 
     def metadata_told(self, options: SimulationOptions, sync_at_once: bool) -> list[Message]:
-        """Decide the oldest add that has its word, with what is known by now."""
+        """Decide the oldest add that was told of the metadata, with what is known by now."""
         unsure = next(unsure for unsure in self.unsure if unsure.word is not None)
         self.unsure.remove(unsure)
         request = unsure.message.body
@@ -256,7 +256,7 @@ class SimulatedBookie:
     # -- the disk
 
     def sync(self) -> list[Message]:
-        """All that was written is durable; the acks that waited for it."""
+        """Everything that was written is durable now. Returns the acks that waited for it."""
         waiting, self.waiting = self.waiting, []
         if self.cursor is not None:
             for entry_id in sorted(self.unsynced):
@@ -280,7 +280,7 @@ class SimulatedBookie:
         self.unsynced = set()
 
     def crash(self, metadata: LedgerMetadata | None, name: str, options: SimulationOptions) -> None:
-        """The process dies and starts again. What is volatile is gone, and phase one begins if the boot is lossy."""
+        """The process dies and starts again. The volatile part is gone, and phase one begins if the boot is lossy."""
         everything = options.crash_loses is CrashLoses.EVERYTHING
         lossy = is_lossy(unclean=self.unclean, directory_lost=everything)
         kept = {} if everything else {i: row for i, row in self.rows.items() if i not in self.unsynced}
@@ -316,7 +316,7 @@ class SimulatedBookie:
         self._replay()
 
     def _replay(self) -> None:
-        """What a boot makes of the control log and of the entries."""
+        """Make the ledger's state again, from the control log and the entries."""
         self.ledger = clone(self.control)
         if self.ledger is None and self.rows:
             self.ledger = self._met()

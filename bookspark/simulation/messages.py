@@ -1,7 +1,7 @@
 """What travels between a client and a bookie in the simulation, without the bookie's name.
 
-Law: a message is a value; a bookie's part of the world does not know which bookie it is, so that equal bookies can be exchanged.
-Contents of entries are strings, one for each id.
+Law: a message is a value. It does not name the bookie, so that equal bookies can be exchanged. The contents of entries are
+strings, one for each id.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bookspark.protocol.repair.bookie_healing import HeldListed, LimboIsCleared
 from bookspark.protocol.writing.writer_events import BookieBack, ExplicitLacAnswered
 
 NOBODY = -1
-"""The client of a request whose answer nobody waits for any more."""
+"""The client number of a request whose answer nobody waits for any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class SyncLedger:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A bookie's own healing asks what it holds."""
+    """A bookie's own healing asks which entries the bookie holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +114,13 @@ Answer = Reachable | AddAnswer | ReadAnswer | LacAnswer | WriteLacAnswer | SyncA
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A request under way, or the answer to one. ``client`` is the number of the client that waits for it."""
+    """A request under way, or an answer. ``client`` is the number of the client that waits for it."""
 
     client: int
     body: Request | Answer
 
     def is_add_of_writer_up_to(self, entry_id: int) -> bool:
-        """Is it an add of the ledger's writer, which waits for its answer, of nothing behind ``entry_id``?"""
+        """Is it an add of the ledger's writer, which waits for the answer, with no entry after ``entry_id``?"""
         return self.client == 0 and isinstance(self.body, Add) and self.body.last <= entry_id
 
 
@@ -164,5 +164,5 @@ def is_request(body: Request | Answer) -> bool:
 
 
 def matters(body: Request | Answer) -> bool:
-    """Is it a request that changes the bookie, even if nobody waits for its answer? (A bookie's own healing ends with it.)"""
+    """Does the request change the bookie even if nobody waits for its answer? (A bookie's own healing ends with the bookie.)"""
     return isinstance(body, Add | SyncLedger | WriteLac) or (isinstance(body, Read | ReadLac) and body.fence)

@@ -1,7 +1,7 @@
-"""What a simulation is of: sizes, modes, budgets of mishaps, and the protections that are switched off.
+"""The options of a simulation: sizes, modes, budgets of mishaps, and the protections that are switched off.
 
-Law: a protection is switched off by the world around the real machines (it drops a record, clears a flag), never inside them: the
-code that production runs has no such switch.
+Law: the world around the real machines switches a protection off (it drops a record, or clears a flag). The machines themselves,
+which production runs, have no such switch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bookspark.protocol.writing.ensemble_change import ChangeMode
 
 
 class CrashLoses(Enum):
-    """What a bookie's crash takes with it: what was not synced, or all its disks."""
+    """What a bookie's crash loses: everything that was not synced, or all its disks."""
 
     UNSYNCED = "unsynced"
     EVERYTHING = "everything"
@@ -29,23 +29,28 @@ def _switch(help_text: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class SimulationOptions:
-    """One ledger with one writer. Each budget is a maximum over a whole run."""
+    """The options for one ledger with one writer. Each budget is a maximum over a whole run."""
 
     ensemble: int = 3
+    """How many bookies the ledger's ensemble has."""
     write_quorum: int = 3
+    """How many copies each entry has."""
     ack_quorum: int = 2
+    """How many copies confirm an entry."""
     spares: int = 0
-    """Bookies outside the first ensemble."""
+    """How many bookies there are outside the first ensemble."""
     entries: int = 1
+    """How many entries the writer appends at most."""
     closes: bool = True
     """May the writer's user close the ledger?"""
     abandons: bool = False
-    """May the writer's client be unable to go on, at any moment?"""
+    """May the writer's client end without a close, at any moment?"""
     holds_back: bool = False
-    """Do adds wait for a bookie that is behind? What the writer is done with meanwhile is not sent any more."""
+    """Do adds wait for a bookie that is behind? Entries that the writer is done with meanwhile are not sent to it any more."""
     recoverers: int = 1
-    """Attempts at ledger recovery, at any time and at once."""
+    """How many attempts at ledger recovery are made. They begin at any time, and may run at once."""
     readers: int = 0
+    """How many tailing readers there are."""
     reads: int = 2
     """How often each reader asks for the LAC and reads up to it."""
     long_polls: bool = False
@@ -53,13 +58,15 @@ class SimulationOptions:
     explicit_lacs: int = 0
     """How often the writer may tell its LAC without an entry."""
     replicators: int = 0
-    """Attempts of autorecovery to replace a bookie that it takes for lost, at any time."""
+    """How many attempts autorecovery makes to replace a bookie that it takes for lost. They begin at any time."""
     deletes: bool = False
     """May the ledger be deleted, and then be collected by its bookies?"""
     crashes: int = 0
+    """How often a bookie crashes."""
     losses: int = 0
-    """Requests and answers that time out. The request may still arrive, at any later time."""
+    """How many requests and answers time out. The request may still arrive, at any later time."""
     duplicates: int = 0
+    """How many requests arrive twice."""
     crash_loses: CrashLoses = CrashLoses.UNSYNCED
     heals: bool = False
     """Does a bookie go through phase two after a lossy boot?"""
@@ -67,7 +74,7 @@ class SimulationOptions:
     ledger_type: LedgerType = LedgerType.PD_JOURNAL
     replication: Replication = Replication.BEST_EFFORT
     ensemble_changes: ChangeMode = ChangeMode.OFF
-    """When the writer replaces a bookie that failed. Recovery replaces bookies unless this is off."""
+    """When the writer replaces a bookie that failed. Recovery replaces bookies unless this is OFF."""
 
     limbo: bool = _switch("put ledgers in limbo at a lossy boot (BP-46)")
     boot_fencing: bool = _switch("fence ledgers at a lossy boot (BP-46)")
@@ -98,7 +105,8 @@ class SimulationOptions:
         return replace(self, **off)
 
     def arguments(self, names: Collection[str] | None = None) -> str:
-        """The options of ``bookspark simulate`` that give these: ``names``, or all that are not as by default."""
+        """The command-line options of ``bookspark simulate`` that give these options: those in ``names``, or all that differ
+        from their default."""
         words: list[str] = []
         default = SimulationOptions()
         for option in fields(self):
@@ -114,5 +122,5 @@ class SimulationOptions:
 
 
 def word_of(choice: Enum) -> str:
-    """How the command line names it."""
+    """The word for a choice on the command line."""
     return str(choice.value).replace(" ", "-")

@@ -1,7 +1,8 @@
 """A bookie together with every message from and to it: the part of the world that one bookie's moves change.
 
-Law: what happens in a slot depends on the slot alone (and on the metadata, where the bookie reads it), so each change is made by
-the real decisions once and then looked up. Messages are kept in an order of their content, so the same slot has one number.
+Law: a change in a slot depends on the slot alone (and on the metadata, where the bookie reads it). So the real decisions make
+each change once, and it is looked up after that. Messages are kept in an order of their contents, so equal slots have one
+number.
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ class Slot(NamedTuple):
 
 
 class SlotMoves(NamedTuple):
-    """What may happen next in a slot. ``requests`` and ``answers`` are messages under way, each named once."""
+    """What may happen next in a slot. Equal messages under way are named once."""
 
     requests: tuple[int, ...]
     answers: tuple[int, ...]
     others: tuple[str, ...]
-    """Of "boot", "sync", "ask", "told": see ``Slots.change``."""
+    """Some of "boot", "sync", "ask" and "told" (``Slots.change``, ``Slots.with_metadata``)."""
     fallible: tuple[int, ...]
     """Messages that the network may lose or bring twice."""
     limbo_boot: int
     collectable: bool
-    """Is there something that goes if the ledger is deleted?"""
+    """Does the bookie have anything of the ledger, to be collected if that is deleted?"""
 
 
 class Slots:
-    """Numbers for slots, and what one becomes."""
+    """Numbers for slots, and the changes of slots."""
 
     def __init__(self, options: SimulationOptions) -> None:
         self._options = options
@@ -157,7 +158,7 @@ class Slots:
     # -- the bookie
 
     def deliver(self, slot: int, message: int, *, sync_at_once: bool, kept: bool = False) -> int:
-        """A request arrives; ``kept``: and a copy of it stays under way, the answer to this one being lost."""
+        """A request arrives. ``kept``: a copy of it stays under way, and the answer to this one is lost."""
         key = ("deliver", slot, message, sync_at_once, kept)
         found = self._changes.get(key)
         if found is None:
@@ -223,7 +224,7 @@ class Slots:
 
 
 class _Traits(NamedTuple):
-    """What is asked of a message again and again."""
+    """Properties of a message that are needed often."""
 
     request: bool
     fallible: bool

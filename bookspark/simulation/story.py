@@ -1,7 +1,7 @@
 """A list of moves told in plain, numbered sentences.
 
-Law: a story is made by replaying the moves in the world, so what it says is what happened; a move that is not possible ends it
-with an error.
+Law: a story is made by replaying the moves in the world, so it tells what happened. A move that is not possible ends it with an
+error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from bookspark.protocol.ledger.responses import Negative, Positive, Response, Un
 from bookspark.protocol.repair.ledger_replication import WriterWaitedFor
 from bookspark.protocol.writing.writer_events import Abandon, Append, Close, Idle, Sync, TellLac
 from bookspark.simulation.bookie import SimulatedBookie
-from bookspark.simulation.client import Begin
+from bookspark.simulation.clients.client import Begin
+from bookspark.simulation.clients.reader import BeginWaiting, MetadataWatched
+from bookspark.simulation.clients.repair import TakeForLost
 from bookspark.simulation.messages import (
     NOBODY,
     Add,
@@ -46,14 +48,16 @@ from bookspark.simulation.messages import (
     WriteLac,
     WriteLacAnswer,
 )
-from bookspark.simulation.readers import BeginWaiting, MetadataWatched
-from bookspark.simulation.repairers import TakeForLost
+from bookspark.simulation.state import CLIENTS, METADATA, Move, State
 from bookspark.simulation.values import clone
-from bookspark.simulation.world import CLIENTS, METADATA, Move, State, World
+from bookspark.simulation.world import World
 
 
 def tell(world: World, moves: Iterable[Move]) -> list[str]:
-    """One sentence a move, numbered from 1, and the violation at the end if there is one."""
+    """One sentence for each move, numbered from 1, and the violation at the end if there is one.
+
+    Raises ValueError for a move that is not possible.
+    """
     lines: list[str] = []
     state = world.initial
     for number, move in enumerate(moves, 1):
@@ -69,7 +73,7 @@ def tell(world: World, moves: Iterable[Move]) -> list[str]:
 
 
 def sentence(world: World, state: State, move: Move, after: State) -> str:
-    """What happens when ``move`` leads from ``state`` to ``after``."""
+    """The sentence for ``move``, which leads from ``state`` to ``after``."""
     kind, place, argument = move
     slots = world.slots
     if kind == "delete":
@@ -178,7 +182,7 @@ def _store(world: World, state: State, place: int, name: str) -> str:
 
 
 def _told(world: World, state: State, place: int, event: int) -> str:
-    """What the client's user is told."""
+    """What the client tells its user, after a semicolon."""
     copy = clone(world.clients[state[place]])
     _, told = copy.step(world.events[event], world.options)
     return "".join(f"; {said}" for action in told for said in _say_told(action))
@@ -211,7 +215,7 @@ def _whose(world: World, client: int) -> str:
 
 
 def say_metadata(metadata: LedgerMetadata) -> str:
-    """State, end and fragments, as far as they say something."""
+    """The state, the end if the ledger is closed, and the fragments if there are several."""
     words = metadata.state.value
     if metadata.closed:
         words += f" at entry {metadata.last_entry_id}"
@@ -269,7 +273,7 @@ def say_response(response: Response) -> str:
 
 
 def _outcome(world: World, before: int, after: int, client: int) -> str:
-    """What became of a request: what is new in the slot."""
+    """What the request led to, by what is new in the slot."""
     slots = world.slots
     old, new = slots.bookie(before), slots.bookie(after)
     was = slots.table[before].messages

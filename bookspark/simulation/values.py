@@ -1,12 +1,12 @@
-"""Values of plain objects: freezing and cloning them, so that real machines can be states of a search.
+"""Freezing and cloning plain objects, so that real machines can be states of a search.
 
-Law: two machines with equal frozen forms decide alike for ever. A machine's future is a function of its fields
-(docs/decisions/pure-protocol.md: no callbacks, generators or closures), so the frozen form is all of its fields, whatever they
-are called. The order of a dict or a set carries no decision: they are compared without it.
+Law: two machines with equal frozen forms decide alike for ever. A machine's future is a function of its fields, because it has no
+callbacks, generators or closures (docs/decisions/pure-protocol.md). So the frozen form is all of its fields, whatever they
+are called. The order of a dict or a set carries no decision, and is left out of the comparison.
 
-A component of the world (a bookie, a client, the metadata) is kept as a small number from a ``Table``; a step of a component is
-remembered by (number, number of the event), so each distinct step of a real machine is made once, and the world goes through
-millions of states that differ in how few distinct component states are combined.
+A component of the world (a bookie, a client, the metadata) is kept as a small number from a ``Table``. A step of a component is
+remembered by its number and the number of the event. So each distinct step of a real machine is made once, and the world
+goes through millions of states that are combinations of few distinct component states.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _ATOMS = (int, str, bytes, bool, float, type(None), type, Enum)
 
 Function = Callable[[Any], Any]
 _UNSET = None
-"""What a field that was never set is taken for. No machine tells the two apart."""
+"""The frozen form of a field that was never set."""
 _PLAIN: set[type] = set()
-"""Types that were found to be their own frozen form, and their own copy: to be asked first, as most fields are of them."""
+"""Types whose values are their own frozen form and their own copy. Most fields are of these, so they are asked first."""
 _FREEZERS: dict[type, Function] = {}
 _CLONERS: dict[type, Function] = {}
 
@@ -77,8 +77,8 @@ def _freeze_immutable(value: Any) -> Hashable:
 
 
 def clone(value: T) -> T:
-    """A copy that shares nothing changeable with ``value``. There must be one way only to each part of it that may change, and a
-    tuple is taken to hold none."""
+    """A copy that shares nothing changeable with ``value``. A part of it that may change must be reachable in one way only. A
+    tuple is taken to hold nothing that may change."""
     kind = type(value)
     function = _CLONERS.get(kind)
     if function is None:

@@ -1,7 +1,7 @@
 """What a checker is shown of a state.
 
-Law: a checker sees the metadata, the bookies and what each client was told, and no message under way: what is under way has not
-happened yet, and the verdict on a state is looked up by the rest.
+Law: a checker sees the metadata, the bookies and what each client was told. It sees no message under way: that has not happened
+yet, and the verdict on a state is looked up by all the rest.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.simulation.bookie import SimulatedBookie
-from bookspark.simulation.client import Client
-from bookspark.simulation.readers import ReaderClient
+from bookspark.simulation.clients.client import Client
+from bookspark.simulation.clients.reader import ReaderClient
+from bookspark.simulation.clients.recoverer import RecovererClient
+from bookspark.simulation.clients.writer import WriterClient
 from bookspark.simulation.simulation_options import SimulationOptions
-from bookspark.simulation.writers import RecovererClient, WriterClient
 
 
 class Violation(NamedTuple):
@@ -25,8 +26,8 @@ class Violation(NamedTuple):
 
 
 class WorldView:
-    """One state. ``lost_boots``: on how many occasions a bookie may have lost entries. If the ledger is ``deleted``, ``metadata``
-    is the last one; its copies are nobody's concern any more, but what was fenced stays so."""
+    """One state. ``lost_boots``: how often a bookie may have lost entries. If the ledger is ``deleted``, ``metadata`` is the
+    last one: its copies don't matter any more, but what was fenced stays fenced."""
 
     def __init__(
         self,

@@ -1,21 +1,16 @@
-"""The world around the real machines: messages, disks, metadata, and everything that can happen next.
+"""The world around the real machines: messages, disks and metadata, and what each move makes of them.
 
-Law: a state is a value and a move leads to exactly one state, so a list of moves is a replay. Whatever may be lost, late or out
-of order in production may be so here: a request is delivered at any later time, a time-out is told while the request is still
-under way, an answer waits as long as it likes, and a bookie crashes between any two moves.
+Law: a state is a value (``state``), and a move leads to exactly one state, so a list of moves is a replay. Whatever may be lost,
+late or out of order in production may be so here (``moves``): a request is delivered at any later time, a time-out is told
+while the request is still under way, an answer waits as long as it likes, and a bookie crashes between any two moves.
 
-A state is a tuple of small numbers::
-
-    metadata │ crashes left │ losses left │ duplicates left │ client … │ slot …
-
-Numbers come from tables (``values``), and each step of a component is made by the real machine once and then looked up. Metadata
-is read in one move (an answer that comes late is one that came just before its client's next move), and written in two: the
-compare-and-set, and its answer.
+Numbers come from tables (``values``). Each step of a component is made by the real machine once and is looked up after that.
+Metadata is read in one move: an answer that comes late is one that came just before its client's next move. It is written in
+two moves: the compare-and-set, and its answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from bookspark.errors import MetadataStoreError, NoSuchLedgerError
@@ -28,48 +23,24 @@ from bookspark.protocol.ledger.actions import (
     ReadMetadata,
     WriteMetadata,
 )
-from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, Fragment, LedgerMetadata, LedgerType
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerType
 from bookspark.protocol.ledger.responses import Unknown, UnknownReason
 from bookspark.protocol.writing.writer_events import PassedOver
 from bookspark.simulation.bookie import LEDGER_ID, MASTER_KEY
 from bookspark.simulation.checkers import CHECKERS
-from bookspark.simulation.client import Begin, Client, Crashed, Heal, Taken
+from bookspark.simulation.clients.all_clients import make_clients, names_of
+from bookspark.simulation.clients.client import Begin, Client, Crashed, Heal, WriteTaken
 from bookspark.simulation.messages import Message, Reachable, event_of, unanswered
-from bookspark.simulation.repairers import HealingClient
+from bookspark.simulation.moves import PossibleMoves
 from bookspark.simulation.simulation_options import CrashLoses, SimulationOptions
 from bookspark.simulation.slots import Slots
+from bookspark.simulation.state import CLIENTS, CRASHES, DUPLICATES, LOSSES, METADATA, Move, Record, State
 from bookspark.simulation.values import Table, clone
 from bookspark.simulation.view import Violation, WorldView
-from bookspark.simulation.writers import make_clients
-
-State = tuple[int, ...]
-
-METADATA, CRASHES, LOSSES, DUPLICATES, CLIENTS = range(5)
 
 _TIMEOUT = Unknown(UnknownReason.TIMEOUT)
 _STORE_LOST = MetadataFailed(MetadataStoreError("no answer in time"))
 _DELETED = MetadataFailed(NoSuchLedgerError("the ledger was deleted"))
-
-
-class Move(NamedTuple):
-    """One thing that happens. ``place``, in the state, is a client's, a slot's or the metadata's; ``argument`` an event or a
-    message."""
-
-    kind: str
-    place: int
-    argument: int = 0
-
-
-_DELETE = (Move("delete", METADATA),)
-
-
-class Record(NamedTuple):
-    """The ledger's record in the metadata store."""
-
-    metadata: LedgerMetadata
-    """The last one, if it was deleted."""
-    version: int
-    deleted: bool = False
 
 
 class ClientStep(NamedTuple):
@@ -97,7 +68,7 @@ class World:
             replication=options.replication,
         )
         clients = make_clients(metadata, 0, self.bookies, options)
-        self.client_names = _names(clients)
+        self.client_names = names_of(clients)
         self.slots_from = CLIENTS + len(clients)
         self.records: Table[Record] = Table()
         self.clients: Table[Client] = Table()
@@ -106,8 +77,7 @@ class World:
         self.origins: dict[int, tuple[int, int, int]] = {}
         """Of a client's state: the place, the state and the event that first led to it."""
         self._steps: dict[tuple[int, int, int], ClientStep] = {}
-        self._choices: dict[int, tuple[tuple[str, int], ...]] = {}
-        self._moves: dict[tuple[int, ...], tuple[Move, ...]] = {}
+        self._possible = PossibleMoves(options, self.bookies, self.records, self.clients, self.events, self.slots)
         self._served: dict[tuple[int, int], tuple[int, int]] = {}
         self._verdicts: dict[State, Violation | None] = {}
         self._instant = options.crash_loses is CrashLoses.EVERYTHING
@@ -134,86 +104,11 @@ class World:
 
     def groups(self, state: State) -> list[tuple[Move, ...]]:
         """``moves``, of each place by themselves. A group is made once and lives as long as the world."""
-        groups: list[tuple[Move, ...]] = []
-        cached = self._moves
-        crashes, losses, duplicates = state[CRASHES] > 0, state[LOSSES] > 0, state[DUPLICATES] > 0
-        deleted = self.records[state[METADATA]].deleted
-        done_with = self.clients[state[CLIENTS]].done_with if self.options.holds_back else NO_ENTRY
-        if self.options.deletes and not deleted:
-            groups.append(_DELETE)
-        for index in range(CLIENTS, self.slots_from):
-            key: tuple[int, ...] = (index, state[index], losses)
-            found = cached.get(key)
-            if found is None:
-                found = cached[key] = tuple(self._client_moves(index, state[index], losses))
-            groups.append(found)
-        for index in range(self.slots_from, len(state)):
-            slot = state[index]
-            heals = self.options.heals and self._may_heal(state, index)
-            key = (index, slot, crashes, losses, duplicates, heals, deleted, done_with)
-            found = cached.get(key)
-            if found is None:
-                found = cached[key] = tuple(self._slot_moves(*key))
-            groups.append(found)
-        return groups
-
-    def _client_moves(self, index: int, client: int, losses: bool) -> Iterator[Move]:
-        for kind, what in self.choices(client):
-            yield Move(kind, index, what)
-        if losses:
-            # What a client may give up: a request to the metadata store, or, except for the writer, the whole thing.
-            told = self.clients[client]
-            if told.store is not None or told.choosing is not None:
-                yield Move("store_lost", index)
-            if told.machine is not None and index > CLIENTS:
-                yield Move("deadline", index)
-
-    def _slot_moves(
-        self,
-        index: int,
-        slot: int,
-        crashes: int,
-        losses: int,
-        duplicates: int,
-        heals: int,
-        deleted: int,
-        done_with: int,
-    ) -> Iterator[Move]:
-        found = self.slots.moves(slot)
-        for message in found.requests:
-            yield Move("request", index, message)
-            if self.slots.messages[message].is_add_of_writer_up_to(done_with):
-                yield Move("forget", index, message)
-        for message in found.answers:
-            yield Move("answer", index, message)
-        for kind in found.others:
-            yield Move(kind, index)
-        if crashes and "boot" not in found.others:
-            yield Move("crash", index)
-        for message in found.fallible:
-            if losses:
-                yield Move("timeout", index, message)
-            if duplicates and message in found.requests:
-                yield Move("duplicate", index, message)
-        if heals and found.limbo_boot:
-            yield Move("heal", index)
-        if deleted and found.collectable:
-            yield Move("collect", index)
+        return self._possible.groups(state)
 
     def choices(self, client: int) -> tuple[tuple[str, int], ...]:
         """(kind, argument) of what a client's user and the metadata store may do."""
-        found = self._choices.get(client)
-        if found is None:
-            told = self.clients[client]
-            events = [*told.choices(), *told.placements(self.bookies)]
-            choices = [("user", self.events.number(event)) for event in events]
-            if told.store is not None:
-                choices.append(("store", 0))
-            found = self._choices[client] = tuple(choices)
-        return found
-
-    def _may_heal(self, state: State, index: int) -> bool:
-        return self.clients[state[index - len(self.bookies)]].machine is None
+        return self._possible.choices(client)
 
     # -- what happens
 
@@ -348,13 +243,13 @@ class World:
             if isinstance(event, ReadMetadata):
                 event = _DELETED if record.deleted else MetadataRead(record.metadata, record.version)
             elif isinstance(event, WriteMetadata) and record.deleted:
-                event = Taken(_DELETED)
+                event = WriteTaken(_DELETED)
             elif isinstance(event, WriteMetadata):
                 if event.version == record.version:
                     record = Record(event.metadata, record.version + 1)
-                    event = Taken(MetadataWritten(record.version))
+                    event = WriteTaken(MetadataWritten(record.version))
                 else:
-                    event = Taken(MetadataConflict())
+                    event = WriteTaken(MetadataConflict())
             found = self._served[key] = (self.records.number(record), self.events.number(event))
         after[METADATA], told = found
         self.step(after, index, told)
@@ -385,15 +280,3 @@ class World:
             dict(zip(self.bookies, bookies, strict=True)),
             record.deleted,
         )
-
-
-def _names(clients: list[Client]) -> tuple[str, ...]:
-    names: list[str] = []
-    for client in clients:
-        if isinstance(client, HealingClient):
-            names.append(f"healing of {client.bookie}")
-            continue
-        same = sum(other.kind == client.kind for other in clients)
-        count = 1 + sum(name.startswith(client.kind) for name in names)
-        names.append(f"{client.kind} {count}" if same > 1 else client.kind)
-    return tuple(names)

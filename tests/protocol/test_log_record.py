@@ -5,25 +5,27 @@ from __future__ import annotations
 import pytest
 
 from bookspark.errors import ConfigurationError
+from bookspark.protocol.logs.commits import (
+    QUERIES_MAX,
+    CheckpointRewoundError,
+    Commit,
+    CommitHeader,
+    EntryRange,
+    Position,
+    merged,
+)
 from bookspark.protocol.logs.log_record import (
     COMMIT_ROLE,
     DATA_ROLE,
     EPOCH_LABEL,
     LOG_LABEL,
-    QUERIES_MAX,
     ROLE_LABEL,
-    CheckpointRewoundError,
-    Commit,
-    CommitHeader,
     CommitLedger,
-    EntryRange,
     LogChangedError,
     LogOptions,
     LogRecord,
     LogTakenOverError,
-    Position,
     is_orphan,
-    merged,
 )
 
 

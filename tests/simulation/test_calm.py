@@ -13,9 +13,10 @@ import pytest
 from bookspark.protocol.ledger.actions import BookiesChosen, NoBookies
 from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
 from bookspark.protocol.writing.writer import BookiesChanged, Close
-from bookspark.simulation.random import RandomSchedules
+from bookspark.simulation.search.random_schedules import RandomSchedules
+from bookspark.simulation.state import CLIENTS, Move
 from bookspark.simulation.story import tell
-from bookspark.simulation.world import CLIENTS, Move, World
+from bookspark.simulation.world import World
 
 ALONE = {"recoverers": 0, "readers": 0, "replicators": 0, "closes": True, "heals": False, "deletes": False}
 _KINDS = ("request", "answer", "store", "boot", "sync", "told", "ask")

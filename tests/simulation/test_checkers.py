@@ -12,11 +12,12 @@ from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerState, Rep
 from bookspark.simulation import checkers
 from bookspark.simulation.bookie import Row, SimulatedBookie
 from bookspark.simulation.checkers import CHECKERS
-from bookspark.simulation.client import content_of
+from bookspark.simulation.clients.client import content_of
+from bookspark.simulation.clients.reader import ReaderClient
+from bookspark.simulation.clients.recoverer import RecovererClient
 from bookspark.simulation.simulation_options import SimulationOptions
 from bookspark.simulation.view import WorldView
 from bookspark.simulation.world import World
-from bookspark.simulation.writers import ReaderClient, RecovererClient
 
 
 def holding(*entry_ids, **state):

@@ -10,8 +10,8 @@ from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerType, Repl
 from bookspark.protocol.repair import ledger_replication
 from bookspark.protocol.repair.replication_plan import Repair
 from bookspark.protocol.writing.ensemble_change import ChangeMode
-from bookspark.simulation.exhaustive import Exhaustive
-from bookspark.simulation.reductions import Reductions
+from bookspark.simulation.search.exhaustive import Exhaustive
+from bookspark.simulation.search.reductions import Reductions
 from bookspark.simulation.simulation_options import CrashLoses, SimulationOptions
 from bookspark.simulation.story import tell
 from bookspark.simulation.world import World

@@ -10,7 +10,8 @@ import pytest
 
 from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
 from bookspark.protocol.writing.durability import Volatile
-from bookspark.simulation.random import RandomSchedules, shrink
+from bookspark.simulation.search.random_schedules import RandomSchedules
+from bookspark.simulation.search.shrinking import shrink
 from bookspark.simulation.simulation_options import CrashLoses, SimulationOptions
 from bookspark.simulation.story import tell
 

@@ -10,19 +10,19 @@ from bookspark.local import LocalCluster
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger, Decision
 from bookspark.protocol.ledger.responses import Positive
 from bookspark.protocol.writing.writer import LedgerWriter
-from bookspark.simulation import readers, writers
-from bookspark.simulation.exhaustive import Exhaustive
+from bookspark.simulation.clients import reader, recoverer, writer
+from bookspark.simulation.search.exhaustive import Exhaustive
 from bookspark.simulation.simulation_options import SimulationOptions
 from bookspark.wire.header import Status
 from tests.bookie.kit import KEY, Pumped, config
 
 
 def test_the_client_imports_them():
-    assert ledger_driver.LedgerWriter is writers.LedgerWriter
-    assert ledger_opening.LedgerRecovery is writers.LedgerRecovery
-    assert read_handle.RangeRead is readers.RangeRead
-    assert read_handle.LacRead is readers.LacRead
-    assert read_handle.LacWait is readers.LacWait
+    assert ledger_driver.LedgerWriter is writer.LedgerWriter
+    assert ledger_opening.LedgerRecovery is recoverer.LedgerRecovery
+    assert read_handle.RangeRead is reader.RangeRead
+    assert read_handle.LacRead is reader.LacRead
+    assert read_handle.LacWait is reader.LacWait
 
 
 def add_after_fence(directory):
@@ -78,7 +78,7 @@ def test_a_writer_that_counts_no_acks_fails_in_the_simulator_and_for_real(monkey
 
 
 @pytest.mark.parametrize(
-    "machine", [writers.LedgerWriter, writers.LedgerRecovery, readers.RangeRead, readers.LacRead, readers.LacWait]
+    "machine", [writer.LedgerWriter, recoverer.LedgerRecovery, reader.RangeRead, reader.LacRead, reader.LacWait]
 )
 def test_they_are_the_protocols_own(machine):
     assert machine.__module__.startswith("bookspark.protocol.")

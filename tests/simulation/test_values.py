@@ -12,7 +12,7 @@ from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, 
 from bookspark.protocol.writing.ensemble_change import ChangeMode
 from bookspark.protocol.writing.writer import LedgerWriter
 from bookspark.protocol.writing.writer_state import PendingAdd
-from bookspark.simulation.exhaustive import Exhaustive
+from bookspark.simulation.search.exhaustive import Exhaustive
 from bookspark.simulation.simulation_options import SimulationOptions
 from bookspark.simulation.values import clone
 

@@ -12,7 +12,8 @@ from pyspark.sql.types import StructType
 
 from bookspark.client import BookKeeper
 from bookspark.errors import BookKeeperError, ConfigurationError, DataLossError, NoSuchLedgerError, ReadError
-from bookspark.protocol.logs.log_record import Commit, EntryRange, LogOptions, NoSuchLogError
+from bookspark.protocol.logs.commits import Commit, EntryRange
+from bookspark.protocol.logs.log_record import LogOptions, NoSuchLogError
 from bookspark.spark.connector import source
 from bookspark.spark.connector.connector_options import SinkOptions, SourceOptions
 from bookspark.spark.connector.feeds import LedgersFeed, Limit, LogFeed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bookspark.protocol.logs.log_record import Commit, EntryRange
+from bookspark.protocol.logs.commits import Commit, EntryRange
 from bookspark.spark.logs import LogAddress, LogReader, LogRegistry, LogRun
 from bookspark.spark.logs.committer import Committer
 from tests.spark.memory_bookkeeper import MemoryBookKeeper, MemoryReader

@@ -16,7 +16,8 @@ from bookspark.errors import (
     UnauthorizedAccessError,
 )
 from bookspark.protocol.ledger.ledger_metadata import LedgerType
-from bookspark.protocol.logs.log_record import CheckpointRewoundError, Commit, EntryRange, LogOptions, LogTakenOverError
+from bookspark.protocol.logs.commits import CheckpointRewoundError, Commit, EntryRange
+from bookspark.protocol.logs.log_record import LogOptions, LogTakenOverError
 from bookspark.spark.logs import (
     DataWriter,
     LogAddress,

@@ -6,15 +6,8 @@ import pytest
 
 from bookspark.errors import ConfigurationError, MetadataVersionError, UnauthorizedAccessError
 from bookspark.metadata.memory.memory_store import MemoryStore
-from bookspark.protocol.logs.log_record import (
-    Commit,
-    CommitHeader,
-    EntryRange,
-    LogExistsError,
-    LogOptions,
-    LogRecord,
-    NoSuchLogError,
-)
+from bookspark.protocol.logs.commits import Commit, CommitHeader, EntryRange
+from bookspark.protocol.logs.log_record import LogExistsError, LogOptions, LogRecord, NoSuchLogError
 from bookspark.spark.logs import LogRegistry
 from bookspark.spark.logs.codec import (
     LogFormatError,

@@ -9,8 +9,9 @@ import pytest
 
 from bookspark.client import BookKeeper
 from bookspark.errors import LedgerFencedError
+from bookspark.protocol.logs.commits import Commit, EntryRange
 from bookspark.protocol.logs.log_offload import OffloadError
-from bookspark.protocol.logs.log_record import Commit, EntryRange, LogRecord
+from bookspark.protocol.logs.log_record import LogRecord
 from bookspark.spark.logs import delete_log
 from bookspark.spark.logs.codec import encode_record
 from bookspark.spark.logs.offload import _Run, place_of

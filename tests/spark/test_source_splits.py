@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookspark.protocol.logs.log_record import EntryRange
+from bookspark.protocol.logs.commits import EntryRange
 from bookspark.spark.logs import splits
 from bookspark.spark.logs.splits import Piece, positioned, rows_within, split
 

@@ -8,7 +8,7 @@ import pytest
 
 from bookspark.client import BookKeeper
 from bookspark.errors import BookieError, NoSuchLedgerError, UnauthorizedAccessError
-from bookspark.protocol.logs.log_record import Commit, EntryRange
+from bookspark.protocol.logs.commits import Commit, EntryRange
 from bookspark.spark.logs import LogAddress, LogRegistry, LogRun, delete_log
 from bookspark.spark.logs.committer import Committer
 from bookspark.spark.tables.ledgers import LEDGERS

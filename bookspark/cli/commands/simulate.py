@@ -16,8 +16,8 @@ import typer
 from bookspark.errors import ConfigurationError
 from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
 from bookspark.protocol.writing.ensemble_change import ChangeMode
-from bookspark.simulation.exhaustive import Exhaustive
-from bookspark.simulation.random import RandomSchedules
+from bookspark.simulation.search.exhaustive import Exhaustive
+from bookspark.simulation.search.random_schedules import RandomSchedules
 from bookspark.simulation.simulation_options import CrashLoses, SimulationOptions
 from bookspark.simulation.story import tell
 from bookspark.simulation.view import Violation

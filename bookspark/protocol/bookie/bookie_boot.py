@@ -1,21 +1,21 @@
 """What a bookie decides when it boots after it may have lost data, and what it may admit from then on (BP-46).
 
-Law: before a bookie serves again, everything that its lost state had forbidden is forbidden again. A *lossy* boot is one after
-which entries or fences may be gone. Phase one of it, awaited and failing closed, in this order:
+Law: before a bookie serves again, everything that its lost state had forbidden is forbidden again. After a *lossy* boot entries
+or fences may be gone. Phase one of it is waited for, a failure keeps the bookie down, and its order is this:
 
 1. the *lossy-boot mark*: the highest ledger id allocated so far, durably;
 2. every ledger that is not closed and whose last fragment names the bookie is fenced and put in limbo, durably;
 3. the cookie is stamped.
 
-Why the mark: fencing covers ledgers that are not closed yet. A ledger that was closed, on a disk that was lost after the close,
-would be made anew, unfenced, by an add of its old writer that was long under way, and with AQ such bookies that writer would
-see its entry confirmed behind the end. So of a ledger at or below the mark that is made anew, the fence is *unsure*, whoever
-makes it anew (a copy that repair brings makes it as well), and the writer's adds are refused until the metadata, read after
-the boot, says OPEN with this bookie in its last fragment: at that moment no recovery had begun, so there was no fence to lose.
-A fence that comes while the metadata is read wins, because the add is decided again.
+Why the mark: step 2 covers ledgers that are not closed yet. Take a ledger that was closed, on a disk that was lost after the
+close. An add of its old writer that was long under way would make the ledger anew, unfenced. With an ack quorum of such bookies
+the writer would see its entry confirmed after the ledger's end. So the fence of a ledger at or below the mark that is made anew
+is *unsure*, whoever makes it (a copy that repair brings makes it as well). The writer's adds are refused until the metadata, read
+after the boot, says OPEN with this bookie in its last fragment. At that moment no recovery had begun, so there was no fence to
+lose. A fence that comes while the metadata is read wins, because the add is decided again.
 
-Unsure is the fence, too, of a ledger that a directory which is left does know, when another one is lost: the record of a
-fence may have come while the first one was out of use, or had no room.
+When one directory is lost, the fences of ledgers that the other directories know are unsure as well: the record of a fence may
+have come while such a directory was out of use, or had no room.
 
 Source: BP-46, "Protection Mechanism" and "The Full Boot-Up Sequence"; docs/decisions/without-the-journal.md for the mark.
 Phase two is ``bookie_healing``.
@@ -40,14 +40,14 @@ from bookspark.protocol.ledger.responses import FENCED, Positive, Unknown, Unkno
 
 
 class LossyBootNoted(NamedTuple):
-    """The lossy-boot mark. Of several, the one of the highest ``boot`` holds."""
+    """The lossy-boot mark. If there are several, that of the highest ``boot`` holds."""
 
     boot: int
     highest_ledger_id: int
 
 
 class HealedNoted(NamedTuple):
-    """What lossy boot number ``boot``, or one before it, had lost is back. Of several, the highest holds."""
+    """The entries that lossy boot ``boot``, or one before it, had lost are back. If there are several, the highest holds."""
 
     boot: int
 
@@ -59,14 +59,15 @@ METADATA_UNKNOWN = Unknown(UnknownReason.LIMBO, "this bookie lost data, and the 
 
 
 class PhaseOne(NamedTuple):
-    """What has to be durable before the cookie is stamped: ``mark`` first, then ``records``."""
+    """The records that have to be durable before the cookie is stamped: ``mark`` first, then ``records``."""
 
     mark: LossyBootNoted
     records: tuple[ControlRecord, ...]
 
 
 def is_lossy(*, unclean: bool, directory_lost: bool) -> bool:
-    """``unclean``: the marker of adds acked unsynced was found; ``directory_lost``: one is missing, empty or retired."""
+    """Is this boot lossy? ``unclean``: the marker of adds that were acked unsynced was found. ``directory_lost``: a directory is
+    missing, empty or retired."""
     return unclean or directory_lost
 
 
@@ -77,8 +78,8 @@ def phase_one(
     before: LossyBootNoted = NO_LOSSY_BOOT,
     known: Iterable[BookieLedger] = (),
 ) -> PhaseOne:
-    """``ledgers``: all of the cluster, read after the crash. ``before``: the mark that was found, if there was one. ``known``:
-    what the directories that are left know, if one is lost."""
+    """What phase one writes. ``ledgers``: all ledgers of the cluster, read after the crash. ``before``: the mark that was found,
+    if there was one. ``known``: the ledgers that the other directories know, if one is lost."""
     mark = LossyBootNoted(before.boot + 1, max(highest_ledger_id, before.highest_ledger_id))
     records: list[ControlRecord] = []
     for ledger in ledgers:
@@ -94,15 +95,15 @@ def phase_one(
 
 
 def first_contact(ledger_id: int, mark: LossyBootNoted, collected: CollectionNoted = NOTHING_COLLECTED) -> BookieLedger:
-    """A ledger that the bookie has no state of. It may have had some, and a fence, if a lossy boot or a collection of deleted
-    ledgers (``garbage_collection``) came since the ledger was made."""
+    """The state of a ledger that the bookie knows nothing of. It may have known it, with a fence, if a lossy boot or a
+    collection of deleted ledgers (``garbage_collection``) came after the ledger was made."""
     unsure_to = max(mark.highest_ledger_id, collected.highest_ledger_id)
     return BookieLedger(ledger_id, fence_unsure=ledger_id <= unsure_to)
 
 
 def answer_unsure(bookie: str, metadata: LedgerMetadata | None) -> Positive | Unknown:
-    """What the metadata, read after the add came, says of a ledger whose fence is unsure. Positive: ``fence_is_sure``, and
-    decide the add again. None: there is no such ledger any more."""
+    """The answer to an add of a ledger whose fence is unsure, by the metadata that was read after the add came (None: there is no
+    such ledger any more). Positive: call ``fence_is_sure`` and decide the add again."""
     if metadata is None or metadata.state is not LedgerState.OPEN:
         return FENCED
     return Positive() if bookie in metadata.last_fragment.ensemble else NOT_NAMED

@@ -7,12 +7,13 @@ Negative only where the storage is known to be whole, and Unknown everywhere els
     whole ──lossy boot──► limbo ──repaired──► whole         (each lossy boot has a number, and a repair ends its own only)
     LAC, LAFR: never go back
 
-A decision names the control records that have to be synced in the control log before the answer goes out; the caller writes
-them, and on replay hands them to ``replay``. An add's own LAC and LAFR are replayed from its entry batch.
+A decision names the control records that have to be synced in the control log before the answer goes out. The caller writes
+them, and hands them to ``replay`` at boot. An add's own LAC and LAFR are replayed from its entry batch.
 
-The LAC of a bookie is the highest that its writer told it: in a row, in a request header, or explicitly. It is frozen at fencing
-because from then on the old writer is refused, and a recoverer's adds carry the LAC that was found at fencing
-(docs/decisions/traps.md, trap 1). A refused request leaves the LAC as it was.
+The LAC (last add confirmed) of a bookie is the highest that its writer told it: in a row, in a request header, or explicitly. It
+is frozen at fencing, because from then on the old writer is refused, and a recoverer's adds carry the LAC that was found at
+fencing (docs/decisions/traps.md, trap 1). A refused request leaves the LAC as it was. LAFR is the last add
+fully replicated.
 
 Source: BookKeeper's ``LedgerDescriptorImpl`` and ``HandleFactoryImpl``; #4462 (a fenced ledger is not made anew by its old
 writer's add: the fence needs no entry to stand on, and when a deleted ledger is collected with its fence,
@@ -52,7 +53,7 @@ class FenceNoted(NamedTuple):
 
 
 class LastAddConfirmedNoted(NamedTuple):
-    """An explicit LAC: one that no entry carries."""
+    """An explicit LAC: no entry carries it."""
 
     ledger_id: int
     last_add_confirmed: int
@@ -66,7 +67,7 @@ class LimboNoted(NamedTuple):
 
 
 class LimboCleared(NamedTuple):
-    """What lossy boot number ``boot``, or one before it, had lost of the ledger is back."""
+    """The entries of the ledger that lossy boot ``boot``, or one before it, had lost are back."""
 
     ledger_id: int
     boot: int
@@ -115,14 +116,15 @@ class BookieLedger:
     last_add_confirmed: int = NO_ENTRY
     last_add_fully_replicated: int = NO_ENTRY
     explicit_last_add_confirmed: int = NO_ENTRY
-    """The part of the LAC that stands in the control log alone."""
+    """The highest LAC that came without an entry: it is in the control log only."""
     damaged: bool = False
-    """Admitted entries were lost by the disk: absence proves nothing any more."""
+    """The disk has lost admitted entries, so absence proves nothing any more."""
     limbo_boot: int = 0
-    """The last lossy boot that may have lost entries of it; 0: none."""
+    """The last lossy boot that may have lost entries of the ledger. 0: there was none."""
     limbo_cleared_boot: int = 0
+    """The last lossy boot whose losses are back. 0: there was none."""
     fence_unsure: bool = False
-    """A fence that was here may be lost, so the writer's adds need the word of the metadata (``bookie_boot``)."""
+    """A fence that was here may be lost, so the writer's adds wait for the metadata (``bookie_boot``)."""
 
     @property
     def limbo(self) -> bool:
@@ -130,8 +132,8 @@ class BookieLedger:
         return self.limbo_boot > self.limbo_cleared_boot
 
     def admit_add(self, master_key: bytes, recovery: bool) -> Decision:
-        """May these entries be added? Changes nothing: ``added`` follows once the batch is taken, so that an add that is
-        refused for another reason (a conflict, a full disk) leaves no trace."""
+        """May these entries be added? Changes nothing. ``added`` follows once the batch is taken, so an add that is refused for
+        another reason (a conflict, a full disk) leaves no trace."""
         if self.master_key is not None and master_key != self.master_key:
             return _REFUSED_KEY
         if self.fenced and not recovery:
@@ -143,9 +145,9 @@ class BookieLedger:
         return _DONE_RECOVERY if recovery else _DONE
 
     def admit_sync(self, master_key: bytes) -> Decision:
-        """May the writer of a VD ledger have it synced, and be told what is? Asked when the request comes and again when the
-        sync is done: from the fence on recovery writes here too, and a report of that would have the old writer confirm an
-        entry behind the end."""
+        """May the writer of a VD ledger (volatile durability) have it synced, and be told what is synced? Asked when the request
+        comes and again when the sync is done: after the fence recovery writes here too, and a report of that would make the old
+        writer confirm an entry after the ledger's end."""
         if self.master_key is not None and master_key != self.master_key:
             return _REFUSED_KEY
         if self.fenced:
@@ -166,7 +168,7 @@ class BookieLedger:
         return self.note(last_add_confirmed, last_add_fully_replicated)
 
     def note(self, last_add_confirmed: int, last_add_fully_replicated: int) -> bool:
-        """Take over what an add (now, or replayed from a log) carries. True if the LAC went up."""
+        """Take over the LAC and LAFR that an add carries, now or at boot. True if the LAC went up."""
         if last_add_fully_replicated > self.last_add_fully_replicated:
             self.last_add_fully_replicated = last_add_fully_replicated
         if last_add_confirmed > self.last_add_confirmed:
@@ -188,7 +190,7 @@ class BookieLedger:
         return Decision(Positive(), records) if records else _DONE
 
     def write_last_add_confirmed(self, master_key: bytes, last_add_confirmed: int) -> Decision:
-        """Explicit LAC. The old writer of a fenced ledger has no say any more."""
+        """Take an explicit LAC. The old writer of a fenced ledger is refused."""
         records: tuple[ControlRecord, ...] = ()
         if self.master_key is not None and master_key != self.master_key:
             return _REFUSED_KEY
@@ -244,7 +246,7 @@ class BookieLedger:
         return records
 
     def clear_limbo(self, boot: int) -> Decision:
-        """What lossy boot ``boot`` had lost is back and synced. A boot that was lossy since then is not undone by it.
+        """The entries that lossy boot ``boot`` had lost are back and synced. A later lossy boot keeps the ledger in limbo.
 
         Raises ValueError, and changes nothing, for a boot after the last one that put the ledger in limbo: that would end a limbo
         that is still to come.
@@ -258,7 +260,7 @@ class BookieLedger:
         return Decision(Positive(), (record,))
 
     def fence_is_sure(self) -> None:
-        """The metadata said that the ledger had no fence to lose. Not noted: the next boot asks once more."""
+        """The metadata said that the ledger had no fence to lose. No record is written: after the next boot it is asked again."""
         self.fence_unsure = False
 
     def _first_contact(self, master_key: bytes) -> tuple[ControlRecord, ...]:
@@ -267,13 +269,13 @@ class BookieLedger:
 
 
 def may_read(ledger: BookieLedger | None, master_key: bytes | None) -> bool:
-    """Is this reader the ledger's? One that shows no key at all may read, as in BookKeeper (its copies are verbatim and say
-    nothing of the password); one that shows a wrong key is told so."""
+    """May this reader read? A wrong key is refused. A reader without a key may read, as in BookKeeper: repair copies entries
+    verbatim and knows no password."""
     return master_key is None or ledger is None or ledger.master_key is None or ledger.master_key == master_key
 
 
 def answer_absent(ledger: BookieLedger | None, storage_damaged: bool) -> Negative | Unknown:
-    """What a read of an entry that the index does not know is answered. The only place where a bookie makes a Negative."""
+    """The answer to a read of an entry that the index does not know. A bookie makes a Negative nowhere else."""
     if storage_damaged or (ledger is not None and ledger.damaged):
         return STORAGE_DAMAGED
     if ledger is not None and ledger.limbo:
@@ -282,18 +284,19 @@ def answer_absent(ledger: BookieLedger | None, storage_damaged: bool) -> Negativ
 
 
 def answer_last_add_confirmed(ledger: BookieLedger) -> Positive | Unknown:
-    """What a read of the LAC is answered, with the fence flag (after ``fence``) or without: in limbo the LAC may be lost, and
-    a bookie in limbo counts towards no coverage."""
+    """The answer to a read of the LAC, with the fence flag (after ``fence``) or without. In limbo the LAC may be lost, so a
+    bookie in limbo counts towards no coverage."""
     return IN_LIMBO if ledger.limbo else Positive()
 
 
 def acked_after_sync(*, recovery: bool, volatile: bool, journal_write_data: bool) -> bool:
-    """Does the ack of an add wait for the sync? ``volatile``: of a VD ledger (BP-14). What recovery or repair writes is synced
-    before its ack in every mode, and a duplicate waits for the sync of the copy that is kept (docs/decisions/one-log.md)."""
+    """Does the ack of an add wait for the sync? ``volatile``: the add is to a VD ledger (BP-14). What recovery or repair writes
+    is synced before its ack in every mode, and a duplicate waits for the sync of the kept copy (docs/decisions/one-log.md)."""
     return recovery or (journal_write_data and not volatile)
 
 
 def same_content(kept: tuple[int, bytes | memoryview], added: tuple[int, bytes | memoryview]) -> bool:
-    """Are two copies of an entry, each (length, payload), equal? Then the second add is a duplicate, otherwise a conflict.
-    The LAC in the row and the digest over it may differ: a writer sends an entry again with its newer LAC."""
+    """Are two copies of an entry, each given as (length, payload), equal? Then the second add is a duplicate, otherwise a
+    conflict. The LAC in the row and the digest over it may differ, because a writer that resends an entry sends its newer
+    LAC."""
     return kept == added

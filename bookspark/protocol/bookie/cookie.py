@@ -1,15 +1,14 @@
 """A bookie's cookie: who it is and which directories are its own (BP-46, "A note on cookies").
 
-Law: identity is the disk. The cookie is written to each directory and to the metadata store when a bookie boots for the
-first time; on every later boot all copies must be there and equal, or the bookie stays down. The address is *not* part
-of it: a bookie that comes back elsewhere is the same bookie (unlike BookKeeper's cookie, see
-docs/decisions/bookies-outlive-tasks.md).
+Law: identity is the disk. The cookie is written to each directory and to the metadata store when a bookie boots for the first
+time. On every later boot all copies must be there and equal, or the bookie stays down. The address is *not* part of it: a bookie
+that comes back elsewhere is the same bookie (unlike BookKeeper's cookie, see docs/decisions/bookies-outlive-tasks.md).
 
-Stamping goes: each directory, then the metadata store, then the first byte of data. So a crash in between leaves
-directories without data whose bookie the metadata store doesn't know, and only such a crash does: that bookie
-finishes its first boot. What the metadata store knows was stamped everywhere, so a directory that lacks the cookie
-then was lost or emptied. It takes a permission to go on without what was in it (an option, or ``bookspark cookie fix``),
-and the boot is lossy then: such a directory is stamped last, after phase one (``bookie_boot``).
+Stamping goes to each directory, then to the metadata store, and only then the first byte of data is written. So a crash in
+between leaves directories without data whose bookie the metadata store does not know. Only such a crash does, and that bookie
+finishes its first boot. If the metadata store knows the cookie, every directory had it, so a directory without it was lost or
+emptied. Going on without what was in it takes a permission (an option, or ``bookspark cookie fix``), and makes the boot lossy.
+Such a directory is stamped last, after phase one (``bookie_boot``).
 """
 
 from __future__ import annotations
@@ -34,32 +33,35 @@ class Cookie:
 
 @dataclass(frozen=True, slots=True)
 class Stamps:
-    """Who the bookie is, and where its cookie is still to be written: these directories first, then the metadata store."""
+    """Who the bookie is, and where its cookie is still to be written."""
 
     cookie: Cookie
     directories: tuple[str, ...] = ()
+    """The directories that are stamped, before the metadata store."""
     metadata: bool = False
+    """Is the cookie written to the metadata store as well?"""
     lost: tuple[str, ...] = ()
-    """Those of the directories that had a cookie once: what was in them is gone."""
+    """The directories, of those, that had a cookie once. What was in them is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class CookieCopies:
-    """What a boot found. ``in_directories`` has a key for each configured directory that can be read, ``in_metadata`` for
-    each bookie id found, and for the one that was named."""
+    """The copies of the cookie that a boot found."""
 
     in_directories: Mapping[str, Cookie | None]
+    """By each configured directory that can be read."""
     in_metadata: Mapping[str, Cookie | None]
+    """By each bookie id that was found in a directory, and by the one that was named."""
     with_data: Collection[str]
-    """The directories that hold anything besides a cookie (and besides what a lossy boot begins with)."""
+    """The directories that hold more than a cookie and what a lossy boot begins with."""
 
 
 @dataclass(frozen=True, slots=True)
 class CookiePermissions:
-    """What an operator lets a boot do by itself."""
+    """What an operator allows a boot to do by itself."""
 
     named: str = ""
-    """The id that the bookie is to have. Only so can one whose directories were all emptied be known again."""
+    """The id that the bookie is to have. Without it, a bookie whose directories were all emptied is not known again."""
     stamp_missing: bool = False
     """Go on without what was in directories that lost their cookie."""
     add_empty: bool = False
@@ -72,9 +74,11 @@ NOTHING_PERMITTED = CookiePermissions()
 def check_cookies(
     copies: CookieCopies, fresh: Cookie, zookeeper: str, permitted: CookiePermissions = NOTHING_PERMITTED
 ) -> Stamps:
-    """Decide who boots. ``fresh`` is the cookie that a first boot would stamp: it names the configured directories
-    and the cluster, with an id and a nonce made up for the case. Raises InvalidCookieError with what was expected
-    and found, and what fixes it (``zookeeper`` is for the commands in it)."""
+    """Decide which bookie boots. ``fresh`` is the cookie that a first boot would stamp: it names the configured directories and
+    the cluster, with a new id and nonce. ``zookeeper`` is for the commands in messages.
+
+    Raises InvalidCookieError with what was expected, what was found, and the command that fixes it.
+    """
     configured = fresh.directories
     found = {directory: cookie for directory, cookie in copies.in_directories.items() if cookie is not None}
     missing = tuple(directory for directory, cookie in copies.in_directories.items() if cookie is None)
@@ -129,7 +133,7 @@ def check_cookies(
 
 
 def _without_cookie(copies: CookieCopies, fresh: Cookie, zookeeper: str, permitted: CookiePermissions) -> Stamps:
-    """No directory has one: a first boot, or a bookie that lost everything."""
+    """No directory has a cookie: it is a first boot, or the bookie has lost everything."""
     configured = fresh.directories
     for directory in configured:
         if directory in copies.with_data:
@@ -152,8 +156,8 @@ def _without_cookie(copies: CookieCopies, fresh: Cookie, zookeeper: str, permitt
 def _agreed(
     found: Mapping[str, Cookie], configured: tuple[str, ...], permitted: CookiePermissions
 ) -> tuple[str, Cookie]:
-    """The cookie of all directories, and one that has it. A crash while directories were being added leaves two, the later
-    one of which names more."""
+    """A directory that has the cookie of all, and the cookie. A crash while directories were being added leaves two cookies, of
+    which the later one names more."""
     first, cookie = min(found.items(), key=lambda item: len(item[1].directories))
     for directory, other in found.items():
         grown = permitted.add_empty and replace(cookie, directories=configured) == other

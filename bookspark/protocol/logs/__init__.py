@@ -1,0 +1,16 @@
+"""What is decided about logs: who writes one, which ledgers it is made of, which batches are committed, and what was offloaded.
+
+===============  ===============================================================================================================
+``log_record``   the log's record, and the transitions that change it
+``commits``      one commit, and the header that sums up those before it
+``log_offload``  how far the rows were offloaded to a table
+===============  ===============================================================================================================
+
+Example::
+
+    from bookspark.protocol.logs.log_record import LogRecord
+
+    record = LogRecord("orders").claim("run-1")
+    assert (record.owner, record.epoch) == ("run-1", 1)
+    record = record.with_commit_ledger(7, "run-1", 1, recovered=())  # then written by compare-and-set
+"""

@@ -11,21 +11,17 @@ ledger stays IN_RECOVERY and can be recovered again. ::
              ▼             │                         │ conflict
            REREADING ──────┘ ◄───────────────────────┘
 
-Reads of LACs (last add confirmed) and recovery reads carry the fence flag (BookKeeper #2616, #2614). Entries are read and
-written back in runs: one answer holds as many consecutive entries as fit. What it says of the id after them is not used,
-because the next round asks every bookie of that id's write set.
-
-Reads go to the ensemble of the metadata that recovery began with: the writer can't have written anywhere else. ``write_back``
-says when a bookie is replaced. A lost compare-and-set forgets that with everything else.
+Reads of LACs (last add confirmed) and recovery reads carry the fence flag (BookKeeper #2616, #2614). They go to the ensemble
+of the metadata that recovery began with: the writer can't have written anywhere else. A bookie that refuses a write-back may
+be replaced (``write_back``). A lost compare-and-set forgets that with everything else.
 
 A guaranteed ledger ("Guaranteeing write quorum", tweak 3) is read from the highest LAFR (last add fully replicated) on, because
 confirmed entries after it may be on an ack quorum only. Its end is never below the highest LAC that was heard: an entry up to
 that LAC which seems absent stops the recovery.
 
-There are ledgers of which recovery never can know enough (ack quorum 1 with a bookie in limbo, bookies that are gone for good).
-Then an operator may *accept the loss* (``accepted_loss``): what a bookie can't say after all were asked counts as "not
-there", and what was not known is written into the metadata together with the close. An entry that is known to be confirmed
-is never cut off: it stays in the ledger, unreadable.
+There are ledgers of which recovery can never know enough (ack quorum 1 with a bookie in limbo, bookies that are gone for good).
+Then an operator may *accept the loss*: what a bookie can't say after all were asked counts as "not there" (``loss_notes``). An
+entry that is known to be confirmed is never cut off: it stays in the ledger, unreadable.
 
 Sources: bookkeeper-overview, "Closing"; ``FencingPhase`` and ``ReadWritePhase`` of bookkeeper-tlaplus; BP-46 for the classes
 of answers; BookKeeper's ``LedgerRecoveryOp``.
@@ -33,37 +29,21 @@ of answers; BookKeeper's ``LedgerRecoveryOp``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum, auto
 
 from bookspark.errors import BookKeeperError, LedgerRecoveryError
+from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.accepted_loss import AcceptedLoss
-from bookspark.protocol.ledger.actions import (
-    Action,
-    AddAnswered,
-    BookiesChosen,
-    DeadlinePassed,
-    Event,
-    Fail,
-    Finish,
-    LacAnswered,
-    MetadataConflict,
-    MetadataFailed,
-    MetadataRead,
-    MetadataWritten,
-    NoBookies,
-    ReadAnswered,
-    ReadMetadata,
-    SendRead,
-    WriteMetadata,
-)
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerState
-from bookspark.protocol.ledger.quorum import Verdict, read_verdict, recovery_read_verdict
-from bookspark.protocol.ledger.responses import Positive, Response
+from bookspark.protocol.ledger.quorum import Verdict
+from bookspark.protocol.ledger.responses import Response
 from bookspark.protocol.ledger.transitions import LATE, IllegalEventError, cell_of, row
-from bookspark.protocol.reading.answers import count_kinds, in_words, is_wrong_password, wrong_password
+from bookspark.protocol.reading.answers import in_words, is_wrong_password, wrong_password
 from bookspark.protocol.reading.asked import Asked
 from bookspark.protocol.reading.fencing import Fencing
 from bookspark.protocol.reading.loss_notes import LossNotes
+from bookspark.protocol.reading.run_read import RunRead
 from bookspark.protocol.reading.write_back import WriteBack
 from bookspark.protocol.writing.replication import BestEffort, replication_of
 
@@ -85,23 +65,23 @@ class RecoveryPhase(Enum):
     DONE = auto()
 
 
-_BOOKIES = (LacAnswered, ReadAnswered, AddAnswered)
-_WRITE = (MetadataWritten, MetadataConflict, MetadataFailed)
-_CHOICE = (BookiesChosen, NoBookies, MetadataFailed)
+_BOOKIES = (act.LacAnswered, act.ReadAnswered, act.AddAnswered)
+_WRITE = (act.MetadataWritten, act.MetadataConflict, act.MetadataFailed)
+_CHOICE = (act.BookiesChosen, act.NoBookies, act.MetadataFailed)
 
 # An answer of a bookie may be late: it can belong to an earlier phase, or to the round before a lost compare-and-set. The
 # metadata store and placement answer in the phase that asked them, unless the deadline passes first.
 TRANSITIONS = {
-    RecoveryPhase.NEW: row(taken=(MetadataRead, MetadataFailed)),
-    RecoveryPhase.STARTING: row(taken=(*_WRITE, DeadlinePassed)),
-    RecoveryPhase.REREADING: row(taken=(MetadataRead, MetadataFailed, DeadlinePassed), late=_BOOKIES),
-    RecoveryPhase.FENCING: row(taken=(LacAnswered, DeadlinePassed), late=_BOOKIES),
-    RecoveryPhase.READING: row(taken=(ReadAnswered, DeadlinePassed), late=_BOOKIES),
-    RecoveryPhase.WRITING: row(taken=(AddAnswered, DeadlinePassed), late=_BOOKIES),
-    RecoveryPhase.CHOOSING: row(taken=(AddAnswered, *_CHOICE, DeadlinePassed), late=_BOOKIES),
-    RecoveryPhase.MEASURING: row(taken=(ReadAnswered, DeadlinePassed), late=_BOOKIES),
-    RecoveryPhase.CLOSING: row(taken=(*_WRITE, DeadlinePassed), late=_BOOKIES),
-    RecoveryPhase.DONE: row(late=(*_BOOKIES, *_WRITE, *_CHOICE, MetadataRead, DeadlinePassed)),
+    RecoveryPhase.NEW: row(taken=(act.MetadataRead, act.MetadataFailed)),
+    RecoveryPhase.STARTING: row(taken=(*_WRITE, act.DeadlinePassed)),
+    RecoveryPhase.REREADING: row(taken=(act.MetadataRead, act.MetadataFailed, act.DeadlinePassed), late=_BOOKIES),
+    RecoveryPhase.FENCING: row(taken=(act.LacAnswered, act.DeadlinePassed), late=_BOOKIES),
+    RecoveryPhase.READING: row(taken=(act.ReadAnswered, act.DeadlinePassed), late=_BOOKIES),
+    RecoveryPhase.WRITING: row(taken=(act.AddAnswered, act.DeadlinePassed), late=_BOOKIES),
+    RecoveryPhase.CHOOSING: row(taken=(act.AddAnswered, *_CHOICE, act.DeadlinePassed), late=_BOOKIES),
+    RecoveryPhase.MEASURING: row(taken=(act.ReadAnswered, act.DeadlinePassed), late=_BOOKIES),
+    RecoveryPhase.CLOSING: row(taken=(*_WRITE, act.DeadlinePassed), late=_BOOKIES),
+    RecoveryPhase.DONE: row(late=(*_BOOKIES, *_WRITE, *_CHOICE, act.MetadataRead, act.DeadlinePassed)),
 }
 
 
@@ -140,15 +120,11 @@ class LedgerRecovery:
         """``_metadata`` with the ensemble changes of this recovery."""
         self._version = 0
         self._length: int | None = None
-        self._fencing: Fencing | None = None
-        self._answers: dict[str, Response] = {}
-        """What bookies answered in this round of READING or MEASURING."""
-        self._found: ReadAnswered | None = None
-        """The shortest run that was read in this round."""
-        self._writing: WriteBack | None = None
+        self._round: Fencing | RunRead | WriteBack | None = None
+        """What bookies are being asked: to be fenced, about entries (READING, MEASURING), or to write (WRITING, CHOOSING)."""
         self._asked = Asked()
 
-    def step(self, event: Event) -> list[Action]:
+    def step(self, event: act.Event) -> list[act.Action]:
         """The actions that follow from ``event``. Raises IllegalEventError, and changes nothing, for what was not asked."""
         cell = cell_of(TRANSITIONS, self.phase, event)
         self._asked.check(self.phase, event)
@@ -158,35 +134,35 @@ class LedgerRecovery:
         self._asked.note(actions)
         return actions
 
-    def _act(self, event: Event) -> list[Action]:
+    def _act(self, event: act.Event) -> list[act.Action]:
         match event:
-            case MetadataRead():
+            case act.MetadataRead():
                 return self._begin(event.metadata, event.version)
-            case MetadataWritten():
+            case act.MetadataWritten():
                 return (
                     self._marked(event.version) if self.phase is RecoveryPhase.STARTING else self._closed(event.version)
                 )
-            case MetadataConflict():
+            case act.MetadataConflict():
                 self.phase = RecoveryPhase.REREADING
-                return [ReadMetadata()]
-            case MetadataFailed():
+                return [act.ReadMetadata()]
+            case act.MetadataFailed():
                 return self._fail(event.error)
-            case LacAnswered():
+            case act.LacAnswered():
                 return self._fenced(event)
-            case ReadAnswered():
-                return self._read_or_measured(event)
-            case AddAnswered():
+            case act.ReadAnswered():
+                return self._recovery_read(event) if self.phase is RecoveryPhase.READING else self._measured(event)
+            case act.AddAnswered():
                 return self._written_back(event)
-            case BookiesChosen():
+            case act.BookiesChosen():
                 return self._bookies_chosen(event)
-            case NoBookies():
+            case act.NoBookies():
                 return self._no_bookies(event)
-            case DeadlinePassed():
+            case act.DeadlinePassed():
                 return self._stop("no decision before the deadline")
 
     # -- STARTING
 
-    def _begin(self, metadata: LedgerMetadata, version: int) -> list[Action]:
+    def _begin(self, metadata: LedgerMetadata, version: int) -> list[act.Action]:
         """The record as it is now: at the start, and again after every lost compare-and-set."""
         self._metadata = self._target = metadata
         self._version = version
@@ -196,27 +172,25 @@ class LedgerRecovery:
         if metadata.state is LedgerState.IN_RECOVERY:
             return self._fence()
         self.phase = RecoveryPhase.STARTING
-        return [WriteMetadata(metadata.in_recovery(), version)]
+        return [act.WriteMetadata(metadata.in_recovery(), version)]
 
-    def _marked(self, version: int) -> list[Action]:
+    def _marked(self, version: int) -> list[act.Action]:
         self._version = version
         self._metadata = self._target = self._metadata.in_recovery()
         return self._fence()
 
     # -- FENCING
 
-    def _fence(self) -> list[Action]:
+    def _fence(self) -> list[act.Action]:
         self.phase = RecoveryPhase.FENCING
-        self._answers = {}
         self._length = None
-        self._writing = None
         self._loss.forget()
-        self._fencing = Fencing(self._metadata)
-        return self._fencing.start()
+        self._round = Fencing(self._metadata)
+        return self._round.start()
 
-    def _fenced(self, event: LacAnswered) -> list[Action]:
-        fencing = self._fencing
-        assert fencing is not None
+    def _fenced(self, event: act.LacAnswered) -> list[act.Action]:
+        fencing = self._round
+        assert isinstance(fencing, Fencing)
         if not fencing.concerns(event):
             return []
         if is_wrong_password(event.response):
@@ -234,71 +208,55 @@ class LedgerRecovery:
             fencing.last_add_confirmed,
             fencing.last_add_fully_replicated,
         )
-        self._fencing = None
         after = self._policy.recover_after(self.last_add_confirmed, self.last_add_fully_replicated)
         self.next_entry_id = max(after, self._metadata.last_fragment.first_entry_id - 1) + 1
         return self._read()
 
     # -- READING
 
-    def _read(self) -> list[Action]:
+    def _read(self) -> list[act.Action]:
         self.phase = RecoveryPhase.READING
-        self._answers, self._found = {}, None
         m = self._metadata
         run = self._run_entries_max if m.ensemble_size == m.write_quorum else 1
-        last = self.next_entry_id + run - 1
-        bookies = m.write_set_of(self.next_entry_id)
-        return [SendRead(bookie, self.next_entry_id, last, fence=True) for bookie in bookies]
+        self._round = RunRead(m, self.next_entry_id, self.next_entry_id + run - 1, fence=True)
+        return self._round.start()
 
-    def _read_or_measured(self, event: ReadAnswered) -> list[Action]:
-        """An answer about another entry than the one that is asked for is late."""
-        if self.phase is RecoveryPhase.READING:
-            wanted = event.first == self.next_entry_id and event.bookie in self._metadata.write_set_of(event.first)
-            return self._recovery_read(event) if wanted else []
-        return self._measured(event) if event.last <= event.first == self.next_entry_id - 1 else []
-
-    def _recovery_read(self, event: ReadAnswered) -> list[Action]:
-        present = event.last >= event.first
-        self._answers[event.bookie] = Positive() if present else event.following
-        if present and (self._found is None or event.last < self._found.last):
-            self._found = event
-        m = self._metadata
-        needed = m.ack_quorum if self._ack_quorum_reads else 1
-        verdict = recovery_read_verdict(m.write_quorum, m.ack_quorum, *count_kinds(self._answers.values()), needed)
+    def _recovery_read(self, event: act.ReadAnswered) -> list[act.Action]:
+        read, first = self._round, self.next_entry_id
+        assert isinstance(read, RunRead)
+        if not read.concerns(event):
+            return []
+        read.heard(event)
+        verdict = read.recovery_verdict(self._ack_quorum_reads)
         if verdict is Verdict.PRESENT:
-            assert self._found is not None
-            return self._write_back(self._found)
+            assert read.found is not None
+            return self._write_back(read.found)
         if verdict is Verdict.PENDING:
             return []
-        if event.first <= self.last_add_confirmed:
-            return self._pass_over(
-                event.first, "may or may not exist" if verdict is Verdict.UNKNOWN else "seems absent"
-            )
-        if verdict is Verdict.UNKNOWN and not self._loss.accept(
-            f"whether there is an entry {event.first}", self._answers
-        ):
-            return self._stop(f"entry {event.first} may or may not exist")
+        if first <= self.last_add_confirmed:
+            return self._pass_over(first, "may or may not exist" if verdict is Verdict.UNKNOWN else "seems absent")
+        if verdict is Verdict.UNKNOWN and not self._loss.accept(f"whether there is an entry {first}", read.answers):
+            return self._stop(f"entry {first} may or may not exist")
         return self._measure()
 
-    def _pass_over(self, entry_id: int, how: str) -> list[Action]:
+    def _pass_over(self, entry_id: int, how: str) -> list[act.Action]:
         """A confirmed entry that no bookie returned."""
-        if not self._loss.accept(f"entry {entry_id}", self._answers):
+        if not self._loss.accept(f"entry {entry_id}", self._answers()):
             return self._stop(f"entry {entry_id} is confirmed, but {how}")
         self.next_entry_id, self._length = entry_id + 1, None
         return self._read()
 
     # -- WRITING, CHOOSING
 
-    def _write_back(self, run: ReadAnswered) -> list[Action]:
+    def _write_back(self, run: act.ReadAnswered) -> list[act.Action]:
         self.phase = RecoveryPhase.WRITING
-        self._answers = {}
         copies = self._policy.copies(self._metadata)
-        lac, lafr = self.last_add_confirmed, self.last_add_fully_replicated
-        self._writing = WriteBack(run, self._target, copies, lac, lafr)
-        return self._writing.start()
+        self._round = WriteBack(run, self._target, copies, self.last_add_confirmed, self.last_add_fully_replicated)
+        return self._round.start()
 
-    def _written_back(self, event: AddAnswered) -> list[Action]:
-        writing = self._run_written()
+    def _written_back(self, event: act.AddAnswered) -> list[act.Action]:
+        writing = self._round
+        assert isinstance(writing, WriteBack)
         if not writing.concerns(event):
             return []
         if is_wrong_password(event.response):
@@ -307,11 +265,10 @@ class LedgerRecovery:
         # While bookies are being chosen, what is heard is decided with the choice.
         return [] if self.phase is RecoveryPhase.CHOOSING else self._go_on(writing)
 
-    def _go_on(self, writing: WriteBack) -> list[Action]:
+    def _go_on(self, writing: WriteBack) -> list[act.Action]:
         run = writing.run
         match writing.verdict():
             case Verdict.PRESENT:
-                self._writing = None
                 self.next_entry_id, self._length = run.last + 1, run.length
                 return self._read()
             case Verdict.PENDING:
@@ -322,8 +279,9 @@ class LedgerRecovery:
         copies = self._policy.copies(self._metadata)
         return self._stop(f"entries {run.first}..{run.last} could not be written back to {copies} bookies")
 
-    def _bookies_chosen(self, event: BookiesChosen) -> list[Action]:
-        writing = self._run_written()
+    def _bookies_chosen(self, event: act.BookiesChosen) -> list[act.Action]:
+        writing = self._round
+        assert isinstance(writing, WriteBack)
         if not writing.may_be_chosen(event.bookies):
             raise IllegalEventError(
                 self.phase, event, f"{len(writing.replaced)} bookies outside the ensemble were asked for"
@@ -335,45 +293,46 @@ class LedgerRecovery:
         self.phase = RecoveryPhase.CHOOSING if writing.replaced else RecoveryPhase.WRITING
         return actions
 
-    def _no_bookies(self, event: NoBookies) -> list[Action]:
-        writing = self._run_written()
+    def _no_bookies(self, event: act.NoBookies) -> list[act.Action]:
+        writing = self._round
+        assert isinstance(writing, WriteBack)
         return self._go_on(writing) if writing.verdict() is Verdict.PRESENT else self._stop(str(event.error))
-
-    def _run_written(self) -> WriteBack:
-        assert self._writing is not None
-        return self._writing
 
     # -- MEASURING: the length of a ledger in which nothing had to be written back
 
-    def _measure(self) -> list[Action]:
+    def _measure(self) -> list[act.Action]:
         last = self.next_entry_id - 1
         if last == NO_ENTRY:
             self._length = 0
         if self._length is not None:
             return self._close()
         self.phase = RecoveryPhase.MEASURING
-        self._answers = {}
-        return [SendRead(bookie, last, last) for bookie in self._metadata.write_set_of(last)]
+        self._round = RunRead(self._metadata, last, last, fence=False)
+        return self._round.start()
 
-    def _measured(self, event: ReadAnswered) -> list[Action]:
+    def _measured(self, event: act.ReadAnswered) -> list[act.Action]:
+        read = self._round
+        assert isinstance(read, RunRead)
+        if not read.concerns(event):
+            return []
         if event.last >= event.first:
             self._length = event.length
             return self._close()
-        self._answers[event.bookie] = event.following
-        if read_verdict(self._metadata.write_quorum, *count_kinds(self._answers.values())) is Verdict.PENDING:
+        read.heard(event)
+        if read.read_verdict() is Verdict.PENDING:
             return []
-        if not self._loss.accept(f"entry {event.first}, and with it the ledger's length", self._answers):
+        if not self._loss.accept(f"entry {event.first}, and with it the ledger's length", read.answers):
             return self._stop(f"entry {event.first} is confirmed, but no bookie returned it")
         self._length = 0
         return self._close()
 
     # -- CLOSING
 
-    def _close(self) -> list[Action]:
+    def _close(self) -> list[act.Action]:
         self.phase = RecoveryPhase.CLOSING
-        return [WriteMetadata(self._end(), self._version)]
+        return [act.WriteMetadata(self._end(), self._version)]
 
-    def _closed(self, version: int) -> list[Action]:
+    def _closed(self, version: int) -> list[act.Action]:
         return self._finish(self._end(), version)
 
     def _end(self) -> LedgerMetadata:
@@ -382,23 +341,25 @@ class LedgerRecovery:
 
     # -- ends
 
-    def _finish(self, metadata: LedgerMetadata, version: int) -> list[Action]:
+    def _finish(self, metadata: LedgerMetadata, version: int) -> list[act.Action]:
         self.phase = RecoveryPhase.DONE
-        return [Finish(metadata, version)]
+        return [act.Finish(metadata, version)]
 
-    def _fail(self, error: BookKeeperError) -> list[Action]:
+    def _fail(self, error: BookKeeperError) -> list[act.Action]:
         self.phase = RecoveryPhase.DONE
-        return [Fail(error)]
+        return [act.Fail(error)]
 
-    def _wrong_password(self) -> list[Action]:
+    def _wrong_password(self) -> list[act.Action]:
         return self._fail(wrong_password(f"ledger {self._metadata.ledger_id}"))
 
-    def _stop(self, why: str) -> list[Action]:
-        asking = self._fencing or self._writing
-        answers = asking.answers if asking is not None else self._answers
+    def _answers(self) -> Mapping[str, Response]:
+        """Of the round that is under way, or was the last one."""
+        return self._round.answers if self._round is not None else {}
+
+    def _stop(self, why: str) -> list[act.Action]:
         return self._fail(
             LedgerRecoveryError(
                 f"ledger {self._metadata.ledger_id} was not recovered ({self.phase.name.lower()}): {why}; answers: "
-                f"{in_words(answers)}. Nothing was truncated; try again when more of its bookies are up"
+                f"{in_words(self._answers())}. Nothing was truncated; try again when more of its bookies are up"
             )
         )

@@ -1,9 +1,10 @@
-"""What an auditor marks, ledger by ledger: the lost bookies of a ledger, and what the others lack.
+"""What an auditor marks, ledger by ledger: the lost bookies of a ledger, and the entries that other bookies lack.
 
-Law: the exact check compares all of what is assigned to a bookie with all of what it says to hold; nothing is sampled. A bookie
-that was not asked, or gave no whole answer, lacks nothing: Unknown is no finding. What was written a moment ago may still be
-on its way to the last of its bookies, so a finding is a suspicion until the same bookie lacks the same entries at a second look,
-by metadata that was read before it. The fragment that is still written to belongs to its writer.
+Law: the exact check compares all entries that are assigned to a bookie with all entries that it says it holds; nothing is
+sampled. A bookie that was not asked, or did not answer completely, lacks nothing: Unknown is no finding. An entry that was
+written a moment ago may still be on its way to the last of its bookies. So a finding is a suspicion until the same bookie lacks
+the same entries at a second look, by metadata that was read before it. The fragment that is still written to belongs to its
+writer.
 
 Source: docs/decisions/delta-snapshots.md; ``AuditorBookieTask`` and ``AuditorCheckAllLedgersTask`` of BookKeeper, which reads
 the first and the last entry of each fragment.
@@ -30,12 +31,13 @@ def mark_of_lost(metadata: LedgerMetadata, lost: Collection[str]) -> Mark | None
 
 
 def absent(metadata: LedgerMetadata, bookie: str, held: Ranges) -> list[tuple[int, int]]:
-    """The entries that ``bookie`` should hold and does not, as ascending ranges; ``held`` as it said, in any order."""
+    """The entries that ``bookie`` should hold and does not, as ascending ranges. ``held``: what it said it holds, in any
+    order."""
     return [(copy.first, copy.last) for copy in lacks(metadata, bookie, merged(held))]
 
 
 def confirmed(first: Iterable[tuple[int, int]], second: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """What was absent both times; ranges ascending."""
+    """The entries that were absent both times, as ascending ranges."""
     again = list(second)
     return [
         (max(low, other[0]), min(high, other[1]))
@@ -58,7 +60,7 @@ def mark_of_misplaced(ledger_id: int, bookies: Collection[str]) -> Mark:
 
 
 def merged(ranges: Ranges) -> list[tuple[int, int]]:
-    """The same ids as ascending ranges that don't touch."""
+    """The same ids, as ascending ranges that don't touch."""
     result: list[tuple[int, int]] = []
     for low, high in sorted(ranges):
         if result and low <= result[-1][1] + 1:

@@ -122,7 +122,7 @@ class EntryCopying:
             case [Deliver(first, last, entries), *_]:
                 assert self._read is not None
                 self._order = replace(self._order, first=self._read.delivered_by)
-                # What else the read asks for comes with the next run, which starts behind what is written now.
+                # What else the read asks for comes with the next run, which starts after what is written now.
                 self._read = self._reading = None
                 self.phase = CopyingPhase.WRITING
                 target = self._left[0].target

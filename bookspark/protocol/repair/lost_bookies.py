@@ -1,17 +1,17 @@
-"""Which bookies are lost: what an auditor makes of the registrations that come and go.
+"""Which bookies are lost: what an auditor concludes from the registrations that come and go.
 
-Law: a registered bookie, writable or read-only, is not lost. One that goes away is lost after a delay, and is not if it is back
-before: a rolling restart costs no copy. A second one that goes away while a first is missing ends the delay for all, as one more
-could be the last copy. That takes that it was *seen* to go: bookies that a new auditor does not find may be starting with
-it, and have the whole delay. While no bookie at all is registered nothing is decided, as the view and not the bookies is lost
-(or there is nobody to copy to). ::
+Law: a registered bookie, writable or read-only, is not lost. A bookie that goes away is lost after a delay, unless it is back
+before, so a rolling restart costs no copy. If a second one goes away while a first is missing, the delay ends for all, because
+the next one could hold the last copy. That second one must have been *seen* to go: bookies that a new auditor does not find
+may be starting at the same time, and have the whole delay. While no bookie at all is registered, nothing is decided: then the
+view is lost and not the bookies, or there is nobody to copy to. ::
 
     registered ──gone──► missing ──delay, or a second one seen to go──► lost
         ▲                   │                                            │
         └────── back ───────┴─────────────────── back ───────────────────┘
 
 Time is an argument, in seconds of any clock that does not go back. Source: ``AuditorBookieCheckTask`` and ``Auditor`` of
-BookKeeper (``lostBookieRecoveryDelay``), which knows no first look.
+BookKeeper (``lostBookieRecoveryDelay``), which does not distinguish a first look.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from collections.abc import Collection
 
 
 class LostBookies:
-    """Feed it with ``look``; ``to_mark`` then are those whose ledgers need tasks, until they are ``marked``."""
+    """Feed it with ``look``. After that, ``to_mark`` has the bookies whose ledgers need tasks, until they are ``marked``."""
 
     def __init__(self, delay_seconds: float) -> None:
         self.delay_seconds = delay_seconds
-        """May be set at any time; the next look goes by it."""
+        """How long a missing bookie may stay away. It may be set at any time; the next look uses it."""
         self.lost: frozenset[str] = frozenset()
         self.to_mark: frozenset[str] = frozenset()
         self._missing: dict[str, float] = {}
@@ -33,7 +33,7 @@ class LostBookies:
         self._looked_at = -math.inf
 
     def look(self, now: float, registered: Collection[str], expected: Collection[str]) -> None:
-        """``registered``: all bookies that are, read-only ones too. ``expected``: those that may hold entries.
+        """``registered``: all registered bookies, read-only ones too. ``expected``: the bookies that may hold entries.
 
         Raises ValueError, and changes nothing, if ``now`` is before the look before this one.
         """

@@ -1,19 +1,16 @@
-"""What autorecovery decides: what is under-replicated, what is copied where, and when a ledger that is not closed may
-be fenced.
+"""What autorecovery decides: what is under-replicated, what is copied where, and when a ledger that is not closed may be fenced.
 
-Law: a copy is named by the metadata only after it is whole and synced, and it replaces a bookie only in a fragment that
-gets no more entries. The last fragment of a ledger that is not closed belongs to its writer (or to the recoverer that
-is at work), which replaces bookies by itself; it is closed by ledger recovery first, if its bookies stay lost for
-longer than a grace time. Entries of such a fragment are judged up to the LAC only: what comes after it may still be
-under way. Nothing is ever deleted here.
+Law: the metadata names a copy only after it is whole and synced, and a copy replaces a bookie only in a fragment that gets no
+more entries. The last fragment of a ledger that is not closed belongs to its writer (or to the recoverer that is at work), which
+replaces bookies by itself. If its bookies stay lost for longer than a grace time, ledger recovery closes the ledger first.
+Entries of such a fragment are judged up to the LAC (last add confirmed) only: later ones may still be under way. Nothing is ever
+deleted here.
 
 Two questions are asked of the same arithmetic:
 
-* the **auditor** knows which bookies are lost: ``repairs`` names the fragments, ``copies`` the entries, ``repaired``
-  the record;
-* a **bookie** (after a lossy boot, or now and then) and the **integrity check** know what is held: ``lacks`` names the
-  entries that are assigned to a bookie and missing on it. They are copied to that very bookie, and the metadata stays
-  as it is.
+* the **auditor** knows which bookies are lost: ``repairs`` names the fragments, ``copies`` the entries, ``repaired`` the record;
+* a **bookie** (after a lossy boot, or now and then) and the **integrity check** know what is held: ``lacks`` names the entries
+  that are assigned to a bookie and missing on it. They are copied to that bookie, and the metadata stays as it is.
 
 Sources: bookkeeper-overview, "Recovering/Repair"; ``LedgerFragmentReplicator`` and ``ReplicationWorker`` of BookKeeper
 (its ``openLedgerRereplicationGracePeriod`` is the grace time); BP-46, "The Full Boot-Up Sequence", phase two;
@@ -32,8 +29,8 @@ Ranges = Iterable[tuple[int, int]]
 
 
 class Repair(NamedTuple):
-    """A fragment with ``lost`` bookies, entries ``first..last``, which gets no more entries; none at all in a ledger that was
-    closed empty, whose record is to name bookies that are there all the same."""
+    """A fragment with ``lost`` bookies, which has the entries ``first..last`` and gets no more. In a ledger that was closed
+    empty it has none: its record is to name bookies that are there all the same."""
 
     first: int
     last: int
@@ -69,7 +66,7 @@ def repairs(metadata: LedgerMetadata, lost: Collection[str]) -> Iterator[Repair]
 
 
 def waits_for_close(metadata: LedgerMetadata, lost: Collection[str]) -> bool:
-    """Has the ledger lost a bookie that only its writer, or ledger recovery, may replace?"""
+    """Has the ledger lost a bookie that only its writer or ledger recovery may replace?"""
     return not metadata.closed and any(bookie in lost for bookie in metadata.last_fragment.ensemble)
 
 
@@ -78,8 +75,8 @@ def may_fence(
 ) -> bool:
     """May autorecovery recover the ledger, and so fence its writer?
 
-    ``noticed`` is the metadata of ``waited_seconds`` ago. Yes if the last fragment still is the same and still names a
-    lost bookie after the grace time: a writer that is at work replaces it, and a recoverer that is at work closes the
+    ``noticed`` is the metadata of ``waited_seconds`` ago. Yes, if the last fragment is still the same and still names a lost
+    bookie after the grace time. A writer that is at work would have replaced the bookie, a recoverer would have closed the
     ledger.
     """
     return (
@@ -91,8 +88,8 @@ def may_fence(
 
 
 def copies(metadata: LedgerMetadata, repair: Repair, chosen: Mapping[str, str]) -> Iterator[Copy]:
-    """What has to be copied before ``chosen`` (lost bookie → its replacement, no member of the ensemble) may be
-    named."""
+    """The copies that have to be made before the record may name ``chosen`` (by each lost bookie its replacement, which is no
+    member of the ensemble)."""
     assert chosen.keys() <= set(repair.lost) and not set(chosen.values()) & set(repair.ensemble)
     for bookie, target in chosen.items():
         position = repair.ensemble.index(bookie)
@@ -101,7 +98,7 @@ def copies(metadata: LedgerMetadata, repair: Repair, chosen: Mapping[str, str]) 
 
 
 def unreadable(metadata: LedgerMetadata, repair: Repair) -> Iterator[Unreadable]:
-    """The entries of the fragment that no copy can be made of."""
+    """The entries of the fragment of which no copy can be made."""
     size = metadata.ensemble_size
     ids = range(repair.first, repair.last + 1)
     for start in range(size if size > metadata.write_quorum else 1):
@@ -115,7 +112,7 @@ def unreadable(metadata: LedgerMetadata, repair: Repair) -> Iterator[Unreadable]
 
 
 def repaired(now: LedgerMetadata, repair: Repair, chosen: Mapping[str, str]) -> LedgerMetadata | None:
-    """The record, read again, that names the copies; None if the fragment was changed meanwhile: then look anew."""
+    """The record ``now`` with the copies named in it. None if the fragment was changed meanwhile: then look again."""
     fragment = Fragment(repair.first, repair.ensemble)
     if fragment not in now.fragments or (not now.closed and fragment == now.last_fragment):
         return None
@@ -141,7 +138,7 @@ def stripe(metadata: LedgerMetadata, position: int, first: int, last: int) -> It
 
 
 def assigned(metadata: LedgerMetadata, bookie: str, last_add_confirmed: int = NO_ENTRY) -> Iterator[tuple[int, int]]:
-    """The ids that ``bookie`` has to hold, ascending; of a fragment that is still written to, those up to
+    """The ids that ``bookie`` has to hold, as ascending ranges. Of a fragment that is still written to, these are the ids up to
     ``last_add_confirmed``."""
     for fragment, last in metadata.fragment_ranges():
         if bookie in fragment.ensemble:
@@ -150,13 +147,13 @@ def assigned(metadata: LedgerMetadata, bookie: str, last_add_confirmed: int = NO
 
 
 def lacks(metadata: LedgerMetadata, bookie: str, held: Ranges, last_add_confirmed: int = NO_ENTRY) -> Iterator[Copy]:
-    """The integrity plan: what is assigned to ``bookie`` and not ``held`` by it."""
+    """The entries that are assigned to ``bookie`` and that it does not hold, as copies to it."""
     for first, last in missing(assigned(metadata, bookie, last_add_confirmed), held):
         yield Copy(first, last, bookie)
 
 
 def missing(wanted: Ranges, held: Ranges) -> Iterator[tuple[int, int]]:
-    """``wanted`` without ``held``, in one pass over both."""
+    """The ids of ``wanted`` that are not ``held``, in one pass over both."""
     rest = iter(held)
     low, high = next(rest, (NO_ENTRY, NO_ENTRY))
     exhausted = high == NO_ENTRY

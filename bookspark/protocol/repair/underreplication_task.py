@@ -1,8 +1,8 @@
 """An underreplication task: which bookies of a ledger lack copies, why, and how its repair has gone so far.
 
-Law: marking is merging. A mark never takes a bookie out, and it always makes another version of the task, so that a repair that
-at work meanwhile cannot close a task over what it did not see: a replica reported damaged during its repair is repaired
-again. A failed attempt keeps the task with the reason, and puts it off.
+Law: a mark is merged into the task. It never takes a bookie out, and it always makes another version of the task. So a repair
+that is at work meanwhile can't close a task over something that it did not see: a replica that is reported damaged during its
+repair is repaired again. A failed attempt keeps the task with the reason, and puts it off.
 
 Source: BookKeeper's ``UnderreplicatedLedgerFormat``, which names the bookies only, and leaves the task as it is when a bookie is
 marked twice.
@@ -16,27 +16,27 @@ from enum import Enum
 from typing import NamedTuple
 
 _TEXT_MAX = 500
-"""Longer words are cut: a task is a small record."""
+"""Longer texts are cut, because a task is a small record."""
 
 
 class Reason(Enum):
     """Why a bookie of a ledger needs a repair."""
 
     LOST = "lost"
-    """It is believed to be gone: others take over its entries. Once it is registered again, it is asked what it lacks."""
+    """The bookie is believed to be gone: others take over its entries. Once it is registered again, it is asked what it lacks."""
     LACKS = "lacks"
-    """It serves, without entries that are assigned to it: they are copied to it."""
+    """The bookie serves, but lacks entries that are assigned to it: they are copied to it."""
     MISPLACED = "misplaced"
-    """It serves, where the placement policy does not want it: others take over what is not written to any more."""
+    """The bookie serves, but the placement policy wants another: others take over the fragments that get no more entries."""
 
 
 class Mark(NamedTuple):
-    """What an auditor found of one ledger."""
+    """What an auditor found about one ledger."""
 
     ledger_id: int
     bookies: Mapping[str, Reason]
     detail: str = ""
-    """In words, for people."""
+    """The finding in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,24 +47,26 @@ class Task:
     bookies: Mapping[str, Reason]
     detail: str = ""
     marked_at_ms: int = 0
-    """When it was marked first."""
+    """When the ledger was marked first."""
     marks: int = 1
+    """How often the ledger was marked."""
     attempts: int = 0
-    """How many failed since it was marked first."""
+    """How many attempts have failed."""
     error: str = ""
-    """Why the last of them failed."""
+    """Why the last attempt failed."""
     not_before_ms: int = 0
+    """The next attempt is not made before this time."""
 
     def of(self, reason: Reason) -> tuple[str, ...]:
         """The bookies that need this repair."""
         return tuple(bookie for bookie, why in self.bookies.items() if why is reason)
 
     def due(self, now_ms: int) -> bool:
-        """May it be tried (again)?"""
+        """May it be tried now?"""
         return now_ms >= self.not_before_ms
 
     def marked(self, mark: Mark) -> Task:
-        """The task after another mark. It is tried at once if the mark says anything new.
+        """The task after another mark. If the mark says anything new, the task is due at once.
 
         Raises ValueError for a mark of another ledger.
         """

@@ -1,4 +1,4 @@
-"""What was confirmed is somewhere where a reader looks for it.
+"""An entry that was confirmed is on a bookie where readers look for it.
 
 Law: every entry up to the writer's LAC is on at least one bookie that the current metadata assigns to it, as long as fewer
 than AQ copies may have been lost with disks: that is what the durability mode promises. TLA+: ``AllAckedEntriesAreReadable``.

@@ -1,4 +1,4 @@
-"""What was confirmed is on an ack quorum.
+"""An entry that was confirmed is on an ack quorum.
 
 Law: every entry up to the writer's LAC is on AQ bookies that the current metadata assigns to it, less one for each time that a
 bookie may have lost entries. TLA+: ``AllCommittedEntriesReachAckQuorum``.

@@ -1,4 +1,4 @@
-"""A ledger is not closed behind an entry that nobody has.
+"""A ledger is not closed after an entry that nobody has.
 
 Law: every entry up to the last one of a closed ledger is on at least one bookie that the metadata assigns to it, as long as fewer
 than AQ copies may have been lost with disks. It is ``all_acked_entries_are_readable`` for what recovery confirmed.

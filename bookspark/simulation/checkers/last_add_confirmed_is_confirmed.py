@@ -1,7 +1,7 @@
-"""A LAC is never a promise.
+"""A LAC (last add confirmed) that a bookie tells is confirmed.
 
-Law: the LAC that a bookie tells is really confirmed: the writer was told so, or the ledger is closed behind it. Readers read
-up to it (TLA+: ``NoDirtyReads``).
+Law: the writer was told that the entry is confirmed, or the ledger is closed at or after it. Readers read up to the LAC (TLA+:
+``NoDirtyReads``).
 """
 
 from __future__ import annotations

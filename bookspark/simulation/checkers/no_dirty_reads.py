@@ -1,4 +1,4 @@
-"""What a client sees stays so.
+"""A reader sees confirmed entries only, and what it saw stays so.
 
 Law: no reader reads an entry that is not confirmed, reads repeat, a LAC never goes back, and no entry up to the LAC is ever said
 not to exist (as long as fewer than AQ copies may have been lost with disks). TLA+: ``NoDirtyReads``.
@@ -6,7 +6,7 @@ not to exist (as long as fewer than AQ copies may have been lost with disks). TL
 
 from __future__ import annotations
 
-from bookspark.simulation.client import content_of
+from bookspark.simulation.clients.client import content_of
 from bookspark.simulation.view import WorldView
 
 

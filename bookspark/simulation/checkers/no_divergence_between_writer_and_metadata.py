@@ -1,4 +1,4 @@
-"""A closed ledger ends at or behind everything that its writer confirmed.
+"""A closed ledger ends at or after everything that its writer confirmed.
 
 Law: whenever the metadata is CLOSED, no writer has a LAC above its last entry. It is the law that each of BookKeeper's published
 truncations broke (#2614, #2616; BP-46, scenarios 1 and 2). TLA+: ``NoDivergenceBetweenWriterAndMetaData``.

@@ -1,11 +1,11 @@
-"""Ids are in place.
+"""Each entry has its own id everywhere.
 
 Law: what a bookie holds as entry i is what the writer appended as entry i, everywhere. TLA+: ``NoOutOfOrderEntries``.
 """
 
 from __future__ import annotations
 
-from bookspark.simulation.client import content_of
+from bookspark.simulation.clients.client import content_of
 from bookspark.simulation.view import WorldView
 
 

@@ -1,7 +1,8 @@
 """Of a guaranteed ledger, all but the last fragment is on the whole write quorum.
 
-Law: every id up to LAFR, and every id of every fragment but the last, is on all bookies that the metadata assigns to it, less one
-for each time that a bookie may have lost entries. "Guaranteeing write quorum"; TLA+: ``TailFragmentsReachWriteQuorum``.
+Law: every id up to LAFR (last add fully replicated), and every id of every fragment but the last, is on all bookies that the
+metadata assigns to it, less one for each time that a bookie may have lost entries. "Guaranteeing write quorum"; TLA+:
+``TailFragmentsReachWriteQuorum``.
 """
 
 from __future__ import annotations

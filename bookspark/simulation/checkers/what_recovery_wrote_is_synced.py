@@ -1,4 +1,4 @@
-"""What recovery wrote back outlives any crash that takes what was not synced.
+"""What recovery wrote back outlives any crash that loses only what was not synced.
 
 Law: once a recoverer has closed the ledger, each entry that it wrote back is on an ack quorum of the bookies that the metadata
 assigns to it, however many bookies crash. Only a disk that is lost takes a copy away. That is why one positive answer is

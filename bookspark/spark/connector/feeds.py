@@ -25,7 +25,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from bookspark.errors import ConfigurationError, DataLossError, NoSuchLedgerError, ReadError
-from bookspark.protocol.logs.log_record import EntryRange
+from bookspark.protocol.logs.commits import EntryRange
 from bookspark.spark.connector.connector_options import SourceOptions
 from bookspark.spark.logs.reader import LogReader, PlacedCommit, made_anew
 from bookspark.spark.logs.splits import SizedPiece, positioned, rows_within

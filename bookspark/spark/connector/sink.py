@@ -30,15 +30,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from bookspark.errors import BookKeeperError, ConfigurationError, NotEnoughBookiesError
-from bookspark.protocol.logs.log_record import (
-    Commit,
-    Compression,
-    EntryRange,
-    LogOptions,
-    LogRecord,
-    RowFormat,
-    merged,
-)
+from bookspark.protocol.logs.commits import Commit, EntryRange, merged
+from bookspark.protocol.logs.log_record import Compression, LogOptions, LogRecord, RowFormat
 from bookspark.spark.connector.connector_options import SinkOptions
 from bookspark.spark.logs.committer import current_committer, release_committer
 from bookspark.spark.logs.data_ledgers import DataWriter, current_data_ledger

@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 
 from bookspark.errors import BookKeeperError, ConfigurationError
-from bookspark.protocol.logs.log_record import Commit, CommitHeader, LogRecord
+from bookspark.protocol.logs.commits import Commit, CommitHeader
+from bookspark.protocol.logs.log_record import LogRecord
 
 FORMAT = 1
 

@@ -35,14 +35,8 @@ from bookspark.errors import (
     LedgerFencedError,
     LedgerRecoveryError,
 )
-from bookspark.protocol.logs.log_record import (
-    COMMIT_ROLE,
-    Commit,
-    CommitHeader,
-    CommitLedger,
-    LogChangedError,
-    LogTakenOverError,
-)
+from bookspark.protocol.logs.commits import Commit, CommitHeader
+from bookspark.protocol.logs.log_record import COMMIT_ROLE, CommitLedger, LogChangedError, LogTakenOverError
 from bookspark.spark.logs.codec import decode_commit, decode_header, encode_commit, encode_header
 from bookspark.spark.logs.compaction import COMMITS_PER_LEDGER_MAX, compact_chain
 from bookspark.spark.logs.data_ledgers import CLOSE_SECONDS_MAX

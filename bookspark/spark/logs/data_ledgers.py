@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bookspark.errors import AddTimeoutError, BookKeeperError, LedgerClosedError, LedgerFencedError
 from bookspark.protocol.ledger.ledger_metadata import LedgerType
-from bookspark.protocol.logs.log_record import DATA_ROLE, EntryRange, LogOptions, merged
+from bookspark.protocol.logs.commits import EntryRange, merged
+from bookspark.protocol.logs.log_record import DATA_ROLE, LogOptions
 from bookspark.spark.logs.log_run import LogRun
 from bookspark.spark.logs.row_format import Payloads
 

@@ -22,7 +22,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from bookspark.errors import DataLossError, NoSuchEntryError, NoSuchLedgerError
-from bookspark.protocol.logs.log_record import Commit, CommitHeader, CommitLedger, LogRecord, Position
+from bookspark.protocol.logs.commits import Commit, CommitHeader, Position
+from bookspark.protocol.logs.log_record import CommitLedger, LogRecord
 from bookspark.spark.logs.codec import decode_commit, decode_header
 from bookspark.spark.logs.registry import KIND, LogRegistry, check_password
 

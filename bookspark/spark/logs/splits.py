@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from bookspark.protocol.logs.log_record import EntryRange
+from bookspark.protocol.logs.commits import EntryRange
 
 PARTITION_BYTES_MAX = 32 << 20
 """About the largest partition, in bytes of payload and ENTRY_COST_BYTES for each entry."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bookspark.errors import BookKeeperError, NoSuchEntryError, NoSuchLedgerError
-from bookspark.protocol.logs.log_record import LogRecord, Position
+from bookspark.protocol.logs.commits import Position
+from bookspark.protocol.logs.log_record import LogRecord
 from bookspark.spark.logs import LogRegistry, check_password, commits, header_of
 from bookspark.spark.tables.table import FLAG, INT, LONG, LONGS, TEXT, TIME, Rows, SystemTable, once, time
 

@@ -1,7 +1,7 @@
-"""Every order within the bounds of the options: breadth first, so the first violation has a shortest story.
+"""Every order within the bounds of the options, breadth first, so the story of the first violation is a shortest one.
 
-Law: no state is left out but one that ``reductions`` takes for another, and a search says whether it finished. The machines
-are not asked again for a step that they made before, so a state costs some lookups and its place in the set of visited ones.
+Law: a state is left out only if ``reductions`` takes it for another, and a search says whether it finished. A machine is not
+asked again for a step that it made before. So a state costs some lookups and its place in the set of visited states.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import time
 from array import array
 from dataclasses import dataclass
 
-from bookspark.simulation.reductions import Reductions
+from bookspark.simulation.search.reductions import Reductions
 from bookspark.simulation.simulation_options import SimulationOptions
+from bookspark.simulation.state import CLIENTS, CRASHES, METADATA, Move, State
 from bookspark.simulation.view import Violation
-from bookspark.simulation.world import CLIENTS, CRASHES, METADATA, Move, State, World
+from bookspark.simulation.world import World
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +25,9 @@ class Result:
     finished: bool
     violation: Violation | None
     moves: tuple[Move, ...]
-    """The shortest story of the violation."""
+    """A shortest story of the violation."""
     seconds: float
-    """Of processor time."""
+    """The processor time that it took."""
 
 
 class Exhaustive:

@@ -1,13 +1,13 @@
-"""A tailing reader in the simulation: LAC reads or long polls, and reads of all that it may read.
+"""A tailing reader in the simulation: LAC reads or long polls, and reads of all entries that it may read.
 
-Law: that of ``client``; what it was ever told it remembers, and a contradiction in it too.
+Law: that of ``client``. The reader remembers all that it was ever told, and every contradiction in that.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from bookspark.errors import NoSuchEntryError
+from bookspark.errors import NoSuchEntryError, NoSuchLedgerError
 from bookspark.protocol.ledger.actions import (
     Action,
     DeadlinePassed,
@@ -26,11 +26,11 @@ from bookspark.protocol.ledger.responses import Unknown
 from bookspark.protocol.reading.lac_read import LacRead
 from bookspark.protocol.reading.lac_wait import LacWait, LacWaitPhase
 from bookspark.protocol.reading.range_read import RangeRead, RangeReadPhase
-from bookspark.simulation.client import BEGIN, FROM_STORE, Begin, Client, Step
+from bookspark.simulation.clients.client import BEGIN, FROM_STORE, Begin, Client, Step
 from bookspark.simulation.simulation_options import SimulationOptions
 
 _VAIN_ANSWERS_MAX = 2
-"""So many answers that came in vain are the time that a user waits."""
+"""A user gives up waiting after this many answers that came in vain."""
 
 
 class BeginWaiting(Begin):
@@ -49,8 +49,8 @@ _WATCHED = MetadataWatched()
 
 
 class ReaderClient(Client):
-    """A tailing reader: opens the ledger without recovery, asks for the LAC or waits for the next entry, and reads up to the LAC,
-    some times over."""
+    """A tailing reader. It opens the ledger without recovery, asks for the LAC or waits for the next entry, and reads up to the
+    LAC. It does that several times."""
 
     kind = "reader"
 
@@ -59,10 +59,11 @@ class ReaderClient(Client):
         self.reads_left = options.reads
         self.may_wait = options.long_polls
         self.may_watch = False
-        """May the metadata's watch fire? Once a long poll."""
+        """May the watch of the metadata fire? It does once in each long poll."""
         self.patience = 0
+        """How many more answers in vain the user waits for."""
         self.may_speculate = False
-        """May another replica be asked before the first has answered? Once a read."""
+        """May another replica be asked before the first has answered? Once in each read."""
         self.waits_for = NO_ENTRY
         """The entry that the user waits for."""
         self.metadata: LedgerMetadata | None = None
@@ -70,7 +71,7 @@ class ReaderClient(Client):
         self.read: dict[int, str] = {}
         """Everything that was ever read, by id."""
         self.denied: frozenset[int] = frozenset()
-        """Ids up to the LAC that were said not to exist."""
+        """The ids up to the LAC of which the reader was told that they don't exist."""
         self.contradiction = ""
         """A read that did not repeat, or a LAC that went back."""
 
@@ -101,7 +102,8 @@ class ReaderClient(Client):
             case LacAnswered(), LacRead():
                 return self._lac_told(self.machine.step(event), options)
             case MetadataFailed(), LacWait() if self.machine.phase is LacWaitPhase.WAITING:
-                self._end(Fail(event.error))
+                # The watch has failed. Who waits goes on without it, as the bookies tell, unless the ledger is gone.
+                return self._perform([Fail(event.error)] if isinstance(event.error, NoSuchLedgerError) else [], options)
             case LacAnswered() | MetadataRead() | MetadataFailed() | DeadlinePassed(), LacWait():
                 return self._lac_told(self._waited(event), options)
             case ReadIsLate(), RangeRead():

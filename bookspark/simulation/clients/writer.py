@@ -1,6 +1,6 @@
-"""The clients in the simulation: the writer and recoverers (readers: ``readers``; those that repair: ``repairers``).
+"""The application that created the ledger and appends to it.
 
-Law: that of ``client``; what a user may do is in ``choices``, and nothing else starts a machine.
+Law: that of ``client``. ``choices`` says what its user may do, and nothing else starts anything.
 """
 
 from __future__ import annotations
@@ -15,16 +15,12 @@ from bookspark.protocol.ledger.actions import (
     Confirm,
     Fail,
     Finish,
-    MetadataWritten,
     NoBookies,
-    ReadMetadata,
     Release,
     SendAdd,
 )
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerType, Replication
-from bookspark.protocol.reading.recovery import LedgerRecovery
 from bookspark.protocol.writing.durability import SYNC_BYTES
-from bookspark.protocol.writing.ensemble_change import ChangeMode
 from bookspark.protocol.writing.replication import GuaranteedWriteQuorum
 from bookspark.protocol.writing.writer import LedgerWriter
 from bookspark.protocol.writing.writer_events import (
@@ -38,10 +34,8 @@ from bookspark.protocol.writing.writer_events import (
     TellLac,
 )
 from bookspark.protocol.writing.writer_state import State
-from bookspark.simulation.client import BEGIN, Begin, Client, Step, content_of
+from bookspark.simulation.clients.client import Client, Step, content_of
 from bookspark.simulation.messages import Add, Request
-from bookspark.simulation.readers import ReaderClient
-from bookspark.simulation.repairers import HealingClient, ReplicatorClient
 from bookspark.simulation.simulation_options import SimulationOptions
 
 _LAC_INTERVAL_SECONDS = 1.0
@@ -148,7 +142,7 @@ class WriterClient(Client):
 
 
 class WithoutPinning(GuaranteedWriteQuorum):
-    """The guaranteed policy with its protection switched off: whoever failed is replaced."""
+    """The guaranteed policy with its protection switched off: every bookie that failed is replaced."""
 
     __slots__ = ()
 
@@ -156,45 +150,3 @@ class WithoutPinning(GuaranteedWriteQuorum):
         self, failed: frozenset[str], confirmed: Iterable[Set[str]], metadata: LedgerMetadata
     ) -> frozenset[str]:
         return failed
-
-
-class RecovererClient(Client):
-    """Somebody who opens the ledger, once, at any time."""
-
-    kind = "recoverer"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.wrote_back: tuple[int, ...] = ()
-        """Ids that it wrote back; kept if it closed the ledger itself."""
-
-    def choices(self) -> list[Any]:
-        return [] if self.outcome or self.machine else [BEGIN]
-
-    def step(self, event: Any, options: SimulationOptions) -> Step:
-        if isinstance(event, Begin):
-            self.machine = LedgerRecovery(replaces_bookies=options.ensemble_changes is not ChangeMode.OFF)
-            self.store = ReadMetadata()
-            return [], []
-        step = super().step(event, options)
-        if self.outcome and not (self.outcome == "finished" and isinstance(event, MetadataWritten)):
-            self.wrote_back = ()
-        return step
-
-    def _add(self, action: SendAdd) -> Request:
-        ids = range(action.first, action.last + 1)
-        self.wrote_back = tuple(sorted({*self.wrote_back, *ids}))
-        return super()._add(action)
-
-
-def make_clients(
-    metadata: LedgerMetadata, version: int, bookies: tuple[str, ...], options: SimulationOptions
-) -> list[Client]:
-    """The writer first, then recoverers, readers, replicators, and one healing for each bookie if they heal."""
-    clients: list[Client] = [WriterClient(metadata, version, options)]
-    clients += [RecovererClient() for _ in range(options.recoverers)]
-    clients += [ReaderClient(options) for _ in range(options.readers)]
-    clients += [ReplicatorClient(bookies) for _ in range(options.replicators)]
-    if options.heals:
-        clients += [HealingClient(bookie) for bookie in bookies]
-    return clients

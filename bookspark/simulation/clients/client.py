@@ -1,7 +1,7 @@
-"""What all clients in the simulation have: a real machine of the protocol, and what its actions make of the world.
+"""What all clients in the simulation have: a real machine of the protocol, and what its actions do to the world.
 
-Law: a client decides nothing; it hands events to its machine, supplies contents where a real driver would, and remembers what the
-machine told the user. A client that is done forgets all but that, so that worlds that differ in nothing else are one.
+Law: a client decides nothing. It hands events to its machine, supplies contents where a real driver would, and remembers what the
+machine told the user. A client that is done forgets everything else, so that worlds that differ in nothing else are one state.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from bookspark.simulation.simulation_options import SimulationOptions
 
 Sends = list[tuple[str, Request]]
 Step = tuple[Sends, list[Any]]
-"""Requests with their bookies, and the other actions: what the user is told."""
+"""The requests, each with its bookie, and the other actions: these tell the user something."""
 
 
 def content_of(entry_id: int) -> str:
-    """What the writer appends as this entry."""
+    """The content that the writer appends as this entry."""
     return f"e{entry_id}"
 
 
@@ -55,7 +55,7 @@ BEGIN = Begin()
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class WriteTaken:
     """The metadata store has taken the client's write; ``answer`` is under way."""
 
     answer: MetadataWritten | MetadataConflict | MetadataFailed
@@ -78,21 +78,22 @@ FROM_STORE = MetadataRead | MetadataWritten | MetadataConflict | MetadataFailed
 
 
 class Client:
-    """What all clients have. ``store``: the request to the metadata store that is under way, or the answer that is."""
+    """What all clients have."""
 
     kind = ""
 
     def __init__(self) -> None:
         self.machine: Any = None
         self.store: Any = None
+        """The request to the metadata store that is under way, or the answer to it."""
         self.choosing: ChooseBookies | None = None
-        """The machine waits for bookies."""
+        """Set while the machine waits for bookies."""
         self.outcome = ""
-        """Why it is done: "" while it is not."""
+        """Why it is done. Empty while it is not."""
 
     @property
     def done_with(self) -> int:
-        """A writer's: up to this id nothing is sent any more."""
+        """Up to this id the writer sends nothing any more. Of other clients, nothing."""
         return NO_ENTRY
 
     def choices(self) -> list[Any]:
@@ -100,7 +101,7 @@ class Client:
         return []
 
     def placements(self, bookies: tuple[str, ...]) -> list[Any]:
-        """What placement may answer a machine that waits for bookies."""
+        """The answers that placement may give a machine that waits for bookies."""
         if self.choosing is None:
             return []
         free = [bookie for bookie in bookies if bookie not in self.choosing.ensemble]
@@ -112,8 +113,8 @@ class Client:
         return [BookiesChosen(chosen) for chosen in permutations(free, wanted)]
 
     def step(self, event: Any, options: SimulationOptions) -> Step:
-        """Hand ``event`` to the machine and see to its actions."""
-        if isinstance(event, Taken):
+        """Hand ``event`` to the machine and carry its actions out."""
+        if isinstance(event, WriteTaken):
             self.store = event.answer
             return [], []
         if isinstance(event, FROM_STORE):
@@ -158,7 +159,7 @@ class Client:
         return action.fence and options.fence_on_recovery_read
 
     def _add(self, action: SendAdd) -> Request:
-        """A recoverer's: the contents come as they were read."""
+        """An add of a recoverer, with the contents as they were read."""
         return Add(
             action.first,
             action.last,

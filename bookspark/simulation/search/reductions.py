@@ -1,17 +1,17 @@
-"""Which states a search need not tell apart.
+"""The states that a search need not tell apart.
 
-Law: two states are taken for one only if every violation that one can reach the other can reach too. Three reasons, each of which
-can be switched off so that a test can compare:
+Law: two states are taken for one only if each violation that one of them can reach, the other can reach too. There are three
+reasons, and a test can switch the first off, or the two others, to compare:
 
-- *exchange*: bookies of a ledger whose write set is its whole ensemble are alike. What an exchange makes of a client is found
-  by stepping it through the exchanged events (``World.origins``), so nothing is assumed of how a machine keeps names. Not
-  with readers (they ask one bookie before another), spares or healing.
-- *answers to nobody*: an answer that its client ignores now, and will for ever, is as good as lost; a request of which every
-  answer would be is one that nobody waits for. The client is asked by stepping it. Ignored now is ignored for ever where a
+- *exchange*: the bookies of a ledger whose write set is its whole ensemble are alike. To exchange bookies in a client's state, it
+  is stepped through the exchanged events (``World.origins``), so nothing is assumed of how a machine keeps names. This
+  does not hold with readers (they ask one bookie before another), spares or healing.
+- *answers to nobody*: an answer that its client ignores now and for ever is as good as lost. If all possible answers to a request
+  are ignored, nobody waits for it. The client is stepped to find that out. What it ignores now it ignores for ever if its
   machine's phases go one way: a lone recoverer never fences twice, a writer without spares never asks for an ack again.
-- *requests without effect*: a request that nobody waits for and that changes nothing now never will, because what a bookie
-  knows only grows; as long as no crash or collection can make it forget. An explicit LAC that a bookie refuses because a fence is
-  unsure is not such a one: the metadata may settle that.
+- *requests without effect*: a request that nobody waits for and that changes nothing now never will, because a bookie's knowledge
+  only grows, unless a crash or a collection can make it forget. An explicit LAC (last add confirmed) that a bookie refuses
+  because a fence is unsure is none of these: the metadata may settle that.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, LedgerType
 from bookspark.protocol.ledger.responses import FENCED, Positive
 from bookspark.protocol.writing.ensemble_change import ChangeMode
 from bookspark.simulation.bookie import LEDGER_ID, SimulatedBookie
-from bookspark.simulation.client import content_of
+from bookspark.simulation.clients.client import content_of
 from bookspark.simulation.messages import (
     NOBODY,
     Add,
@@ -43,7 +43,8 @@ from bookspark.simulation.messages import (
     is_request,
     matters,
 )
-from bookspark.simulation.world import CLIENTS, CRASHES, State, World
+from bookspark.simulation.state import CLIENTS, CRASHES, State
+from bookspark.simulation.world import World
 
 
 class Reductions:

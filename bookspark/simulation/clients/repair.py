@@ -1,6 +1,6 @@
 """The clients that repair a ledger: autorecovery, and a bookie's own healing after a lossy boot.
 
-Law: that of ``client``. Who is lost is a belief: autorecovery may take any bookie for lost at any time.
+Law: that of ``client``. Autorecovery only believes that a bookie is lost: it may take any bookie for lost at any time.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 from bookspark.protocol.ledger.actions import Fail, Finish, ReadMetadata
 from bookspark.protocol.repair.bookie_healing import ClearLimbo, LedgerHealing, ListHeld
 from bookspark.protocol.repair.ledger_replication import LedgerReplication, WaitForWriter, WriterWaitedFor
-from bookspark.simulation.client import Begin, Client, Crashed, Heal, Step
+from bookspark.simulation.clients.client import Begin, Client, Crashed, Heal, Step
 from bookspark.simulation.messages import Clear, Held
 from bookspark.simulation.simulation_options import SimulationOptions
 
@@ -69,7 +69,7 @@ class ReplicatorClient(Client):
         super().__init__()
         self.bookies = bookies
         self.waits = False
-        """Is it the grace time that it waits for?"""
+        """Is it waiting for the grace time to pass?"""
 
     def choices(self) -> list[Any]:
         if self.outcome:

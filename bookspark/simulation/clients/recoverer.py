@@ -1,0 +1,44 @@
+"""Somebody who opens the ledger, and so recovers it.
+
+Law: that of ``client``. Each recoverer begins once, at any time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bookspark.protocol.ledger.actions import MetadataWritten, ReadMetadata, SendAdd
+from bookspark.protocol.reading.recovery import LedgerRecovery
+from bookspark.protocol.writing.ensemble_change import ChangeMode
+from bookspark.simulation.clients.client import BEGIN, Begin, Client, Step
+from bookspark.simulation.messages import Request
+from bookspark.simulation.simulation_options import SimulationOptions
+
+
+class RecovererClient(Client):
+    """Somebody who opens the ledger, once, at any time."""
+
+    kind = "recoverer"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wrote_back: tuple[int, ...] = ()
+        """Ids that it wrote back; kept if it closed the ledger itself."""
+
+    def choices(self) -> list[Any]:
+        return [] if self.outcome or self.machine else [BEGIN]
+
+    def step(self, event: Any, options: SimulationOptions) -> Step:
+        if isinstance(event, Begin):
+            self.machine = LedgerRecovery(replaces_bookies=options.ensemble_changes is not ChangeMode.OFF)
+            self.store = ReadMetadata()
+            return [], []
+        step = super().step(event, options)
+        if self.outcome and not (self.outcome == "finished" and isinstance(event, MetadataWritten)):
+            self.wrote_back = ()
+        return step
+
+    def _add(self, action: SendAdd) -> Request:
+        ids = range(action.first, action.last + 1)
+        self.wrote_back = tuple(sorted({*self.wrote_back, *ids}))
+        return super()._add(action)

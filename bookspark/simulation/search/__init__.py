@@ -1,0 +1,17 @@
+"""Searches for an order of events that violates an invariant.
+
+====================  ==========================================================================================================
+``exhaustive``        every order within the bounds of the options, breadth first
+``reductions``        which states an exhaustive search need not tell apart
+``random_schedules``  random schedules, longer than an exhaustive search can be
+``drawn_options``     the options of a random schedule
+``shrinking``         making a schedule that ends in a violation short
+====================  ==========================================================================================================
+
+Example::
+
+    from bookspark.simulation.search.random_schedules import RandomSchedules
+
+    result = RandomSchedules({"crashes": 1}).run(schedules=100, seed=1)
+    assert result.failure is None, result.failure.violation
+"""

@@ -1,0 +1,165 @@
+"""Random schedules: far longer than an exhaustive search can be, over options that are drawn as well.
+
+Law: a schedule depends on its seed and on the given options only, in any process. Options that are not given are *swarm-drawn*:
+each schedule has some kinds of trouble and not others, and some bookies and clients are much slower than others. So rare
+combinations are common somewhere. A schedule that ends in a violation is shrunk: moves are taken out as long as the violation
+stays, so nearly every move that is left matters.
+
+Schedule number i of ``--random N --seed S`` has the seed S + i, so ``--random 1 --seed S+i`` replays it. A block of seeds has the
+same options, for speed: its schedules take the same steps again and again, and ``World`` makes each step once.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from bookspark.simulation.search.drawn_options import draw_options
+from bookspark.simulation.search.shrinking import shrink
+from bookspark.simulation.simulation_options import SimulationOptions
+from bookspark.simulation.state import CLIENTS, METADATA, Move
+from bookspark.simulation.view import Violation
+from bookspark.simulation.world import World
+
+_WAYS = (0.003, 0.1, 1.0, 1.0)
+_PLACES = (0.02, 0.3, 1.0, 1.0)
+_BLOCK = 20
+"""How many neighbouring seeds have the same options."""
+_NUMBERS_MAX = 300_000
+"""A world whose tables have more numbers than this is made anew, to free memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A schedule that ended in a violation. It had ``moves_before`` moves; ``moves`` are left after shrinking."""
+
+    seed: int
+    options: SimulationOptions
+    violation: Violation
+    moves: tuple[Move, ...]
+    moves_before: int
+    world: World
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    schedules: int
+    steps: int
+    failure: Failure | None
+    seconds: float
+    """The processor time that it took."""
+
+
+class RandomSchedules:
+    """Runs schedules, with the options that are ``given`` and others drawn. A world is kept from one schedule to the next,
+    which changes nothing but the speed."""
+
+    def __init__(self, given: Mapping[str, Any], steps_max: int = 400) -> None:
+        self._given = dict(given)
+        self._steps_max = steps_max
+        self._world: World | None = None
+
+    def run(self, schedules: int, seed: int, seconds_max: float | None = None) -> Result:
+        """Run ``schedules`` schedules, or fewer if one ends in a violation or the time is over."""
+        started, used = time.monotonic(), time.process_time()
+        steps = 0
+        for number in range(schedules):
+            if seconds_max is not None and time.monotonic() - started > seconds_max:
+                return Result(number, steps, None, time.process_time() - used)
+            world, moves, violation = self.schedule(seed + number)
+            steps += len(moves)
+            if violation is not None:
+                shrunk = shrink(world, moves, violation)
+                failure = Failure(seed + number, world.options, violation, tuple(shrunk), len(moves), world)
+                return Result(number + 1, steps, failure, time.process_time() - used)
+        return Result(schedules, steps, None, time.process_time() - used)
+
+    def schedule(self, seed: int) -> tuple[World, list[Move], Violation | None]:
+        """One schedule: its moves up to the first violation, or to its end."""
+        world = self._world_of(draw_options(Random(seed // _BLOCK), self._given))
+        likely = _Likelihoods(Random(seed), world)
+        state = world.initial
+        moves: list[Move] = []
+        while len(moves) < self._steps_max and (move := likely.choose(world.groups(state))) is not None:
+            state = world.apply(state, move)
+            moves.append(move)
+            violation = world.violation(state)
+            if violation is not None:
+                return world, moves, violation
+        return world, moves, None
+
+    def _world_of(self, options: SimulationOptions) -> World:
+        if self._world is None or self._world.options != options or self._world.size > _NUMBERS_MAX:
+            self._world = World(options)
+        return self._world
+
+
+class _Likelihoods:
+    """How likely each move is in this schedule: by its kind, by how slow the client or the bookie is, and by how slow the way
+    between the two is. All of that changes now and then, so that one who was slow overtakes the others."""
+
+    _KINDS = ("request", "answer", "user", "store", "boot", "sync", "told", "ask", "heal", "collect", "forget")
+    _TROUBLES = ("crash", "timeout", "duplicate", "store_lost", "deadline", "delete")
+
+    def __init__(self, random: Random, world: World) -> None:
+        self._random = random
+        self._world = world
+        self._messages = world.slots.messages.values
+        self._change = random.choice((0.0, 0.04, 0.15))
+        self._draw()
+
+    def _draw(self) -> None:
+        random, world = self._random, self._world
+        self._kinds = {kind: 4.0 ** random.uniform(-1, 1) for kind in self._KINDS}
+        self._kinds |= {kind: 4.0 ** random.uniform(-3, 0.5) for kind in self._TROUBLES}
+        places = (METADATA, *range(CLIENTS, len(world.initial)))
+        self._places = {place: random.choice(_PLACES) for place in places}
+        self._by_message = random.random() < 0.5
+        self._ways: dict[tuple[int, int], float] = {}
+        self._known: dict[int, tuple[float, ...]] = {}
+        """By the identity of a group of moves, which lives as long as the world."""
+
+    def choose(self, groups: Sequence[tuple[Move, ...]]) -> Move | None:
+        """One of the moves, or None if there is none."""
+        if self._random.random() < self._change:
+            self._draw()
+        known = self._known
+        limits: list[tuple[float, ...]] = []
+        total = 0.0
+        for group in groups:
+            sums = known.get(id(group))
+            if sums is None:
+                sums = known[id(group)] = self._sums(group)
+            limits.append(sums)
+            total += sums[-1]
+        wanted = self._random.random() * total
+        last: Move | None = None
+        for group, sums in zip(groups, limits, strict=True):
+            if group:
+                if wanted < sums[-1]:
+                    return group[bisect_right(sums, wanted) - 1]
+                last = group[-1]
+            wanted -= sums[-1]
+        return last
+
+    def _sums(self, group: Sequence[Move]) -> tuple[float, ...]:
+        """The likelihoods of the first 0, 1, 2, … moves of a group, summed up."""
+        sums = [0.0]
+        for kind, place, argument in group:
+            likely = self._kinds[kind] * self._places[place]
+            if kind in ("request", "answer"):
+                likely *= self._way(place, argument)
+            sums.append(sums[-1] + likely)
+        return tuple(sums)
+
+    def _way(self, place: int, message: int) -> float:
+        """How fast the message is: as fast as all of its client on this way, or with a speed of its own."""
+        key = (message if self._by_message else -1 - self._messages[message].client, place)
+        found = self._ways.get(key)
+        if found is None:
+            found = self._ways[key] = self._random.choice(_WAYS)
+        return found
