@@ -16,7 +16,7 @@ from bookspark.protocol.writing import writer_events as ev
 from bookspark.protocol.writing.ensemble_change import ChangeMode
 from bookspark.protocol.writing.writer import ANSWERS, TRANSITIONS, LedgerWriter
 from bookspark.protocol.writing.writer_state import Asked, State
-from bookspark.simulation.exhaustive import Exhaustive
+from bookspark.simulation.search.exhaustive import Exhaustive
 from bookspark.simulation.simulation_options import SimulationOptions
 from bookspark.simulation.values import freeze
 from tests.protocol.ledgers import LOST, OK, metadata
