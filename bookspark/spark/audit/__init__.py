@@ -1,4 +1,21 @@
-"""Audits: SQL over a snapshot that answers where each entry lies, and whether that is where it should."""
+"""Audits: SQL over a snapshot that answers where each entry lies, and whether it should lie there.
+
+===================  =============================================================================
+``runner``           runs the audit queries over a snapshot, and prints what they find
+``report``           writes the findings as one HTML page
+``integrity_check``  marks for autorecovery what bookies lack
+``*.sql``            the audit queries; the comment at the head of each is its title and explanation
+``views/*.sql``      views that the queries share
+``questions/*.sql``  queries that are asked by other functions here
+===================  =============================================================================
+
+::
+
+    spark = session("audit")
+    findings = audit.run(spark, "/tmp/snapshots", queries=["missing_entries", "orphans"])
+    audit.show(findings, rich.console.Console())
+    assert all(finding.good for finding in findings)
+"""
 
 from __future__ import annotations
 
