@@ -13,6 +13,8 @@
 
 ::
 
+    from bookspark.spark import session
+
     spark = session("orders", master="local[2]", zookeeper="127.0.0.1:2181")
     rows = spark.sql("SELECT 'an order' AS value")
     rows.write.format("bookspark").option("log", "orders").mode("append").save()

@@ -13,8 +13,9 @@
 
 ::
 
+    from bookspark.spark import BookieService, session
+
     spark = session("bookies", master="local[4]")
     with BookieService(spark, bookies=3, directories=["/tmp/bookspark"]) as service:
-        with BookKeeper(service.zookeeper) as bookkeeper:
-            bookkeeper.create_ledger().append(b"entry")
+        print(service.zookeeper, sorted(service.bookies))
 """

@@ -210,8 +210,9 @@ class LogWriter:
     def commit_ranges(self, messages: Sequence[WriterCommitMessage | None]) -> Commit | None:
         """On the driver's side: make the ranges that the tasks wrote part of the log. Returns None if they wrote nothing.
 
-        Raises what ``Committer.commit`` raises, and BookKeeperError if the log was deleted and created again while the tasks
-        wrote.
+        Raises LogTakenOverError and CheckpointRewoundError: the batch is not in the log. Raises BookKeeperError if the log was
+        deleted and created again while the tasks wrote. Any other error (LedgerRecoveryError, NotEnoughBookiesError,
+        MetadataStoreError) leaves the outcome open, which a second call with the same messages settles.
         """
         written = [message for message in messages if isinstance(message, RangesWritten) and message.ranges]
         if not written:

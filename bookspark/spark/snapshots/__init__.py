@@ -7,6 +7,8 @@
 
 ::
 
+    from bookspark.spark import session, snapshots
+
     spark = session("snapshots")
     taken = snapshots.write(spark, "127.0.0.1:2181", "/tmp/snapshots", keep=100)
     tables = snapshots.tables(spark, "/tmp/snapshots", taken.version)

@@ -12,6 +12,8 @@
 
 ::
 
+    from bookspark.spark import session
+
     spark = session("tables", zookeeper="127.0.0.1:2181")
     fragments = spark.read.format("bookspark").option("table", "fragments").load()
     fragments.where("last_entry_id IS NULL").select("ledger_id", "ensemble").show()
