@@ -20,7 +20,7 @@
     rows.write.format("bookspark").option("log", "orders").mode("append").save()
     spark.read.format("bookspark").option("log", "orders").load().show()
 
-``bookspark.spark.session`` is the function; other names of its module are imported ``from bookspark.spark.session``.
+The name ``session`` is the function. Other names of its module are imported ``from bookspark.spark.session``.
 """
 
 from __future__ import annotations

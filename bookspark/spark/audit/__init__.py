@@ -4,10 +4,10 @@
 ``runner``           runs the audit queries over a snapshot, and prints what they find
 ``report``           writes the findings as one HTML page
 ``integrity_check``  marks for autorecovery what bookies lack
-``*.sql``            the audit queries; the comment at the head of each is its title and explanation
-``views/*.sql``      views that the queries share
-``questions/*.sql``  queries that are asked by other functions here
 ===================  =============================================================================
+
+The audit queries are the ``*.sql`` files here; the comment at the head of each is its title and explanation. The folder ``views``
+has views that they share, and ``questions`` has queries that other functions ask.
 
 ::
 
