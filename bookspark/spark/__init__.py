@@ -1,6 +1,26 @@
-"""Bookspark in Spark: sessions, bookies on executors, ``format("bookspark")``, snapshots and audits.
+"""Bookspark in Spark: bookies on executors, ``format("bookspark")``, logs, snapshots and audits.
 
-``session`` is the function; what else its module has is imported from ``bookspark.spark.session``.
+==================  ==================================================================
+``session``         a Spark session with what Bookspark needs
+``bookies``         bookies and autorecovery on executors
+``connector``       ``format("bookspark")``: a sink and a source
+``logs``            logs: named, unbounded sequences of rows
+``tables``          system tables: the cluster's state as rows
+``snapshots``       the system tables as Delta tables
+``audit``           queries over a snapshot, and the integrity check
+``process_client``  one client for each of Spark's Python workers
+==================  ==================================================================
+
+::
+
+    from bookspark.spark import session
+
+    spark = session("orders", master="local[2]", zookeeper="127.0.0.1:2181")
+    rows = spark.sql("SELECT 'an order' AS value")
+    rows.write.format("bookspark").option("log", "orders").mode("append").save()
+    spark.read.format("bookspark").option("log", "orders").load().show()
+
+The name ``session`` is the function. Other names of its module are imported ``from bookspark.spark.session``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""One client per process and cluster, for code that Spark runs in its Python workers.
+"""One client for each process and cluster, for code that Spark runs in its Python workers.
 
-Law: a worker connects once and stays connected while Spark reuses it; a forked worker never uses its parent's
-connections (the client itself sees to that). Its options are those of the settings file that ``BOOKSPARK_CONFIG`` names
-in its environment. Code that runs in the user's own process makes its own client and closes it.
+Law: a worker connects once, and stays connected while Spark reuses it. A forked worker never uses its parent's connections (the
+client sees to that). The client has the options of the settings file that the worker's environment variable ``BOOKSPARK_CONFIG``
+names. Code that runs in the user's own process makes its own client and closes it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 @cache
 def client(zookeeper: str) -> BookKeeper:
-    """This process's client of the cluster at ``zookeeper``. Never closed: it ends with the worker."""
+    """This process's client of the cluster at ``zookeeper``. It is never closed; it ends with the worker.
+
+    Raises MetadataStoreError if ZooKeeper does not answer, ConfigurationError if the settings file is wrong.
+    """
     from bookspark.client import BookKeeper
     from bookspark.daemon.settings import of_environment
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from importlib.resources import files
 from itertools import pairwise
 
-from bookspark.spark.audit import Finding
+from bookspark.spark.audit import Finding, names
 from bookspark.spark.audit.report import Point, page
+from bookspark.spark.audit.runner import head_of
 from bookspark.spark.snapshots.snapshot import Snapshot
 
 
@@ -15,6 +17,14 @@ def test_the_page_of_a_cluster_without_confirmed_entries() -> None:
     histogram = Finding("replication_factor_histogram", "Copies", "how many", ("replication_factor", "entries"), (), 0)
     text = page([histogram], [], Snapshot("s0", 0, datetime(2026, 1, 1, tzinfo=UTC)))
     assert '<h2>Copies</h2><p class="good">None.</p>' in text
+
+
+def test_a_query_is_explained_by_the_comment_at_its_head_alone() -> None:
+    query = "-- Orphans: what nobody\n-- names.\nSELECT 1\n-- A ledger with a higher id is younger.\nWHERE TRUE\n"
+    assert head_of(query) == ("Orphans", "what nobody names.")
+    for name in names():
+        title, explanation = head_of((files("bookspark.spark.audit") / f"{name}.sql").read_text())
+        assert len(title.split()) <= 5 and explanation.endswith("."), name
 
 
 def test_an_axis_names_no_number_twice() -> None:

@@ -89,7 +89,7 @@ def test_one_slot_for_each_executor_stays_free() -> None:
     with pytest.raises(ConfigurationError) as caught:
         await_slots(Context("spark://host:7077", 6, 3, spark_executor_instances="3", spark_executor_cores="2"), 4)
     assert str(caught.value) == (
-        "too few slots: 4 bookies need 4 and one more on each executor that stays free, 7 in all; there are 6 on 3 executors; "
+        "too few slots: 4 bookies need 4 slots, and one on each executor stays free, so 7 in all; there are 6 on 3 executors; "
         "set for example spark.executor.instances=4 and spark.executor.cores=2 (spark.cores.max=8 on a standalone cluster), "
         "or ask for fewer bookies"
     )

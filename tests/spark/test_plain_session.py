@@ -30,6 +30,15 @@ print("rows:", sorted(int(row.value) for row in spark.sql("SELECT CAST(value AS 
 """
 
 
+def test_a_session_that_does_not_use_the_format_loads_nothing_of_bookspark() -> None:
+    """Spark imports the module to look for data sources."""
+    code = "import sys, pyspark_bookspark; assert 'bookspark' not in sys.modules; print(pyspark_bookspark.DefaultSource.name())"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    assert done.stdout == "bookspark\n", done.stderr
+
+
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(

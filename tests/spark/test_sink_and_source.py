@@ -307,7 +307,7 @@ REFUSED: dict[str, tuple[Callable[[SparkSession], object], str]] = {
     ),
     "a column with a name of the source's": (
         lambda spark: write(spark.sql("SELECT 1 AS position"), log="x", rowFormat="arrow"),
-        "column 'position' has the name of one that reading adds",
+        "column 'position' has the name of a column that reading adds",
     ),
     "another type": (lambda spark: write(spark.sql("SELECT 1 AS value"), log="x"), "column 'value' is int"),
     "a null": (

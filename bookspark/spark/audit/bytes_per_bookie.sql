@@ -1,4 +1,4 @@
--- Bytes per bookie: what its index holds, and how even the load is.
+-- Bytes per bookie: what the index of each bookie holds, and how even the load is.
 WITH batches AS (
   SELECT bookie_id, ledger_id, entry_log, SUM(last_entry_id - first_entry_id + 1) AS entries, MAX(bytes) AS bytes
   FROM index_ranges GROUP BY bookie_id, ledger_id, entry_log, position

@@ -1,12 +1,12 @@
--- Divergence: entries of which two bookies have different contents, by the checksum of length and payload. Each list is the
--- bookies with one content. Entries above the end of a closed ledger, and above the LAC of another, are not judged: a recovery may
--- have decided against what a bookie still has there.
+-- Divergence: entries of which two bookies have different contents, by the checksum of length and payload. Each list names the
+-- bookies with one content. Entries above the end of a closed ledger, or above the last add confirmed (LAC) of another, are
+-- not judged: a recovery may have decided against them.
 WITH committed AS (
   SELECT ledger_id, MAX(last_entry_id) AS last_entry_id
   FROM (SELECT ledger_id, last_entry_id FROM log_commits UNION ALL SELECT ledger_id, last_entry_id FROM fragments)
   GROUP BY ledger_id
 ),
--- Most rows are equal on all bookies that have one, and are not looked into.
+-- Most rows are equal on all bookies that have them. These are not looked into.
 unequal AS (
   SELECT ledger_id, first_entry_id FROM entry_checksums
   GROUP BY ledger_id, first_entry_id HAVING COUNT(DISTINCT checksums) > 1

@@ -1,8 +1,8 @@
--- Garbage per entry log: bytes that hold no entry of a ledger that is there: of deleted ledgers, and what rewriting would save
--- besides (batches that lie elsewhere by now, and the little that every file has around its batches). Collection and rewriting
--- give them back. A batch of which one entry lives counts whole.
--- A ledger that is younger than the list of ledgers lives.
+-- Garbage per entry log: bytes that hold no entry of a ledger that exists. They belong to deleted ledgers, or rewriting the
+-- log would save them (batches that lie elsewhere by now, and the little that each file has around its batches). Collection
+-- and rewriting give them back. A batch of which one entry lives counts whole.
 WITH newest AS (
+  -- A ledger that is younger than the list of ledgers lives.
   SELECT MAX(ledger_id) AS ledger_id FROM (SELECT ledger_id FROM ledgers UNION ALL SELECT last_ledger_id FROM listed)
 ),
 batches AS (

@@ -1,11 +1,11 @@
-"""The integrity check: metadata × all bookies' indexes → exactly what each bookie lacks → tasks for autorecovery.
+"""The integrity check: metadata and all bookies' indexes tell exactly what each bookie lacks, and become tasks for autorecovery.
 
-Law: it marks, and repairs nothing. A task is a hint: the worker that takes it asks the bookie again, so one that came of
-an old snapshot costs a look. What is marked is what a bookie that is up lacks; whether one that is down is lost is for
-the auditor to say, after its delay.
+Law: the check marks ledgers, and repairs nothing. A task is a hint: the worker that takes it asks the bookie again, so a task
+from an old snapshot costs no more than a look. The check marks what bookies that are up lack. Whether a bookie that is down is
+lost is for autorecovery's auditor to say, after its delay.
 
-BookKeeper's ``AuditorTask`` samples entries, by reading; this joins lists, of all entries, as a Spark job. The auditor's
-own exact check does the same in one process; this one is for clusters whose lists are too long for that.
+BookKeeper's ``AuditorTask`` reads a sample of entries. This check joins lists of all entries, as a Spark job. Autorecovery's
+auditor does the same exact check in one process; this one is for clusters whose lists are too long for that.
 """
 
 from __future__ import annotations
@@ -24,16 +24,19 @@ if TYPE_CHECKING:
 
 
 class Marked(NamedTuple):
-    """How many ledgers were marked, and how many copies of entries they lack."""
+    """What the check marked."""
 
     ledgers: int
+    """Ledgers that were marked for repair."""
     copies: int
+    """Copies of entries that they lack, in all."""
 
 
 def mark_lacking(spark: SparkSession, path: str, zookeeper: str, version: int | None = None) -> Marked:
-    """Mark every ledger of which, by the newest snapshot under ``path`` or by that of ``version``, a bookie lacks entries.
+    """Mark for repair every ledger of which a bookie lacks entries, by a snapshot under ``path``. Returns how much was marked.
 
-    Raises ConfigurationError if there is no such snapshot.
+    ``spark``: a session with Delta. ``zookeeper``: the cluster in which to mark. ``version``: that of the snapshot; None: the
+    newest. Raises ConfigurationError if there is no such snapshot, MetadataStoreError, and Spark's errors.
     """
     found = {"ledgers": 0, "copies": 0}
 

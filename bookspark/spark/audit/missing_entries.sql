@@ -1,5 +1,5 @@
--- Missing entries: confirmed entries that no bookie of their write set is known to hold. A bookie that is down tells nothing: with
--- it back, the entries may be there again.
+-- Missing entries: confirmed entries that no bookie of their write set is known to hold. A bookie that is down tells nothing:
+-- when it is back, the entries may be there again.
 SELECT ledger_id, log, state, fragment, first_entry_id, last_entry_id, entries, missing_on
 FROM entry_ranges
 WHERE replication_factor = 0

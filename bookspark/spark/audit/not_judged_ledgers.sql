@@ -1,2 +1,2 @@
--- Not judged: ledgers of which it is not known which entries are confirmed. What the other audits find leaves such entries out.
+-- Not judged: ledgers of which nobody knows which entries are confirmed. The other audits leave such entries out.
 SELECT DISTINCT ledger_id, log, state, why FROM not_judged ORDER BY ledger_id

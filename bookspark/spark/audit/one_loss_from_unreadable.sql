@@ -1,5 +1,5 @@
--- One loss from unreadable: confirmed entries whose last copy on a bookie that is up is the one named here. Ledgers that ask for
--- one copy only are left out.
+-- One loss from unreadable: confirmed entries whose only copy on a bookie that is up is on this bookie. Ledgers with a write
+-- quorum of 1 are left out.
 SELECT up[0] AS bookie_id, COUNT(DISTINCT ledger_id) AS ledgers, SUM(entries) AS entries,
        SLICE(SORT_ARRAY(COLLECT_SET(ledger_id)), 1, 20) AS first_ledgers
 FROM (

@@ -1,6 +1,6 @@
--- Orphans: ledgers made for a log in an earlier epoch that none of its commits names, and entries of ledgers that are gone.
--- By epoch, never by age. Logs whose password the snapshot did not have are left out, and those that were deleted while it was
--- taken: they have rows, and no commits.
+-- Orphans: ledgers that were created for a log in an earlier epoch and that none of its commits names, and entries of ledgers
+-- that do not exist. An orphan is recognised by its epoch, never by its age. Left out are logs whose password the snapshot did
+-- not have, and logs that were deleted while it was taken: these have rows and no commits.
 SELECT l.ledger_id, 'unreferenced ledger of a log' AS kind, l.log, l.log_epoch, l.log_role, l.state,
        CAST(NULL AS BIGINT) AS entries
 FROM ledgers l JOIN logs g ON g.log = l.log AND g.readable AND g.committed_epoch = g.epoch
@@ -12,7 +12,7 @@ UNION ALL
 SELECT c.ledger_id, 'entries of a deleted ledger' AS kind, NULL, NULL, NULL, NULL,
        SUM(c.last_entry_id - c.first_entry_id + 1)
 FROM copies c LEFT ANTI JOIN ledgers l ON l.ledger_id = c.ledger_id
--- One of a higher id is younger than the list of ledgers.
+-- A ledger with a higher id is younger than the list of ledgers.
 WHERE c.ledger_id <= (
   SELECT MAX(ledger_id) FROM (SELECT ledger_id FROM ledgers UNION ALL SELECT last_ledger_id FROM listed)
 )

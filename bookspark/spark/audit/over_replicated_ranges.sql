@@ -1,5 +1,5 @@
--- Over-replicated ranges: entries on bookies that their fragment does not name. Harmless; garbage collection
--- frees them. Entries beyond the end of a closed ledger are of this kind too: a recovery decided against them.
+-- Over-replicated ranges: entries on bookies that their fragment does not name. They do no harm, and garbage collection
+-- removes them. Entries above the end of a closed ledger are of this kind too: a recovery decided against them.
 WITH named AS (
   SELECT f.ledger_id, f.first_entry_id,
          CASE WHEN l.state = 'CLOSED' THEN f.last_entry_id ELSE COALESCE(f.last_entry_id, 9223372036854775806) END
@@ -7,7 +7,7 @@ WITH named AS (
   FROM fragments f JOIN ledgers l ON l.ledger_id = f.ledger_id AND l.metadata_version = f.metadata_version
   LATERAL VIEW EXPLODE(f.ensemble) e AS bookie_id
 ),
--- What remains of a copy when the fragments that name its bookie are taken away: the gaps between them.
+-- The parts of a copy that no fragment with its bookie covers: the gaps between these fragments.
 touching AS (
   SELECT c.bookie_id, c.ledger_id, c.first_entry_id, c.last_entry_id, n.last_entry_id AS named_last,
          GREATEST(n.first_entry_id, c.first_entry_id) AS named_first
@@ -30,7 +30,7 @@ gaps AS (
 SELECT g.ledger_id, l.log, l.state, g.bookie_id, g.first_entry_id, g.last_entry_id,
        g.last_entry_id - g.first_entry_id + 1 AS entries
 FROM gaps g JOIN ledgers l ON l.ledger_id = g.ledger_id
--- Of one whose metadata changed, or that was deleted, while the snapshot was taken no fragment is named, and nothing is judged.
+-- A ledger that changed or was deleted while the snapshot was taken has no fragments here, and is not judged.
 LEFT SEMI JOIN fragments f ON f.ledger_id = l.ledger_id AND f.metadata_version = l.metadata_version
 WHERE g.first_entry_id <= g.last_entry_id AND g.first_entry_id <= g.copy_last
 ORDER BY g.ledger_id, g.first_entry_id, g.bookie_id

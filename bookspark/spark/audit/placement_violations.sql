@@ -1,6 +1,6 @@
--- Placement violations: copies of an entry that are less apart than they could be. What keeps them apart is what the client's option
--- placement says, one_per_host or one_per_<label>; where it says neither, racks do, if a bookie names one, and else nothing does.
--- Bookies that are down tell nothing and are taken for being elsewhere.
+-- Placement violations: copies of an entry that are nearer to each other than they need be. The client's option placement says
+-- what keeps copies apart: one_per_host or one_per_<label>. With another placement, racks keep them apart if a bookie names
+-- one, and else nothing does. A bookie that is down tells no place, and is taken to be somewhere else.
 WITH rule AS (
   SELECT CASE WHEN STARTSWITH(MAX(p.placement), 'one_per_') THEN SUBSTRING(MAX(p.placement), LENGTH('one_per_') + 1)
               WHEN MAX(b.rack <> '') THEN 'rack' END AS kind
@@ -16,7 +16,7 @@ known AS (
   SELECT MAP_FROM_ENTRIES(COLLECT_LIST(STRUCT(bookie_id, place))) AS place_of, COUNT(DISTINCT place) AS places, MAX(kind) AS kind
   FROM places
 ),
--- A write set is a run of places in the ensemble, taken as a ring.
+-- A write set is a run of places in the ensemble, which is taken as a ring.
 write_sets AS (
   SELECT f.ledger_id, f.fragment, f.first_entry_id, f.last_entry_id, l.log, l.state, k.place_of, k.kind,
          LEAST(l.write_quorum, k.places) AS possible,

@@ -1,6 +1,6 @@
--- Replication factor histogram: how many confirmed entries have how many copies on the bookies of their write set.
--- prefix: the least factor of the entry and all before it in the ledger; suffix: the greatest of it and all after it.
--- "Guaranteeing write quorum" promises prefix >= entry >= suffix: with it, the three columns are equal.
+-- Replication factor histogram: how many confirmed entries have how many copies on the bookies of their write set. prefix: the
+-- lowest factor of the entry and all entries before it in the ledger. suffix: the highest factor of the entry and all entries
+-- after it. "Guaranteeing write quorum" promises prefix >= entry >= suffix; the three columns are then equal.
 WITH factors AS (
   SELECT ledger_id, entries, replication_factor AS entry,
          MIN(replication_factor) OVER (PARTITION BY ledger_id ORDER BY first_entry_id) AS prefix,

@@ -1,7 +1,7 @@
-"""The audits as one HTML page that a person reads: a verdict first, then plots, then each finding as a table.
+"""The audits as one HTML page for people: a verdict first, then plots, then each finding as a table.
 
-Law: the page is self-contained (plots are inline SVG, nothing is loaded) and says of which snapshot it tells. What is wrong
-stands above what is merely so.
+Law: the page needs nothing else (plots are inline SVG, nothing is loaded), and it names its snapshot. What is wrong stands above
+what is as it should be.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROWS_SHOWN_MAX = 200
-"""Of a finding; the page says how many there are."""
+"""The most rows of a finding on the page, which tells how many there are."""
 ROWS_OPEN_MAX = 12
-"""The others unfold at a click."""
+"""The most rows that show at once; the others unfold at a click."""
 HISTORY_MAX = 30
-"""Snapshots in the plot of the history, the newest."""
+"""The most snapshots in the plots of the history: the newest."""
 BOOKIES_NAMED_MAX = 40
-"""In a plot; more have bars without names."""
+"""If a plot has more bookies, its bars have no names."""
 NAME_CHARACTERS_MAX = 24
+"""A longer name is shortened in a plot."""
 _BLUE, _RED, _GREY = "#2f6f9f", "#b3402f", "#c9ced6"
 _NUMBER = "{x:,.10g}"
-"""Of an axis: halves as such."""
+"""The format of numbers on an axis."""
 
 _STYLE = """
 :root { --ink: #1d2733; --soft: #5b6672; --line: #dde2e8; --good: #2e7d4f; --bad: #b3402f; --page: #fff; --band: #f6f8fa }
@@ -57,30 +58,38 @@ class Point(NamedTuple):
 
     snapshot: snapshots.Snapshot
     entries: int = 0
+    """Confirmed entries."""
     missing_copies: int = 0
+    """Copies of them that are missing on bookies that are up."""
     bytes: int = 0
+    """Bytes on all bookies."""
 
 
 def write_report(spark: SparkSession, path: str, version: int | None, findings: Sequence[Finding], file: Path) -> None:
-    """Write the page about the snapshot of ``version`` under ``path`` (None: the newest), whose ``findings`` these are."""
+    """Write the page about a snapshot under ``path`` to ``file``.
+
+    ``spark``: a session with Delta. ``version``: that of the snapshot; None: the newest. ``findings``: what ``run`` found in it.
+    Raises ConfigurationError if there is no snapshot, OSError if ``file`` can't be written, and Spark's errors.
+    """
     snapshot = next(one for one in snapshots.history(spark, path) if version in (None, one.version))
     file.write_text(page(findings, history(spark, path), snapshot), encoding="utf-8")
 
 
 def history(spark: SparkSession, path: str) -> list[Point]:
-    """What was confirmed, missing and held at each of the newest snapshots under ``path``, the oldest first."""
+    """The newest HISTORY_MAX snapshots under ``path``, the oldest first. Raises ConfigurationError and Spark's errors."""
     found = snapshots.commits(spark, path)
     newest = snapshots.kept(found)[:HISTORY_MAX][::-1]
     names = ("ledgers", "fragments", "log_commits", "index_ranges")
     each = [snapshots.tables_of(spark, path, found, snapshot, names) for snapshot in newest]
     tables = {name: reduce(DataFrame.unionByName, [tables[name] for tables in each]) for name in names}
-    with question(spark, tables, "history") as answer:  # one job for all of them
+    # One job for all snapshots.
+    with question(spark, tables, "history") as answer:
         counted = {row.snapshot_id: row[1:] for row in answer.collect()}
     return [Point(snapshot, *counted.get(snapshot.snapshot_id, ())) for snapshot in newest]
 
 
 def page(findings: Sequence[Finding], points: Sequence[Point], snapshot: snapshots.Snapshot) -> str:
-    """The whole page. ``findings`` are those of ``snapshot``."""
+    """The page as HTML. ``findings``: those of ``snapshot``; ``points``: the history."""
     bad = [finding for finding in findings if finding.good is False]
     verdict = (
         f'<div class="verdict bad">{len(bad)} of {len(findings)} audits found something: '
@@ -130,7 +139,7 @@ def _alignment(value: Any) -> str:
 
 
 def _words(text: str) -> str:
-    """A name is never broken at its hyphens."""
+    """The text as HTML, in which no name is broken at its hyphens."""
     return " ".join(f"<span>{escape(word)}</span>" if "-" in word else escape(word) for word in text.split(" "))
 
 
@@ -169,7 +178,7 @@ def _columns(finding: Finding, *names: str) -> list[tuple[Any, ...]]:
 def _bookies(axes: Axes, rows: Sequence[tuple[Any, ...]]) -> None:
     names, entries, states = zip(*rows, strict=True)
     axes.barh(range(len(names)), entries, color=_BLUE)
-    # One that is down tells of no entries: there is no bar to be red.
+    # A bookie that is down tells no entries, so it has no bar that could be red.
     _name_bars(axes, names, entries, {name for name, state in zip(names, states, strict=True) if state == "down"})
     axes.locator_params(axis="x", integer=True)
 
@@ -199,7 +208,7 @@ def _garbage(axes: Axes, logs: Sequence[tuple[Any, ...]]) -> None:
 
 
 def _name_bars(axes: Axes, names: Sequence[str], lengths: Sequence[float], red: Collection[str] = ()) -> None:
-    """One bookie below the other, in as much room as they take."""
+    """One bookie below the other, in a plot that is high enough for all names."""
     figure = axes.get_figure(root=True)
     assert figure is not None
     figure.set_figheight(max(3.0, 0.8 + 0.2 * min(len(names), BOOKIES_NAMED_MAX)))
@@ -215,7 +224,7 @@ def _name_bars(axes: Axes, names: Sequence[str], lengths: Sequence[float], red: 
 
 
 def _short(name: str) -> str:
-    """``bookie-7.zone-a.exa…ple.com:3181``: both ends tell bookies apart."""
+    """The name, shortened in the middle if it is long: both ends tell bookies apart."""
     half = NAME_CHARACTERS_MAX // 2
     return name if len(name) <= NAME_CHARACTERS_MAX else f"{name[: half - 1]}…{name[-half:]}"
 

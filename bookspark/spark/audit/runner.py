@@ -1,10 +1,10 @@
 """Runs the audit queries: each ``*.sql`` file here, over the tables of one snapshot.
 
-Law: a query sees one snapshot and nothing live (``history`` sees several). The system tables are temporary views by their names,
-and so are the files in ``views/`` (a query may use a view, a view those before it). ``listed`` has one row: the
-``last_ledger_id`` up to which a ledger that is not in ``ledgers`` was deleted. ``policy`` has one row: the ``placement``
-that copies are judged by, which is the client's option, as it is for autorecovery. The comment at the head of a query is its
-title and explanation.
+Law: a query sees one snapshot and nothing live. (Only ``questions/history`` sees several.) The system tables are temporary views
+by their names, and so are the files in ``views/``; a query may use a view, and a view those before it. Two more tables have one
+row each: ``listed`` has the ``last_ledger_id`` up to which a ledger that is not in ``ledgers`` was deleted; ``policy`` has the
+``placement`` that copies are judged by, which is the client's option. The comment at the head of a query is its title and
+explanation.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from bookspark.client.client_config import client_config
@@ -27,11 +28,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 VIEWS = ("copies", "entry_ranges", "not_judged")
+"""The files in ``views/``, in the order in which they use each other."""
 ROWS_MAX = 1000
-"""Of a finding; ``total`` tells how many there are."""
+"""The most rows of a finding. Its ``total`` tells how many there are."""
 _FOLDER = files(__package__)
 NEEDS = {"divergence": "entry_checksums", "unreadable_copies": "entry_checksums"}
-"""Queries over a table that a snapshot may be without."""
+"""Queries over a table that not every snapshot has, and that table."""
 _EMPTY_IS_GOOD = frozenset(
     {
         "divergence",
@@ -51,31 +53,41 @@ _EMPTY_IS_GOOD = frozenset(
 
 @dataclass(frozen=True)
 class Finding:
-    """The answer of one query: its rows by column, at most ROWS_MAX of ``total``."""
+    """The answer of one audit query."""
 
     name: str
+    """The query's name."""
     title: str
+    """A few words for people."""
     explanation: str
+    """What a row means, for people."""
     columns: tuple[str, ...]
+    """The names of the columns."""
     rows: tuple[tuple[Any, ...], ...]
+    """The first rows, ROWS_MAX at most, each with a value for each column."""
     total: int
+    """How many rows the answer has."""
 
     @property
     def good(self) -> bool | None:
-        """Whether nothing was found that should not be there; None where the query only tells how things are."""
+        """True: nothing was found that should not be. False: something was. None: the query only tells how things are."""
         return not self.rows if self.name in _EMPTY_IS_GOOD else None
 
 
 def names() -> list[str]:
-    """The audit queries there are."""
+    """The names of all audit queries, sorted."""
     return sorted(entry.name.removesuffix(".sql") for entry in _FOLDER.iterdir() if entry.name.endswith(".sql"))
 
 
 def run(
     spark: SparkSession, path: str, version: int | None = None, queries: Iterable[str] | None = None
 ) -> list[Finding]:
-    """Run ``queries`` over the newest snapshot under ``path``, or over that of ``version``. Default: all that the snapshot
-    has the tables for. Raises ConfigurationError for another one."""
+    """Run audit queries over a snapshot under ``path``. Returns a finding for each query, in order.
+
+    ``spark``: a session with Delta. ``version``: that of the snapshot; None: the newest. ``queries``: their names; None: all for
+    which the snapshot has the tables. Raises ConfigurationError if there is no such snapshot or query, or if the snapshot lacks
+    the table of a query that is named; BookKeeperError if a table is missing; and Spark's errors.
+    """
     chosen = list(queries) if queries is not None else names()
     check_names(chosen, names(), "audit query")
     tables = snapshots.tables(spark, path, version)
@@ -83,22 +95,22 @@ def run(
     for name in chosen if queries is not None else ():
         if name in without:
             raise ConfigurationError(
-                f"audit {name} needs table {NEEDS[name]}, and this snapshot was taken without it: it reads every copy of every "
-                "entry; take one with --checksums"
+                f"audit {name} needs table {NEEDS[name]}, and this snapshot was taken without it, because it reads every copy of "
+                "every entry: take a snapshot with --checksums"
             )
     placement = client_config(**of_environment("client")).placement
     return run_over(spark, tables, [name for name in chosen if name not in without], placement)
 
 
 def left_out(findings: Iterable[Finding]) -> list[str]:
-    """The audit queries that have no finding here, because they were not asked for or the snapshot lacks a table."""
+    """The names of the audit queries that have no finding among these: they were not asked for, or the snapshot lacks a table."""
     return sorted(set(names()) - {finding.name for finding in findings})
 
 
 def run_over(
     spark: SparkSession, tables: Mapping[str, DataFrame], queries: Iterable[str], placement: str = "random"
 ) -> list[Finding]:
-    """Run ``queries`` over these system tables."""
+    """Run ``queries`` over these system tables. ``placement``: the client's option that copies are judged by."""
     policy = spark.createDataFrame([(placement,)], "placement STRING")
     listed = spark.createDataFrame([(snapshots.UNKNOWN,)], snapshots.LISTED)
     with _views(spark, {"listed": listed, **tables, "policy": policy}):
@@ -106,10 +118,11 @@ def run_over(
 
 
 def safe_to_stop(spark: SparkSession, path: str, bookies: Sequence[str]) -> Finding:
-    """The entries that would have fewer copies than their ack quorum, were ``bookies`` lost, and the ledgers that could not be
-    recovered.
+    """What would break if ``bookies`` (ids) were lost, by the newest snapshot under ``path``. No rows: it is safe to stop them.
 
-    Goes by the newest snapshot under ``path``. Raises ConfigurationError for a bookie that the snapshot does not know.
+    Rows are entries that would have fewer copies than their ack quorum, and ledgers that could not be recovered. Raises
+    ConfigurationError if there is no snapshot, or it does not know a bookie; BookKeeperError if a table is missing; and Spark's
+    errors.
     """
     tables = snapshots.tables(spark, path)
     check_names(bookies, [row.bookie_id for row in tables["bookies"].select("bookie_id").collect()], "bookie")
@@ -120,15 +133,15 @@ def safe_to_stop(spark: SparkSession, path: str, bookies: Sequence[str]) -> Find
 
 @contextmanager
 def question(spark: SparkSession, tables: Mapping[str, DataFrame], name: str) -> Iterator[DataFrame]:
-    """All of the answer to one of ``questions/``, which can be read as long as this lasts."""
+    """The whole answer to the file ``name`` in ``questions/``. It can be read inside the ``with`` block only."""
     with _views(spark, tables):
         yield spark.sql((_FOLDER / "questions" / f"{name}.sql").read_text())
 
 
 @contextmanager
 def _views(spark: SparkSession, tables: Mapping[str, DataFrame]) -> Iterator[None]:
-    """``tables`` and the files in ``views/`` as temporary views."""
-    # Read once for all queries: Delta alone spends more on planning a scan than a small table takes.
+    """Within, ``tables`` and the files in ``views/`` are temporary views."""
+    # Each is read once for all queries: Delta takes longer to plan a scan than a small table takes to be read.
     views: dict[str, DataFrame] = {}
 
     def add(name: str, content: DataFrame) -> None:
@@ -149,16 +162,22 @@ def _views(spark: SparkSession, tables: Mapping[str, DataFrame]) -> Iterator[Non
 
 def _answer(spark: SparkSession, name: str, file: Traversable) -> Finding:
     text = file.read_text()
-    head = " ".join(line[2:].strip() for line in text.splitlines() if line.startswith("--"))
-    title, _, explanation = head.partition(": ")
+    title, explanation = head_of(text)
     answer = spark.sql(text)
     rows = answer.limit(ROWS_MAX + 1).collect()
     total = len(rows) if len(rows) <= ROWS_MAX else answer.count()
     return Finding(name, title, explanation, tuple(answer.columns), tuple(map(tuple, rows[:ROWS_MAX])), total)
 
 
+def head_of(query: str) -> tuple[str, str]:
+    """The title and the explanation of a query: the comment at its head, up to the first colon and after it."""
+    head = takewhile(lambda line: line.startswith("--"), query.splitlines())
+    title, _, explanation = " ".join(line[2:].strip() for line in head).partition(": ")
+    return title, explanation
+
+
 def show(findings: Iterable[Finding], console: Console, rows_max: int = 20) -> None:
-    """Print each finding as a table."""
+    """Print each finding as a table with ``rows_max`` rows at most."""
     from rich.table import Table
 
     for finding in findings:
@@ -177,7 +196,7 @@ def show(findings: Iterable[Finding], console: Console, rows_max: int = 20) -> N
 
 
 def cell(value: Any) -> str:
-    """A value as a person reads it."""
+    """A value as people read it."""
     if value is None:
         return "–"
     if isinstance(value, bool):

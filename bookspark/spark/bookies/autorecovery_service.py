@@ -1,9 +1,9 @@
-"""Autorecovery on Spark's executors: one process of it per task, beside the bookies.
+"""Autorecovery on Spark's executors: one process in each task, beside the bookies.
 
-Law: the tasks are plain long ones, not barrier tasks: none depends on another, so Spark runs a lost one again elsewhere, and all
-that is lost with it are locks, which end with its session. Which of them is the auditor is ZooKeeper's to say. A job that failed
-for good is submitted again. A task takes a slot, and waits if there is none; it ends when the job is cancelled, and with its
-executor.
+Law: the tasks are plain long ones, not barrier tasks. None depends on another, so Spark runs a lost task again elsewhere, and
+only its locks are lost, which end with its ZooKeeper session. ZooKeeper decides which of the processes is the auditor. A job that
+failed for good is submitted again. A task takes a slot, and waits if there is none. It ends when the job is cancelled, and with
+its executor.
 """
 
 from __future__ import annotations
@@ -28,13 +28,18 @@ _STOP_SECONDS = 30.0
 
 
 class AutorecoveryService:
-    """``processes``: how many; 0: one per executor. ``options``: those of AutorecoveryConfig, above the settings file's."""
+    """Auditors and replication workers, as a job of a Spark application."""
 
     def __init__(self, spark: SparkSession, zookeeper: str, processes: int = 0, **options: Any) -> None:
-        """Raises ConfigurationError."""
+        """``spark``: the application's session. ``zookeeper``: the cluster. ``processes``: how many; 0: one for each executor.
+
+        ``options``: fields of AutorecoveryConfig; they win over the settings file of the executors (``BOOKSPARK_CONFIG``). Raises
+        ConfigurationError if an option is unknown or wrong.
+        """
         from bookspark.autorecovery.autorecovery_config import autorecovery_config
 
-        autorecovery_config(**options)  # here, and not in each task
+        # A wrong option is an error here, and not in each task.
+        autorecovery_config(**options)
         self._context = spark.sparkContext
         self._processes = processes or _executors(self._context)
         self._body = partial(_recover, zookeeper, options)
@@ -43,11 +48,11 @@ class AutorecoveryService:
         self._thread = InheritableThread(target=self._keep_submitted, name="autorecovery service", daemon=True)
 
     def start(self) -> None:
-        """Submit the job; its tasks work once they have a slot."""
+        """Submit the job, and return at once. Its tasks work when they have slots."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Cancel it."""
+        """Cancel the job, and wait until it has ended, 30 s at most."""
         self._stopping.set()
         self._context.cancelJobGroup(self._group)
         self._thread.join(_STOP_SECONDS)
@@ -64,14 +69,14 @@ class AutorecoveryService:
 
 
 def _executors(context: Any) -> int:
-    """How many there are, or, as they may still be starting, are to come."""
+    """How many executors are promised; else, how many there are now."""
     conf = context.getConf()
     promised = slots_to_come(context.master, conf.get("spark.executor.instances"), conf.get("spark.executor.cores"))
     return (promised or slots_of(context)).executors
 
 
 def _recover(zookeeper: str, options: dict[str, Any], _rows: Iterable[Any]) -> None:
-    """The body of a task: works until Spark ends the process, or the process that this one belongs to has ended."""
+    """The body of a task. It works until Spark ends this process, or until the parent process has ended."""
     from bookspark.autorecovery.autorecovery_config import autorecovery_config
     from bookspark.autorecovery.process import Autorecovery
     from bookspark.client import BookKeeper

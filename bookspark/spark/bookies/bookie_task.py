@@ -1,13 +1,13 @@
-"""A barrier task that looks after bookies: it adopts those that run, starts the others, restarts those that die.
+"""A barrier task that looks after bookies: it adopts those that run, starts the others, and restarts those that die.
 
-Law: a bookie is never tied to the task: the task's end, however it comes, drops the leases and nothing more, and the
-next attempt's task adopts. One hopeless bookie disturbs no other: its last words are reported and it is tried again,
-ever more seldom, while the task goes on looking after the rest. Each bookie has a thread of its own here, so that a
-slow boot holds up nobody.
+Law: a bookie is never tied to the task. When the task ends, however that happens, it drops the leases and nothing more, and a
+task of the next attempt adopts the bookies. One bookie that can't be started disturbs no other: its last words are reported, and
+it is tried again, ever more seldom, while the task looks after the others. Each bookie has a thread of its own here, so that a
+slow boot delays nobody.
 
-Tasks of one host agree on who looks after which home by exchanging what they see (``allGather``); see ``homes``.
-They are told to stop through the service's record; a task of a run that no longer owns the service lets go of its
-bookies. Source: docs/decisions/bookies-outlive-tasks.md.
+Tasks of one host agree on who looks after which home by exchanging what they see (``allGather``); see ``homes``. The service's
+record tells them when to stop. A task whose run does not own the service any more lets go of its bookies. Source:
+docs/decisions/bookies-outlive-tasks.md.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 
 from bookspark.bookie.bookie_config import BookieConfig, bookie_config
 from bookspark.daemon.launch import STOP_SECONDS, Bookie, adopt_or_start, last_words
@@ -37,12 +37,13 @@ from bookspark.spark.bookies.homes import Seen, divide_homes, find_homes, home_d
 from bookspark.spark.bookies.service_records import SERVICES, BookieReport, TaskReport, read_service, write_task
 
 SERVED_WELL_SECONDS = 30.0
-"""A bookie that served so long starts its count of failures anew."""
+"""After a bookie served so long, its failures are counted from 0 again."""
 _BACKOFF_SECONDS = (0.1, 0.5, 1.0, 2.0, 5.0, 15.0, 30.0)
+"""The pause before a restart: after the first failure, the second, and so on."""
 _OLD_TASK_SECONDS = 30.0
-"""How long the task of the attempt before may take to be killed by Spark (spark.python.task.killTimeout is 2 s)."""
+"""How long Spark may take to kill the task of the attempt before (spark.python.task.killTimeout is 2 s)."""
 _LOOK_SECONDS = 2.0
-"""The record is looked at so often even if no watch fires."""
+"""The service's record is read at this interval even if no watch fires."""
 
 log = logging.getLogger(__name__)
 
@@ -52,20 +53,29 @@ class TaskSpec:
     """What the driver tells every task of an attempt."""
 
     service: str
+    """The service's name in the metadata store."""
     run: str
+    """The run that submits the tasks."""
     attempt: int
+    """How often this run has submitted the job before."""
     bookies: int
+    """How many bookies there are to be."""
     create: bool
+    """Whether homes are created until there are so many."""
     roots: tuple[str, ...]
+    """The directories on each host, one for each disk, in which homes lie."""
     zookeeper: str
+    """The cluster."""
     options: dict[str, Any]
+    """Fields of BookieConfig."""
     listen_on_executor_host: bool
-    """Clients come from other hosts too, so a bookie listens on its host's address, not on loopback."""
+    """Whether bookies listen on their host's address instead of loopback, because clients come from other hosts too."""
 
 
 def look_after_bookies(spec: TaskSpec, _rows: Iterable[Any]) -> Iterator[int]:
-    """The body of a barrier task; runs until the service stops. Yields the number of bookies that it looked after."""
-    from pyspark import BarrierTaskContext  # the only thing here that a test without Spark has to do without
+    """The body of a barrier task. It runs until the service stops, and then yields the number of bookies that it looked after."""
+    # Imported here, so that the rest of the module can be tested without Spark.
+    from pyspark import BarrierTaskContext
 
     context = BarrierTaskContext.get()
     assert context is not None
@@ -80,14 +90,15 @@ def look_after_bookies(spec: TaskSpec, _rows: Iterable[Any]) -> Iterator[int]:
 
 
 class TaskKeeper:
-    """Everything that one task looks after."""
+    """The bookies that one task looks after. ``homes``: their numbers; ``host``: the address to listen on, None for the
+    default."""
 
     def __init__(self, spec: TaskSpec, report: TaskReport, homes: Iterable[int], host: str | None) -> None:
         self._spec = spec
         self._report = report
         self._news = threading.Event()
         listen = {} if host is None or "host" in spec.options else {"host": host}
-        # For the placement one_per_executor. A bookie that another executor adopts keeps the name of the one that started it.
+        # For the placement one_per_executor. A bookie that is adopted keeps the label of the executor that started it.
         labels = {"executor": report.executor_id, **spec.options.get("labels", {})}
         holder = f"task {report.partition} of attempt {spec.attempt}, run {spec.run}"
         self._keepers = [
@@ -105,7 +116,10 @@ class TaskKeeper:
         ]
 
     def run(self) -> int:
-        """Look after the bookies until the service says stop, then stop them; or let go of them if another run owns it."""
+        """Look after the bookies until the service is to stop, then stop them. If another run owns the service, let go of them.
+
+        Returns how many there were.
+        """
         for keeper in self._keepers:
             keeper.start()
         with ExitStack() as stack:
@@ -120,7 +134,7 @@ class TaskKeeper:
         return len(self._keepers)
 
     def _connect(self, stack: ExitStack) -> ZooKeeperStore:
-        """The bookies are looked after whether or not the metadata store can be reached, so this tries until it can."""
+        """Connect to the metadata store, and try until that works: bookies are looked after without it too."""
         while True:
             try:
                 store = ZooKeeperStore(self._spec.zookeeper)
@@ -132,10 +146,11 @@ class TaskKeeper:
                 return store
 
     def _until_told(self, store: ZooKeeperStore) -> bool:
-        """Report what changes, and return once the bookies are to be stopped (True) or let go of (False)."""
+        """Report what changes. Returns True when the bookies are to be stopped, False when they are to be let go of."""
         told: TaskReport | None = None
+        # Set while no watch is waiting.
         fired = threading.Event()
-        fired.set()  # no watch stands yet
+        fired.set()
 
         def changed() -> None:
             fired.set()
@@ -173,10 +188,11 @@ class TaskKeeper:
 
 
 class BookieKeeper:
-    """Looks after one bookie from a thread of its own. ``report`` is how it is; ``changed`` is called when that
-    changes."""
+    """Looks after one bookie, from a thread of its own."""
 
     def __init__(self, config: BookieConfig, holder: str, run: str, changed: Callable[[], None]) -> None:
+        """``holder``: the task's name for the lease; ``run``: the run that submitted it; ``changed`` is called when ``report``
+        changes."""
         self._config = config
         self._holder = holder
         self._run = run
@@ -186,17 +202,20 @@ class BookieKeeper:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._keep, name=f"keeper of {config.directories[0]}", daemon=True)
         self.report = BookieReport(home=config.directories[0], phase="starting")
+        """The bookie's present state."""
 
     def start(self) -> None:
+        """Begin to look after the bookie."""
         self._thread.start()
 
     def end(self, stop_bookie: bool) -> None:
-        """Stop the bookie cleanly, or only let go of it; ``join`` waits for that."""
+        """Begin to stop the bookie cleanly, or only to let go of it; ``join`` waits for the end."""
         self._stop_bookie = stop_bookie
         self._ended.set()
         os.write(self._wake, b".")
 
     def join(self, timeout: float) -> None:
+        """Wait until the bookie has stopped or was let go of, ``timeout`` seconds at most."""
         self._thread.join(timeout)
 
     def _keep(self) -> None:
@@ -207,7 +226,8 @@ class BookieKeeper:
                 problem = last_words(self._config.directories)
             except BookKeeperError as error:
                 problem = str(error)
-            except Exception as error:  # a bookie must not be left alone because its keeper stumbled
+            except Exception as error:
+                # An error of the keeper must not leave the bookie alone.
                 log.exception("keeper of %s", self._config.directories[0])
                 problem = f"{type(error).__name__}: {error}"
             if self._ended.is_set():
@@ -220,7 +240,7 @@ class BookieKeeper:
         self._change(phase="ended", pid=0)
 
     def _serve_until_it_ends(self) -> None:
-        """Have the bookie run and watch it; returns when it has ended, or was stopped or let go of as ``end`` says."""
+        """Adopt or start the bookie, and watch it. Returns when it has ended, or was stopped or let go of as ``end`` says."""
         bookie = self._adopt_or_start()
         self._change(pid=bookie.process.pid, adopted=not bookie.started)
         poll = select.poll()
@@ -229,7 +249,8 @@ class BookieKeeper:
         try:
             while not self._ended.is_set():
                 self._note(bookie.status)
-                poll.poll()  # a boot takes as long as it takes: only a bookie that answers nobody counts as hung
+                # There is no time limit: a boot may take long, and only a bookie that answers nobody counts as hung.
+                poll.poll()
                 if not bookie.lease.read_news():
                     bookie.wait_ended(STOP_SECONDS)
                     return
@@ -242,13 +263,14 @@ class BookieKeeper:
     def _note(self, status: Status) -> None:
         self._change(
             phase=status.phase,
-            bookie_id=status.bookie_id or self.report.bookie_id,  # not known yet: the same as of the process before
+            # If a new process has not told its id and address yet, they are those of the process before.
+            bookie_id=status.bookie_id or self.report.bookie_id,
             address=status.address or self.report.address,
             problem="" if status.phase == SERVING else self.report.problem,
         )
 
     def _adopt_or_start(self) -> Bookie:
-        """Claim the bookie; the task of the attempt before may still hold its lease, until Spark has killed it."""
+        """Claim the bookie. The task of the attempt before may hold its lease until Spark has killed that task."""
         deadline = time.monotonic() + _OLD_TASK_SECONDS
         while True:
             try:
@@ -265,12 +287,13 @@ class BookieKeeper:
 
 
 def _executor() -> tuple[str, int]:
-    """The id and the process id of the executor that this Python worker belongs to: the first JVM among its ancestors."""
-    pid = os.getppid()
-    while pid > 1:
-        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-        if os.path.basename(arguments[0]) == "java":
-            given = arguments.index("--executor-id") if "--executor-id" in arguments else -2
-            return (arguments[given + 1] if given >= 0 else "driver"), pid
-        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    """The id and the process id of the executor of this Python worker: the first JVM among its ancestors. ("", 0) if there is
+    none."""
+    for process in psutil.Process().parents():
+        # Of a process of another user not even the command line may be visible.
+        with suppress(psutil.Error):
+            command = process.cmdline()
+            if command and os.path.basename(command[0]) == "java":
+                given = command.index("--executor-id") if "--executor-id" in command else -2
+                return (command[given + 1] if given >= 0 else "driver"), process.pid
     return "", 0

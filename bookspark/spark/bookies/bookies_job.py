@@ -25,7 +25,8 @@ import typer
 from bookspark.bookie.bookie_config import BookieConfig
 from bookspark.errors import BookKeeperError, ConfigurationError
 from bookspark.protocol.ledger.option_checks import check_names
-from bookspark.spark.bookies.bookie_service import EMBEDDED, BookieService, root_cause
+from bookspark.spark.bookies.barrier_job import root_cause
+from bookspark.spark.bookies.bookie_service import EMBEDDED, BookieService
 from bookspark.spark.session import SPARK_ERRORS, session
 
 _LOOK_SECONDS = 0.5

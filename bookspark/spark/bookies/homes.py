@@ -1,9 +1,10 @@
 """Which task looks after which bookie: a pure function of what all tasks of an attempt see on their hosts.
 
-Law: every home that a host has is looked after by exactly one task of that host, and each task works that out by
-itself, from the same list, without asking. Homes are made on the first attempt only: later, a home that isn't seen
-is a disk that is not there, and a new bookie would not replace it. Homes: ``<root>/bookie-<k>`` in each root; ``k``
-is unique in the cluster. Source: docs/decisions/bookies-outlive-tasks.md.
+A *home* is the directories of one bookie: ``<root>/bookie-<k>`` in each root; ``k`` is unique in the cluster.
+
+Law: every home that a host has is looked after by exactly one task of that host. Each task works that out by itself, from the
+same list, without asking. Homes are created on the first attempt only. Later, a home that nobody sees is a disk that is missing,
+and a new bookie would not replace it. Source: docs/decisions/bookies-outlive-tasks.md.
 """
 
 from __future__ import annotations
@@ -18,16 +19,21 @@ _HOME = re.compile(r"bookie-(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one task sees: its host and the numbers of the homes there."""
+    """What one task sees."""
 
     partition: int
+    """The task."""
     host: str
+    """The task's host."""
     homes: tuple[int, ...]
+    """The numbers of the homes on that host."""
 
 
 def divide_homes(seen: Sequence[Seen], bookies: int, create: bool) -> dict[int, tuple[int, ...]]:
-    """The homes of each partition. With ``create``, homes are added until there are ``bookies``, to the tasks with
-    the fewest; all homes that exist are looked after, even if they are more."""
+    """The homes of each partition. All homes that exist are looked after, even if they are more than ``bookies``.
+
+    ``create``: add homes until there are ``bookies``, each to the task that has the fewest.
+    """
     divided: dict[int, list[int]] = {task.partition: [] for task in seen}
     by_host: dict[str, list[Seen]] = {}
     for task in sorted(seen, key=lambda task: task.partition):
@@ -51,7 +57,7 @@ def divide_homes(seen: Sequence[Seen], bookies: int, create: bool) -> dict[int, 
 
 
 def find_homes(roots: Sequence[str]) -> tuple[int, ...]:
-    """The homes that lie in any of the roots of this host: one that lacks a root's part is still found by the others."""
+    """The numbers of the homes on this host. A home that is missing in one root is still found in the others."""
     found: set[int] = set()
     for root in roots:
         if os.path.isdir(root):
@@ -60,5 +66,5 @@ def find_homes(roots: Sequence[str]) -> tuple[int, ...]:
 
 
 def home_directories(roots: Sequence[str], home: int) -> list[str]:
-    """The bookie's directories, in the order of the roots."""
+    """The directories of a home, in the order of the roots."""
     return [os.path.join(root, f"bookie-{home}") for root in roots]

@@ -11,6 +11,8 @@
 
 ::
 
+    from pyspark.sql import SparkSession
+
     spark = SparkSession.builder.getOrCreate()
     rows = spark.read.format("bookspark").option("zookeeper", "127.0.0.1:2181").option("log", "orders").load()
     options = {"zookeeper": "127.0.0.1:2181", "log": "copy"}

@@ -55,12 +55,15 @@ class BookSparkDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
+        """The format's name."""
         return "bookspark"
 
     def schema(self) -> StructType:
+        """The columns of a read that has no schema of its own. Raises what ``schema_of`` lists."""
         return schema_of(SourceOptions.parse(self.options, self._cluster()))
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        """For ``spark.read``. Raises ConfigurationError if an option or a column can't be read."""
         options, known = self._source()
         options = options.for_batch()
         if options.table is not None:
@@ -69,13 +72,16 @@ class BookSparkDataSource(DataSource):
         return EntryReader(options, known, _chosen(schema, known))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """For ``spark.readStream``. Raises ConfigurationError if an option or a column can't be read as a stream."""
         options, known = self._source()
         return EntryStreamReader(options.for_stream(), known, _chosen(schema, known))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """For ``df.write``. Creates the log if there is none. Raises ConfigurationError, and what ``prepare`` lists."""
         return LogBatchWriter(self._sink(schema, overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """For ``df.writeStream``. Creates the log if there is none. Raises ConfigurationError, and what ``prepare`` lists."""
         return LogStreamWriter(self._sink(schema, overwrite))
 
     def _source(self) -> tuple[SourceOptions, StructType]:

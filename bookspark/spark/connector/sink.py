@@ -203,8 +203,9 @@ class LogWriter:
     def commit_ranges(self, messages: Sequence[WriterCommitMessage | None]) -> Commit | None:
         """On the driver's side: make the ranges that the tasks wrote part of the log. Returns None if they wrote nothing.
 
-        Raises what ``Committer.commit`` raises, and BookKeeperError if the log was deleted and created again while the tasks
-        wrote.
+        Raises LogTakenOverError and CheckpointRewoundError: the batch is not in the log. Raises BookKeeperError if the log was
+        deleted and created again while the tasks wrote. Any other error (LedgerRecoveryError, NotEnoughBookiesError,
+        MetadataStoreError) leaves the outcome open, which a second call with the same messages settles.
         """
         written = [message for message in messages if isinstance(message, RangesWritten) and message.ranges]
         if not written:
@@ -231,6 +232,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
     """``df.writeStream.format("bookspark")``."""
 
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
+        """In a task: append the rows of one partition of a micro-batch."""
         context = TaskContext.get()
         query = context.getLocalProperty("sql.streaming.queryId") if context else None
         batch = context.getLocalProperty("streaming.sql.batchId") if context else None
@@ -243,6 +245,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
         return self.write_rows(iterator, query, int(batch), run)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """On the driver's side: make the micro-batch part of the log, once, however often Spark replays it."""
         self.commit_ranges(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -258,9 +261,11 @@ class LogBatchWriter(DataSourceArrowWriter, LogWriter):
         """The id of this write."""
 
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
+        """In a task: append the rows of one partition."""
         return self.write_rows(iterator, self.run, 0, self.run)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """On the driver's side: make all rows part of the log, and close the ledgers that they lie in."""
         commit = self.commit_ranges(messages)
         if commit is not None:
             # Nobody writes in this epoch again. So its ledgers are closed here, and no later recovery has to do it.

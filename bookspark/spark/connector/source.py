@@ -159,6 +159,7 @@ class EntryReader(EntryPartitions, DataSourceReader):
     """Reads a log or ledgers once."""
 
     def partitions(self) -> Sequence[InputPartition]:
+        """The plan. Raises DataLossError and ReadError."""
         source = feed(self.options)
         start, end = source.earliest(), source.newest()
         if isinstance(source, LogFeed):
@@ -273,10 +274,12 @@ class TableReader(DataSourceReader):
         self.table = options.table
 
     def partitions(self) -> Sequence[InputPartition]:
+        """The plan, as the table gives it."""
         parts = system_table(self.table).plan(client(self.options.zookeeper))
         return [TablePart(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        """In a task: the rows of the partition."""
         # If there is no partition at all, Spark makes one of its own.
         if not isinstance(partition, TablePart):
             return iter(())

@@ -20,6 +20,9 @@
 
 The rows of each commit of log ``orders``::
 
+    from bookspark import BookKeeper
+    from bookspark.spark.logs import commits
+
     with BookKeeper("127.0.0.1:2181") as bookkeeper:
         for placed in commits(bookkeeper, "orders", b""):
             print(placed.before.rows, placed.commit.rows)

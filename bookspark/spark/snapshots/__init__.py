@@ -1,4 +1,19 @@
-"""Snapshots: the system tables as Delta tables, each snapshot one version of each of them."""
+"""Snapshots: the system tables as Delta tables. Each snapshot is one version of each table.
+
+=============  =====================================================================
+``snapshot``   writes a snapshot; finds snapshots and their tables again
+``retention``  removes the files of old snapshots; takes snapshots at an interval
+=============  =====================================================================
+
+::
+
+    from bookspark.spark import session, snapshots
+
+    spark = session("snapshots")
+    taken = snapshots.write(spark, "127.0.0.1:2181", "/tmp/snapshots", keep=100)
+    tables = snapshots.tables(spark, "/tmp/snapshots", taken.version)
+    tables["bookies"].select("bookie_id", "state").show()
+"""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Removing the files of snapshots that were given up, and taking snapshots every so often.
+"""Removes the files of snapshots that were given up, and takes snapshots at an interval.
 
-Law: a snapshot is given up by the commit of a later one (``snapshots``), and only then are its files removed: a crash in
-between leaves files that the next time removes, and no snapshot that is offered lacks one.
+Law: a snapshot is given up by the commit of a later one (see ``snapshot``), and only then are its files removed. A crash in
+between leaves files that the next call removes. No snapshot that is offered lacks a file.
 
-How Delta's VACUUM is used: it removes the files that were replaced before a moment. What a snapshot wrote is replaced
-by the next one, so the moment is the commit of the oldest snapshot that is kept. VACUUM takes whole hours (it rounds
-what is given, to the nearest one), so files go up to an hour later. It refuses moments of less than a week ago unless
-its check is off: that guards writers that take so long; here there is one, and its files are younger than the moment.
+How Delta's VACUUM is used: it removes files that were replaced before a given moment. The files of a snapshot are replaced by the
+next one, so the moment is the commit of the oldest snapshot that is kept. VACUUM takes whole hours, so files may stay up to an
+hour longer. By default it refuses a moment of less than a week ago, which protects writers that take that long. That check is
+turned off: there is one writer here, and its files are younger than the moment.
 """
 
 from __future__ import annotations
@@ -30,13 +30,17 @@ log = logging.getLogger(__name__)
 
 _VACUUM = {
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
-    # VACUUM lists a table's files in so many tasks, by default in ten thousand.
+    # VACUUM lists a table's files in so many tasks; the default is ten thousand.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
 }
 
 
 def remove_files(spark: SparkSession, path: str) -> None:
-    """Remove the files of the snapshots under ``path`` that were given up."""
+    """Remove the files of the snapshots under ``path`` that were given up.
+
+    ``spark``: a session with Delta. ``path``: as for ``snapshots.write``. Raises ConfigurationError if there is no snapshot under
+    ``path``, and Spark's errors.
+    """
     from delta.tables import DeltaTable
 
     found = snapshots.commits(spark, path)
@@ -59,8 +63,10 @@ def remove_files(spark: SparkSession, path: str) -> None:
 
 
 def _replaced_before(commits: Sequence[snapshots.Commit], kept: Collection[str]) -> datetime | None:
-    """What was replaced before this moment in the table that these are commits to is of no snapshot that is ``kept``; None if
-    there is nothing."""
+    """The moment before which files of a table must have been replaced to be of no snapshot that is ``kept``.
+
+    ``commits``: those to the table; ``kept``: ids of snapshots. None if there are no such files.
+    """
     own = sorted(commits, key=lambda commit: commit.version)
     first = next((n for n, commit in enumerate(own) if commit.snapshot_id in kept), len(own) - 1)
     return own[first].time if first else None
@@ -72,11 +78,10 @@ def write_every(
     ended: Callable[[float], bool],
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """``take`` a snapshot every ``seconds`` (one that takes longer is followed by the next at once), until ``ended``, which
-    waits so many seconds, says so.
+    """Take a snapshot every ``seconds``, until ``ended``. A snapshot that takes longer is followed by the next one at once.
 
-    One that fails is logged, and is tried again when the next is due: a cluster that is away for an hour is no reason
-    to have no snapshots from then on.
+    ``take`` takes one. ``ended`` waits so many seconds at most, and returns whether to stop. A snapshot that fails
+    (BookKeeperError, Spark's errors) is logged, and the next one is taken when it is due: a cluster may be away for an hour.
     """
     due = clock()
     while True:

@@ -1,24 +1,23 @@
-"""Snapshots: the system tables as Delta tables, each snapshot one version of each of them.
+"""Snapshots: the system tables as Delta tables. Each snapshot is one version of each table.
 
-Law: a snapshot replaces the content of each table, so that a version *is* a snapshot, and Delta's time travel the
-history. All rows of a snapshot carry its ``snapshot_id`` and ``snapshot_time``, and each table's commit says in its
-``userMetadata`` which snapshot it is of::
+Law: a snapshot replaces the whole content of each table. So a version *is* a snapshot, and Delta's time travel is the history.
+All rows of a snapshot have its ``snapshot_id`` and ``snapshot_time``. Each table's commit tells in its ``userMetadata`` which
+snapshot it belongs to::
 
     {"snapshot": "<snapshot id>", "oldest": "<snapshot id>", "last_ledger_id": 42}
 
-That is how the tables of one snapshot are found again. ``index_ranges`` is written last; a snapshot that did not get so
-far does not count. ``oldest`` names the oldest snapshot that is still kept: what came before it is given up from that
-commit on, whether its files are removed by now or not (``snapshot_retention``). ``last_ledger_id`` was given out last before
-the ledgers were listed: one up to it that is not among them was deleted, a higher one may be younger than the list.
+By this the tables of one snapshot are found again. ``index_ranges`` is written last; a snapshot without it is not whole and does
+not count. ``oldest`` names the oldest snapshot that is kept: those before it are given up with this commit, whether their files
+are removed by now or not (see ``retention``). ``last_ledger_id`` is the highest ledger id that was given out before the ledgers
+were listed: a ledger up to it that is not in ``ledgers`` was deleted; a higher one may be younger than the list.
 
-``entry_checksums`` reads every copy of every entry, so it is part of a snapshot only if it is asked for.
+``entry_checksums`` reads every copy of every entry, so a snapshot has it only if asked.
 
-Consistency: the tables are read one after the other while writes go on, in the order of ``ORDER``. Ledgers, with what
-was confirmed of them, come first and the indexes last. So what an index lacks of a confirmed entry it really lacks, but
-for two things: the last copies of the newest entries of a ledger that is being written may be on their way; and a
-ledger whose metadata changed between reading ``ledgers`` and ``fragments`` shows two values of ``metadata_version``,
-and the audits leave it to the next snapshot. The commits are read between these two, so that what they name lies where
-the fragments say.
+The tables are read one after the other while writes go on, in the order of ``ORDER``. Ledgers, with their confirmed entries, come
+first, and indexes last. So a confirmed entry that an index lacks is really missing there, with two exceptions. The last copies of
+the newest entries of an open ledger may still be on their way. And a ledger whose metadata changed between the reading of
+``ledgers`` and ``fragments`` has two values of ``metadata_version``; the audits leave it to the next snapshot. The commits are
+read between these two tables, so that the entries that they name lie where the fragments say.
 """
 
 from __future__ import annotations
@@ -54,16 +53,19 @@ ORDER = (
     "entry_checksums",
     "index_ranges",
 )
+"""The tables of a snapshot, in the order in which they are written."""
 LAST = ORDER[-1]
+"""The table that is written last."""
 ON_REQUEST = frozenset({"entry_checksums"})
-"""Tables that a snapshot may be without."""
+"""Tables that a snapshot has only if asked."""
 assert set(ORDER) == set(TABLES)
 LISTED = "last_ledger_id BIGINT"
+"""The schema of the table ``listed``, which ``tables`` adds."""
 UNKNOWN = -1
-"""What snapshots of earlier versions, and live tables, say of it."""
+"""The ``last_ledger_id`` of snapshots of earlier versions and of live tables, which have none."""
 
 _TABLE_PROPERTIES = {
-    # Delta forgets versions after 30 days by itself; here it is told by ``oldest`` which ones are given up.
+    # By itself, Delta forgets versions after 30 days. Here ``oldest`` tells which versions are given up.
     "delta.logRetentionDuration": "interval 36500 days",
     "delta.setTransactionRetentionDuration": "interval 1 days",
 }
@@ -71,11 +73,14 @@ _TABLE_PROPERTIES = {
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One snapshot. ``version`` is that of the table that is written last, and what ``AS OF`` goes by."""
+    """One snapshot."""
 
     snapshot_id: str
+    """A random id."""
     version: int
+    """Its version of the table that is written last (LAST)."""
     time: datetime
+    """When that table was written, in UTC."""
 
 
 def write(
@@ -87,17 +92,20 @@ def write(
     checksums: bool = False,
     keep: int | None = None,
 ) -> Snapshot:
-    """Read all system tables of the cluster and write them under ``path``, each as ``<path>/<table>``. ``spark`` is a session of
-    ``bookspark.spark.session``.
+    """Take a snapshot: write all system tables of the cluster under ``path``, each as ``<path>/<table>``. Returns the snapshot.
 
-    ``password`` opens the logs and open ledgers that were made with it. ``checksums``: read every copy of every entry
-    as well. ``keep``: how many snapshots there are to be at most, with this one; None: all. Raises what reading them
-    raises: a snapshot is whole, or it is none.
+    ``spark``: a session of ``bookspark.spark.session``, which has Delta. ``zookeeper``: the cluster. ``path``: a directory or
+    URI. ``password`` opens the logs and open ledgers that have this password; of others a snapshot has only the metadata.
+    ``checksums``: also read every copy of every entry. ``keep``: give up all snapshots but the newest so many, this one included;
+    None: keep all.
+
+    A snapshot is whole, or it does not count. Raises ConfigurationError (``keep`` is less than 1), MetadataStoreError (ZooKeeper
+    does not answer), and Spark's errors, which tell why a table could not be read.
     """
     if keep is not None and keep < 1:
-        raise ConfigurationError(f"keep {keep} snapshots? Keep 1 at least, the one that is written")
+        raise ConfigurationError(f"keep {keep} snapshots? Keep 1 at least: the one that is being written")
     with BookKeeper(zookeeper, **of_environment("client")) as bookkeeper:
-        # A cluster that can't be reached is said so here, in one line, and not by a task.
+        # If ZooKeeper does not answer, this is an error of one line here, and not one of a task.
         last_ledger_id = bookkeeper.metadata.last_ledger_id()
     snapshot_id, now = str(uuid.uuid4()), datetime.now(UTC)
     label = _Label(snapshot_id, _oldest_kept(spark, path, keep) or snapshot_id, last_ledger_id)
@@ -105,29 +113,35 @@ def write(
     for table in written(checksums):
         rows = spark.read.format("bookspark").options(**options).option("table", table).load()
         stamped = rows.withColumn("snapshot_id", F.lit(snapshot_id)).withColumn("snapshot_time", F.lit(now))
-        stamped = stamped.withMetadata("snapshot_id", {"comment": "The snapshot that the row is of"})
-        stamped = stamped.withMetadata("snapshot_time", {"comment": "When the snapshot was begun"})
+        stamped = stamped.withMetadata("snapshot_id", {"comment": "The snapshot that the row belongs to"})
+        stamped = stamped.withMetadata("snapshot_time", {"comment": "When the snapshot began"})
         writer = stamped.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
-        # Replacing nothing with nothing makes a version only if it is a transaction of its own.
+        # To replace an empty table with an empty one makes a version only in a transaction with an id.
         writer = writer.option("userMetadata", label.encode()).option("txnAppId", snapshot_id).option("txnVersion", 0)
         writer.options(**_TABLE_PROPERTIES).save(location(path, table))
     return next(snapshot for snapshot in history(spark, path) if snapshot.snapshot_id == snapshot_id)
 
 
 def written(checksums: bool = False) -> list[str]:
-    """The tables of a snapshot that is taken so, in the order in which they are written."""
+    """The tables of a snapshot with or without ``checksums``, in the order in which they are written."""
     return [table for table in ORDER if checksums or table not in ON_REQUEST]
 
 
 def history(spark: SparkSession, path: str) -> list[Snapshot]:
-    """All snapshots under ``path`` that are whole and were not given up, the newest first. Raises ConfigurationError if
-    there never was one."""
+    """The snapshots under ``path`` that are whole and not given up, the newest first.
+
+    Raises ConfigurationError if nothing was ever written there, and Spark's errors.
+    """
     return kept(commits(spark, path))
 
 
 def tables(spark: SparkSession, path: str, version: int | None = None) -> dict[str, DataFrame]:
-    """The tables of the newest snapshot under ``path``, or of the one with ``version``; those of ``ON_REQUEST`` only if
-    they are part of it. Also ``listed``, of one row, with its ``last_ledger_id``. Raises ConfigurationError."""
+    """The tables of a snapshot under ``path``, by name. ``version``: that of the snapshot; None: the newest.
+
+    Tables of ON_REQUEST are there if the snapshot has them. One table is added: ``listed``, of one row, with the snapshot's
+    ``last_ledger_id``. Raises ConfigurationError if there is no such snapshot, BookKeeperError if a table of it is missing, and
+    Spark's errors.
+    """
     found_commits = commits(spark, path)
     known = kept(found_commits)
     chosen = [snapshot for snapshot in known if version is None or snapshot.version == version]
@@ -145,7 +159,8 @@ def tables(spark: SparkSession, path: str, version: int | None = None) -> dict[s
 def tables_of(
     spark: SparkSession, path: str, found: list[Commit], snapshot: Snapshot, names: Iterable[str] = ORDER
 ) -> dict[str, DataFrame]:
-    """Tables of one of the snapshots under ``path``, whose commits are ``found``."""
+    """The tables ``names`` of ``snapshot``. ``found``: the commits under ``path``. Raises BookKeeperError if one of the tables is
+    missing."""
     versions = {commit.table: commit.version for commit in found if commit.snapshot_id == snapshot.snapshot_id}
     result = {}
     for table in names:
@@ -154,7 +169,7 @@ def tables_of(
             result[table] = reader.load(location(path, table))
         elif table not in ON_REQUEST:
             raise BookKeeperError(
-                f"{location(path, table)} has nothing of snapshot {snapshot.snapshot_id}; was it vacuumed, or copied in part?"
+                f"{location(path, table)} has no version of snapshot {snapshot.snapshot_id}; was it vacuumed, or copied in part?"
             )
     return result
 
@@ -163,11 +178,17 @@ class Commit(NamedTuple):
     """What one snapshot wrote to one table."""
 
     table: str
+    """The table's name."""
     version: int
+    """The version of the table."""
     snapshot_id: str
+    """The snapshot's id."""
     oldest: str
+    """The id of the oldest snapshot that is kept since this commit."""
     time: datetime
+    """When the version was written, in UTC."""
     last_ledger_id: int = UNKNOWN
+    """The highest ledger id that was given out before the ledgers were listed."""
 
 
 class _Label(msgspec.Struct):
@@ -182,10 +203,11 @@ class _Label(msgspec.Struct):
 
 
 def commits(spark: SparkSession, path: str) -> list[Commit]:
-    """What snapshots wrote to which version of which table.
+    """The commits of all snapshots under ``path``. Raises ConfigurationError if nothing was ever written there, and Spark's
+    errors.
 
-    Delta's log is read as the JSON files that its protocol says it is: one small job for all tables, where DESCRIBE
-    HISTORY costs seconds for each.
+    Delta's log is read as the JSON files that its protocol defines. That is one small job for all tables; DESCRIBE HISTORY takes
+    seconds for each table.
     """
     schema = "commitInfo struct<timestamp: bigint, userMetadata: string>"
     try:
@@ -209,7 +231,7 @@ def commits(spark: SparkSession, path: str) -> list[Commit]:
 
 
 def kept(found: list[Commit]) -> list[Snapshot]:
-    """The snapshots that are whole and were not given up, the newest first."""
+    """The snapshots among these commits that are whole and not given up, the newest first."""
     whole = sorted((c for c in found if c.table == LAST), key=lambda commit: commit.version, reverse=True)
     result = []
     for commit in whole:
@@ -220,12 +242,12 @@ def kept(found: list[Commit]) -> list[Snapshot]:
 
 
 def location(path: str, table: str) -> str:
-    """Where a table of the snapshots under ``path`` lies."""
+    """The directory or URI of a table of the snapshots under ``path``."""
     return f"{path.rstrip('/')}/{table}"
 
 
 def _oldest_kept(spark: SparkSession, path: str, keep: int | None) -> str | None:
-    """The oldest snapshot that is still to be kept beside the one that is being written; None: that is the first."""
+    """The id of the oldest snapshot to keep beside the one that is being written; None if that is the only one."""
     try:
         before = history(spark, path)
     except ConfigurationError:

@@ -1,1 +1,20 @@
-"""The system tables by family; ``bookspark.spark.tables.system_tables`` has them by name."""
+"""System tables: the cluster's state as rows of ``format("bookspark")``, option ``table``.
+
+=====================  ===================================================================
+``system_tables``      all tables by name, each with one line
+``table``              what a system table is
+``ledgers``            ``ledgers`` and ``fragments``, from the metadata
+``bookies``            ``bookies`` and ``cookies``
+``contents``           ``index_ranges``, ``entry_logs``, ``limbo`` and ``entry_checksums``, from each bookie
+``replication_tasks``  ``underreplication``: what autorecovery has to do
+``logs``               ``logs`` and ``log_commits``
+=====================  ===================================================================
+
+::
+
+    from bookspark.spark import session
+
+    spark = session("tables", zookeeper="127.0.0.1:2181")
+    fragments = spark.read.format("bookspark").option("table", "fragments").load()
+    fragments.where("last_entry_id IS NULL").select("ledger_id", "ensemble").show()
+"""

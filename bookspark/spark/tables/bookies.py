@@ -1,7 +1,7 @@
-"""System tables of bookies: who there is, by cookies and registrations.
+"""System tables of bookies: which bookies there are, by cookies and registrations.
 
-Law: a bookie is known by its cookie or by its registration. One that has a cookie and is not registered is down; nothing
-else is said of it than what its cookie has.
+Law: a bookie is known by its cookie or by its registration. A bookie that has a cookie and is not registered is down. The table
+then has only what the cookie tells.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def _cookie_rows(bookkeeper: BookKeeper, argument: None, password: bytes) -> Row
     store = bookkeeper.metadata
     for bookie_id in sorted(store.list_cookies()):
         found = store.read_cookie(bookie_id)
-        if found is not None:  # else it was removed since the listing
+        # None: the cookie was removed since the listing.
+        if found is not None:
             cookie = found.value
             yield bookie_id, cookie.instance_id, cookie.nonce, list(cookie.directories), found.version
 
@@ -45,12 +46,12 @@ BOOKIES = SystemTable(
     (
         ("bookie_id", TEXT, "The bookie"),
         ("state", TEXT, "writable, read_only, or down: it has a cookie but is not registered"),
-        ("address", TEXT, "host:port of its request server; null while down"),
-        ("host", TEXT, "Host that it runs on; null while down"),
-        ("rack", TEXT, "Rack that it says it is on, empty if it names none; null while down"),
-        ("labels", TEXT, "Its other labels, a JSON object; null while down"),
-        ("pid", LONG, "Its process; null while down"),
-        ("directories", TEXTS, "Its directories, as its cookie has them"),
+        ("address", TEXT, "host:port of its request server; null while the bookie is down"),
+        ("host", TEXT, "Host that it runs on; null while the bookie is down"),
+        ("rack", TEXT, "Rack that it names, empty if it names none; null while the bookie is down"),
+        ("labels", TEXT, "Its other labels, a JSON object; null while the bookie is down"),
+        ("pid", LONG, "Its process id; null while the bookie is down"),
+        ("directories", TEXTS, "Its directories, as its cookie tells them"),
     ),
     once,
     _bookie_rows,
@@ -62,7 +63,7 @@ COOKIES = SystemTable(
     (
         ("bookie_id", TEXT, "The bookie"),
         ("instance_id", TEXT, "The cluster that it belongs to"),
-        ("nonce", TEXT, "What tells this bookie from another one of the same id"),
+        ("nonce", TEXT, "A random value that tells this bookie from another one of the same id"),
         ("directories", TEXTS, "Its directories, in their configured order"),
         ("version", INT, "Version of the cookie: how often it was changed"),
     ),

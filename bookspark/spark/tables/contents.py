@@ -1,10 +1,10 @@
-"""System tables of what bookies hold, each bookie asked in a task of its own: indexes, entry logs, limbo, checksums.
+"""System tables of what bookies hold: indexes, entry logs, limbo, checksums. Each bookie is asked in a task of its own.
 
-Law: a bookie that is registered and does not answer fails the read: silence is not an empty index. What a bookie holds
-says nothing of what it should hold; that is for the audits.
+Law: a bookie that is registered and does not answer fails the read: silence is not an empty index. What a bookie holds tells
+nothing of what it should hold; the audits compare the two.
 
-``entry_checksums`` reads every copy of every entry. It is what tells that two copies differ, and the one table that
-costs as much as the data is large; the bytes go through the network, as the bookies' own time is for their writers.
+``entry_checksums`` reads every copy of every entry. Only it shows that two copies differ, and its cost grows with the data. The
+bytes go through the network, so that the bookies' own time is left to their writers.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ if TYPE_CHECKING:
     from bookspark.client import BookKeeper
 
 CHECKSUMS_PER_ROW = 1024
+"""How many entry ids a row of ``entry_checksums`` is about."""
 PARTS_PER_BOOKIE = 4
+"""How many tasks read the copies of one bookie."""
 _LENGTH = struct.Struct("<q")
 _INDEX_COLUMNS = ("ledger_id", "first_entry_id", "last_entry_id", "log", "position", "bytes")
-"""Of the client's table, in the order of ours."""
+"""The columns of the client's table, in the order of ours."""
 
 
 def _index_rows(bookkeeper: BookKeeper, bookie_id: str, password: bytes) -> Iterator[pyarrow.RecordBatch]:
@@ -53,7 +55,7 @@ INDEX_RANGES = SystemTable(
         ("last_entry_id", LONG, "Last entry of the run"),
         ("entry_log", LONG, "Number of the entry log that the run lies in"),
         ("position", LONG, "Byte position of the run's batch in the entry log; runs may share a batch"),
-        ("bytes", LONG, "Bytes of that batch in the entry log, with all of its runs: a sum is to count it once"),
+        ("bytes", LONG, "Bytes of that batch in the entry log, with all runs in it; a sum has to count a batch once"),
     ),
     each_bookie,
     _index_rows,
@@ -61,7 +63,7 @@ INDEX_RANGES = SystemTable(
 
 
 def _entry_log_rows(bookkeeper: BookKeeper, bookie_id: str, password: bytes) -> Rows:
-    # The logs first: one that was rewritten in between is listed, and nothing in it lives any more, which is so.
+    # The logs are listed first. A log that is rewritten in between is listed with nothing in it that lives, which is true.
     logs = bookkeeper.list_entry_logs(bookie_id)
     uses = _uses(bookkeeper.list_ranges(bookie_id))
     for log in logs:
@@ -74,14 +76,15 @@ def _entry_log_rows(bookkeeper: BookKeeper, bookie_id: str, password: bytes) -> 
 
 
 def _uses(ranges: pyarrow.Table) -> dict[int, tuple[int, int, int]]:
-    """By log: bytes of the batches that the index names, ledgers, entries."""
+    """For each log: bytes of the batches that the index names, ledgers, entries."""
     import pyarrow.compute as pc
 
     entries = pc.add(pc.subtract(ranges["last_entry_id"], ranges["first_entry_id"]), 1)
     batches = (
         ranges.append_column("entries", entries)
         .group_by(["log", "position"])
-        .aggregate([("bytes", "max"), ("entries", "sum"), ("ledger_id", "max")])  # a batch is of one ledger
+        # A batch is of one ledger.
+        .aggregate([("bytes", "max"), ("entries", "sum"), ("ledger_id", "max")])
     )
     found = batches.group_by("log").aggregate(
         [("bytes_max", "sum"), ("ledger_id_max", "count_distinct"), ("entries_sum", "sum")]
@@ -92,20 +95,24 @@ def _uses(ranges: pyarrow.Table) -> dict[int, tuple[int, int, int]]:
 
 ENTRY_LOGS = SystemTable(
     "entry_logs",
-    "One row per log of a bookie, rewritten ones included.",
+    "One row per entry log of a bookie, with those that rewriting made.",
     (
         ("bookie_id", TEXT, "The bookie"),
         ("entry_log", LONG, "Number of the log; no number is used twice on a bookie"),
         ("name", TEXT, "Its file"),
         ("directory", TEXT, "Where the file lies, on the bookie's host"),
-        ("rewritten", FLAG, "Whether it was made of other logs: sorted, compressed, without what was deleted by then"),
+        (
+            "rewritten",
+            FLAG,
+            "Whether rewriting made it from other logs: sorted, compressed, without entries that were deleted by then",
+        ),
         ("sealed", FLAG, "Whether nothing is appended to it any more"),
-        ("bytes", LONG, "Its length"),
+        ("bytes", LONG, "Length of the file"),
         ("synced_position", LONG, "Below it every byte is durable"),
         (
             "live_bytes",
             LONG,
-            "Bytes of the batches in it that the index names; a batch that lives in part counts whole",
+            "Bytes of the batches in it that the index names; a batch of which a part lives counts whole",
         ),
         ("ledgers", LONG, "Ledgers that have entries in it"),
         ("entries", LONG, "Entries in it that the index names"),
@@ -122,7 +129,7 @@ def _limbo_rows(bookkeeper: BookKeeper, bookie_id: str, password: bytes) -> Rows
 
 LIMBO = SystemTable(
     "limbo",
-    "One row per ledger that a bookie has in limbo: what it lacks of the ledger proves nothing until it is healed.",
+    "One row per ledger that a bookie has in limbo: until it is healed, entries that the bookie lacks may have existed.",
     (
         ("bookie_id", TEXT, "The bookie"),
         ("ledger_id", LONG, "The ledger"),
@@ -168,7 +175,7 @@ def _checksum_rows(bookkeeper: BookKeeper, part: _Part, password: bytes) -> Rows
 def _checksums(
     bookkeeper: BookKeeper, bookie_id: str, ledger_id: int, held: list[tuple[int, int]]
 ) -> Iterator[tuple[int, int | None]]:
-    """Each entry that is held, and the checksum of what makes two copies equal; None if it can't be read."""
+    """Each entry that the bookie holds and its checksum, over what makes two copies equal; None if the copy can't be read."""
     for found in copies_on(bookkeeper.context, bookie_id, ledger_id, held):
         if isinstance(found, Unreadable):
             yield from ((entry_id, None) for entry_id in range(found.first, found.last + 1))
@@ -187,9 +194,9 @@ ENTRY_CHECKSUMS = SystemTable(
         (
             "checksums",
             LONGS,
-            "CRC32C over length and payload of each entry from there on; null: not held, or not readable",
+            "CRC32C over length and payload of each entry from there on; null: not held, or it can't be read",
         ),
-        ("unreadable", LONG, "Entries among them that the bookie should have, and can't read"),
+        ("unreadable", LONG, "How many of these entries the bookie's index names and the bookie can't read"),
     ),
     _plan_checksums,
     _checksum_rows,

@@ -1,7 +1,7 @@
-"""System tables of ledgers: their metadata, and where it says that their entries are.
+"""System tables of ledgers: their metadata, and where the metadata says that their entries are.
 
-Law: a row's ``metadata_version`` tells which state of the ledger it is about; rows of two tables with the same one are
-about the same state.
+Law: ``metadata_version`` tells which state of a ledger a row is about. Rows of two tables with the same version are about the
+same state.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from bookspark.client import BookKeeper
 
 LEDGERS_PER_PARTITION = 2000
+"""How many ledgers one task reads."""
 
 
 def _plan_ledgers(bookkeeper: BookKeeper) -> list[list[int]]:
@@ -31,12 +32,15 @@ def _metadata(bookkeeper: BookKeeper, ids: Iterable[int]) -> Iterator[tuple[Ledg
         try:
             yield bookkeeper.metadata.read_ledger(ledger_id)
         except NoSuchLedgerError:
-            continue  # deleted since the listing
+            # The ledger was deleted since the listing.
+            continue
 
 
 def _last_add_confirmed(bookkeeper: BookKeeper, metadata: LedgerMetadata, password: bytes) -> int | None:
-    """The highest entry known to be confirmed; None if nobody told it. Every fragment but the last is confirmed,
-    whatever bookies say."""
+    """The highest entry known to be confirmed (LAC, last add confirmed); None if nobody told it.
+
+    Every entry of a fragment but the last is confirmed, whatever bookies say.
+    """
     if metadata.closed:
         return metadata.last_entry_id
     try:
@@ -96,15 +100,15 @@ LEDGERS = SystemTable(
         (
             "last_add_confirmed",
             LONG,
-            "Highest entry known to be confirmed when this row was read; -1: none; null: the password given is not its "
-            "own, or its bookies did not tell",
+            "Highest entry known to be confirmed when this row was read; -1: none; null: the ledger has another password, "
+            "or its bookies did not tell",
         ),
         ("fragments", INT, "How many fragments it has"),
         ("created_at", TIME, "When it was created"),
-        ("log", TEXT, "Log that it was made for; null if none"),
-        ("log_epoch", LONG, "Epoch of the log in which it was made"),
+        ("log", TEXT, "Log that it was created for; null if none"),
+        ("log_epoch", LONG, "Epoch of the log in which it was created; null if it is not a log's"),
         ("log_role", TEXT, "commit or data; null if it is not a log's"),
-        ("custom_metadata", TEXT, "Its custom metadata, a JSON object; bytes that are no text are escaped"),
+        ("custom_metadata", TEXT, "Its custom metadata, a JSON object; bytes that are not text are escaped"),
     ),
     _plan_ledgers,
     _ledger_rows,
@@ -123,7 +127,7 @@ FRAGMENTS = SystemTable(
             LONG,
             "Last entry of the fragment; null for the open end of a ledger that is not closed",
         ),
-        ("ensemble", TEXTS, "Bookie ids in write-set order: entry e goes to places e mod size and following"),
+        ("ensemble", TEXTS, "Bookie ids in the order of write sets: entry e is on place e mod size and those after it"),
     ),
     _plan_ledgers,
     _fragment_rows,

@@ -1,8 +1,7 @@
 """System tables of logs: their records, and what their commits name.
 
-Law: what a log holds is told by its commits alone. Of a log whose password is not the one given there is its record only,
-and ``readable`` says so. A log that was deleted since the listing is left out, as such a ledger is: of ``log_commits`` too,
-although ``logs`` may have it.
+Law: the commits alone tell what a log holds. Of a log with another password than the given one, there is only its record, and
+``readable`` says so. A log that was deleted since the listing is left out; ``log_commits`` may lack a log that ``logs`` has.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def _log_rows(bookkeeper: BookKeeper, argument: None, password: bytes) -> Rows:
 
 
 def _found(bookkeeper: BookKeeper, name: str, password: bytes) -> tuple[LogRecord, Position | None] | None:
-    """The log's record, and where the log ends if its password is the one given; None if there is no such log any more."""
+    """The log's record, and the log's end if ``password`` is the log's. None if the log was deleted since the listing."""
     registry = LogRegistry(bookkeeper.metadata)
     record = registry.find(name)
     while record is not None:
@@ -91,22 +90,22 @@ LOGS = SystemTable(
     "One row per log: its record.",
     (
         ("log", TEXT, "Name of the log"),
-        ("epoch", LONG, "Epoch that stands; 0: nobody claimed the log yet"),
-        ("owner", TEXT, "Run that owns the log in that epoch"),
-        ("commit_ledgers", LONGS, "Its commit ledgers, in order"),
-        ("committed_epoch", LONG, "Epoch of the last commit ledger: all commits of earlier ones are decided"),
-        ("batches", LONG, "Batches committed; null if not readable"),
-        ("rows", LONG, "Rows committed; null if not readable"),
-        ("bytes", LONG, "Bytes of payload committed; null if not readable"),
-        ("readable", FLAG, "Whether the password given is the log's; if not, log_commits has nothing of it"),
+        ("epoch", LONG, "The present epoch; 0: nobody claimed the log yet"),
+        ("owner", TEXT, "Run that owns the log in that epoch; null if none"),
+        ("commit_ledgers", LONGS, "Ids of its commit ledgers, in order"),
+        ("committed_epoch", LONG, "Epoch of the last commit ledger: all commits of earlier epochs are decided"),
+        ("batches", LONG, "Batches that are committed; null if not readable"),
+        ("rows", LONG, "Rows that are committed; null if not readable"),
+        ("bytes", LONG, "Bytes of payload that are committed; null if not readable"),
+        ("readable", FLAG, "Whether the given password is the log's; if not, log_commits has no rows of the log"),
         ("ensemble_size", INT, "Ensemble size of its ledgers"),
         ("write_quorum", INT, "Write quorum of its ledgers"),
         ("ack_quorum", INT, "Ack quorum of its ledgers"),
         ("digest_type", TEXT, "Digest type of its ledgers"),
         ("offloaded_to", TEXT, "Delta table that its rows are offloaded to; null if none"),
-        ("offloaded_rows", LONG, "Rows before this position are in that table; null if there is none"),
-        ("first_position", LONG, "Rows before it are truncated"),
-        ("created_at", TIME, "When the log was made"),
+        ("offloaded_rows", LONG, "Rows before this position are in that table; null if there is no table"),
+        ("first_position", LONG, "Position of the first row that is not truncated"),
+        ("created_at", TIME, "When the log was created"),
     ),
     once,
     _log_rows,

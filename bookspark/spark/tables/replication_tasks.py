@@ -1,6 +1,6 @@
-"""The system table of replication tasks: what autorecovery has to do, and who does it.
+"""The system table ``underreplication``: what autorecovery has to do, and who does it.
 
-Law: a task that was done since the listing is left out; one that is worked at is there until it is done.
+Law: a task that was done since the listing is left out. A task stays in the table until it is done, also while a worker does it.
 """
 
 from __future__ import annotations
@@ -30,18 +30,22 @@ def _rows(bookkeeper: BookKeeper, argument: None, password: bytes) -> Rows:
 
 UNDERREPLICATION = SystemTable(
     "underreplication",
-    "One row per ledger that autorecovery has to repair, and bookie that is the reason.",
+    "One row per ledger that autorecovery has to repair and bookie that is the reason.",
     (
         ("ledger_id", LONG, "The ledger"),
         ("bookie_id", TEXT, "The bookie"),
-        ("reason", TEXT, "lost: it is to be replaced; lacks: it gets what it lacks; misplaced: it is to be moved"),
+        (
+            "reason",
+            TEXT,
+            "lost: the bookie is to be replaced; lacks: it gets what it lacks; misplaced: its copies are moved",
+        ),
         ("detail", TEXT, "What was found, in words"),
         ("marked_at", TIME, "When the ledger was first reported"),
-        ("marks", LONG, "How often it was"),
-        ("attempts", LONG, "Repairs that failed"),
-        ("error", TEXT, "Why the last of them did"),
-        ("not_before", TIME, "When the next one may begin; null: now"),
-        ("holder", TEXT, "Worker that repairs it now; null: none"),
+        ("marks", LONG, "How often the ledger was reported"),
+        ("attempts", LONG, "How many repairs failed"),
+        ("error", TEXT, "Why the last repair failed; null: none failed"),
+        ("not_before", TIME, "When the next repair may begin; null: now"),
+        ("holder", TEXT, "Worker that repairs the ledger now; null: none"),
     ),
     once,
     _rows,

@@ -1,10 +1,9 @@
-"""System tables: the cluster's state as rows, for ``spark.read.format("bookspark").option("table", name)`` and for snapshots.
+"""All system tables by name, for ``spark.read.format("bookspark").option("table", name)`` and for snapshots.
 
-Law: that of ``tables.table``: a table is whole or the read fails.
+Law: a table is read whole, or the read fails (see ``table``).
 
-Each column's meaning stands beside its name in the module of its family, and is its comment in Delta. Tables are read
-at slightly different times. Where that matters, ``metadata_version`` tells whether two rows are about the same state
-of a ledger.
+Each column's meaning stands beside its name in the module of its family, and is the column's comment in Delta. Tables are read at
+slightly different times. Where that matters, ``metadata_version`` tells whether two rows are about the same state of a ledger.
 
 ====================  =======================================================================================
 ``ledgers``           one row per ledger: its metadata
@@ -14,8 +13,8 @@ of a ledger.
 ``index_ranges``      one row per run of entries in a bookie's index
 ``entry_logs``        one row per log of a bookie
 ``limbo``             one row per ledger that a bookie has in limbo
-``entry_checksums``   the checksum of every copy on every bookie: reads all of them
-``underreplication``  one row per ledger that is to be repaired, and bookie that is the reason
+``entry_checksums``   the checksum of every copy on every bookie; this reads all copies
+``underreplication``  one row per ledger that is to be repaired and bookie that is the reason
 ``logs``              one row per log: its record
 ``log_commits``       one row per range of entries that a commit of a log names
 ====================  =======================================================================================
@@ -39,9 +38,10 @@ _FAMILIES = (
     (LOGS, LOG_COMMITS),
 )
 TABLES = {table.name: table for family in _FAMILIES for table in family}
+"""All system tables by name."""
 
 
 def system_table(name: str) -> SystemTable:
-    """Raises ConfigurationError, naming the nearest one."""
+    """The table of that name. Raises ConfigurationError, which tells the most similar name."""
     check_names([name], TABLES, "system table")
     return TABLES[name]

@@ -1,7 +1,7 @@
-"""What a system table is: columns that are documented, a plan made on the driver, rows made in tasks.
+"""What a system table is: columns with their meaning, a plan that is made on the driver's side, and rows that tasks make.
 
-Law: a table is whole or the read fails; a bookie that is registered and does not answer is an error, not an empty
-index. The exceptions are said where they are: what only a password opens is null or left out, and a column tells so.
+Law: a table is read whole, or the read fails. A bookie that is registered and does not answer is an error, not an empty index.
+Two tables make an exception, and say so: what only a password opens is null or left out, and a column tells it.
 """
 
 from __future__ import annotations
@@ -40,28 +40,36 @@ LONG, INT, TEXT, FLAG, TIME, TEXTS, LONGS = (
     ArrayType(LongType()),
 )
 Rows = Iterator[tuple[Any, ...]]
+"""Rows of a table, each with a value for each column."""
 ROWS_PER_BATCH = 256
-"""In memory at once: a row of ``entry_checksums`` is a thousand numbers."""
+"""How many rows are in memory at once. A row of ``entry_checksums`` is a thousand numbers."""
 
 
 @dataclass(frozen=True)
 class SystemTable:
-    """``plan`` gives one argument per partition, on the driver; ``rows`` the rows of one, in a task."""
+    """One system table."""
 
     name: str
+    """Its name, as the option ``table`` has it."""
     comment: str
+    """What it has a row for, in one sentence."""
     columns: tuple[tuple[str, DataType, str], ...]
-    """Name, type, and what it means."""
+    """Name, type and meaning of each column."""
     plan: Callable[[BookKeeper], Sequence[Any]]
+    """Called on the driver's side. Gives an argument for each partition."""
     rows: Callable[[BookKeeper, Any, bytes], Rows | Iterable[pyarrow.RecordBatch]]
+    """Called in a task with such an argument and the password. Gives the rows of that partition."""
 
     @property
     def schema(self) -> StructType:
-        """With each column's comment in its metadata, where Delta takes it from."""
+        """The columns as Spark's schema. Each column's meaning is its comment, which Delta keeps."""
         return StructType([StructField(name, kind, True, {"comment": comment}) for name, kind, comment in self.columns])
 
     def read(self, bookkeeper: BookKeeper, argument: Any, password: bytes) -> Iterator[pyarrow.RecordBatch]:
-        """The rows of one partition as record batches of exactly ``schema``."""
+        """The rows of one partition, as record batches of exactly ``schema``. ``argument``: one of those that ``plan`` gave.
+
+        Raises MetadataStoreError, and ReadError or BookieError if a bookie does not answer.
+        """
         import pyarrow
 
         schema = to_arrow_schema(self.schema, timezone="UTC")
@@ -78,18 +86,20 @@ class SystemTable:
 
 
 def once(bookkeeper: BookKeeper) -> list[None]:
-    """The plan of a table that one task reads."""
+    """The plan of a table that one task reads: one partition."""
     return [None]
 
 
 def each_bookie(bookkeeper: BookKeeper) -> list[str]:
-    """The plan of a table that every registered bookie is asked for."""
+    """The plan of a table that each registered bookie is asked for: one partition for each, with its id."""
     return sorted(bookkeeper.metadata.bookies())
 
 
 def time(milliseconds: int) -> datetime:
+    """The time so many ms after the beginning of 1970, in UTC."""
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
 def text(value: bytes | None) -> str | None:
+    """Bytes as text; those that are no UTF-8 are escaped."""
     return value.decode(errors="backslashreplace") if value is not None else None

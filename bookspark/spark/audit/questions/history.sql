@@ -1,5 +1,5 @@
--- History: of each snapshot, how many entries were confirmed, how many of their copies were missing on the bookies that were up,
--- and what those held. (Over tables of several snapshots; in everything else a query sees one.)
+-- History: for each snapshot, how many entries were confirmed, how many of their copies were missing on bookies that were up,
+-- and how many bytes the bookies held. (Only this query sees several snapshots.)
 WITH committed AS (
   SELECT snapshot_id, ledger_id, MAX(last_entry_id) AS last_entry_id FROM log_commits GROUP BY snapshot_id, ledger_id
 ),

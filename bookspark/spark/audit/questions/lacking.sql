@@ -1,5 +1,6 @@
--- Lacking: bookies that are up without confirmed entries that their fragment assigns to them, by ledger. Left out are fragments that
--- are still written to, which are their writer's to mend, and what a bookie has in limbo, which it heals itself.
+-- Lacking: bookies that are up and lack confirmed entries that their fragment assigns to them, by ledger. Left out are
+-- fragments that are still written to, which their writer repairs, and ledgers that a bookie has in limbo, which it heals
+-- itself.
 WITH missing AS (
   SELECT e.ledger_id, e.first_entry_id, e.last_entry_id, e.entries, bookie_id
   FROM entry_ranges e

@@ -1,6 +1,6 @@
--- Not safe to stop: what would be broken if the bookies in table stopped were lost: confirmed entries that would have fewer copies
--- than their ack quorum on bookies that are up; ledgers that are not closed and could not be recovered; and ledgers on these bookies
--- of which it is not known which entries are confirmed.
+-- Not safe to stop: what would break if the bookies in table stopped were lost. These are confirmed entries that would have
+-- fewer copies than their ack quorum on bookies that are up, ledgers that are not closed and could not be recovered, and
+-- ledgers on these bookies of which nobody knows which entries are confirmed.
 WITH gone AS (
   SELECT COLLECT_SET(bookie_id) AS bookies, COLLECT_SET(IF(now, bookie_id, NULL)) AS stopped
   FROM (SELECT bookie_id, TRUE AS now FROM stopped UNION ALL SELECT bookie_id, FALSE FROM bookies WHERE state = 'down')
@@ -10,8 +10,8 @@ remaining AS (
          ARRAYS_OVERLAP(held_by, g.stopped) AS concerned
   FROM entry_ranges e CROSS JOIN gone g
 ),
--- A recovery has to hear so many bookies that none of the last fragment's write sets, which are runs of places in its ensemble,
--- taken as a ring, has an ack quorum among the others. A bookie that has the ledger in limbo is one of these.
+-- A recovery has to hear so many bookies that no write set of the last fragment has an ack quorum among the others. A write set is
+-- a run of places in the ensemble, which is taken as a ring. A bookie that has the ledger in limbo counts as one of the others.
 last_write_sets AS (
   SELECT l.ledger_id, l.log, l.state, l.write_quorum, l.ack_quorum,
          SLICE(CONCAT(f.ensemble, f.ensemble), start + 1, l.write_quorum) AS write_set

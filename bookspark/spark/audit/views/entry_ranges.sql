@@ -1,17 +1,17 @@
--- Every confirmed entry, in ranges within which nothing changes, with the bookies that should hold it and those that do.
--- Exact: metadata × index, no sampling. Entries above the LAC of a ledger that is not closed are not judged, nor is what not_judged
--- names. A striped ledger (ensemble > write quorum) comes entry by entry, as each
--- entry has another write set than the next.
+-- Every confirmed entry, in ranges in which nothing changes, with the bookies that should hold it and those that do. This is
+-- exact: metadata and indexes, no sample. Not judged are entries above the last add confirmed (LAC) of a ledger that is not
+-- closed, and what not_judged names. A striped ledger (ensemble > write quorum) comes entry by entry, as each entry has
+-- another write set than the next.
 WITH committed AS (SELECT ledger_id, MAX(last_entry_id) AS last_entry_id FROM log_commits GROUP BY ledger_id),
 judged AS (
   SELECT f.ledger_id, f.fragment, f.ensemble, f.first_entry_id, l.state, l.log, l.ensemble_size, l.write_quorum, l.ack_quorum,
-         -- All of a fragment that has an end is confirmed. A commit that names an entry is proof too, ahead of any LAC heard.
+         -- Every entry of a fragment that has an end is confirmed. A commit proves its entries too, ahead of any LAC heard.
          COALESCE(f.last_entry_id, GREATEST(l.last_add_confirmed, c.last_entry_id)) AS last_entry_id
   FROM fragments f JOIN ledgers l ON l.ledger_id = f.ledger_id AND l.metadata_version = f.metadata_version
   LEFT JOIN committed c ON c.ledger_id = f.ledger_id
 ),
 placed AS (SELECT j.*, place, bookie_id FROM judged j LATERAL VIEW POSEXPLODE(ensemble) places AS place, bookie_id),
--- Each copy sets its bookie's bit (the place in the ensemble) at its first entry and takes it back after its last.
+-- Each copy sets its bookie's bit (the place in the ensemble) at its first entry, and clears it after its last.
 changes AS (
   SELECT j.ledger_id, j.fragment, change.at, SUM(change.bit) AS bits, FIRST(j.ensemble) AS ensemble,
          FIRST(j.last_entry_id) AS fragment_last, FIRST(j.state) AS state, FIRST(j.log) AS log,

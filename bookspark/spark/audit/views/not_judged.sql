@@ -1,4 +1,4 @@
--- Fragments of which nobody can say which entries are confirmed, and why: no other audit judges them.
+-- Fragments of which nobody can say which entries are confirmed, and why. No other audit judges them.
 SELECT l.ledger_id, l.log, l.state, l.write_quorum, l.ack_quorum, f.ensemble,
        IF(l.metadata_version <> f.metadata_version, 'its metadata changed while the snapshot was taken: take another',
           'no LAC was told: give its password, if it has one, or have its bookies up') AS why
