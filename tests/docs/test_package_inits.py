@@ -7,6 +7,7 @@ sub-packages, and an example. What the example imports can be imported.
 from __future__ import annotations
 
 import ast
+import pkgutil
 import re
 from pathlib import Path
 
@@ -20,6 +21,9 @@ _IMPORT = re.compile(
     r"|import bookspark[\w.]*(?: as \w+)?)",
     re.MULTILINE,
 )
+
+_USED = re.compile(r"^ {4,}.*?\b(bookspark(?:\.[A-Za-z_]\w*)+)\(", re.MULTILINE)
+"""Called by its full name in an example."""
 
 
 def _docstring(package: Path) -> str:
@@ -42,7 +46,10 @@ class TestPackage:
         assert _rooms(package) - words == set(), f"{package}/__init__.py names each of its modules and sub-packages"
 
     def test_has_an_example_that_can_be_imported(self, package):
-        imports = _IMPORT.findall(_docstring(package))
-        assert imports, f"{package}/__init__.py has an example that imports what it uses"
+        text = _docstring(package)
+        imports, used = _IMPORT.findall(text), _USED.findall(text)
+        assert imports or used, f"{package}/__init__.py has an example that imports what it uses"
         for statement in imports:
             exec(statement.replace(">>> ", "").replace("... ", ""), {})
+        for dotted in used:
+            pkgutil.resolve_name(dotted)
