@@ -18,7 +18,7 @@ from bookspark.bookie.disk import checkpoint, control_log, rewritten_block, rewr
 from bookspark.bookie.disk.entry_log import LOG_SUFFIX, LOGS, NOTE_SUFFIX, SCHEMA
 from bookspark.bookie.disk.index import Index, location
 from bookspark.daemon import directories, lease_server
-from bookspark.metadata import codec
+from bookspark.metadata.records import codec
 from bookspark.metadata.autorecovery.auditors import AuditorState, CheckReport
 from bookspark.metadata.autorecovery.underreplication_tasks import Progress
 from bookspark.metadata.zookeeper.layout import Layout, LedgerManager
@@ -283,7 +283,7 @@ STRUCTS = {
     "ENTRY_LOGS": messages.EntryLogs,
     "LIMBO": messages.Limbo,
     "HELLO": messages.Hello,
-    "lock": "bookspark.metadata.autorecovery.locks:_LockDocument",
+    "lock": "bookspark.metadata.documents.locks:_LockDocument",
     "auditor state": AuditorState,
     "check report": CheckReport,
     "worker progress": Progress,
