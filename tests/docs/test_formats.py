@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import msgspec
 import pytest
-from bookspark.metadata.records import codec
 from crc32c import crc32c
 
 from bookspark.bookie.disk import checkpoint, control_log, rewritten_block, rewritten_log, synced_note, unclean_marker
@@ -21,6 +20,7 @@ from bookspark.bookie.disk.index import Index, location
 from bookspark.daemon import directories, lease_server
 from bookspark.metadata.autorecovery.auditors import AuditorState, CheckReport
 from bookspark.metadata.autorecovery.underreplication_tasks import Progress
+from bookspark.metadata.records import codec
 from bookspark.metadata.zookeeper.layout import Layout, LedgerManager
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger, FenceNoted
 from bookspark.protocol.ledger.ledger_metadata import DigestType
