@@ -32,7 +32,7 @@ from bookspark.protocol.bookie.bookie_ledger import (
 )
 from bookspark.protocol.bookie.garbage_collection import NOTHING_COLLECTED, CollectionNoted, note_collection
 from bookspark.protocol.ledger.actions import SyncReport
-from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerType
+from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerType
 from bookspark.protocol.ledger.responses import Positive, Response, Unknown, UnknownReason
 from bookspark.protocol.ledger.sync_cursor import Assignment, SyncCursor
 from bookspark.protocol.repair.bookie_healing import HeldListed, LimboIsCleared
@@ -216,6 +216,7 @@ class SimulatedBookie:
         ledger = self._met()
         decision = ledger.write_last_add_confirmed(MASTER_KEY, request.last_add_confirmed)
         if isinstance(decision.response, Positive):
+            ledger.note(NO_ENTRY, request.last_add_fully_replicated)
             self.ledger = ledger
             self._keep(decision.records)
         return WriteLacAnswer(decision.response)

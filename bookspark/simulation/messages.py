@@ -45,9 +45,10 @@ class ReadLac:
 
 @dataclass(frozen=True, slots=True)
 class WriteLac:
-    """Explicit LAC."""
+    """Explicit LAC; the LAFR goes with it."""
 
     last_add_confirmed: int
+    last_add_fully_replicated: int = NO_ENTRY
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from bookspark.protocol.ledger.actions import BookiesChosen, ChooseBookies, Meta
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerType, Replication
 from bookspark.protocol.writing.writer import State
 from bookspark.wire.frames import control_frame
-from bookspark.wire.header import Flag, Kind, Status
+from bookspark.wire.header import Flag, Header, Kind, Status
+from bookspark.wire.messages import Acks
 from tests.awaiting import await_that
 from tests.client.test_connections import MIB, SECONDS, Bench
 
@@ -23,7 +24,9 @@ BOOKIES = ("b1", "b2", "b3")
 
 
 def no_bookies(metadata, action):
-    return NoBookies(NotEnoughBookiesError("there are no others"))
+    if isinstance(action, ChooseBookies):
+        return NoBookies(NotEnoughBookiesError("there are no others"))
+    return MetadataWritten(1)
 
 
 class DriverBench(Bench):
@@ -121,6 +124,44 @@ def test_a_defect_where_the_metadata_store_is_asked_ends_the_ledger(bench, caplo
     assert "ran into a defect" in str(driver.shared.acknowledged.error)
     assert driver.writer.state is State.FAILED
     assert "ChooseBookies" in caplog.text
+
+
+def test_an_answer_to_nothing_ends_the_ledger_and_says_so(bench, caplog):
+    """A machine that is told nonsense takes none of it, and could wait for ever for what it has asked."""
+    for bookie_id in BOOKIES:
+        bench.bookie(bookie_id)
+    bench.open()
+    driver = bench.driver()
+    bench.append(driver, b"0")
+    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 0, SECONDS)
+    bench.in_loop(driver._step, MetadataWritten(1))
+    assert driver.shared.ended.wait(SECONDS)
+    assert "ran into a defect (IllegalEventError(" in str(driver.shared.acknowledged.error)
+    assert driver.writer.state is State.FAILED
+    assert "MetadataWritten while Asked is NOTHING" in caplog.text
+
+
+@pytest.mark.parametrize("kind", [Kind.ADD, Kind.SYNC])
+def test_an_ack_of_a_vd_ledger_that_does_not_tell_what_is_synced_is_no_answer(bench, kind):
+    """It comes from a bookie that is broken: no defect of this client, and no ack."""
+    others, broken = [bench.bookie(bookie_id) for bookie_id in BOOKIES[1:]], bench.bookie("b1")
+    for bookie in (*others, broken):
+        bookie.statuses[Kind.SYNC] = Status.OK
+    for bookie in others:
+        bookie.last_add_synced = 0
+    del broken.statuses[kind]
+    bench.open()
+    driver = bench.driver(ledger_type=LedgerType.VD_JOURNAL, replication=Replication.GUARANTEED)
+    bench.append(driver, b"0")
+    bench.in_loop(driver.sync, 0)
+    request_id = broken.asked(kind).args[1].request_id
+    broken._sockets[-1].sendall(control_frame(Header(Kind.ACKS, 0), Acks.encode([request_id])))
+    answer_again = broken.asked(kind)
+    assert driver.writer.state is State.OPEN
+    assert driver.cursors.last_add_fully_replicated == -1
+    broken.last_add_synced, broken.statuses[kind] = 0, Status.OK
+    answer_again()
+    await_that(lambda: driver.cursors.last_add_fully_replicated == 0, SECONDS)
 
 
 def told_lac(bookie):

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
+import pkgutil
+import types
+import typing
+from pathlib import Path
+
 import pytest
 
+import bookspark.protocol
 from bookspark.client.reading import ledger_opening, read_handle
 from bookspark.client.writing import ledger_driver
 from bookspark.local import LocalCluster
@@ -82,3 +90,71 @@ def test_a_writer_that_counts_no_acks_fails_in_the_simulator_and_for_real(monkey
 )
 def test_they_are_the_protocols_own(machine):
     assert machine.__module__.startswith("bookspark.protocol.")
+
+
+# -- events and actions
+
+LEASE = "a barrier task's lease on its bookie: the world of the simulator has one ledger, and no tasks"
+ONE_SIDED = {
+    "Claim": LEASE,
+    "Drop": LEASE,
+    "Stop": LEASE,
+    "Tick": LEASE,
+    "Grant": LEASE,
+    "Refuse": LEASE,
+    "End": LEASE,
+    "EnsembleChanged": "the client keeps connections to the ensemble; in the simulator a message finds any bookie",
+    "Acknowledge": "the client tells its user; the invariants are about what is confirmed, and this is not",
+}
+"""Events and actions of the protocol that only production or only the simulator names, and why."""
+
+
+def members(union):
+    """The classes of a union of classes, of which one may be a union itself."""
+    return {kind for part in typing.get_args(union) for kind in (members(part) or {part}) if isinstance(kind, type)}
+
+
+def events_and_actions():
+    """The members of every union in the protocol whose name ends with Event or Action."""
+    for found in pkgutil.walk_packages(bookspark.protocol.__path__, "bookspark.protocol."):
+        for name, value in vars(importlib.import_module(found.name)).items():
+            if name.endswith(("Event", "Action")) and isinstance(value, types.UnionType):
+                yield from members(value)
+
+
+def names_of_the_protocol(folder):
+    """Every object of the protocol that a module in ``folder`` names, but for its imports."""
+    for path in (Path(bookspark.__file__).parent / folder).rglob("*.py"):
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        known = {}
+        for node in nodes:
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("bookspark.protocol"):
+                for name in node.names:
+                    known[name.asname or name.name] = imported(node.module, name.name)
+        for node in nodes:
+            if isinstance(node, ast.Name) and node.id in known:
+                yield known[node.id]
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                yield getattr(known.get(node.value.id), node.attr, None)
+
+
+def imported(module, name):
+    found = importlib.import_module(module)
+    return getattr(found, name) if hasattr(found, name) else importlib.import_module(f"{module}.{name}")
+
+
+def test_production_and_the_simulator_use_the_same_events_and_actions():
+    """What only one of them uses is not proved, or is proved for nothing. The client decided on explicit LACs by itself."""
+    kinds = set(events_and_actions())
+    production = {kind for folder in ("client", "autorecovery", "daemon") for kind in names_of_the_protocol(folder)}
+    simulated = set(names_of_the_protocol("simulation"))
+    one_sided = {kind.__name__ for kind in kinds if (kind in production) is not (kind in simulated)}
+    assert one_sided == ONE_SIDED.keys()
+
+
+def test_nobody_is_left_out():
+    """Each is used by somebody but the machines themselves."""
+    used = {
+        kind for folder in ("client", "autorecovery", "daemon", "simulation") for kind in names_of_the_protocol(folder)
+    }
+    assert {kind.__name__ for kind in set(events_and_actions()) - used} == set()

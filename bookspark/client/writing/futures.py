@@ -1,9 +1,8 @@
-"""Completing appends by a watermark instead of a lock-laden future each.
+"""The futures of appends: one watermark completes all of a ledger's, without a lock for each.
 
-Law: a ledger's appends are acknowledged in id order, so one number, the last confirmed id, completes all of them. A future looks
-at that number and takes a lock only when somebody waits or wants to be called back. Who is called back must not wait: nothing
-would be told any more, to anybody. (docs/decisions/profile.md: 1.0–1.2 M entries/s against
-45–78 k/s with a ``concurrent.futures.Future`` each.)
+Law: a ledger's appends are acknowledged in id order, so one number, the last acknowledged id, completes all of them. A future
+looks at that number. It takes a lock only when somebody waits or wants to be called back. A callback must not wait: it runs in
+the thread that tells everybody. docs/decisions/completing-appends.md has the measurement.
 """
 
 from __future__ import annotations
@@ -21,8 +20,9 @@ log = logging.getLogger(__name__)
 
 
 class Watermark:
-    """The last confirmed entry id of a ledger, or the error that ended it. Advanced by one thread, watched by any of its
-    process; ``advanced_here`` tells whether the calling thread is that one."""
+    """An entry id up to which something holds of a ledger (acknowledged, or confirmed), or the error that ended the ledger. One
+    thread advances it, and any thread of the process watches it. ``advanced_here`` tells whether the calling thread is the one
+    that advances it."""
 
     def __init__(self, advanced_here: Callable[[], bool] = lambda: False) -> None:
         self._advanced_here = advanced_here
@@ -35,14 +35,14 @@ class Watermark:
         self._pid = os.getpid()
 
     def advance(self, value: int) -> None:
-        """Everything up to ``value`` is confirmed."""
+        """It holds of everything up to ``value``."""
         # Written before `_waiting` is looked at; a waiter counts itself before it looks at the value: one sees the other.
         self.value = value
         if self._waiting or self._callbacks:
             self._tell()
 
     def fail(self, error: BookKeeperError) -> None:
-        """Nothing after ``value`` will be confirmed."""
+        """It will hold of nothing after ``value``."""
         self.error = self.error or error
         self._tell()
 
@@ -60,7 +60,8 @@ class Watermark:
                 log.exception("a callback of an append raised")
 
     def wait(self, condition: Callable[[], bool], timeout_seconds: float | None) -> bool:
-        """Wait until ``condition()`` or an error; False if neither came in time."""
+        """Wait until ``condition()`` holds or an error came; False if neither came in ``timeout_seconds`` (None: no limit).
+        Raises BookKeeperError in the thread that advances it, and LedgerClosedError in a forked process."""
         self._check_process()
         self.check_may_wait()
         with self._changed:
@@ -71,7 +72,8 @@ class Watermark:
                 self._waiting -= 1
 
     def wait_for(self, entry_id: int) -> None:
-        """Wait until ``entry_id`` is confirmed or an error, however long that takes. The others are not woken for it."""
+        """Wait until the watermark has reached ``entry_id`` or an error came, however long that takes. Other waiters sleep on.
+        Raises BookKeeperError in the thread that advances it, and LedgerClosedError in a forked process."""
         self.check_may_wait()
         passed = threading.Lock()
         passed.acquire()
@@ -79,7 +81,8 @@ class Watermark:
         passed.acquire()
 
     def call_when(self, entry_id: int, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once, when ``entry_id`` is confirmed or an error came: now, or from the client's I/O thread."""
+        """Call ``callback`` once, when the watermark has reached ``entry_id`` or an error came: now, or from the client's I/O
+        thread. Raises LedgerClosedError in a forked process."""
         self._check_process()
         with self._changed:
             self._waiting += 1  # from here on `advance` takes the lock, and so finds what is pushed below
@@ -92,7 +95,7 @@ class Watermark:
         callback()
 
     def check_may_wait(self) -> None:
-        """Raises BookKeeperError in the thread that would be waited for."""
+        """Raises BookKeeperError in the thread that advances the watermark: it would wait for itself."""
         if self._advanced_here():
             raise BookKeeperError(
                 "a callback of an append runs in the client's I/O thread, and must not wait for it; use append_async, or have "
@@ -100,7 +103,8 @@ class Watermark:
             )
 
     def _check_process(self) -> None:
-        """Raises LedgerClosedError in a forked process, where nothing is told any more, and the lock may be held for ever."""
+        """Raises LedgerClosedError in a forked process: nothing advances the watermark there, and its lock may be held for
+        ever."""
         if os.getpid() != self._pid:
             raise LedgerClosedError(
                 f"the outcome of this append or sync is told in process {self._pid}, which made it; wait for it there"
@@ -115,16 +119,19 @@ class AppendFuture:
     def __init__(self, watermark: Watermark, entry_id: int) -> None:
         self._watermark = watermark
         self.entry_id = entry_id
-        """The id the entry has if it is confirmed."""
+        """The id that the entry has if it is acknowledged."""
 
     def done(self) -> bool:
-        """True once the entry is confirmed or the ledger failed before it was."""
+        """True once the entry is acknowledged, or the ledger failed before it was."""
         return self.entry_id <= self._watermark.value or self._watermark.error is not None
 
     def result(self, timeout: float | None = None) -> int:
-        """The entry id once it is confirmed. Raises the ledger's error, or TimeoutError after ``timeout`` seconds.
+        """The entry id, once the entry is acknowledged.
 
-        Without ``timeout`` it waits as long as the client's own add timeout lets the append wait.
+        Raises TimeoutError after ``timeout`` seconds; without it, AddTimeoutError when the append got no acknowledgement within
+        the client's ``add_timeout_seconds``. Raises the error that ended the ledger: LedgerFencedError, UnauthorizedAccessError,
+        NotEnoughBookiesError, MetadataStoreError, NoSuchLedgerError, or LedgerClosedError if the client was closed. Raises
+        BookKeeperError in a callback of an append, and LedgerClosedError in a forked process.
         """
         error = self.exception(timeout)
         if error is not None:
@@ -132,7 +139,8 @@ class AppendFuture:
         return self.entry_id
 
     def exception(self, timeout: float | None = None) -> BookKeeperError | None:
-        """The error that the append failed with, None if it is confirmed. Raises TimeoutError after ``timeout`` seconds."""
+        """The error that the append failed with; None if it is acknowledged. Raises TimeoutError after ``timeout`` seconds,
+        BookKeeperError in a callback of an append, and LedgerClosedError in a forked process."""
         watermark, entry_id = self._watermark, self.entry_id
         if not self.done():
             if timeout is None:
@@ -142,13 +150,13 @@ class AppendFuture:
         return None if entry_id <= watermark.value else watermark.error
 
     def add_done_callback(self, callback: Callable[[AppendFuture], object]) -> None:
-        """Call ``callback(self)`` when done; it must not block, as it runs in the client's I/O thread, where an append or a
-        close that waits raises BookKeeperError."""
+        """Call ``callback(self)`` when done. It runs in the client's I/O thread and must not block: an append or a close that
+        waits raises BookKeeperError there. Raises LedgerClosedError in a forked process."""
         self._watermark.call_when(self.entry_id, lambda: (callback(self), None)[1])
 
 
 class SyncFuture(AppendFuture):
-    """The outcome of one sync; its result is the last entry id that is synced by then."""
+    """The outcome of one sync. Its result is the last entry id that is synced by then."""
 
     __slots__ = ()
 

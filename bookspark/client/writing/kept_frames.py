@@ -1,8 +1,8 @@
 """The frames of a writer that may have to be sent again: to a bookie that missed them, was started again, or joined.
 
-Law: a frame is kept until the writer's machine says that its content may be forgotten, which is at its confirmation, and on a
-guaranteed ledger once its whole write set has it. ``released_bytes`` grows with each frame that goes, so that what is kept can be
-bounded. The I/O thread's own, but for that number.
+Law: a frame is kept until the writer's machine says that its content may be forgotten: when it is confirmed, and on a guaranteed
+ledger when its whole write set has it. ``released_bytes`` grows with each frame that goes, so that what is kept can be bounded.
+Other threads read that number; everything else is the I/O thread's.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from bookspark.wire.header import Header
 
 
 class KeptFrame(NamedTuple):
-    """One frame as it was sent first; ``byte_length`` counts its payloads."""
+    """One frame as it was sent first. ``byte_length``: the bytes of its payloads."""
 
     header: Header
     frame: Buffer
     byte_length: int
 
     def assigned(self, assignment: Assignment, request_id: int) -> Buffer:
-        """The frame of a VD ledger for a bookie with this assignment."""
+        """The frame, of a VD ledger (volatile durability), for a bookie with this assignment."""
         header = self.header._replace(request_id=request_id).with_assignment(assignment)
         return b"".join(with_header(self.frame, header))
 
@@ -33,7 +33,7 @@ class KeptFrames:
 
     def __init__(self) -> None:
         self.released_bytes = 0
-        """Payload bytes of all frames that are kept no more; read by other threads."""
+        """Payload bytes of all frames that are not kept any more."""
         self._frames: dict[int, KeptFrame] = {}
         self._order: deque[int] = deque()
         self._unacknowledged: deque[int] = deque()
@@ -56,7 +56,7 @@ class KeptFrames:
         self._unacknowledged.append(first)
 
     def acknowledged(self, entry_id: int) -> None:
-        """Everything up to ``entry_id`` is."""
+        """Everything up to ``entry_id`` is acknowledged."""
         under_way = self._unacknowledged
         while under_way and under_way[0] <= entry_id:
             under_way.popleft()

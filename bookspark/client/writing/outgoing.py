@@ -1,7 +1,7 @@
-"""What was appended and is not under way yet, and how it becomes frames.
+"""The appends that are not under way yet, and how they become frames.
 
-Law: entries leave in the order in which they were appended. What waits goes out together, up to the frame size; a run is never
-divided; on a striped ledger each entry is a frame of its own, as neighbours have different write sets. Any thread puts, the I/O
+Law: entries leave in the order in which they were appended. What waits goes out together, up to the frame size. A run is never
+divided. On a striped ledger each entry is a frame of its own, as neighbours have different write sets. Any thread puts; the I/O
 thread takes.
 """
 
@@ -37,7 +37,7 @@ class Outgoing:
         self._waiting.clear()
 
     def take(self) -> PayloadRun:
-        """The next frame's entries: what waits, up to the frame size; an Arrow array's run stays alone."""
+        """The entries of the next frame: what waits, up to the frame size. The run of an Arrow array goes alone."""
         item = self._waiting.popleft()
         run = PayloadRun((item,), len(item)) if isinstance(item, bytes) else item
         if self._striped or not self._waiting or not run.is_list:
@@ -59,7 +59,8 @@ class Outgoing:
         return PayloadRun(pieces, size)
 
     def encode(self, header: Header, run: PayloadRun, length: int) -> Buffer:
-        """The frame of ``run`` under ``header``, which has its ids and the LAC; ``length`` is the ledger's before it."""
+        """The frame of ``run``. ``header`` has its ids and the LAC (last add confirmed); ``length`` is the ledger's before it, in
+        bytes."""
         count, confirmed, ledger_id = run.count, header.last_add_confirmed, self._ledger_id
         first, digest = header.first_entry_id, self._digest
         if count == 1:

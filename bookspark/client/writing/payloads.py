@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class PayloadRun:
-    """``count`` payloads of ``byte_length`` in all: ``pieces`` are the payloads themselves, or all of them in one buffer that
-    ``offsets`` (as Arrow has them, i32 × (count+1), from 0) divides."""
+    """``count`` payloads of ``byte_length`` bytes together. ``pieces`` are the payloads themselves, or one buffer with all of
+    them, which ``offsets`` (as Arrow has them, i32 × (count+1), from 0) divides."""
 
     __slots__ = ("_offsets", "byte_length", "count", "pieces")
 

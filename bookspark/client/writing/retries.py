@@ -1,8 +1,8 @@
-"""When a writer's bookie that was reached, but refused, is asked again.
+"""When a writer asks a bookie again that was reached, but refused.
 
-Law: one that is not able now (too much at once, a disk that is full or failed) is asked again, less and less often until it takes
-something: it may be full for long, and what a ledger keeps for it may be much. One that was fenced, knows another password, or
-can't be reached is not: nothing, or its connection, will tell of that one. In the I/O loop.
+Law: a bookie that is not able now (it has too much to do, or its disk is full or failed) is asked again, less and less often
+until it takes something: it may be full for long, and a ledger may keep much for it. A refusal for one of ``FINAL_REASONS`` is
+not followed by another try: to ask again is no use, or a new connection tells when it is. All of it runs in the I/O loop.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ _PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 0.1, 3.2
 
 
 class Retries:
-    """Of one ledger. ``again(bookie)`` asks."""
+    """Of one ledger. ``again(bookie)`` asks the bookie again."""
 
     def __init__(self, again: Callable[[str], None]) -> None:
         self._again = again
         self._waiting: set[str] = set()
         self._pauses: dict[str, float] = {}
-        """The next ones, of bookies that refused what they were asked last."""
+        """The next pause, in seconds, of each bookie that refused what it was asked last."""
 
     def refused(self, bookie: str, response: Response) -> None:
-        """The bookie answered so; nothing comes of a positive answer."""
+        """The bookie answered with ``response``. A positive one changes nothing."""
         if isinstance(response, Unknown) and response.reason not in FINAL_REASONS and bookie not in self._waiting:
             self._waiting.add(bookie)
             pause = self._pauses.get(bookie, _PAUSE_SECONDS)

@@ -1,7 +1,7 @@
-"""An operator's word that what can't be known of a ledger is lost, as its metadata keeps it.
+"""An accepted loss: an operator declared lost what can't be known of a ledger. The ledger's metadata keeps that.
 
-Law: it is written together with the close that rests on it, and stays for good; a ledger that could be closed without it has
-none. It stands in the custom metadata, so that every version of Bookspark, and BookKeeper's field of that name, keeps it::
+Law: it is written together with the close that rests on it, and stays for good. A ledger that could be closed without it has
+none. It is part of the custom metadata, a field of BookKeeper's, so that every version of Bookspark keeps it::
 
     "bookspark.accepted_loss" → {"by": "…", "at_ms": 1700000000000, "not_known": ["entry 7: b1: in limbo …", …]}
 """
@@ -18,14 +18,15 @@ LABEL = "bookspark.accepted_loss"
 
 @dataclass(frozen=True, slots=True)
 class AcceptedLoss:
-    """Who accepted it, and when (ms since 1970); ``not_known`` in words, empty until something was not."""
+    """``by``: who accepted it. ``at_ms``: when, in milliseconds since 1970. ``not_known``: what was not known, in words; empty if
+    everything was."""
 
     by: str
     at_ms: int
     not_known: tuple[str, ...] = ()
 
     def noted_in(self, metadata: LedgerMetadata) -> LedgerMetadata:
-        """The record with this in it."""
+        """``metadata`` with this in it."""
         document = json.dumps(asdict(self), ensure_ascii=False).encode()
         return replace(metadata, custom_metadata={**metadata.custom_metadata, LABEL: document})
 

@@ -1,11 +1,14 @@
 """What the machines of the writer, the reader and the recoverer ask the world to do, and what the world tells them.
 
-Law: a machine is stepped with one event and returns the actions that follow, in order; it does nothing itself. Bookies
-are named by id, ids of entries are inclusive ranges, and ``entries`` is opaque: whatever carries the content (a batch
-frame in the client, a value in the simulator) comes back in an action as it came in an event.
+Law: a machine is stepped with one event and returns the actions that follow, in order; it does nothing itself. Bookies are named
+by id, ids of entries are inclusive ranges, and ``entries`` is opaque: whatever carries the content (a batch frame in the client,
+a value in the simulator) comes back in an action as it came in an event.
 
-All of them are values, never changed. Those of every add are not frozen all the same: that would take six times as long
-to make them.
+LAC is the last add confirmed, LAFR the last add fully replicated (of a guaranteed ledger). A VD ledger has volatile durability
+(BP-14).
+
+Actions and events are values, never changed. Those that every add has are not frozen dataclasses, as it takes six times as long
+to make one.
 """
 
 from __future__ import annotations
@@ -39,9 +42,11 @@ class WriteMetadata:
 
 @dataclass(slots=True, unsafe_hash=True)
 class SendAdd:
-    """Send ``first..last`` to each of ``bookies``; each is answered by ``AddAnswered``. ``entries`` only from a
-    recoverer, ``last_add_fully_replicated`` only of a guaranteed ledger, ``assignment`` only of a VD ledger (it goes
-    with the request, and with the answer into its ``SyncReport``)."""
+    """Send ``first..last`` to each of ``bookies``; each is answered by ``AddAnswered``.
+
+    ``entries``: only from a recoverer. ``last_add_fully_replicated``: only of a guaranteed ledger. ``assignment``: only of a VD
+    ledger; it goes with the request, and with the answer into its ``SyncReport``.
+    """
 
     bookies: tuple[str, ...]
     first: int
@@ -71,8 +76,8 @@ class SendLac:
 
 @dataclass(frozen=True, slots=True)
 class SendRead:
-    """Read ``first..last`` from one bookie, as much as one answer holds; answered by ``ReadAnswered``. ``sparse``: go on
-    behind entries that the bookie does not hold."""
+    """Read ``first..last`` from one bookie, as much as one answer holds; answered by ``ReadAnswered``. ``fence``: the bookie
+    takes no more adds of the writer. ``sparse``: the bookie goes on behind entries that it does not hold."""
 
     bookie: str
     first: int
@@ -83,8 +88,9 @@ class SendRead:
 
 @dataclass(frozen=True, slots=True)
 class SendReadLac:
-    """Ask one bookie for its LAC; answered by ``LacAnswered``. With ``wait_for`` it holds the answer until its LAC is
-    as high, or for a time that the driver sets (long poll), and sends that entry along if it has it at hand."""
+    """Ask one bookie for its LAC; answered by ``LacAnswered``. ``fence``: the bookie takes no more adds of the writer. With
+    ``wait_for`` the bookie holds the answer until its LAC is as high, or for a time that the driver sets (long poll), and sends
+    that entry along if it has it at hand."""
 
     bookie: str
     fence: bool = False
@@ -105,7 +111,7 @@ class ChooseBookies:
 
 @dataclass(frozen=True, slots=True)
 class EnsembleChanged:
-    """The ledger's record names another last ensemble now; what is sent from here on goes to that."""
+    """The ledger's record names another last ensemble now. From here on everything is sent to that."""
 
     metadata: LedgerMetadata
     version: int
@@ -124,8 +130,8 @@ class Confirm:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """Every append up to ``last_add_acknowledged`` is acknowledged to the user; only of a VD ledger, where that is more
-    than is confirmed."""
+    """Every append up to ``last_add_acknowledged`` is acknowledged to the user. Only of a VD ledger, of which more can be
+    acknowledged than is confirmed."""
 
     last_add_acknowledged: int
 
@@ -149,7 +155,7 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The machine has done what it was for. ``metadata`` is the ledger's, where it is of interest."""
+    """The machine has done what it was for. ``metadata`` and ``version`` are the ledger's, where they are of interest."""
 
     metadata: LedgerMetadata | None = None
     version: int = 0
@@ -157,7 +163,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """It can't be done; all that the user waits for fails with ``error``."""
+    """The machine can't do what it was for. Everything that the user waits for fails with ``error``."""
 
     error: BookKeeperError
 
@@ -190,12 +196,16 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class MetadataRead:
+    """The ledger's record, and the version to change it by."""
+
     metadata: LedgerMetadata
     version: int
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataWritten:
+    """The compare-and-set was made, and the record has this version now."""
+
     version: int
 
 
@@ -214,7 +224,7 @@ class MetadataFailed:
 
 @dataclass(frozen=True, slots=True)
 class SyncReport:
-    """What a bookie tells with each answer about a VD ledger: ``last_add_synced`` for the ``assignment`` that came with
+    """What a bookie tells with each positive answer about a VD ledger: ``last_add_synced`` for the ``assignment`` that came with
     the request, and the ``incarnation`` of its process."""
 
     last_add_synced: int
@@ -224,7 +234,7 @@ class SyncReport:
 
 @dataclass(slots=True, unsafe_hash=True)
 class AddAnswered:
-    """``synced`` only of a VD ledger."""
+    """A bookie answered an add, or did not in time. ``synced``: of a VD ledger, if the response is positive."""
 
     bookie: str
     first: int
@@ -235,7 +245,7 @@ class AddAnswered:
 
 @dataclass(frozen=True, slots=True)
 class SyncAnswered:
-    """``synced`` if the response is positive."""
+    """A bookie answered ``SendSync``, or did not in time. ``synced``: if the response is positive."""
 
     bookie: str
     response: Response
@@ -244,24 +254,27 @@ class SyncAnswered:
 
 @dataclass(frozen=True, slots=True)
 class BookiesChosen:
-    """One bookie for each that is to be replaced, in their order."""
+    """Placement chose one bookie for each that is to be replaced, in their order."""
 
     bookies: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class NoBookies:
-    """There are not enough; ``error`` names every candidate and why it was refused. A driver that expects bookies back
-    soon may wait before it says so: a best-effort writer that has lost its ack quorum gives up at this."""
+    """There are not enough bookies; ``error`` names every candidate and why it was refused. A best-effort writer that has lost
+    its ack quorum gives up at this, so a driver that expects bookies back soon may wait before it says so."""
 
     error: BookKeeperError
 
 
 @dataclass(frozen=True, slots=True)
 class ReadAnswered:
-    """``first..last`` came (``last`` = ``first − 1``: nothing did), and ``following`` is the bookie's answer for the id
-    after it: Positive where the range or the size limit ended there. ``length`` is that of entry ``last``. ``ahead``:
-    what else came of a sparse read, each entry with its id."""
+    """A bookie answered a read, or did not in time.
+
+    ``first..last`` came; ``last`` = ``first − 1`` if nothing did. ``following``: the bookie's answer for the id after that;
+    Positive where the range or the size limit ended there. ``length``: the ledger's in bytes with entry ``last``. ``ahead``: what
+    else came of a sparse read, each entry with its id.
+    """
 
     bookie: str
     first: int
@@ -274,15 +287,16 @@ class ReadAnswered:
 
 @dataclass(frozen=True, slots=True)
 class ReadIsLate:
-    """The answer to a read from ``first`` on has taken long enough for another replica to be asked as well (speculative
-    read), or the answers to a read of the LAC for what was told to be enough."""
+    """An answer has taken long. For a read from ``first`` on, another replica is asked as well (speculative read). For a read of
+    the LAC, what was told so far is enough."""
 
     first: int = NO_ENTRY
 
 
 @dataclass(frozen=True, slots=True)
 class LacAnswered:
-    """``entries``: of a long poll, the entry that was waited for, if it came along."""
+    """A bookie answered ``SendReadLac``, or did not in time. ``entries``: of a long poll, the entry that was waited for, if it
+    came along."""
 
     bookie: str
     response: Response

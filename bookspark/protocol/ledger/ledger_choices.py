@@ -1,7 +1,7 @@
-"""What a creator may choose for a ledger: quorums, ``ledger_type``, ``replication``; and what it had better know.
+"""What a creator may choose for a ledger (quorums, ``ledger_type``, ``replication``), and what it is warned of.
 
-Law: choices that contradict each other, or could promise nothing, are refused before anything is made, with the reason. What is
-merely risky is allowed and said. ``docs/durability.md`` tells users what each choice promises.
+Law: choices that contradict each other, or that promise nothing, are refused before anything is made, with the reason. What is
+merely risky is allowed, with a warning. ``docs/durability.md`` tells users what each choice promises.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from bookspark.errors import ConfigurationError
 from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication, check_quorums
 
 STRIPED_ENSEMBLE_MAX = 1023
-"""Of a VD ledger: each request tells the bookie its stripe, in ten bits a number."""
+"""The largest ensemble of a striped VD ledger (volatile durability): each request tells the bookie its stripe, in numbers of ten
+bits."""
 
 Choice = TypeVar("Choice", bound=Enum)
 
@@ -31,7 +32,7 @@ def choice_of(kind: type[Choice], value: Choice | str, option: str) -> Choice:
 def check_choices(
     ensemble_size: int, write_quorum: int, ack_quorum: int, ledger_type: LedgerType, replication: Replication
 ) -> None:
-    """Raise a ConfigurationError for what makes no sense."""
+    """Raise a ConfigurationError for choices that make no sense together."""
     check_quorums(ensemble_size, write_quorum, ack_quorum)
     if replication is Replication.GUARANTEED and write_quorum == 1:
         raise ConfigurationError(
@@ -46,7 +47,7 @@ def check_choices(
 
 
 def risk_of(ack_quorum: int, ledger_type: LedgerType, without_journal: int) -> str:
-    """What a creator is warned of; empty if nothing. ``without_journal``: so many bookies of the ensemble acknowledge before
+    """What a creator is warned of; empty if of nothing. ``without_journal``: how many bookies of the ensemble acknowledge before
     they sync."""
     if ack_quorum > 1 or not without_journal or ledger_type is LedgerType.VD_JOURNAL:
         return ""

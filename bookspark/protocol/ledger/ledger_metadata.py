@@ -7,9 +7,9 @@ Law: a metadata value never changes; each transition makes a new one, and only t
     a new last fragment, while not CLOSED  (the writer; a recoverer together with its close)
     another ensemble of a fragment that gets no more entries   (re-replication)
 
-Fields are those of BookKeeper's ``LedgerMetadataFormat`` (bookkeeper-overview, "Metadata Store") with the two immutable
-choices of BP-14 (``ledger_type``) and of "Guaranteeing write quorum" (``replication``). Entry ids start at 0 and
-"nothing" is −1 (the TLA+ specification counts from 1 and 0).
+The fields are those of BookKeeper's ``LedgerMetadataFormat`` (bookkeeper-overview, "Metadata Store"), with the two immutable
+choices of BP-14 (``ledger_type``) and of "Guaranteeing write quorum" (``replication``). Entry ids start at 0, and −1 stands for
+no entry. (In the TLA+ specification they start at 1, and 0 stands for none.)
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from enum import Enum
 from bookspark.errors import ConfigurationError
 
 NO_ENTRY = -1
-"""The id "before the first entry": an empty ledger's last entry, and a LAC that confirms nothing."""
+"""The id before the first entry: an empty ledger's last entry, and a LAC (last add confirmed) that confirms nothing."""
 
 
 class LedgerState(Enum):
@@ -41,14 +41,15 @@ class DigestType(Enum):
 
 
 class LedgerType(Enum):
-    """BP-14: when an add is acknowledged. PD after the sync, VD before it."""
+    """When an add is acknowledged (BP-14): PD, persistent durability, after the sync; VD, volatile durability, before it."""
 
     PD_JOURNAL = "PD_JOURNAL"
     VD_JOURNAL = "VD_JOURNAL"
 
 
 class Replication(Enum):
-    """What write quorum means: an aim (best effort), or a promise about all but the last fragment (guaranteed)."""
+    """What write quorum means: an aim (best effort), or a promise about all fragments but the last one of a ledger that is not
+    closed (guaranteed)."""
 
     BEST_EFFORT = "best_effort"
     GUARANTEED = "guaranteed"
@@ -64,7 +65,7 @@ class Fragment:
 
 @dataclass(frozen=True, slots=True)
 class LedgerMetadata:
-    """One version of a ledger's record. ``last_entry_id`` and ``length`` (bytes) mean something once CLOSED."""
+    """One version of a ledger's record. ``last_entry_id`` and ``length`` (bytes) are known once it is CLOSED."""
 
     ledger_id: int
     ensemble_size: int
@@ -76,12 +77,12 @@ class LedgerMetadata:
     length: int = 0
     digest_type: DigestType = DigestType.CRC32C
     master_key: bytes = b""
-    """What the password was hashed to; the password itself is nowhere."""
+    """A hash of the password. The password itself is not kept."""
     ledger_type: LedgerType = LedgerType.PD_JOURNAL
     replication: Replication = Replication.BEST_EFFORT
     ctime_ms: int = 0
     c_token: int = 0
-    """Random number of the creating client: tells its own record from another's when the answer to a create is lost."""
+    """A random number of the creating client. It tells its own record from another's when the answer to a create is lost."""
     custom_metadata: Mapping[str, bytes] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ from bookspark.errors import ConfigurationError
 
 
 def check_names(given: Iterable[str], known: Iterable[str], what: str) -> None:
-    """Raise a ConfigurationError for the first of ``given`` that is not ``known``; ``what`` is e.g. "bookie option"."""
+    """Raise a ConfigurationError for the first of ``given`` that is not ``known``. ``what`` they are, e.g. "bookie option"."""
     names = sorted(known)
     for name in given:
         if name not in names:
@@ -20,7 +20,7 @@ def check_names(given: Iterable[str], known: Iterable[str], what: str) -> None:
 
 
 def check_numbers(options: object, bounds: Mapping[str, tuple[float, float]], what: str) -> None:
-    """Raise a ConfigurationError for the first of ``bounds`` (least and most, inclusive) that ``options`` does not keep."""
+    """Raise a ConfigurationError for the first field of ``options`` outside its ``bounds`` (least and most, inclusive)."""
     for name, (least, most) in bounds.items():
         value = getattr(options, name)
         if not least <= value <= most:

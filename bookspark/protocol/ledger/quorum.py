@@ -1,8 +1,9 @@
 """Quorum arithmetic: who holds an entry, and when answers are enough. Pure functions, nothing else.
 
-Law: each verdict is reached as soon as no further answer can change it, and *absent* is only ever concluded from
-explicit negatives. Each function has a deliberately dumb twin in ``tests/protocol/test_quorum.py``; the two are
-compared for all E ≤ 6.
+E is the ensemble size, WQ the write quorum, AQ the ack quorum, LAC the last add confirmed.
+
+Law: each verdict is reached as soon as no further answer can change it. *Absent* follows from explicit negatives only. Each
+function has a deliberately simple twin in ``tests/protocol/test_quorum.py``; the two are compared for all E ≤ 6.
 
 Sources: bookkeeper-overview ("Write quorums", "Ack Quorums"); BP-46, "A note on Quorums";
 docs/decisions/three-valued-answers.md for coverage over real write sets and for the threshold of 1 in recovery reads.
@@ -35,20 +36,20 @@ def write_sets(ensemble_size: int, write_quorum: int) -> list[tuple[int, ...]]:
 
 
 def quorum_coverage(write_quorum: int, ack_quorum: int) -> int:
-    """QC: so many of a write set leave no ack quorum among the rest."""
+    """QC: how many bookies of a write set leave no ack quorum among the rest."""
     return write_quorum - ack_quorum + 1
 
 
 def ensemble_coverage(ensemble_size: int, ack_quorum: int) -> int:
-    """EC: the same over an ensemble. Exact for E = WQ; for striped ledgers ``covered`` asks for no more than is
-    needed."""
+    """EC: how many bookies of an ensemble leave no ack quorum among the rest. Exact for E = WQ. Striped ledgers need fewer:
+    ``covered`` tells."""
     return ensemble_size - ack_quorum + 1
 
 
 def covered(ensemble_size: int, write_quorum: int, ack_quorum: int, positives: Collection[int]) -> bool:
-    """Is there no write set in which an ack quorum of bookies is not among ``positives`` (ensemble positions)?
+    """Are fewer than an ack quorum of bookies outside ``positives`` (ensemble positions), in every write set?
 
-    This is what fencing needs: no entry can any more be acknowledged by bookies that were not fenced.
+    This is what fencing needs: bookies that were not fenced can't acknowledge an entry by themselves any more.
     """
     return all(
         sum(position not in positives for position in window) < ack_quorum
@@ -59,8 +60,8 @@ def covered(ensemble_size: int, write_quorum: int, ack_quorum: int, positives: C
 def fencing_verdict(
     ensemble_size: int, write_quorum: int, ack_quorum: int, positives: Collection[int], unknowns: Collection[int]
 ) -> Verdict:
-    """PRESENT once covered; UNKNOWN once the positions in ``unknowns`` make that impossible. Fencing has no
-    Negative."""
+    """PRESENT once covered; UNKNOWN once the positions in ``unknowns`` make that impossible. An answer to a fencing request is
+    never Negative."""
     if covered(ensemble_size, write_quorum, ack_quorum, positives):
         return Verdict.PRESENT
     possible = set(range(ensemble_size)) - set(unknowns)
@@ -85,8 +86,8 @@ def recovery_read_verdict(
 def last_add_confirmed_of(write_quorum: int, ack_quorum: int, last_adds_synced: Sequence[int]) -> int:
     """The LAC of a VD ledger, from each ensemble position's LastAddSynced (BP-14, "LAC Advance Protocol").
 
-    Of one write set it is the AQ-th largest, that is max of the first WQ − AQ + 1 in ascending order; of a striped
-    ledger the minimum over its write sets.
+    Of one write set it is the AQ-th largest, which is the maximum of the first WQ − AQ + 1 in ascending order. Of a striped
+    ledger it is the minimum over its write sets.
     """
     return min(
         sorted((last_adds_synced[position] for position in window), reverse=True)[ack_quorum - 1]

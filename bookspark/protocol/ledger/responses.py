@@ -1,9 +1,8 @@
 """The three classes of answers, as types (BP-46, "A note on Response Codes").
 
-Law: *Positive*, explicit *Negative* and *Unknown* are different types, and nothing turns an Unknown into a Negative. Only
-a Negative may shorten a ledger, so a function that decides about absence takes a ``Negative`` and cannot be handed
-anything else. ``Fenced`` and ``Unauthorized`` are kinds of Unknown: they tell why a bookie refused, and prove nothing about
-what it holds.
+Law: *Positive*, explicit *Negative* and *Unknown* are different types, and nothing turns an Unknown into a Negative. Only a
+Negative may shorten a ledger, so a function that decides about absence takes a ``Negative`` and cannot be handed anything else.
+``FENCED`` and ``UNAUTHORIZED`` are kinds of Unknown: they tell why a bookie refused, and prove nothing about what it holds.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class UnknownReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Positive:
-    """OK. ``value`` is what the request asked for (entries, a LAC), or None."""
+    """OK. ``value`` is what the request asked for (entries, or a last add confirmed), or None."""
 
     value: Any = None
 
@@ -52,7 +51,7 @@ class Negative:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Anything else. ``detail`` is for people."""
+    """Anything else: nothing is known of what the bookie holds. ``detail`` is for people."""
 
     reason: UnknownReason
     detail: str = ""
@@ -64,7 +63,8 @@ class Unknown:
 Response = Positive | Negative | Unknown
 
 FINAL_REASONS = frozenset((UnknownReason.FENCED, UnknownReason.UNAUTHORIZED, UnknownReason.UNREACHABLE))
-"""To ask again changes nothing: not at all, or not before there is a new connection, which is news by itself."""
+"""Reasons for which it is no use to ask again: FENCED and UNAUTHORIZED never change, and a bookie that is UNREACHABLE is asked
+once there is a new connection."""
 
 FENCED = Unknown(UnknownReason.FENCED)
 UNAUTHORIZED = Unknown(UnknownReason.UNAUTHORIZED)

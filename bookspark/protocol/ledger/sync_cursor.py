@@ -1,15 +1,17 @@
 """The sync cursor of a VD ledger on one bookie: which of its entries are synced, as one number.
 
-Law: LastAddSynced is the highest id such that the bookie has synced every id up to it that is *assigned to it*. It
-covers nothing that was added after the sync began, and a LAC that was heard never moves it: an id counts because it is
-synced here, not because it is confirmed elsewhere. (BP-14 lets the LAC jump the cursor; then a cursor says nothing
-about this bookie's copies, on which guaranteed write quorum and an ensemble change rely.)
+VD is volatile durability (BP-14): an add to a VD ledger is acknowledged before it is synced. LAC is the last add confirmed.
 
-What is assigned to a bookie depends on its position in the ensemble, and an id below the fragment in which it joined
-never is. The writer says both with each request (``Assignment``), so that a striped ledger's cursor steps over ids that
-belong to others. A bookie that stays in an ensemble keeps its assignment over ensemble changes. One that left and came
-back at another position gets a new one; its cursor starts again, and is told what is synced here by then. So it does
-not matter if a request of the earlier stay, on a connection that has ended, comes after those of the present one.
+Law: LastAddSynced is the highest id such that the bookie has synced every id up to it that is *assigned to it*. It covers nothing
+that was added after the sync began. A LAC that the bookie hears never moves it: an id counts because it is synced here, not
+because it is confirmed elsewhere. (BP-14 lets the cursor jump to the LAC. Then a cursor says nothing about this bookie's copies,
+on which guaranteed write quorum and an ensemble change rely.)
+
+What is assigned to a bookie depends on its position in the ensemble. An id below the fragment in which the bookie joined is never
+assigned to it. The writer tells both with each request (``Assignment``), so that a striped ledger's cursor steps over ids of
+other bookies. A bookie that stays in an ensemble keeps its assignment over ensemble changes. One that left and came back at
+another position gets a new one: its cursor starts again, from what is synced here by then. So a request of the earlier stay may
+come after those of the present one, from a connection that has ended.
 
 Source: BP-14, "Changes to Bookies", with striping, which it leaves as future work.
 """
@@ -31,7 +33,7 @@ class Assignment(NamedTuple):
     position: int = 0
 
     def holds(self, entry_id: int) -> bool:
-        """Is ``entry_id`` in the stripe? Ids before ``first_entry_id`` are asked for as well."""
+        """Is ``entry_id`` in the stripe? ``first_entry_id`` is not looked at."""
         return (self.position - entry_id) % self.ensemble_size < self.write_quorum
 
     def next_held(self, entry_id: int) -> int:
@@ -49,13 +51,13 @@ def assignment(first_entry_id: int, ensemble_size: int, write_quorum: int, posit
 
 
 class SyncCursor:
-    """One VD ledger's cursor on one bookie. ``ranges`` are the synced ids after the cursor: sorted, apart from each
-    other."""
+    """One VD ledger's cursor on one bookie. ``ranges`` are the synced ids after the cursor, as sorted ranges with gaps between
+    them."""
 
     __slots__ = ("assignment", "last_add_synced", "ranges")
 
     def __init__(self, synced: Iterable[tuple[int, int]] = ()) -> None:
-        """``synced``: the id ranges found on disk at boot; everything that a replay finds is synced first."""
+        """``synced``: the id ranges found on disk at boot. A replay syncs everything that it finds before it tells."""
         self.assignment: Assignment | None = None
         self.last_add_synced = NO_ENTRY
         self.ranges: tuple[tuple[int, int], ...] = ()
@@ -63,8 +65,8 @@ class SyncCursor:
             self._insert(first, last)
 
     def assign(self, new: Assignment) -> bool:
-        """A request came with ``new``. One that is older than the cursor's changes nothing. True if the cursor starts
-        again, and has to be told once more of all that is synced."""
+        """A request came with ``new``. An assignment older than the cursor's changes nothing. True if the cursor starts again,
+        and has to be told once more of everything that is synced."""
         old = self.assignment
         again = False
         if old is not None:
@@ -79,15 +81,14 @@ class SyncCursor:
         return again
 
     def synced(self, first: int, last: int) -> None:
-        """``first..last``, as they were when the sync began, are synced. A duplicate counts too, once the kept copy is
-        synced."""
+        """``first..last`` were here when a sync began, and are synced. A duplicate counts too, once the kept copy is synced."""
         if last > self.last_add_synced:
             self._insert(first, last)
             if self.assignment is not None:
                 self._advance(self.assignment)
 
     def last_add_synced_for(self, asked: Assignment) -> int:
-        """What to answer a request that came with ``asked``: nothing, if the cursor is another assignment's by now."""
+        """LastAddSynced for a request that came with ``asked``; ``NO_ENTRY`` if the cursor has another assignment by now."""
         return self.last_add_synced if asked == self.assignment else NO_ENTRY
 
     def copy(self) -> SyncCursor:
@@ -112,7 +113,7 @@ class SyncCursor:
         self.ranges = self.ranges[passed:]
 
     def _insert(self, first: int, last: int) -> None:
-        """Add a range, joined with those that it touches, or from which only other bookies' ids divide it."""
+        """Add a range. It is joined with a range that it touches, or that only ids of other bookies divide from it."""
         mine = self.assignment or Assignment(0)
         joined: list[tuple[int, int]] = []
         for low, high in sorted((*self.ranges, (first, last))):

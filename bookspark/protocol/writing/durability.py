@@ -1,31 +1,29 @@
-"""When an add counts as durable: PD ledgers at its ack, VD ledgers at the sync that covers it (BP-14). One policy
-object a writer.
+"""When an add counts as durable: on a PD ledger at its ack, on a VD ledger at the sync that covers it. One policy object each.
 
-Law: the LAC covers only what an ack quorum of each write set has synced. On a **PD** ledger an ack says so. On a **VD**
-ledger an ack says that the entry is in the bookie's memory: enough to acknowledge the append, nothing for the LAC; that
-follows the bookies' LastAddSynced, which comes with each answer (``SyncReport``). With A, B, C at 1, 2, 3 the LAC is 3,
-2, 1 at AQ 1, 2, 3; the writer applies that rule entry by entry, which is the same for E = WQ and never less for striped
-ledgers (``quorum.last_add_confirmed_of``).
+PD is persistent durability, VD volatile durability (BP-14). E is the ensemble size, WQ the write quorum, AQ the ack quorum.
 
-What BP-14 leaves as future work:
+Law: the LAC (last add confirmed) covers only what an ack quorum of each write set has synced. On a PD ledger an ack says so. On a
+VD ledger an ack says that the entry is in the bookie's memory. That is enough to acknowledge the append, and nothing for the LAC:
+the LAC follows the bookies' LastAddSynced, which comes with each answer (``SyncReport``). If three bookies have synced up to 1, 2
+and 3, the LAC is 3 at AQ 1, 2 at AQ 2 and 1 at AQ 3. The writer applies that rule entry by entry. The result is the same as
+``quorum.last_add_confirmed_of`` for E = WQ, and never less for striped ledgers.
 
-* **Striping**: a cursor is about the ids assigned to its bookie, which each request tells (``sync_cursor.Assignment``).
-* **Ensemble change**: what is not confirmed is kept by the writer, acknowledged or not. The new fragment starts after
-  the last confirmed (guaranteed: fully replicated) entry, the new bookie's cursor starts before it, and all from there
-  on is sent to it. Thus an entry that was acknowledged but not synced on a lost bookie counts again only when the new
-  one has synced it. A report counts if its assignment is that of the bookie's present stay in the ensemble.
-* **Restart**: when a bookie's incarnation changes, its acks of what it had not synced are taken back, and that is sent
-  again.
-* **What a bookie missed**, while it was away, and others have synced is not sent to it any more. It would be a hole
-  that its cursor never passes, so from then on its assignment begins after what the writer is done with.
-* **sync()** of all up to an id T: once all up to T are acknowledged each bookie is asked to sync, so that the sync
-  begins after the adds; one that acknowledges a straggler later is asked again. The user's sync is done at LAC ≥ T.
-  What is kept is bounded, as the writer asks for a sync by itself after each ``sync_bytes``. There is at most one sync
-  under way at a bookie.
+How a VD ledger goes beyond BP-14, which leaves these as future work:
 
-An ack of an incarnation that is known to have ended is void. Incarnations are random numbers, so which of two is the
-later one is known by order of arrival; the driver hands in no answer of a connection after a ``BookieBack`` on the next
-one.
+* **Striping**: a bookie's cursor is about the ids assigned to it. Each request tells these (``sync_cursor.Assignment``).
+* **Ensemble change**: the writer keeps what is not confirmed, acknowledged or not. The new fragment starts after the last
+  confirmed entry (on a guaranteed ledger, after the last fully replicated one). The new bookie's cursor starts before that
+  fragment, and it is sent everything in it. So an entry that a lost bookie had acknowledged but not synced counts again only
+  when the new bookie has synced it. A report counts if its assignment is that of the bookie's present stay in the ensemble.
+* **Restart**: when a bookie's incarnation changes, its acks of what it had not synced are taken back, and that is sent again.
+* **What a bookie missed** while it was away, and others have synced, is not sent to it. In its cursor that would be a hole that
+  never closes, so its assignment begins after what the writer is done with.
+* **sync()** of everything up to an id T: once everything up to T is acknowledged, each bookie is asked to sync, so that the sync
+  begins after the adds. A bookie that acknowledges something later is asked again. The user's sync is done at LAC ≥ T. The writer
+  asks for a sync by itself after each ``sync_bytes``, so what is kept is bounded. A bookie has at most one sync under way.
+
+An ack of an incarnation that is known to have ended does not count. Incarnations are random numbers: the later one is the one
+that was heard of later. So the driver hands in no answer of a connection after the ``BookieBack`` of the next one.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ from bookspark.protocol.ledger.sync_cursor import Assignment, assignment
 from bookspark.protocol.writing.writer_state import PendingAdd
 
 SYNC_BYTES = 64 << 20
-"""After so many bytes a VD ledger is synced at the latest, if its creator does not say otherwise."""
+"""A VD ledger is synced after so many bytes at the latest, if its creator does not say otherwise."""
 
 
 class Persistent:
@@ -52,7 +50,7 @@ class Persistent:
         """The bookies that hold ``add`` synced, without those that are ``leaving``."""
         return add.acks - leaving if leaving else add.acks
 
-    # What has to be seen to of a VD ledger, and not here: see ``Volatile``.
+    # A PD ledger has nothing to do in these methods. ``Volatile`` tells what they are for.
 
     def joined(self, metadata: LedgerMetadata, bookies: Iterable[str]) -> None:
         pass
@@ -116,7 +114,7 @@ class Volatile:
     # -- members
 
     def joined(self, metadata: LedgerMetadata, bookies: Iterable[str]) -> None:
-        """``bookies`` are in the last ensemble from now on; those that are in it no more are forgotten."""
+        """``bookies`` joined the last ensemble of ``metadata``. Those that are not in it any more are forgotten."""
         fragment, wanted = metadata.last_fragment, frozenset(bookies)
         members = {}
         for position, bookie in enumerate(fragment.ensemble):
@@ -132,8 +130,8 @@ class Volatile:
     def heard(
         self, bookie: str, report: SyncReport, add: PendingAdd | None, adds: Iterable[PendingAdd]
     ) -> tuple[list[Action], bool]:
-        """Take in what came with a positive answer of a member; ``add``: what it acknowledges, if that is still pending.
-        Returns the sync that follows, and whether the bookie was started again since it was heard of last."""
+        """A member gave a positive answer with ``report``; ``add`` is what it acknowledges, if that is still pending. Returns the
+        syncs that follow, and whether the bookie was started again since it was heard of last."""
         member = self._members[bookie]
         if report.assignment == member.assignment and report.last_add_synced > member.last_add_synced:
             self._members[bookie] = member._replace(last_add_synced=report.last_add_synced)
@@ -147,7 +145,7 @@ class Volatile:
         return self.sync((bookie,)) if add.last <= self._goal else [], restarted
 
     def back(self, bookie: str, incarnation: int, adds: Iterable[PendingAdd]) -> bool:
-        """A member speaks as ``incarnation`` (0: unknown). True if it was another one before: what it had not synced may be
+        """A member speaks as ``incarnation`` (0: not known). True if it was another one before: what it had not synced may be
         gone, and its acks of that are taken back."""
         member = self._members[bookie]
         if incarnation in (0, member.incarnation):
@@ -163,7 +161,7 @@ class Volatile:
         return True
 
     def passed_over(self, bookies: Iterable[str], done: int, adds: Collection[PendingAdd]) -> list[Action]:
-        """``bookies`` may lack what the writer is done with, the ids up to ``done``: their cursors go on behind them."""
+        """``bookies`` may lack ids up to ``done``, which the writer is done with: their cursors go on behind these."""
         actions: list[Action] = []
         for bookie in bookies:
             self.pass_over(bookie, done)
@@ -171,7 +169,7 @@ class Volatile:
         return actions
 
     def pass_over(self, bookie: str, done: int) -> None:
-        """The cursor of one of them."""
+        """The cursor of ``bookie`` goes on behind ``done``."""
         member = self._members[bookie]
         mine, synced = member.assignment, member.last_add_synced
         if mine.first_entry_id <= done:
@@ -192,7 +190,7 @@ class Volatile:
             self._targets = (*self._targets, last)
 
     def acknowledged(self, last: int) -> list[Action]:
-        """All up to ``last`` is acknowledged: the syncs that now cover what they are for."""
+        """Everything up to ``last`` is acknowledged: the syncs that were waiting for that."""
         if not self._targets or last < self._targets[0]:
             return []
         while self._targets and last >= self._targets[0]:
@@ -200,7 +198,7 @@ class Volatile:
         return self.sync(self._members)
 
     def sync(self, bookies: Iterable[str]) -> list[Action]:
-        """Ask those of ``bookies`` that are behind the goal and are not syncing."""
+        """Ask those of ``bookies`` to sync that are behind the goal and are not syncing."""
         members = self._members
         asked = [b for b in bookies if b not in self._syncing and members[b].last_add_synced < self._goal]
         self._syncing |= frozenset(asked)
@@ -211,8 +209,8 @@ class Volatile:
         self._syncing -= {bookie}
 
     def sync_rest(self, bookie: str, adds: Iterable[PendingAdd]) -> list[Action]:
-        """Ask ``bookie`` again, if it acknowledged something up to the goal that no sync has covered yet; but not while it
-        lacks something before that, for which its cursor waits (it is asked once it has that)."""
+        """Ask ``bookie`` to sync again, if it acknowledged something up to the goal that no sync has covered yet. Not while it
+        lacks something before that: its cursor waits for it, and it is asked once it has it."""
         synced = self._members[bookie].last_add_synced
         first = next((add for add in adds if add.last > synced and bookie in add.bookies), None)
         if first is None or first.last > self._goal or bookie not in first.acks:

@@ -1,22 +1,22 @@
 """Ensemble changes of a writer: which bookies have failed, when they are replaced, and how the record is changed.
 
-Law: one change is under way at a time, and one metadata write replaces all bookies that have failed by then. The write
-is a compare-and-set against an OPEN record; a record that somebody else changed is merged with, if only older fragments
-differ (that is re-replication), and otherwise the writer is fenced. Until the write has succeeded nothing is taken from
-the old ensemble::
+Law: one change is under way at a time, and one metadata write replaces all bookies that have failed by then. The write is a
+compare-and-set against an OPEN record. If somebody else changed the record, and only older fragments differ (re-replication),
+the change is written again on top of that; otherwise the writer is fenced. The old ensemble stays as it is until the write has
+succeeded::
 
     (none) ──failed──► CHOOSING ──BookiesChosen──► WRITING ──MetadataWritten──► (none), acks of the replaced taken back
                         ▲    │ NoBookies               │ conflict: ReadMetadata, merge, WRITING again, or fenced
                         │    ▼                         │
                         └─ put off until BookiesChanged, or given up (policy)
 
-A bookie that failed and stays (there was no other, or it is waited for) has not failed any more once it is back, or takes
-adds again and nothing that it missed is waited for: should another one fail later, it counts.
+A bookie that failed may stay: there was no other, or the change is delayed. It stands for failed until it is connected to again,
+or until it takes adds again and nothing that it missed is waited for. From then on it counts, should another bookie fail.
 
 A metadata store that does not answer says nothing of bookies: they are chosen anew until it does (``MetadataFailed``).
 
-``AT_ONCE`` replaces a bookie at its first failure. ``DELAYED`` waits until the bookies that have not failed can't
-complete some write set any more. ``OFF`` leaves the ensemble as it is; a driver that can't choose bookies uses this.
+``AT_ONCE`` replaces a bookie at its first failure. ``DELAYED`` waits until some write set can't be completed by the bookies that
+have not failed. ``OFF`` leaves the ensemble as it is; a driver that can't choose bookies uses this.
 
 Source: bookkeeper-overview, "Writing" point 5; BookKeeper's ``LedgerHandle.ensembleChangeLoop`` and
 ``delayEnsembleChange``; docs/decisions/traps.md, trap 3.
@@ -54,7 +54,7 @@ class EnsembleChanges:
         self.replaced: frozenset[str] = frozenset()
         """Those that leave with the change under way; empty if none is."""
         self.outdated = False
-        """There was news of bookies while they were being chosen, so that "there are none" may not be true any more."""
+        """There was news of bookies while they were being chosen: the answer that there are none may not be true any more."""
         self.target: LedgerMetadata | None = None
         """The record that the change under way writes; None while bookies are being chosen."""
 
@@ -63,21 +63,21 @@ class EnsembleChanges:
         return bool(self.replaced)
 
     def fail(self, bookie: str, last: int) -> None:
-        """The bookie refused or did not answer, last entry ``last``."""
+        """The bookie refused, or did not answer, a request that ended with entry ``last``."""
         if self.mode is not ChangeMode.OFF:
             self.failed |= {bookie}
             self._missed[bookie] = max(last, self._missed.get(bookie, NO_ENTRY))
 
     def took(self, bookie: str, released: int) -> None:
-        """The bookie took an add; up to ``released`` no copy is waited for."""
+        """The bookie took an add. No copy of an entry up to ``released`` is waited for."""
         missed = self._missed.get(bookie)
         stays = bookie in self.put_off or self.mode is ChangeMode.DELAYED
         if missed is not None and stays and missed <= released:
             self._forgive(bookie)
 
     def back(self, bookie: str) -> bool:
-        """The bookie can be reached again. False if nothing is to be sent to it now, as it may leave all the same:
-        should there be no replacement, it stays as one that has not failed."""
+        """The bookie can be reached again. False if nothing is to be sent to it now, as it may still leave. If there is no
+        replacement, it stays as one that has not failed."""
         if bookie in self.replaced:
             if self.target is None:
                 self._forgive(bookie)
@@ -133,8 +133,8 @@ class EnsembleChanges:
         return EnsembleChanged(self.target, version)
 
     def merge(self, ours: LedgerMetadata, event: MetadataRead) -> WriteMetadata | EnsembleChanged | None:
-        """After a lost compare-and-set: write again on top of what was found, or find it written (its answer was lost),
-        or None: the ledger is another client's by now."""
+        """After a write that did not win, or whose outcome is not known: the write on top of the record that was found, or the
+        change, if the record has it already. None: the ledger is another client's by now."""
         assert self.target is not None
         found, wanted = event.metadata, self.target.last_fragment
         if found.state is not LedgerState.OPEN:
@@ -147,14 +147,14 @@ class EnsembleChanges:
         return WriteMetadata(self.target, event.version)
 
     def finish(self) -> frozenset[str]:
-        """The change is made. Returns those that left."""
+        """The change is made. Returns the bookies that left."""
         left = self.replaced
         self._forgive(*left)
         self.replaced, self.put_off, self.target = frozenset(), frozenset(), None
         return left
 
     def abandon(self) -> frozenset[str]:
-        """There are no bookies for it. Returns those that would have left."""
+        """There are no bookies for the change. Returns those that stay because of that."""
         self.put_off, stay = self.failed, self.replaced
         self.replaced = frozenset()
         return stay

@@ -226,8 +226,8 @@ class LedgerWriter:
         return self._adds.append(event.count, event.byte_length, write_set, self._changes.replaced)
 
     def _answered(self, event: act.AddAnswered) -> list[Action]:
-        op = self.cursors.pending.get(event.first)
-        sent = 0 <= event.first <= event.last <= self.cursors.released if op is None else event.last == op.last
+        add = self.cursors.pending.get(event.first)
+        sent = 0 <= event.first <= event.last <= self.cursors.released if add is None else event.last == add.last
         if not sent:
             raise IllegalEventError(self.state, event, "these entries were not sent")
         synced = event.synced
@@ -239,11 +239,11 @@ class LedgerWriter:
             self._changes.took(event.bookie, self.cursors.released)
         if synced is not None:
             heard = event.bookie in self._ensemble
-            return self._adds.heard(event.bookie, synced, op) + self._advance() if heard else []
-        if op is None or event.bookie not in op.bookies:
+            return self._adds.heard(event.bookie, synced, add) + self._advance() if heard else []
+        if add is None or event.bookie not in add.bookies:
             return []
-        op.acks.add(event.bookie)
-        return self._advance() if len(op.acks) >= self.metadata.ack_quorum else []
+        add.acks.add(event.bookie)
+        return self._advance() if len(add.acks) >= self.metadata.ack_quorum else []
 
     def _refused(self, bookie: str, response: Response, last: int) -> list[Action]:
         reason = response.reason if isinstance(response, Unknown) else None

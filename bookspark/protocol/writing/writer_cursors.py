@@ -1,11 +1,11 @@
 """How far a writer is: its cursors, and the appends that it is not done with.
 
-Law: released ≤ LAC ≤ acknowledged ≤ pushed, and none ever goes back. ``pending`` has the adds after *released*, those
-whose content may be needed again. For a best-effort PD ledger the first three are one; what an add needs to pass each is
-for the policies ``durability`` and ``replication``.
+Law: released ≤ LAC (last add confirmed) ≤ acknowledged ≤ pushed, and no cursor ever goes back. ``pending`` has the adds after
+*released*: their content may be needed again. On a best-effort PD (persistent durability) ledger the first three are one. The
+policies ``durability`` and ``replication`` decide what an add needs to pass each.
 
-Source: bookkeeper-overview, "Writing"; BP-14 for what is acknowledged and not confirmed; LAFR is of "Guaranteeing write
-quorum".
+Source: bookkeeper-overview, "Writing"; BP-14 for what is acknowledged and not confirmed; "Guaranteeing write quorum" for LAFR
+(last add fully replicated).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bookspark.protocol.writing.writer_state import PendingAdd
 
 class Cursors:
     """Of one ledger. Ids are entry ids, ``NO_ENTRY`` before the first; lengths are the ledger's, in bytes of payload. The
-    ``durability`` is the writer's, and handed in: the state of a machine is a tree."""
+    writer's ``durability`` is a parameter, as the state of a machine is a tree."""
 
     __slots__ = (
         "_ack_quorum",
@@ -42,7 +42,7 @@ class Cursors:
         self._copies = replication.copies(metadata)
         self._keeps_confirmed = replication.keeps_confirmed
         self.released = NO_ENTRY
-        """Up to here the writer is done with."""
+        """The writer is done with everything up to this id."""
         self.last_add_confirmed = NO_ENTRY
         self.last_add_acknowledged = NO_ENTRY
         """The highest id that the user was told is appended; on a PD ledger, the LAC."""
@@ -64,7 +64,7 @@ class Cursors:
         return add
 
     def advance(self, durability: Persistent | Volatile, leaving: frozenset[str]) -> list[Action]:
-        """Move all over what the answers so far let pass; ``leaving``: bookies whose copies do not count any more."""
+        """Move all cursors as far as the answers let them. ``leaving``: bookies whose copies do not count any more."""
         pending, ack_quorum = self.pending, self._ack_quorum
         confirmed, released, acknowledged = self.last_add_confirmed, self.released, self.last_add_acknowledged
         while (add := pending.get(confirmed + 1)) and len(durability.holders(add, leaving)) >= ack_quorum:
@@ -91,21 +91,21 @@ class Cursors:
         return actions
 
     def confirmed_holders(self, durability: Persistent | Volatile, leaving: frozenset[str]) -> Iterator[Set[str]]:
-        """Who holds each entry that is confirmed and not released, without those that are ``leaving``."""
+        """The holders of each entry that is confirmed and not released, without those that are ``leaving``."""
         add = self.pending.get(self.released + 1)
         while add and add.last <= self.last_add_confirmed:
             yield durability.holders(add, leaving)
             add = self.pending.get(add.last + 1)
 
     def missed(self, bookies: Collection[str]) -> Iterator[tuple[PendingAdd, tuple[str, ...]]]:
-        """What some of ``bookies`` have not acknowledged, and which."""
+        """Each add that some of ``bookies`` have not acknowledged, with these bookies."""
         for add in self.pending.values():
             missing = tuple(b for b in add.bookies if b in bookies and b not in add.acks)
             if missing:
                 yield add, missing
 
     def replace(self, bookies: Mapping[str, str]) -> None:
-        """The ensemble has changed: the acks of ``bookies`` are taken back, others stand in their places."""
+        """The ensemble has changed: the acks of the keys of ``bookies`` are taken back, and the values stand in their places."""
         for add in self.pending.values():
             add.bookies = tuple(bookies.get(bookie, bookie) for bookie in add.bookies)
             add.acks -= bookies.keys()

@@ -1,6 +1,6 @@
-"""What a writer tells its user when it ends without a close.
+"""The errors that a writer ends with when it ends without a close.
 
-Law: each message names the ledger, the last confirmed entry, and what closes the ledger now.
+Law: each message names the ledger, how far it got, and what the user does next.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bookspark.protocol.writing.writer_cursors import Cursors
 def refused_at(
     bookie: str, reason: UnknownReason | None, ledger_id: int, last_add_confirmed: int
 ) -> BookKeeperError | None:
-    """What ends the writer when a bookie refuses it for ``reason``; None: nothing does."""
+    """The error that ends the writer when a bookie refuses it for ``reason``; None if that does not end it."""
     if reason is UnknownReason.FENCED:
         return LedgerFencedError(
             f"ledger {ledger_id} was fenced at {bookie} by another client; whether entries after "
@@ -35,7 +35,7 @@ def refused_at(
 
 
 def taken_over(found: LedgerMetadata, last_add_confirmed: int) -> LedgerFencedError:
-    """The record is not this writer's any more."""
+    """The record was changed by another client: the ledger is not this writer's any more."""
     if found.closed:
         state = f"closed at entry {found.last_entry_id}"
     else:
@@ -47,8 +47,8 @@ def taken_over(found: LedgerMetadata, last_add_confirmed: int) -> LedgerFencedEr
 
 
 def left_open(ledger_id: int, last_add_acknowledged: int, error: BookKeeperError) -> NotEnoughBookiesError:
-    """No bookies to go on with, and more was acknowledged than is synced. A close at the LAC would cut that off; a recovery
-    finds it at the bookies that come back."""
+    """There are no bookies to go on with, and more was acknowledged than is synced. A close at the LAC would cut that off. A
+    recovery finds it at the bookies that come back."""
     return NotEnoughBookiesError(
         f"{error}. Ledger {ledger_id} was left open: entries up to {last_add_acknowledged} were acknowledged and are not all "
         "synced; open it to recover them when its bookies are back"

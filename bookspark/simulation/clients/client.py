@@ -138,7 +138,7 @@ class Client:
                 case SendReadLac():
                     sends.append((action.bookie, ReadLac(action.fence)))
                 case SendLac():
-                    told_lac = WriteLac(action.last_add_confirmed)
+                    told_lac = WriteLac(action.last_add_confirmed, action.last_add_fully_replicated)
                     sends += [(bookie, told_lac) for bookie in action.bookies]
                 case SendSync():
                     sync = SyncLedger(action.assignment)

@@ -1,0 +1,134 @@
+"""A writer's handle has one LAC: all of its methods tell the same, on real bookies that have heard of an older one."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+
+import pytest
+
+from bookspark import LedgerType
+from bookspark.errors import BookKeeperError, LedgerFencedError
+
+SECONDS_MAX = 60.0
+
+
+@pytest.fixture(scope="module")
+def quiet(cluster):
+    """A client that tells no explicit LAC by itself."""
+    with cluster.bookkeeper(explicit_lac_interval_seconds=3600) as client:
+        yield client
+
+
+@pytest.fixture
+def ledger(quiet):
+    with quiet.create_ledger() as handle:
+        yield handle
+
+
+def test_it_is_the_same_wherever_it_is_asked_for(quiet, ledger):
+    """last_add_confirmed said 5, and read_last_add_confirmed() 4: what the bookies had heard with the last entry."""
+    for i in range(6):
+        ledger.append(b"%d" % i)
+    assert ledger.read_last_add_confirmed() == ledger.last_add_confirmed == ledger.last_add_synced == 5
+    lac, entry = ledger.read_last_add_confirmed_and_entry(5, timeout=0.0)
+    assert (lac, entry.payload) == (5, b"5")
+    assert ledger.read_last_add_confirmed_and_entry(6, timeout=0.1) == (5, None)
+    assert [entry.payload for entry in ledger.read()] == [b"0", b"1", b"2", b"3", b"4", b"5"]
+    reader = quiet.open_ledger_no_recovery(ledger.ledger_id)
+    assert reader.read_last_add_confirmed() == 4, "what bookies know is another thing"
+
+
+def test_in_a_forked_process_too(ledger):
+    """There the bookies are asked; what was confirmed before the fork counts."""
+    for i in range(6):
+        ledger.append(b"%d" % i)
+    ledger._pid, own = 0, ledger._pid
+    assert ledger.read_last_add_confirmed() == ledger.last_add_confirmed == 5
+    assert ledger.read_last_add_confirmed_and_entry(5, timeout=0.0)[0] == 5
+    ledger._pid = own
+
+
+def test_of_a_vd_ledger_it_covers_what_is_synced(quiet):
+    with quiet.create_ledger(ledger_type=LedgerType.VD_JOURNAL) as ledger:
+        ledger.append(b"0")
+        ledger.append(b"1")
+        assert ledger.read_last_add_confirmed() == ledger.last_add_confirmed
+        assert ledger.sync() == 1
+        assert ledger.read_last_add_confirmed() == ledger.last_add_confirmed == 1
+
+
+def test_whoever_waits_for_the_next_entry_has_it_with_its_acknowledgement(ledger):
+    """Bookies would have heard of it an hour later."""
+    threading.Timer(0.2, ledger.append, [b"0"]).start()
+    lac, entry = ledger.read_last_add_confirmed_and_entry(0, timeout=SECONDS_MAX)
+    assert (lac, entry.payload) == (0, b"0")
+
+
+def test_the_close_ends_the_wait_for_an_entry_behind_the_end(ledger):
+    ledger.append(b"0")
+    threading.Timer(0.2, ledger.close).start()
+    began = time.monotonic()
+    assert ledger.read_last_add_confirmed_and_entry(1, timeout=SECONDS_MAX) == (0, None)
+    assert time.monotonic() - began < SECONDS_MAX / 2
+    assert (ledger.read_last_add_confirmed(), ledger.length) == (0, 1)
+
+
+def test_a_callback_of_an_append_must_not_wait_for_the_next_one(ledger):
+    answers = queue.SimpleQueue()
+
+    def callback(future):
+        try:
+            answers.put(ledger.read_last_add_confirmed_and_entry(1, timeout=SECONDS_MAX))
+        except BookKeeperError as error:
+            answers.put(str(error))
+
+    ledger.append_async(b"0").add_done_callback(callback)
+    assert "must not wait" in answers.get(timeout=SECONDS_MAX)
+
+
+@pytest.fixture
+def failed(quiet):
+    """A writer that was ended after entry 1 was sent, and before it was acknowledged."""
+    ledger = quiet.create_ledger()
+    ledger.append(b"zero")
+
+    def send_and_end():
+        ledger._driver.pump()
+        ledger._driver.abandon(LedgerFencedError("fenced, as the test says"))
+
+    with ledger._lock:  # as ``append_async`` does, but for who runs the pump
+        ledger._next_entry_id += 1
+        ledger._appended_bytes += 3
+        ledger._shared.outgoing.put([b"one"])
+        ledger._shared.pump_scheduled = True
+    ledger._io.submit(send_and_end)
+    assert ledger._shared.ended.wait(SECONDS_MAX)
+    return ledger
+
+
+def test_after_a_recovery_by_another_client_it_is_what_that_found(quiet, failed):
+    assert failed.last_add_confirmed == 0
+    recovered = quiet.open_ledger(failed.ledger_id)
+    assert recovered.last_add_confirmed == 1
+    assert failed.read_last_add_confirmed() == failed.last_add_confirmed == 1
+    assert failed.metadata == recovered.metadata
+    assert failed.length == recovered.length == 7
+    assert [entry.payload for entry in failed.read()] == [b"zero", b"one"]
+    with pytest.raises(LedgerFencedError, match="as the test says"):
+        failed.close()
+
+
+def test_whoever_waits_at_a_failed_writer_hears_of_the_recovery(quiet, failed):
+    threading.Timer(0.2, quiet.open_ledger, [failed.ledger_id]).start()
+    lac, entry = failed.read_last_add_confirmed_and_entry(1, timeout=SECONDS_MAX)
+    assert (lac, entry.payload) == (1, b"one")
+
+
+def test_it_is_told_no_more_once_the_ledger_is_closed_or_failed(quiet, ledger, failed):
+    ledger.append(b"0")
+    ledger.close()
+    assert ledger.flush_last_add_confirmed() == 0, "the metadata tells it"
+    with pytest.raises(LedgerFencedError, match="as the test says"):
+        failed.flush_last_add_confirmed()
