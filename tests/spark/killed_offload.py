@@ -1,7 +1,8 @@
 """An offload to be killed: ``python -m tests.spark.killed_offload ZOOKEEPER LOG TABLE MOMENT``. It ends at MOMENT by ``kill -9``,
-its Spark too, whatever a run before it did already.
+whatever a run before it did already.
 
-Only a run that makes the table, or writes to it, starts Spark: the others have no use for it.
+Only a run that makes the table, or writes to it, needs Spark: the one of the test that started it, if that gives its gateway in the
+environment (``gateway_of``), else one of its own, which is killed with it. No job of Spark's runs at any MOMENT.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from bookspark.spark.logs.offload import _Run, offload
@@ -24,10 +27,11 @@ BEGUN, WRITTEN, DONE, DELETED = "begun", "written", "done", "deleted"
 
 
 def main(zookeeper: str, log: str, table: str, moment: str) -> None:
-    spark: Any = _spark(zookeeper) if moment in (BEGUN, WRITTEN) else None
+    given = "PYSPARK_GATEWAY_PORT" in os.environ
+    spark: Any = (_given_spark() if given else _spark(zookeeper)) if moment in (BEGUN, WRITTEN) else None
 
     def die(*_: Any) -> None:
-        if spark is not None:
+        if spark is not None and not given:
             os.kill(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid(), signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -47,6 +51,21 @@ def _then(die: Callable[..., None], step: Callable[..., Any]) -> Callable[..., N
         die()
 
     return and_dies
+
+
+def gateway_of(spark: SparkSession) -> dict[str, str]:
+    """What a process needs in its environment to use this Spark."""
+    parameters = spark.sparkContext._gateway.gateway_parameters  # type: ignore[union-attr]
+    return {"PYSPARK_GATEWAY_PORT": str(parameters.port), "PYSPARK_GATEWAY_SECRET": parameters.auth_token}
+
+
+def _given_spark() -> SparkSession:
+    gateway = launch_gateway()
+    jvm: Any = gateway.jvm
+    java_session = jvm.org.apache.spark.sql.classic.SparkSession.getDefaultSession().get()
+    java_context = java_session.sparkContext()
+    conf = SparkConf(_jvm=jvm, _jconf=java_context.conf())
+    return SparkSession(SparkContext(gateway=gateway, jsc=jvm.JavaSparkContext(java_context), conf=conf), java_session)
 
 
 def _spark(zookeeper: str) -> SparkSession:

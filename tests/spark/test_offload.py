@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from bookspark.spark.logs.offload import Offloaded, offload
 from bookspark.spark.process_client import client
 from bookspark.spark.tables.system_tables import system_table
 from tests.awaiting import await_that
-from tests.spark.killed_offload import BEGUN, DELETED, DONE, WRITTEN
+from tests.spark.killed_offload import BEGUN, DELETED, DONE, WRITTEN, gateway_of
 
 pytestmark = pytest.mark.spark
 ROOT = Path(__file__).resolve().parents[2]
@@ -160,13 +161,15 @@ def test_a_reader_in_the_middle_of_a_ledger_that_bookies_collect_goes_on_in_the_
     assert pyarrow.Table.from_batches([begun, *reader]).equals(written)
 
 
-@pytest.mark.timeout(600)
-def test_killed_between_any_two_steps_it_is_followed_by_one_that_goes_on(log: Log) -> None:
+def killed_at_each_step(log: Log, gateway: dict[str, str]) -> None:
+    """Runs with ``kill -9`` at each of the four moments, and one that finishes. Each finds what those before it did."""
     log.write()
     arguments = [sys.executable, "-m", "tests.spark.killed_offload", log.zookeeper, log.name, log.table]
     seen = []
     for moment in (BEGUN, WRITTEN, DONE, DELETED):
-        killed = subprocess.run([*arguments, moment], cwd=ROOT, capture_output=True, text=True, timeout=280)
+        killed = subprocess.run(
+            [*arguments, moment], cwd=ROOT, capture_output=True, text=True, timeout=280, env=os.environ | gateway
+        )
         assert killed.returncode == -signal.SIGKILL, killed.stderr
         offload_of = LogRegistry(log.bookkeeper.metadata).get(log.name).offload
         assert offload_of is not None
@@ -177,6 +180,12 @@ def test_killed_between_any_two_steps_it_is_followed_by_one_that_goes_on(log: Lo
     done = log.offload(delete_after_seconds=0.0)
     assert (done.rows, done.position, len(done.deleted)) == (0, 100, 1)
     assert log.in_table() == log.read() == numbers(100)
+
+
+@pytest.mark.timeout(600)
+def test_killed_between_any_two_steps_it_is_followed_by_one_that_goes_on(log: Log) -> None:
+    """Killed without its Spark, which does nothing at these moments; ``tests/acceptance`` kills it too."""
+    killed_at_each_step(log, gateway_of(log.spark))
 
 
 def before_the_write(died: Callable[..., object], original: Callable[..., object]) -> Callable[..., object]:
