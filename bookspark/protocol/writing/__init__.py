@@ -1,4 +1,4 @@
-"""What a ledger's writer decides: which bookies get an entry, when it is acknowledged, who replaces a failed bookie, how it closes.
+"""What a ledger's writer decides: which bookies get an entry, when it is acknowledged, who replaces a failed bookie, how to close.
 
 ===================  ===========================================================================================================
 ``writer``           ``LedgerWriter``, the machine: its tables of states and answers, ensemble changes, the close

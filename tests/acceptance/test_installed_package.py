@@ -1,0 +1,123 @@
+"""The wheel in new environments without the checkout: pip installs it from a package index, and everything starts from there."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import bookspark
+from bookspark.spark.short_jobs import QUICK_JVM
+from tests.wheels import ROOT, build_wheel, environment
+
+CLIENT = """
+import os
+from bookspark import BookKeeper
+with BookKeeper(os.environ["BOOKSPARK_ZOOKEEPER"]) as bookkeeper:
+    with bookkeeper.create_ledger(3, 3, 2, password=b"secret") as ledger:
+        ledger.append(b"first")
+    (entry,) = bookkeeper.open_ledger(ledger.ledger_id, password=b"secret").read()
+    print(bytes(entry.payload).decode())
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def client_home(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return installed(tmp_path_factory.mktemp("client") / "environment", str(wheel))
+
+
+@pytest.fixture(scope="module")
+def home(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return installed(tmp_path_factory.mktemp("all") / "environment", f"{wheel}[all]")
+
+
+def installed(home: Path, what: str) -> Path:
+    """A new environment with ``what`` in the versions of ``conf/constraints.txt``."""
+    subprocess.run([sys.executable, "-m", "venv", home], check=True, timeout=120)
+    pip = [home / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    command = [*pip, "--constraint", ROOT / "conf" / "constraints.txt", what]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout[-3000:]
+    return home
+
+
+def run(home: Path, *command: str, **variables: str) -> str:
+    """Run a command of the environment in a folder of its own. Returns its standard output."""
+    done = subprocess.run(
+        [home / "bin" / command[0], *command[1:]],
+        cwd=home.parent,
+        env={**environment(home), "JAVA_TOOL_OPTIONS": QUICK_JVM, **variables},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@contextmanager
+def started(home: Path, *command: str) -> Iterator[str]:
+    """A command that serves until Ctrl-C. Yields the first line of its standard output that is JSON or an address."""
+    process = subprocess.Popen(
+        [home / "bin" / command[0], *command[1:]],
+        cwd=home.parent,
+        env={**environment(home), "JAVA_TOOL_OPTIONS": QUICK_JVM, "HOME": os.environ["HOME"]},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    guard = threading.Timer(400, lambda: os.killpg(process.pid, signal.SIGKILL))
+    guard.start()
+    try:
+        assert process.stdout is not None
+        line = next((line for line in process.stdout if line.startswith(("{", "127.0.0.1:"))), None)
+        assert line is not None, "it ended without serving"
+        yield line.strip()
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.communicate(timeout=90)
+        finally:
+            guard.cancel()
+    assert process.returncode in (0, 128 + signal.SIGTERM, -signal.SIGTERM)
+
+
+@pytest.mark.timeout(700)
+def test_the_client_alone_brings_neither_spark_nor_plots(client_home: Path) -> None:
+    packages = {each["name"].lower() for each in json.loads(run(client_home, "pip", "list", "--format=json"))}
+    assert packages - {"pip", "setuptools"} == {"bookspark", "crc32c", "kazoo", "msgspec", "uvloop", "zstandard"}
+    place = run(client_home, "python", "-c", "import bookspark; bookspark.BookKeeper; print(bookspark.__file__)")
+    assert place.startswith(str(client_home))
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(1200)
+def test_bookies_on_spark_without_a_checkout(home: Path, client_home: Path, tmp_path: Path) -> None:
+    assert run(home, "bookspark", "--version") == f"bookspark {bookspark.__version__}\n"
+    job = run(home, "bookspark", "job", "bookies").strip()
+    defaults = run(home, "bookspark", "conf", "spark-defaults.conf").strip()
+    assert job.startswith(str(home)) and defaults.startswith(str(home))
+    submit = ("spark-submit", "--master", "local-cluster[3,1,1024]", "--properties-file", defaults, job)
+    with started(home, *submit, "--bookies", "3", "--directory", str(tmp_path / "bookies")) as line:
+        zookeeper = json.loads(line)["zookeeper"]
+        assert run(client_home, "python", "-c", CLIENT, BOOKSPARK_ZOOKEEPER=zookeeper) == "first\n"
+        assert run(home, "bookspark", "ledger", "list", "--zookeeper", zookeeper).split() != []
+
+
+@pytest.mark.timeout(700)
+def test_a_cluster_on_this_host(home: Path, client_home: Path) -> None:
+    with started(home, "python", "-m", "bookspark", "local") as zookeeper:
+        assert run(client_home, "python", "-c", CLIENT, BOOKSPARK_ZOOKEEPER=zookeeper) == "first\n"
