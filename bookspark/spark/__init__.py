@@ -9,6 +9,7 @@
 ``snapshots``       the system tables as Delta tables
 ``audit``           queries over a snapshot, and the integrity check
 ``process_client``  one client for each of Spark's Python workers
+``short_jobs``      settings of Spark for jobs that take seconds
 ==================  ==================================================================
 
 ::

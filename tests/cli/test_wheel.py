@@ -23,7 +23,7 @@ loaded = sorted({"pyarrow", "pyspark", "matplotlib", "typer", "rich", "psutil"} 
 print(bookspark.__file__, BookKeeper.__name__, loaded)
 """
 ENTRIES = """
-import bookspark.daemon.process, bookspark.local
+import bookspark.daemon.bookie_process, bookspark.local
 from bookspark.wire.entry_batch import arrow_schema
 arrow_schema()
 """

@@ -1,4 +1,5 @@
-"""What a ledger's writer decides: which bookies get an entry, when it is acknowledged, who replaces a failed bookie, how to close.
+"""What the writer of a ledger decides: which bookies get an entry, when it is acknowledged, who replaces a failed bookie, the
+close.
 
 ===================  ===========================================================================================================
 ``writer``           ``LedgerWriter``, the machine: its tables of states and answers, ensemble changes, the close
