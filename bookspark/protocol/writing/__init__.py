@@ -1,5 +1,4 @@
-"""What the writer of a ledger decides: which bookies get an entry, when it is acknowledged, who replaces a failed bookie, the
-close.
+"""What a ledger's writer decides: who gets an entry, when it is acknowledged, who replaces a failed bookie, how the ledger closes.
 
 ===================  ===========================================================================================================
 ``writer``           ``LedgerWriter``, the machine: its tables of states and answers, ensemble changes, the close
