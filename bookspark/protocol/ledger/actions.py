@@ -191,7 +191,7 @@ Action = (
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Begin: the first event of a machine that needs no answer before it can ask."""
+    """Begin: the first event of a machine that can ask before anything was answered. Its ``start`` gives it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ class LacReadPhase(Enum):
     DONE = auto()
 
 
-LacReadEvent = Start | LacAnswered | ReadIsLate | DeadlinePassed
+LacReadEvent = LacAnswered | ReadIsLate | DeadlinePassed
 
 TRANSITIONS = {
     LacReadPhase.NEW: row(taken=(Start,)),
@@ -61,7 +61,7 @@ class LacRead:
         """Ask every bookie of the last ensemble."""
         return self.step(Start())
 
-    def step(self, event: LacReadEvent) -> list[Action]:
+    def step(self, event: Start | LacReadEvent) -> list[Action]:
         """The actions that follow from ``event``. Raises IllegalEventError, and changes nothing, for what was not asked.
 
         A bookie that never saw the ledger says so: its LAC is −1, which counts as an answer. At the deadline, the bookies that

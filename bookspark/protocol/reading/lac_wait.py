@@ -46,7 +46,7 @@ class LacWaitPhase(Enum):
     DONE = auto()
 
 
-LacWaitEvent = Start | LacAnswered | MetadataRead | MetadataFailed | DeadlinePassed
+LacWaitEvent = LacAnswered | MetadataRead | MetadataFailed | DeadlinePassed
 
 TRANSITIONS = {
     LacWaitPhase.NEW: row(taken=(Start,)),
@@ -79,7 +79,7 @@ class LacWait:
         """The first requests, or the end."""
         return self.step(Start())
 
-    def step(self, event: LacWaitEvent) -> list[Action]:
+    def step(self, event: Start | LacWaitEvent) -> list[Action]:
         """The actions that follow from ``event``. Raises IllegalEventError, and changes nothing, for what was not asked.
 
         A bookie that held its answer in vain is asked again. Bookies that failed are asked again once all have: they may have

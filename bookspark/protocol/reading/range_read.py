@@ -68,7 +68,7 @@ class RangeReadPhase(Enum):
     DONE = auto()
 
 
-RangeReadEvent = Start | ReadAnswered | ReadIsLate | MetadataRead | MetadataFailed
+RangeReadEvent = ReadAnswered | ReadIsLate | MetadataRead | MetadataFailed
 
 TRANSITIONS = {
     RangeReadPhase.NEW: row(taken=(Start,)),
@@ -119,7 +119,7 @@ class RangeRead:
         """The first request, or the end of an empty range."""
         return self.step(Start())
 
-    def step(self, event: RangeReadEvent) -> list[Action]:
+    def step(self, event: Start | RangeReadEvent) -> list[Action]:
         """The actions that follow from ``event``. Raises IllegalEventError, and changes nothing, for what was not asked."""
         if cell_of(TRANSITIONS, self.phase, event) is LATE:
             return []

@@ -43,7 +43,7 @@ class CopyingPhase(Enum):
     DONE = auto()
 
 
-CopyingEvent = Start | ReadAnswered | AddAnswered | DeadlinePassed
+CopyingEvent = ReadAnswered | AddAnswered | DeadlinePassed
 
 TRANSITIONS = {
     CopyingPhase.NEW: row(taken=(Start,)),
@@ -76,7 +76,7 @@ class EntryCopying:
         """The first request, or the end if there is nothing to copy."""
         return self.step(Start())
 
-    def step(self, event: CopyingEvent) -> list[Action]:
+    def step(self, event: Start | CopyingEvent) -> list[Action]:
         """The actions that follow from ``event``. Raises IllegalEventError, and changes nothing, for what was not asked."""
         if cell_of(TRANSITIONS, self.phase, event) is LATE:
             return []
