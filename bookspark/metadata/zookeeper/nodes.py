@@ -1,9 +1,9 @@
 """Single nodes of ZooKeeper: read, compare-and-set and watched, with lost replies settled.
 
-Law: a write whose reply was lost is repeated. When the repetition is refused, the node tells whether the first attempt went through.
-After a compare-and-set it holds the new value at the next version, after a create the value at version 0, after a delete it is gone.
-So two clients that write *the same bytes* over the same version may both be told that they did; a record that claims something must
-name its owner. Where the node can't tell, the call raises MetadataStoreError.
+Law: a write whose reply was lost is repeated. When the repetition is refused, the node tells whether the first attempt went
+through. After a compare-and-set it holds the new value at the next version, after a create the value at version 0, after a delete
+it is gone. So two clients that write *the same bytes* over the same version may both be told that they did; a record that claims
+something must name its owner. Where the node can't tell, the call raises MetadataStoreError.
 
 The definite errors are kazoo's (NoNodeError, NodeExistsError, BadVersionError); ``zookeeper_store`` gives them their names.
 """
