@@ -1,5 +1,4 @@
-"""What a ledger's writer decides: who gets an entry, when it is acknowledged, who replaces a failed bookie, how the ledger
-closes.
+"""What a ledger's writer decides: who gets an entry, when it is acknowledged, who replaces a failed bookie, how it closes.
 
 ===================  ===========================================================================================================
 ``writer``           ``LedgerWriter``, the machine: its tables of states and answers, ensemble changes, the close
