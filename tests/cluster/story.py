@@ -6,7 +6,7 @@ WQ 3, AQ 2, as in the paper. A bookie "fails on e" here: it never gets e, and th
 from __future__ import annotations
 
 from bookspark import errors
-from bookspark.protocol.ledger.actions import ChooseBookies, NoBookies
+from bookspark.protocol.ledger.actions import ChooseBookies, NoBookies, WriteMetadata
 from bookspark.wire.header import Kind
 from tests.awaiting import await_that
 
@@ -31,7 +31,9 @@ class Story:
     @property
     def fragments(self):
         """(first entry, the bookies by the paper's names) of each."""
-        fragments = self.ledger.metadata.fragments
+        return self.named(self.ledger.metadata.fragments)
+
+    def named(self, fragments):
         for fragment in fragments:
             self._ids += [bookie for bookie in fragment.ensemble if bookie not in self._ids]
         return [(f.first_entry_id, tuple(f"b{self._ids.index(b) + 1}" for b in f.ensemble)) for f in fragments]
@@ -79,6 +81,19 @@ class Story:
             return from_store(ledger_id, action)
 
         self.client.context.answer_from_store = answer
+
+    def changes(self):
+        """A list that gets the fragments of each ensemble change from here on. With most links cut, one follows another, and what
+        the ledger's metadata says is soon not what the first one made of it."""
+        made, from_store = [], self.client.answer_from_store
+
+        def answer(ledger_id, action):
+            if isinstance(action, WriteMetadata):
+                made.append(action.metadata.fragments)
+            return from_store(ledger_id, action)
+
+        self.client.answer_from_store = answer
+        return made
 
     def fully_replicated(self, entry):
         await_that(lambda: self.ledger.last_add_fully_replicated == entry)

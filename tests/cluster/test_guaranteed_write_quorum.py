@@ -109,11 +109,12 @@ def test_figure_5_changes_of_pinned_bookies_are_postponed_until_e0_is_at_wq(stor
     to_b5.wait()
     told.wire.drop(Kind.ADD, client="writer", where=lambda message: message.bookie != told.id_of("b5"))
     to_b4.lose()
+    changes = told.changes()
     to_b5.release(1)
-    await_that(lambda: len(told.fragments) == 2)
-    assert told.fragments[0] == (0, ("b1", "b2", "b5"))
-    assert told.fragments[1][0] == 1
-    assert {"b1", "b2"}.isdisjoint(told.ensemble), "e0 is at WQ"
+    fragments = told.named(await_that(lambda: next((made for made in changes if len(made) == 2), None)))
+    assert fragments[0] == (0, ("b1", "b2", "b5"))
+    assert fragments[1][0] == 1
+    assert {"b1", "b2"}.isdisjoint(fragments[1][1]), "e0 is at WQ"
     told.client.close()
     to_b5.lose()
     told.wire.heal()

@@ -1,8 +1,8 @@
 """An offload to be killed: ``python -m tests.spark.killed_offload ZOOKEEPER LOG TABLE MOMENT``. It ends at MOMENT by ``kill -9``,
 whatever a run before it did already.
 
-Only a run that makes the table, or writes to it, needs Spark: the one of the test that started it, if that gives its gateway in
-the environment (``gateway_of``), else one of its own, which is killed with it. No job of Spark's runs at any MOMENT.
+Only a run that makes the table, or writes to it, needs Spark: that of the test that started it, if the gateway is given in the
+environment (``gateway_of``), else one of its own, which is killed with it. No job of Spark's runs at any MOMENT.
 """
 
 from __future__ import annotations
