@@ -80,11 +80,12 @@ class Durations:
         self._seconds[report.nodeid.partition("::")[0]] += report.duration
 
     def pytest_sessionfinish(self) -> None:
-        if self._config.cache is not None:
+        if (cache := getattr(self._config, "cache", None)) is not None:
             rounded = {module: round(seconds, 1) for module, seconds in self._seconds.items()}
-            self._config.cache.set(_NOTE, _noted(self._config) | rounded)
+            cache.set(_NOTE, _noted(self._config) | rounded)
 
 
 def _noted(config: pytest.Config) -> dict[str, float]:
-    noted = config.cache.get(_NOTE, None) if config.cache is not None else None
+    cache = getattr(config, "cache", None)
+    noted = None if cache is None else cache.get(_NOTE, None)
     return noted if isinstance(noted, dict) else {}
