@@ -83,8 +83,13 @@ def started(home: Path, *command: str) -> Iterator[str]:
     guard.start()
     try:
         assert process.stdout is not None
-        line = next((line for line in process.stdout if line.startswith(("{", "127.0.0.1:"))), None)
-        assert line is not None, "it ended without serving"
+        printed = []
+        for line in process.stdout:
+            printed.append(line)
+            if line.startswith(("{", "127.0.0.1:")):
+                break
+        else:
+            pytest.fail(f"it ended without serving: {''.join(printed[-20:])}")
         yield line.strip()
     finally:
         process.send_signal(signal.SIGTERM)
@@ -110,7 +115,7 @@ def test_bookies_on_spark_without_a_checkout(home: Path, client_home: Path, tmp_
     job = run(home, "bookspark", "job", "bookies").strip()
     defaults = run(home, "bookspark", "conf", "spark-defaults.conf").strip()
     assert job.startswith(str(home)) and defaults.startswith(str(home))
-    submit = ("spark-submit", "--master", "local-cluster[3,1,1024]", "--properties-file", defaults, job)
+    submit = ("spark-submit", "--master", "local-cluster[3,2,1024]", "--properties-file", defaults, job)
     with started(home, *submit, "--bookies", "3", "--directory", str(tmp_path / "bookies")) as line:
         zookeeper = json.loads(line)["zookeeper"]
         assert run(client_home, "python", "-c", CLIENT, BOOKSPARK_ZOOKEEPER=zookeeper) == "first\n"
