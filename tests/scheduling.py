@@ -80,11 +80,17 @@ class Durations:
         self._seconds[report.nodeid.partition("::")[0]] += report.duration
 
     def pytest_sessionfinish(self) -> None:
-        if self._config.cache is not None:
+        if (cache := _cache(self._config)) is not None:
             rounded = {module: round(seconds, 1) for module, seconds in self._seconds.items()}
-            self._config.cache.set(_NOTE, _noted(self._config) | rounded)
+            cache.set(_NOTE, _noted(self._config) | rounded)
+
+
+def _cache(config: pytest.Config) -> pytest.Cache | None:
+    """None if pytest was told to have none."""
+    return getattr(config, "cache", None)
 
 
 def _noted(config: pytest.Config) -> dict[str, float]:
-    noted = config.cache.get(_NOTE, None) if config.cache is not None else None
+    cache = _cache(config)
+    noted = None if cache is None else cache.get(_NOTE, None)
     return noted if isinstance(noted, dict) else {}
