@@ -80,6 +80,7 @@ class Durations:
         self._seconds[report.nodeid.partition("::")[0]] += report.duration
 
     def pytest_sessionfinish(self) -> None:
+<<<<<<< HEAD
         if (cache := getattr(self._config, "cache", None)) is not None:
             rounded = {module: round(seconds, 1) for module, seconds in self._seconds.items()}
             cache.set(_NOTE, _noted(self._config) | rounded)
@@ -87,5 +88,19 @@ class Durations:
 
 def _noted(config: pytest.Config) -> dict[str, float]:
     cache = getattr(config, "cache", None)
+=======
+        if (cache := _cache(self._config)) is not None:
+            rounded = {module: round(seconds, 1) for module, seconds in self._seconds.items()}
+            cache.set(_NOTE, _noted(self._config) | rounded)
+
+
+def _cache(config: pytest.Config) -> pytest.Cache | None:
+    """None if pytest was told to have none."""
+    return getattr(config, "cache", None)
+
+
+def _noted(config: pytest.Config) -> dict[str, float]:
+    cache = _cache(config)
+>>>>>>> h-tests
     noted = None if cache is None else cache.get(_NOTE, None)
     return noted if isinstance(noted, dict) else {}
