@@ -80,15 +80,6 @@ class Durations:
         self._seconds[report.nodeid.partition("::")[0]] += report.duration
 
     def pytest_sessionfinish(self) -> None:
-<<<<<<< HEAD
-        if (cache := getattr(self._config, "cache", None)) is not None:
-            rounded = {module: round(seconds, 1) for module, seconds in self._seconds.items()}
-            cache.set(_NOTE, _noted(self._config) | rounded)
-
-
-def _noted(config: pytest.Config) -> dict[str, float]:
-    cache = getattr(config, "cache", None)
-=======
         if (cache := _cache(self._config)) is not None:
             rounded = {module: round(seconds, 1) for module, seconds in self._seconds.items()}
             cache.set(_NOTE, _noted(self._config) | rounded)
@@ -101,6 +92,5 @@ def _cache(config: pytest.Config) -> pytest.Cache | None:
 
 def _noted(config: pytest.Config) -> dict[str, float]:
     cache = _cache(config)
->>>>>>> h-tests
     noted = None if cache is None else cache.get(_NOTE, None)
     return noted if isinstance(noted, dict) else {}
