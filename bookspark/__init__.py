@@ -40,7 +40,7 @@ The rooms of the package:
 ``extras``            the extras of the package, and the error that names a missing one
 ``plain_text``        short texts that commands, jobs and the demo share
 ``cache_folder``      where files lie that can be made again
-``config_checks``     types and checks of options
+``config_checks``     names, types and bounds of options
 ====================  ===========================================================================================================
 
 Law: a name is imported when it is first used. So a bookie's process does not load the client, and neither of them loads pyarrow.

@@ -1,4 +1,4 @@
-"""From the options that a user gave to a config: one frozen value whose types carry the bounds.
+"""From the options that a user gave to a config: one frozen value whose types carry the bounds. An unknown name is told too.
 
 Law: an option that is unknown, of another type or out of its bounds is a ConfigurationError. The error names the option, the
 value that came and the values that can be used. The bounds stand in the field's type and nowhere else, for example
@@ -9,14 +9,14 @@ The kinds of numbers that several configs take are here, so that they have the s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from bookspark.errors import ConfigurationError
-from bookspark.protocol.ledger.option_checks import check_names
 
 Seconds = Annotated[float, Meta(ge=0.001, le=1e6)]
 """A time to wait, in seconds. A longer one would not fit the milliseconds that the system counts in."""
@@ -30,6 +30,16 @@ BytesOrNone = Annotated[int, Meta(ge=0)]
 """A number of bytes, or 0: the meaning of 0 stands at the option."""
 
 Config = TypeVar("Config", bound=msgspec.Struct)
+
+
+def check_names(given: Iterable[str], known: Iterable[str], what: str) -> None:
+    """Raise a ConfigurationError for the first of ``given`` that is not ``known``. ``what`` they are, e.g. "bookie option"."""
+    names = sorted(known)
+    for name in given:
+        if name not in names:
+            nearest = get_close_matches(name, names, n=1)
+            hint = f"did you mean {nearest[0]!r}?" if nearest else f"known are: {', '.join(names)}"
+            raise ConfigurationError(f"unknown {what} {name!r}; {hint}")
 
 
 def make_config(config_type: type[Config], options: Mapping[str, Any], what: str) -> Config:

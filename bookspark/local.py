@@ -32,11 +32,11 @@ from bookspark.autorecovery.autorecovery_config import autorecovery_config
 from bookspark.autorecovery.child import AutorecoveryProcess
 from bookspark.bookie.bookie_config import BookieConfig, bookie_config
 from bookspark.bookie.offline.power_loss import lose_unsynced
+from bookspark.config_checks import check_names
 from bookspark.daemon.launch import START_SECONDS, STOP_SECONDS, Bookie, adopt_or_start
 from bookspark.daemon.lease_server import Status
 from bookspark.errors import BookieError, ConfigurationError
 from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from bookspark.protocol.ledger.option_checks import check_names
 
 if TYPE_CHECKING:
     from bookspark.client import BookKeeper

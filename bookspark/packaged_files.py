@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from bookspark.protocol.ledger.option_checks import check_names
+from bookspark.config_checks import check_names
 
 _PACKAGE = Path(__file__).parent
 

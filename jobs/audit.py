@@ -20,7 +20,7 @@ from bookspark.errors import BookKeeperError
 from bookspark.spark import audit
 from bookspark.spark.audit.integrity_check import mark_lacking
 from bookspark.spark.session import SPARK_ERRORS, delta_session
-from bookspark.spark.short_jobs import plain_reason
+from bookspark.spark.short_jobs import plain_reason, run_job
 
 
 def main(
@@ -50,4 +50,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_job(main)

@@ -19,7 +19,7 @@ import typer
 from bookspark.errors import BookKeeperError
 from bookspark.spark.bookies.autorecovery_service import AutorecoveryService
 from bookspark.spark.session import SPARK_ERRORS, session
-from bookspark.spark.short_jobs import plain_reason
+from bookspark.spark.short_jobs import plain_reason, run_job
 
 _LOOK_SECONDS = 0.5
 
@@ -48,4 +48,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_job(main)

@@ -13,7 +13,7 @@ import typer
 from bookspark.errors import BookKeeperError
 from bookspark.spark.logs.offload import offload
 from bookspark.spark.session import SPARK_ERRORS, delta_session
-from bookspark.spark.short_jobs import plain_reason
+from bookspark.spark.short_jobs import plain_reason, run_job
 
 
 def main(
@@ -46,4 +46,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_job(main)

@@ -17,7 +17,7 @@ import typer
 from bookspark.errors import BookKeeperError
 from bookspark.spark import snapshots
 from bookspark.spark.session import SPARK_ERRORS, delta_session
-from bookspark.spark.short_jobs import plain_reason
+from bookspark.spark.short_jobs import plain_reason, run_job
 from bookspark.spark.snapshots.retention import remove_files, write_every
 
 _LOOK_SECONDS = 0.5
@@ -71,4 +71,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_job(main)

@@ -104,9 +104,9 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
                 f"bookie_bytes_queued_max {self.bookie_bytes_queued_max} has to be at least frame_bytes ({self.frame_bytes}): "
                 "otherwise no frame could be sent"
             )
-        if not 0 < self.sync_bytes <= self.bytes_in_flight_max // 2:
+        if self.sync_bytes > self.bytes_in_flight_max // 2:
             raise ConfigurationError(
-                f"sync_bytes {self.sync_bytes} has to be above 0 and at most half of bytes_in_flight_max "
+                f"sync_bytes {self.sync_bytes} has to be at most half of bytes_in_flight_max "
                 f"({self.bytes_in_flight_max}): what is not synced is kept, and appends would wait for room that no sync makes"
             )
 

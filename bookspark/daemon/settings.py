@@ -16,8 +16,8 @@ from typing import Any
 from bookspark.autorecovery.autorecovery_config import AutorecoveryConfig
 from bookspark.bookie.bookie_config import BookieConfig
 from bookspark.client.client_config import ClientConfig
+from bookspark.config_checks import check_names
 from bookspark.errors import ConfigurationError
-from bookspark.protocol.ledger.option_checks import check_names
 
 VARIABLE = "BOOKSPARK_CONFIG"
 TABLES = {

@@ -1,4 +1,5 @@
-"""Spark for short jobs over small tables on this host, as the command line uses it; and errors of Spark in one line.
+"""Spark for short jobs over small tables on this host, as the command line uses it; errors of Spark in one line; and the
+arguments of the packaged jobs.
 
 Spark's defaults pay off in long jobs over much data. In a short job they are most of the work: on two cores, the settings here
 halve the CPU time of the main job and of an audit. For larger jobs there is ``spark-submit`` with the packaged jobs.
@@ -10,9 +11,9 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from bookspark.errors import BookKeeperError
 from bookspark.plain_text import one_line
@@ -83,3 +84,16 @@ def plain_reason(error: BaseException) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     first = _STREAM_FAILED.sub(r"\1", lines[0]) if lines else ""
     return f"{type(error).__name__}: {first}"[:_REASON_CHARACTERS_MAX]
+
+
+def run_job(main: Callable[..., None]) -> NoReturn:
+    """Call the function of a packaged job with the arguments of the command line, and end the process.
+
+    Help is plain text, because in rich's markup the ``[/chroot]`` of an address would be a tag. Errors are those of Python.
+    """
+    import typer
+
+    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.command()(main)
+    app()
+    raise AssertionError("typer ends the process")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import runpy
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 import bookspark as package
 from tests.cli.conftest import Run
@@ -45,3 +48,15 @@ def test_the_version_has_one_place(bookspark: Run) -> None:
     assert bookspark("--version").text == f"bookspark {package.__version__}\n"
     done = subprocess.run([sys.executable, "-m", "bookspark", "--version"], capture_output=True, text=True, timeout=60)
     assert done.stdout == f"bookspark {package.__version__}\n"
+
+
+def test_each_job_has_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Help is printed as it stands: ``[/chroot]`` is no tag of a markup."""
+    for path in ROOT.glob("jobs/[a-z]*.py"):
+        monkeypatch.setattr(sys, "argv", [str(path), "--help"])
+        with pytest.raises(SystemExit) as end:
+            runpy.run_path(str(path), run_name="__main__")
+        text = capsys.readouterr().out
+        assert not end.value.code
+        assert text.startswith(f"Usage: {path.name} [OPTIONS]")
+        assert "[/chroot]" in " ".join(text.split())

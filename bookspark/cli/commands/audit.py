@@ -77,7 +77,7 @@ def audit(
     password: Password = "",
 ) -> None:
     """Run audit queries over a snapshot. The exit status is 1 if a query finds something wrong."""
-    from bookspark.protocol.ledger.option_checks import check_names
+    from bookspark.config_checks import check_names
     from bookspark.spark import audit
     from bookspark.spark.audit.integrity_check import mark_lacking
 

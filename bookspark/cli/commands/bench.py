@@ -109,7 +109,7 @@ def peers_spark(
     """Time the sink and the source beside Delta and Kafka, which Maven brings."""
     from bookspark.bench.peers.spark_comparison import compare
     from bookspark.bench.peers.spark_systems import SYSTEMS
-    from bookspark.protocol.ledger.option_checks import check_names
+    from bookspark.config_checks import check_names
 
     check_names(system or (), SYSTEMS, "system")
     _end_by_exception()

@@ -9,7 +9,6 @@
 ``transitions``      tables of states and events, and the error for what they do not list
 ``sync_cursor``      what a bookie has synced of a VD ledger (volatile durability), as one number
 ``accepted_loss``    an operator's declaration that what can't be known of a ledger is lost
-``option_checks``    names and numbers of options
 ===================  ===========================================================================================================
 
 ::

@@ -40,16 +40,11 @@ def quorum_coverage(write_quorum: int, ack_quorum: int) -> int:
     return write_quorum - ack_quorum + 1
 
 
-def ensemble_coverage(ensemble_size: int, ack_quorum: int) -> int:
-    """EC: how many bookies of an ensemble leave no ack quorum among the rest. Exact for E = WQ. Striped ledgers need fewer:
-    ``covered`` tells."""
-    return ensemble_size - ack_quorum + 1
-
-
 def covered(ensemble_size: int, write_quorum: int, ack_quorum: int, positives: Collection[int]) -> bool:
     """Are fewer than an ack quorum of bookies outside ``positives`` (ensemble positions), in every write set?
 
-    This is what fencing needs: bookies that were not fenced can't acknowledge an entry by themselves any more.
+    This is what fencing needs: bookies that were not fenced can't acknowledge an entry by themselves any more. If E = WQ, any
+    E − AQ + 1 bookies are enough (the ensemble coverage EC of BP-46); a striped ledger may need other ones.
     """
     return all(
         sum(position not in positives for position in window) < ack_quorum

@@ -73,7 +73,6 @@ class Crashed:
     """The bookie that healed is gone."""
 
 
-_NO_BOOKIES = NoBookies(NotEnoughBookiesError("the simulation has no other bookies"))
 FROM_STORE = MetadataRead | MetadataWritten | MetadataConflict | MetadataFailed
 
 

@@ -18,9 +18,9 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from bookspark.client.client_config import client_config
+from bookspark.config_checks import check_names
 from bookspark.daemon.settings import of_environment
 from bookspark.errors import ConfigurationError
-from bookspark.protocol.ledger.option_checks import check_names
 from bookspark.spark import snapshots
 
 if TYPE_CHECKING:

@@ -29,12 +29,12 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from bookspark.bookie.bookie_config import BookieConfig, bookie_config
+from bookspark.config_checks import check_names
 from bookspark.daemon.lease_client import LeaseConnection, LeaseLostError
 from bookspark.daemon.lease_server import SERVING
 from bookspark.errors import BookieError, BookKeeperError, ConfigurationError
 from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
-from bookspark.protocol.ledger.option_checks import check_names
 from bookspark.spark.bookies.barrier_job import FAILURES_MAX, BarrierJob
 from bookspark.spark.bookies.bookie_task import TaskSpec
 from bookspark.spark.bookies.homes import find_homes, home_directories

@@ -23,8 +23,8 @@ import msgspec
 import typer
 
 from bookspark.bookie.bookie_config import BookieConfig
+from bookspark.config_checks import check_names
 from bookspark.errors import BookKeeperError, ConfigurationError
-from bookspark.protocol.ledger.option_checks import check_names
 from bookspark.spark.bookies.barrier_job import root_cause
 from bookspark.spark.bookies.bookie_service import EMBEDDED, BookieService
 from bookspark.spark.session import SPARK_ERRORS, session

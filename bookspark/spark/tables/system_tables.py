@@ -22,7 +22,7 @@ slightly different times. Where that matters, ``metadata_version`` tells whether
 
 from __future__ import annotations
 
-from bookspark.protocol.ledger.option_checks import check_names
+from bookspark.config_checks import check_names
 from bookspark.spark.tables.bookies import BOOKIES, COOKIES
 from bookspark.spark.tables.contents import ENTRY_CHECKSUMS, ENTRY_LOGS, INDEX_RANGES, LIMBO
 from bookspark.spark.tables.ledgers import FRAGMENTS, LEDGERS
