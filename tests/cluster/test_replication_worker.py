@@ -128,14 +128,23 @@ def test_one_copy_that_is_lost_keeps_no_other_ledger_waiting_and_its_reason_is_k
     assert "could not be read" in task.error and "not registered" in task.error
     assert task.not_before_ms > task.marked_at_ms
     spare = cluster.add_bookie()
-    mark(bookkeeper, [lost], other)
-    await_that(lambda: tasks.task(other) is None)
-    assert_whole(bookkeeper, other, lost)
-    lost.start()  # it was not lost: nothing is missing on it, and it stays where it is named
-    await_that(lambda: tasks.task(single) is None)
-    assert bookkeeper.get_ledger_metadata(single).last_fragment.ensemble == (lost.bookie_id,)
-    spare.stop()
-    cluster.bookies.remove(spare)
+    try:
+        mark(bookkeeper, [lost], other)
+        await_that(lambda: tasks.task(other) is None)
+        assert_whole(bookkeeper, other, lost)
+        # An attempt that begins before the bookie is back may read from it and copy all the same: no harm, but another case.
+        tasks.disable()
+        await_that(lambda: not tasks.holders())
+        stays(lambda: not tasks.holders(), seconds=0.3)
+        lost.start()
+        tasks.enable()
+        await_that(lambda: tasks.task(single) is None)
+        # It was not lost: nothing is missing on it, and it stays where it is named.
+        assert bookkeeper.get_ledger_metadata(single).last_fragment.ensemble == (lost.bookie_id,)
+    finally:
+        tasks.enable()
+        spare.stop()
+        cluster.bookies.remove(spare)
 
 
 def test_a_ledger_that_is_gone_or_names_the_bookie_no_more_drops_its_task(cluster, bookkeeper, worker):
