@@ -3,7 +3,7 @@
 Law: one change is under way at a time, and one metadata write replaces all bookies that have failed by then. The write is a
 compare-and-set against an OPEN record. If somebody else changed the record, and only older fragments differ (re-replication),
 the change is written again on top of that; otherwise the writer is fenced. The old ensemble stays as it is until the write has
-succeeded::
+succeeded. Then ``Cursors.replace`` (``writer_cursors``) takes back the acks of the replaced bookies::
 
     (none) ──failed──► CHOOSING ──BookiesChosen──► WRITING ──MetadataWritten──► (none), acks of the replaced taken back
                         ▲    │ NoBookies               │ conflict: ReadMetadata, merge, WRITING again, or fenced
