@@ -1,4 +1,4 @@
-"""From the options that a user gave to a config: one frozen value whose types carry the bounds. An unknown name is told too.
+"""From the options that a user gave to a config: one frozen value whose types carry the bounds.
 
 Law: an option that is unknown, of another type or out of its bounds is a ConfigurationError. The error names the option, the
 value that came and the values that can be used. The bounds stand in the field's type and nowhere else, for example

@@ -95,7 +95,7 @@ def sentence(world: World, state: State, move: Move, after: State) -> str:
             message = slots.messages[argument]
             again = ", and a copy of it stays under way" if kind == "duplicate" else ""
             what = f"{_whose(world, message.client)}{say_request(message.body)} reaches {bookie}{again}"  # type: ignore[arg-type]
-            return f"{what}: {_outcome(world, state[place], after[place], message.client)}"
+            return f"{what}: {_outcome(world, state[place], after[place])}"
         case "answer":
             message = slots.messages[argument]
             told = _told(world, state, CLIENTS + message.client, world.event(place, message, state[place])[1])
@@ -119,7 +119,7 @@ def sentence(world: World, state: State, move: Move, after: State) -> str:
         case "ask":
             return f"{bookie} reads the metadata ({say_store(world, state)}) for an add"
         case "told":
-            return f"{bookie} decides the add that waited: {_outcome(world, state[place], after[place], NOBODY)}"
+            return f"{bookie} decides the add that waited: {_outcome(world, state[place], after[place])}"
         case "heal":
             return f"{bookie} begins to heal the ledger"
         case "collect":
@@ -272,7 +272,7 @@ def say_response(response: Response) -> str:
             return f"unknown ({response.reason.value})"
 
 
-def _outcome(world: World, before: int, after: int, client: int) -> str:
+def _outcome(world: World, before: int, after: int) -> str:
     """What the request led to, by what is new in the slot."""
     slots = world.slots
     old, new = slots.bookie(before), slots.bookie(after)
