@@ -46,9 +46,8 @@ def make_config(config_type: type[Config], options: Mapping[str, Any], what: str
                 raise ConfigurationError(
                     f"{what} {field.name} {options[field.name]!r} can't be used; choose {choice(field.type)}"
                 ) from error
-        raise ConfigurationError(
-            f"{what}: {error}"
-        ) from error  # what the config itself checks, or an option that is missing
+        # The config itself refused, or an option is missing.
+        raise ConfigurationError(f"{what}: {error}") from error
 
 
 def _fits(value: object, option_type: Any) -> bool:

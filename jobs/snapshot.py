@@ -62,7 +62,8 @@ def main(
         if every is None:
             take()
         else:
-            for number in (signal.SIGTERM, signal.SIGINT):  # set after Spark has set its own handlers
+            # The handlers are set after Spark has set its own.
+            for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: stopped.set())
             write_every(60 * every, take, ended)
         spark.stop()

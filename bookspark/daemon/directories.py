@@ -112,7 +112,8 @@ def lock_holder(directory: str) -> Process | None:
     can't be seen from here (another pid namespace)."""
     try:
         descriptor = os.open(os.path.join(directory, LOCK), os.O_RDWR | os.O_CLOEXEC)
-    except OSError:  # there never was a lock, or the disk does not tell
+    except OSError:
+        # There never was a lock, or the disk fails.
         return None
     try:
         deadline = time.monotonic() + LOCK_SECONDS_MAX
@@ -126,7 +127,8 @@ def lock_holder(directory: str) -> Process | None:
                 )
             time.sleep(0.05)
         return None
-    except OSError:  # the disk does not tell
+    except OSError:
+        # The disk fails.
         return None
     finally:
         os.close(descriptor)

@@ -99,7 +99,8 @@ class Bookie:
         try:
             self.lease.ask_stop(min(timeout, _UNANSWERED_SECONDS))
         except LeaseLostError:
-            deadline = time.monotonic() + 1.0  # it has ended, or hangs
+            # The process has ended, or hangs.
+            deadline = time.monotonic() + 1.0
         clean = self.wait_ended(deadline - time.monotonic())
         if not clean:
             log.warning(

@@ -49,7 +49,8 @@ def signal_process(process: Process, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
         descriptor = os.pidfd_open(process.pid)
         try:
-            if process.alive:  # looked at after the descriptor was made, which stays with the process
+            # Look only now: the descriptor stays with its process, but the pid may have passed to another one before.
+            if process.alive:
                 signal.pidfd_send_signal(descriptor, number)
         finally:
             os.close(descriptor)

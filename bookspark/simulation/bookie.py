@@ -122,7 +122,8 @@ class SimulatedBookie:
             case Held():
                 return _reply(message, self._held())
             case Clear():
-                if self.ledger is not None:  # it was not deleted and collected meanwhile
+                # The ledger was not deleted and collected meanwhile.
+                if self.ledger is not None:
                     self._keep(self.ledger.clear_limbo(request.boot).records)
                 return _reply(message, LimboIsCleared())
         raise AssertionError(f"{request} is no request")

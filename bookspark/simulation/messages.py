@@ -137,7 +137,8 @@ def event_of(
         case LacAnswer():
             return LacAnswered(bookie, answer.response, answer.last_add_confirmed, answer.last_add_fully_replicated)
         case WriteLacAnswer():
-            return ExplicitLacAnswered(bookie, answer.response, 0.0)  # the writer's client knows the time
+            # The time is a placeholder: the writer's client puts its own in.
+            return ExplicitLacAnswered(bookie, answer.response, 0.0)
         case SyncAnswer():
             return SyncAnswered(bookie, answer.response, answer.synced)
         case Reachable():

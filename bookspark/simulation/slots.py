@@ -81,7 +81,8 @@ class Slots:
         last = -1
         for number in self.table[slot].messages:
             if number == last:
-                continue  # equal messages are neighbours
+                # Equal messages are neighbours, and one of them is enough.
+                continue
             last = number
             traits = self._traits[number]
             if traits.request:

@@ -30,7 +30,8 @@ class _Socket(Protocol):
 
 def notice_lost_peer(connection: _Socket) -> None:
     """Have the kernel end ``connection`` when its peer is gone. Options that a system does not have are left out."""
-    with contextlib.suppress(OSError):  # the peer may have ended the connection already, which is noticed anyway
+    # The peer may have ended the connection already. Its loss is noticed elsewhere.
+    with contextlib.suppress(OSError):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in _OPTIONS.items():
             if hasattr(socket, name):

@@ -68,7 +68,8 @@ class BackgroundSync:
         syncs = [sync for sync in queued if sync is not None]
         failure: OSError | None = None
         try:
-            for sync in reversed(syncs):  # the last one of a log covers those before it
+            # The last sync of a log covers the earlier ones.
+            for sync in reversed(syncs):
                 self._sync(sync.log, sync.end)
         except OSError as error:
             failure = error

@@ -125,7 +125,8 @@ class GroupWriter:
         return (
             self.failure is None
             and self._no_space is None
-            and not (self.relaxed_bytes or self._marker.removable)  # the thread sees to them, idle or not
+            # Unsynced bytes and a marker to be removed are left to the thread, which sees to them even while it is idle.
+            and not (self.relaxed_bytes or self._marker.removable)
             and all(type(item) is EntryWrite and item.log is self._log for item in items)
         )
 
@@ -165,7 +166,8 @@ class GroupWriter:
         for item in controls:
             if isinstance(item, ControlRewrite):
                 self._control.rewrite(item.content)
-                appended = []  # the new content has them
+                # The new content has these records already.
+                appended = []
             else:
                 appended.append(item.content)
         if appended:

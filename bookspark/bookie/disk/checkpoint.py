@@ -165,7 +165,8 @@ def read_checkpoint(file_system: FileSystem, directory: str) -> Checkpoint | Non
     rewritten, ids, confirmed, replicated, counts, first, where, extent = (
         values[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)
     )
-    del content, values  # so that the memory of a big checkpoint is not held three times
+    # Free this memory now: a big checkpoint would be held three times.
+    del content, values
     ledgers = [
         KeptLedger(
             ledger_id,

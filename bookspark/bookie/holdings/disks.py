@@ -92,7 +92,8 @@ class Disks:
     def look_at_all(self) -> None:
         """At the boot, before anything is served: measure every disk, and have each directory take what it should."""
         for directory, used in self.measure():
-            deque(self.look(directory, used), maxlen=0)  # there is no other work to be held up
+            # Nothing is served yet, so all steps run at once.
+            deque(self.look(directory, used), maxlen=0)
         self.sort()
 
     def look(self, directory: LogDirectory, used: float) -> Steps[None]:

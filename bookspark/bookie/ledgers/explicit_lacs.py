@@ -44,4 +44,5 @@ class ExplicitLacs:
         if decision.records:
             self._records.write(decision.records, done)
         else:
-            self._records.settle(done)  # the same LAC may still be on its way to the disk
+            # The same LAC may still be on its way to the disk, so wait for what is queued.
+            self._records.settle(done)

@@ -71,7 +71,8 @@ class RewritingProcess:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         ours, theirs = socket.socketpair()
         parent = os.getpid()
-        gc.freeze()  # or the child's first collection would touch, and so copy, every page
+        # Without this the child's first garbage collection would touch every page, and so copy it.
+        gc.freeze()
         self._forker = os.fork()
         if self._forker == 0:
             ours.close()

@@ -85,7 +85,8 @@ class Watermark:
         thread. Raises LedgerClosedError in a forked process."""
         self._check_process()
         with self._changed:
-            self._waiting += 1  # from here on `advance` takes the lock, and so finds what is pushed below
+            # From here on `advance` takes the lock, so it finds the waiter that is pushed below.
+            self._waiting += 1
             try:
                 if not self.error and entry_id > self.value:
                     heapq.heappush(self._callbacks, (entry_id, next(self._order), callback))
@@ -135,7 +136,8 @@ class AppendFuture:
         """
         error = self.exception(timeout)
         if error is not None:
-            raise error.with_traceback(None)  # else it would collect the frames of all who ever asked
+            # The one error is raised to every caller: with its traceback it would collect all of their frames.
+            raise error.with_traceback(None)
         return self.entry_id
 
     def exception(self, timeout: float | None = None) -> BookKeeperError | None:

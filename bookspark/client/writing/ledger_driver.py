@@ -109,7 +109,8 @@ class LedgerDriver:
         """Send what waits, as long as not too many frames are under way."""
         try:
             self._pump()
-        except Exception as error:  # what was taken and not sent has an id: the next entry must not get it
+        except Exception as error:
+            # Entries may have been taken from the queue and not sent. They have ids, which no later entry may get.
             log.exception("ledger %d: sending what was appended failed", self.ledger_id)
             self.abandon(defect(self.ledger_id, error))
 
@@ -119,7 +120,8 @@ class LedgerDriver:
         while shared.outgoing and writer.state is State.OPEN and self.kept.under_way < self._frames_max:
             if self._connections.any_is_behind(self._ensemble):
                 self._wake()
-                break  # ``tick`` goes on
+                # ``tick`` goes on with the rest.
+                break
             if not self._is_awaited():
                 self._progress_at = time.monotonic()
             run = shared.outgoing.take()
@@ -240,7 +242,8 @@ class LedgerDriver:
                     self._acknowledged(entry_id)
                 case act.Release(entry_id):
                     self.kept.release(entry_id)
-                    self.shared.acknowledged.advance(self.shared.acknowledged.value)  # there is room again
+                    # There is room again: wake the appends that wait for it.
+                    self.shared.acknowledged.advance(self.shared.acknowledged.value)
                 case act.ReadMetadata() | act.WriteMetadata() | act.ChooseBookies():
                     self._threads.submit(self._ask_store, action)
                 case act.EnsembleChanged():
@@ -287,11 +290,13 @@ class LedgerDriver:
         """Do what the machine asks of the metadata store, in a thread that may wait for it."""
         try:
             answer = self._context.answer_from_store(self.writer.metadata, action)
-        except Exception as error:  # the machine would wait for its answer for ever
+        except Exception as error:
+            # Without an answer the machine would wait for ever.
             log.exception("ledger %d: %r failed", self.ledger_id, action)
             self._io.submit(self.abandon, defect(self.ledger_id, error))
             return
-        if isinstance(answer, act.MetadataFailed):  # it may be asked again at once, and fail at once
+        # The machine may ask again at once, and the store may fail at once: a pause keeps that from becoming a busy loop.
+        if isinstance(answer, act.MetadataFailed):
             self._io.submit(self._io.loop.call_later, _RETRY_SECONDS, self._step, answer)
         else:
             self._io.submit(self._step, answer)

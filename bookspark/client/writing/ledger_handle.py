@@ -270,7 +270,8 @@ class LedgerHandle(ReadHandle):
         ended, limit = self._shared.ended, self._context.config.add_timeout_seconds
         if timeout is not None or self.metadata.replication is not Replication.GUARANTEED:
             return ended.wait(limit if timeout is None else timeout)
-        while not ended.wait(limit):  # appends that are not acknowledged have their own deadline
+        # Appends that are not acknowledged have their own deadline, so this wait goes on.
+        while not ended.wait(limit):
             log.warning(
                 "ledger %d: its close goes on trying, for entries from %d on are not on %d bookies yet",
                 self.ledger_id,

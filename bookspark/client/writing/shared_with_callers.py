@@ -35,7 +35,8 @@ class SharedWithCallers:
     def end(self) -> None:
         """The ledger is closed."""
         self.ended.set()
-        self.confirmed.advance(self.confirmed.value)  # whoever waits for an entry behind the end looks again
+        # Wake those who wait for an entry behind the end, so that they look again.
+        self.confirmed.advance(self.confirmed.value)
 
     def fail(self, error: BookKeeperError) -> None:
         """Nothing more is acknowledged. Whoever waits is told ``error``."""

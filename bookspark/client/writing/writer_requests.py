@@ -74,7 +74,8 @@ class WriterRequests:
         self._send_again(bookie, incarnation)
 
     def _send_again(self, bookie: str, incarnation: int) -> None:
-        self._held_back.pop(bookie, None)  # the machine sends again all that the bookie has not acknowledged
+        # The machine sends everything again that the bookie has not acknowledged.
+        self._held_back.pop(bookie, None)
         self._step(BookieBack(bookie, incarnation))
 
     def keep_only(self, ensemble: Iterable[str]) -> None:
@@ -117,7 +118,8 @@ class WriterRequests:
         add = _SentAdd(self, action, self._timeout_seconds)
         if action.assignment is None:
             self._connections.send_to_all(bookies, kept.header.request_id, kept.frame, add)
-        else:  # what is said to be synced is so of this assignment: an answer to an earlier add must not pass for this one's
+        else:
+            # The synced id of an answer is about one assignment: an answer to an earlier add must not pass for this add's.
             request_id = self._connections.next_request_id()
             self._connections.send_to_all(bookies, request_id, kept.assigned(action.assignment, request_id), add)
 

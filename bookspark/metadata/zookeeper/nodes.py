@@ -62,7 +62,8 @@ class Nodes:
                 )
                 return 0
             except NoNodeError:
-                continue  # Somebody removed an empty node above between our making it and using it.
+                # Somebody removed an empty node above between our making it and using it.
+                continue
         raise MetadataStoreError(f"{what}: the nodes above {path} are removed as fast as they are made; try again")
 
     def create_each(self, what: str, root: str, nodes: list[tuple[str, bytes]]) -> list[bool]:

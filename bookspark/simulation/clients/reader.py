@@ -110,7 +110,8 @@ class ReaderClient(Client):
                 self.may_speculate = False
                 return self._perform(self.machine.step(event), options)
             case MetadataRead() | MetadataFailed(), RangeRead() if self.machine.phase is not RangeReadPhase.LOOKING:
-                return [], []  # a look of the long poll that is over
+                # The look belongs to a long poll that is over.
+                return [], []
             case ReadAnswered() | MetadataRead() | MetadataFailed(), RangeRead():
                 return self._perform(self.machine.step(event), options)
             case DeadlinePassed() | MetadataFailed(), _:

@@ -47,7 +47,8 @@ class HealingClient(Client):
         return sends, told
 
     def _end(self, action: Finish | Fail) -> None:
-        self.machine = self.store = None  # it may begin again
+        # The repair may begin again.
+        self.machine = self.store = None
 
 
 class TakeForLost(Begin):
