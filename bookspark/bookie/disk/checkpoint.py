@@ -1,4 +1,4 @@
-"""The index checkpoint: what a boot need not scan again.
+"""The index checkpoint: a copy of the index, so that a boot need not scan all logs again.
 
 Law: a checkpoint holds exactly the rows of its directory's logs below the location it covers, and that location is synced when
 the checkpoint is made; so the index on disk is never ahead of the data. It is replaced atomically; one that is missing or fails

@@ -70,7 +70,7 @@ class Inspection:
 
     @property
     def damaged(self) -> bool:
-        """Was something lost that had been synced? Then the bookie answers that it does not know what it does not find."""
+        """Was something lost that had been synced? Then the bookie's answer for an entry that it does not find is Unknown."""
         return self._storage.damaged
 
     def logs(self) -> list[LogInfo]:

@@ -59,7 +59,7 @@ class Rewriter(Protocol):
 
 
 class Reclaiming:
-    """Gets back the space of one bookie. Owned by the loop, except the functions that its steps yield."""
+    """Gets space back in the directories of one bookie. Owned by the loop, except the functions that its steps yield."""
 
     def __init__(self, file_system: FileSystem, holdings: Holdings, checkpoints: Checkpoints) -> None:
         self._file_system = file_system

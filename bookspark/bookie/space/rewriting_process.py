@@ -1,8 +1,8 @@
 """The rewriting process: it rewrites logs beside the bookie, whose loop shares neither interpreter nor memory with it.
 
 Law: it does one thing at a time and never outlives the bookie, because the kernel ends it with its parent. It writes nothing but
-temporary files, which a boot removes if it is ended in the middle. If it dies, its job fails, and another process is begun for a
-later job; the pause before that doubles with each death. ::
+temporary files, which a boot removes if it is ended in the middle. If it dies, its job fails, and a later job begins another
+process. The pause before that doubles with each death. ::
 
     bookie ──forks at its start──► forker ──forks, when asked──► the process that rewrites
 
