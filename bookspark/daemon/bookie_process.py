@@ -1,4 +1,4 @@
-"""A bookie process: boot phases, requests, lease and clean stop put together. Nothing is decided here.
+"""A bookie process: puts boot phases, requests, lease and clean stop together. Nothing is decided here.
 
 Law: each phase ends before the next one begins, and a phase that fails keeps the bookie down. The locks are taken before anything
 is read, and released after everything is written::

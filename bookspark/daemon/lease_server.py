@@ -39,7 +39,7 @@ from bookspark.protocol.bookie.lease import Claim, Drop, End, Event, Grant, Leas
 LINE_BYTES_MAX = 4096
 CONNECTIONS_MAX = 64
 SERVING, STOPPING = "serving", "stopping"
-"""The phases that others wait for; the phases before are for people."""
+"""The phases that programs wait for. The names of the earlier phases are for people."""
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 Law: a peer that acknowledges neither data nor keepalive probes for 60 s is gone, and the connection ends with an error. Without
 this a bookie would keep the sockets of dead clients for ever, and a client would wait a quarter of an hour, which is the kernel's
-own limit. A process that is stopped is not gone, as long as it has room for what it is sent.
+own limit. A halted process (SIGSTOP) is not gone, as long as its socket has room for the bytes that it is sent.
 """
 
 from __future__ import annotations

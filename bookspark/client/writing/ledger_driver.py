@@ -1,11 +1,11 @@
 """The I/O thread's half of an open ledger: it steps the protocol's ``LedgerWriter`` and does what that asks for.
 
-Law: only the I/O thread steps the machine, and nothing is decided here. What the machine says to the user becomes a watermark,
-and its end an event that a close waits for. What is appended while frames are under way goes out together in the next frame. What
-is appended to an idle ledger goes out at once.
+Law: only the I/O thread steps the machine, and nothing is decided here. The machine's acknowledgements become watermarks; its end
+becomes an event that a close waits for. Appends that come while frames are under way go out together in the next frame. An append
+to an idle ledger goes out at once.
 
 Every wait has a deadline: a handle ends after ``add_timeout_seconds`` without progress, if appends are not acknowledged or a sync
-was asked for. What waits only for more copies (on a guaranteed ledger), or for the next sync, does not end it.
+was asked for. An entry that waits only for more copies (on a guaranteed ledger), or for the next sync, does not end it.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _RETRY_SECONDS = 0.1
 
 
 class LedgerDriver:
-    """What a ``LedgerHandle`` hands its appends to. Other threads look at ``shared``, at ``cursors`` and at
-    ``kept.released_bytes``; everything else is the I/O thread's."""
+    """Takes the appends of a ``LedgerHandle``. Other threads read ``shared``, ``cursors`` and ``kept.released_bytes``; everything
+    else belongs to the I/O thread."""
 
     def __init__(self, context: ClientContext, metadata: LedgerMetadata, version: int, password: bytes) -> None:
         config, runtime = context.config, context.runtime
@@ -76,7 +76,7 @@ class LedgerDriver:
         self._wake = partial(runtime.wake, self)
         self._progress_at = self._synced_at = time.monotonic()
         self._sync_wanted = NO_ENTRY
-        """The machine has still to be asked to sync everything up to this id."""
+        """The machine was not asked yet to sync everything up to this id."""
         self._sync_awaited = NO_ENTRY
         """Somebody waits for everything up to this id to be synced."""
         self._context, self._config, self._runtime = context, config, runtime
@@ -91,7 +91,7 @@ class LedgerDriver:
             self._connections.want(bookie, self._requests.bookie_back)
 
     def leave(self) -> None:
-        """No more deadlines and connections for this ledger."""
+        """Watch no more deadlines, and want no more connections, for this ledger."""
         self._runtime.remove_writer(self)
         self.unwant_bookies()
 
@@ -106,7 +106,7 @@ class LedgerDriver:
     # -- what the user asks for
 
     def pump(self) -> None:
-        """Send what waits, as long as not too many frames are under way."""
+        """Send the waiting appends, as long as not too many frames are under way."""
         try:
             self._pump()
         except Exception as error:
@@ -155,7 +155,7 @@ class LedgerDriver:
         self.pump()
 
     def give_up(self) -> None:
-        """Whatever is not done now will not be done by this handle."""
+        """Fail everything that is not done now (``close(wait=False)``)."""
         if self.cursors.pending or self.shared.outgoing:
             self.end()
 
@@ -258,7 +258,8 @@ class LedgerDriver:
         return bool(actions)
 
     def _stepped(self, event: WriterEvent) -> list[act.Action]:
-        """What the machine asks for. A defect ends the ledger, as the machine may wait for ever for what it was to hear."""
+        """The machine's actions after ``event``. A defect ends the ledger, because the machine may wait for ever for the event
+        that was lost."""
         self._wake()
         try:
             return self.writer.step(event)
@@ -278,7 +279,8 @@ class LedgerDriver:
         self.shared.fail(error)
 
     def _acknowledged(self, entry_id: int) -> None:
-        """Also at a confirmation, which on a VD ledger comes after a higher acknowledgement."""
+        """Advance the watermark of acknowledgements. A confirmation calls this too; on a VD ledger it may be below the watermark,
+        which stays."""
         shared = self.shared
         self._progress_at = time.monotonic()
         shared.acknowledged.advance(max(entry_id, shared.acknowledged.value))

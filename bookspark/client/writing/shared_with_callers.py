@@ -15,8 +15,8 @@ from bookspark.errors import BookKeeperError
 
 
 class SharedWithCallers:
-    """Of one ledger. ``advanced_here`` tells whether the calling thread is the I/O thread; ``volatile``: a VD ledger, of which an
-    entry may be acknowledged before it is confirmed."""
+    """The state of one ledger that its handle and its driver share. ``advanced_here`` tells whether the calling thread is the I/O
+    thread. ``volatile``: it is a VD ledger (volatile durability), whose entries may be acknowledged before they are confirmed."""
 
     def __init__(self, outgoing: Outgoing, advanced_here: Callable[[], bool], *, volatile: bool) -> None:
         self.outgoing = outgoing
