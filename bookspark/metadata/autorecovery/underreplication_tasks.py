@@ -214,7 +214,7 @@ class Underreplication:
 
 
 class TaskPicker:
-    """Which task a worker takes next: any that is due and that nobody else is at."""
+    """Picks the task that a worker takes next: any task that is due and that no other worker holds."""
 
     def __init__(self, tasks: Underreplication, holder: str) -> None:
         self._tasks = tasks

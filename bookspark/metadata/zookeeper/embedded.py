@@ -113,7 +113,8 @@ class EmbeddedZooKeeper:
                     raise
 
     def stop(self) -> None:
-        """End the server, by force if it takes longer than ``stop_seconds``; what it answered is on disk already."""
+        """End the server, by force if it takes longer than ``stop_seconds``. Every change that it confirmed is on disk
+        already."""
         process, self._process, self._port = self._process, None, 0
         if process is None or os.getpid() != self._owner_pid:
             return
