@@ -1,4 +1,4 @@
-"""From the options that a user gave to a config: one frozen value whose types carry the bounds.
+"""Makes a config from a user's options. A config is one frozen value, and the types of its fields carry the bounds.
 
 Law: an option that is unknown, of another type or out of its bounds is a ConfigurationError. The error names the option, the
 value that came and the values that can be used. The bounds stand in the field's type and nowhere else, for example

@@ -28,7 +28,7 @@ class Add:
     contents: tuple[str, ...]
     recovery: bool
     assignment: Assignment | None = None
-    """Of a VD ledger."""
+    """The bookie's assignment; only in requests of a VD ledger (volatile durability)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class Message:
 def event_of(
     bookie: str, answer: Answer, incarnation: int = 0
 ) -> Event | BookieBack | SyncAnswered | ExplicitLacAnswered | HeldListed | LimboIsCleared:
-    """What the client's machine is told. Each entry is one byte long, so that a length tells how many there are."""
+    """The event for the client's machine. Each entry is one byte long, so a length is a number of entries."""
     match answer:
         case AddAnswer():
             return AddAnswered(bookie, answer.first, answer.last, answer.response, answer.synced)
