@@ -3,14 +3,20 @@
 A ledger is an append-only sequence of entries with one writer. Each entry is kept on several bookies, which are processes on the
 hosts of Spark's executors. This module holds what a client needs:
 
-==================  =============================================================================================================
+=======
+==================  ==============================================================================================================
 ``BookKeeper``      a client: creates, opens, lists and deletes ledgers
 ``LedgerHandle``    the only writer of a ledger; ``create_ledger`` returns it
 ``ReadHandle``      a reader of a ledger; ``open_ledger`` and ``open_ledger_no_recovery`` return it
 ``Entry``           one entry that was read: its id and payload, and what its writer said with it
-``LedgerMetadata``  a ledger's record; ``LedgerState``, ``LedgerType``, ``DigestType`` and ``Replication`` are types of its fields
+=======
+``LedgerMetadata``  a ledger's record in the metadata store; four of its fields have the types that follow
+``LedgerState``     open, in recovery or closed
+``LedgerType``      when an append is acknowledged: after the sync, or before it
+``DigestType``      how entries are protected against damage
+``Replication``     what write quorum means: an aim, or a promise
 ``errors``          every error that Bookspark raises on purpose
-==================  =============================================================================================================
+==================  ==============================================================================================================
 
 Example::
 

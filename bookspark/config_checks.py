@@ -1,4 +1,4 @@
-"""From the options that a user gave to a config: one frozen value whose types carry the bounds.
+"""Makes a config from a user's options. A config is one frozen value, and the types of its fields carry the bounds.
 
 Law: an option that is unknown, of another type or out of its bounds is a ConfigurationError. The error names the option, the
 value that came and the values that can be used. The bounds stand in the field's type and nowhere else, for example
@@ -56,9 +56,8 @@ def make_config(config_type: type[Config], options: Mapping[str, Any], what: str
                 raise ConfigurationError(
                     f"{what} {field.name} {options[field.name]!r} can't be used; choose {choice(field.type)}"
                 ) from error
-        raise ConfigurationError(
-            f"{what}: {error}"
-        ) from error  # what the config itself checks, or an option that is missing
+        # The config itself refused, or an option is missing.
+        raise ConfigurationError(f"{what}: {error}") from error
 
 
 def _fits(value: object, option_type: Any) -> bool:

@@ -203,7 +203,7 @@ class LocalCluster:
         if self._given_autorecovery:
             autorecovery_config(**{name: v for name, v in self._given_autorecovery.items() if name != "client"})
         self._options = {"lease_seconds": LEASE_SECONDS, **bookie_options}
-        # Made for its checks: a wrong option is refused now, and not at the start.
+        # The config is made for its checks: a wrong option is refused now, and not at the start.
         bookie_config(directories=["/"], zookeeper="", **self._options)
         self._stack = contextlib.ExitStack()
         self._zookeeper = ""

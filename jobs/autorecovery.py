@@ -34,13 +34,15 @@ def main(
     stopped, parent = threading.Event(), os.getppid()
     try:
         spark = session("bookspark autorecovery", zookeeper=zookeeper)
-        for number in (signal.SIGTERM, signal.SIGINT):  # set after Spark has set its own handlers
+        # The handlers are set after Spark has set its own.
+        for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stopped.set())
         service = AutorecoveryService(spark, zookeeper, processes)
         service.start()
         while not stopped.wait(_LOOK_SECONDS):
             if os.getppid() != parent:
-                return  # spark-submit was ended instead of this process. Spark ended with it, so there is nothing to stop.
+                # The command spark-submit was ended instead of this process. Spark ended with it, so nothing is left to stop.
+                return
         service.stop()
         spark.stop()
     except (BookKeeperError, *SPARK_ERRORS) as error:

@@ -29,7 +29,9 @@ def main(
     password: Annotated[str, typer.Option(help="Password of the logs and open ledgers that have one.")] = "",
     every: Annotated[
         float | None,
-        typer.Option(help="Go on, and write a snapshot every so many minutes. Default: write one.", min=0.0),
+        typer.Option(
+            help="Keep running, and write a snapshot at this interval, in minutes. Default: write one.", min=0.0
+        ),
     ] = None,
     keep: Annotated[
         int | None,
@@ -62,7 +64,8 @@ def main(
         if every is None:
             take()
         else:
-            for number in (signal.SIGTERM, signal.SIGINT):  # set after Spark has set its own handlers
+            # The handlers are set after Spark has set its own.
+            for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: stopped.set())
             write_every(60 * every, take, ended)
         spark.stop()

@@ -21,8 +21,8 @@ _LOOK_SECONDS_MAX = 0.05
 def await_that(
     condition: Callable[[], Found], seconds: float = SECONDS_MAX, what: str | Callable[[], object] = ""
 ) -> Found:
-    """What ``condition`` gives once it is true; it is looked at again and again. Fails after ``seconds`` with ``what`` was
-    waited for."""
+    """Look at ``condition`` again and again, and return its value once it is true. Fails after ``seconds``; ``what`` says what
+    was waited for."""
     deadline, pause = time.monotonic() + seconds, _LOOK_SECONDS
     while not (found := condition()):
         if time.monotonic() > deadline:
@@ -33,7 +33,7 @@ def await_that(
 
 
 class Changes:
-    """A callback to hand to whoever tells of changes, and the wait for what they lead to: nothing is looked at in between."""
+    """A callback that counts changes, and waits for them: a condition is looked at only after a change."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -45,7 +45,7 @@ class Changes:
             self._told.notify_all()
 
     def wait(self, count: int = 1, seconds: float = SECONDS_MAX) -> None:
-        """Until it was called ``count`` times since it was made."""
+        """Wait until this object was called ``count`` times since it was made."""
         with self._told:
             assert self._told.wait_for(lambda: self.count >= count, seconds), f"{self.count} calls, not {count}"
 
@@ -61,7 +61,8 @@ class Changes:
 
 
 def stays(condition: Callable[[], object], seconds: float) -> None:
-    """Fails if ``condition`` is false at any look within ``seconds``: that nothing happens can't be awaited."""
+    """Look at ``condition`` for ``seconds``, and fail if it is ever false. This is for tests that nothing happens, which can't be
+    awaited."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         assert condition(), "it did not stay so"

@@ -17,8 +17,10 @@ from tests.awaiting import await_that
 
 pytest_plugins = ["bookspark.testing.plugin"]
 
-os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"  # what tests start listens on loopback, Spark in processes of its own too
-settings.register_profile("bookspark", deadline=None)  # a machine under load is no bug
+# All servers that tests start listen on loopback, also those of Spark in its own processes.
+os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+# No deadline for an example: a slow machine is no bug.
+settings.register_profile("bookspark", deadline=None)
 settings.load_profile("bookspark")
 
 
@@ -40,7 +42,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """For ``-n auto``: two for each core, as the tests wait more than they compute; none for a single module."""
+    """The number of workers for ``-n auto``: two for each core, because the tests wait more than they compute; none for a single
+    module."""
     if len(config.args) == 1 and config.args[0].partition("::")[0].endswith(".py"):
         return 0
     return min(2 * len(os.sched_getaffinity(0)), WORKERS_MAX)
@@ -48,7 +51,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """The one of ``scheduling``, unless ``--dist`` chooses another one."""
+    """The scheduler of ``scheduling``, unless ``--dist`` chooses another one."""
     if config.option.dist != "load":
         return None
     from tests.scheduling import ByModule
@@ -74,7 +77,7 @@ def _no_session_outlives_its_module() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def zookeeper(bookspark_zookeeper: EmbeddedZooKeeper) -> EmbeddedZooKeeper:
-    """One for all tests of this process. Tests don't stop it, and keep apart by ``chroot``."""
+    """A ZooKeeper for all tests of this process. Tests don't stop it, and keep apart by ``chroot``."""
     return bookspark_zookeeper
 
 
@@ -87,5 +90,5 @@ def new_chroot(zookeeper: EmbeddedZooKeeper) -> Callable[[], str]:
 
 @pytest.fixture
 def chroot(new_chroot: Callable[[], str]) -> str:
-    """The connection string of a cluster of this test's own."""
+    """The connection string of a new cluster for this test alone."""
     return new_chroot()

@@ -20,7 +20,7 @@ SPARK_WORKERS = 2
 ROOT = Path(__file__).resolve().parent.parent
 _NOTE = "bookspark/seconds"
 _FOLDERS = ("acceptance", "spark", "cluster", "cli", "metadata", "bookie", "simulation", "client")
-"""Long ones first."""
+"""The folders of tests, those with long modules first."""
 
 
 class ByModule(LoadScopeScheduling):
@@ -41,7 +41,7 @@ class ByModule(LoadScopeScheduling):
             super()._reschedule(node)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        """The worker that asks is given the longest module that it may have; at the start, if there is none, any."""
+        """Give the worker that asks the longest module that it may have. If there is none at the start, give it any module."""
         module = min(self.workqueue, key=lambda module: (not self._may_have(node, module), self._rank(module)))
         if self._needs_spark(module):
             self._spark_workers.add(node)

@@ -1,4 +1,4 @@
-"""Damage made by hand on the disk of a bookie that does not run, as a test wants it, and nothing else."""
+"""Exact damage, made by hand, on the disks of bookies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bookspark.local import LocalBookie
 
 
 def remove_entries(bookie: LocalBookie, ledger_id: int, first: int, last: int) -> int:
-    """Take the batches of a ledger within ``first..last`` out of a stopped bookie's entry logs, as if they had never come.
+    """Take a ledger's batches within ``first..last`` out of a stopped bookie's entry logs, as if the bookie had never got them.
 
     Returns how many there were. The next boot reads the logs anew, and finds nothing wrong with them.
     """

@@ -1,8 +1,8 @@
 """The auditor: tells the replication workers which ledgers to repair. One process of a cluster has this office.
 
 Law: ``protocol.repair.lost_bookies`` decides which bookies are lost, ``ExactCheck`` finds all other missing copies. This module
-brings them together with clock, watches and ZooKeeper. Any number of auditors may run; ZooKeeper elects one. When it dies, the
-next one begins with a first look. While autorecovery is disabled, only a check that somebody triggered marks ledgers.
+gives them the clock, the watches and ZooKeeper. Any number of auditors may run; ZooKeeper elects one. When it dies, the next one
+begins with a first look. While autorecovery is disabled, only a check that somebody triggered marks ledgers.
 
 Source: ``Auditor``, ``AuditorElector`` of BookKeeper.
 """
@@ -122,7 +122,7 @@ class Auditor:
         if trigger is None and not (self._by_time() and self._tasks.enabled()):
             return
         log.info("an exact check begins")
-        # This holds if the check fails; a check that succeeds takes it back.
+        # A check that fails is not repeated before this time. A check that succeeds ends the pause.
         self._check_not_before = time.monotonic() + self._config.retry_seconds_max
         self._publish(checking=True)
         try:

@@ -75,7 +75,7 @@ class RepairDriver(MachineDriver):
         self._progress = progress
 
     def resume(self) -> None:
-        """Start the deadline of the present step anew, after a wait that was no fault of the bookies."""
+        """Start the deadline of the present step anew, because the last wait was not the bookies' fault."""
         self._mailbox.allow(STEP_SECONDS_MAX)
 
     def _before(self, action: BookieAction) -> None:

@@ -69,7 +69,7 @@ def decommission(
                 raise BookieError(_not_in_time(bookie_id, now))
             threading.Event().wait(_POLL_SECONDS)
             named = naming(bookkeeper, bookie_id, [one.ledger_id for one in named])
-        # A client may have chosen it while it was stopping.
+        # A client may have chosen the bookie while it was stopping.
         named = naming(bookkeeper, bookie_id, store.list_ledgers())
         if not named:
             break

@@ -1,8 +1,8 @@
-"""The exact check: compares what every bookie says to hold with what the metadata of all ledgers assigns to it.
+"""The exact check: compares the entries that every bookie lists with those that the metadata of all ledgers assigns to it.
 
 Law: ``protocol.repair.audit_plan`` decides. The check reads whole lists and no entries. An error in a listing of ledgers ends
-the check; a bookie that gives no whole list is skipped by name. Metadata is read before the lists, so an entry that it calls
-confirmed had been written by then. A bookie that heals itself is skipped.
+the check; a bookie that gives no whole list is skipped by name. Metadata is read before the lists, so every entry that the
+metadata calls confirmed had been written when the lists were read. A bookie that heals itself is skipped.
 
 The check holds the metadata of all ledgers in memory, and the ranges of one bookie at a time.
 
@@ -40,7 +40,7 @@ class ExactCheck:
     def run(self, confirm_seconds: float) -> CheckReport:
         """Mark the ledgers that lack copies and report how many. Raises MetadataStoreError; then nothing was marked.
 
-        ``confirm_seconds``: what seems to be missing is looked for again after this pause."""
+        ``confirm_seconds``: the pause after which the check looks again for entries that seem to be missing."""
         begun, store = time.monotonic(), self._bookkeeper.metadata
         ledgers = list(store.read_ledgers(store.list_ledgers()))
         registered, stamped = store.bookies(), set(store.list_cookies())

@@ -1,8 +1,9 @@
 """The repair of one ledger, as its underreplication task asks for it.
 
-Law: a registered bookie is not lost, whatever the task says. What it lacks is copied to it, and the metadata goes on naming it. A
-lost bookie is replaced (``protocol.repair.ledger_replication``). So is a misplaced one, where that fences no writer. A part that
-can't be repaired does not stop the other parts; the task then fails with the first reason. A deleted ledger needs no repair.
+Law: a registered bookie is not lost, whatever the task says. The entries that it lacks are copied to it, and the metadata still
+names it. A lost bookie is replaced (``protocol.repair.ledger_replication``). So is a misplaced one, where that fences no writer.
+A part that can't be repaired does not stop the other parts; the task then fails with the first reason. A deleted ledger needs no
+repair.
 
 Source: ``ReplicationWorker.rereplicate`` of BookKeeper, which loops over ledgers that are gone and entries of one copy.
 """
@@ -97,7 +98,8 @@ class LedgerRepair:
         return None
 
     def _fill(self, metadata: LedgerMetadata, bookie: str, registered: Collection[str]) -> None:
-        """Copy to ``bookie`` what it lacks. The last fragment of a ledger that is not closed is left to its writer."""
+        """Copy to ``bookie`` the entries that it lacks. The last fragment of a ledger that is not closed is left to its
+        writer."""
         if bookie not in registered:
             raise BookieError(
                 f"{bookie} lacks entries of ledger {metadata.ledger_id} and is not registered; start it again"

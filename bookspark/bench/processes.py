@@ -25,7 +25,8 @@ def family_cpu_seconds() -> float:
     this = psutil.Process()
     total = 0.0
     for process in (this, *this.children(recursive=True)):
-        with suppress(psutil.NoSuchProcess):  # it ended meanwhile
+        # The process ended meanwhile.
+        with suppress(psutil.NoSuchProcess):
             times = process.cpu_times()
             total += times.user + times.system + times.children_user + times.children_system
     return total

@@ -151,7 +151,8 @@ def _is_wildcard(host: str) -> bool:
     """Does it stand for all addresses of a machine?"""
     try:
         return not host or ipaddress.ip_address(host.strip("[]")).is_unspecified
-    except ValueError:  # a name
+    except ValueError:
+        # It is a name.
         return False
 
 

@@ -50,7 +50,7 @@ _STOP_SECONDS_MAX = 60.0
 
 
 class StorageStatus(NamedTuple):
-    """Sizes in bytes."""
+    """How much a storage holds, and how much room is left. Sizes in bytes."""
 
     ledgers: int
     log_bytes: int
@@ -219,7 +219,7 @@ class Storage:
         return self.holdings.has_moved(piece)
 
     def may_read(self, ledger_id: int, master_key: bytes) -> bool:
-        """May who shows this key, or none (``NO_KEY``), read the ledger?"""
+        """May a reader with this key, or without one (``NO_KEY``), read the ledger?"""
         return self.holdings.may_read(ledger_id, master_key)
 
     def ledger(self, ledger_id: int) -> BookieLedger | None:
@@ -260,7 +260,7 @@ class Storage:
 
     @property
     def damaged(self) -> bool:
-        """Was something lost that had been synced? Then what is not found is unknown."""
+        """Was something lost that had been synced? Then an entry that is not found is unknown, not absent."""
         return self.holdings.damaged
 
     @property

@@ -18,7 +18,7 @@ from bookspark.wire.entry_batch import FRAME_BYTES_MAX
 
 Milliseconds = Annotated[int, Meta(ge=0, le=1_000_000_000)]
 FrameBytes = Annotated[int, Meta(ge=1, le=FRAME_BYTES_MAX // 2)]
-"""Digests come on top of what is counted, and may be almost as long."""
+"""At most half of FRAME_BYTES_MAX: digests are not counted, and may take almost as many bytes as the payloads."""
 
 
 class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):

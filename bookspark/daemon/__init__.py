@@ -8,8 +8,7 @@
 ``request_loop``    the thread of the request server
 ``registrar``       the registration in the metadata store
 ``metrics``         figures for Prometheus
-``lease_server``    the lease socket: its bookie's side
-``lease_client``    the lease socket: the side of who looks after the bookie
+``lease_server`` the lease socket: the bookie's side ``lease_client`` the lease socket: the side of the lease's holder
 ``launch``          starting, adopting and ending bookie processes
 ``processes``       processes by pid and start time
 ``directories``     the lock and the cookie in each directory

@@ -1,4 +1,4 @@
-"""A bookie process: boot phases, requests, lease and clean stop put together. Nothing is decided here.
+"""A bookie process: puts boot phases, requests, lease and clean stop together. Nothing is decided here.
 
 Law: each phase ends before the next one begins, and a phase that fails keeps the bookie down. The locks are taken before anything
 is read, and released after everything is written::
@@ -59,7 +59,8 @@ def run_bookie(config: BookieConfig) -> None:
     fails."""
     _raise_limit_of_open_files()
     with ExitStack() as first:
-        rewriter = RewritingProcess()  # before there is a lock or a thread
+        # The rewriting process is forked before there is a lock or a thread.
+        rewriter = RewritingProcess()
         first.callback(rewriter.close)
         _run(config, rewriter)
 
@@ -68,7 +69,8 @@ def _run(config: BookieConfig, rewriter: RewritingProcess) -> None:
     with DirectoryLocks(config.directories, one_is_enough=True) as locks, ExitStack() as stack:
         ends: queue.SimpleQueue[str] = queue.SimpleQueue()
         lease = LeaseServer(locks.usable, config.lease_seconds, config.zookeeper, ends.put)
-        for number in (signal.SIGTERM, signal.SIGINT):  # before anybody can know that it is there
+        # The handlers are set before anybody can know of the process.
+        for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _: lease.stop(signal.Signals(number).name))
         lease.start()
         stack.callback(lease.close)
@@ -111,7 +113,8 @@ def _boot_and_serve(
     cookie = identity.cookie
     phase("opening storage", bookie_id=cookie.bookie_id)
     storage = _open_storage(config, store, identity, stack, phase)
-    gc.freeze()  # a million ledgers are not walked at each collection
+    # The garbage collector need not walk a million ledgers each time.
+    gc.freeze()
     phase("listening")
     server = BookieServer(config, storage, cookie.bookie_id, incarnation, metadata=store, rewriter=rewriter)
     requests = RequestLoop(server)
@@ -182,7 +185,8 @@ def _heal(config: BookieConfig, bookie: OwnBookie, stack: ExitStack) -> Callable
 def _raise_limit_of_open_files() -> None:
     """Raise the limit to as many as the system allows: the connections of clients count as open files."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):  # a system may refuse the limit that it tells
+    # A system may refuse the very limit that it reports.
+    with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 

@@ -32,13 +32,14 @@ from bookspark.protocol.bookie.cookie import Cookie
 LOCK, COOKIE, LEASE_SOCKET, OPTIONS, LOG = "LOCK", "COOKIE", "lease.sock", "bookie.json", "bookie.log"
 PREVIOUS_LOG = LOG + ".1"
 NOT_DATA = frozenset({LOCK, COOKIE, COOKIE + ".tmp", LEASE_SOCKET, OPTIONS, LOG, PREVIOUS_LOG, "lost+found"})
-"""What may lie in a directory that holds no data yet."""
+"""The files that may lie in a directory that holds no data yet."""
 LOCK_SECONDS_MAX = 2.0
-"""How long a boot tries to get a lock. Who only looks whether it is held holds it for a moment."""
+"""How long a boot tries to get a lock, in seconds. A process that only looks whether a lock is held holds it for a moment."""
 
 
 _HOLDER = msgspec.json.Decoder(Process)
-"""Made here and not at its first use, which may be by two threads at once (see ``metadata.codec.learn``)."""
+"""Made at import and not at its first use: two threads may use it first at the same time (see
+``metadata.records.codec.learn``)."""
 
 
 class DirectoryUnusableError(BookieError):
@@ -49,7 +50,7 @@ class DirectoryLocks:
     """Holds the locks of all directories from its construction to ``close``.
 
     Raises BookieError if another process holds one of them, and names it; and DirectoryUnusableError if a directory can't be
-    used. With ``one_is_enough`` it is enough that one directory can be used; ``unusable`` tells which ones can't be, and why.
+    used. With ``one_is_enough`` one usable directory is enough; ``unusable`` tells which ones can't be used, and why.
     """
 
     def __init__(self, directories: Iterable[str], *, one_is_enough: bool = False) -> None:
@@ -112,7 +113,8 @@ def lock_holder(directory: str) -> Process | None:
     can't be seen from here (another pid namespace)."""
     try:
         descriptor = os.open(os.path.join(directory, LOCK), os.O_RDWR | os.O_CLOEXEC)
-    except OSError:  # there never was a lock, or the disk does not tell
+    except OSError:
+        # There never was a lock, or the disk fails.
         return None
     try:
         deadline = time.monotonic() + LOCK_SECONDS_MAX
@@ -126,7 +128,8 @@ def lock_holder(directory: str) -> Process | None:
                 )
             time.sleep(0.05)
         return None
-    except OSError:  # the disk does not tell
+    except OSError:
+        # The disk fails.
         return None
     finally:
         os.close(descriptor)

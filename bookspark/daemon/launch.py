@@ -99,7 +99,8 @@ class Bookie:
         try:
             self.lease.ask_stop(min(timeout, _UNANSWERED_SECONDS))
         except LeaseLostError:
-            deadline = time.monotonic() + 1.0  # it has ended, or hangs
+            # The process has ended, or hangs.
+            deadline = time.monotonic() + 1.0
         clean = self.wait_ended(deadline - time.monotonic())
         if not clean:
             log.warning(
@@ -130,8 +131,9 @@ class Bookie:
 def adopt_or_start(config: BookieConfig, holder: str, timeout: float = START_SECONDS) -> Bookie:
     """Look after the bookie of ``config.directories``: the running one, or a new one.
 
-    A running one keeps the options that it runs with; but a bookie of another ZooKeeper is stopped first. One that is stopping is
-    waited for, and one that hangs is ended. A new one may still be booting when this returns (``Bookie.wait_serving``).
+    A running one keeps the options that it runs with; but a bookie of another ZooKeeper is stopped first. The call waits for a
+    bookie that is stopping, and ends one that hangs. A new bookie may still be booting when this returns
+    (``Bookie.wait_serving``).
 
     ``holder``: who looks after it, for people. ``timeout``: in seconds. Raises LeaseRefusedError if another holder looks after
     it, BookieError, with the last line of its log, if it does not start, and DirectoryUnusableError if no directory can be
@@ -169,8 +171,8 @@ def _running(config: BookieConfig) -> Process | None:
 
 
 def _start(config: BookieConfig, holder: str, deadline: float) -> Bookie:
-    """Start a bookie and claim its lease. One that ends cleanly before that was not claimed within its lease time, because this
-    process hardly came to run; it is started again."""
+    """Start a bookie and claim its lease. A bookie that ends cleanly before the claim is started again: its lease time was over,
+    because this process got too little processor time."""
     while True:
         child = _spawn(config)
         process = Process.of(child.pid)
@@ -246,7 +248,8 @@ def _claim(
 
 
 def last_words(directories: Sequence[str]) -> str:
-    """The error line at the end of the log of the bookie's last start. If there is none: that it ended, with its last line."""
+    """The error line at the end of the log of the bookie's last start. Without one: a sentence that the bookie ended, with the
+    last line of the log."""
     try:
         newest = max((Path(directory, LOG) for directory in directories), key=_written_at)
         lines = newest.read_bytes()[-8192:].decode(errors="replace").splitlines()

@@ -1,6 +1,6 @@
 """The client of a bookie's lease socket: claims the lease, hears the bookie's phases, asks it to stop.
 
-Law: an open connection that was granted the lease *is* the lease. So who looks after a bookie keeps this object and nothing else.
+Law: an open connection that was granted the lease *is* the lease. So the holder of a lease keeps this object and nothing else.
 Its end of file says that the bookie process has ended. Every call has a deadline. The lines are described in ``lease_server``.
 """
 

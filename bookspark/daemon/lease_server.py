@@ -39,7 +39,7 @@ from bookspark.protocol.bookie.lease import Claim, Drop, End, Event, Grant, Leas
 LINE_BYTES_MAX = 4096
 CONNECTIONS_MAX = 64
 SERVING, STOPPING = "serving", "stopping"
-"""The phases that others wait for; the phases before are for people."""
+"""The phases that programs wait for. The names of the earlier phases are for people."""
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +112,8 @@ class LeaseServer:
         self._post(None)
         self._thread.join(timeout=5.0)
         for directory, listener in self._listeners:
-            with contextlib.suppress(OSError):  # it need not be there, and nobody answers at one that stays
+            # The socket may be missing. If it stays, nobody answers at it.
+            with contextlib.suppress(OSError):
                 os.unlink(LEASE_SOCKET, dir_fd=directory)
             listener.close()
 
@@ -120,7 +121,8 @@ class LeaseServer:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            with contextlib.suppress(FileNotFoundError):  # it is of a killed process: we hold the lock
+            # A killed process left the socket: we hold the lock.
+            with contextlib.suppress(FileNotFoundError):
                 os.unlink(LEASE_SOCKET, dir_fd=descriptor)
             listener.bind(f"/proc/self/fd/{descriptor}/{LEASE_SOCKET}")
             listener.listen(CONNECTIONS_MAX)
@@ -134,7 +136,8 @@ class LeaseServer:
 
     def _post(self, message: Stop | dict[str, Any] | None) -> None:
         self._inbox.append(message)
-        with contextlib.suppress(BlockingIOError):  # a full pipe wakes as well
+        # A full pipe wakes the thread as well.
+        with contextlib.suppress(BlockingIOError):
             os.write(self._wake, b".")
 
     def _serve(self) -> None:
@@ -179,7 +182,8 @@ class LeaseServer:
                 self._drop(number)
 
     def _receive(self, number: int) -> None:
-        if number not in self._connections:  # closed by an event before it in the same round
+        # An earlier event of this round closed the connection.
+        if number not in self._connections:
             return
         connection, buffer = self._connections[number]
         try:
@@ -260,4 +264,5 @@ class LeaseServer:
             connection.send(msgspec.json.encode(message) + b"\n")
         except OSError:
             with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)  # read next as an end of file, and dropped there
+                # The next read finds the end of the stream, and drops the connection.
+                connection.shutdown(socket.SHUT_RDWR)

@@ -44,7 +44,8 @@ def fence_what_may_be_lost(
     storage: Storage, store: MetadataStore, bookie_id: str, emptied: Sequence[str], progress: Callable[[str], None]
 ) -> None:
     """Fence every ledger whose entries or fence may be lost, durably. ``emptied``: directories that had data and have none now.
-    ``progress`` is told, for people, how far it is. Raises BookieError if metadata can't be read, and StorageError."""
+    ``progress`` gets a line for people about how far the work is. Raises BookieError if metadata can't be read, and
+    StorageError."""
     lossy_boots = storage.lossy_boots
     why = why_lossy(lossy_boots, emptied)
     known = lossy_boots.known_ledgers if emptied or lossy_boots.unreadable else ()

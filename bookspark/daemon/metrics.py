@@ -43,7 +43,7 @@ _HEALING_COUNTS = {
 
 
 class Metrics:
-    """Answers from a thread of its own, until ``close``."""
+    """Answers Prometheus from a thread of its own, until ``close``."""
 
     def __init__(self, host: str, port: int, post: Post, status: Callable[[], BookieStatus]) -> None:
         """Begin to answer. ``post`` has ``status`` called on the bookie's loop. Raises BookieError if the address can't be

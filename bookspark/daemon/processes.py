@@ -3,10 +3,10 @@
 Law: a signal reaches exactly the process that is meant, or nobody. Nobody has to be its parent.
 
 Decision: the start time is the kernel's own number, clock ticks since the machine's boot, from ``/proc/<pid>/stat``, and not
-``psutil.Process.create_time()``. That one is in seconds since 1970: psutil adds the boot time, which the kernel computes anew
-from the clock. After NTP set the clock, the same process would have another start time than its lock file says, and a bookie that
-lives would count as dead. psutil keeps the kernel's number to itself. State and start time come from one read, so they are of one
-process.
+``psutil.Process.create_time()``. psutil's time is in seconds since 1970: psutil adds the boot time, which the kernel computes
+anew from the clock. After NTP set the clock, the same process would have another start time than its lock file says, and a bookie
+that lives would count as dead. psutil keeps the kernel's number to itself. State and start time come from one read, so they are
+of one process.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def signal_process(process: Process, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
         descriptor = os.pidfd_open(process.pid)
         try:
-            if process.alive:  # looked at after the descriptor was made, which stays with the process
+            # Look only now: the descriptor stays with its process, but the pid may have passed to another one before.
+            if process.alive:
                 signal.pidfd_send_signal(descriptor, number)
         finally:
             os.close(descriptor)

@@ -1,7 +1,7 @@
 """A bookie's registration: writable while its disks have room, read-only while they have none.
 
-Law: what is registered is what the storage said last. A thread brings each change to the metadata store, one at a time, and tries
-again until it is there or there is a newer change.
+Law: the registration follows the storage's last word. A thread writes each change to the metadata store, one at a time, and tries
+again until the change is written or a newer one has come.
 
 Source: BookKeeper's ``BookieStateManager``.
 """
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class Registrar:
-    """Call ``register`` once, and ``unregister`` at the end."""
+    """Keeps one bookie registered. Call ``register`` once, and ``unregister`` at the end."""
 
     def __init__(self, store: MetadataStore, registration: BookieRegistration, storage: Storage) -> None:
         self._store = store

@@ -16,7 +16,7 @@ _STOP_SECONDS = 30.0
 
 
 class RequestLoop:
-    """Call ``start`` once, and ``stop`` once."""
+    """Runs a bookie's request server in a thread. Call ``start`` once, and ``stop`` once."""
 
     def __init__(self, server: BookieServer) -> None:
         self._server = server

@@ -168,6 +168,7 @@ def _child_driver(parent: int) -> Process | None:
         for child in psutil.Process(parent).children():
             with contextlib.suppress(psutil.Error):
                 command = child.cmdline()
-                if len(command) > 1 and command[1].endswith("bookies.py"):  # python …/jobs/bookies.py, not the watcher
+                # The driver's command is python …/jobs/bookies.py; the watcher's is another one.
+                if len(command) > 1 and command[1].endswith("bookies.py"):
                     return Process.of(child.pid)
     return None

@@ -55,7 +55,8 @@ class EventLogStager:
                 with log.open("rb") as file:
                     file.seek(position)
                     data = file.read(_READ_BYTES_MAX)
-            except FileNotFoundError:  # it was renamed at this moment; the next call finds its new name
+            except FileNotFoundError:
+                # Spark renamed the file at this moment. The next call finds its new name.
                 continue
             complete = data[: data.rfind(b"\n") + 1]
             if not complete:

@@ -114,7 +114,8 @@ class _MainJob:
         with ExitStack() as spark_stack:
             with screen.step("starting a second Spark application"):
                 spark = spark_stack.enter_context(spark_session(zookeeper, self._spark_conf()))
-                _raise_on_signals()  # Spark has replaced our handlers with its own
+                # Spark has replaced our handlers with its own, so they are set again.
+                _raise_on_signals()
             content, ingested = self._ingest(spark, inputs)
             with screen.step("reading the log back and comparing it with the input") as tell:
                 read_began = time.monotonic()
@@ -160,7 +161,8 @@ class _MainJob:
             "spark.eventLog.compress": "false",
             "spark.eventLog.rolling.enabled": "false",
             "spark.sql.warehouse.dir": str(self.run_folder.temporary / "warehouse"),
-            "spark.sql.files.maxPartitionBytes": "16m",  # a large file keeps both cores busy
+            # Splits of this size let a large file keep both cores busy.
+            "spark.sql.files.maxPartitionBytes": "16m",
             "spark.driver.extraJavaOptions": QUICK_JVM,
             "spark.executor.extraJavaOptions": QUICK_JVM,
         }
@@ -244,7 +246,8 @@ def _raising_signals() -> Iterator[None]:
 
 def _raise_on_signals() -> None:
     for number in _SIGNALS:
-        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
+        # A run under nohup goes on: SIGHUP stays ignored.
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _interrupt)
 
 

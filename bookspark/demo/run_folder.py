@@ -111,7 +111,8 @@ def _remove_ended(runs: Path) -> None:
 def _is_running(folder: Path) -> bool:
     try:
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:  # another run removed it at this moment
+    except OSError:
+        # Another run removed the folder at this moment.
         return True
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

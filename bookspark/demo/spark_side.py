@@ -171,7 +171,8 @@ def _stream(spark: SparkSession, source: Path, checkpoint: Path) -> DataStreamWr
 def _stopped(query: StreamingQuery) -> Iterator[None]:
     try:
         yield
-    except KeyboardInterrupt:  # the end of the session stops the query
+    except KeyboardInterrupt:
+        # The end of the session stops the query.
         raise
     except BaseException:
         with contextlib.suppress(Exception):
@@ -239,7 +240,8 @@ def _end_gateways_begun() -> None:
 def _stop_session(kind: type[SparkSession]) -> None:
     from pyspark import SparkContext
 
-    with contextlib.suppress(Exception):  # a JVM that does not answer is killed later
+    # A JVM that does not answer is killed later.
+    with contextlib.suppress(Exception):
         session = kind._instantiatedSession
         if session is not None:
             session.stop()

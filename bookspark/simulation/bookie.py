@@ -72,10 +72,10 @@ class Row(NamedTuple):
 
 @dataclass(slots=True)
 class Unsure:
-    """An add that waits for the ledger's metadata. ``word`` is what the metadata says, once it was read."""
+    """An add that waits for the ledger's metadata. ``answer`` follows from the metadata; None until it was read."""
 
     message: Message
-    word: Response | None = None
+    answer: Response | None = None
 
 
 @dataclass(slots=True)
@@ -97,7 +97,7 @@ class SimulatedBookie:
     booting: PhaseOne | None = None
     """Phase one is under way: nothing is served."""
     cursor: SyncCursor | None = None
-    """Of a VD ledger that was written to."""
+    """The sync cursor of a VD ledger (volatile durability) that was written to; None for other ledgers."""
     incarnation: int = 1
     """The number of the bookie's process. It is counted for VD ledgers (volatile durability) only."""
     lost_boots: int = 0
@@ -122,7 +122,8 @@ class SimulatedBookie:
             case Held():
                 return _reply(message, self._held())
             case Clear():
-                if self.ledger is not None:  # it was not deleted and collected meanwhile
+                # The ledger was not deleted and collected meanwhile.
+                if self.ledger is not None:
                     self._keep(self.ledger.clear_limbo(request.boot).records)
                 return _reply(message, LimboIsCleared())
         raise AssertionError(f"{request} is no request")
@@ -165,7 +166,7 @@ class SimulatedBookie:
         return answer + (self.sync() if sync_at_once else [])
 
     def _sync(self, message: Message, request: SyncLedger, sync_at_once: bool) -> list[Message]:
-        """Sync everything that is here by now, and answer after that."""
+        """Sync everything that has arrived so far, and answer after that."""
         refusal = self._sync_answer(request)
         if not isinstance(refusal.response, Positive):
             return _reply(message, refusal)
@@ -239,17 +240,17 @@ class SimulatedBookie:
 
     def metadata_read(self, metadata: LedgerMetadata | None, name: str) -> None:
         """The oldest add that waits is told what the metadata says now."""
-        waiting = next(unsure for unsure in self.unsure if unsure.word is None)
-        waiting.word = answer_unsure(name, metadata)
+        waiting = next(unsure for unsure in self.unsure if unsure.answer is None)
+        waiting.answer = answer_unsure(name, metadata)
 
     def metadata_told(self, options: SimulationOptions, sync_at_once: bool) -> list[Message]:
         """Decide the oldest add that was told of the metadata, with what is known by now."""
-        unsure = next(unsure for unsure in self.unsure if unsure.word is not None)
+        unsure = next(unsure for unsure in self.unsure if unsure.answer is not None)
         self.unsure.remove(unsure)
         request = unsure.message.body
-        assert isinstance(request, Add) and unsure.word is not None
-        if not isinstance(unsure.word, Positive):
-            return _reply(unsure.message, AddAnswer(request.first, request.last, unsure.word))
+        assert isinstance(request, Add) and unsure.answer is not None
+        if not isinstance(unsure.answer, Positive):
+            return _reply(unsure.message, AddAnswer(request.first, request.last, unsure.answer))
         ledger = self._met()
         ledger.fence_is_sure()
         return self._add(unsure.message, request, ledger, options, sync_at_once)

@@ -28,7 +28,7 @@ class Add:
     contents: tuple[str, ...]
     recovery: bool
     assignment: Assignment | None = None
-    """Of a VD ledger."""
+    """The bookie's assignment; only in requests of a VD ledger (volatile durability)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class Message:
 def event_of(
     bookie: str, answer: Answer, incarnation: int = 0
 ) -> Event | BookieBack | SyncAnswered | ExplicitLacAnswered | HeldListed | LimboIsCleared:
-    """What the client's machine is told. Each entry is one byte long, so that a length tells how many there are."""
+    """The event for the client's machine. Each entry is one byte long, so a length is a number of entries."""
     match answer:
         case AddAnswer():
             return AddAnswered(bookie, answer.first, answer.last, answer.response, answer.synced)
@@ -137,7 +137,8 @@ def event_of(
         case LacAnswer():
             return LacAnswered(bookie, answer.response, answer.last_add_confirmed, answer.last_add_fully_replicated)
         case WriteLacAnswer():
-            return ExplicitLacAnswered(bookie, answer.response, 0.0)  # the writer's client knows the time
+            # The time is a placeholder: the writer's client puts its own in.
+            return ExplicitLacAnswered(bookie, answer.response, 0.0)
         case SyncAnswer():
             return SyncAnswered(bookie, answer.response, answer.synced)
         case Reachable():

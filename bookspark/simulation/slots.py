@@ -81,7 +81,8 @@ class Slots:
         last = -1
         for number in self.table[slot].messages:
             if number == last:
-                continue  # equal messages are neighbours
+                # Equal messages are neighbours, and one of them is enough.
+                continue
             last = number
             traits = self._traits[number]
             if traits.request:
@@ -200,8 +201,8 @@ class Slots:
         return found
 
     def with_metadata(self, slot: int, kind: str, name: str, metadata: LedgerMetadata | None, version: int) -> int:
-        """What needs the metadata of the moment (None: there is none any more): a crash and the boot that follows ("crash"), an
-        add of which the fence is unsure ("ask"). ``version`` stands for the metadata."""
+        """A change that needs the present metadata (None: there is none any more): a crash and the boot that follows ("crash"),
+        or an add whose ledger has an unsure fence ("ask"). ``version`` stands for the metadata."""
         key = (kind, slot, name, version)
         found = self._changes.get(key)
         if found is None:
@@ -236,9 +237,9 @@ def _own_moves(bookie: SimulatedBookie) -> Iterator[str]:
         yield "boot"
     if bookie.unsynced or bookie.waiting:
         yield "sync"
-    if any(unsure.word is None for unsure in bookie.unsure):
+    if any(unsure.answer is None for unsure in bookie.unsure):
         yield "ask"
-    if any(unsure.word is not None for unsure in bookie.unsure):
+    if any(unsure.answer is not None for unsure in bookie.unsure):
         yield "told"
 
 

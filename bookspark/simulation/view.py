@@ -1,7 +1,7 @@
 """What a checker is shown of a state.
 
-Law: a checker sees the metadata, the bookies and what each client was told. It sees no message under way: that has not happened
-yet, and the verdict on a state is looked up by all the rest.
+Law: a checker sees the metadata, the bookies and what each client was told. It sees no message under way: such a message has not
+happened yet, and states that differ in messages only share one verdict.
 """
 
 from __future__ import annotations

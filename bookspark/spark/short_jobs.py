@@ -47,7 +47,8 @@ def quiet_session(name: str) -> Iterator[SparkSession]:
 
     keep = False
     with tempfile.NamedTemporaryFile(prefix="bookspark-spark-", suffix=".log", delete=False) as log:
-        with _standard_error_to(log.fileno()):  # the JVM and Spark's workers inherit it and keep it
+        # The JVM and Spark's workers inherit this descriptor and keep it.
+        with _standard_error_to(log.fileno()):
             spark = session(name, master="local[2]", **SMALL_TABLES, **{"spark.driver.extraJavaOptions": QUICK_JVM})
         try:
             yield spark

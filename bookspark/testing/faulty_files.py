@@ -1,4 +1,4 @@
-"""A file system of which chosen operations fail. Rules choose them.
+"""A file system in which chosen operations fail. Rules choose them.
 
 Law: an operation that no rule names is passed on unchanged. A rule is data, one line of text::
 

@@ -1,4 +1,4 @@
-"""What clients saw, in the order in which it happened, and whether a ledger store may show it to them.
+"""Records what clients saw, in the order in which it happened, and checks whether a ledger store may show it to them.
 
 Law: an append is recorded before the call, and what a client saw after the call returned. So if one event was recorded before
 another call began, it did happen before. The checker knows nothing of bookies, quorums or faults. It compares what all clients

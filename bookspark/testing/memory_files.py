@@ -1,9 +1,9 @@
 """A file system in memory that tells what a power cut leaves of it.
 
-Law: it loses all that POSIX allows to be lost, and nothing else. What was synced stays. Of everything else, each piece is kept
-or lost on its own: a write sector by sector (so perhaps partly, out of order, or with zeros for its data), and a creation, a
-rename or an unlink until its directory is synced. A synced file whose name is not durable is lost. ``crashed`` changes nothing:
-one moment can be asked for every disk that it might leave, while the bookie goes on.
+Law: it loses all that POSIX allows to be lost, and nothing else. Synced data stays. Each piece of unsynced data is kept or lost
+on its own: a write sector by sector (so perhaps partly, out of order, or with zeros for its data), and a creation, a rename or an
+unlink until its directory is synced. A synced file whose name is not durable is lost. ``crashed`` changes nothing: one moment can
+be asked for every disk that it might leave, while the bookie goes on.
 
 ::
 
@@ -211,7 +211,7 @@ class MemoryFileSystem:
         return sum(max(len(node.content), node.reserved) for node in self._nodes() if isinstance(node, _Node))
 
     def room(self, wanted: int) -> int:
-        """For how many of ``wanted`` more bytes there is room."""
+        """How many more bytes fit, ``wanted`` at most."""
         if wanted <= 0 or self.capacity_bytes >= _UNBOUNDED:
             return max(wanted, 0)
         return min(wanted, max(0, self.capacity_bytes - self.used_bytes()))

@@ -14,14 +14,16 @@ _POOLED_MAX = 8
 def new_chunk(size: int) -> bytearray:
     """A chunk of ``size`` bytes for which ``is_viewed`` works."""
     chunk = bytearray(size + 1)
-    chunk.pop()  # leaves room for a byte
+    # Removing a byte leaves room to append one.
+    chunk.pop()
     return chunk
 
 
 def is_viewed(chunk: bytearray) -> bool:
     """Does a view of it live?"""
     try:
-        chunk.append(0)  # refused as long as one does
+        # Python refuses to resize a bytearray while a view of it lives.
+        chunk.append(0)
     except BufferError:
         return True
     chunk.pop()

@@ -90,7 +90,8 @@ def ascends(offsets: memoryview, total: int) -> bool:
     if _size_of_each(offsets, total) is not None:
         return True
     numbers = offsets.tolist()
-    return numbers[0] == 0 and numbers == sorted(numbers)  # sorting what is sorted is one pass
+    # Sorting sorted numbers takes one pass.
+    return numbers[0] == 0 and numbers == sorted(numbers)
 
 
 def values(offsets: memoryview, data: Value) -> Iterator[bytes] | Iterator[Value]:

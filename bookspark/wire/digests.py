@@ -60,7 +60,8 @@ class _Checksum(Digester):
         self._checksum = checksum
 
     def __call__(self, ledger_id: int, entry_id: int, last_add_confirmed: int, length: int, payload: Buffer) -> bytes:
-        checksum = self._checksum  # four times as quick as a column of one
+        # Four times as quick as ``column`` with one row.
+        checksum = self._checksum
         return _SUM.pack(checksum(payload, checksum(_ROW.pack(ledger_id, entry_id, last_add_confirmed, length), 0)))
 
     def column(self, columns: Sequence[Buffer], payloads: Iterable[Buffer]) -> bytes:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 ENTRY_OVERHEAD_BYTES = 4 * 8 + 2 * 4
-"""What an entry costs in a large batch over its payload and digest."""
+"""Bytes that an entry takes in a large batch beside its payload and digest."""
 FRAME_BYTES_MAX = 16 << 20
 """Both sides refuse a larger frame."""
 PAYLOAD_BYTES_MAX = FRAME_BYTES_MAX - (64 << 10)
@@ -147,7 +147,7 @@ class EntryBatch:
         count, body_bytes = last - first + 1, len(body)
         if first < 0 or count < 1 or body_bytes < count * ENTRY_OVERHEAD_BYTES:
             raise WireError(f"entries {first}..{last} do not fit the batch")
-        # A bookie does this for every add, so it is one straight line, and compares bytes instead of looking at numbers.
+        # A bookie runs this for every add. So the code is one straight line, and compares bytes instead of decoding numbers.
         offsets_bytes = 4 * (count + 1)
         at_payload_offsets = PREFIX_BYTES + 32 * count
         (payload_bytes,) = _INT.unpack_from(view, at_payload_offsets + 4 * count)

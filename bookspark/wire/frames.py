@@ -24,7 +24,8 @@ from bookspark.wire.chunks import LARGE_CHUNK_BYTES, ChunkPool
 from bookspark.wire.entry_batch import FRAME_BYTES_MAX
 from bookspark.wire.header import HEADER_BYTES, Header, WireError, decode
 
-_BATCH = b"\xff\xff\xff\xff\x40\x02\x00\x00"  # Arrow's continuation marker and the one metadata size that a batch has
+# Arrow's continuation marker, and the one metadata size that a batch can have.
+_BATCH = b"\xff\xff\xff\xff\x40\x02\x00\x00"
 _BATCH_START = int.from_bytes(_BATCH, "little")
 _CONTROL = b"BSPK"
 _CONTROL_PREFIX_BYTES = 8 + HEADER_BYTES

@@ -35,8 +35,8 @@ The kinds, and what a bookie does for each (``-`` after a name: the request is a
     ``MORE``, then a control frame: ``last_entry_id`` is the last id that was sent (``first − 1`` if none was), ``value`` is how
     many entries were sent, and ``status`` tells about the next id (OK if the range or the limit ended there).
     ``FENCE``: fence first (recovery reads).
-    ``SPARSE``: skip ids that this bookie does not hold (striped ledgers); ``last_entry_id`` is then the last id that it looked
-    for.
+    ``SPARSE``: skip ids that this bookie does not hold (striped ledgers); ``last_entry_id`` is then the last id that the bookie
+    looked for.
 ``READ_LAC-``
     The LAC, the LAFR and (``value``) the highest entry id that is held.
     ``FENCE``: fence first, durably. (This is the first step of ledger recovery. It makes a ledger known that was never seen, so
@@ -157,7 +157,7 @@ _UNKNOWN = {
 
 
 class WireError(Exception):
-    """Bytes that are no frame of ours. Who receives them closes the connection, because nothing after them can be trusted."""
+    """Bytes that are no frame of Bookspark. Their receiver closes the connection, because nothing after them can be trusted."""
 
 
 class Header(NamedTuple):
@@ -203,12 +203,12 @@ class Header(NamedTuple):
         return packed + _CHECKED.pack(crc32c(packed))
 
     def with_assignment(self, assignment: Assignment) -> Header:
-        """This request, of a VD ledger, with what is assigned to the bookie in ``value`` and ``limit``."""
+        """This request of a VD ledger, with the bookie's assignment in ``value`` and ``limit``."""
         first, ensemble_size, write_quorum, position = assignment
         return self._replace(value=first, limit=ensemble_size << 20 | write_quorum << 10 | position)
 
     def assignment(self) -> Assignment:
-        """What is assigned to the bookie, as a request of a VD ledger says. Raises WireError if that makes no sense."""
+        """The bookie's assignment in a request of a VD ledger. Raises WireError if it makes no sense."""
         packed = self.limit
         found = Assignment(self.value, packed >> 20, packed >> 10 & STRIPED_ENSEMBLE_MAX, packed & STRIPED_ENSEMBLE_MAX)
         if not (found.first_entry_id >= 0 and found.ensemble_size >= found.write_quorum >= 1):

@@ -2,7 +2,7 @@
 
 Law: a peer that acknowledges neither data nor keepalive probes for 60 s is gone, and the connection ends with an error. Without
 this a bookie would keep the sockets of dead clients for ever, and a client would wait a quarter of an hour, which is the kernel's
-own limit. A process that is stopped is not gone, as long as it has room for what it is sent.
+own limit. A halted process (SIGSTOP) is not gone, as long as its socket has room for the bytes that it is sent.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class _Socket(Protocol):
 
 def notice_lost_peer(connection: _Socket) -> None:
     """Have the kernel end ``connection`` when its peer is gone. Options that a system does not have are left out."""
-    with contextlib.suppress(OSError):  # the peer may have ended the connection already, which is noticed anyway
+    # The peer may have ended the connection already. Its loss is noticed elsewhere.
+    with contextlib.suppress(OSError):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in _OPTIONS.items():
             if hasattr(socket, name):

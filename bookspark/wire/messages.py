@@ -65,10 +65,10 @@ class Ranges(NamedTuple):
 
 
 class Hello(msgspec.Struct):
-    """What a client says of itself in HELLO. The body may be empty: the client says nothing."""
+    """What a client says of itself in HELLO. With an empty body it says nothing."""
 
     client: str = ""
-    """Its name, for log lines, and for injected faults that are meant for one client."""
+    """The client's name, for log lines and for test faults that hit one client only."""
     proof: bytes = b""
     """The proof that it knows the bookie's secret (see ``security``)."""
 
@@ -87,9 +87,9 @@ class HealingStatus(msgspec.Struct):
     """How far a bookie has brought back what a lossy boot lost, in the attempt that runs now."""
 
     ledgers: int
-    """Ledgers that are looked at."""
+    """Number of ledgers that the attempt looks at."""
     ledgers_left: int
-    """Ledgers among them that are still to be looked at, or could not be healed yet."""
+    """Number of these ledgers that are still to be looked at, or could not be healed yet."""
     entries_copied: int
     """Entries that were brought back, also those that ledger recovery wrote back."""
     bytes_copied: int
@@ -99,7 +99,7 @@ class HealingStatus(msgspec.Struct):
 
     @property
     def seconds_left(self) -> float | None:
-        """How long the attempt will still run, if it goes on as it did. None if no ledger is done yet."""
+        """How long the attempt will still run at its present speed, in seconds. None if no ledger is done yet."""
         done = self.ledgers - self.ledgers_left
         return self.seconds / done * self.ledgers_left if done else None
 
@@ -158,5 +158,5 @@ class Limbo(msgspec.Struct):
 
 
 for _kind in (Hello, BookieStatus, EntryLogs, Limbo):
-    # Learnt now: two threads that have msgspec learn the same type at once crash the process.
+    # msgspec learns the types now, at import: two threads that make it learn the same type at once crash the process.
     msgspec.json.Decoder(_kind)

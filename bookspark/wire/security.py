@@ -1,8 +1,8 @@
 """Who may talk to whom: TLS between clients and bookies, and a secret that they share. Both are off by default.
 
-Law: a bookie with a certificate speaks nothing but TLS. With a CA for clients it serves only clients whose certificate that CA
-signed. With a secret it serves only clients that know the secret. A client with a CA talks only to bookies whose certificate that
-CA signed, for the host that was dialled. A file that can't be used is refused at start, by its option's name.
+Law: a bookie with a certificate speaks TLS only. With a CA for clients it serves only clients whose certificate that CA signed.
+With a secret it serves only clients that know the secret. A client with a CA talks only to bookies whose certificate that CA
+signed, for the host that was dialled. A file that can't be used is refused at start, by its option's name.
 
 The secret itself is never sent. A HELLO without a proof is answered UNAUTHORIZED, with a challenge (32 random bytes) in the body.
 The proof, in the next HELLO, is HMAC-SHA256(secret, challenge ‖ bookie id). That keeps strangers out. Against somebody who can

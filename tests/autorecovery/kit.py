@@ -1,4 +1,4 @@
-"""Stands in for a client of a cluster: bookies that say what a test wants, and metadata in memory."""
+"""A stand-in for a client of a cluster: its bookies say what a test wants, and its metadata is in memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMES = ("ledger_id", "first_entry_id", "last_entry_id")
 
 
 class Cluster:
-    """Stands in for the client: bookies that hold ``held[bookie]``, rows of (ledger, first, last)."""
+    """A stand-in for the client. Each bookie holds the rows ``held[bookie]``: (ledger, first, last)."""
 
     def __init__(self, of: Cluster | None = None) -> None:
         """``of``: another client of the same cluster."""
@@ -62,7 +62,7 @@ class Cluster:
         return [(one.ledger_id, self.unwanted) for one in ledgers if self.unwanted]
 
     def check(self, lost: tuple[str, ...] = (), meanwhile: Callable[[], None] = lambda: None) -> CheckReport:
-        """``meanwhile`` is called between the first look and the second."""
+        """Run an exact check. ``meanwhile`` is called between its first look and its second."""
 
         def pause(seconds: float) -> None:
             if seconds:

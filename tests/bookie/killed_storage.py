@@ -53,7 +53,7 @@ class Load:
         os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
     def go_on(self) -> None:
-        """For ever."""
+        """Work for ever: the storage ends when it is killed."""
         self._collect()
         storage = self._run.storage
         while True:

@@ -1,4 +1,4 @@
-"""Helpers of the bookie's tests: batches, a storage with a loop stood in for, a server in a thread, a client that blocks."""
+"""Helpers of the bookie's tests: batches, a storage whose loop is the test, a server in a thread, a client that blocks."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class LocalRewriter:
 
 
 class Pumped:
-    """A storage whose loop is the test itself: what commit threads post runs when the test waits."""
+    """A storage whose loop is the test itself: the calls that commit threads post run when the test waits."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class Pumped:
 
     @property
     def unheard(self) -> int:
-        """How many things were posted and not run."""
+        """How many posted calls have not run yet."""
         return self._posted.qsize()
 
     def run(self, call: Callable[..., None], *arguments: Any) -> Status:
@@ -182,7 +182,7 @@ class Pumped:
         run_checkpoint(self.storage)
 
     def pump(self) -> None:
-        """Run one thing that was posted."""
+        """Run one call that was posted."""
         function, arguments = self._posted.get(timeout=SECONDS_MAX)
         function(*arguments)
 

@@ -53,16 +53,16 @@ class Promises:
         self.asked: dict[int, dict[int, list[Entry]]] = defaultdict(lambda: defaultdict(list))
         """Ledger and entry id → each content that it was sent with."""
         self.acked: dict[int, set[int]] = defaultdict(set)
-        """As synced."""
+        """Entries that were acked as synced."""
         self.acked_early: dict[int, set[int]] = defaultdict(set)
-        """Before the sync, by a bookie without a journal: a crash may lose it, and the next boot has to know."""
+        """Entries that a bookie without a journal acked before the sync. A crash may lose them, and the next boot has to know."""
         self.fenced: set[int] = set()
         self.confirmed: dict[int, int] = {}
         """Explicit LACs."""
 
     @property
     def count(self) -> int:
-        """It grows with every promise."""
+        """A number that grows with every promise."""
         acked = (*self.acked.values(), *self.acked_early.values())
         return sum(map(len, acked)) + len(self.fenced) + sum(self.confirmed.values())
 

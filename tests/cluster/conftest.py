@@ -17,7 +17,7 @@ def cluster(new_chroot):
 
 @pytest.fixture(scope="module")
 def bookkeeper(cluster):
-    """A client with the usual deadlines: with short ones, a bookie that a slow disk holds up is a dead one."""
+    """A client with the usual deadlines. With short deadlines, a bookie that a slow disk holds up would count as dead."""
     return cluster.bookkeeper()
 
 

@@ -16,7 +16,7 @@ def held_by(client: BookKeeper, bookie_id: str, ledger_id: int) -> set[int]:
 
 
 def replication_factors(client: BookKeeper, metadata: LedgerMetadata, count: int) -> list[int]:
-    """Of each of the first ``count`` entries, how many of the bookies that are to hold it do."""
+    """For each of the first ``count`` entries, the number of its bookies that hold it."""
     members = {bookie for fragment in metadata.fragments for bookie in fragment.ensemble}
     held = {bookie: held_by(client, bookie, metadata.ledger_id) for bookie in members}
     return [sum(entry in held[bookie] for bookie in metadata.write_set_of(entry)) for entry in range(count)]

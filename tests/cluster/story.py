@@ -18,7 +18,7 @@ class Story:
 
     def __init__(self, cluster, replication, ledger_type="PD_JOURNAL", **options):
         self.cluster, self.wire = cluster, cluster.wire
-        # Quiet: no explicit LAC, which would carry the LAFR as well.
+        # The writer tells no explicit LAC (last add confirmed), which would carry the LAFR (last add fully replicated) as well.
         self.client = cluster.bookkeeper(
             client_name="writer", explicit_lac_interval_seconds=3600.0, answer_timeout_seconds=SECONDS, **options
         )

@@ -20,7 +20,7 @@ WRITTEN = Path(__file__).parent / "written_before_shelves"
 
 
 def manifest() -> dict[str, Any]:
-    """What the cluster has to answer."""
+    """The answers that the cluster has to give."""
     return json.loads((WRITTEN / "manifest.json").read_text())
 
 
@@ -53,7 +53,8 @@ def restore(folder: Path, chroot: str) -> LocalCluster:
             if node.startswith("/ledgers/cookies/"):
                 value = _moved(value, homes[bookie_id])
             client.create(f"/{path}{node}".rstrip("/"), value, makepath=True)
-            if node == "/ledgers/idgen":  # its version counts the ids that were given out
+            # Its version counts the ids that were given out.
+            if node == "/ledgers/idgen":
                 for _ in range(version):
                     client.set(f"/{path}{node}", value)
     finally:

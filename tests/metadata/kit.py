@@ -27,7 +27,8 @@ def ledger(ledger_id: int, **fields: Any) -> LedgerMetadata:
 
 @contextlib.contextmanager
 def clients(chroot: str, manager: str = "hierarchical") -> Iterator[Callable[[], MetadataStore]]:
-    """Makes clients of one cluster, each with its own session: at the connection string ``chroot``; in memory, if that is ""."""
+    """Makes clients of one cluster, each with its own session. ``chroot``: the connection string of the cluster's ZooKeeper; "":
+    a store in memory."""
     made: list[MemoryStore | ZooKeeperStore] = []
 
     def new() -> MetadataStore:
@@ -45,8 +46,8 @@ def clients(chroot: str, manager: str = "hierarchical") -> Iterator[Callable[[],
 
 
 class LossyProxy:
-    """Stands between a client and ZooKeeper on ``127.0.0.1:port``. ``lose_reply`` to an operation: the server does it, and
-    instead of its reply the client sees the connection end. ``meanwhile`` runs just before that."""
+    """Stands between a client and ZooKeeper on ``127.0.0.1:port``. ``lose_reply`` loses the reply to an operation: the server
+    does the operation, and the client sees the connection end. ``meanwhile`` runs just before that end."""
 
     def __init__(self, upstream: str) -> None:
         host, _, port = upstream.partition(":")

@@ -133,13 +133,13 @@ class Client:
         self.machine = machine
         self.recovery = recovery
         self.sent = []
-        """(bookie, request), in the order they were sent."""
+        """Requests without an answer: (bookie, request), in the order in which they were sent."""
         self.parked = []
-        """(bookie, request, answer): the bookie has acted, the client does not know."""
+        """Parked answers: (bookie, request, answer). The bookie has acted, and the client does not know it."""
         self.wanted = []
-        """What it asks of the metadata store and of placement."""
+        """The machine's open questions to the metadata store and to placement."""
         self.told = []
-        """What its user is told."""
+        """The actions that told the machine's user something."""
 
     def step(self, event):
         for action in self.machine.step(event):

@@ -14,7 +14,7 @@ and checks every pair::
     def test_a_pair(place, event_type):
         KIT.check(place, event_type)
 
-``step`` is what steps the machine, for one whose ``step`` takes more than the event.
+``step``: a function that steps the machine, for machines whose own ``step`` takes more than the event.
 """
 
 from __future__ import annotations
@@ -74,15 +74,15 @@ class TransitionsKit:
         assert freeze(machine) == before, f"{event} changed something"
 
     def check_illegal(self, machine: Any, event: Any) -> None:
-        """``machine`` refuses ``event``, and is as it was before."""
+        """Check that ``machine`` refuses ``event``, and is as it was before."""
         before = freeze(machine)
         with pytest.raises(IllegalEventError):
             self.step(machine, event)
         assert freeze(machine) == before, f"{event} changed something"
 
     def idle_places(self, key: Callable[[Any], Any]) -> set[tuple[Any, type]]:
-        """TAKEN pairs of (``key(machine)``, event type) of which no place shows that the event does anything: cells that are
-        perhaps LATE. ``key`` is the state, as the table has it."""
+        """TAKEN pairs of (``key(machine)``, event type) in which the event does nothing at any place: these cells are perhaps
+        LATE. ``key`` gives the state, as the table has it."""
         shown: dict[tuple[Any, type], bool] = {}
         for make in self.places.values():
             for event_type, sample in self.samples.items():

@@ -33,7 +33,7 @@ class OneSpark:
         return self._start("tests", "local[2]", is_local=True, **_LOCAL)
 
     def other(self, app: str, master: str, **conf: str) -> SparkSession:
-        """Another one, which the caller stops."""
+        """Another Spark, which the caller stops."""
         return self._start(app, master, is_local=False, **conf)
 
     def stop(self) -> None:

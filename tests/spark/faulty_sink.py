@@ -53,7 +53,8 @@ class _FaultyWriter(LogStreamWriter):
             if take(FAILING_TASK):
                 raise RuntimeError("made to fail after its writes")
             if take(SLOW_TASK):
-                time_passes(_SLOW_SECONDS_MAX)  # Spark ends this attempt once its copy is done
+                # Spark ends this attempt once its copy is done.
+                time_passes(_SLOW_SECONDS_MAX)
                 (Path(os.environ[BLOWS]) / NEVER_COPIED).touch()
         return message
 

@@ -22,16 +22,16 @@ class MemoryBookKeeper:
         self.metadata = store or MemoryStore()
         self.entries = entries if entries is not None else {}
         self.before_append: list[Callable[[int], None]] = []
-        """Called once each, in order, before the next appends."""
+        """Functions to call, one before each of the next appends, in order."""
         self.lose_answers = 0
-        """So many appends are kept, but answered with a timeout."""
+        """The number of appends still to be kept but answered with a timeout."""
         self.synced: dict[int, int] = {}
         """Up to which entry each ledger was synced."""
         self.fail_syncs = 0
         self.untold: set[int] = set()
         """Ledgers of which the bookies that answer do not know the newest LAC."""
         self.hang_closes = False
-        """A bookie is down, and there is no other one for what a guaranteed ledger has there."""
+        """True: a bookie is down, and no other one can take over its copies of guaranteed ledgers."""
 
     def other(self) -> MemoryBookKeeper:
         """Another client of the same cluster."""
@@ -156,7 +156,8 @@ class MemoryReader:
 
     def read_last_add_confirmed(self) -> int:
         if not self.metadata.closed:
-            self._bookkeeper.get_ledger_metadata(self.ledger_id)  # its watch ended, when it was deleted: read again
+            # The watch of a deleted ledger has ended, so the metadata is read again.
+            self._bookkeeper.get_ledger_metadata(self.ledger_id)
             return self.last_add_confirmed - (self.ledger_id in self._bookkeeper.untold)
         return self.last_add_confirmed
 
@@ -165,7 +166,8 @@ class MemoryReader:
 
     def read(self, first: int, last: int) -> Iterator[Entry]:
         for entry_id in range(first, last + 1):
-            self._bookkeeper.get_ledger_metadata(self.ledger_id)  # bookies collect what was deleted
+            # Bookies collect deleted ledgers, so this raises for one.
+            self._bookkeeper.get_ledger_metadata(self.ledger_id)
             yield Entry(self.ledger_id, entry_id, -1, 0, self._bookkeeper.entries[self.ledger_id][entry_id], b"")
 
     def close(self) -> None:

@@ -74,7 +74,7 @@ class QueryKills:
         return self.counts
 
     def drawn(self, count: int) -> list[str]:
-        """So many blows; each kind falls before any falls again."""
+        """Draw this number of blows. Each kind falls once before any kind falls again."""
         drawn: list[str] = [AFTER_COMMIT]
         while len(drawn) < count:
             drawn += self._random.sample(list(self.blows), len(self.blows))
@@ -85,13 +85,15 @@ class QueryKills:
     def _hit(self, blow: str, at_once: bool) -> None:
         self._add_file()
         if at_once:
-            self.blows[blow]()  # lies ready when the first micro-batch comes
+            # The blow lies ready when the first micro-batch comes.
+            self.blows[blow]()
             self._ensure_driver()
         else:
             self._ensure_driver()
             self._await_batch()
             self._add_file()
-            time_passes(self._random.random())  # anywhere in a micro-batch
+            # The blow falls anywhere in a micro-batch.
+            time_passes(self._random.random())
             self.blows[blow]()
         deadly = blow in ("driver", BEFORE_COMMIT, AFTER_COMMIT)
         assert self._driver is not None
@@ -109,7 +111,8 @@ class QueryKills:
         path = self._folder / "input" / f"{self._files:05}.txt"
         hidden = path.with_name(f".{path.name}")
         hidden.write_text("".join(f"{row}\n" for row in range(first, first + ROWS_PER_FILE)))
-        os.utime(hidden, (self._files, self._files))  # Spark takes the oldest first
+        # Spark takes the oldest file first.
+        os.utime(hidden, (self._files, self._files))
         hidden.rename(path)
         self._files += 1
 
@@ -159,7 +162,8 @@ class QueryKills:
 
     def _kill_executor(self) -> None:
         executors = [pid for pid, command in processes_about(self._folder).items() if _EXECUTOR in command]
-        if executors:  # none is up just after one was killed
+        # Just after a kill there may be no executor.
+        if executors:
             os.kill(self._random.choice(executors), signal.SIGKILL)
             self.counts["executors killed"] += 1
 

@@ -49,7 +49,8 @@ class StandaloneCluster:
     def _start(self, what: str, host: int, started: str, *arguments: str) -> str:
         """Start a daemon and return what its log says when it is up."""
         address = ("--host", f"127.0.0.{host}", "--port", "0", "--webui-port", "0")
-        conf = "-Dspark.deploy.maxExecutorRetries=-1"  # executors are killed as often as the test likes
+        # Executors are killed as often as the test likes.
+        conf = "-Dspark.deploy.maxExecutorRetries=-1"
         process = subprocess.Popen(
             [_SPARK_HOME / "bin" / "spark-class", f"org.apache.spark.deploy.{what}", *address, *arguments],
             env={**os.environ, "SPARK_HOME": str(_SPARK_HOME), "SPARK_DAEMON_JAVA_OPTS": f"{QUICK_JVM} {conf}"},

@@ -82,10 +82,12 @@ def probe(directory: Path) -> Iterator[tuple[str, Any]]:
     yield "boot_cpu_seconds", round(time.process_time() - cpu, 2)
     ledgers = storage.status().ledgers
     yield "ledgers", ledgers
-    gc.freeze()  # as a bookie does
+    # A bookie does the same after its boot.
+    gc.freeze()
     yield "held_step_ms", _longest_step(storage.garbage_collection.held())
     yield "checkpoint_step_ms", _longest_step(storage.checkpoint())
-    eighth = range(0, ledgers, 8)  # enough that the control log is rewritten
+    # An eighth of the ledgers is enough for the control log to be rewritten.
+    eighth = range(0, ledgers, 8)
     yield "forget_step_ms", _longest_step(storage.garbage_collection.forget(eighth))
     yield "use_step_ms", _longest_step(storage.reclaiming.uses())
 

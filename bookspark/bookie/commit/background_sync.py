@@ -1,8 +1,8 @@
 """The background sync of a directory: for entries that are acknowledged before they are synced.
 
-Law: a sync covers what was written when it was asked for, and never what came later. The synced note is written after it, as
-after every sync. No write waits for it. A sync that fails retires the directory, as one of the commit thread's own does: each
-thread has a file descriptor of its own, so the kernel tells both of a failed write-back.
+Law: a sync covers the writes before its request, and no later ones. The synced note is written after it, as after every sync. No
+write waits for it. A sync that fails retires the directory, as one of the commit thread's own does: each thread has a file
+descriptor of its own, so the kernel tells both of a failed write-back.
 
 Syncs that pile up are made as one. The thread is started by the first sync, so a bookie that needs none has none.
 
@@ -44,7 +44,8 @@ class BackgroundSync:
         self._thread: threading.Thread | None = None
 
     def submit(self, sync: Sync, synced: Synced, *, apart: bool) -> None:
-        """Make a sync, then call ``synced``. ``apart``: in the thread; else in this one, before this returns."""
+        """Make a sync, then call ``synced``. ``apart``: True leaves both to the second thread. False does both here, before this
+        returns."""
         self._queue.put(sync)
         if not apart:
             self.sync_queued(synced)
@@ -68,7 +69,8 @@ class BackgroundSync:
         syncs = [sync for sync in queued if sync is not None]
         failure: OSError | None = None
         try:
-            for sync in reversed(syncs):  # the last one of a log covers those before it
+            # The last sync of a log covers the earlier ones.
+            for sync in reversed(syncs):
                 self._sync(sync.log, sync.end)
         except OSError as error:
             failure = error

@@ -1,4 +1,4 @@
-"""A group: what a commit thread found queued, sorted by what has to be done.
+"""A group: the items that a commit thread found queued, sorted by kind.
 
 Law: items of one kind stay in the order in which they were queued.
 """

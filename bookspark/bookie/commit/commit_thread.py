@@ -2,13 +2,13 @@
 
 Law: the loop hands over once in each of its turns, and is told of each group once (twice if some of it need not wait for the
 sync). Everything that came while a group was being written is the next group: one add alone waits for one sync, and a thousand
-share one. What happens to a group is told in ``group_writer``.
+share one. ``group_writer`` tells what happens to a group.
 
 Decision: the loop itself writes and syncs a few adds that find the thread idle, because waking a thread and being woken by it
-takes longer than a quick sync. A loop must not hang on a sick disk. So it does that only where the directory is the bookie's only
-one (there is little else that its disk could hold up), and only after many groups in a row that took less than a millisecond
-each; one that takes longer leaves the work to the thread again. Whether the thread is idle is known and not guessed: the loop
-counts what it hands over, the thread what it has done.
+takes longer than a quick sync. A loop must not hang on a sick disk. So it writes only where the directory is the bookie's only
+one (its disk could delay little else), and only after many consecutive groups that took less than a millisecond each. A slower
+group gives the work back to the thread. The loop knows whether the thread is idle: the loop counts what it hands over, the thread
+what it has done.
 """
 
 from __future__ import annotations

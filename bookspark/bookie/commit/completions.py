@@ -10,7 +10,7 @@ from collections.abc import Callable
 from bookspark.wire.header import Status
 
 Done = Callable[[int], None]
-"""Called with ``Status.OK`` when what was asked for is done, or with the status that says why it is not."""
+"""Called with ``Status.OK`` when the request is done, or with the status that says why it is not."""
 
 
 class AllOf:

@@ -7,9 +7,9 @@ directory is marked unclean before. They are synced in the background after some
 else is synced.
 
 A write or sync that fails retires the directory for good: this group and all that follow are reported failed, and nothing is
-tried again, because after a failed fdatasync nobody knows what the disk holds. A write that finds no room fails its group, and
-what follows too, because whoever queued it counted on the writes before it. That ends when a ``SealLog`` comes, by which the loop
-shows that it knows; it cuts off what was written of the failed group.
+tried again, because after a failed fdatasync nobody knows what the disk holds. A write that finds no room fails its group and all
+later items, because the loop queued them counting on the failed write. A ``SealLog`` ends that: the loop queues it once it knows
+of the failure. It cuts off the written part of the failed group.
 """
 
 from __future__ import annotations
@@ -125,7 +125,8 @@ class GroupWriter:
         return (
             self.failure is None
             and self._no_space is None
-            and not (self.relaxed_bytes or self._marker.removable)  # the thread sees to them, idle or not
+            # Unsynced bytes and a marker to be removed are left to the thread, which sees to them even while it is idle.
+            and not (self.relaxed_bytes or self._marker.removable)
             and all(type(item) is EntryWrite and item.log is self._log for item in items)
         )
 
@@ -165,7 +166,8 @@ class GroupWriter:
         for item in controls:
             if isinstance(item, ControlRewrite):
                 self._control.rewrite(item.content)
-                appended = []  # the new content has them
+                # The new content has these records already.
+                appended = []
             else:
                 appended.append(item.content)
         if appended:

@@ -1,4 +1,4 @@
-"""The index checkpoint: what a boot need not scan again.
+"""The index checkpoint: a copy of the index, so that a boot need not scan all logs again.
 
 Law: a checkpoint holds exactly the rows of its directory's logs below the location it covers, and that location is synced when
 the checkpoint is made; so the index on disk is never ahead of the data. It is replaced atomically; one that is missing or fails
@@ -165,7 +165,8 @@ def read_checkpoint(file_system: FileSystem, directory: str) -> Checkpoint | Non
     rewritten, ids, confirmed, replicated, counts, first, where, extent = (
         values[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)
     )
-    del content, values  # so that the memory of a big checkpoint is not held three times
+    # Free this memory now: a big checkpoint would be held three times.
+    del content, values
     ledgers = [
         KeptLedger(
             ledger_id,

@@ -1,6 +1,6 @@
 """What a bookie knows of its ledgers apart from their entries, as the control log keeps it.
 
-Law: that of ``protocol.bookie.bookie_boot``. A ledger that is unknown now may have been known before a lossy boot or a garbage
+Law: as in ``protocol.bookie.bookie_boot``. A ledger that is unknown now may have been known before a lossy boot or a garbage
 collection. So every new one is made here, and its fence is *unsure* if it may have had one.
 """
 

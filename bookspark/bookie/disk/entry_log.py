@@ -59,7 +59,8 @@ class EntryLog:
         """Make note and file, with ``size`` bytes reserved; names are durable afterwards. Raises NoSpaceError, with nothing left
         of them, and OSError."""
         try:
-            with needing_space():  # a sync, too: nothing rests on these files yet
+            # This covers the sync too: nothing rests on these files yet, so a lack of room does no harm.
+            with needing_space():
                 self._create(size)
         except NoSpaceError:
             if self.file is not None:
@@ -73,10 +74,12 @@ class EntryLog:
         directory = os.path.dirname(self.path)
         self.note.write(0)
         self.note.sync()
-        self._file_system.sync_directory(directory)  # before the log: one without its note is damaged
+        # The note is durable before the log is made: a log without its note counts as damaged.
+        self._file_system.sync_directory(directory)
         self.file = self._file_system.open(self.path, create=True)
+        # Without room for the whole log, the space that is left may still do for some frames.
         with suppress(NoSpaceError), needing_space():
-            self.file.preallocate(size)  # what there is may still do for some frames
+            self.file.preallocate(size)
         write_all(self.file, [SCHEMA], 0)
         self._file_system.sync_directory(directory)
 
@@ -163,9 +166,8 @@ class EntryLog:
         for suffix in (LOG_SUFFIX, NOTE_SUFFIX):
             if self._file_system.exists(self._stem + suffix):
                 self._file_system.unlink(self._stem + suffix)
-                self._file_system.sync_directory(
-                    os.path.dirname(self.path)
-                )  # or a crash could keep the second one only
+                # Each unlink is synced: otherwise a crash could undo the removal of the log and keep that of the note.
+                self._file_system.sync_directory(os.path.dirname(self.path))
 
 
 def log_numbers(file_system: FileSystem, directory: str) -> list[int]:

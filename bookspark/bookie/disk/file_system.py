@@ -146,7 +146,8 @@ def replace_file(file_system: FileSystem, path: str, content: Sequence[Buffer]) 
     if file_system.exists(temporary):
         file_system.unlink(temporary)
     try:
-        with needing_space():  # a sync, too: nothing rests on the new file yet
+        # This covers the sync too: nothing rests on the new file yet, so a lack of room does no harm.
+        with needing_space():
             file = file_system.open(temporary, create=True)
             try:
                 write_all(file, content, 0)
@@ -196,7 +197,8 @@ class _RealFile:
     def preallocate(self, size: int) -> None:
         if _libc.fallocate(self._descriptor, _FALLOC_FL_KEEP_SIZE, 0, size) != 0:
             number = ctypes.get_errno()
-            if number != errno.EOPNOTSUPP:  # a file system that can't is only slower
+            # A file system that can't reserve space is only slower.
+            if number != errno.EOPNOTSUPP:
                 raise OSError(number, os.strerror(number))
 
     def truncate(self, size: int) -> None:

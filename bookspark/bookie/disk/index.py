@@ -209,7 +209,8 @@ class Index:
     def ledger_ids(self, start: int = 0) -> list[int]:
         """All ledgers that have rows from id ``start`` on, ascending."""
         if self._sorted is None:
-            self._sorted = sorted(self._ledgers)  # nearly in order, so it takes as long as looking through it
+            # The ids are nearly in order, so sorting takes no longer than one pass.
+            self._sorted = sorted(self._ledgers)
         elif self._added:
             self._sorted += self._added
             self._sorted.sort()

@@ -57,9 +57,8 @@ class LoggedFrame(NamedTuple):
     master_key: bytes
 
 
-_logged_frame: Callable[[tuple[int | bytes, ...]], LoggedFrame] = partial(
-    tuple.__new__, LoggedFrame
-)  # as ``_make``, in C
+# Does the same as ``LoggedFrame._make``, in C.
+_logged_frame: Callable[[tuple[int | bytes, ...]], LoggedFrame] = partial(tuple.__new__, LoggedFrame)
 
 
 class LogScan(NamedTuple):

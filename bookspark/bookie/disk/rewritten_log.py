@@ -85,9 +85,8 @@ def rewritten_numbers(file_system: FileSystem, directory: str) -> list[int]:
 def footer(places: Sequence[tuple[int, int]]) -> bytes:
     """The bytes after the blocks, which lie at ``places`` (position, size)."""
     after_blocks = _FOOTER_HEAD.size + _BLOCK.size * len(places)
-    head = _FOOTER_HEAD.pack(
-        _FOOTER_START, _FOOTER_TABLE, after_blocks - 12, after_blocks - 28, 4, len(places)
-    )  # offsets of schema, dictionaries and blocks, each from its own place in the table
+    # Offsets of schema, dictionaries and blocks, each counted from its own place in the table.
+    head = _FOOTER_HEAD.pack(_FOOTER_START, _FOOTER_TABLE, after_blocks - 12, after_blocks - 28, 4, len(places))
     blocks = (_BLOCK.pack(at, BLOCK_PREFIX_BYTES, 0, size - BLOCK_PREFIX_BYTES) for at, size in places)
     flatbuffer = b"".join((head, *blocks, _FOOTER_TAIL))
     return b"".join((END_OF_BLOCKS, flatbuffer, _TRAILER.pack(len(flatbuffer), _MAGIC)))

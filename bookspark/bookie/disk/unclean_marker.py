@@ -1,10 +1,10 @@
 """The unclean marker: a small file that stands in a directory while a crash may lose acknowledged entries in it.
 
-Law: the marker is durable before an add of a ledger of persistent durability (PD) is acknowledged that is not synced. It is
-removed when everything is synced, by a clean stop or after an idle time; and if a boot found it, when phase one of that boot is
-durable. So a boot that does not find it has lost nothing that was promised. Control records and what recovery writes are synced
-before they are acknowledged, so they don't need it. Adds of ledgers of volatile durability (VD) don't need it either: their
-acknowledgement promises nothing. Bytes::
+Law: the marker is durable before an unsynced add of a ledger of persistent durability (PD) is acknowledged. It is removed once
+everything is synced, by a clean stop or after an idle time. A marker that a boot found is removed only after phase one of that
+boot is durable. So a boot that does not find it has lost nothing that was promised. Control records and what recovery writes are
+synced before they are acknowledged, so they don't need it. Adds of ledgers of volatile durability (VD) don't need it either:
+their acknowledgement promises nothing. Bytes::
 
     <directory>/unclean     the kernel's boot id as text, or nothing
 

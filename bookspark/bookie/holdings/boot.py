@@ -1,9 +1,9 @@
 """What a bookie reads when it starts: control logs, checkpoints, and the logs' tails.
 
-Law: after a boot there is everything that was synced, and of what was not synced, whole batches or nothing. All of it is durable
-before anything rests on it. A damaged control log may have held a fence: it is replaced by another directory's whole copy, or the
-bookie stays down. A directory that can't be read is given up if another one is left; its entries are unknown then, and the boot
-is lossy (``protocol.bookie.bookie_boot``).
+Law: after a boot the bookie holds everything that was synced. Of the batches that were not synced, each is there whole or not at
+all. All of it is durable before anything rests on it. A damaged control log may have held a fence: it is replaced by another
+directory's whole copy, or the bookie stays down. A directory that can't be read is given up if another one is left; its entries
+are unknown then, and the boot is lossy (``protocol.bookie.bookie_boot``).
 """
 
 from __future__ import annotations

@@ -80,7 +80,8 @@ class Checkpoints:
         try:
             for directory, snapshot in prepared:
                 if self._last.get(directory.path) is not snapshot:
-                    continue  # a newer one was taken
+                    # A newer checkpoint was taken meanwhile.
+                    continue
                 try:
                     write_checkpoint(self._file_system, directory.path, snapshot)
                     durable.add(directory.path)

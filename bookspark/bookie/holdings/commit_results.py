@@ -1,7 +1,8 @@
 """The results of commit threads: who is answered, and what becomes of a directory that failed or is full.
 
-Law: what a failed directory had not synced is removed from the index, and absence proves nothing any more for the ledgers
-concerned. What a full directory could not write was not added, and nobody was told that it was: it is absent like anything else.
+Law: entries that a failed directory had not synced are removed from the index, and absence proves nothing any more for the
+ledgers concerned. Entries that a full directory could not write were not added, and nobody was told that they were: they are
+absent like any others.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from bookspark.wire.header import Status, decode
 
 
 class CommitResults:
-    """Owned by the loop."""
+    """Takes the results of one bookie's commit threads. Owned by the loop."""
 
     def __init__(self, holdings: Holdings, disks: Disks) -> None:
         self._holdings = holdings

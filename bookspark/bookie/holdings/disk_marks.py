@@ -1,7 +1,7 @@
 """How full a disk may be: what a directory takes at which mark.
 
 Law: a full directory has not failed: it serves what it holds, and becomes writable again by itself. It turns full at one mark and
-writable again only below a lower one, so that it does not change to and fro. It takes what recovery and repair write up to a
+writable again only below a lower one, so that it does not change back and forth. It takes what recovery and repair write up to a
 higher mark, because ledgers have to be repaired when space is short. A disk that refused a write for lack of space is full,
 whatever its figures say, until they are looked at the next time::
 

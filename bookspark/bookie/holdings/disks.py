@@ -1,6 +1,6 @@
 """The disks of a bookie: which of its directories take what, and how a full one becomes writable again.
 
-Law: that of ``disk_marks``, which decides by the figures. A write that found no room makes its directory full at once, until the
+Law: as in ``disk_marks``, which decides by the figures. A write that found no room makes its directory full at once, until the
 figures are looked at the next time. The log of a directory that turns full is sealed, which gives back the reserved space. A
 directory that missed a control record gets a whole new control log before it takes anything, because from then on it counts
 again.
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class Disks:
-    """Owned by the loop, except ``measure``."""
+    """The disks of one bookie. Owned by the loop, except ``measure``, which any thread may call."""
 
     def __init__(
         self,
@@ -92,7 +92,8 @@ class Disks:
     def look_at_all(self) -> None:
         """At the boot, before anything is served: measure every disk, and have each directory take what it should."""
         for directory, used in self.measure():
-            deque(self.look(directory, used), maxlen=0)  # there is no other work to be held up
+            # Nothing is served yet, so all steps run at once.
+            deque(self.look(directory, used), maxlen=0)
         self.sort()
 
     def look(self, directory: LogDirectory, used: float) -> Steps[None]:

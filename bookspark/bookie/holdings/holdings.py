@@ -74,7 +74,7 @@ class Holdings:
         return self.ledgers.get(ledger_id)
 
     def may_read(self, ledger_id: int, master_key: bytes) -> bool:
-        """May who shows this key, or none (``NO_KEY``), read the ledger?"""
+        """May a reader with this key, or without one (``NO_KEY``), read the ledger?"""
         return may_read(self.ledgers.get(ledger_id), None if master_key == NO_KEY else master_key)
 
     def last_entry_id(self, ledger_id: int) -> int:
@@ -102,7 +102,7 @@ class Holdings:
 
     @property
     def damaged(self) -> bool:
-        """Was something lost that had been synced? Then what is not found is unknown."""
+        """Was something lost that had been synced? Then an entry that is not found is unknown, not absent."""
         return bool(self.unreadable) or any(directory.damaged for directory in self.directories)
 
     def is_synced(self, where: int) -> bool:

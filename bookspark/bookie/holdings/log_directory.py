@@ -26,7 +26,7 @@ Recovered = tuple[Checkpoint | None, list[tuple[EntryLog, LogScan]]]
 
 
 class LogDirectory:
-    """Owned by the loop. The files belong to the commit thread once it runs."""
+    """One directory of a bookie. Owned by the loop. The files belong to the commit thread once it runs."""
 
     def __init__(self, file_system: FileSystem, path: str, config: BookieConfig, boot_id: str = "") -> None:
         """``boot_id``: the kernel's, if it is to be trusted (``unclean_marker``)."""

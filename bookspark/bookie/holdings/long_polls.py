@@ -1,6 +1,6 @@
 """Long polls: who waits for the LAC (last add confirmed) of a ledger to reach an entry.
 
-Law: a poll is told once, when the LAC is there, or never. It is not told when it is made.
+Law: a poll is told at most once, when the LAC rises to its entry. ``add`` tells nothing of a LAC that is there already.
 """
 
 from __future__ import annotations

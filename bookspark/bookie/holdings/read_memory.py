@@ -13,7 +13,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 class ReadMemory:
-    """For one thread."""
+    """The memory that one thread reads logs into."""
 
     def __init__(self) -> None:
         self._chunk = bytearray()

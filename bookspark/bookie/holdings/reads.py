@@ -129,7 +129,8 @@ class LogFiles:
             if file is None:
                 file = self._files[number] = self._open_log(number)
                 if len(self._files) > _OPEN_FILES_MAX:
-                    self._files.popitem(last=False)  # closed when the last reader drops it
+                    # The log is closed when its last reader drops it.
+                    self._files.popitem(last=False)
             else:
                 self._files.move_to_end(number)
             return file
@@ -174,7 +175,8 @@ class LogFiles:
             except OSError:
                 if not together or len(extent) == 1:
                     return Fetched(frames, Stop.DAMAGED)
-                together = False  # find out which frame it is
+                # Read frame by frame from here on, to find out which one it is.
+                together = False
                 continue
             at = 0
             for piece in extent:

@@ -1,8 +1,8 @@
 """Ledgers of volatile durability (VD) that are being written: the sync cursor of each, and what is not synced yet.
 
-Law: that of ``protocol.ledger.sync_cursor``, which decides LastAddSynced. It is told what is synced, and never before it is. An
-entry is synced when its log is, up to the end of the entry's frame; for a duplicate the kept copy counts. Nothing is told of a
-fenced ledger. After a boot, what is on disk when the writer's first request comes counts as far as it is synced.
+Law: as in ``protocol.ledger.sync_cursor``, which decides LastAddSynced. The cursor is told of an entry only after the entry is
+synced. An entry is synced when its log is, up to the end of the entry's frame; for a duplicate the kept copy counts. Nothing is
+told of a fenced ledger. After a boot, what is on disk when the writer's first request comes counts as far as it is synced.
 
 How far each log is synced is looked up when an answer needs it, so no sync has to report here.
 

@@ -32,7 +32,8 @@ _DURABILITY = _RECOVERY | _VOLATILE
 
 
 class Adds:
-    """Owned by the loop. Each call returns at once; its ``done`` is called on the loop, at once or later."""
+    """The adds of one bookie. Owned by the loop. Each call returns at once; its ``done`` is called on the loop, at once or
+    later."""
 
     def __init__(
         self,

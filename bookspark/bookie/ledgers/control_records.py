@@ -21,7 +21,8 @@ from bookspark.wire.header import Status
 
 
 class ControlRecords:
-    """Owned by the loop. ``live``: the directories that are in use, which the owner keeps up to date."""
+    """Writes the control logs of one bookie. Owned by the loop. ``live``: the directories that are in use; the owner keeps the
+    list up to date."""
 
     def __init__(self, state: ControlState, live: Sequence[LogDirectory]) -> None:
         self.is_open = False

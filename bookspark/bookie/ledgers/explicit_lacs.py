@@ -1,7 +1,7 @@
 """Explicit LACs: a writer that adds nothing tells the bookies its LAC (last add confirmed) by itself.
 
-Law: it is answered OK once it is durable in every directory that is in use. The LAFR (last add fully replicated) that comes with
-it is kept in memory only: knowing less of it costs a recovery some reads.
+Law: an explicit LAC is answered OK once it is durable in every directory that is in use. The LAFR (last add fully replicated)
+that comes with it is kept in memory only: a crash that forgets it costs a recovery some reads.
 
 Source: BookKeeper's ``Bookie.setExplicitLac``.
 """
@@ -17,7 +17,7 @@ from bookspark.protocol.ledger.responses import Positive
 
 
 class ExplicitLacs:
-    """Owned by the loop."""
+    """The explicit LACs of one bookie. Owned by the loop."""
 
     def __init__(self, holdings: Holdings, records: ControlRecords) -> None:
         self._holdings = holdings
@@ -44,4 +44,5 @@ class ExplicitLacs:
         if decision.records:
             self._records.write(decision.records, done)
         else:
-            self._records.settle(done)  # the same LAC may still be on its way to the disk
+            # The same LAC may still be on its way to the disk, so wait for what is queued.
+            self._records.settle(done)

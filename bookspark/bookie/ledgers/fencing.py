@@ -1,8 +1,8 @@
 """Fences: a ledger's writer is shut out, so that the ledger can be recovered.
 
 Law: a fence holds from the moment it is asked for, whether it is answered or not. It is answered OK only once it is durable in
-every directory that is in use; one that no directory took is never answered OK. Who asks while it is being synced waits for the
-same sync. A fenced ledger's writer is told nothing of syncs any more.
+every directory that is in use; a fence that no directory took is never answered OK. A request that comes while the fence is being
+synced waits for the same sync. A fenced ledger's writer is told nothing of syncs any more.
 
 Source: docs/decisions/one-log.md; BookKeeper's ``Bookie.fenceLedger``.
 """
@@ -23,14 +23,14 @@ from bookspark.wire.header import Status
 
 
 class Fences:
-    """Owned by the loop."""
+    """The fences of one bookie. Owned by the loop."""
 
     def __init__(self, state: ControlState, records: ControlRecords, volatile: VolatileLedgers) -> None:
         self._state = state
         self._records = records
         self._volatile = volatile
         self._under_way: dict[int, list[Done]] = {}
-        """Who waits for a fence that is being synced, by ledger."""
+        """The callers that wait for a fence that is being synced, by ledger."""
         self._not_durable: set[int] = set()
         """Ledgers that are fenced in memory only, because no directory took the record."""
 

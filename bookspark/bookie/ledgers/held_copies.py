@@ -1,7 +1,7 @@
 """The copies of entries that a bookie holds: are they the same as what comes, which ones are there, and when are they durable?
 
-Law: the copy of an entry that came first is kept, and another one has to be equal to it (``same_content``). Who waits for copies
-to be durable waits behind everything that was queued before in the directories that hold them.
+Law: the copy of an entry that came first is kept, and another one has to be equal to it (``same_content``). A wait for durable
+copies ends after everything that was queued before in the directories that hold them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Lossy boots: what a bookie has lost, as far as it knows, and what of it is back.
+"""Lossy boots: what a bookie has lost, as far as it knows, and how much is back.
 
-Law: that of ``protocol.bookie.bookie_boot`` and ``protocol.repair.bookie_healing``. The unclean markers stand until phase one of
+Law: as in ``protocol.bookie.bookie_boot`` and ``protocol.repair.bookie_healing``. The unclean markers stand until phase one of
 the lossy boot is durable, and ledgers stay in limbo until they are healed, however often the storage is opened meanwhile.
 
 Phase one (fence what may be lost) is done before the storage is started, phase two (copy back what was lost) while it serves.
@@ -84,8 +84,8 @@ class LossyBoots:
         return self._state.limbo()
 
     def clear_limbo(self, ledger_id: int, boot: int, done: Done) -> None:
-        """What lossy boot number ``boot`` had lost of the ledger is back and synced. ``done``: OK once that is noted durably, or
-        IO_ERROR."""
+        """The entries of the ledger that lossy boot number ``boot`` had lost are back and synced. ``done``: OK once that is noted
+        durably, or IO_ERROR."""
         ledger = self._state.ledgers.get(ledger_id)
         if ledger is None:
             done(Status.OK)

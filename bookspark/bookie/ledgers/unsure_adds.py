@@ -1,9 +1,9 @@
 """Adds to ledgers whose fence is unsure: they wait until the ledger's metadata is read.
 
-Law: that of ``protocol.bookie.bookie_boot``. Such an add is refused unless the metadata, read after the add came, is OPEN with
-this bookie in its last fragment. Then the add is decided again, so that a fence that came meanwhile wins. Adds of one ledger keep
-their order and share one read of the metadata, which is done in a thread. The bytes that wait are bounded; an add over that is
-answered TOO_MANY_REQUESTS.
+Law: as in ``protocol.bookie.bookie_boot``. An add whose ledger has an unsure fence is refused unless the metadata, read after the
+add came, is OPEN with this bookie in its last fragment. In that case the add is decided again, so that a fence that came
+meanwhile wins. Adds of one ledger keep their order and share one read of the metadata, which is done in a thread. The bytes of
+waiting adds are bounded; an add beyond the bound is answered TOO_MANY_REQUESTS.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class UnsureAdds:
         self._threads: ThreadPoolExecutor | None = None
 
     def start(self, post: Post) -> None:
-        """From now on the metadata is asked; before that such adds are answered TOO_MANY_REQUESTS."""
+        """Ask the metadata from now on. Adds that come before this call are answered TOO_MANY_REQUESTS."""
         self._post = post
 
     def wait(self, ledger_id: int, add: WaitingAdd) -> None:

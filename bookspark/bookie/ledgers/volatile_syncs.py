@@ -1,6 +1,6 @@
 """SYNC requests: the writer of a ledger of volatile durability (VD) asks for its entries to be synced.
 
-Law: that of ``protocol.ledger.sync_cursor``. The answer comes after the sync of everything that was added before the request, and
+Law: as in ``protocol.ledger.sync_cursor``. The answer comes after the sync of everything that was added before the request, and
 ``holdings.volatile`` tells LastAddSynced then. A ledger that is fenced meanwhile, or of which something is lost, is not answered
 OK.
 
@@ -21,7 +21,7 @@ from bookspark.wire.header import Status
 
 
 class VolatileSyncs:
-    """Owned by the loop."""
+    """The SYNC requests of one bookie. Owned by the loop."""
 
     def __init__(self, holdings: Holdings, held: HeldCopies) -> None:
         self._holdings = holdings

@@ -62,7 +62,7 @@ class DryRunFileSystem:
 
 class _UnchangedFile:
     def __init__(self, inner: File | None) -> None:
-        """``inner``: None is an empty file."""
+        """``inner``: the file to read; None: an empty file."""
         self._inner = inner
 
     def write(self, buffers: Sequence[Buffer], position: int) -> int:

@@ -70,7 +70,7 @@ class Inspection:
 
     @property
     def damaged(self) -> bool:
-        """Was something lost that had been synced? Then the bookie answers that it does not know what it does not find."""
+        """Was something lost that had been synced? Then the bookie's answer for an entry that it does not find is Unknown."""
         return self._storage.damaged
 
     def logs(self) -> list[LogInfo]:
@@ -79,7 +79,8 @@ class Inspection:
         for row in self.rows():
             ledgers, entries, sizes = live.get(row.log, (set(), 0, {}))
             ledgers.add(row.ledger_id)
-            sizes[row.position] = row.size  # rows may share a batch
+            # Rows may share a batch, which counts once.
+            sizes[row.position] = row.size
             live[row.log] = ledgers, entries + row.last - row.first + 1, sizes
         found = []
         for number, stored in self._storage.logs.items():
@@ -164,7 +165,8 @@ def rebuild_index(file_system: FileSystem, directories: Sequence[str]) -> int:
             file_system.unlink(path)
             file_system.sync_directory(directory)
     storage = Storage(_config(directories), file_system).open()
-    storage.close()  # it was never started, so all that this writes is the checkpoints
+    # The storage was never started, so this writes the checkpoints and nothing else.
+    storage.close()
     count = 0
     for directory in directories:
         checkpoint = read_checkpoint(file_system, directory)

@@ -20,7 +20,8 @@ def lose_unsynced(directory: str, file_system: FileSystem | None = None) -> None
         entry_log = EntryLog(files, directory, number)
         cut_to_note(files, entry_log.path, entry_log.note)
     path, note = control_note(files, directory)
-    if note.read() == 0:  # it was being replaced as a whole by records that are synced, or it has its first record
+    # A note of 0: the control log was being replaced by a whole new one, which is synced, or it has its first record only.
+    if note.read() == 0:
         note.close()
     else:
         cut_to_note(files, path, note)

@@ -1,6 +1,6 @@
 """Scrubbing: every byte of a stopped bookie's directory is read and checked, with the readers that a bookie has.
 
-Law: nothing is changed. Every bit that is not what was synced is found, by the checks that a boot and a read make: of each batch,
+Law: nothing is changed. Every changed bit of the synced bytes is found, by the checks that a boot and a read make: of each batch,
 record, note and checkpoint, and of the index against the batches that it names. A torn tail above the synced note, as a crash may
 leave it, is no damage.
 

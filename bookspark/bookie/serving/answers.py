@@ -33,11 +33,11 @@ class Answers:
         self._peer = peer
         self._send = peer.send
         self.under_way = 0
-        """Requests that were taken and are not answered. Who takes a request counts it here."""
+        """How many requests were taken and are not answered. The code that takes a request counts it here."""
 
     def answer(self, request: Header, status: int, *, value: int = 0, body: bytes = b"") -> None:
-        """Answer ``request`` with a control frame. ``first_entry_id`` and ``last_entry_id`` of the answer are the request's; who
-        has others to tell replaces them in ``request``."""
+        """Answer ``request`` with a control frame. ``first_entry_id`` and ``last_entry_id`` of the answer are the request's; a
+        caller with other ids replaces them in ``request``."""
         self.under_way -= 1
         ledger = self._storage.ledger(request.ledger_id)
         confirmed, replicated = NO_ENTRY, NO_ENTRY

@@ -76,7 +76,8 @@ class Connection(asyncio.BufferedProtocol):
         self._answers.clear()
         self._acks.clear()
         self._dispatch.end()
-        del self._dispatch  # which refers to this: the memory that was received into comes free at once
+        # The two refer to each other. Without this cycle the receive buffer is freed at once.
+        del self._dispatch
         self._admission.lost(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -84,7 +85,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, count: int) -> None:
         if self._transport is None:
-            return  # the peer was refused
+            # The peer was refused, so its bytes are dropped.
+            return
         try:
             for frame in self._receiver.received(count):
                 if self._held or self._is_behind():

@@ -120,7 +120,8 @@ class Dispatch:
             self._answers.refuse(header, "an add is a batch of entries of one ledger, with ids from 0")
         else:
             if header.flags & _VOLATILE:
-                header.assignment()  # raises if it makes no sense
+                # Raises if the assignment makes no sense.
+                header.assignment()
             batch = EntryBatch.checked(frame.batch, header, frame.body_crc)
             self._storage.add(header, batch, partial(self._added, header))
 

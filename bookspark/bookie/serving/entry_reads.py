@@ -80,8 +80,10 @@ class EntryReads:
                 self._send_last(header, plan, sent, fetched)
                 return
             sent += self._send_batches(header, plan, fetched.frames)
-            del fetched  # the next ones are read into the same memory if the socket takes these
-            self._peer.flush()  # the reader checks them while the next ones are read here
+            # If the socket takes these frames, the next ones are read into the same memory.
+            del fetched
+            # The reader checks these frames while the next ones are read here.
+            self._peer.flush()
             plan = plan._replace(pieces=plan.pieces[len(part) :])
         self._peer.read_begins()
         fetch = partial(self._storage.files.fetch, plan.pieces, cached_only=False)
@@ -108,7 +110,8 @@ class EntryReads:
                 return
             end, status = following.first - 1, Status.OK if stop is Stop.LIMIT else Status.IO_ERROR
         self._answers.answer(header._replace(last_entry_id=end), status, value=sent)
-        self._peer.flush()  # at once, so that a peer that does not read is noticed before its next request is taken
+        # Flush at once: a peer that does not read is noticed before its next request is taken.
+        self._peer.flush()
 
     def _send_batches(self, header: Header, plan: ReadPlan, frames: Sequence[Buffer]) -> int:
         """Send the frames of a plan's first pieces; returns how many entries that are."""

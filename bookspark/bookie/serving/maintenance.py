@@ -1,8 +1,8 @@
 """What a bookie does beside serving: checkpoints, looks at its disks, garbage collection, rewriting of logs.
 
-Law: no step holds up the loop for more than some milliseconds; what waits for a disk or for the metadata does so in a thread. Two
-of these works never have the index at the same time (``disk.steps``). What fails is logged and tried again when it is due next,
-because serving depends on none of it.
+Law: no step holds up the loop for more than some milliseconds; a step that waits for a disk or for the metadata runs in a thread.
+Two of these works never have the index at the same time (``disk.steps``). A failed work is logged and tried again when it is due
+next, because serving depends on none of them.
 
 A pass is a garbage collection and then a reclaiming of space. Passes come at their interval, and at once when a directory is full
 (forced collection); forced passes take no more than a tenth of the time.
@@ -36,7 +36,8 @@ log = logging.getLogger(__name__)
 
 
 class Maintenance:
-    """Started and stopped on the loop. Without ``metadata`` nothing is collected, without a ``rewriter`` nothing is rewritten."""
+    """The background works of one bookie. They are started and stopped on the loop. Without ``metadata`` nothing is collected,
+    without a ``rewriter`` nothing is rewritten."""
 
     def __init__(
         self, config: BookieConfig, storage: Storage, metadata: MetadataStore | None, rewriter: Rewriter | None
@@ -120,7 +121,7 @@ class Maintenance:
             await self._look_at_disks()
 
     def _threshold(self, now: float, forced: bool) -> float:
-        """The part (0 to 1): logs of which less than it is live are to be rewritten now."""
+        """The threshold (0 to 1) of now: logs of which a smaller part is live are rewritten."""
         config = self._config
         if forced or now >= self._major_at:
             self._major_at = now + config.major_compaction_interval_seconds

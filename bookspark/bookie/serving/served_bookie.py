@@ -11,7 +11,7 @@ from bookspark.wire.messages import BookieStatus
 
 
 class ServedBookie(NamedTuple):
-    """Made by ``BookieServer``, one for all of its connections."""
+    """What the connections of one bookie share. ``BookieServer`` makes one."""
 
     storage: Storage
     bookie_id: str
@@ -19,7 +19,7 @@ class ServedBookie(NamedTuple):
     incarnation: int
     """Random per start of the process, 64 bits. It stands in every answer."""
     secret: bytes
-    """Shared with the clients; b"": none is asked for."""
+    """The secret that clients have to know; b"": clients need none."""
     requests_in_flight_max: int
     """How many requests of one connection may wait for their answers."""
     readers: ThreadPoolExecutor

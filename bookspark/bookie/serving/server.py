@@ -38,8 +38,8 @@ log = logging.getLogger(__name__)
 class BookieServer:
     """Serves one storage to clients.
 
-    ``storage`` has to be open, and is not closed by ``stop``: that is for whoever opened it, afterwards. Locks, cookies,
-    registration and the lease are the daemon's::
+    ``storage`` has to be open. ``stop`` does not close it: its owner closes it afterwards. Locks, cookies, registration and the
+    lease are the daemon's::
 
         storage = Storage(config).open()
         server = BookieServer(config, storage, bookie_id, incarnation)

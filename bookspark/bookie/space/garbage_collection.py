@@ -1,8 +1,8 @@
 """Garbage collection: finding the ledgers that were deleted, and forgetting them.
 
-Law: that of ``protocol.bookie.garbage_collection``, which decides what may be forgotten. Here the metadata is asked, in a thread,
+Law: as in ``protocol.bookie.garbage_collection``, which decides what may be forgotten. Here the metadata is asked, in a thread,
 and its answers are sorted into what that module knows: a listing that came to its end or did not, a record that is gone or that
-could not be read. Nothing is forgotten before it is noted durably that there may have been fences of such ledgers.
+could not be read. Before a ledger is forgotten, a durable note says that it may have been fenced.
 
 The bytes of a forgotten ledger come back later, with a pass of ``reclaiming``.
 
@@ -129,7 +129,7 @@ def list_ledgers(store: MetadataStore) -> Listing:
 
 
 def read_records(store: MetadataStore, ledger_ids: Iterable[int]) -> dict[int, Response]:
-    """What the record of each ledger is answered. After the first that can't be told, no others are read."""
+    """The answer to the read of each ledger's record. The first read that fails is the last one."""
     answers: dict[int, Response] = {}
     for ledger_id in ledger_ids:
         try:

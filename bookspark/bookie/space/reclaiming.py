@@ -59,7 +59,7 @@ class Rewriter(Protocol):
 
 
 class Reclaiming:
-    """Gets back the space of one bookie. Owned by the loop, except the functions that its steps yield."""
+    """Gets space back in the directories of one bookie. Owned by the loop, except the functions that its steps yield."""
 
     def __init__(self, file_system: FileSystem, holdings: Holdings, checkpoints: Checkpoints) -> None:
         self._file_system = file_system
@@ -189,7 +189,8 @@ class Reclaiming:
 
     def _discard(self, directory: str, number: int) -> None:
         for path in (temporary_path(directory, number), rewritten_path(directory, number)):
-            with contextlib.suppress(OSError):  # it need not be there, and if it stays the next boot removes it
+            # The file may be missing. If it stays, the next boot removes it.
+            with contextlib.suppress(OSError):
                 self._file_system.unlink(path)
 
     def _switch(self, sources: frozenset[int], moved: Ranges) -> Iterator[None]:

@@ -1,8 +1,8 @@
 """The rewriting process: it rewrites logs beside the bookie, whose loop shares neither interpreter nor memory with it.
 
 Law: it does one thing at a time and never outlives the bookie, because the kernel ends it with its parent. It writes nothing but
-temporary files, which a boot removes if it is ended in the middle. If it dies, its job fails, and another process is begun for a
-later job; the pause before that doubles with each death. ::
+temporary files, which a boot removes if it is ended in the middle. If it dies, its job fails, and a later job begins another
+process. The pause before that doubles with each death. ::
 
     bookie ──forks at its start──► forker ──forks, when asked──► the process that rewrites
 
@@ -71,7 +71,8 @@ class RewritingProcess:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         ours, theirs = socket.socketpair()
         parent = os.getpid()
-        gc.freeze()  # or the child's first collection would touch, and so copy, every page
+        # Without this the child's first garbage collection would touch every page, and so copy it.
+        gc.freeze()
         self._forker = os.fork()
         if self._forker == 0:
             ours.close()

@@ -57,7 +57,8 @@ def ledger(
     directory: Directory = None,
 ) -> None:
     """Time one client and three bookies of this host, with ensemble size 3, write quorum 3, ack quorum 2 and CRC32C."""
-    from bookspark.bench.ledger.workloads import measure  # loads the client, which takes a while
+    # Imported here: it loads the client, which takes a while.
+    from bookspark.bench.ledger.workloads import measure
 
     for each in turn or Turn:
         for workload, figures in measure(each, [workload.scaled(scale) for workload in WORKLOADS[each]], directory):

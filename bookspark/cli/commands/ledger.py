@@ -256,7 +256,8 @@ def _operator() -> str:
     """The user and host that run this command."""
     try:
         name = getpass.getuser()
-    except (KeyError, OSError):  # the user of a container may have no name
+    except (KeyError, OSError):
+        # The user of a container may have no name.
         name = str(os.getuid())
     return f"{name}@{socket.gethostname()}"
 

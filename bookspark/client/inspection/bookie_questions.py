@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _RANGES_PER_REQUEST = 100_000
 _SPARE_SECONDS = 1.0
-"""A request ends by itself; to wait longer than it may take only guards against a defect."""
+"""A request ends by itself within its time limit. A longer wait than that only guards against a defect."""
 
 
 def ask(context: ClientContext, bookie_id: str, header: Header) -> Answer:
@@ -54,7 +54,8 @@ def entry_logs(context: ClientContext, bookie_id: str) -> list[EntryLogFacts]:
 
 
 def limbo(context: ClientContext, bookie_id: str) -> dict[int, int]:
-    """By the id of each ledger that the bookie has in limbo, the lossy boot that it is in limbo for. Raises ReadError."""
+    """The ledgers that the bookie has in limbo, by id, each with the number of the lossy boot that put it there. Raises
+    ReadError."""
     found: dict[int, int] = {}
     cursor = 0
     while cursor >= 0:

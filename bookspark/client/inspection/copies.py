@@ -38,7 +38,7 @@ def copies_on(
     for number, (first, last) in enumerate(rows):
         at = max(at, first)
         while at <= last:
-            # It asks up to the last row: the rows that follow come with this one, as far as an answer reaches.
+            # Each request asks up to the last row, so one answer brings as many of the following rows as it has room for.
             header = Header(
                 Kind.READ,
                 context.runtime.connections.next_request_id(),

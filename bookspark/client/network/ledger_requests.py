@@ -1,6 +1,6 @@
 """Requests as frames, and answers as events of the protocol's machines.
 
-Law: only shapes change here; ``protocol`` decides what an answer means. The one thing that is added is the digest: if an entry's
+Law: only shapes change here; ``protocol`` decides what an answer means. Digests are checked here, and nothing else: if an entry's
 digest does not match, the bookie's answer becomes Unknown from that entry on, so that the machine asks the next replica.
 """
 

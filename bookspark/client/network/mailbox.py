@@ -1,7 +1,7 @@
 """Where a blocking call waits for the events that the I/O thread puts.
 
-Law: events are taken in the order in which they were put. No wait lasts past the deadline; the caller gets ``DeadlinePassed``
-then.
+Law: events are taken in the order in which they were put. No wait lasts past the deadline; at the deadline the caller gets
+``DeadlinePassed``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Running a ``RangeRead``: requests out, answers in, another replica asked beside one that is late.
 
-Law: the machine decides; this module only has the clock. While the caller uses what was read, the next request is under way, and
-no other. Every wait ends, because each request has its own time limit.
+Law: the machine decides; this module only has the clock. While the caller uses the entries of one answer, the next request is
+under way, and no other. Every wait ends, because each request has its own time limit.
 """
 
 from __future__ import annotations

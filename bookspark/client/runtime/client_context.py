@@ -1,7 +1,7 @@
 """What handles and the drivers of machines need of a client: its options, its runtime, and how it asks and chooses.
 
 Law: it is made before any connection and may be copied into a forked process (Spark forks its Python workers). Each process
-has a runtime of its own, made on first use. Nothing here knows a handle or ``BookKeeper``: they are made of it.
+has a runtime of its own, made on first use. Nothing here knows a handle or ``BookKeeper``: they are built on it.
 
 Source: BookKeeper's ``ClientContext``.
 """

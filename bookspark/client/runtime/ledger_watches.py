@@ -1,9 +1,9 @@
 """Watches on ledgers' metadata, for the handles that read them: one for each ledger and process, however many handles there are.
 
-Law: a listener is told every state of the record that lasts for a while. If the ledger is gone, or the metadata store can't be
-asked, it is told once that the record is not watched any more; it may listen again then. The watch is set before the record is
-read, so that no change is missed in between. A listener that comes while the watch is being set is told the record as it is
-then. A ledger that was found closed is not watched any more. Handles need not be closed, so listeners are held weakly.
+Law: a listener is told every state of the record that lasts for a while. If the ledger is gone, or the metadata store does not
+answer, the listener is told once that the record is not watched any more. It may then listen again. The watch is set before the
+record is read, so that no change is missed in between. A listener that comes while the watch is being set is told the record as
+it is then. A ledger that was found closed is not watched any more. Handles need not be closed, so listeners are held weakly.
 
 Source: BookKeeper's ``LedgerManager.registerLedgerMetadataListener``.
 """
@@ -69,7 +69,7 @@ class LedgerWatches:
         except BookKeeperError:
             self._tell(self._take_all(ledger_id), None)
             return
-        # What may still change in a closed ledger, readers look up when an entry is missing.
+        # A closed ledger may still get other bookies. Readers look that up when an entry is missing.
         if found.value.closed:
             self._tell(self._take_all(ledger_id), found)
         else:

@@ -1,4 +1,4 @@
-"""The futures of appends: one watermark completes all of a ledger's, without a lock for each.
+"""The futures of appends: one watermark completes all futures of a ledger, without a lock for each.
 
 Law: a ledger's appends are acknowledged in id order, so one number, the last acknowledged id, completes all of them. A future
 looks at that number. It takes a lock only when somebody waits or wants to be called back. A callback must not wait: it runs in
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class Watermark:
-    """An entry id up to which something holds of a ledger (acknowledged, or confirmed), or the error that ended the ledger. One
+    """The entry id up to which all entries of a ledger are acknowledged (or confirmed), or the error that ended the ledger. One
     thread advances it, and any thread of the process watches it. ``advanced_here`` tells whether the calling thread is the one
     that advances it."""
 
@@ -35,14 +35,15 @@ class Watermark:
         self._pid = os.getpid()
 
     def advance(self, value: int) -> None:
-        """It holds of everything up to ``value``."""
-        # Written before `_waiting` is looked at; a waiter counts itself before it looks at the value: one sees the other.
+        """Everything up to ``value`` is acknowledged (or confirmed) now."""
+        # The value is written before `_waiting` is read. A waiter counts itself before it reads the value. So one of the two sees
+        # the other.
         self.value = value
         if self._waiting or self._callbacks:
             self._tell()
 
     def fail(self, error: BookKeeperError) -> None:
-        """It will hold of nothing after ``value``."""
+        """Nothing after ``value`` will be acknowledged (or confirmed)."""
         self.error = self.error or error
         self._tell()
 
@@ -85,7 +86,8 @@ class Watermark:
         thread. Raises LedgerClosedError in a forked process."""
         self._check_process()
         with self._changed:
-            self._waiting += 1  # from here on `advance` takes the lock, and so finds what is pushed below
+            # From here on `advance` takes the lock, so it finds the waiter that is pushed below.
+            self._waiting += 1
             try:
                 if not self.error and entry_id > self.value:
                     heapq.heappush(self._callbacks, (entry_id, next(self._order), callback))
@@ -135,7 +137,8 @@ class AppendFuture:
         """
         error = self.exception(timeout)
         if error is not None:
-            raise error.with_traceback(None)  # else it would collect the frames of all who ever asked
+            # The one error is raised to every caller: with its traceback it would collect all of their frames.
+            raise error.with_traceback(None)
         return self.entry_id
 
     def exception(self, timeout: float | None = None) -> BookKeeperError | None:

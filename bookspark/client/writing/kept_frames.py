@@ -1,7 +1,7 @@
 """The frames of a writer that may have to be sent again: to a bookie that missed them, was started again, or joined.
 
 Law: a frame is kept until the writer's machine says that its content may be forgotten: when it is confirmed, and on a guaranteed
-ledger when its whole write set has it. ``released_bytes`` grows with each frame that goes, so that what is kept can be bounded.
+ledger when its whole write set has it. ``released_bytes`` grows with each released frame, so that the kept bytes can be bounded.
 Other threads read that number; everything else is the I/O thread's.
 """
 
@@ -29,7 +29,7 @@ class KeptFrame(NamedTuple):
 
 
 class KeptFrames:
-    """By first entry id, ascending."""
+    """The frames of one writer that may have to be sent again, by first entry id, ascending."""
 
     def __init__(self) -> None:
         self.released_bytes = 0

@@ -1,11 +1,11 @@
 """The I/O thread's half of an open ledger: it steps the protocol's ``LedgerWriter`` and does what that asks for.
 
-Law: only the I/O thread steps the machine, and nothing is decided here. What the machine says to the user becomes a watermark,
-and its end an event that a close waits for. What is appended while frames are under way goes out together in the next frame. What
-is appended to an idle ledger goes out at once.
+Law: only the I/O thread steps the machine, and nothing is decided here. The machine's acknowledgements become watermarks; its end
+becomes an event that a close waits for. Appends that come while frames are under way go out together in the next frame. An append
+to an idle ledger goes out at once.
 
 Every wait has a deadline: a handle ends after ``add_timeout_seconds`` without progress, if appends are not acknowledged or a sync
-was asked for. What waits only for more copies (on a guaranteed ledger), or for the next sync, does not end it.
+was asked for. An entry that waits only for more copies (on a guaranteed ledger), or for the next sync, does not end it.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _RETRY_SECONDS = 0.1
 
 
 class LedgerDriver:
-    """What a ``LedgerHandle`` hands its appends to. Other threads look at ``shared``, at ``cursors`` and at
-    ``kept.released_bytes``; everything else is the I/O thread's."""
+    """Takes the appends of a ``LedgerHandle``. Other threads read ``shared``, ``cursors`` and ``kept.released_bytes``; everything
+    else belongs to the I/O thread."""
 
     def __init__(self, context: ClientContext, metadata: LedgerMetadata, version: int, password: bytes) -> None:
         config, runtime = context.config, context.runtime
@@ -76,7 +76,7 @@ class LedgerDriver:
         self._wake = partial(runtime.wake, self)
         self._progress_at = self._synced_at = time.monotonic()
         self._sync_wanted = NO_ENTRY
-        """The machine has still to be asked to sync everything up to this id."""
+        """The machine was not asked yet to sync everything up to this id."""
         self._sync_awaited = NO_ENTRY
         """Somebody waits for everything up to this id to be synced."""
         self._context, self._config, self._runtime = context, config, runtime
@@ -91,7 +91,7 @@ class LedgerDriver:
             self._connections.want(bookie, self._requests.bookie_back)
 
     def leave(self) -> None:
-        """No more deadlines and connections for this ledger."""
+        """Watch no more deadlines, and want no more connections, for this ledger."""
         self._runtime.remove_writer(self)
         self.unwant_bookies()
 
@@ -106,10 +106,11 @@ class LedgerDriver:
     # -- what the user asks for
 
     def pump(self) -> None:
-        """Send what waits, as long as not too many frames are under way."""
+        """Send the waiting appends, as long as not too many frames are under way."""
         try:
             self._pump()
-        except Exception as error:  # what was taken and not sent has an id: the next entry must not get it
+        except Exception as error:
+            # Entries may have been taken from the queue and not sent. They have ids, which no later entry may get.
             log.exception("ledger %d: sending what was appended failed", self.ledger_id)
             self.abandon(defect(self.ledger_id, error))
 
@@ -119,7 +120,8 @@ class LedgerDriver:
         while shared.outgoing and writer.state is State.OPEN and self.kept.under_way < self._frames_max:
             if self._connections.any_is_behind(self._ensemble):
                 self._wake()
-                break  # ``tick`` goes on
+                # ``tick`` goes on with the rest.
+                break
             if not self._is_awaited():
                 self._progress_at = time.monotonic()
             run = shared.outgoing.take()
@@ -153,7 +155,7 @@ class LedgerDriver:
         self.pump()
 
     def give_up(self) -> None:
-        """Whatever is not done now will not be done by this handle."""
+        """Fail everything that is not done now (``close(wait=False)``)."""
         if self.cursors.pending or self.shared.outgoing:
             self.end()
 
@@ -240,7 +242,8 @@ class LedgerDriver:
                     self._acknowledged(entry_id)
                 case act.Release(entry_id):
                     self.kept.release(entry_id)
-                    self.shared.acknowledged.advance(self.shared.acknowledged.value)  # there is room again
+                    # There is room again: wake the appends that wait for it.
+                    self.shared.acknowledged.advance(self.shared.acknowledged.value)
                 case act.ReadMetadata() | act.WriteMetadata() | act.ChooseBookies():
                     self._threads.submit(self._ask_store, action)
                 case act.EnsembleChanged():
@@ -255,7 +258,8 @@ class LedgerDriver:
         return bool(actions)
 
     def _stepped(self, event: WriterEvent) -> list[act.Action]:
-        """What the machine asks for. A defect ends the ledger, as the machine may wait for ever for what it was to hear."""
+        """The machine's actions after ``event``. A defect ends the ledger, because the machine may wait for ever for the event
+        that was lost."""
         self._wake()
         try:
             return self.writer.step(event)
@@ -275,7 +279,8 @@ class LedgerDriver:
         self.shared.fail(error)
 
     def _acknowledged(self, entry_id: int) -> None:
-        """Also at a confirmation, which on a VD ledger comes after a higher acknowledgement."""
+        """Advance the watermark of acknowledgements. A confirmation calls this too; on a VD ledger it may be below the watermark,
+        which stays."""
         shared = self.shared
         self._progress_at = time.monotonic()
         shared.acknowledged.advance(max(entry_id, shared.acknowledged.value))
@@ -287,11 +292,13 @@ class LedgerDriver:
         """Do what the machine asks of the metadata store, in a thread that may wait for it."""
         try:
             answer = self._context.answer_from_store(self.writer.metadata, action)
-        except Exception as error:  # the machine would wait for its answer for ever
+        except Exception as error:
+            # Without an answer the machine would wait for ever.
             log.exception("ledger %d: %r failed", self.ledger_id, action)
             self._io.submit(self.abandon, defect(self.ledger_id, error))
             return
-        if isinstance(answer, act.MetadataFailed):  # it may be asked again at once, and fail at once
+        # The machine may ask again at once, and the store may fail at once: a pause keeps that from becoming a busy loop.
+        if isinstance(answer, act.MetadataFailed):
             self._io.submit(self._io.loop.call_later, _RETRY_SECONDS, self._step, answer)
         else:
             self._io.submit(self._step, answer)

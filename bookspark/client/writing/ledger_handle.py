@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 class LedgerHandle(ReadHandle):
-    """What ``create_ledger`` returns. Thread-safe. In a forked process it can only read."""
+    """An open ledger for writing, which ``create_ledger`` returns. Thread-safe. In a forked process it can only read."""
 
     def __init__(self, context: ClientContext, metadata: LedgerMetadata, version: int, password: bytes) -> None:
         super().__init__(context, metadata, version, password)
@@ -50,7 +50,7 @@ class LedgerHandle(ReadHandle):
         self._striped = metadata.ensemble_size > metadata.write_quorum
         self._io = context.runtime.io
         self._lock = threading.Lock()
-        """For the two below, and for what ``SharedWithCallers`` says."""
+        """Guards the next two fields, and what ``SharedWithCallers`` lists."""
         self._next_entry_id = 0
         self._appended_bytes = 0
         context.runtime.add_writer(self._driver)
@@ -232,9 +232,9 @@ class LedgerHandle(ReadHandle):
         """Wait until all appends are acknowledged and synced, and of a guaranteed ledger on their whole write sets, then close
         the ledger at the last one. Does nothing in a forked process.
 
-        ``wait=False``: what is not done at this moment fails. ``timeout``: the close fails after so many seconds. Without it the
-        close fails after ``add_timeout_seconds``; but a guaranteed ledger whose appends are all acknowledged goes on trying until
-        each entry is on ``write_quorum`` bookies, however long that takes, and warns in the log.
+        ``wait=False``: what is not done at this moment fails. ``timeout``: the close fails after this many seconds. Without it
+        the close fails after ``add_timeout_seconds``; but a guaranteed ledger whose appends are all acknowledged goes on trying
+        until each entry is on ``write_quorum`` bookies, however long that takes, and warns in the log.
 
         Raises AddTimeoutError when the time is over, LedgerFencedError if another client closed or recovers the ledger, or the
         error that ended the ledger (UnauthorizedAccessError, NotEnoughBookiesError, MetadataStoreError, NoSuchLedgerError). The
@@ -270,7 +270,8 @@ class LedgerHandle(ReadHandle):
         ended, limit = self._shared.ended, self._context.config.add_timeout_seconds
         if timeout is not None or self.metadata.replication is not Replication.GUARANTEED:
             return ended.wait(limit if timeout is None else timeout)
-        while not ended.wait(limit):  # appends that are not acknowledged have their own deadline
+        # Appends that are not acknowledged have their own deadline, so this wait goes on.
+        while not ended.wait(limit):
             log.warning(
                 "ledger %d: its close goes on trying, for entries from %d on are not on %d bookies yet",
                 self.ledger_id,
@@ -305,7 +306,7 @@ class LedgerHandle(ReadHandle):
             )
 
     def _make_room(self) -> None:
-        """Back-pressure: wait while too much is kept."""
+        """Back-pressure: wait while more than ``bytes_in_flight_max`` bytes are kept."""
         self._check_process()
         config, kept = self._context.config, self._driver.kept
         limit = config.bytes_in_flight_max

@@ -1,6 +1,6 @@
 """The appends that are not under way yet, and how they become frames.
 
-Law: entries leave in the order in which they were appended. What waits goes out together, up to the frame size. A run is never
+Law: entries leave in the order in which they were appended. Waiting entries go out together, up to the frame size. A run is never
 divided. On a striped ledger each entry is a frame of its own, as neighbours have different write sets. Any thread puts; the I/O
 thread takes.
 """

@@ -1,8 +1,8 @@
 """When a writer asks a bookie again that was reached, but refused.
 
-Law: a bookie that is not able now (it has too much to do, or its disk is full or failed) is asked again, less and less often
-until it takes something: it may be full for long, and a ledger may keep much for it. A refusal for one of ``FINAL_REASONS`` is
-not followed by another try: to ask again is no use, or a new connection tells when it is. All of it runs in the I/O loop.
+Law: a bookie that can't take an add now (it has too much to do, or its disk is full or failed) is asked again, less and less
+often until it takes one: it may be full for long, and a ledger may keep much for it. After a refusal for one of ``FINAL_REASONS``
+the bookie is not asked again: that would be useless, or a new connection tells when it is useful. All of it runs in the I/O loop.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 0.1, 3.2
 
 
 class Retries:
-    """Of one ledger. ``again(bookie)`` asks the bookie again."""
+    """The retries of one ledger. ``again(bookie)`` asks the bookie again."""
 
     def __init__(self, again: Callable[[str], None]) -> None:
         self._again = again

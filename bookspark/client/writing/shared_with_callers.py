@@ -15,8 +15,8 @@ from bookspark.errors import BookKeeperError
 
 
 class SharedWithCallers:
-    """Of one ledger. ``advanced_here`` tells whether the calling thread is the I/O thread; ``volatile``: a VD ledger, of which an
-    entry may be acknowledged before it is confirmed."""
+    """The state of one ledger that its handle and its driver share. ``advanced_here`` tells whether the calling thread is the I/O
+    thread. ``volatile``: it is a VD ledger (volatile durability), whose entries may be acknowledged before they are confirmed."""
 
     def __init__(self, outgoing: Outgoing, advanced_here: Callable[[], bool], *, volatile: bool) -> None:
         self.outgoing = outgoing
@@ -35,7 +35,8 @@ class SharedWithCallers:
     def end(self) -> None:
         """The ledger is closed."""
         self.ended.set()
-        self.confirmed.advance(self.confirmed.value)  # whoever waits for an entry behind the end looks again
+        # Wake those who wait for an entry behind the end, so that they look again.
+        self.confirmed.advance(self.confirmed.value)
 
     def fail(self, error: BookKeeperError) -> None:
         """Nothing more is acknowledged. Whoever waits is told ``error``."""

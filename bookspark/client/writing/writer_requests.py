@@ -1,8 +1,8 @@
 """What a ledger's writer asks of bookies, as frames on connections, and their answers as events of its machine.
 
-Law: here only shapes change; what an answer means is decided in ``protocol``. A bookie is sent no more than it takes in. What it
-can't take in now is held back, and sent to it later from the frames that are kept anyway; what the machine has released meanwhile
-is dropped, and the machine is told so.
+Law: only shapes change here; ``protocol`` decides what an answer means. A bookie is sent no more than it takes in. Adds that it
+can't take in now are held back, and sent later from the frames that are kept anyway. Adds that the machine has released meanwhile
+are dropped, and the machine is told so.
 
 All of it runs in the I/O loop.
 """
@@ -30,8 +30,8 @@ _TELLS_NO_SYNC = Unknown(UnknownReason.BAD_REQUEST, "an answer about a VD ledger
 
 
 class _SentAdd(Request):
-    """One object for all that has to be remembered of an add under way: there may be thousands, and Python's collector looks at
-    each of them again and again."""
+    """An add under way. All that has to be remembered of it is one object: there may be thousands, and Python's garbage collector
+    visits each object again and again."""
 
     __slots__ = ("_requests", "assignment", "first", "last")
 
@@ -47,7 +47,7 @@ class _SentAdd(Request):
 
 
 class WriterRequests:
-    """Of one ledger. ``step`` hands an event to the ledger's machine and does what it asks for."""
+    """The requests of one ledger's writer. ``step`` hands an event to the ledger's machine and does what the machine asks for."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class WriterRequests:
         self._step = step
         self._retries = Retries(partial(self._send_again, incarnation=0))
         self._held_back: dict[str, deque[act.SendAdd]] = {}
-        """Adds for bookies that have enough to take in; never an empty queue."""
+        """The adds that wait for a bookie which is behind, by bookie. No queue is empty."""
 
     # -- bookies
 
@@ -74,7 +74,8 @@ class WriterRequests:
         self._send_again(bookie, incarnation)
 
     def _send_again(self, bookie: str, incarnation: int) -> None:
-        self._held_back.pop(bookie, None)  # the machine sends again all that the bookie has not acknowledged
+        # The machine sends everything again that the bookie has not acknowledged.
+        self._held_back.pop(bookie, None)
         self._step(BookieBack(bookie, incarnation))
 
     def keep_only(self, ensemble: Iterable[str]) -> None:
@@ -117,7 +118,8 @@ class WriterRequests:
         add = _SentAdd(self, action, self._timeout_seconds)
         if action.assignment is None:
             self._connections.send_to_all(bookies, kept.header.request_id, kept.frame, add)
-        else:  # what is said to be synced is so of this assignment: an answer to an earlier add must not pass for this one's
+        else:
+            # The synced id of an answer is about one assignment: an answer to an earlier add must not pass for this add's.
             request_id = self._connections.next_request_id()
             self._connections.send_to_all(bookies, request_id, kept.assigned(action.assignment, request_id), add)
 

@@ -1,7 +1,8 @@
-"""What the auditors of a cluster share: which of them is the auditor, what it is told, and what it tells.
+"""What the auditors of a cluster share: the election of one of them, the requests to it, and its reports.
 
 Law: at most one session holds the election's lock. An auditor that has lost its session, and does not know it yet, may mark
-ledgers that its successor marks too. Marks merge, so that costs one look at a ledger. Below ``/ledgers/underreplication``::
+ledgers that its successor marks too. Marks merge, so a double mark costs one more look at the ledger. Below
+``/ledgers/underreplication``::
 
     auditorelection            ephemeral: who the auditor is
     auditorstates/<name>       ephemeral: what an auditor sees, an ``AuditorState``
@@ -49,9 +50,9 @@ class CheckReport(msgspec.Struct, frozen=True):
     finished_at_ms: int
     seconds: float
     ledgers: int
-    """How many were looked at."""
+    """Number of ledgers that were looked at."""
     marked: int
-    """How many of them lack copies."""
+    """Number of these ledgers that lack copies."""
     skipped: dict[str, str] = {}
     """Bookies that could not be asked, and why: what they hold is not known."""
 
@@ -71,7 +72,7 @@ class Auditors:
         return take_lock(self._tree, _ELECTION, name, self._token)
 
     def elected(self, lock: Lock) -> bool:
-        """Does it still hold the election's lock?"""
+        """Does the session still hold ``lock``, which ``elect`` returned?"""
         return held(self._tree, lock)
 
     def resign(self, lock: Lock) -> None:
@@ -151,8 +152,8 @@ class Auditors:
     # -- those who wait
 
     def wait(self, timeout_seconds: float) -> bool:
-        """True once the election, the delay, the trigger or the switch changed since the last wait, or after ``wake``; at the
-        first call, at once. False after ``timeout_seconds``."""
+        """Wait until the election, the delay, the trigger or the switch has changed since the last wait, or ``wake`` is called.
+        Returns True then, and at the first call at once; False after ``timeout_seconds``."""
         return self._changes.wait(timeout_seconds)
 
     def wake(self) -> None:

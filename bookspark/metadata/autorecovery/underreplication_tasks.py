@@ -214,7 +214,7 @@ class Underreplication:
 
 
 class TaskPicker:
-    """Which task a worker takes next: any that is due and that nobody else is at."""
+    """Picks the task that a worker takes next: any task that is due and that no other worker holds."""
 
     def __init__(self, tasks: Underreplication, holder: str) -> None:
         self._tasks = tasks
@@ -228,7 +228,8 @@ class TaskPicker:
     def _list(self) -> bool:
         at_work = self._tasks.holders()
         self._candidates = [ledger_id for ledger_id in self._tasks.list_tasks() if ledger_id not in at_work]
-        random.shuffle(self._candidates)  # so that workers don't all try the same one
+        # Workers should not all try the same task.
+        random.shuffle(self._candidates)
         return bool(self._candidates)
 
     def _from_candidates(self, exclude: Collection[int]) -> Taken | None:

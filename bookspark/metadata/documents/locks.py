@@ -1,7 +1,7 @@
 """Locks that end with their holder's session, and the wait for a change.
 
-Law: a lock saves work, and nothing relies on it. Its holder may have lost its session, and another may hold the lock by then,
-before the first one hears of it. So work under a lock must be right without it; ``held`` tells when it is time to stop.
+Law: a lock saves work, and nothing relies on it. A holder may have lost its session, and another may hold the lock, before the
+first one hears of it. So work under a lock must be right without it; ``held`` tells when it is time to stop.
 
 Source: ``ZkLedgerUnderreplicationManager`` (urLock). The recipe has no queue, because few compete for one lock.
 """
@@ -75,7 +75,7 @@ class Changes:
         self._changed = threading.Condition()
 
     def wait(self, timeout_seconds: float) -> bool:
-        """True once something changed, or another thread called ``wake``; False after ``timeout_seconds``."""
+        """Wait for a change, or for ``wake`` from another thread, and return True; False after ``timeout_seconds``."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._unwatched or self._woken, timeout_seconds):
                 return False

@@ -1,6 +1,6 @@
 """The metadata store in memory: the twin of ``zookeeper.zookeeper_store`` for tests and simulations, with the same answers.
 
-Law: that of ``store``. Records are kept as the documents that ZooKeeper would keep, so a record that ZooKeeper refuses is refused
+Law: as in ``store``. Records are kept as the documents that ZooKeeper would keep, so a record that ZooKeeper refuses is refused
 here too. Each store is one client's session; ``another()`` is a second client of the same cluster. All of them live in one
 process.
 """

@@ -1,6 +1,6 @@
 """The world in memory: what the stores of one cluster share.
 
-Law: whoever reads or changes it holds ``lock``.
+Law: a thread that reads or changes the world holds its ``lock``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from bookspark.metadata.notifier import Once
 from bookspark.metadata.records.versioned import Versioned
 
 Key = tuple[str, str]
-"""Of a document: its kind and its name."""
+"""The key of a document: its kind and its name."""
 
 
 class Session(Protocol):

@@ -12,13 +12,13 @@ class BookieRegistration(msgspec.Struct, frozen=True):
     address: str
     """``host:port`` of its request server."""
     incarnation: int
-    """Random per start of the process: unsynced adds acked by another incarnation may be gone."""
+    """A random number, new at each start of the process. Unsynced adds that another incarnation acked may be gone."""
     host: str = ""
     pid: int = 0
     read_only: bool = False
     journal_write_data: bool = True
-    """False: it acks adds before it has synced them."""
+    """False: the bookie acks adds before it has synced them."""
     rack: str = ""
-    """Which bookies fail together, for placement; those that name none are on one."""
+    """The rack, for placement: bookies of one rack fail together. Bookies that name none count as one rack."""
     labels: dict[str, str] = {}
     """Anything else that placement may want to keep apart, such as the executor."""

@@ -47,7 +47,7 @@ _kazoo_log.addHandler(logging.NullHandler())
 
 Result = TypeVar("Result")
 DefiniteError = (NoNodeError, NodeExistsError, BadVersionError, NotEmptyError)
-"""The answers that say what is the case. All other errors say that something is wrong with the store."""
+"""The errors that are answers about the data. All other errors say that something is wrong with the store."""
 _LOST = (ConnectionLoss, SessionExpiredError, OperationTimeoutError)
 _ANY_VERSION = -1
 _PAUSE_SECONDS = 0.02
@@ -108,7 +108,8 @@ class Connection:
         return self._value(outcomes[0], repeated, settle)
 
     def read(self, what: str, path: str, send: Callable[[], Any]) -> Any:
-        """Like ``call``, after a sync: what another client was told is done, is seen, whichever server answers."""
+        """Like ``call``, after a sync: the answer shows every change that another client was told is done, whichever server
+        answers."""
         outcomes, _ = self._gather(what, lambda: [self.client.sync_async(path), send()])
         return self._value(outcomes[1], False, None)
 
@@ -119,8 +120,9 @@ class Connection:
     def commit(
         self, what: str, build: Callable[[Any], None], settle: Callable[[Exception], None] | None = None
     ) -> None:
-        """Run the transaction that ``build`` fills, if ``mark`` is there. Raises the definite error that stopped it; after a lost
-        reply that error may be the transaction's own doing, and ``settle`` is given it, or the caller has to look."""
+        """Run the transaction that ``build`` fills, if ``mark`` is there. Raises the definite error that stopped it. After a lost
+        reply that error may come from the transaction's own first attempt: then ``settle`` is given it, or, without ``settle``,
+        the caller has to look."""
 
         def send() -> Any:
             transaction = self.client.transaction()

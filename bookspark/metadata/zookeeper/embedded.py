@@ -113,7 +113,8 @@ class EmbeddedZooKeeper:
                     raise
 
     def stop(self) -> None:
-        """End the server, by force if it takes longer than ``stop_seconds``; what it answered is on disk already."""
+        """End the server, by force if it takes longer than ``stop_seconds``. Every change that it confirmed is on disk
+        already."""
         process, self._process, self._port = self._process, None, 0
         if process is None or os.getpid() != self._owner_pid:
             return
@@ -122,7 +123,8 @@ class EmbeddedZooKeeper:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(self._stop_seconds)
         assert process.stdin is not None
-        process.stdin.close()  # The watcher wakes, and kills what is left: itself, or a JVM that hangs.
+        # The watcher wakes, and kills whatever is left: a JVM that hangs, then itself.
+        process.stdin.close()
         process.wait(self._stop_seconds)
 
     def _start_at(self, java: str, port: int, deadline: float) -> None:
@@ -220,7 +222,8 @@ def _port_in_use(port: int) -> PortInUseError:
 def _jars() -> list[str]:
     package = importlib.util.find_spec("pyspark")
     locations = list((package.submodule_search_locations if package else None) or [])
-    if home := os.environ.get("SPARK_HOME"):  # under spark-submit pyspark is imported from a zip, which has no jars
+    # Under spark-submit pyspark is imported from a zip, which has no jars.
+    if home := os.environ.get("SPARK_HOME"):
         locations.insert(0, home)
     for location in locations:
         found = sorted(str(jar) for jar in Path(location, "jars").glob("*.jar") if jar.name.startswith(_JARS))

@@ -1,4 +1,4 @@
-"""Which Java to run: the one that Spark would run, checked before anything needs it."""
+"""Finds the Java to run, which is the one that Spark would run, and checks its version before anything needs it."""
 
 from __future__ import annotations
 

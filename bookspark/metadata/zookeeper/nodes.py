@@ -31,7 +31,7 @@ Marks = tuple[int, ...]
 
 
 class Nodes:
-    """``what``, in each method, says in an error's message what was being done."""
+    """The nodes of one connection. ``what``, in each method, is the start of an error's message: what was being done."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -62,7 +62,8 @@ class Nodes:
                 )
                 return 0
             except NoNodeError:
-                continue  # Somebody removed an empty node above between our making it and using it.
+                # Somebody removed an empty node above between our making it and using it.
+                continue
         raise MetadataStoreError(f"{what}: the nodes above {path} are removed as fast as they are made; try again")
 
     def create_each(self, what: str, root: str, nodes: list[tuple[str, bytes]]) -> list[bool]:
@@ -140,7 +141,7 @@ class Nodes:
         return found
 
     def children_of_each(self, what: str, paths: list[str]) -> list[list[str]]:
-        """The same for many nodes, many at a time; each such group has a deadline of its own."""
+        """The names below many nodes, many nodes at a time. Each such group has a deadline of its own."""
         found: list[list[str]] = []
         for first in range(0, len(paths), _LISTINGS_AT_ONCE):
             group = paths[first : first + _LISTINGS_AT_ONCE]
@@ -158,7 +159,8 @@ class Nodes:
         return [self._client.get_children_async(path) for path in paths]
 
     def children_marks(self, what: str, paths: list[str]) -> Marks:
-        """What changes whenever a name below one of ``paths`` comes or goes; cheaper than the names."""
+        """Numbers that change whenever a name below one of ``paths`` comes or goes. Reading them is cheaper than reading the
+        names."""
         outcomes = self._connection.gather(
             what, lambda: [self._client.sync_async(paths[0]), *(self._client.exists_async(path) for path in paths)]
         )
@@ -179,7 +181,7 @@ class Nodes:
             for path, outcome in zip(paths, listings, strict=True):
                 if isinstance(outcome, Exception):
                     raise _damaged(what, path) from outcome
-            # Nothing changed between the first listing and the look after the last one: so they are of one moment.
+            # Nothing changed from the first listing to the look after the last one, so all listings are of one moment.
             if all(
                 stat is not None and stat.pzxid == listed[1].pzxid for listed, stat in zip(listings, stats, strict=True)
             ):

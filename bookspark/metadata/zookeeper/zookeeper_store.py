@@ -1,6 +1,6 @@
 """The metadata store over ZooKeeper.
 
-Law: that of ``store``. ``nodes`` finds out the outcome of a write whose reply was lost. After the loss of a session,
+Law: as in ``store``. ``nodes`` finds out the outcome of a write whose reply was lost. After the loss of a session,
 registrations are made again, watches are set again, and watchers are called, because something may have changed meanwhile. "No
 such ledger" is answered, and a record is changed, only while INSTANCEID is what it was at the start. A ZooKeeper that lost its
 data knows of no deletion, and one that holds another cluster by now has other ledgers under the same ids.
@@ -218,13 +218,14 @@ class ZooKeeperStore:
             paths = [f"{place}/{name}" for place, names in zip(places, listed, strict=True) for name in names]
             paths.remove(self.layout.readonly)
             values = self._nodes.read_each(what, paths)
-            # One that is no longer there may have gone, or to the other place: then it has to be in the listing.
+            # None: a bookie has gone, or has moved to the other place, since the listing. List again: a moved bookie has to be
+            # found.
             if None not in values:
                 names = [path.rpartition("/")[2] for path in paths]
                 found = {n: decode_registration(n, v) for n, v in zip(names, values, strict=True) if v is not None}
                 self._known_bookies = marks, found
                 return dict(found)
-        raise MetadataStoreError(f"{what}: they come and go faster than they can be read; try again")
+        raise MetadataStoreError(f"{what}: the bookies come and go faster than they can be read; try again")
 
     def watch_bookies(self, changed: Callable[[], None]) -> None:
         with self._lock:
@@ -324,7 +325,8 @@ class ZooKeeperStore:
     def _still_there(self, what: str) -> None:
         """Raises MetadataStoreError unless this is still the cluster that this client connected to.
 
-        It is asked after anything was not found. A ZooKeeper that lost its data finds nothing, and that is no deletion."""
+        The store asks this after anything was not found: a ZooKeeper that lost its data finds nothing, and that is no
+        deletion."""
         found = self._nodes.read(what, self.layout.instance_id)
         if found is None or found.value.decode(errors="replace") != self._instance_id:
             now = "is gone from ZooKeeper" if found is None else "belongs to another cluster now"

@@ -1,18 +1,18 @@
 """What a bookie decides when it boots after it may have lost data, and what it may admit from then on (BP-46).
 
 Law: before a bookie serves again, everything that its lost state had forbidden is forbidden again. After a *lossy* boot entries
-or fences may be gone. Phase one of it is waited for, a failure keeps the bookie down, and its order is this:
+or fences may be gone. The bookie does not serve before phase one is done, and stays down if phase one fails. The steps are:
 
 1. the *lossy-boot mark*: the highest ledger id allocated so far, durably;
 2. every ledger that is not closed and whose last fragment names the bookie is fenced and put in limbo, durably;
 3. the cookie is stamped.
 
 Why the mark: step 2 covers ledgers that are not closed yet. Take a ledger that was closed, on a disk that was lost after the
-close. An add of its old writer that was long under way would make the ledger anew, unfenced. With an ack quorum of such bookies
-the writer would see its entry confirmed after the ledger's end. So the fence of a ledger at or below the mark that is made anew
-is *unsure*, whoever makes it (a copy that repair brings makes it as well). The writer's adds are refused until the metadata, read
-after the boot, says OPEN with this bookie in its last fragment. At that moment no recovery had begun, so there was no fence to
-lose. A fence that comes while the metadata is read wins, because the add is decided again.
+close. A late add of its old writer would make the ledger anew, unfenced. With an ack quorum of such bookies the writer would see
+its entry confirmed after the ledger's end. So the fence of a ledger at or below the mark that is made anew is *unsure*, whoever
+makes it (a copy that repair brings makes it as well). The writer's adds are refused until the metadata, read after the boot, says
+OPEN with this bookie in its last fragment. At that moment no recovery had begun, so there was no fence to lose. A fence that
+comes while the metadata is read wins, because the add is decided again.
 
 When one directory is lost, the fences of ledgers that the other directories know are unsure as well: the record of a fence may
 have come while such a directory was out of use, or had no room.
@@ -78,8 +78,8 @@ def phase_one(
     before: LossyBootNoted = NO_LOSSY_BOOT,
     known: Iterable[BookieLedger] = (),
 ) -> PhaseOne:
-    """What phase one writes. ``ledgers``: all ledgers of the cluster, read after the crash. ``before``: the mark that was found,
-    if there was one. ``known``: the ledgers that the other directories know, if one is lost."""
+    """The records that phase one writes. ``ledgers``: all ledgers of the cluster, read after the crash. ``before``: the mark that
+    was found, if there was one. ``known``: the ledgers that the other directories know, if one is lost."""
     mark = LossyBootNoted(before.boot + 1, max(highest_ledger_id, before.highest_ledger_id))
     records: list[ControlRecord] = []
     for ledger in ledgers:
@@ -95,8 +95,8 @@ def phase_one(
 
 
 def first_contact(ledger_id: int, mark: LossyBootNoted, collected: CollectionNoted = NOTHING_COLLECTED) -> BookieLedger:
-    """The state of a ledger that the bookie knows nothing of. It may have known it, with a fence, if a lossy boot or a
-    collection of deleted ledgers (``garbage_collection``) came after the ledger was made."""
+    """The state of a ledger that the bookie does not know. The bookie may have forgotten the ledger, and its fence, in a lossy
+    boot or a garbage collection after the ledger was made."""
     unsure_to = max(mark.highest_ledger_id, collected.highest_ledger_id)
     return BookieLedger(ledger_id, fence_unsure=ledger_id <= unsure_to)
 

@@ -88,9 +88,9 @@ class Decision(NamedTuple):
     response: Response
     records: tuple[ControlRecord, ...] = ()
     ask_metadata: bool = False
-    """The answer is only for now: read the ledger's metadata, take ``bookie_boot.answer_unsure``, and decide again."""
+    """The answer does not stand yet: read the ledger's metadata, call ``bookie_boot.answer_unsure``, and decide again."""
     recovery: bool = False
-    """It is about an add of a recoverer, which a fence does not stop."""
+    """The decision is about an add of a recoverer, which a fence does not stop."""
 
 
 _DONE = Decision(Positive())
@@ -145,9 +145,9 @@ class BookieLedger:
         return _DONE_RECOVERY if recovery else _DONE
 
     def admit_sync(self, master_key: bytes) -> Decision:
-        """May the writer of a VD ledger (volatile durability) have it synced, and be told what is synced? Asked when the request
-        comes and again when the sync is done: after the fence recovery writes here too, and a report of that would make the old
-        writer confirm an entry after the ledger's end."""
+        """May the writer of a VD ledger (volatile durability) have it synced, and be told what is synced? The caller asks when
+        the request comes and again when the sync is done. After a fence the old writer must not hear of syncs: recovery writes
+        here too, and a report of its entries would make the old writer confirm an entry after the ledger's end."""
         if self.master_key is not None and master_key != self.master_key:
             return _REFUSED_KEY
         if self.fenced:
@@ -177,7 +177,7 @@ class BookieLedger:
         return False
 
     def fence(self, master_key: bytes) -> Decision:
-        """Fence, for a recoverer that knows the password. Fencing twice is fencing once."""
+        """Fence, for a recoverer that knows the password. A second fence changes nothing."""
         records: tuple[ControlRecord, ...] = ()
         if self.master_key is None:
             self.master_key = master_key
@@ -208,7 +208,8 @@ class BookieLedger:
         return Decision(Positive(), records) if records else _DONE
 
     def replay(self, record: ControlRecord) -> None:
-        """Take over a control record at boot. In any order and any number of times: the union of several control logs.
+        """Take over a control record at boot. Order and repetitions don't matter, so several control logs can be replayed one
+        after the other.
 
         Raises ValueError, and changes nothing, for a record of another ledger.
         """
@@ -275,7 +276,7 @@ def may_read(ledger: BookieLedger | None, master_key: bytes | None) -> bool:
 
 
 def answer_absent(ledger: BookieLedger | None, storage_damaged: bool) -> Negative | Unknown:
-    """The answer to a read of an entry that the index does not know. A bookie makes a Negative nowhere else."""
+    """The answer to a read of an entry that the index does not know. Only this function makes a Negative."""
     if storage_damaged or (ledger is not None and ledger.damaged):
         return STORAGE_DAMAGED
     if ledger is not None and ledger.limbo:

@@ -5,10 +5,10 @@ time. On every later boot all copies must be there and equal, or the bookie stay
 that comes back elsewhere is the same bookie (unlike BookKeeper's cookie, see docs/decisions/bookies-outlive-tasks.md).
 
 Stamping goes to each directory, then to the metadata store, and only then the first byte of data is written. So a crash in
-between leaves directories without data whose bookie the metadata store does not know. Only such a crash does, and that bookie
-finishes its first boot. If the metadata store knows the cookie, every directory had it, so a directory without it was lost or
-emptied. Going on without what was in it takes a permission (an option, or ``bookspark cookie fix``), and makes the boot lossy.
-Such a directory is stamped last, after phase one (``bookie_boot``).
+between leaves directories without data whose bookie the metadata store does not know. Nothing else leaves such directories, so
+that bookie finishes its first boot. If the metadata store knows the cookie, every directory had it, so a directory without it was
+lost or emptied. A boot without its content needs a permission (an option, or ``bookspark cookie fix``), and is lossy. Such a
+directory is stamped last, after phase one (``bookie_boot``).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Stamps:
     metadata: bool = False
     """Is the cookie written to the metadata store as well?"""
     lost: tuple[str, ...] = ()
-    """The directories, of those, that had a cookie once. What was in them is gone."""
+    """Those of ``directories`` that had a cookie once. Their content is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +49,12 @@ class CookieCopies:
     """The copies of the cookie that a boot found."""
 
     in_directories: Mapping[str, Cookie | None]
-    """By each configured directory that can be read."""
+    """The cookie in each configured directory that can be read; None where there is none."""
     in_metadata: Mapping[str, Cookie | None]
-    """By each bookie id that was found in a directory, and by the one that was named."""
+    """The metadata store's cookie for each bookie id that was found in a directory or named by the operator; None where there is
+    none."""
     with_data: Collection[str]
-    """The directories that hold more than a cookie and what a lossy boot begins with."""
+    """The directories that hold data: more than a cookie and the files that a lossy boot begins with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class CookiePermissions:
     stamp_missing: bool = False
     """Go on without what was in directories that lost their cookie."""
     add_empty: bool = False
-    """Take directories in that are empty and that the cookie does not name."""
+    """Take in empty directories that the cookie does not name."""
 
 
 NOTHING_PERMITTED = CookiePermissions()
@@ -156,8 +157,8 @@ def _without_cookie(copies: CookieCopies, fresh: Cookie, zookeeper: str, permitt
 def _agreed(
     found: Mapping[str, Cookie], configured: tuple[str, ...], permitted: CookiePermissions
 ) -> tuple[str, Cookie]:
-    """A directory that has the cookie of all, and the cookie. A crash while directories were being added leaves two cookies, of
-    which the later one names more."""
+    """The cookie that all directories share, and a directory that has it. A crash while directories were being added leaves two
+    cookies; the later one names more directories."""
     first, cookie = min(found.items(), key=lambda item: len(item[1].directories))
     for directory, other in found.items():
         grown = permitted.add_empty and replace(cookie, directories=configured) == other

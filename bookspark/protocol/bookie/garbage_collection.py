@@ -6,9 +6,9 @@ failed or was partial proves nothing, nor does a record that could not be read. 
 
     held ──listing complete──► suspects ──its own record: NoSuchLedger──► collected ──CollectionNoted synced──► forgotten
 
-What is ``held`` has to be noted **before** the listing begins. A ledger's record is made before its first add. So a ledger that
-was held by then and is not in the listing was deleted. A younger ledger may be missing because it is young, and is kept. Ledger
-ids are not used twice.
+The bookie has to note the ledgers that it holds (``held``) **before** the listing begins. A ledger's record is made before its
+first add. So a ledger that was held by then and is not in the listing was deleted. A younger ledger may be missing because it is
+young, and is kept. Ledger ids are not used twice.
 
 A fence goes with its ledger, and the old writer's add may still be under way (#4462). BookKeeper remembers collected
 ledgers that were fenced for seven days, in memory. Here one number is kept for all of them, for ever, and is

@@ -7,8 +7,8 @@ a value in the simulator) comes back in an action as it came in an event.
 LAC is the last add confirmed, LAFR the last add fully replicated (of a guaranteed ledger). A VD ledger has volatile durability
 (BP-14).
 
-Actions and events are values, never changed. Those that every add has are not frozen dataclasses, as it takes six times as long
-to make one.
+Actions and events are values, never changed. Those of every add are not frozen dataclasses, because a frozen one takes six times
+as long to make.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class SendRead:
 @dataclass(frozen=True, slots=True)
 class SendReadLac:
     """Ask one bookie for its LAC; answered by ``LacAnswered``. ``fence``: the bookie takes no more adds of the writer. With
-    ``wait_for`` the bookie holds the answer until its LAC is as high, or for a time that the driver sets (long poll), and sends
-    that entry along if it has it at hand."""
+    ``wait_for`` the bookie holds the answer until its LAC is as high, or for a time that the driver sets (long poll), and may
+    send that entry along."""
 
     bookie: str
     fence: bool = False
@@ -191,7 +191,8 @@ Action = (
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Begin: the first event of a machine that can ask before anything was answered. Its ``start`` gives it."""
+    """Begin: the first event of a machine whose first action needs no answer. The machine's ``start`` steps it with this
+    event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,8 +288,8 @@ class ReadAnswered:
 
 @dataclass(frozen=True, slots=True)
 class ReadIsLate:
-    """An answer has taken long. For a read from ``first`` on, another replica is asked as well (speculative read). For a read of
-    the LAC, what was told so far is enough."""
+    """An answer has taken long. For a read from ``first`` on, another replica is asked as well (speculative read). A read of the
+    LAC ends with the answers so far, if one bookie told its LAC."""
 
     first: int = NO_ENTRY
 

@@ -47,8 +47,8 @@ def check_choices(
 
 
 def risk_of(ack_quorum: int, ledger_type: LedgerType, without_journal: int) -> str:
-    """What a creator is warned of; empty if of nothing. ``without_journal``: how many bookies of the ensemble acknowledge before
-    they sync."""
+    """The warning for a creator who chooses a risk; empty if there is none. ``without_journal``: how many bookies of the ensemble
+    acknowledge before they sync."""
     if ack_quorum > 1 or not without_journal or ledger_type is LedgerType.VD_JOURNAL:
         return ""
     return (

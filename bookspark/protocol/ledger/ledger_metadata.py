@@ -48,8 +48,8 @@ class LedgerType(Enum):
 
 
 class Replication(Enum):
-    """What write quorum means: an aim (best effort), or a promise about all fragments but the last one of a ledger that is not
-    closed (guaranteed)."""
+    """What write quorum means: an aim (best effort), or a promise (guaranteed). The promise does not cover the last fragment of a
+    ledger that is not closed."""
 
     BEST_EFFORT = "best_effort"
     GUARANTEED = "guaranteed"

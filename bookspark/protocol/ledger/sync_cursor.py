@@ -10,8 +10,8 @@ on which guaranteed write quorum and an ensemble change rely.)
 What is assigned to a bookie depends on its position in the ensemble. An id below the fragment in which the bookie joined is never
 assigned to it. The writer tells both with each request (``Assignment``), so that a striped ledger's cursor steps over ids of
 other bookies. A bookie that stays in an ensemble keeps its assignment over ensemble changes. One that left and came back at
-another position gets a new one: its cursor starts again, from what is synced here by then. So a request of the earlier stay may
-come after those of the present one, from a connection that has ended.
+another position gets a new one: its cursor starts again, from what is synced here by then. A late request of the earlier stay,
+from a connection that has ended, changes nothing.
 
 Source: BP-14, "Changes to Bookies", with striping, which it leaves as future work.
 """
@@ -57,7 +57,7 @@ class SyncCursor:
     __slots__ = ("assignment", "last_add_synced", "ranges")
 
     def __init__(self, synced: Iterable[tuple[int, int]] = ()) -> None:
-        """``synced``: the id ranges found on disk at boot. A replay syncs everything that it finds before it tells."""
+        """``synced``: the id ranges found on disk at boot. A replay syncs everything that it finds before it reports it."""
         self.assignment: Assignment | None = None
         self.last_add_synced = NO_ENTRY
         self.ranges: tuple[tuple[int, int], ...] = ()
@@ -65,8 +65,8 @@ class SyncCursor:
             self._insert(first, last)
 
     def assign(self, new: Assignment) -> bool:
-        """A request came with ``new``. An assignment older than the cursor's changes nothing. True if the cursor starts again,
-        and has to be told once more of everything that is synced."""
+        """A request came with the assignment ``new``. An assignment older than the cursor's changes nothing. True if the cursor
+        starts again: then the caller reports everything that is synced once more (``synced``)."""
         old = self.assignment
         again = False
         if old is not None:

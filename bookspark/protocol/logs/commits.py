@@ -4,9 +4,9 @@ Law: a batch is committed once. Whoever writes commits first looks for (query id
 the last one of its query is refused: a Spark checkpoint that was set back makes new batches under old numbers, and taking
 them for the batches that are there would lose their rows.
 
-Each commit ledger starts with a header that sums up all ledgers before it, so one ledger is all that is ever read for this. A
-batch write has no Spark checkpoint to be replayed from: its query id *is* its run id, and no header of a later epoch keeps it.
-A header keeps the ``QUERIES_MAX`` streaming queries that committed last.
+Each commit ledger starts with a header that sums up all ledgers before it, so a writer reads one ledger to know all commits. A
+batch write has no Spark checkpoint to be replayed from: its query id *is* its run id, and no header of a later epoch keeps it. A
+header keeps the ``QUERIES_MAX`` streaming queries that committed last.
 
 Entry 0 of a commit ledger is a ``CommitHeader``, every other entry a ``Commit``, both JSON. ``bookspark.spark.logs.codec`` makes
 the bytes. Source: docs/decisions/logs.md.
@@ -91,7 +91,7 @@ class CommitHeader:
     position: Position = START
     last_batches: Mapping[str, int] = field(default_factory=dict)
     batch_write: str = ""
-    """The query id of the epoch's batch write; empty unless that is committed."""
+    """The query id of the epoch's batch write, once it is committed; empty before."""
 
     def contains(self, query: str, batch: int) -> bool:
         """Is this batch of this query committed? Spark numbers batches upwards, and replays the last one only, with its rows.

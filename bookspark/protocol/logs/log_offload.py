@@ -1,6 +1,6 @@
 """How far the rows of a log were offloaded to a table, as part of the log's record.
 
-Law: before a transaction puts rows into the table, the record says where it will end. So whoever comes after a crash, or at the
+Law: before a transaction puts rows into the table, the record says where it will end. So another process, after a crash or at the
 same time, writes the same transaction again or finds it done, and no row is in the table twice::
 
     begun(end) ──► rows up to end written to the table, as transaction ``end`` ──► done(end, version) ──► ledgers deleted

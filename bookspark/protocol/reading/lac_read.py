@@ -1,11 +1,11 @@
 """Asking for the LAC (last add confirmed) of a ledger that is not closed, without fencing it.
 
 Law: the LAC that is returned is a confirmed one. The read is finished as soon as the answers cover every ack quorum: then no
-add that was acknowledged before carried a higher LAC. When all bookies have answered, or the rest is late (``ReadIsLate``),
-what one bookie told is enough: it is confirmed, if perhaps older. At ack quorum 1 a coverage takes every bookie, and one
-that hangs costs that delay. ::
+add that was acknowledged before carried a higher LAC. When all bookies have answered, or the others are late (``ReadIsLate``),
+the LAC of one bookie is enough: it is confirmed, but perhaps not the newest. With an ack quorum of 1, only the answers of all
+bookies are a coverage, so a bookie that hangs costs that delay. ::
 
-    NEW ──Start──► ASKING ──covered, or all that is to come has come──► DONE
+    NEW ──Start──► ASKING ──covered, or no more answers are waited for──► DONE
 
 Sources: bookkeeper-overview, "Reading"; ``ReadLastConfirmedOp`` of BookKeeper.
 """

@@ -3,7 +3,7 @@
 Law: the LAC (last add confirmed) that is returned is a confirmed one. Every bookie of the last ensemble holds its answer, as
 each learns of a LAC at another time. A close tells the bookies nothing, and an ensemble change tells the new bookies nothing.
 So the driver watches the metadata as well, and every ``MetadataRead`` is taken in. The bookies may be gone before the watch
-tells of it. So the metadata is read before this says that no bookie tells its LAC. ::
+reports their replacement. So the machine reads the metadata before it fails because no bookie tells its LAC. ::
 
     NEW ──Start──► WAITING ──all bookies failed, twice in a row──► LOOKING (ReadMetadata)
                      ▲  │ confirmed, closed or deadline              │  │

@@ -1,8 +1,8 @@
 """Reading a range of entries from whichever replicas answer.
 
 Law: an entry is delivered at the first positive answer. It is called absent only when all bookies of its write set say so
-and, if the metadata can be read again, only after that showed no other bookies. Anything else is an error that says nothing
-about the entry. Entries are delivered in id order, each once.
+and, if the metadata can be read again, only after it showed no other bookies. Anything else is an error that says nothing about
+the entry. Entries are delivered in id order, each once.
 
 The caller knows what may be read: ids up to a LAC (last add confirmed) that was heard, or up to the last add pushed for an
 unconfirmed read, where an absent entry is no contradiction.

@@ -13,15 +13,15 @@ ledger stays IN_RECOVERY and can be recovered again. ::
 
 Reads of LACs (last add confirmed) and recovery reads carry the fence flag (BookKeeper #2616, #2614). They go to the ensemble
 of the metadata that recovery began with: the writer can't have written anywhere else. A bookie that refuses a write-back may
-be replaced (``write_back``). A lost compare-and-set forgets that with everything else.
+be replaced (``write_back``). A lost compare-and-set makes recovery begin anew, without these replacements.
 
 A guaranteed ledger ("Guaranteeing write quorum", tweak 3) is read from the highest LAFR (last add fully replicated) on, because
 confirmed entries after it may be on an ack quorum only. Its end is never below the highest LAC that was heard: an entry up to
 that LAC which seems absent stops the recovery.
 
-There are ledgers of which recovery can never know enough (ack quorum 1 with a bookie in limbo, bookies that are gone for good).
-Then an operator may *accept the loss*: what a bookie can't say after all were asked counts as "not there" (``loss_notes``). An
-entry that is known to be confirmed is never cut off: it stays in the ledger, unreadable.
+Recovery can never know enough of some ledgers (ack quorum 1 with a bookie in limbo, bookies that are gone for good). Then an
+operator may *accept the loss*: an entry that stays unknown after all bookies were asked counts as "not there" (``loss_notes``).
+An entry that is known to be confirmed is never cut off: it stays in the ledger, unreadable.
 
 Sources: bookkeeper-overview, "Closing"; ``FencingPhase`` and ``ReadWritePhase`` of bookkeeper-tlaplus; BP-46 for the classes
 of answers; BookKeeper's ``LedgerRecoveryOp``.
@@ -353,7 +353,7 @@ class LedgerRecovery:
         return self._fail(wrong_password(f"ledger {self._metadata.ledger_id}"))
 
     def _answers(self) -> Mapping[str, Response]:
-        """Of the round that is under way, or was the last one."""
+        """The answers of the present round, or of the last one."""
         return self._round.answers if self._round is not None else {}
 
     def _stop(self, why: str) -> list[act.Action]:

@@ -1,8 +1,8 @@
 """One round of reads during ledger recovery: a run of entries is asked of every bookie of its first entry's write set.
 
 Law: the round decides about its first entry only. An answer brings as many consecutive entries as fit, and the shortest run that
-came is written back. What a bookie says of the id after its run is not used, because the next round asks every bookie of
-that id's write set. Striped ledgers, whose consecutive entries lie on different bookies, are read one by one.
+came is written back. A bookie's answer for the id after its run is not used, because the next round asks every bookie of that
+id's write set. Striped ledgers, whose consecutive entries lie on different bookies, are read one by one.
 
 Source: ``ReadWritePhase`` of bookkeeper-tlaplus; BP-46 for the classes of answers.
 """
@@ -52,7 +52,7 @@ class RunRead:
         return recovery_read_verdict(m.write_quorum, m.ack_quorum, *count_kinds(self.answers.values()), needed)
 
     def read_verdict(self) -> Verdict:
-        """Is the entry there? As of an ordinary read."""
+        """Is the first entry there, by the rules of an ordinary read?"""
         return read_verdict(self._metadata.write_quorum, *count_kinds(self.answers.values()))
 
     def _write_set(self) -> tuple[str, ...]:

@@ -50,7 +50,7 @@ class WriteBack:
         self.answers[event.bookie] = event.response
 
     def verdict(self) -> Verdict:
-        """PRESENT: there are enough copies. UNKNOWN: that takes other bookies. PENDING: answers can still decide it."""
+        """PRESENT: there are enough copies. UNKNOWN: other bookies are needed. PENDING: answers can still decide it."""
         positives = sum(isinstance(answer, Positive) for answer in self.answers.values())
         if positives >= self._copies:
             return Verdict.PRESENT

@@ -1,8 +1,8 @@
 """Copying entries from a ledger's bookies to others: the common part of re-replication and of a bookie's healing.
 
 Law: a copy counts once its target has it synced, so it is written as a recoverer writes. Copies are made one run at a time, with
-one request under way. A run that can't be read or written ends the whole; what was copied before stays. The replica that
-delivered is asked first for what follows, so a dead one costs time once. ::
+one request under way. A run that can't be read or written ends the machine; earlier copies stay. The replica that delivered is
+asked first for what follows, so a dead one costs time once. ::
 
     NEW ──Start──► READING ──entries came──► WRITING ──ack──► READING … ──all copied──► DONE
 
@@ -117,12 +117,12 @@ class EntryCopying:
         return self._hand_over(self._read.start())
 
     def _hand_over(self, actions: list[Action]) -> list[Action]:
-        """What the read asks next, or the write of what it delivered."""
+        """The next request of the read, or the write of the entries that it delivered."""
         match actions:
             case [Deliver(first, last, entries), *_]:
                 assert self._read is not None
                 self._order = replace(self._order, first=self._read.delivered_by)
-                # What else the read asks for comes with the next run, which starts after what is written now.
+                # The read's other requests are dropped: the next run starts after these entries and asks for the rest.
                 self._read = self._reading = None
                 self.phase = CopyingPhase.WRITING
                 target = self._left[0].target

@@ -4,7 +4,7 @@ Law: ``replication_plan`` decides what is done; here is the order. A bookie that
 nothing relies on the belief. A copy is synced before the record names it, by compare-and-set on the record as it is then. A
 last fragment that is still written to is left to its writer for a grace time, and then to ledger recovery. A fragment that
 can't be repaired now (no replica of an entry answers, no other bookie is free) does not keep the others from being repaired.
-The whole fails with the reason once nothing else is left to do. ::
+The repair fails with the reason once nothing else is left to do. ::
 
     NEW ──record──► (look) ──a fragment to repair──► CHOOSING ──► COPYING ──► REREADING ──► NAMING ──► (look)
                       │ ▲                                                        ▲ lost ──────┘
@@ -204,7 +204,7 @@ class LedgerReplication:
         return [ChooseBookies(repair.ensemble, repair.lost)]
 
     def _choose_fewer(self, error: BookKeeperError) -> list[ReplicationAction]:
-        """There are not enough bookies for all that the fragment lost; one copy more is better than none."""
+        """There are too few bookies to replace all that the fragment lost. Replace fewer: one more copy is better than none."""
         assert self._repair is not None
         lost = self._repair.lost[:-1]
         return self._choose(self._repair._replace(lost=lost)) if lost else self._give_up(error)

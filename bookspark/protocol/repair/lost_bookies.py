@@ -51,7 +51,8 @@ class LostBookies:
         for bookie in newly:
             del self._missing[bookie]
         self.to_mark = (self.to_mark & absent) | newly
-        kept = self.lost & absent & (self.to_mark | set(expected))  # a decommissioned bookie is expected no more
+        # A decommissioned bookie is not expected any more.
+        kept = self.lost & absent & (self.to_mark | set(expected))
         self.lost = kept | newly
 
     def marked(self, bookies: Collection[str]) -> None:
@@ -59,7 +60,7 @@ class LostBookies:
         marked."""
         others = set(bookies) - self.to_mark
         if others:
-            raise ValueError(f"{', '.join(sorted(others))} marked, of which nobody said that they are lost")
+            raise ValueError(f"{', '.join(sorted(others))} marked, but never reported as lost")
         self.to_mark -= set(bookies)
 
     def lost_at(self) -> dict[str, float]:

@@ -29,8 +29,8 @@ Ranges = Iterable[tuple[int, int]]
 
 
 class Repair(NamedTuple):
-    """A fragment with ``lost`` bookies, which has the entries ``first..last`` and gets no more. In a ledger that was closed
-    empty it has none: its record is to name bookies that are there all the same."""
+    """A fragment with ``lost`` bookies, which has the entries ``first..last`` and gets no more. A ledger that was closed empty
+    has no entries, but its record has to name bookies that are there all the same."""
 
     first: int
     last: int

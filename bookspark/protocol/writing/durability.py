@@ -37,11 +37,11 @@ from bookspark.protocol.ledger.sync_cursor import Assignment, assignment
 from bookspark.protocol.writing.writer_state import PendingAdd
 
 SYNC_BYTES = 64 << 20
-"""A VD ledger is synced after so many bytes at the latest, if its creator does not say otherwise."""
+"""The default of ``sync_bytes``: a VD ledger is synced after this many bytes at the latest."""
 
 
 class Persistent:
-    """PD: acknowledged is synced."""
+    """The policy of PD ledgers: an acknowledged entry is synced."""
 
     __slots__ = ()
     volatile = False
@@ -77,11 +77,11 @@ class Member(NamedTuple):
     assignment: Assignment
     last_add_synced: int
     incarnation: int = 0
-    """0: not heard of yet."""
+    """The incarnation of the bookie's process; 0 until it is known."""
 
 
 class Volatile:
-    """VD: acknowledged is in memory."""
+    """The policy of VD ledgers: an acknowledged entry is in the bookies' memory."""
 
     __slots__ = ("_ended", "_goal", "_members", "_requested_length", "_sync_bytes", "_syncing", "_targets")
     volatile = True
@@ -91,7 +91,7 @@ class Volatile:
         self._requested_length = 0
         """Bytes up to the last id that a sync was asked for."""
         self._targets: tuple[int, ...] = ()
-        """Ids up to which a sync is wanted, but not all is acknowledged."""
+        """Ids up to which a sync is wanted. Each sync waits until everything up to its id is acknowledged."""
         self._goal = NO_ENTRY
         """The id up to which the bookies are being asked to sync."""
         self._syncing: frozenset[str] = frozenset()
@@ -190,7 +190,7 @@ class Volatile:
             self._targets = (*self._targets, last)
 
     def acknowledged(self, last: int) -> list[Action]:
-        """Everything up to ``last`` is acknowledged: the syncs that were waiting for that."""
+        """Everything up to ``last`` is acknowledged. Returns the syncs that were waiting for that."""
         if not self._targets or last < self._targets[0]:
             return []
         while self._targets and last >= self._targets[0]:
@@ -209,8 +209,8 @@ class Volatile:
         self._syncing -= {bookie}
 
     def sync_rest(self, bookie: str, adds: Iterable[PendingAdd]) -> list[Action]:
-        """Ask ``bookie`` to sync again, if it acknowledged something up to the goal that no sync has covered yet. Not while it
-        lacks something before that: its cursor waits for it, and it is asked once it has it."""
+        """Ask ``bookie`` to sync again, if it acknowledged something up to the goal that no sync has covered yet. A bookie that
+        still lacks an earlier entry is not asked now: its cursor waits for that entry, and it is asked once it has it."""
         synced = self._members[bookie].last_add_synced
         first = next((add for add in adds if add.last > synced and bookie in add.bookies), None)
         if first is None or first.last > self._goal or bookie not in first.acks:

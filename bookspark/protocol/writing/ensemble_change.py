@@ -10,10 +10,12 @@ succeeded. Then ``Cursors.replace`` (``writer_cursors``) takes back the acks of 
                         │    ▼                         │
                         └─ put off until BookiesChanged, or given up (policy)
 
-A bookie that failed may stay: there was no other, or the change is delayed. It stands for failed until it is connected to again,
-or until it takes adds again and nothing that it missed is waited for. From then on it counts, should another bookie fail.
+A bookie that failed may stay: there was no other, or the change is delayed. It counts as failed until the client is connected to
+it again, or until it takes adds again and no entry that it missed is waited for. From then on it counts as a working bookie,
+should another one fail.
 
-A metadata store that does not answer says nothing of bookies: they are chosen anew until it does (``MetadataFailed``).
+A metadata store that does not answer says nothing about bookies: the writer asks for new bookies again until it answers
+(``MetadataFailed``).
 
 ``AT_ONCE`` replaces a bookie at its first failure. ``DELAYED`` waits until some write set can't be completed by the bookies that
 have not failed. ``OFF`` leaves the ensemble as it is; a driver that can't choose bookies uses this.
@@ -54,7 +56,7 @@ class EnsembleChanges:
         self.replaced: frozenset[str] = frozenset()
         """Those that leave with the change under way; empty if none is."""
         self.outdated = False
-        """There was news of bookies while they were being chosen: the answer that there are none may not be true any more."""
+        """Bookies came or went while bookies were being chosen: an answer "there are none" may be out of date."""
         self.target: LedgerMetadata | None = None
         """The record that the change under way writes; None while bookies are being chosen."""
 
@@ -133,8 +135,8 @@ class EnsembleChanges:
         return EnsembleChanged(self.target, version)
 
     def merge(self, ours: LedgerMetadata, event: MetadataRead) -> WriteMetadata | EnsembleChanged | None:
-        """After a write that did not win, or whose outcome is not known: the write on top of the record that was found, or the
-        change, if the record has it already. None: the ledger is another client's by now."""
+        """The write did not win, or its outcome is not known. Returns the next write, on top of the record that was found, or the
+        change, if the record has it already. None: the ledger belongs to another client by now."""
         assert self.target is not None
         found, wanted = event.metadata, self.target.last_fragment
         if found.state is not LedgerState.OPEN:

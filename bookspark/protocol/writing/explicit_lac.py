@@ -1,10 +1,10 @@
 """Explicit LAC: a writer tells the bookies its LAC (last add confirmed) without an entry, so that readers see the last entry of a
-writer that pauses. One object a writer.
+writer that pauses. One object for each writer.
 
-Law: each entry tells what was confirmed before it. What no entry has told, an idle writer tells by itself, once, to all bookies
-of the ensemble. A bookie that may have missed that is told again, but seldom, as it may be gone for long: one that did not say
-that it took it, one that was away, one that joined the ensemble later. The LAFR (last add fully replicated) of a guaranteed
-ledger goes along.
+Law: each entry carries the LAC of the moment when it was sent. An idle writer sends a newer LAC by itself, once, to all bookies
+of the ensemble. A bookie may have missed it because it did not acknowledge it, was away, or joined the ensemble later. Such a
+bookie is told again, but seldom, because it may be gone for long. The LAFR (last add fully replicated) of a guaranteed ledger
+goes along.
 
 Source: BookKeeper's ``ExplicitLacUpdateFlow``; "Guaranteeing write quorum" for the LAFR.
 """
@@ -21,7 +21,7 @@ from bookspark.protocol.writing.writer_cursors import Cursors
 
 EXPLICIT_LAC_INTERVAL_SECONDS = 0.1
 _AGAIN_INTERVALS = 10
-"""After so many intervals, the bookies that did not say that they took it are told again."""
+"""Bookies that did not acknowledge an explicit LAC are told again after this number of intervals."""
 
 
 class ExplicitLac:
@@ -31,20 +31,20 @@ class ExplicitLac:
 
     def __init__(self, interval_seconds: float) -> None:
         self._interval_seconds = interval_seconds
-        """The writer tells it after so much time without progress."""
+        """A writer without progress for this time tells its LAC."""
         self._told = (NO_ENTRY, NO_ENTRY)
         """The LAC and the LAFR that the bookies heard last."""
         self._untold: frozenset[str] = frozenset()
         """Bookies that may not have heard them."""
         self._again_at = -math.inf
-        """These are told again from this moment on."""
+        """The bookies of ``_untold`` are told again from this moment on."""
 
     def entry_told(self, last_add_confirmed: int, last_add_fully_replicated: int) -> None:
-        """A new entry tells these to the bookies."""
+        """A new entry tells this LAC and this LAFR to the bookies."""
         self._told = last_add_confirmed, last_add_fully_replicated
 
     def missed(self, bookies: Iterable[str]) -> None:
-        """Each of ``bookies`` may not have heard what was told."""
+        """These bookies may not have heard the LAC and the LAFR."""
         self._untold = self._untold.union(bookies)
 
     def replace(self, swap: Mapping[str, str]) -> None:

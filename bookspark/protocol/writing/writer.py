@@ -14,12 +14,11 @@ States and what ends them::
 
 Which events a state allows is in ``TRANSITIONS``; which answers of the metadata store and of placement, in ``ANSWERS``.
 
-The parts of a writer: ``writer_cursors`` tells how far it is; ``replication`` (best effort or guaranteed) and ``durability``
-(PD: persistent, VD: volatile) are the policies in which ledgers differ; ``ensemble_change`` replaces bookies; ``explicit_lac``
-tells readers of the last entry.
+Its parts: ``writer_cursors`` tells how far it is; the policies ``replication`` (best effort, guaranteed) and ``durability`` (PD:
+persistent, VD: volatile) differ from ledger to ledger; ``ensemble_change`` replaces bookies; ``explicit_lac`` sends the LAC.
 
-A bookie that does not answer holds nothing up as long as an ack quorum of each write set answers. What it missed is sent again
-(``BookieBack``) only if it still counts, that is if it is pending. Autorecovery copies the rest.
+A bookie that does not answer delays nothing as long as an ack quorum of each write set answers. When it is back (``BookieBack``),
+it is sent the entries that are still pending. Autorecovery copies the rest.
 
 Sources: bookkeeper-overview, "Writing" and "Closing"; ``PendingAddOp`` and ``LedgerHandle`` of BookKeeper;
 docs/decisions/traps.md, trap 3 for ensemble changes, trap 4 for the three outcomes of a close.
@@ -56,12 +55,12 @@ from bookspark.protocol.writing.writer_events import (
 from bookspark.protocol.writing.writer_state import Asked, State
 
 _ADDS = (act.AddAnswered, act.SyncAnswered, BookieBack, BookiesChanged, PassedOver)
-"""What is about adds."""
 _OTHERS = (TellLac, Idle, ExplicitLacAnswered, Abandon, act.DeadlinePassed)
 
 TRANSITIONS: Table[State] = {
     State.OPEN: row(taken=(Append, Sync, Close, *_ADDS, *_OTHERS)),
-    State.CLOSING: row(taken=(*_ADDS, *_OTHERS), late=(Sync,), refused=(Append,)),  # the close has asked for that sync
+    # A Sync is late while closing: the close asks for that sync itself.
+    State.CLOSING: row(taken=(*_ADDS, *_OTHERS), late=(Sync,), refused=(Append,)),
     # Every add is done with or given up. One may still be refused as fenced, by a bookie that has read of this very close.
     State.WRITING: row(taken=_OTHERS, late=(Sync, *_ADDS), refused=(Append,)),
     State.CLOSED: row(late=(Sync, *_ADDS, *_OTHERS), refused=(Append,)),
@@ -85,9 +84,9 @@ _ANSWER_TYPES = frozenset().union(*ANSWERS.values())
 class LedgerWriter:
     """One ledger's writer, from its creation on.
 
-    ``changes``: when failed bookies are replaced. ``sync_bytes``: a VD ledger is synced after so many bytes at the latest.
+    ``changes``: when failed bookies are replaced. ``sync_bytes``: a VD ledger is synced after this many bytes at the latest.
     ``replication``: in place of the ledger's own policy; for the simulator, which takes protections away.
-    ``explicit_lac_interval_seconds``: an idle writer tells its LAC after so long.
+    ``explicit_lac_interval_seconds``: an idle writer tells its LAC after this time.
     """
 
     def __init__(
@@ -264,7 +263,7 @@ class LedgerWriter:
         return adds.send_again(bookie, event.incarnation) if self._changes.back(bookie) else []
 
     def _advance(self) -> list[Action]:
-        """Move the cursors over all that the answers so far let pass."""
+        """Move the cursors as far as the answers allow."""
         leaving, released = self._changes.replaced, self._adds.cursors.released
         if leaving and self._replication.withholds_adds:
             return []
@@ -315,7 +314,8 @@ class LedgerWriter:
     def _bookies_chosen(self, event: act.BookiesChosen) -> list[Action]:
         if (why := self._changes.misfit(self.metadata, event.bookies)) is not None:
             raise IllegalEventError(self.asked, event, why)
-        if more := self._replaceable():  # others failed while bookies were being chosen: one metadata write for all
+        # Others failed while bookies were being chosen. One metadata write replaces all.
+        if more := self._replaceable():
             return self._choose(self._changes.replaced | more)
         write = self._changes.write(self.metadata, self.version, self.cursors.released + 1, event.bookies)
         return self._ask(Asked.CHANGE_WRITE, write)

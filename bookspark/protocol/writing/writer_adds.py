@@ -1,7 +1,7 @@
 """A writer's adds: how entries are sent to bookies, sent again, and synced. The part of a writer that knows no metadata store.
 
-Law: what is sent to a bookie again is what it has not acknowledged and what still counts, that is what is pending. An add tells
-the LAC (last add confirmed) of the moment, and the LAFR (last add fully replicated) of a guaranteed ledger.
+Law: a bookie is sent again the pending entries that it has not acknowledged, and no others. An add tells the LAC (last add
+confirmed) of the moment, and the LAFR (last add fully replicated) of a guaranteed ledger.
 
 ``cursors`` tells how far the writer is; ``durability`` is the policy of a PD (persistent) or a VD (volatile) ledger.
 """
@@ -20,7 +20,7 @@ from bookspark.protocol.writing.writer_state import PendingAdd
 
 
 class Adds:
-    """Of one writer. Every bookie that a method takes is in the ensemble."""
+    """The adds of one writer. Every bookie that a method is given is in the ensemble."""
 
     __slots__ = ("cursors", "durability", "explicit_lac")
 
@@ -54,13 +54,13 @@ class Adds:
         ]
 
     def send_missed(self, bookies: Collection[str]) -> list[Action]:
-        """Send to ``bookies`` what they have not acknowledged and what still counts."""
+        """Send ``bookies`` the pending entries that they have not acknowledged."""
         syncs = self._pass_over(bookies)
         sends = [send for add, missing in self.cursors.missed(bookies) for send in self._send(add, missing)]
         return sends + syncs
 
     def _pass_over(self, bookies: Iterable[str]) -> list[Action]:
-        """``bookies`` may lack what is released, and are not sent it any more."""
+        """``bookies`` may lack released entries, which are not sent any more."""
         return self.durability.passed_over(bookies, self.cursors.released, self.cursors.pending.values())
 
     def dropped(self, bookie: str) -> list[Action]:
@@ -82,7 +82,7 @@ class Adds:
         return self.send_missed(swap.values())
 
     def advance(self, leaving: frozenset[str]) -> list[Action]:
-        """Move the cursors over all that the answers so far let pass; copies of those that are ``leaving`` don't count."""
+        """Move the cursors as far as the answers allow. Copies on bookies that are ``leaving`` don't count."""
         return self.cursors.advance(self.durability, leaving)
 
     # -- VD ledgers

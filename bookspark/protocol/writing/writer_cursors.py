@@ -20,8 +20,8 @@ from bookspark.protocol.writing.writer_state import PendingAdd
 
 
 class Cursors:
-    """Of one ledger. Ids are entry ids, ``NO_ENTRY`` before the first; lengths are the ledger's, in bytes of payload. The
-    writer's ``durability`` is a parameter, as the state of a machine is a tree."""
+    """The cursors of one ledger's writer. Ids are entry ids, ``NO_ENTRY`` before the first; lengths are the ledger's, in bytes of
+    payload. The writer's ``durability`` is a parameter and not a field, because the state of a machine is a tree."""
 
     __slots__ = (
         "_ack_quorum",
@@ -47,13 +47,13 @@ class Cursors:
         self.last_add_acknowledged = NO_ENTRY
         """The highest id that the user was told is appended; on a PD ledger, the LAC."""
         self.last_add_fully_replicated = NO_ENTRY
-        """LAFR, of a guaranteed ledger."""
+        """The LAFR; only guaranteed ledgers have one."""
         self.last_add_pushed = NO_ENTRY
         self.length = 0
-        """Up to ``last_add_confirmed``."""
+        """The ledger's length up to ``last_add_confirmed``."""
         self.pushed_length = 0
         self.pending: dict[int, PendingAdd] = {}
-        """By their first id, ascending."""
+        """The adds that are not released, by their first id, ascending."""
 
     def push(self, count: int, byte_length: int, bookies: tuple[str, ...]) -> PendingAdd:
         """The next ``count`` ids, which are sent to ``bookies``."""

@@ -47,8 +47,8 @@ def taken_over(found: LedgerMetadata, last_add_confirmed: int) -> LedgerFencedEr
 
 
 def left_open(ledger_id: int, last_add_acknowledged: int, error: BookKeeperError) -> NotEnoughBookiesError:
-    """There are no bookies to go on with, and more was acknowledged than is synced. A close at the LAC would cut that off. A
-    recovery finds it at the bookies that come back."""
+    """There are no bookies to go on with, and more was acknowledged than is synced. A close at the LAC would cut off the
+    acknowledged entries. A recovery finds them on the bookies that come back."""
     return NotEnoughBookiesError(
         f"{error}. Ledger {ledger_id} was left open: entries up to {last_add_acknowledged} were acknowledged and are not all "
         "synced; open it to recover them when its bookies are back"
@@ -62,8 +62,8 @@ def late(
     durability: Persistent | Volatile,
     failed: Set[str],
 ) -> AddTimeoutError:
-    """The time is over: for appends that were not acknowledged, for the copies that a close waits for (``copies`` of each entry),
-    or for the close itself."""
+    """The error when the deadline has passed: for appends that were not acknowledged, for the copies that a close waits for
+    (``copies`` of each entry), or for the close itself."""
     ledger_id, pending = metadata.ledger_id, list(cursors.pending.values())
     if not pending:
         return AddTimeoutError(f"ledger {ledger_id}: the close was not answered in time; open it to recover it")

@@ -23,7 +23,8 @@ from bookspark.protocol.ledger.actions import (
 from bookspark.protocol.ledger.responses import Response
 
 
-@dataclass(slots=True, unsafe_hash=True)  # as those of ``actions`` that every add has
+# Not frozen, like the other values of every add (``actions``).
+@dataclass(slots=True, unsafe_hash=True)
 class Append:
     """``count`` more entries with ``byte_length`` payload bytes together. They get the ids from ``next_entry_id``
     on."""

@@ -22,7 +22,8 @@ class State(Enum):
     CLOSED = auto()
     FAILED = auto()
 
-    __hash__ = object.__hash__  # in C: the hash of ``Enum`` is a call of Python code, and each step looks a state up
+    # Each step looks a state up. This hash is in C; that of ``Enum`` is a call of Python code.
+    __hash__ = object.__hash__
 
 
 class Asked(Enum):

@@ -1,6 +1,6 @@
 """The length of a closed ledger is the payload bytes up to its last entry.
 
-Law: each entry here is one byte long, so the length is the last id and one. A writer whose close lost its compare-and-set
+Law: each entry here is one byte long, so the length is the last id plus one. A writer whose close lost its compare-and-set
 compares its length with the record's (docs/decisions/traps.md, trap 4), so a wrong length turns a good close into a failed one.
 """
 

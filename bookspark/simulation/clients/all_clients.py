@@ -28,7 +28,7 @@ def make_clients(
 
 
 def names_of(clients: list[Client]) -> tuple[str, ...]:
-    """Each client's kind, with a number if there are several of it."""
+    """The kind of each client, with a number if there are several of the same kind."""
     names: list[str] = []
     for client in clients:
         if isinstance(client, HealingClient):

@@ -36,7 +36,7 @@ from bookspark.simulation.simulation_options import SimulationOptions
 
 Sends = list[tuple[str, Request]]
 Step = tuple[Sends, list[Any]]
-"""The requests, each with its bookie, and the other actions: these tell the user something."""
+"""The requests, each with its bookie, and the other actions, which tell the user something."""
 
 
 def content_of(entry_id: int) -> str:
@@ -92,7 +92,7 @@ class Client:
 
     @property
     def done_with(self) -> int:
-        """Up to this id the writer sends nothing any more. Of other clients, nothing."""
+        """The id up to which the writer sends nothing any more. Other clients give ``NO_ENTRY``."""
         return NO_ENTRY
 
     def choices(self) -> list[Any]:

@@ -1,6 +1,6 @@
 """A tailing reader in the simulation: LAC reads or long polls, and reads of all entries that it may read.
 
-Law: that of ``client``. The reader remembers all that it was ever told, and every contradiction in that.
+Law: as in ``client``. The reader remembers everything that it was ever told, and every contradiction in it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from bookspark.simulation.clients.client import BEGIN, FROM_STORE, Begin, Client
 from bookspark.simulation.simulation_options import SimulationOptions
 
 _VAIN_ANSWERS_MAX = 2
-"""A user gives up waiting after this many answers that came in vain."""
+"""A user gives up waiting after this many answers without a new entry."""
 
 
 class BeginWaiting(Begin):
@@ -61,7 +61,7 @@ class ReaderClient(Client):
         self.may_watch = False
         """May the watch of the metadata fire? It does once in each long poll."""
         self.patience = 0
-        """How many more answers in vain the user waits for."""
+        """How many more answers without a new entry the user waits for."""
         self.may_speculate = False
         """May another replica be asked before the first has answered? Once in each read."""
         self.waits_for = NO_ENTRY
@@ -102,7 +102,8 @@ class ReaderClient(Client):
             case LacAnswered(), LacRead():
                 return self._lac_told(self.machine.step(event), options)
             case MetadataFailed(), LacWait() if self.machine.phase is LacWaitPhase.WAITING:
-                # The watch has failed. Who waits goes on without it, as the bookies tell, unless the ledger is gone.
+                # The watch has failed. The reader waits on without it, because the bookies tell of new entries, unless the ledger
+                # is gone.
                 return self._perform([Fail(event.error)] if isinstance(event.error, NoSuchLedgerError) else [], options)
             case LacAnswered() | MetadataRead() | MetadataFailed() | DeadlinePassed(), LacWait():
                 return self._lac_told(self._waited(event), options)
@@ -110,7 +111,8 @@ class ReaderClient(Client):
                 self.may_speculate = False
                 return self._perform(self.machine.step(event), options)
             case MetadataRead() | MetadataFailed(), RangeRead() if self.machine.phase is not RangeReadPhase.LOOKING:
-                return [], []  # a look of the long poll that is over
+                # The look belongs to a long poll that is over.
+                return [], []
             case ReadAnswered() | MetadataRead() | MetadataFailed(), RangeRead():
                 return self._perform(self.machine.step(event), options)
             case DeadlinePassed() | MetadataFailed(), _:
@@ -129,7 +131,7 @@ class ReaderClient(Client):
         return self._perform(self.machine.start(), options)
 
     def _waited(self, event: Any) -> list[Action]:
-        """A bookie answers when its LAC is high enough, or in vain when it has waited long enough."""
+        """A bookie answers when its LAC is high enough, or, without a new entry, when it has waited long enough."""
         actions: list[Action] = self.machine.step(event)
         if isinstance(event, LacAnswered) and not isinstance(event.response, Unknown):
             self.patience -= event.last_add_confirmed < self.waits_for

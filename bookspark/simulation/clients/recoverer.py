@@ -1,6 +1,6 @@
 """Somebody who opens the ledger, and so recovers it.
 
-Law: that of ``client``. Each recoverer begins once, at any time.
+Law: as in ``client``. Each recoverer begins once, at any time.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The clients that repair a ledger: autorecovery, and a bookie's own healing after a lossy boot.
 
-Law: that of ``client``. Autorecovery only believes that a bookie is lost: it may take any bookie for lost at any time.
+Law: as in ``client``. Autorecovery only believes that a bookie is lost: it may take any bookie for lost at any time.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class HealingClient(Client):
         return sends, told
 
     def _end(self, action: Finish | Fail) -> None:
-        self.machine = self.store = None  # it may begin again
+        # The repair may begin again.
+        self.machine = self.store = None
 
 
 class TakeForLost(Begin):

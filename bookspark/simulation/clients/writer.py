@@ -1,6 +1,6 @@
 """The application that created the ledger and appends to it.
 
-Law: that of ``client``. ``choices`` says what its user may do, and nothing else starts anything.
+Law: as in ``client``. ``choices`` says what its user may do, and nothing else starts anything.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ from bookspark.simulation.simulation_options import SimulationOptions
 
 _LAC_INTERVAL_SECONDS = 1.0
 _LAC_STEP_SECONDS = 100.0
-"""So much later, each explicit LAC that was not taken is due again."""
+"""The step of the clock between two explicit LACs, in seconds. After it, an explicit LAC that a bookie did not take is due
+again."""
 _ABANDON = Abandon(BookKeeperError("the simulation has the client end"))
 
 
@@ -106,7 +107,7 @@ class WriterClient(Client):
                 self.may_retry = False
         step = super().step(event, options)
         if self.machine is not None and self.machine.state is not State.OPEN:
-            # It gave up, and closes the ledger by itself.
+            # The writer gave up, and closes the ledger by itself.
             self._no_more()
         return step
 
@@ -116,7 +117,7 @@ class WriterClient(Client):
         return -_LAC_STEP_SECONDS * self.tells_left
 
     def _idle(self) -> Idle:
-        """It is time to tell what is owed: the time of the next step, so that what was not taken before is due again."""
+        """It is time to tell the LAC. The clock makes one step, so that an explicit LAC that was not taken is due again."""
         return Idle(self._now + _LAC_STEP_SECONDS, _LAC_STEP_SECONDS)
 
     def _add(self, action: SendAdd) -> Request:

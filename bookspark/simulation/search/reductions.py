@@ -7,11 +7,11 @@ reasons, and a test can switch the first off, or the two others, to compare:
   is stepped through the exchanged events (``World.origins``), so nothing is assumed of how a machine keeps names. This
   does not hold with readers (they ask one bookie before another), spares or healing.
 - *answers to nobody*: an answer that its client ignores now and for ever is as good as lost. If all possible answers to a request
-  are ignored, nobody waits for it. The client is stepped to find that out. What it ignores now it ignores for ever if its
-  machine's phases go one way: a lone recoverer never fences twice, a writer without spares never asks for an ack again.
+  are ignored, nobody waits for it. The client is stepped to find that out. An answer that is ignored now is ignored for ever if
+  the machine's phases go one way: a lone recoverer never fences twice, a writer without spares never asks for an ack again.
 - *requests without effect*: a request that nobody waits for and that changes nothing now never will, because a bookie's knowledge
   only grows, unless a crash or a collection can make it forget. An explicit LAC (last add confirmed) that a bookie refuses
-  because a fence is unsure is none of these: the metadata may settle that.
+  because a fence is unsure is no such request: the metadata may settle that.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The integrity check: metadata and all bookies' indexes tell exactly what each bookie lacks, and become tasks for autorecovery.
 
 Law: the check marks ledgers, and repairs nothing. A task is a hint: the worker that takes it asks the bookie again, so a task
-from an old snapshot costs no more than a look. The check marks what bookies that are up lack. Whether a bookie that is down is
-lost is for autorecovery's auditor to say, after its delay.
+from an old snapshot costs no more than a look. The check marks entries that are missing on bookies that are up. Whether a bookie
+that is down is lost is for autorecovery's auditor to say, after its delay.
 
 BookKeeper's ``AuditorTask`` reads a sample of entries. This check joins lists of all entries, as a Spark job. Autorecovery's
 auditor does the same exact check in one process; this one is for clusters whose lists are too long for that.

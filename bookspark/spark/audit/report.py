@@ -1,7 +1,7 @@
 """The audits as one HTML page for people: a verdict first, then plots, then each finding as a table.
 
-Law: the page needs nothing else (plots are inline SVG, nothing is loaded), and it names its snapshot. What is wrong stands above
-what is as it should be.
+Law: the page needs nothing else (plots are inline SVG, nothing is loaded), and it names its snapshot. Findings of something wrong
+stand above the others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The barrier job that looks after bookies, submitted again whenever it fails.
+"""The barrier job that looks after bookies. It is submitted again whenever it fails.
 
 Law: Spark kills every task of a barrier stage when it loses one, and never runs such a stage again by itself. So the job is
 submitted again until its tasks were told to end, another run took the service over, or there is no Spark any more. Only the first
@@ -29,10 +29,10 @@ from bookspark.spark.bookies.service_records import ServiceRecord, TaskReport, r
 from bookspark.spark.bookies.slots import slots_of
 
 FAILURES_MAX = 3
-"""So many failures in a row, of the job or of a bookie, are not waited out."""
+"""After this number of consecutive failures of the job, or of a bookie, nobody waits any longer."""
 _LOOK_SECONDS = 0.2
 _LASTED_SECONDS = 30.0
-"""After an attempt that lasted so long, the next one is submitted at once."""
+"""After an attempt that lasted at least this long, the next one is submitted at once."""
 _COVERAGE_SECONDS = 2.0
 _CANCEL_SECONDS = 15.0
 _RESUBMIT_SECONDS = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -45,8 +45,8 @@ log = logging.getLogger(__name__)
 
 
 class BarrierJob:
-    """The job of one run of a bookie service. ``spec``: what the tasks of the first attempt are told; ``store``: that of the
-    cluster."""
+    """The job of one run of a bookie service. ``spec``: what the tasks of the first attempt are told; ``store``: the cluster's
+    metadata store."""
 
     def __init__(self, context: Any, spec: TaskSpec, store: MetadataStore) -> None:
         self.spec = spec
@@ -119,7 +119,7 @@ class BarrierJob:
 
     def _watch_coverage(self) -> None:
         while not self.stopping.wait(_COVERAGE_SECONDS) and not self.failure:
-            # If ZooKeeper or Spark is away, others tell.
+            # If ZooKeeper or Spark is away, other threads report that.
             with suppress(Exception):
                 reports = self.reports()
                 now = [task for task in reports if task.attempt == self.spec.attempt]

@@ -37,7 +37,7 @@ from bookspark.spark.bookies.homes import Seen, divide_homes, find_homes, home_d
 from bookspark.spark.bookies.service_records import SERVICES, BookieReport, TaskReport, read_service, write_task
 
 SERVED_WELL_SECONDS = 30.0
-"""After a bookie served so long, its failures are counted from 0 again."""
+"""After a bookie has served this long, its failures are counted from 0 again."""
 _BACKOFF_SECONDS = (0.1, 0.5, 1.0, 2.0, 5.0, 15.0, 30.0)
 """The pause before a restart: after the first failure, the second, and so on."""
 _OLD_TASK_SECONDS = 30.0
@@ -59,9 +59,9 @@ class TaskSpec:
     attempt: int
     """How often this run has submitted the job before."""
     bookies: int
-    """How many bookies there are to be."""
+    """The number of bookies that the service wants."""
     create: bool
-    """Whether homes are created until there are so many."""
+    """Whether homes are created until there is one for each bookie."""
     roots: tuple[str, ...]
     """The directories on each host, one for each disk, in which homes lie."""
     zookeeper: str
@@ -134,7 +134,7 @@ class TaskKeeper:
         return len(self._keepers)
 
     def _connect(self, stack: ExitStack) -> ZooKeeperStore:
-        """Connect to the metadata store, and try until that works: bookies are looked after without it too."""
+        """Connect to the metadata store, and try until that works. The bookies are looked after meanwhile."""
         while True:
             try:
                 store = ZooKeeperStore(self._spec.zookeeper)

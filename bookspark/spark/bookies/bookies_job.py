@@ -61,7 +61,8 @@ def main(arguments: list[str]) -> int:
         options = parse_arguments(arguments)
         _on_signal(end)
         _serve(options, end, ended, serving)
-    except (_EndedWhileStarting, KeyboardInterrupt):  # Spark's own handler raises KeyboardInterrupt
+    except (_EndedWhileStarting, KeyboardInterrupt):
+        # KeyboardInterrupt comes from Spark's own handler.
         return 0
     except BookKeeperError as error:
         print(f"bookspark bookies: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
@@ -87,7 +88,8 @@ def _on_signal(handler: _Handler) -> None:
 def _serve(options: BookiesJobOptions, end: _Handler, ended: threading.Event, serving: threading.Event) -> None:
     parent = os.getppid()
     spark = session("bookspark bookies", zookeeper=None)
-    _on_signal(end)  # Spark has replaced our handlers with its own
+    # Spark has replaced our handlers with its own, so they are set again.
+    _on_signal(end)
     service = BookieService(
         spark,
         bookies=options.bookies,
@@ -109,7 +111,8 @@ def _serve(options: BookiesJobOptions, end: _Handler, ended: threading.Event, se
 
 
 def _say(line: str) -> None:
-    with suppress(OSError):  # spark-submit passes on what is printed here, and it may have ended
+    # This output goes through spark-submit, which may have ended.
+    with suppress(OSError):
         print(f"bookies: {line}", file=sys.stderr, flush=True)
 
 
@@ -134,7 +137,8 @@ def parse_arguments(arguments: list[str]) -> BookiesJobOptions:
         parsed = typer.main.get_command(_app).main(arguments, prog_name="bookies.py", standalone_mode=False)
     except _UsageError as error:
         raise ConfigurationError(f"{error.format_message().rstrip('.')}; see --help") from error
-    if not isinstance(parsed, BookiesJobOptions):  # the status that --help ends with
+    # ``--help`` returns its exit status instead of options.
+    if not isinstance(parsed, BookiesJobOptions):
         sys.exit(parsed)
     return parsed
 

@@ -193,7 +193,7 @@ class SourceOptions:
     zookeeper: str
     """The cluster."""
     password: bytes = field(repr=False)
-    """That of the log or the ledgers."""
+    """The password of the log or the ledgers."""
     log: str | None
     """The name of the log to read."""
     ledgers: tuple[int, ...] | None
@@ -201,13 +201,13 @@ class SourceOptions:
     table: str | None
     """The name of the system table to read."""
     min_partitions: int
-    """The read has so many tasks at least, if it has so many rows."""
+    """The read has at least this number of tasks, or one for each row if there are fewer rows."""
     fail_on_data_loss: bool
-    """Whether the read fails if rows were deleted before it came to them; else it logs that and goes on."""
+    """True: the read fails if rows were deleted before it came to them. False: it logs the loss and goes on."""
     start: int | str
     """The first position of the log, EARLIEST or LATEST."""
     end: int | str
-    """The position after the last one, or LATEST: the last that is committed when the read is planned."""
+    """The position after the last row to read, or LATEST: the end of the rows that are committed when the read is planned."""
     subscription: str | None
     """The name under which a stream that starts at LATEST keeps its start."""
     rows_max: int | None
@@ -215,7 +215,7 @@ class SourceOptions:
     bytes_max: int | None
     """The most bytes of payload of a micro-batch."""
     poll_timeout_seconds: float
-    """How long a trigger waits for entries when there are none."""
+    """How long a trigger waits for entries when there are none, in seconds."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str], zookeeper: str | None = None) -> SourceOptions:

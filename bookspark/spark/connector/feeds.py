@@ -1,4 +1,4 @@
-"""Feeds: what can be read from one offset to another, now or as it grows. A feed is a log, or a set of ledgers.
+"""Feeds: what can be read from one offset to another, now or as it grows. A feed is a log or a set of ledgers.
 
 Law: an offset names the same entries for ever, and proves that the entries before it are confirmed. All entries between two
 offsets are planned, or there is a DataLossError that says which are missing and why. With ``failOnDataLoss`` false, missing
@@ -105,7 +105,7 @@ class PassedOver:
     def __init__(self, fail: bool) -> None:
         self._fail = fail
         self.rows = 0
-        """So many rows were left out."""
+        """The number of rows that were left out."""
         self._up_to: dict[str, int] = {}
 
     def add(self, what: str, source: str, first: int, last: int) -> None:
@@ -252,7 +252,7 @@ class LedgersFeed:
             for ledger, handle in self._handles.items()
             if ledger not in self._gone and not handle.metadata.closed
         ]
-        # A ledger that was deleted meanwhile is ``newest``'s to tell.
+        # ``newest`` reports a ledger that was deleted meanwhile.
         with suppress(NoSuchLedgerError):
             for handle in growing:
                 known = handle.last_add_confirmed

@@ -101,8 +101,8 @@ def _check_columns(schema: StructType) -> None:
 
 
 BATCH_WRITES_BETWEEN_TENDING = 16
-"""Each batch write is an epoch of its own. One in so many collects orphans and compacts the
-log's chain, as each run of a query does."""
+"""Each batch write is an epoch of its own. One of this number of batch writes collects orphans and compacts the log's chain, as
+each run of a query does."""
 
 _checked: set[tuple[int, str, str]] = set()
 """(pid, zookeeper, log) of logs for which the bookies were counted. Once is enough; a query plans each micro-batch anew."""

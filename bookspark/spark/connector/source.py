@@ -194,7 +194,7 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
         self._pinned = PinnedStart(options) if options.start == LATEST else None
 
     def __reduce__(self) -> tuple[type[EntryStreamReader], tuple[SourceOptions, StructType, Sequence[str]]]:
-        """Tasks get what they need to read. What plans stays on the driver's side."""
+        """Tasks get only the part that reads. The part that plans stays on the driver's side."""
         return EntryStreamReader, (self.options, self.schema, self.names)
 
     @cached_property

@@ -25,9 +25,9 @@ ENTRY_BYTES = 256 << 10
 ROWS_EACH_MAX = 1 << 16
 """The most rows of an entry."""
 UNEVEN = 8
-"""The rows of an entry are counted anew when an entry would be so many times larger or smaller than ENTRY_BYTES."""
+"""The number of rows of an entry is chosen anew when an entry would be larger or smaller than ENTRY_BYTES by this factor."""
 WIDENED_MAX = 16
-"""How often a task makes entries of more rows than before. Each time is one more range of its commit."""
+"""How often a task may begin to make entries of more rows. Each time adds one range to its commit."""
 
 
 class ArrowEncoder:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 CHAIN_MAX = 64
 """A longer chain is compacted."""
 COMMITS_PER_LEDGER_MAX = 10_000
-"""A commit ledger with so many commits is closed, and the next one begun. A recovery reads the whole ledger."""
+"""A commit ledger with this number of commits is closed, and the next one begun, because a recovery reads the whole ledger."""
 
 
 def compact_chain(bookkeeper: BookKeeper, run: LogRun) -> list[int]:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 TRANSACTION_BYTES_MAX = 4 << 30
 """Bytes of payload of a transaction. A transaction ends with the commit that reaches it."""
 IDLE_SECONDS = RollPolicy().seconds_max
-"""A ledger that no commit has named for so long is closed."""
+"""A ledger that no commit has named for this time is closed."""
 CLOSING_SECONDS_MAX = 60.0
 """How long one offload closes idle ledgers. The next offload closes the others."""
 
@@ -70,8 +70,8 @@ def offload(
     """Copy all rows of ``log`` that can be offloaded to the Delta table at ``table``.
 
     ``spark``: a session of ``bookspark.spark.session``, which has Delta. ``zookeeper``: the cluster. ``table``: a path or URI,
-    for this log only. ``password``: the log's. ``delete_after_seconds``: delete the ledgers all of whose rows are in the table
-    and were committed so long ago; None: delete nothing.
+    for this log only. ``password``: the log's. ``delete_after_seconds``: delete the ledgers whose rows are all in the table and
+    were all committed at least this long ago; None: delete nothing.
 
     Raises NoSuchLogError; UnauthorizedAccessError (wrong password); OffloadError if the log has another table, or the table is
     not this log's; BookKeeperError if the table can't be read; ReadError if too few bookies answer; MetadataStoreError; and
@@ -117,7 +117,7 @@ class _Run:
         return 0 if offload is None else offload.position
 
     def close_idle(self, idle_seconds: float) -> None:
-        """Close the ledgers with rows to be offloaded that no commit has named for so long."""
+        """Close the ledgers that have rows to be offloaded and that no commit has named for this time."""
         start = self._start(self._record())
         named: dict[int, int] = {}
         for placed in commits(self._bookkeeper, self._log, self._password, start):

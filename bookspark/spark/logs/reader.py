@@ -73,7 +73,8 @@ class LogReader:
         """The commits since the last call, in order. The first call begins with the commit that holds the constructor's
         ``position``.
 
-        ``known_rows``: so many rows are known to be committed. They come even if no bookie that answers tells of them.
+        ``known_rows``: the number of rows that are known to be committed. They come even if no bookie that answers knows that
+        they are confirmed.
         """
         while True:
             try:
@@ -171,7 +172,7 @@ class LogReader:
 
 
 def made_anew(name: str, row: int) -> DataLossError:
-    """The error of a reader that has read a log up to ``row``, when another log has its name now."""
+    """The error of a reader that has read a log up to ``row``, when the log was deleted and created again since."""
     return DataLossError(
         f"log {name!r} was deleted and created again since this query read it up to row {row}; start the query with a new "
         "checkpoint to read the new log"

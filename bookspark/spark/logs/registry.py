@@ -21,7 +21,7 @@ from bookspark.wire.digests import master_key
 
 KIND = "logs"
 ATTEMPTS_MAX = 100
-"""So many compare-and-sets lost in a row are an error. Each loss is another client's success."""
+"""This number of consecutive lost compare-and-sets is an error. Each loss is another client's success."""
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 """The names that Kafka allows for topics."""
 

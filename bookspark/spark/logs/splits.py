@@ -30,7 +30,7 @@ class Piece(NamedTuple):
     rows_each: int = 1
     """How many rows each entry holds."""
     skip: int = 0
-    """So many rows of the first entry come before the piece."""
+    """The number of rows of the first entry that come before the piece."""
 
     @property
     def last_entry_id(self) -> int:

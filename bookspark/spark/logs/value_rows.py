@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 DICTIONARY_BYTES = 16 << 10
 """The largest dictionary."""
 SAMPLES_MAX = 4000
-"""A dictionary is trained on so many values at most. More take longer, and make no better dictionary."""
+"""The most values that a dictionary is trained on. More values take longer, and make no better dictionary."""
 SAMPLE_BYTES_MAX = 2 << 20
-"""A dictionary is trained on values of so many bytes at most, in all."""
+"""The most bytes that a dictionary is trained on, all values together."""
 _LEVEL = 1
 _Values = zstandard.BufferWithSegmentsCollection
 

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 _VACUUM = {
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
-    # VACUUM lists a table's files in so many tasks; the default is ten thousand.
+    # The number of tasks in which VACUUM lists a table's files. Spark's default is ten thousand.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
 }
 
@@ -80,7 +80,7 @@ def write_every(
 ) -> None:
     """Take a snapshot every ``seconds``, until ``ended``. A snapshot that takes longer is followed by the next one at once.
 
-    ``take`` takes one. ``ended`` waits so many seconds at most, and returns whether to stop. A snapshot that fails
+    ``take`` takes one. ``ended(seconds)`` waits that long at most, and returns whether to stop. A snapshot that fails
     (BookKeeperError, Spark's errors) is logged, and the next one is taken when it is due: a cluster may be away for an hour.
     """
     due = clock()

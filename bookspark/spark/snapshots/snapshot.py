@@ -96,8 +96,8 @@ def write(
 
     ``spark``: a session of ``bookspark.spark.session``, which has Delta. ``zookeeper``: the cluster. ``path``: a directory or
     URI. ``password`` opens the logs and open ledgers that have this password; of others a snapshot has only the metadata.
-    ``checksums``: also read every copy of every entry. ``keep``: give up all snapshots but the newest so many, this one included;
-    None: keep all.
+    ``checksums``: also read every copy of every entry. ``keep``: how many of the newest snapshots are kept, this one included;
+    all others are given up. None: keep all.
 
     A snapshot is whole, or it does not count. Raises ConfigurationError (``keep`` is less than 1), MetadataStoreError (ZooKeeper
     does not answer), and Spark's errors, which tell why a table could not be read.

@@ -1,7 +1,7 @@
 """What a system table is: columns with their meaning, a plan that is made on the driver's side, and rows that tasks make.
 
 Law: a table is read whole, or the read fails. A bookie that is registered and does not answer is an error, not an empty index.
-Two tables make an exception, and say so: what only a password opens is null or left out, and a column tells it.
+Two tables make an exception, and say so: values that only a password opens are null or left out, and a column tells which.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def each_bookie(bookkeeper: BookKeeper) -> list[str]:
 
 
 def time(milliseconds: int) -> datetime:
-    """The time so many ms after the beginning of 1970, in UTC."""
+    """``milliseconds`` after the beginning of 1970, in UTC."""
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 

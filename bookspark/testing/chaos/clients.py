@@ -59,8 +59,8 @@ class Ledgers:
             return list(self._all)
 
     def pick(self, random: Random, written: bool) -> int | None:
-        """The id of a random ledger that is being written now, or (``written`` false) of any, mostly of a late one. None if
-        there is none."""
+        """The id of a random ledger. ``written``: True takes only ledgers that are being written now; False takes any, mostly one
+        of the newest. None if there is no such ledger."""
         with self._lock:
             if written:
                 return random.choice(self._written) if self._written else None
