@@ -319,6 +319,13 @@ def test_a_long_poll_in_which_one_told_while_the_metadata_was_read_goes_on():
     assert wait.step(LacAnswered("b1", OK, 5)) == [Finish(metadata())]
 
 
+def test_a_long_poll_whose_last_bookie_failed_while_the_metadata_was_read_asks_all_again():
+    """Nobody was asked any more, and the wait lasted until its deadline."""
+    wait = stepped(lac_wait_in(LacWaitPhase.LOOKING), LacAnswered("b1", OK, 4), LacAnswered("b1", LOST))
+    assert wait.step(MetadataRead(metadata(), 0)) == [SendReadLac(bookie, wait_for=5) for bookie in ALL]
+    assert wait.phase is LacWaitPhase.WAITING
+
+
 @pytest.mark.parametrize("phase", [RecoveryPhase.READING, RecoveryPhase.MEASURING])
 def test_a_bookie_that_says_ok_and_sends_no_entry_has_said_nothing_of_it(phase):
     """The recovery ended in an AssertionError, and the next one too as long as the bookie answered so."""
