@@ -336,6 +336,17 @@ def test_a_bookie_that_says_ok_and_sends_no_entry_has_said_nothing_of_it(phase):
     assert machine._round.answers["b1"].reason is UnknownReason.BAD_REQUEST
 
 
+@pytest.mark.parametrize(
+    "machine",
+    [range_read_in(RangeReadPhase.LOOKING), lac_wait_in(LacWaitPhase.WAITING), recovery_in(RecoveryPhase.REREADING)],
+    ids=["range read", "LAC wait", "recovery"],
+)
+@pytest.mark.parametrize("other", [{"ledger_id": 8}, {"ack_quorum": 1}, {"replication": Replication.GUARANTEED}])
+def test_another_ledgers_record(machine, other):
+    """Its bookies would have been asked for this ledger's entries."""
+    RECOVERY.check_illegal(machine, MetadataRead(replace(metadata(), **other), 5))
+
+
 @pytest.mark.parametrize("machine", [RangeRead(metadata(), 0, 9), LacRead(metadata()), LacWait(metadata(), 5)])
 def test_a_machine_starts_once(machine):
     machine.start()

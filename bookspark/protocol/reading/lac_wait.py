@@ -95,6 +95,8 @@ class LacWait:
             case DeadlinePassed():
                 return [self._finish()]
             case MetadataRead():
+                if not event.metadata.is_same_ledger(self._metadata):
+                    raise IllegalEventError(self.phase, event, f"it is not of ledger {self._metadata.ledger_id}")
                 return self._learn(event.metadata)
             case MetadataFailed():
                 return [self._fail(self._not_looked_up(event.error))]

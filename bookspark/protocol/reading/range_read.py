@@ -132,6 +132,8 @@ class RangeRead:
             case ReadIsLate():
                 return self._ask_another(event.first)
             case MetadataRead():
+                if not event.metadata.is_same_ledger(self._metadata):
+                    raise IllegalEventError(self.phase, event, f"it is not of ledger {self._metadata.ledger_id}")
                 return self._metadata_read(event.metadata)
             case MetadataFailed():
                 return [self._fail(self._not_looked_up(event.error))]
