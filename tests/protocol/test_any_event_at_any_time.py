@@ -56,9 +56,9 @@ from bookspark.simulation.values import clone, freeze
 from tests.protocol.ledger_pair import Bookie, answer_to
 from tests.protocol.ledgers import metadata
 
-COURSES = int(os.environ.get("BOOKSPARK_ANY_EVENT_COURSES", "40"))
+COURSES = int(os.environ.get("BOOKSPARK_ANY_EVENT_COURSES", "30"))
 SEED = int(os.environ.get("BOOKSPARK_ANY_EVENT_SEED", "0"))
-STEPS = 70
+STEPS_MAX = 150
 
 QUORUMS = ((1, 1, 1), (2, 2, 1), (3, 3, 2), (3, 3, 3), (3, 2, 2), (3, 2, 1), (4, 2, 2))
 BOOKIES = tuple(f"b{i}" for i in range(1, 9))
@@ -199,6 +199,8 @@ class Course:
         self.heard = []
         """Events that were taken, to be given again."""
         self.plausible = rng.random() < 0.5
+        self.trouble = rng.choice((0.0, 0.02, 0.2))
+        """How often a bookie fails."""
         self.outcomes = 0
         self.taken = self.refused = 0
 
@@ -281,11 +283,11 @@ class Course:
         chance = self.rng.random()
         if self.misled:
             return answer_to(bookie, request, self.anything.response())
-        if chance < 0.15 or bookie not in self.bookies:
+        if chance < self.trouble or bookie not in self.bookies:
             reasons = [r for r in UnknownReason if r not in (UnknownReason.FENCED, UnknownReason.UNAUTHORIZED)]
             return answer_to(bookie, request, Unknown(self.rng.choice(reasons)))
         answer = self.bookies[bookie].take(request, self.recovery)
-        if chance < 0.25:
+        if chance > 1 - self.trouble / 2:
             return answer_to(bookie, request, Unknown(UnknownReason.TIMEOUT))
         return answer
 
@@ -371,10 +373,13 @@ class Course:
     def fork(self):
         pass
 
-    def run(self, steps=STEPS):
-        for _ in range(steps):
+    def run(self):
+        after_the_end = 15
+        for _ in range(STEPS_MAX):
             self.move()
-        return self
+            after_the_end -= self.ended
+            if not after_the_end:
+                return
 
 
 # -- the machines
@@ -426,14 +431,14 @@ class WriterCourse(Course):
         rng, m = self.rng, self.machine
         bookie = rng.choice((*self.machine.metadata.last_fragment.ensemble, *BOOKIES))
         chance = rng.random()
-        if chance < 0.5:
+        if chance < 0.35:
             count = rng.choice((1, 1, 3)) if m.metadata.ensemble_size == m.metadata.write_quorum else 1
             return ev.Append(count, rng.choice((0, 1, 10)))
-        if chance < 0.65:
+        if chance < 0.35 + self.trouble:
             return self.back(bookie)
-        if chance < 0.69 and m.state is State.OPEN:
+        if chance > 0.97 and m.state is State.OPEN:
             return ev.Close()
-        if chance < 0.71:
+        if chance > 0.965:
             return rng.choice((act.DeadlinePassed(), ev.Abandon(GONE)))
         return rng.choice(
             (ev.Sync(), ev.TellLac(), ev.Idle(1.0, 9.0), ev.BookiesChanged(), ev.PassedOver(bookie), ev.Append(1, 1))
@@ -443,7 +448,7 @@ class WriterCourse(Course):
         """A new connection to the bookie, which may have been started again: nothing of the one before arrives any more."""
         self.asked = [(b, answer) for b, answer in self.asked if b != bookie]
         self.under_way = [event for event in self.under_way if getattr(event, "bookie", None) != bookie]
-        if self.rng.random() < 0.5 and not self.misled:
+        if self.rng.random() < 2 * self.trouble and not self.misled:
             self.bookies[bookie].crash()
         return ev.BookieBack(bookie, self.bookies[bookie].incarnation)
 
@@ -558,7 +563,7 @@ class OtherCourse(Course):
             return act.ReadIsLate(self.machine.next_entry_id)
         if chance < 0.1 and isinstance(self.machine, LacRead):
             return act.ReadIsLate()
-        return act.DeadlinePassed() if chance > 0.97 else None
+        return act.DeadlinePassed() if chance > 0.99 else None
 
     def took(self, event, actions):
         for action in actions:
