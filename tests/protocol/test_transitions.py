@@ -286,6 +286,7 @@ def test_an_answer_to_a_part_of_a_run():
 def test_an_ack_tells_what_is_synced_of_a_vd_ledger_alone():
     illegal(opened("PD"), act.AddAnswered("b1", 1, 1, OK, report(1)))
     illegal(opened("VD"), act.AddAnswered("b1", 1, 1, OK))
+    illegal(opened("VD"), act.AddAnswered("b1", 1, 1, LOST, report(1)))
     illegal(opened("VD"), act.SyncAnswered("b1", OK))
     illegal(opened("VD"), act.SyncAnswered("b1", LOST, report(1)))
 
@@ -305,6 +306,47 @@ def test_the_same_bookie_twice():
 @pytest.mark.parametrize("begin", [change_lost, close_lost])
 def test_another_ledgers_record(begin):
     illegal(begin("PD"), act.MetadataRead(replace(metadata(), ledger_id=8), 5))
+
+
+@pytest.mark.parametrize("other", [{"write_quorum": 2}, {"replication": Replication.GUARANTEED}])
+def test_a_record_with_other_choices(other):
+    illegal(close_lost("PD"), act.MetadataRead(replace(metadata(), **other), 5))
+
+
+def test_entries_of_a_negative_length():
+    illegal(opened("PD"), ev.Append(1, -1))
+
+
+@pytest.mark.parametrize("response", [OK, LOST, Unknown(UnknownReason.FENCED)])
+def test_an_answer_of_a_bookie_that_was_never_asked(response):
+    """One that said that it was fenced ended the writer."""
+    illegal(opened("PD"), act.AddAnswered("b9", 1, 1, response))
+    illegal(opened("PD"), ev.ExplicitLacAnswered("b9", response, 1.0))
+    synced = report(1) if response is OK else None
+    illegal(opened("VD"), act.AddAnswered("b9", 1, 1, response, synced))
+    illegal(opened("VD"), act.SyncAnswered("b9", response, synced))
+
+
+def test_a_bookie_that_left_was_asked():
+    writer = changing("PD")
+    writer.step(act.MetadataWritten(1))
+    assert writer.step(act.AddAnswered("b3", 1, 1, OK)) == []
+    assert writer.step(ev.ExplicitLacAnswered("b3", OK, 1.0)) == []
+
+
+def test_a_bookie_has_not_synced_what_was_never_sent():
+    """It was believed, and later entries were confirmed before any bookie had them."""
+    illegal(opened("VD"), act.AddAnswered("b1", 1, 1, OK, report(2)))
+    illegal(opened("VD"), act.SyncAnswered("b1", OK, report(2)))
+    opened("VD").step(act.SyncAnswered("b1", OK, report(1)))
+
+
+def test_a_cursor_of_a_striped_ledger_steps_over_ids_that_are_others():
+    writer = LedgerWriter(metadata(e=4, wq=2, aq=2, ledger_type=LedgerType.VD_JOURNAL), 0)
+    (send, _) = writer.step(ev.Append(1, 10))
+    assert (send.bookies, send.assignment) == (("b1",), Assignment(0, 4, 2, 0))
+    illegal(writer, act.AddAnswered("b1", 0, 0, OK, act.SyncReport(3, 1, send.assignment)))
+    writer.step(act.AddAnswered("b1", 0, 0, OK, act.SyncReport(2, 1, send.assignment)))
 
 
 def test_a_run_of_entries_with_several_write_sets():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from bookspark.protocol.ledger.actions import (
@@ -19,7 +21,8 @@ from bookspark.protocol.ledger.actions import (
     SendRead,
     SendReadLac,
 )
-from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerState
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerState, Replication
+from bookspark.protocol.ledger.responses import UnknownReason
 from bookspark.protocol.ledger.transitions import IllegalEventError
 from bookspark.protocol.reading import lac_read, lac_wait, range_read, recovery
 from bookspark.protocol.reading.lac_read import LacRead, LacReadPhase
@@ -314,6 +317,34 @@ def test_a_long_poll_in_which_one_told_while_the_metadata_was_read_goes_on():
     assert wait.step(MetadataRead(metadata(), 0)) == []
     assert wait.phase is LacWaitPhase.WAITING
     assert wait.step(LacAnswered("b1", OK, 5)) == [Finish(metadata())]
+
+
+def test_a_long_poll_whose_last_bookie_failed_while_the_metadata_was_read_asks_all_again():
+    """Nobody was asked any more, and the wait lasted until its deadline."""
+    wait = stepped(lac_wait_in(LacWaitPhase.LOOKING), LacAnswered("b1", OK, 4), LacAnswered("b1", LOST))
+    assert wait.step(MetadataRead(metadata(), 0)) == [SendReadLac(bookie, wait_for=5) for bookie in ALL]
+    assert wait.phase is LacWaitPhase.WAITING
+
+
+@pytest.mark.parametrize("phase", [RecoveryPhase.READING, RecoveryPhase.MEASURING])
+def test_a_bookie_that_says_ok_and_sends_no_entry_has_said_nothing_of_it(phase):
+    """The recovery ended in an AssertionError, and the next one too as long as the bookie answered so."""
+    machine = recovery_in(phase)
+    first = machine._round.first
+    assert machine.step(ReadAnswered("b1", first, first - 1, OK)) == []
+    assert machine.phase is phase
+    assert machine._round.answers["b1"].reason is UnknownReason.BAD_REQUEST
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [range_read_in(RangeReadPhase.LOOKING), lac_wait_in(LacWaitPhase.WAITING), recovery_in(RecoveryPhase.REREADING)],
+    ids=["range read", "LAC wait", "recovery"],
+)
+@pytest.mark.parametrize("other", [{"ledger_id": 8}, {"ack_quorum": 1}, {"replication": Replication.GUARANTEED}])
+def test_another_ledgers_record(machine, other):
+    """Its bookies would have been asked for this ledger's entries."""
+    RECOVERY.check_illegal(machine, MetadataRead(replace(metadata(), **other), 5))
 
 
 @pytest.mark.parametrize("machine", [RangeRead(metadata(), 0, 9), LacRead(metadata()), LacWait(metadata(), 5)])

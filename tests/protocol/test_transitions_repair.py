@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from bookspark.errors import LedgerRecoveryError
@@ -305,6 +307,11 @@ class TestAnswersThatWereNeverAskedFor:
     @pytest.mark.parametrize("chosen", [(), ("b4", "b5"), ("b1",), ("b3",)])
     def test_bookies_of_a_replication(self, chosen):
         REPLICATION.check_illegal(replication_in(ReplicationPhase.CHOOSING), BookiesChosen(chosen))
+
+    @pytest.mark.parametrize("phase", [ReplicationPhase.LOOKING_AGAIN, ReplicationPhase.REREADING])
+    def test_another_ledgers_record(self, phase):
+        """It would have been written with the bookies that hold this ledger's copies."""
+        REPLICATION.check_illegal(replication_in(phase), MetadataRead(replace(CLOSED, ledger_id=8), 5))
 
     @pytest.mark.parametrize("phase", ["CHOOSING", "COPYING", "REREADING", "NAMING"])
     def test_answers_to_a_recovery_that_never_was(self, phase):

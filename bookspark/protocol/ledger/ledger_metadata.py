@@ -99,6 +99,15 @@ class LedgerMetadata:
     def closed(self) -> bool:
         return self.state is LedgerState.CLOSED
 
+    def is_same_ledger(self, other: LedgerMetadata) -> bool:
+        """Can ``other`` be a version of the same ledger's record? What was chosen at the creation never changes."""
+        return (
+            self.ledger_id == other.ledger_id
+            and (self.ensemble_size, self.write_quorum, self.ack_quorum)
+            == (other.ensemble_size, other.write_quorum, other.ack_quorum)
+            and (self.ledger_type, self.replication) == (other.ledger_type, other.replication)
+        )
+
     @property
     def last_fragment(self) -> Fragment:
         return self.fragments[-1]

@@ -14,6 +14,14 @@ def count_kinds(answers: Collection[Response]) -> tuple[int, int, int]:
     return kinds.count(Positive), kinds.count(Negative), kinds.count(Unknown)
 
 
+def nothing_came(following: Response) -> Response:
+    """What an answer to a read without entries says of the first one. A bookie that says OK and sends none has not said that it
+    has the entry."""
+    if isinstance(following, Positive):
+        return Unknown(UnknownReason.BAD_REQUEST, "an answer without entries or a reason")
+    return following
+
+
 def is_wrong_password(response: Response) -> bool:
     return isinstance(response, Unknown) and response.reason is UnknownReason.UNAUTHORIZED
 

@@ -95,6 +95,8 @@ class LacWait:
             case DeadlinePassed():
                 return [self._finish()]
             case MetadataRead():
+                if not event.metadata.is_same_ledger(self._metadata):
+                    raise IllegalEventError(self.phase, event, f"it is not of ledger {self._metadata.ledger_id}")
                 return self._learn(event.metadata)
             case MetadataFailed():
                 return [self._fail(self._not_looked_up(event.error))]
@@ -119,7 +121,7 @@ class LacWait:
         if self.phase is LacWaitPhase.LOOKING and self._last_round:
             return [self._fail(self._nobody_tells())]
         self.phase = LacWaitPhase.WAITING
-        return self._ask(new)
+        return self._ask(new) or self._next_round()
 
     def _ask(self, bookies: list[str] | tuple[str, ...]) -> list[Action]:
         return [SendReadLac(bookie, wait_for=self._entry_id) for bookie in bookies]
@@ -134,9 +136,15 @@ class LacWait:
             return []
         if not isinstance(event.response, Unknown):
             self._last_round = False
+            self._failed.pop(event.bookie, None)
             return self._ask((event.bookie,))
         self._failed[event.bookie] = event.response
-        if self.phase is LacWaitPhase.LOOKING or any(bookie not in self._failed for bookie in ensemble):
+        return [] if self.phase is LacWaitPhase.LOOKING else self._next_round()
+
+    def _next_round(self) -> list[Action]:
+        """Ask all again once all have failed, or look who else there is."""
+        ensemble = self._metadata.last_fragment.ensemble
+        if any(bookie not in self._failed for bookie in ensemble):
             return []
         if not self._last_round:
             self._last_round, self._failed = True, {}

@@ -55,7 +55,7 @@ from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.ledger.quorum import Verdict, read_verdict
 from bookspark.protocol.ledger.responses import Positive, Response, Unknown, UnknownReason
 from bookspark.protocol.ledger.transitions import LATE, IllegalEventError, cell_of, row
-from bookspark.protocol.reading.answers import count_kinds, in_words, is_wrong_password, wrong_password
+from bookspark.protocol.reading.answers import count_kinds, in_words, is_wrong_password, nothing_came, wrong_password
 from bookspark.protocol.reading.read_order import ANY_ORDER, ReadOrder
 
 
@@ -132,6 +132,8 @@ class RangeRead:
             case ReadIsLate():
                 return self._ask_another(event.first)
             case MetadataRead():
+                if not event.metadata.is_same_ledger(self._metadata):
+                    raise IllegalEventError(self.phase, event, f"it is not of ledger {self._metadata.ledger_id}")
                 return self._metadata_read(event.metadata)
             case MetadataFailed():
                 return [self._fail(self._not_looked_up(event.error))]
@@ -176,7 +178,7 @@ class RangeRead:
             if self.next_entry_id > self._last:
                 return [*actions, self._finish()]
         elif isinstance(event.following, Positive):
-            self._answers[event.bookie] = Unknown(UnknownReason.BAD_REQUEST, "an answer without entries or a reason")
+            self._answers[event.bookie] = nothing_came(event.following)
         unmoved = self.next_entry_id == event.last + 1
         if unmoved and not isinstance(event.following, Positive) and event.bookie in self._write_set():
             self._answers[event.bookie] = event.following

@@ -137,6 +137,8 @@ class LedgerRecovery:
     def _act(self, event: act.Event) -> list[act.Action]:
         match event:
             case act.MetadataRead():
+                if self.phase is not RecoveryPhase.NEW and not event.metadata.is_same_ledger(self._metadata):
+                    raise IllegalEventError(self.phase, event, f"it is not of ledger {self._metadata.ledger_id}")
                 return self._begin(event.metadata, event.version)
             case act.MetadataWritten():
                 return (

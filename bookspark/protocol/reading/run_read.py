@@ -13,7 +13,7 @@ from bookspark.protocol.ledger.actions import Action, ReadAnswered, SendRead
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.ledger.quorum import Verdict, read_verdict, recovery_read_verdict
 from bookspark.protocol.ledger.responses import Positive, Response
-from bookspark.protocol.reading.answers import count_kinds
+from bookspark.protocol.reading.answers import count_kinds, nothing_came
 
 
 class RunRead:
@@ -41,7 +41,7 @@ class RunRead:
     def heard(self, event: ReadAnswered) -> None:
         """Take an answer in that concerns this read."""
         present = event.last >= event.first
-        self.answers[event.bookie] = Positive() if present else event.following
+        self.answers[event.bookie] = Positive() if present else nothing_came(event.following)
         if present and (self.found is None or event.last < self.found.last):
             self.found = event
 

@@ -145,7 +145,11 @@ class LedgerReplication:
         if isinstance(event, _BOOKIES) and not self._is_of_copying(event):
             self._check_is_of_recovery(event)
             return []
-        return [] if cell is LATE else self._act(event)
+        if cell is LATE:
+            return []
+        if isinstance(event, MetadataRead) and self._metadata and not event.metadata.is_same_ledger(self._metadata):
+            raise IllegalEventError(self.phase, event, f"it is not of ledger {self._metadata.ledger_id}")
+        return self._act(event)
 
     def _act(self, event: ReplicationEvent) -> list[ReplicationAction]:
         match self.phase, event:

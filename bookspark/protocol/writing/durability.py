@@ -144,6 +144,13 @@ class Volatile:
         # It may have come after the bookie's last sync began.
         return self.sync((bookie,)) if add.last <= self._goal else [], restarted
 
+    def is_ahead(self, bookie: str, report: SyncReport, last_add_pushed: int) -> bool:
+        """Does a report that counts tell more than the bookie can have? A cursor steps over ids of other bookies."""
+        member = self._members.get(bookie)
+        if member is None or report.assignment != member.assignment:
+            return False
+        return report.last_add_synced >= member.assignment.next_held(last_add_pushed + 1)
+
     def back(self, bookie: str, incarnation: int, adds: Iterable[PendingAdd]) -> bool:
         """A member speaks as ``incarnation`` (0: not known). True if it was another one before: what it had not synced may be
         gone, and its acks of that are taken back."""

@@ -36,7 +36,7 @@ from bookspark.protocol.writing.durability import SYNC_BYTES
 from bookspark.protocol.writing.ensemble_change import ChangeMode, EnsembleChanges, quorum_lost
 from bookspark.protocol.writing.explicit_lac import EXPLICIT_LAC_INTERVAL_SECONDS
 from bookspark.protocol.writing.replication import BestEffort, replication_of
-from bookspark.protocol.writing.writer_adds import Adds
+from bookspark.protocol.writing.writer_adds import NEVER_ASKED, NOT_VOLATILE, Adds
 from bookspark.protocol.writing.writer_cursors import Cursors
 from bookspark.protocol.writing.writer_errors import late, left_open, refused_at, taken_over
 from bookspark.protocol.writing.writer_events import (
@@ -157,6 +157,8 @@ class LedgerWriter:
             case Idle():
                 return [*self._adds.explicit_lac.idle(self.cursors, self._ensemble, event.now, event.quiet_seconds)]
             case ExplicitLacAnswered():
+                if event.bookie not in self._adds.known:
+                    raise IllegalEventError(self.state, event, NEVER_ASKED)
                 if event.bookie in self._ensemble:
                     self._adds.explicit_lac.answered(event.bookie, event.response, event.now)
                 return []
@@ -164,8 +166,8 @@ class LedgerWriter:
 
     def _not_taken(self, event: WriterEvent) -> list[Action]:
         """An event that ``TRANSITIONS`` does not say TAKEN for."""
-        if isinstance(event, act.SyncAnswered):
-            self._check_volatile(event)
+        if isinstance(event, act.SyncAnswered) and not self._adds.durability.volatile:
+            raise IllegalEventError(self.state, event, NOT_VOLATILE)
         if type(event) not in _ANSWER_TYPES:
             if cell_of(TRANSITIONS, self.state, event) is LATE:
                 return []
@@ -198,7 +200,7 @@ class LedgerWriter:
             case act.MetadataWritten():
                 return self._closed(self._end(), event.version)
             case act.MetadataRead():
-                if event.metadata.ledger_id != self.metadata.ledger_id:
+                if not event.metadata.is_same_ledger(self.metadata):
                     raise IllegalEventError(asked, event, f"it is not of ledger {self.metadata.ledger_id}")
                 return self._change_read(event) if asked is Asked.CHANGE_READ else self._close_read(event)
             case act.MetadataFailed():
@@ -221,19 +223,17 @@ class LedgerWriter:
         m = self.metadata
         if event.count < 1 or (event.count > 1 and m.ensemble_size > m.write_quorum):
             raise IllegalEventError(self.state, event, "a run of entries has one write set")
+        if event.byte_length < 0:
+            raise IllegalEventError(self.state, event, "a ledger does not get shorter")
         write_set = m.write_set_of(self._adds.cursors.last_add_pushed + 1)
         return self._adds.append(event.count, event.byte_length, write_set, self._changes.replaced)
 
     def _answered(self, event: act.AddAnswered) -> list[Action]:
-        add = self.cursors.pending.get(event.first)
-        sent = 0 <= event.first <= event.last <= self.cursors.released if add is None else event.last == add.last
-        if not sent:
-            raise IllegalEventError(self.state, event, "these entries were not sent")
-        synced = event.synced
+        if (why := self._adds.misfit(event)) is not None:
+            raise IllegalEventError(self.state, event, why)
         if not isinstance(event.response, Positive):
             return self._refused(event.bookie, event.response, event.last)
-        if (synced is not None) is not self._adds.durability.volatile:
-            raise IllegalEventError(self.state, event, "an ack tells what is synced on a VD ledger, and on no other")
+        add, synced = self.cursors.pending.get(event.first), event.synced
         if self._changes.failed:
             self._changes.took(event.bookie, self.cursors.released)
         if synced is not None:
@@ -276,9 +276,8 @@ class LedgerWriter:
     # -- VD ledgers
 
     def _sync_answered(self, event: act.SyncAnswered) -> list[Action]:
-        self._check_volatile(event)
-        if (event.synced is not None) is not isinstance(event.response, Positive):
-            raise IllegalEventError(self.state, event, "a positive answer tells what is synced, and no other does")
+        if (why := self._adds.misfit_sync(event)) is not None:
+            raise IllegalEventError(self.state, event, why)
         bookie = event.bookie
         if bookie not in self._ensemble:
             return []
@@ -286,10 +285,6 @@ class LedgerWriter:
         if event.synced is None:
             return self._refused(bookie, event.response, self.cursors.last_add_pushed)
         return self._adds.heard(bookie, event.synced, None) + self._advance() + self._adds.sync_rest(bookie)
-
-    def _check_volatile(self, event: act.SyncAnswered) -> None:
-        if not self._adds.durability.volatile:
-            raise IllegalEventError(self.state, event, "bookies are asked to sync a VD ledger, and no other")
 
     # -- ensemble changes
 

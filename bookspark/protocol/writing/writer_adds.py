@@ -10,19 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from bookspark.protocol.ledger.actions import Action, SendAdd, SyncReport
+from bookspark.protocol.ledger.actions import Action, AddAnswered, SendAdd, SyncAnswered, SyncReport
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from bookspark.protocol.ledger.responses import Positive
 from bookspark.protocol.writing.durability import Volatile, durability_of
 from bookspark.protocol.writing.explicit_lac import ExplicitLac
 from bookspark.protocol.writing.replication import BestEffort
 from bookspark.protocol.writing.writer_cursors import Cursors
 from bookspark.protocol.writing.writer_state import PendingAdd
 
+NEVER_ASKED = "the bookie was never asked"
+NOT_VOLATILE = "bookies are asked to sync a VD ledger, and no other"
+
 
 class Adds:
     """The adds of one writer. Every bookie that a method is given is in the ensemble."""
 
-    __slots__ = ("cursors", "durability", "explicit_lac")
+    __slots__ = ("cursors", "durability", "explicit_lac", "known")
 
     def __init__(
         self,
@@ -31,6 +35,8 @@ class Adds:
         sync_bytes: int,
         explicit_lac_interval_seconds: float,
     ) -> None:
+        self.known = frozenset(metadata.last_fragment.ensemble)
+        """The bookies that are or were in the ensemble: nobody else was ever asked."""
         self.cursors = Cursors(metadata, replication)
         self.durability = durability_of(metadata, sync_bytes)
         self.explicit_lac = ExplicitLac(explicit_lac_interval_seconds)
@@ -76,6 +82,7 @@ class Adds:
     def replace(self, metadata: LedgerMetadata, swap: Mapping[str, str]) -> list[Action]:
         """The ensemble is that of ``metadata`` now. ``swap`` tells who joined in place of whom: acks of those that left are taken
         back, and those that joined get all that counts."""
+        self.known = self.known.union(swap.values())
         self.cursors.replace(swap)
         self.durability.joined(metadata, swap.values())
         self.explicit_lac.replace(swap)
@@ -84,6 +91,38 @@ class Adds:
     def advance(self, leaving: frozenset[str]) -> list[Action]:
         """Move the cursors as far as the answers allow. Copies on bookies that are ``leaving`` don't count."""
         return self.cursors.advance(self.durability, leaving)
+
+    # -- content that can't be
+
+    def misfit(self, event: AddAnswered) -> str | None:
+        """Why ``event`` can't be the answer of a bookie to an add; None if it can."""
+        add = self.cursors.pending.get(event.first)
+        sent = 0 <= event.first <= event.last <= self.cursors.released if add is None else event.last == add.last
+        if not sent:
+            return "these entries were not sent"
+        if event.bookie not in self.known:
+            return NEVER_ASKED
+        if (event.synced is not None) is not (self.durability.volatile and isinstance(event.response, Positive)):
+            return "an ack tells what is synced on a VD ledger, and nothing else does"
+        return None if event.synced is None else self._misfit_report(event.bookie, event.synced)
+
+    def misfit_sync(self, event: SyncAnswered) -> str | None:
+        """The same of an answer to a sync."""
+        if not self.durability.volatile:
+            return NOT_VOLATILE
+        if event.bookie not in self.known:
+            return NEVER_ASKED
+        if (event.synced is not None) is not isinstance(event.response, Positive):
+            return "a positive answer tells what is synced, and no other does"
+        return None if event.synced is None else self._misfit_report(event.bookie, event.synced)
+
+    def _misfit_report(self, bookie: str, report: SyncReport) -> str | None:
+        """An id that was never sent can't be synced. Taken for true, it would confirm entries before any bookie has them."""
+        return (
+            "more is synced than was sent"
+            if self.volatile.is_ahead(bookie, report, self.cursors.last_add_pushed)
+            else None
+        )
 
     # -- VD ledgers
 
