@@ -94,7 +94,7 @@ def test_logs(on_cluster: Run) -> None:
     assert on_cluster(*create).status == 0
     outcome = on_cluster(*create)
     assert (outcome.status, outcome.err) == (
-        1, "bookspark: there is a log 'orders' already; choose another name, or delete that one\n"
+        1, "bookspark: there is a log 'orders' already; choose another name, or delete that log\n"
     )  # fmt: skip
     described = json.loads(on_cluster("log", "describe", "orders", "--password", "secret", "--json").out)
     assert (described["ack_quorum"], described["compression"], described["rows"]) == (3, "zstd", 0)
