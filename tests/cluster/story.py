@@ -85,14 +85,14 @@ class Story:
     def changes(self):
         """A list that gets the fragments of each ensemble change from here on. With most links cut, one follows another, and what
         the ledger's metadata says is soon not what the first one made of it."""
-        made, from_store = [], self.client.answer_from_store
+        made, from_store = [], self.client.context.answer_from_store
 
         def answer(ledger_id, action):
             if isinstance(action, WriteMetadata):
                 made.append(action.metadata.fragments)
             return from_store(ledger_id, action)
 
-        self.client.answer_from_store = answer
+        self.client.context.answer_from_store = answer
         return made
 
     def fully_replicated(self, entry):

@@ -13,6 +13,7 @@ import msgspec
 from bookspark.client.network.connections import Answer
 from bookspark.client.runtime.client_context import ClientContext
 from bookspark.errors import ReadError
+from bookspark.extras import extra_needed
 from bookspark.protocol.ledger.responses import Positive, Unknown, UnknownReason
 from bookspark.wire.frames import control_frame
 from bookspark.wire.header import Header, Kind
@@ -68,7 +69,8 @@ def limbo(context: ClientContext, bookie_id: str) -> dict[int, int]:
 
 def ranges(context: ClientContext, bookie_id: str, ledger_id: int | None) -> pyarrow.Table:
     """The rows of the bookie's index, of one ledger or (None) of all. Raises ReadError."""
-    import pyarrow
+    with extra_needed("list_ranges"):
+        import pyarrow
 
     names = ("ledger_id", "first_entry_id", "last_entry_id", "log", "position", "bytes")
     schema = pyarrow.schema([(name, pyarrow.int64()) for name in names])

@@ -25,6 +25,7 @@ from bookspark.client.network.mailbox import Mailbox
 from bookspark.client.reading.range_reading import read_range
 from bookspark.client.runtime.client_context import ClientContext
 from bookspark.errors import BookKeeperError, MetadataStoreError, ReadError
+from bookspark.extras import extra_needed
 from bookspark.metadata.records.versioned import Versioned
 from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, LedgerMetadata
@@ -157,7 +158,8 @@ class ReadHandle:
             NoSuchLedgerError: the ledger was deleted meanwhile.
             UnauthorizedAccessError: the bookies know another password.
         """
-        import pyarrow
+        with extra_needed("read_batches"):
+            import pyarrow
 
         batches = self._batches(*self._confirmed_range(first, last))
         return pyarrow.RecordBatchReader.from_batches(arrow_schema(), (batch.to_arrow() for batch in batches))
