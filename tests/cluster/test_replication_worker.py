@@ -279,7 +279,10 @@ def test_a_bookie_that_alone_has_entries_is_not_decommissioned(cluster, bookkeep
     single = closed(bookkeeper, (1, 1, 1))
     bookie = member(cluster, bookkeeper, single)
     bookie.stop()
-    with pytest.raises(BookieError, match=rf"ledgers {single} have entries of which {bookie.bookie_id} and bookies that are down hold the only copies"):
+    with pytest.raises(
+        BookieError,
+        match=rf"ledgers {single} have entries of which {bookie.bookie_id} and bookies that are down hold the only copies",
+    ):
         decommission(bookkeeper, bookie.bookie_id, timeout_seconds=SECONDS_MAX)
     assert bookie.bookie_id in bookkeeper.metadata.list_cookies()
     assert bookkeeper.metadata.underreplication.list_tasks() == []
