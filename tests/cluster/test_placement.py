@@ -155,9 +155,11 @@ def test_a_bookie_whose_session_expired_while_it_stood_still_is_registered_again
 def expire(client):
     """End the client's session at the server: another client takes it over by id and password, and closes it."""
     thief = KazooClient(client.zookeeper, client_id=client.metadata.client.client_id)
-    thief.start()
-    thief.stop()
-    thief.close()
+    try:
+        thief.start(SECONDS)
+    finally:
+        thief.stop()
+        thief.close()
 
 
 def test_ledgers_go_on_over_an_expired_session_of_the_client(cluster):
