@@ -25,6 +25,7 @@ from bookspark.wire.frames import FrameReceiver, control_frame
 from bookspark.wire.header import PROTOCOL_VERSION, Flag, Header, Kind, Status, WireError
 from bookspark.wire.messages import BookieStatus, Hello, Ranges
 from bookspark.wire.security import proof
+from tests.awaiting import await_that
 from tests.bookie.kit import KEY, OTHER_KEY, SECONDS_MAX, Client, add_frame, config, payloads, serving
 
 FENCE, RECOVERY, SPARSE = int(Flag.FENCE), int(Flag.RECOVERY), int(Flag.SPARSE)
@@ -433,7 +434,7 @@ def test_a_peer_that_does_not_read_is_not_read_from(tmp_path):
             client.send(control_frame(Header(Kind.READ, 7, 1, 0, 0)))
         other = Client(address)
         assert other.add(2, 0).status == Status.OK
-        [behind] = [c for c in server.connections if c._held]
+        [behind] = await_that(lambda: [c for c in server.connections if c._held])
         assert behind._transport.get_write_buffer_size() < 20_000_000
         ends = 0
         while ends < requests:
