@@ -92,7 +92,7 @@ class Storage:
         """For reading what ``plan_read`` found, from any thread."""
         self._records = ControlRecords(holdings.control, live)
         self._fences = Fences(holdings.control, self._records, holdings.volatile)
-        self.disks = Disks(config, self._file_system, live, self._fences.rewrite_control_log)
+        self.disks = Disks(config, self._file_system, live, self._records.rewrite_in)
         """Which directories take what, by how full they are."""
         self._results = CommitResults(holdings, self.disks)
         self._adds = Adds(
@@ -110,7 +110,7 @@ class Storage:
         """What was lost, and what of it is back."""
         self.checkpoints = Checkpoints(self._file_system, live, holdings.ledgers, holdings.index)
         """Making checkpoints of the index."""
-        self.garbage_collection = GarbageCollection(holdings, self._records, self._fences, self.checkpoints)
+        self.garbage_collection = GarbageCollection(holdings, self._records, self.checkpoints)
         """Forgetting ledgers that were deleted."""
         self.reclaiming = Reclaiming(self._file_system, holdings, self.checkpoints)
         """Rewriting and removing logs."""
