@@ -95,6 +95,9 @@ class Storage:
         self.disks = Disks(config, self._file_system, live, self._records.rewrite_in)
         """Which directories take what, by how full they are."""
         self._results = CommitResults(holdings, self.disks)
+        self.broken: Callable[[str], None] = lambda why: None
+        """Called, in any thread, when a commit thread fails and the disk is not at fault. The bookie has to end then, because
+        requests may never be answered. Set by who runs the bookie."""
         self._adds = Adds(
             holdings,
             self._records,
@@ -131,6 +134,7 @@ class Storage:
         self._adds.unsure.start(post)
         directories = self.holdings.directories
         for directory in directories:
+            directory.commit.broken = lambda why: self.broken(why)
             directory.commit.start(post, self._results.completed, soon, alone=len(directories) == 1)
 
     def close(self) -> None:

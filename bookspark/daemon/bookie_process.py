@@ -27,6 +27,7 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import NoReturn
 
 from bookspark.autorecovery.own_bookie import OwnBookie
 from bookspark.bookie.bookie_config import BookieConfig
@@ -40,6 +41,7 @@ from bookspark.daemon.lease_server import SERVING, LeaseServer
 from bookspark.daemon.lossy_boot import fence_check, fence_what_may_be_lost, why_lossy
 from bookspark.daemon.registrar import Registrar
 from bookspark.daemon.request_loop import RequestLoop
+from bookspark.errors import BookieError
 from bookspark.extras import extra_needed
 from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.metadata.store import MetadataStore
@@ -56,7 +58,7 @@ log = logging.getLogger(__name__)
 
 def run_bookie(config: BookieConfig) -> None:
     """Boot; serve until the lease lapses, a stop is asked for, or SIGTERM comes; stop cleanly. Raises BookKeeperError if a phase
-    fails."""
+    fails, or if a commit thread fails and the disk is not at fault."""
     _raise_limit_of_open_files()
     with ExitStack() as first:
         # The rewriting process is forked before there is a lock or a thread.
@@ -67,7 +69,7 @@ def run_bookie(config: BookieConfig) -> None:
 
 def _run(config: BookieConfig, rewriter: RewritingProcess) -> None:
     with DirectoryLocks(config.directories, one_is_enough=True) as locks, ExitStack() as stack:
-        ends: queue.SimpleQueue[str] = queue.SimpleQueue()
+        ends: queue.SimpleQueue[str | BookieError] = queue.SimpleQueue()
         lease = LeaseServer(locks.usable, config.lease_seconds, config.zookeeper, ends.put)
         # The handlers are set before anybody can know of the process.
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -91,12 +93,12 @@ def _boot_and_serve(
     locks: DirectoryLocks,
     lease: LeaseServer,
     stack: ExitStack,
-    ends: queue.SimpleQueue[str],
+    ends: queue.SimpleQueue[str | BookieError],
     rewriter: RewritingProcess,
 ) -> None:
     def phase(name: str, **facts: object) -> None:
         if not ends.empty():
-            raise _StopRequested(ends.get())
+            _end(ends.get())
         log.info("%s", name)
         lease.update(phase=name, **facts)
 
@@ -113,6 +115,9 @@ def _boot_and_serve(
     cookie = identity.cookie
     phase("opening storage", bookie_id=cookie.bookie_id)
     storage = _open_storage(config, store, identity, stack, phase)
+    storage.broken = lambda why: ends.put(
+        BookieError(f"{why}; start the bookie again, and report this with the lines above, since it is a defect")
+    )
     # The garbage collector need not walk a million ledgers each time.
     gc.freeze()
     phase("listening")
@@ -140,7 +145,12 @@ def _boot_and_serve(
     if config.metrics_port:
         _answer_metrics(config, requests.post, server.status, stack)
     phase(SERVING)
-    raise _StopRequested(ends.get())
+    _end(ends.get())
+
+
+def _end(why: str | BookieError) -> NoReturn:
+    """End what this thread does: because a stop was asked for, or because the bookie can't go on."""
+    raise why if isinstance(why, BookieError) else _StopRequested(why)
 
 
 def _open_storage(

@@ -58,6 +58,10 @@ class CommitThread:
         self._completed: Completed | None = None
         """Set where the loop may commit."""
         self._thread: threading.Thread | None = None
+        self.broken: Callable[[str], None] = lambda why: None
+        """Called, in any thread, when something failed that is not the disk's fault. The bookie has to end then, because what is
+        queued may never be answered."""
+        writer.broken = lambda why: self.broken(why)
 
     def start(self, post: Post, completed: Completed, soon: Soon | None = None, *, alone: bool = False) -> None:
         """Start the thread. ``soon``: None gathers nothing over a turn of the loop. ``alone``: the bookie has no other
@@ -120,8 +124,12 @@ class CommitThread:
     # -- the thread
 
     def _run(self, post: Post, completed: Completed) -> None:
-        while self.commit_queued(post, completed):
-            pass
+        try:
+            while self.commit_queued(post, completed):
+                pass
+        except BaseException as error:
+            log.critical("%s: the commit thread ended", self.directory, exc_info=error)
+            self.broken(f"the commit thread of {self.directory} ended with {type(error).__name__}: {error}")
 
     def commit_queued(self, post: Post, completed: Completed) -> bool:
         """Wait for an item, make one group of it and all that is queued behind it, and tell. False once it held the last item.

@@ -22,7 +22,15 @@ import msgspec
 from crc32c import crc32c
 
 from bookspark.bookie.disk.control_state import Record
-from bookspark.bookie.disk.file_system import File, FileSystem, NoSpaceError, read_all, replace_file, write_all
+from bookspark.bookie.disk.file_system import (
+    File,
+    FileSystem,
+    NoSpaceError,
+    read_all,
+    replace_file,
+    with_descriptor,
+    write_all,
+)
 from bookspark.bookie.disk.synced_note import SyncedNote
 from bookspark.protocol.bookie.bookie_boot import HealedNoted, LossyBootNoted
 from bookspark.protocol.bookie.bookie_ledger import (
@@ -154,7 +162,7 @@ class ControlLog:
             raise
         if self._file is not None:
             self._file.close()
-        self._file = self._file_system.open(self.path)
+        self._file = with_descriptor(lambda: self._file_system.open(self.path))
         self._end = self._rewritten_bytes = sum(map(len, content))
         self._note.write(self._end)
         self._note.sync()
