@@ -34,6 +34,7 @@ from bookspark.bookie.disk.file_system import (
 from bookspark.bookie.disk.synced_note import SyncedNote
 from bookspark.protocol.bookie.bookie_boot import HealedNoted, LossyBootNoted
 from bookspark.protocol.bookie.bookie_ledger import (
+    EntriesLost,
     FenceNoted,
     FenceUnsureNoted,
     LastAddConfirmedNoted,
@@ -54,6 +55,7 @@ _NAMES: dict[type[Record], str] = {
     LimboNoted: "limbo",
     LimboCleared: "limbo cleared",
     FenceUnsureNoted: "fence unsure",
+    EntriesLost: "lost",
     LossyBootNoted: "lossy boot",
     HealedNoted: "healed",
     CollectionNoted: "collected",
