@@ -13,6 +13,7 @@ Source: docs/decisions/one-log.md; BookKeeper's ``Bookie`` and ``DbLedgerStorage
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import NamedTuple
 
 from bookspark.bookie.bookie_config import BookieConfig
@@ -24,6 +25,7 @@ from bookspark.bookie.disk.steps import Steps
 from bookspark.bookie.holdings.boot import read_directories
 from bookspark.bookie.holdings.checkpointing import Checkpoints, Prepared
 from bookspark.bookie.holdings.commit_results import CommitResults
+from bookspark.bookie.holdings.disk_threads import DiskThreads
 from bookspark.bookie.holdings.disks import Disks
 from bookspark.bookie.holdings.holdings import Holdings, StoredLog
 from bookspark.bookie.holdings.log_directory import LogDirectory
@@ -97,6 +99,8 @@ class Storage:
         self.disks = Disks(config, self._file_system, live, self._records.rewrite_in)
         """Which directories take what, by how full they are."""
         self._results = CommitResults(holdings, self.disks)
+        self.disk_threads = DiskThreads(holdings.directory_of)
+        """For what has to wait for a disk."""
         self.broken: Callable[[str], None] = lambda why: None
         """Called, in any thread, when a commit thread fails and the disk is not at fault. The bookie has to end then, because
         requests may never be answered. Set by who runs the bookie."""
@@ -106,6 +110,7 @@ class Storage:
             self.disks,
             self._results,
             check_fence,
+            self.disk_threads,
             journal_write_data=config.journal_write_data,
         )
         self._held_copies = HeldCopies(holdings)
@@ -135,8 +140,11 @@ class Storage:
 
     def start(self, post: Post, soon: Soon | None = None) -> None:
         """Start writing. ``post(function, *arguments)`` has a function called on the loop, from any thread. ``soon(function)``
-        has one called on the loop once this turn of it is over; without ``soon`` each request goes to the disk by itself."""
+        has one called on the loop once this turn of it is over. Without ``soon`` there is no loop that others need: each request
+        goes to the disk by itself, and the caller compares entries that come again."""
         self._adds.unsure.start(post)
+        if soon is not None:
+            self._adds.comparisons.start(post)
         directories = self.holdings.directories
         for directory in directories:
             directory.commit.broken = lambda why: self.broken(why)
@@ -149,6 +157,8 @@ class Storage:
             return
         self._records.is_open = False
         self._adds.unsure.close()
+        self._adds.comparisons.close()
+        self.disk_threads.close()
         directories = self.holdings.directories
         for directory in directories:
             directory.commit.stop()
@@ -182,6 +192,10 @@ class Storage:
 
         ``done``: OK, FENCED, UNAUTHORIZED, LIMBO, or IO_ERROR if something of it is lost.
         """
+        if ledger_id in self._adds.comparisons.waiting:
+            # Adds that came before wait for their comparison.
+            self._adds.comparisons.behind(ledger_id, partial(self._syncs.sync, ledger_id, master_key, assignment, done))
+            return
         self._syncs.sync(ledger_id, master_key, assignment, done)
 
     def fence(self, ledger_id: int, master_key: bytes, done: Done) -> None:
@@ -208,7 +222,7 @@ class Storage:
 
     def settle(self, done: Done) -> None:
         """Wait for everything that was asked for before. ``done``: OK once it is through in every directory, or IO_ERROR."""
-        self._records.settle(done)
+        self._adds.comparisons.when_over(lambda: self._records.settle(done))
 
     def when_below(self, bytes_in_flight: int, relieved: Callable[[], None]) -> None:
         """Call ``relieved`` once, when no more than ``bytes_in_flight`` bytes wait for their sync. One caller may wait at a

@@ -53,6 +53,14 @@ class CommitResults:
             self._retire(self._by_thread[thread])
         self.bytes_in_flight -= synced_bytes
         self._tell(items, status)
+        self._relieve()
+
+    def waits(self, byte_count: int) -> None:
+        """Batches of ``byte_count`` bytes wait to be decided, or (negative) wait no more."""
+        self.bytes_in_flight += byte_count
+        self._relieve()
+
+    def _relieve(self) -> None:
         if self._relief is not None and self.bytes_in_flight <= self._relief[0]:
             (_, relieved), self._relief = self._relief, None
             relieved()

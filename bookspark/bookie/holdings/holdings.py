@@ -118,6 +118,11 @@ class Holdings:
         found = self.logs.get(log_of(where))
         return found is None or found[1].synced > position_of(where)
 
+    def directory_of(self, log: int) -> LogDirectory | None:
+        """The directory of a log, None if it is gone."""
+        found = self.logs.get(log)
+        return None if found is None else found[0]
+
     def take_log_number(self) -> int:
         """A number that was never used, for a new log."""
         number = self.next_log

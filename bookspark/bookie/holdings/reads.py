@@ -126,26 +126,41 @@ class LogFiles:
         """``open_log(number)`` opens a log; it may raise OSError or KeyError."""
         self._open_log = open_log
         self._files: OrderedDict[int, File] = OrderedDict()
+        self._removed = 0
+        """How many logs were removed."""
         self._memory = ReadMemory()
         """Used by the loop only."""
         self._lock = threading.Lock()
 
     def get(self, number: int) -> File:
-        """The open log of this number. Raises KeyError if it is gone, and OSError."""
-        with self._lock:
-            file = self._files.get(number)
-            if file is None:
-                file = self._files[number] = self._open_log(number)
+        """The open log of this number, opened if need be. Raises KeyError if it is gone, and OSError."""
+        file = self.get_open(number)
+        if file is None:
+            # Opened without the lock: the loop must not wait for a disk.
+            removed = self._removed
+            file = self._open_log(number)
+            with self._lock:
+                if removed != self._removed:
+                    # It may be this one that was removed.
+                    return file
+                file = self._files.setdefault(number, file)
                 if len(self._files) > _OPEN_FILES_MAX:
                     # The log is closed when its last reader drops it.
                     self._files.popitem(last=False)
-            else:
+        return file
+
+    def get_open(self, number: int) -> File | None:
+        """The log of this number if it is open."""
+        with self._lock:
+            file = self._files.get(number)
+            if file is not None:
                 self._files.move_to_end(number)
             return file
 
     def forget(self, number: int) -> None:
         """The log is removed. Who reads it now may go on."""
         with self._lock:
+            self._removed += 1
             self._files.pop(number, None)
 
     def clear(self) -> None:
@@ -155,7 +170,7 @@ class LogFiles:
 
     def fetch(self, pieces: Sequence[Piece], *, cached_only: bool) -> Fetched | None:
         """The checked frames of ``pieces``, up to about 4 MiB but at least one. ``cached_only``, for the loop: None if a frame is
-        not in the page cache or is compressed."""
+        in a log that is not open, is not in the page cache, or is compressed."""
         frames: list[Buffer] = []
         index, together, total = 0, True, 0
         while index < len(pieces):
@@ -169,7 +184,10 @@ class LogFiles:
             stop = _extent_end(pieces, index) if together else index + 1
             extent = pieces[index:stop]
             try:
-                file = self.get(log_of(extent[0].where))
+                number = log_of(extent[0].where)
+                file = self.get_open(number) if cached_only else self.get(number)
+                if file is None:
+                    return None
             except KeyError:
                 return Fetched(frames, Stop.MOVED)
             except OSError:

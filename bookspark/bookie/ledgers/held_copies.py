@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from bookspark.bookie.commit.commit_items import Barrier, Item, Passing
 from bookspark.bookie.commit.completions import AllOf, Done
-from bookspark.bookie.disk.index import Row, log_of
+from bookspark.bookie.disk.index import log_of
 from bookspark.bookie.holdings.holdings import Holdings
 from bookspark.bookie.holdings.reads import Piece, Stop
 from bookspark.protocol.bookie.bookie_ledger import same_content
@@ -24,11 +24,10 @@ class HeldCopies:
     def __init__(self, holdings: Holdings) -> None:
         self._holdings = holdings
 
-    def compare(self, ledger_id: int, held: Sequence[Row], batch: EntryBatch) -> Status | None:
-        """Compare the entries of ``batch`` that lie in the rows ``held`` with what is held. Returns None if they are the same,
-        CONFLICT, or IO_ERROR if what is held can't be read."""
+    def compare(self, pieces: Sequence[Piece], batch: EntryBatch) -> Status | None:
+        """Compare the entries of ``batch`` that lie in ``pieces`` with what is held there. Returns None if they are the same,
+        CONFLICT, or IO_ERROR if what is held can't be read. In any thread: it may wait for the disk."""
         added = {entry_id: (length, payload) for entry_id, length, payload in batch.contents()}
-        pieces = [Piece(ledger_id, *row, self._holdings.recent.get(row.where)) for row in held]
         while pieces:
             fetched = self._holdings.files.fetch(pieces, cached_only=False)
             if fetched is None or fetched.stop not in (None, Stop.LIMIT):

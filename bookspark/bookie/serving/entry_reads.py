@@ -85,9 +85,14 @@ class EntryReads:
             # The reader checks these frames while the next ones are read here.
             self._peer.flush()
             plan = plan._replace(pieces=plan.pieces[len(part) :])
-        self._peer.read_begins()
         fetch = partial(self._storage.files.fetch, plan.pieces, cached_only=False)
-        reading = self._loop.run_in_executor(self._bookie.readers, fetch)
+        try:
+            reading = asyncio.wrap_future(self._storage.disk_threads.run(plan.pieces[0].where, fetch))
+        except RuntimeError as error:
+            log.warning("no thread for the read %r: %s", header, error)
+            self._answers.answer(header._replace(last_entry_id=plan.pieces[0].first - 1), Status.TOO_MANY_REQUESTS)
+            return
+        self._peer.read_begins()
         reading.add_done_callback(partial(self._read_done, header, plan, sent))
 
     def _read_done(self, header: Header, plan: ReadPlan, sent: int, reading: asyncio.Future[Fetched | None]) -> None:

@@ -14,7 +14,6 @@ import errno
 import logging
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 from bookspark.bookie.bookie_config import BookieConfig
 from bookspark.bookie.serving.admission import Admission, Admitted
@@ -29,7 +28,6 @@ from bookspark.wire.chunks import ChunkPool
 from bookspark.wire.messages import BookieStatus, HealingStatus
 from bookspark.wire.security import read_secret, server_context
 
-_READ_THREADS = 4
 _STOP_SECONDS_MAX = 10.0
 
 log = logging.getLogger(__name__)
@@ -67,14 +65,12 @@ class BookieServer:
         """
         self._config = config
         self.storage = storage
-        self._readers = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="bookie read")
         self._bookie = ServedBookie(
             storage,
             bookie_id,
             incarnation,
             read_secret(config.shared_secret_file),
             config.requests_in_flight_max,
-            self._readers,
             self.status,
         )
         self._tls = server_context(config.tls_certificate, config.tls_key, config.tls_client_ca)
@@ -117,7 +113,7 @@ class BookieServer:
         await asyncio.wait([settled], timeout=_STOP_SECONDS_MAX)
         await self._admission.end_all(_STOP_SECONDS_MAX)
         await self._maintenance.stop()
-        self._readers.shutdown(wait=False, cancel_futures=True)
+        self.storage.disk_threads.close()
         self._server = None
 
     @property
