@@ -37,6 +37,7 @@ from bookspark.bookie.ledgers.fencing import Fences
 from bookspark.bookie.ledgers.held_copies import HeldCopies
 from bookspark.bookie.ledgers.losses import Losses
 from bookspark.bookie.ledgers.lossy_boots import LossyBoots
+from bookspark.bookie.ledgers.read_only_switch import ReadOnlySwitch
 from bookspark.bookie.ledgers.unsure_adds import FenceCheck, no_metadata
 from bookspark.bookie.ledgers.volatile_syncs import VolatileSyncs
 from bookspark.bookie.space.garbage_collection import GarbageCollection
@@ -59,6 +60,8 @@ class StorageStatus(NamedTuple):
     log_bytes: int
     free_bytes: int
     read_only: bool
+    reasons: list[str]
+    """Why it does not take every add in every directory, and what to do about it."""
 
 
 class Storage:
@@ -98,9 +101,12 @@ class Storage:
         self._fences = Fences(holdings.control, self._records, holdings.volatile)
         self.disks = Disks(config, self._file_system, live, self._records.rewrite_in)
         """Which directories take what, by how full they are."""
+        self._read_only_switch = ReadOnlySwitch(holdings.control, self._records, self.disks)
         self._results = CommitResults(holdings, self.disks)
         self.disk_threads = DiskThreads(holdings.directory_of)
         """For what has to wait for a disk."""
+        self.loop_is_shared: Callable[[], bool] = lambda: False
+        """Does the loop serve more than one client? Set by who serves them."""
         self.broken: Callable[[str], None] = lambda why: None
         """Called, in any thread, when a commit thread fails and the disk is not at fault. The bookie has to end then, because
         requests may never be answered. Set by who runs the bookie."""
@@ -133,6 +139,7 @@ class Storage:
         """Read everything; nothing is served before this returns. Raises StorageError if no directory can be read, or if a fence
         may be lost with a damaged control log."""
         read_directories(self.holdings)
+        self._read_only_switch.opened()
         self.disks.look_at_all()
         self._records.is_open = True
         self._losses.begin()
@@ -145,9 +152,11 @@ class Storage:
         self._adds.unsure.start(post)
         if soon is not None:
             self._adds.comparisons.start(post)
+            self._held_copies.start(post)
         directories = self.holdings.directories
         for directory in directories:
             directory.commit.broken = lambda why: self.broken(why)
+            directory.commit.loop_is_shared = lambda: self.loop_is_shared()
             directory.commit.start(post, self._results.completed, soon, alone=len(directories) == 1)
 
     def close(self) -> None:
@@ -220,6 +229,10 @@ class Storage:
         """
         self._explicit_lacs.write(ledger_id, master_key, last_add_confirmed, done, last_add_fully_replicated)
 
+    def switch_read_only(self, read_only: bool, done: Done) -> None:
+        """Make the bookie read-only, whatever room it has, or take that back. ``done``: OK once that is durable, or IO_ERROR."""
+        self._read_only_switch.switch(read_only, done)
+
     def settle(self, done: Done) -> None:
         """Wait for everything that was asked for before. ``done``: OK once it is through in every directory, or IO_ERROR."""
         self._adds.comparisons.when_over(lambda: self._records.settle(done))
@@ -255,7 +268,7 @@ class Storage:
         return self.holdings.last_entry_id(ledger_id)
 
     def ranges(self, ledger_id: int, first_entry_id: int, limit: int, *, only: bool) -> tuple[Ranges, int, int]:
-        """The rows of the index from (``ledger_id``, ``first_entry_id``) on, at most ``limit`` (0: 65,536).
+        """The rows of the index from (``ledger_id``, ``first_entry_id``) on, at most ``limit`` and 2,048.
 
         ``only``: of that ledger, else of all that follow too. Returns the rows with the ledger id and the first entry id to go on
         with, −1 and −1 at the end.
@@ -269,12 +282,13 @@ class Storage:
     # -- what there is
 
     def status(self) -> StorageStatus:
-        """How much there is, and how much room is left. Raises OSError if a disk does not tell."""
+        """How much there is, and how much room was left when the disks were looked at last. No disk is asked."""
         return StorageStatus(
             ledgers=len(self.holdings.ledgers),
             log_bytes=sum(directory.bytes for directory in self.holdings.directories),
-            free_bytes=sum(self._file_system.free_bytes(directory.path) for directory in self.holdings.live),
+            free_bytes=self.disks.free_bytes,
             read_only=self.disks.read_only,
+            reasons=self.disks.reasons,
         )
 
     @property

@@ -105,7 +105,7 @@ class GroupWriter:
                     self.quick_groups = self.quick_groups + 1 if monotonic() - begun < _QUICK_SECONDS else 0
             except NoSpaceError as error:
                 self._no_space = error
-                log.warning("%s has no room left: %s; free some space", self._directory, error)
+                log.debug("%s found no room: %s", self._directory, error)
                 self._tell(tell, rest, failure=error)
                 group.syncs, rest = [], []
                 if group.stop:

@@ -43,6 +43,7 @@ from bookspark.protocol.bookie.bookie_ledger import (
     MasterKeyNoted,
 )
 from bookspark.protocol.bookie.garbage_collection import CollectionNoted
+from bookspark.protocol.bookie.read_only_switch import ReadOnlySwitched
 
 NAME = "control.log"
 NOTE_NAME = "control.synced"
@@ -59,6 +60,7 @@ _NAMES: dict[type[Record], str] = {
     LossyBootNoted: "lossy boot",
     HealedNoted: "healed",
     CollectionNoted: "collected",
+    ReadOnlySwitched: "read only",
 }
 _TYPES: dict[str, Any] = {name: record_type for record_type, name in _NAMES.items()}
 _REWRITE_BYTES_MIN = 1 << 20

@@ -12,7 +12,6 @@ from bookspark.bookie.commit.commit_items import ControlRewrite, ControlWrite, E
 from bookspark.bookie.commit.commit_thread import CommitThread
 from bookspark.bookie.disk.file_system import NoSpaceError
 from bookspark.bookie.disk.index import location
-from bookspark.bookie.holdings.disk_marks import Takes
 from bookspark.bookie.holdings.disks import Disks
 from bookspark.bookie.holdings.holdings import POSITION_MAX, Holdings
 from bookspark.bookie.holdings.log_directory import LogDirectory
@@ -46,7 +45,7 @@ class CommitResults:
             status = Status.READ_ONLY
             synced = list(filter(_is_synced, items))
             items = [item for item in items if not _is_synced(item)]
-            self._ran_out(self._by_thread[thread], items)
+            self._ran_out(self._by_thread[thread], items, failure)
             self._tell(synced, Status.OK)
         elif failure is not None:
             status = Status.IO_ERROR
@@ -87,20 +86,20 @@ class CommitResults:
                 first = location(entry_log.number, entry_log.synced)
                 self._holdings.lose_between(first, location(entry_log.number, POSITION_MAX))
 
-    def _ran_out(self, directory: LogDirectory, items: Sequence[Item]) -> None:
+    def _ran_out(self, directory: LogDirectory, items: Sequence[Item], failure: OSError) -> None:
         """A write found no room: remove from the index what ``items`` were to add."""
         for item in items:
             if isinstance(item, (EntryWrite, RelaxedWrite)):
-                ledger_id = decode(item.frame, HEADER_OFFSET)[0].ledger_id
-                where = location(item.log.number, item.position)
-                if (rows := self._holdings.index.get(ledger_id)) is not None:
-                    rows.remove(where, where)
-                self._holdings.volatile.forget(ledger_id)
+                header = decode(item.frame, HEADER_OFFSET)[0]
+                if self._holdings.index.get(header.ledger_id) is not None:
+                    where = location(item.log.number, item.position)
+                    self._holdings.index.of(header.ledger_id).drop(header.first_entry_id, header.last_entry_id, where)
+                self._holdings.volatile.forget(header.ledger_id)
                 item.log.end = min(item.log.end, item.position)
             elif isinstance(item, (ControlWrite, ControlRewrite)):
                 directory.control_behind = True
         if not any(isinstance(item, SealLog) for item in items):
-            self._disks.take_less(directory, Takes.NOTHING)
+            self._disks.ran_out(directory, failure)
 
 
 def _is_synced(item: Item) -> bool:

@@ -25,7 +25,8 @@ from bookspark.wire.header import NO_KEY
 from bookspark.wire.messages import Ranges
 
 POSITION_MAX = (1 << 32) - 1
-RANGES_ROWS_MAX = 1 << 16
+RANGES_ROWS_MAX = 1 << 11
+"""Rows of one answer, which is made on the loop: some milliseconds."""
 
 StoredLog = EntryLog | RewrittenLog
 
@@ -92,10 +93,11 @@ class Holdings:
 
     def ranges(self, ledger_id: int, first_entry_id: int, limit: int, *, only: bool) -> tuple[Ranges, int, int]:
         """The rows of the index from (``ledger_id``, ``first_entry_id``) on, of that ledger ``only`` or of all that follow too,
-        at most ``limit`` (0: 65,536); with the ledger id and the first entry id to go on with, −1 and −1 at the end."""
+        at most ``limit`` and 2,048; with the ledger id and the first entry id to go on with, −1 and −1 at the end."""
         limit = min(limit or RANGES_ROWS_MAX, RANGES_ROWS_MAX)
         ranges = Ranges.empty()
-        for current in [ledger_id] if only else self.index.ledger_ids(ledger_id):
+        ids = [ledger_id] if only else self.index.ledger_ids(ledger_id, limit)
+        for current in ids:
             rows = self.index.get(current)
             start = first_entry_id if current == ledger_id else 0
             for row in rows.covering(start, rows.last_entry_id) if rows is not None else ():
@@ -104,7 +106,7 @@ class Holdings:
                 values = (current, row.first, row.last, log_of(row.where), position_of(row.where), row.size)
                 for column, value in zip(ranges, values, strict=True):
                     column.append(value)
-        return ranges, -1, -1
+        return (ranges, ids[-1] + 1, 0) if len(ids) == limit and not only else (ranges, -1, -1)
 
     # -- what there is
 

@@ -28,6 +28,8 @@ from bookspark.wire.entry_batch import Buffer
 _OPEN_FILES_MAX = 256
 _EXTENT_BYTES_MAX = 1 << 20
 _PART_BYTES = 256 << 10
+_PIECES_MAX = 1024
+"""An answer has no more batches than this: planning them takes the loop some milliseconds."""
 READ_BYTES_MAX = 4 << 20
 """An answer is about this long at most, whatever the request's limit."""
 
@@ -81,7 +83,7 @@ def plan_read(
     for row in rows.covering(first, last) if rows is not None else ():
         if row.first > wanted and (end := passed(row.first - 1)) < row.first - 1:
             return refused(end)
-        if total >= limit:
+        if total >= limit or len(pieces) == _PIECES_MAX:
             return ReadPlan(pieces, pieces[-1].last, None)
         start, stop = max(first, row.first), min(last, row.last)
         assert ledger is not None

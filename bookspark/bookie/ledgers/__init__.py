@@ -9,6 +9,7 @@
 ``volatile_syncs``   SYNC: the writer of a volatile ledger asks for a sync
 ``losses``           making durable what was found unreadable
 ``lossy_boots``      what a crash or a lost disk took, limbo, and what of it is back
+``read_only_switch``  an operator's switch: the bookie takes no adds
 ``control_records``  writing records to the control logs
 ``statuses``         the status on the wire for each answer
 ===================  =================================================================================

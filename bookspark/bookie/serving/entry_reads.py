@@ -1,7 +1,7 @@
 """Reads of entries: the stored batches are sent as they lie in the logs, then an answer says what comes after them.
 
 Law: a stored batch gets a new prefix with the answer's header, and its body is not copied. What the page cache has is read and
-sent on the loop, in parts, so that the client checks one part while the next one is read. The rest is read by a thread. Entries
+sent on the loop, one part in a turn, so that nobody waits long and the client checks one part while the next one is read. The rest is read by a thread. Entries
 that are moved to another log while they are read are planned again.
 """
 
@@ -75,24 +75,43 @@ class EntryReads:
             header.limit,
             sparse=bool(header.flags & _SPARSE),
         )
-        while (fetched := self._storage.files.fetch(part := first_part(plan.pieces), cached_only=True)) is not None:
-            if fetched.stop is not None or len(part) == len(plan.pieces):
-                self._send_last(header, plan, sent, fetched)
-                return
-            sent += self._send_batches(header, plan, fetched.frames)
-            # If the socket takes these frames, the next ones are read into the same memory.
-            del fetched
-            # The reader checks these frames while the next ones are read here.
-            self._peer.flush()
-            plan = plan._replace(pieces=plan.pieces[len(part) :])
+        self._send_parts(header, plan, sent, counted=False)
+
+    def _send_parts(self, header: Header, plan: ReadPlan, sent: int, *, counted: bool) -> None:
+        """Send the next part of a plan, and leave what follows to the loop's next turn. ``counted``: the peer knows of this read
+        already (``read_begins``)."""
+        fetched = self._storage.files.fetch(part := first_part(plan.pieces), cached_only=True)
+        if fetched is None:
+            self._send_from_disk(header, plan, sent, counted=counted)
+            return
+        if fetched.stop is not None or len(part) == len(plan.pieces):
+            self._send_last(header, plan, sent, fetched)
+            if counted:
+                self._peer.read_ends()
+            return
+        sent += self._send_batches(header, plan, fetched.frames)
+        # The reader checks these frames while the next ones are read here. If the socket takes them, the next ones are read into
+        # the same memory.
+        self._peer.flush()
+        if not counted:
+            self._peer.read_begins()
+        plan = plan._replace(pieces=plan.pieces[len(part) :])
+        self._loop.call_soon(partial(self._send_parts, header, plan, sent, counted=True))
+
+    def _send_from_disk(self, header: Header, plan: ReadPlan, sent: int, *, counted: bool) -> None:
+        """Have a thread read what the page cache does not have."""
+        if not counted:
+            self._peer.read_begins()
         fetch = partial(self._storage.files.fetch, plan.pieces, cached_only=False)
         try:
             reading = asyncio.wrap_future(self._storage.disk_threads.run(plan.pieces[0].where, fetch))
         except RuntimeError as error:
             log.warning("no thread for the read %r: %s", header, error)
-            self._answers.answer(header._replace(last_entry_id=plan.pieces[0].first - 1), Status.TOO_MANY_REQUESTS)
+            self._answers.answer(
+                header._replace(last_entry_id=plan.pieces[0].first - 1), Status.TOO_MANY_REQUESTS, value=sent
+            )
+            self._peer.read_ends()
             return
-        self._peer.read_begins()
         reading.add_done_callback(partial(self._read_done, header, plan, sent))
 
     def _read_done(self, header: Header, plan: ReadPlan, sent: int, reading: asyncio.Future[Fetched | None]) -> None:

@@ -23,3 +23,5 @@ class ServedBookie(NamedTuple):
     """How many requests of one connection may wait for their answers."""
     status: Callable[[], BookieStatus]
     """What the bookie says of itself; to be called on the loop."""
+    collect: Callable[[], int]
+    """Starts a garbage collection and returns its number; to be called on the loop."""

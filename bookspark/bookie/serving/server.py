@@ -72,9 +72,11 @@ class BookieServer:
             read_secret(config.shared_secret_file),
             config.requests_in_flight_max,
             self.status,
+            lambda: self._maintenance.collect_now(),
         )
         self._tls = server_context(config.tls_certificate, config.tls_key, config.tls_client_ca)
         self._admission = Admission(storage, config.request_bytes_in_flight_max)
+        storage.loop_is_shared = lambda: len(self._admission.connections) > 1
         self._chunks = ChunkPool()
         self._server: asyncio.Server | None = None
         self._maintenance = Maintenance(config, storage, metadata, rewriter)
@@ -138,6 +140,8 @@ class BookieServer:
             read_only=stored.read_only,
             lossy_boot=lossy_boots.mark.boot,
             healed_boot=lossy_boots.healed_boot,
-            limbo_ledgers=len(lossy_boots.limbo()),
+            limbo_ledgers=lossy_boots.limbo_count,
             healing=None if self.healing_status is None else self.healing_status(),
+            reasons=stored.reasons,
+            collection=self._maintenance.collection,
         )
