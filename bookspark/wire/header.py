@@ -50,16 +50,16 @@ The kinds, and what a bookie does for each (``-`` after a name: the request is a
     Sync what was added to a VD ledger before this request; the answer tells LastAddSynced.
 ``RANGES-``
     What is held of ``ledger_id`` from entry ``first_entry_id`` on, and of the ledgers after it (not if ``value`` is 1),
-    ``limit`` and 2,048 rows at most. The body of the answer is ``messages.Ranges``; its ``value`` and ``first_entry_id`` are the ledger
-    and the entry to go on with, −1 at the end.
+    ``limit`` and 2,048 rows at most. The body of the answer is ``messages.Ranges``; its ``value`` and ``first_entry_id`` are
+    the ledger and the entry to go on with, −1 at the end.
 ``STATUS-``
     The body of the answer is ``messages.BookieStatus``.
 ``ENTRY_LOGS-``
-    The logs from number ``value`` on, 2,048 at most. The body of the answer is ``messages.EntryLogs``; its ``value`` is the number
-    to go on with, −1 at the end.
+    The logs from number ``value`` on, 2,048 at most. The body of the answer is ``messages.EntryLogs``; its ``value`` is the
+    number to go on with, −1 at the end.
 ``LIMBO-``
-    The ledgers in limbo from ``ledger_id`` on, ``limit`` and 2,048 at most. The body of the answer is ``messages.Limbo``; its ``value``
-    is the ledger to go on with, −1 at the end.
+    The ledgers in limbo from ``ledger_id`` on, ``limit`` and 2,048 at most. The body of the answer is ``messages.Limbo``; its
+    ``value`` is the ledger to go on with, −1 at the end.
 ``COLLECT-``
     Forget deleted ledgers and give their space back now. It is answered at once: ``value`` is the number of the collection,
     which ``STATUS`` tells of when it is over.

@@ -1,8 +1,8 @@
 """Reads of entries: the stored batches are sent as they lie in the logs, then an answer says what comes after them.
 
 Law: a stored batch gets a new prefix with the answer's header, and its body is not copied. What the page cache has is read and
-sent on the loop, one part in a turn, so that nobody waits long and the client checks one part while the next one is read. The rest is read by a thread. Entries
-that are moved to another log while they are read are planned again.
+sent on the loop, one part in each turn: nobody waits long, and the client checks one part while the next one is read. The rest is
+read by a thread. Entries that are moved to another log while they are read are planned again.
 """
 
 from __future__ import annotations

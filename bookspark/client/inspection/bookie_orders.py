@@ -41,8 +41,8 @@ def collect_now(context: ClientContext, bookie_id: str, seconds_max: float) -> C
             return found
         time.sleep(_LOOK_SECONDS)
     raise BookieError(
-        f"bookie {bookie_id} still collects after {seconds_max:g} s, and goes on; `bookspark bookie status {bookie_id}` will tell "
-        "what it freed"
+        f"bookie {bookie_id} still collects after {seconds_max:g} s, and goes on; `bookspark bookie status {bookie_id}` will "
+        "tell what it freed"
     )
 
 
