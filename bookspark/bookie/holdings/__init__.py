@@ -7,6 +7,7 @@
 ``reads``             reading stored batches
 ``read_memory``       memory that logs are read into
 ``checkpointing``     checkpoints of the index
+``disk_threads``      threads for what has to wait for a disk
 ``disks``             which directory takes what
 ``disk_marks``        how full a disk may be
 ``commit_results``    who is answered after a write; directories that failed or are full

@@ -62,7 +62,9 @@ class Holdings:
 
     # -- reads
 
-    def plan_read(self, ledger_id: int, first: int, last: int, limit: int, *, sparse: bool) -> ReadPlan:
+    def plan_read(
+        self, ledger_id: int, first: int, last: int, limit: int, *, sparse: bool, pieces_max: int | None = None
+    ) -> ReadPlan:
         """The batches that hold entries ``first..last``, up to about ``limit`` bytes (0: as much as one answer takes)."""
         return plan_read(
             self.ledgers.get(ledger_id),
@@ -71,6 +73,7 @@ class Holdings:
             (first, last, limit),
             sparse=sparse,
             storage_damaged=self.damaged,
+            pieces_max=pieces_max,
         )
 
     def has_moved(self, piece: Piece) -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from enum import Enum
 from typing import NamedTuple
 
@@ -28,8 +29,6 @@ from bookspark.wire.entry_batch import Buffer
 _OPEN_FILES_MAX = 256
 _EXTENT_BYTES_MAX = 1 << 20
 _PART_BYTES = 256 << 10
-_PIECES_MAX = 1024
-"""An answer has no more batches than this: planning them takes the loop some milliseconds."""
 READ_BYTES_MAX = 4 << 20
 """An answer is about this long at most, whatever the request's limit."""
 
@@ -53,6 +52,8 @@ class ReadPlan(NamedTuple):
     pieces: list[Piece]
     end: int
     refusal: Negative | Unknown | None
+    cut_bytes: int = 0
+    """The plan has as many pieces as were wanted, of this size together. The read goes on after them. 0: it does not."""
 
 
 def plan_read(
@@ -63,6 +64,7 @@ def plan_read(
     *,
     sparse: bool,
     storage_damaged: bool,
+    pieces_max: int | None = None,
 ) -> ReadPlan:
     """Find entries ``first..last`` of ``request`` (first, last, limit in bytes; limit 0: as much as one answer takes). Where
     absence proves nothing, a sparse read stops at the first absent id too: to skip it would say that it is not held."""
@@ -83,8 +85,10 @@ def plan_read(
     for row in rows.covering(first, last) if rows is not None else ():
         if row.first > wanted and (end := passed(row.first - 1)) < row.first - 1:
             return refused(end)
-        if total >= limit or len(pieces) == _PIECES_MAX:
+        if total >= limit:
             return ReadPlan(pieces, pieces[-1].last, None)
+        if len(pieces) == pieces_max:
+            return ReadPlan(pieces, pieces[-1].last, None, total)
         start, stop = max(first, row.first), min(last, row.last)
         assert ledger is not None
         pieces.append(Piece(ledger.ledger_id, start, stop, row.where, row.size, recent.get(row.where)))
@@ -158,6 +162,17 @@ class LogFiles:
             if file is not None:
                 self._files.move_to_end(number)
             return file
+
+    def is_open(self, pieces: Sequence[Piece]) -> bool:
+        """Is every log open that these pieces lie in?"""
+        with self._lock:
+            return all(piece.frame is not None or log_of(piece.where) in self._files for piece in pieces)
+
+    def open_all(self, pieces: Sequence[Piece]) -> None:
+        """Open every log that these pieces lie in; no error if one can't be opened. It may wait for the disk."""
+        for number in {log_of(piece.where) for piece in pieces if piece.frame is None}:
+            with suppress(KeyError, OSError):
+                self.get(number)
 
     def forget(self, number: int) -> None:
         """The log is removed. Who reads it now may go on."""

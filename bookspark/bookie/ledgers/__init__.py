@@ -3,6 +3,7 @@
 ===================  =================================================================================
 ``adds``             adds: admitted or refused, placed in a log, queued for the disk
 ``unsure_adds``      adds to ledgers whose fence may be lost: the metadata is asked first
+``comparisons``      adds that wait until they are compared with the copies that are held
 ``held_copies``      entries that are held already: are they the same, and are they durable?
 ``fencing``          fences
 ``explicit_lacs``    LACs (last add confirmed) that come without an entry
