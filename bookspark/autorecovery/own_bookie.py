@@ -18,6 +18,8 @@ from bookspark.wire.header import Status
 Value = TypeVar("Value")
 
 _ANSWER_SECONDS_MAX = 60.0
+_LEDGERS_A_CALL = 2048
+"""The loop lists no more ledgers at once."""
 
 
 class OwnBookie:
@@ -35,9 +37,19 @@ class OwnBookie:
 
     def limbo(self) -> dict[int, int]:
         """The ledgers in limbo. Each maps to the number of the lossy boot that put it there."""
-        answer: Future[dict[int, int]] = Future()
-        self._post(lambda: answer.set_result(self._storage.lossy_boots.limbo()))
-        return self._awaited(answer)
+        found: dict[int, int] = {}
+        start = 0
+        while True:
+            answer: Future[list[tuple[int, int]]] = Future()
+            self._post(lambda start, answer: answer.set_result(self._limbo(start)), start, answer)
+            part = self._awaited(answer)
+            if not part:
+                return found
+            found.update(part)
+            start = part[-1][0] + 1
+
+    def _limbo(self, start: int) -> list[tuple[int, int]]:
+        return self._storage.lossy_boots.limbo(start, _LEDGERS_A_CALL)
 
     def held(self, ledger_id: int) -> tuple[tuple[int, int], ...]:
         """The ranges ``(first, last)`` of entry ids that this bookie holds, all of them synced."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import NamedTuple
 
 from bookspark.bookie.bookie_config import BookieConfig
@@ -25,6 +26,7 @@ from bookspark.bookie.disk.steps import Steps
 from bookspark.bookie.holdings.boot import read_directories
 from bookspark.bookie.holdings.checkpointing import Checkpoints, Prepared
 from bookspark.bookie.holdings.commit_results import CommitResults
+from bookspark.bookie.holdings.disk_threads import DiskThreads
 from bookspark.bookie.holdings.disks import Disks
 from bookspark.bookie.holdings.holdings import Holdings, StoredLog
 from bookspark.bookie.holdings.log_directory import LogDirectory
@@ -37,6 +39,7 @@ from bookspark.bookie.ledgers.fencing import Fences
 from bookspark.bookie.ledgers.held_copies import HeldCopies
 from bookspark.bookie.ledgers.losses import Losses
 from bookspark.bookie.ledgers.lossy_boots import LossyBoots
+from bookspark.bookie.ledgers.read_only_switch import ReadOnlySwitch
 from bookspark.bookie.ledgers.unsure_adds import FenceCheck, no_metadata
 from bookspark.bookie.ledgers.volatile_syncs import VolatileSyncs
 from bookspark.bookie.space.garbage_collection import GarbageCollection
@@ -68,6 +71,8 @@ class StorageStatus(NamedTuple):
     """How many copies of batches were found unreadable since the start."""
     lacking_ledgers: int
     """Ledgers of which entries are lost here and not back, or a lost copy still lies in a log."""
+    reasons: list[str]
+    """Why it does not take every add in every directory, and what to do about it."""
 
 
 class Storage:
@@ -109,16 +114,25 @@ class Storage:
         """Making checkpoints of the index."""
         self._losses = Losses(holdings, self._records, self.checkpoints)
         self._fences = Fences(holdings.control, self._records, holdings.volatile)
-        self.disks = Disks(config, self._file_system, live, self._fences.rewrite_control_log)
+        self.disks = Disks(config, self._file_system, live, self._records.rewrite_in)
         """Which directories take what, by how full they are."""
+        self._read_only_switch = ReadOnlySwitch(holdings.control, self._records, self.disks)
         self._results = CommitResults(holdings, self.disks)
         holdings.read_failed = self._results.read_failed
+        self.disk_threads = DiskThreads(holdings.directory_of)
+        """For what has to wait for a disk."""
+        self.loop_is_shared: Callable[[], bool] = lambda: False
+        """Does the loop serve more than one client? Set by who serves them."""
+        self.broken: Callable[[str], None] = lambda why: None
+        """Called, in any thread, when a commit thread fails and the disk is not at fault. The bookie has to end then, because
+        requests may never be answered. Set by who runs the bookie."""
         self._adds = Adds(
             holdings,
             self._records,
             self.disks,
             self._results,
             check_fence,
+            self.disk_threads,
             journal_write_data=config.journal_write_data,
         )
         self._held_copies = HeldCopies(holdings)
@@ -126,7 +140,7 @@ class Storage:
         self._explicit_lacs = ExplicitLacs(holdings, self._records)
         self.lossy_boots = LossyBoots(holdings, self._records, self.disks)
         """What was lost, and what of it is back."""
-        self.garbage_collection = GarbageCollection(holdings, self._records, self._fences, self.checkpoints)
+        self.garbage_collection = GarbageCollection(holdings, self._records, self.checkpoints)
         """Forgetting ledgers that were deleted."""
         self.reclaiming = Reclaiming(self._file_system, holdings, self.checkpoints)
         """Rewriting and removing logs."""
@@ -139,6 +153,7 @@ class Storage:
         """Read everything; nothing is served before this returns. Raises StorageError if no directory can be read, or if a fence
         may be lost with a damaged control log."""
         read_directories(self.holdings)
+        self._read_only_switch.opened()
         self.disks.look_at_all()
         self._records.is_open = True
         deque(self.holdings.note_what_is_back(), maxlen=0)
@@ -147,10 +162,16 @@ class Storage:
 
     def start(self, post: Post, soon: Soon | None = None) -> None:
         """Start writing. ``post(function, *arguments)`` has a function called on the loop, from any thread. ``soon(function)``
-        has one called on the loop once this turn of it is over; without ``soon`` each request goes to the disk by itself."""
+        has one called on the loop once this turn of it is over. Without ``soon`` there is no loop that others need: each request
+        goes to the disk by itself, and the caller compares entries that come again."""
         self._adds.unsure.start(post)
+        if soon is not None:
+            self._adds.comparisons.start(post)
+            self._held_copies.start(post)
         directories = self.holdings.directories
         for directory in directories:
+            directory.commit.broken = lambda why: self.broken(why)
+            directory.commit.loop_is_shared = lambda: self.loop_is_shared()
             directory.commit.start(post, self._results.completed, soon, alone=len(directories) == 1)
 
     def lacking(self, ledgers_max: int) -> list[tuple[int, EntryRanges]]:
@@ -170,6 +191,8 @@ class Storage:
             return
         self._records.is_open = False
         self._adds.unsure.close()
+        self._adds.comparisons.close()
+        self.disk_threads.close()
         directories = self.holdings.directories
         for directory in directories:
             directory.commit.stop()
@@ -203,6 +226,10 @@ class Storage:
 
         ``done``: OK, FENCED, UNAUTHORIZED, LIMBO, or IO_ERROR if something of it is lost.
         """
+        if ledger_id in self._adds.comparisons.waiting:
+            # Adds that came before wait for their comparison.
+            self._adds.comparisons.behind(ledger_id, partial(self._syncs.sync, ledger_id, master_key, assignment, done))
+            return
         self._syncs.sync(ledger_id, master_key, assignment, done)
 
     def fence(self, ledger_id: int, master_key: bytes, done: Done) -> None:
@@ -227,9 +254,13 @@ class Storage:
         """
         self._explicit_lacs.write(ledger_id, master_key, last_add_confirmed, done, last_add_fully_replicated)
 
+    def switch_read_only(self, read_only: bool, done: Done) -> None:
+        """Make the bookie read-only, whatever room it has, or take that back. ``done``: OK once that is durable, or IO_ERROR."""
+        self._read_only_switch.switch(read_only, done)
+
     def settle(self, done: Done) -> None:
         """Wait for everything that was asked for before. ``done``: OK once it is through in every directory, or IO_ERROR."""
-        self._records.settle(done)
+        self._adds.comparisons.when_over(lambda: self._records.settle(done))
 
     def when_below(self, bytes_in_flight: int, relieved: Callable[[], None]) -> None:
         """Call ``relieved`` once, when no more than ``bytes_in_flight`` bytes wait for their sync. One caller may wait at a
@@ -238,12 +269,16 @@ class Storage:
 
     # -- reads
 
-    def plan_read(self, ledger_id: int, first: int, last: int, limit: int, *, sparse: bool) -> ReadPlan:
+    def plan_read(
+        self, ledger_id: int, first: int, last: int, limit: int, *, sparse: bool, pieces_max: int | None = None
+    ) -> ReadPlan:
         """Find the batches that hold entries ``first..last``, up to about ``limit`` bytes (0: as much as one answer takes).
+
+        ``pieces_max``: plan no more pieces at once (``ReadPlan.cut_bytes``).
 
         ``sparse``: skip ids that are not held. Otherwise the plan ends before the first such id, and says why it is absent.
         """
-        return self.holdings.plan_read(ledger_id, first, last, limit, sparse=sparse)
+        return self.holdings.plan_read(ledger_id, first, last, limit, sparse=sparse, pieces_max=pieces_max)
 
     def has_moved(self, piece: Piece) -> bool:
         """Do the entries of a planned piece lie elsewhere by now, or nowhere? Then the read is to be planned again."""
@@ -262,7 +297,7 @@ class Storage:
         return self.holdings.last_entry_id(ledger_id)
 
     def ranges(self, ledger_id: int, first_entry_id: int, limit: int, *, only: bool) -> tuple[Ranges, int, int]:
-        """The rows of the index from (``ledger_id``, ``first_entry_id``) on, at most ``limit`` (0: 65,536).
+        """The rows of the index from (``ledger_id``, ``first_entry_id``) on, at most ``limit`` and 2,048.
 
         ``only``: of that ledger, else of all that follow too. Returns the rows with the ledger id and the first entry id to go on
         with, −1 and −1 at the end.
@@ -276,11 +311,11 @@ class Storage:
     # -- what there is
 
     def status(self) -> StorageStatus:
-        """How much there is, and how much room is left. Raises OSError if a disk does not tell."""
+        """How much there is, and how much room was left when the disks were looked at last. No disk is asked."""
         return StorageStatus(
             ledgers=len(self.holdings.ledgers),
             log_bytes=sum(directory.bytes for directory in self.holdings.directories),
-            free_bytes=sum(self._file_system.free_bytes(directory.path) for directory in self.holdings.live),
+            free_bytes=self.disks.free_bytes,
             read_only=self.disks.read_only,
             failed_directories=dict.fromkeys(self.holdings.unreadable, "it could not be read at the start")
             | {directory.path: directory.failure for directory in self.holdings.directories if directory.retired},
@@ -291,6 +326,7 @@ class Storage:
             },
             lost_copies=self.holdings.lost_copies,
             lacking_ledgers=len(self.holdings.control.lost_copies),
+            reasons=self.disks.reasons,
         )
 
     @property

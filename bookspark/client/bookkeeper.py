@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from bookspark.client.client_config import client_config
-from bookspark.client.inspection import bookie_questions
+from bookspark.client.inspection import bookie_orders, bookie_questions
 from bookspark.client.reading import ledger_opening
 from bookspark.client.reading.read_handle import ReadHandle
 from bookspark.client.runtime.client_context import ClientContext
@@ -23,7 +23,7 @@ from bookspark.client.writing.ledger_handle import LedgerHandle
 from bookspark.metadata.store import MetadataStore
 from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerMetadata, LedgerType, Replication
-from bookspark.wire.messages import BookieStatus, EntryLogFacts
+from bookspark.wire.messages import BookieStatus, CollectionStatus, EntryLogFacts
 
 if TYPE_CHECKING:
     import pyarrow
@@ -177,6 +177,23 @@ class BookKeeper:
             ReadError: the bookie did not answer within ``answer_timeout_seconds``.
         """
         return bookie_questions.bookie_status(self.context, bookie_id)
+
+    def collect_now(self, bookie_id: str, seconds_max: float = 3600.0) -> CollectionStatus:
+        """Have a bookie collect deleted ledgers and give their space back now; returns what came of it.
+
+        Raises:
+            BookieError: the bookie did not answer, was started anew, or did not finish within ``seconds_max`` seconds.
+        """
+        return bookie_orders.collect_now(self.context, bookie_id, seconds_max)
+
+    def switch_read_only(self, bookie_id: str, read_only: bool) -> None:
+        """Make a bookie read-only, whatever room it has, or take that back. It stays so over restarts. It still takes what ledger
+        recovery and repair write. Returns once that is durable; the registration follows.
+
+        Raises:
+            BookieError: the bookie did not answer, or could not note it.
+        """
+        bookie_orders.switch_read_only(self.context, bookie_id, read_only)
 
     def list_entry_logs(self, bookie_id: str) -> list[EntryLogFacts]:
         """The entry logs of a bookie, by number.

@@ -42,7 +42,7 @@ from bookspark.daemon.lease_server import SERVING, LeaseServer
 from bookspark.daemon.lossy_boot import fence_check, fence_what_may_be_lost, why_lossy
 from bookspark.daemon.registrar import Registrar
 from bookspark.daemon.request_loop import RequestLoop
-from bookspark.errors import StorageError
+from bookspark.errors import BookieError, StorageError
 from bookspark.extras import extra_needed
 from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.metadata.store import MetadataStore
@@ -59,7 +59,7 @@ log = logging.getLogger(__name__)
 
 def run_bookie(config: BookieConfig) -> None:
     """Boot; serve until the lease lapses, a stop is asked for, or SIGTERM comes; stop cleanly. Raises BookKeeperError if a phase
-    fails."""
+    fails, or if a commit thread fails and the disk is not at fault."""
     _raise_limit_of_open_files()
     with ExitStack() as first:
         # The rewriting process is forked before there is a lock or a thread.
@@ -70,7 +70,7 @@ def run_bookie(config: BookieConfig) -> None:
 
 def _run(config: BookieConfig, rewriter: RewritingProcess) -> None:
     with DirectoryLocks(config.directories, one_is_enough=True) as locks, ExitStack() as stack:
-        ends: queue.SimpleQueue[str | StorageError] = queue.SimpleQueue()
+        ends: queue.SimpleQueue[str | BookieError | StorageError] = queue.SimpleQueue()
         lease = LeaseServer(locks.usable, config.lease_seconds, config.zookeeper, ends.put)
         # The handlers are set before anybody can know of the process.
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -94,7 +94,7 @@ def _boot_and_serve(
     locks: DirectoryLocks,
     lease: LeaseServer,
     stack: ExitStack,
-    ends: queue.SimpleQueue[str | StorageError],
+    ends: queue.SimpleQueue[str | BookieError | StorageError],
     rewriter: RewritingProcess,
 ) -> None:
     def phase(name: str, **facts: object) -> None:
@@ -117,6 +117,9 @@ def _boot_and_serve(
     phase("opening storage", bookie_id=cookie.bookie_id)
     storage = _open_storage(config, store, identity, stack, phase)
     storage.when_none_is_left(lambda why: ends.put(StorageError(why)))
+    storage.broken = lambda why: ends.put(
+        BookieError(f"{why}; start the bookie again, and report this with the lines above, since it is a defect")
+    )
     # The garbage collector need not walk a million ledgers each time.
     gc.freeze()
     phase("listening")
@@ -147,11 +150,9 @@ def _boot_and_serve(
     _end(ends.get())
 
 
-def _end(why: str | StorageError) -> NoReturn:
-    """End cleanly, or with an error if the bookie can't serve any more."""
-    if isinstance(why, StorageError):
-        raise why
-    raise _StopRequested(why)
+def _end(why: str | BookieError | StorageError) -> NoReturn:
+    """End what this thread does: because a stop was asked for, or because the bookie can't go on."""
+    raise why if isinstance(why, BookieError | StorageError) else _StopRequested(why)
 
 
 def _open_storage(

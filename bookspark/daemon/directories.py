@@ -15,6 +15,7 @@ Source: docs/decisions/bookies-outlive-tasks.md; BookKeeper's ``Cookie`` and its
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import time
@@ -88,8 +89,7 @@ class DirectoryLocks:
                         f"directory {directory} is in use by {who}; stop it, or give this bookie another directory"
                     )
                 time.sleep(0.05)
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, msgspec.json.encode(process), 0)
+            _note_holder(descriptor, process)
         except OSError as error:
             raise not_writable(directory, error) from error
 
@@ -192,6 +192,19 @@ def _try_lock(descriptor: int, mode: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _note_holder(descriptor: int, process: Process | None) -> None:
+    """Write who holds the lock. A full disk has no room for it, and keeps the note of the last holder: the lock itself holds all
+    the same, and a bookie must be able to start on a full disk."""
+    note = msgspec.json.encode(process)
+    try:
+        # The old note is written over and not given back first, because its block may be the last one.
+        os.pwrite(descriptor, note, 0)
+        os.ftruncate(descriptor, len(note))
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
 
 
 def _read_holder(descriptor: int) -> Process | None:

@@ -50,15 +50,22 @@ The kinds, and what a bookie does for each (``-`` after a name: the request is a
     Sync what was added to a VD ledger before this request; the answer tells LastAddSynced.
 ``RANGES-``
     What is held of ``ledger_id`` from entry ``first_entry_id`` on, and of the ledgers after it (not if ``value`` is 1),
-    ``limit`` rows at most. The body of the answer is ``messages.Ranges``; its ``value`` and ``first_entry_id`` are the ledger
-    and the entry to go on with, −1 at the end.
+    ``limit`` and 2,048 rows at most. The body of the answer is ``messages.Ranges``; its ``value`` and ``first_entry_id`` are
+    the ledger and the entry to go on with, −1 at the end.
 ``STATUS-``
     The body of the answer is ``messages.BookieStatus``.
 ``ENTRY_LOGS-``
-    The body of the answer is ``messages.EntryLogs``.
+    The logs from number ``value`` on, 2,048 at most. The body of the answer is ``messages.EntryLogs``; its ``value`` is the
+    number to go on with, −1 at the end.
 ``LIMBO-``
-    The ledgers in limbo from ``ledger_id`` on, ``limit`` at most. The body of the answer is ``messages.Limbo``; its ``value``
-    is the ledger to go on with, −1 at the end.
+    The ledgers in limbo from ``ledger_id`` on, ``limit`` and 2,048 at most. The body of the answer is ``messages.Limbo``; its
+    ``value`` is the ledger to go on with, −1 at the end.
+``COLLECT-``
+    Forget deleted ledgers and give their space back now. It is answered at once: ``value`` is the number of the collection,
+    which ``STATUS`` tells of when it is over.
+``SWITCH_READ_ONLY-``
+    ``value`` 1: take no adds but those of recovery and repair from now on, also after a restart. 0: take that back. The answer
+    comes once that is durable.
 ``REFUSAL-``
     Sent by bookies only: the last frame of a connection that sent bytes that are no frame. The body says why, for people.
 
@@ -109,6 +116,8 @@ class Kind(IntEnum):
     LIMBO = 10
     ACKS = 11
     REFUSAL = 12
+    COLLECT = 13
+    SWITCH_READ_ONLY = 14
 
 
 class Flag(IntFlag):

@@ -104,6 +104,20 @@ class HealingStatus(msgspec.Struct):
         return self.seconds / done * self.ledgers_left if done else None
 
 
+class CollectionStatus(msgspec.Struct):
+    """The last garbage collection of a bookie that is over, since its start."""
+
+    number: int
+    """Collections are counted from 1 at each start."""
+    ledgers: int
+    """Deleted ledgers that were forgotten."""
+    bytes_freed: int
+    """What the disks got back, less what rewriting took."""
+    seconds: float
+    problem: str = ""
+    """Why it did not come to its end; "": it did."""
+
+
 class BookieStatus(msgspec.Struct):
     """What ``STATUS`` tells of a bookie. Sizes in bytes."""
 
@@ -137,6 +151,10 @@ class BookieStatus(msgspec.Struct):
     """When the last whole round ended, in ms since 1970. 0: none did yet."""
     healing: HealingStatus | None = None
     """The healing of the last lossy boot, while this process heals it and afterwards. None: this process does not heal."""
+    reasons: list[str] = []
+    """Why the bookie does not take every add in every directory, and what to do about it: a sentence for each reason."""
+    collection: CollectionStatus | None = None
+    """The last garbage collection. None: there was none since the start."""
 
 
 class EntryLogFacts(msgspec.Struct, frozen=True, array_like=True):

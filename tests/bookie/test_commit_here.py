@@ -103,6 +103,14 @@ def test_what_is_answered_by_the_loop_is_synced_and_noted(quick):
     assert directory.current.synced == directory.current.end == directory.current.note.read()
 
 
+def test_while_the_loop_has_other_clients_it_waits_for_no_disk(quick):
+    first, second = next_ids(2)
+    quick.storage.loop_is_shared = lambda: True
+    assert quick.turn_and_wait(first) == [Status.OK] and not quick.committed_here
+    quick.storage.loop_is_shared = lambda: False
+    assert quick.turn_and_wait(second) == [Status.OK] and quick.committed_here
+
+
 def test_one_slow_group_leaves_it_to_the_thread(quick):
     quick.files.add(f"{LOG_SYNC} 1 slow:0.002")
     first, second = next_ids(2)

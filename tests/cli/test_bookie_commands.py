@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -12,9 +13,11 @@ from msgspec.structs import replace
 from bookspark.bookie.disk.log_scan import SCHEMA
 from bookspark.cli.commands import bookie_status
 from bookspark.daemon.directories import DirectoryLocks, read_cookie, write_cookie
+from bookspark.errors import BookieError
 from bookspark.local import LocalCluster
 from bookspark.protocol.bookie.cookie import Cookie
 from bookspark.wire.messages import BookieStatus, HealingStatus
+from tests.awaiting import await_that
 from tests.bookie.kit import Pumped, config
 from tests.cli.conftest import Run
 
@@ -40,6 +43,25 @@ def snapshot(places: list[str]) -> dict[str, bytes]:
         for folder, _, names in os.walk(place):
             found |= {f"{folder}/{name}": Path(folder, name).read_bytes() for name in names if name != "LOCK"}
     return found
+
+
+def test_an_operator_collects_at_once_and_switches_a_bookie_to_read_only(
+    on_cluster: Run, cluster: LocalCluster
+) -> None:
+    bookie = cluster.bookies[0].bookie_id
+    collected = on_cluster("bookie", "collect", bookie)
+    assert collected.status == 0 and "0 deleted ledgers, 0 B freed in" in collected.text, collected.err
+    assert "free now" in collected.text
+    assert json.loads(on_cluster("bookie", "collect", bookie, "--json").text)["number"] == 2
+    switched = on_cluster("bookie", "read-only", bookie, "on").text
+    assert f"{bookie}, process" in switched and "read-only" in switched
+    assert f"bookspark bookie read-only {'ID'} off" in switched
+    with cluster.bookkeeper() as client:
+        await_that(lambda: client.metadata.bookies()[bookie].read_only)
+        assert "writable" in on_cluster("bookie", "read-only", bookie, "off").text
+        await_that(lambda: not client.metadata.bookies()[bookie].read_only)
+    missing = on_cluster("bookie", "collect", "bookie-none")
+    assert missing.status == 1 and "bookie-none did not do it" in missing.err
 
 
 def test_a_bookie_that_serves_says_how_it_is(on_cluster: Run, cluster: LocalCluster) -> None:
@@ -173,3 +195,17 @@ def test_a_cookie_in_which_a_bit_flipped_is_told(bookspark: Run, places: list[st
 def read_both(places: list[str]) -> None:
     for place in places:
         read_cookie(place)
+
+
+def test_the_lock_of_a_directory_on_a_full_disk_can_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with DirectoryLocks([str(tmp_path)]):
+        pass
+
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with DirectoryLocks([str(tmp_path)], one_is_enough=True) as locks:
+        assert locks.usable == [str(tmp_path)] and not locks.unusable
+        with pytest.raises(BookieError, match="is in use by"):
+            DirectoryLocks([str(tmp_path)])

@@ -2,23 +2,28 @@
 
 Law: a sync covers the writes before its request, and no later ones. The synced note is written after it, as after every sync. No
 write waits for it. A sync that fails retires the directory, as one of the commit thread's own does: each thread has a file
-descriptor of its own, so the kernel tells both of a failed write-back.
+descriptor of its own, so the kernel tells both of a failed write-back. Whatever else goes wrong is told like a failed sync.
 
-Syncs that pile up are made as one. The thread is started by the first sync, so a bookie that needs none has none.
+A sync that gets no file descriptor was not made, and says nothing of the disk: it is tried again until there is one. When the
+directory stops, or where there is no second thread, the commit thread makes it with the descriptor that the log is written by.
+
+Syncs that pile up are made as one. The thread is started by the first sync, so a bookie that needs none has none. If it can't be
+started, the commit thread makes the sync.
 
 Source: BP-14, "Changes to Bookies"; BookKeeper's ``ForceWriteThread``.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 from bookspark.bookie.commit.commit_items import Item
 from bookspark.bookie.disk.entry_log import EntryLog
-from bookspark.bookie.disk.file_system import FileSystem
+from bookspark.bookie.disk.file_system import NO_DESCRIPTOR, FileSystem
 
 
 class Sync(NamedTuple):
@@ -30,8 +35,14 @@ class Sync(NamedTuple):
     items: Sequence[Item]
 
 
-Synced = Callable[[Sequence[Item], int, OSError | None], None]
+Synced = Callable[[Sequence[Item], int, Exception | None], None]
 """``synced(items, byte_count, failure)``, in the thread of the sync."""
+
+
+_RETRY_SECONDS = 0.05
+"""The pause before a sync that got no file descriptor is tried again."""
+
+log = logging.getLogger(__name__)
 
 
 class BackgroundSync:
@@ -47,45 +58,84 @@ class BackgroundSync:
         """Make a sync, then call ``synced``. ``apart``: True leaves both to the second thread. False does both here, before this
         returns."""
         self._queue.put(sync)
-        if not apart:
+        if not (apart and self._has_thread(synced)):
             self.sync_queued(synced)
-        elif self._thread is None:
-            self._thread = threading.Thread(
-                target=self._run, args=(synced,), name=f"sync {self._directory}", daemon=True
-            )
-            self._thread.start()
 
-    def stop(self) -> None:
-        """Finish what is queued and end the thread."""
+    def stop(self, synced: Synced) -> None:
+        """Finish what is queued and end the thread. ``synced`` is told of syncs that got no file descriptor before."""
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join()
             self._thread = None
+            self._make(self._queued(), synced)
 
-    def sync_queued(self, synced: Synced) -> bool:
-        """Wait for a sync, and make it one with all that are queued behind it. False after ``stop``."""
-        queued = [self._queue.get()]
-        queued += [self._queue.get() for _ in range(self._queue.qsize())]
-        syncs = [sync for sync in queued if sync is not None]
-        failure: OSError | None = None
+    def sync_queued(self, synced: Synced) -> None:
+        """Make the queued syncs as one, in the thread that writes the logs."""
+        self._make(self._queued(), synced)
+
+    def _has_thread(self, synced: Synced) -> bool:
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, args=(synced,), name=f"sync {self._directory}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                log.warning("%s: %s, so its commit thread makes the syncs; allow more threads", self._directory, error)
+                return False
+            self._thread = thread
+        return True
+
+    def _queued(self) -> list[Sync]:
+        queued = [self._queue.get() for _ in range(self._queue.qsize())]
+        return [sync for sync in queued if sync is not None]
+
+    def _run(self, synced: Synced) -> None:
+        """Make syncs until ``stop``. What gets no file descriptor until then is left in the queue."""
+        syncs: list[Sync] = []
+        goes_on = True
+        while goes_on:
+            if not syncs:
+                queued = [self._queue.get()]
+            else:
+                try:
+                    queued = [self._queue.get(timeout=_RETRY_SECONDS)]
+                except Empty:
+                    queued = []
+            queued += [self._queue.get() for _ in range(self._queue.qsize())]
+            goes_on = None not in queued
+            syncs += [sync for sync in queued if sync is not None]
+            if self._make(syncs, synced, apart=True):
+                syncs = []
+        for sync in syncs:
+            self._queue.put(sync)
+
+    def _make(self, syncs: Sequence[Sync], synced: Synced, *, apart: bool = False) -> bool:
+        """Make ``syncs`` as one and tell. False if there was no file descriptor for that in the second thread (``apart``)."""
+        failure: Exception | None = None
         try:
             # The last sync of a log covers the earlier ones.
             for sync in reversed(syncs):
-                self._sync(sync.log, sync.end)
-        except OSError as error:
+                if not self._sync(sync.log, sync.end, apart):
+                    return False
+        except Exception as error:
             failure = error
         if syncs:
             synced([item for sync in syncs for item in sync.items], sum(sync.byte_count for sync in syncs), failure)
-        return None not in queued
+        return True
 
-    def _run(self, synced: Synced) -> None:
-        while self.sync_queued(synced):
-            pass
-
-    def _sync(self, entry_log: EntryLog, end: int) -> None:
-        if entry_log.synced < end:
+    def _sync(self, entry_log: EntryLog, end: int, apart: bool) -> bool:
+        if entry_log.synced >= end:
+            return True
+        try:
             file = self._file_system.open(entry_log.path)
-            try:
-                entry_log.sync(end, file)
-            finally:
-                file.close()
+        except OSError as error:
+            if error.errno not in NO_DESCRIPTOR:
+                raise
+            if apart:
+                return False
+            entry_log.sync(end)
+            return True
+        try:
+            entry_log.sync(end, file)
+        finally:
+            file.close()
+        return True

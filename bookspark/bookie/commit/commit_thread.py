@@ -6,9 +6,9 @@ share one. ``group_writer`` tells what happens to a group.
 
 Decision: the loop itself writes and syncs a few adds that find the thread idle, because waking a thread and being woken by it
 takes longer than a quick sync. A loop must not hang on a sick disk. So it writes only where the directory is the bookie's only
-one (its disk could delay little else), and only after many consecutive groups that took less than a millisecond each. A slower
-group gives the work back to the thread. The loop knows whether the thread is idle: the loop counts what it hands over, the thread
-what it has done.
+one and no more than one client is connected, so that there is nobody else to be held up; and only after many consecutive groups
+that took less than a millisecond each. A slower group gives the work back to the thread. The loop knows whether the thread is
+idle: the loop counts what it hands over, the thread what it has done.
 """
 
 from __future__ import annotations
@@ -58,6 +58,12 @@ class CommitThread:
         self._completed: Completed | None = None
         """Set where the loop may commit."""
         self._thread: threading.Thread | None = None
+        self.broken: Callable[[str], None] = lambda why: None
+        """Called, in any thread, when something failed that is not the disk's fault. The bookie has to end then, because what is
+        queued may never be answered."""
+        self.loop_is_shared: Callable[[], bool] = lambda: False
+        """Does the loop serve more than one client? Then it must not wait for the disk."""
+        writer.broken = lambda why: self.broken(why)
 
     def start(self, post: Post, completed: Completed, soon: Soon | None = None, *, alone: bool = False) -> None:
         """Start the thread. ``soon``: None gathers nothing over a turn of the loop. ``alone``: the bookie has no other
@@ -111,6 +117,7 @@ class CommitThread:
     def _may_commit_here(self, items: Sequence[Item]) -> bool:
         return (
             self._handed_over == self._through
+            and not self.loop_is_shared()
             and self._writer.quick_groups >= _QUICK_GROUPS
             and 0 < len(items) <= _ITEMS_HERE_MAX
             and self._writer.takes_at_once(items)
@@ -120,8 +127,12 @@ class CommitThread:
     # -- the thread
 
     def _run(self, post: Post, completed: Completed) -> None:
-        while self.commit_queued(post, completed):
-            pass
+        try:
+            while self.commit_queued(post, completed):
+                pass
+        except BaseException as error:
+            log.critical("%s: the commit thread ended", self.directory, exc_info=error)
+            self.broken(f"the commit thread of {self.directory} ended with {type(error).__name__}: {error}")
 
     def commit_queued(self, post: Post, completed: Completed) -> bool:
         """Wait for an item, make one group of it and all that is queued behind it, and tell. False once it held the last item.

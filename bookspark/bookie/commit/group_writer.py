@@ -7,13 +7,16 @@ directory is marked unclean before. They are synced in the background after some
 else is synced.
 
 A write or sync that fails retires the directory for good: this group and all that follow are reported failed, and nothing is
-tried again, because after a failed fdatasync nobody knows what the disk holds. A write that finds no room fails its group and all
-later items, because the loop queued them counting on the failed write. A ``SealLog`` ends that: the loop queues it once it knows
-of the failure. It cuts off the written part of the failed group.
+tried again, because after a failed fdatasync nobody knows what the disk holds. An error that is not the disk's does so too, and
+is told to who runs the bookie (``broken``), because it is a defect.
+
+A write that finds no room fails its group and all later items, because the loop queued them counting on the failed write. A
+``SealLog`` ends that: the loop queues it once it knows of the failure. It cuts off the written part of the failed group.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -65,6 +68,8 @@ class GroupWriter:
         """Consecutive groups that were written and synced in under a millisecond."""
         self.failure: OSError | None = None
         """Why the directory is retired."""
+        self.broken: Callable[[str], None] = lambda why: None
+        """Called, in any thread, when something failed that is not the disk's fault."""
         self._no_space: NoSpaceError | None = None
         """A write found no room, and the loop has not shown yet that it knows."""
         self._log: EntryLog | None = None
@@ -84,7 +89,7 @@ class GroupWriter:
         rest: Sequence[Item] = items
         group = Group(items)
         if group.stop:
-            self._background.stop()
+            self._background.stop(partial(self._synced, tell))
         if group.relaxed:
             if not self.relaxed_bytes:
                 self._sync_at = monotonic() + self._sync_seconds
@@ -100,12 +105,12 @@ class GroupWriter:
                     self.quick_groups = self.quick_groups + 1 if monotonic() - begun < _QUICK_SECONDS else 0
             except NoSpaceError as error:
                 self._no_space = error
-                log.warning("%s has no room left: %s; free some space", self._directory, error)
+                log.debug("%s found no room: %s", self._directory, error)
                 self._tell(tell, rest, failure=error)
                 group.syncs, rest = [], []
                 if group.stop:
                     self._stop()
-            except OSError as error:
+            except Exception as error:
                 self._fail(error)
         if self._is_synced or self.failure is not None:
             released, self.relaxed_bytes = self.relaxed_bytes, 0
@@ -231,17 +236,22 @@ class GroupWriter:
 
     # -- in either thread
 
-    def _synced(self, tell: Tell, items: Sequence[Item], byte_count: int, failure: OSError | None) -> None:
+    def _synced(self, tell: Tell, items: Sequence[Item], byte_count: int, failure: Exception | None) -> None:
         if failure is not None:
             self._fail(failure)
         self._tell(tell, items, byte_count)
 
-    def _fail(self, error: OSError) -> None:
-        self.failure = error
+    def _fail(self, error: Exception) -> None:
+        if isinstance(error, OSError):
+            self.failure = error
+            log.error(
+                "%s failed and is retired until the bookie is started again: %s; check the disk", self._directory, error
+            )
+        else:
+            self.failure = OSError(errno.EIO, f"{type(error).__name__}: {error}")
+            log.critical("%s can't be written to any more", self._directory, exc_info=error)
+            self.broken(f"{self._directory} can't be written to any more: {self.failure.strerror}")
         self._marker.spoil()
-        log.error(
-            "%s failed and is retired until the bookie is started again: %s; check the disk", self._directory, error
-        )
 
     def _tell(self, tell: Tell, items: Sequence[Item], byte_count: int = 0, failure: OSError | None = None) -> None:
         tell(items, byte_count, self.failure or failure)

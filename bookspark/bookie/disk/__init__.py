@@ -8,6 +8,7 @@
 ``synced_note``      the note up to which position a file is durable
 ``control_log``      fences, limbo, master keys, explicit LACs
 ``control_state``    what the records of a control log say
+``sorted_ids``       ids in ascending order
 ``index``            which entries are held, and where; in memory
 ``checkpoint``       the index on the disk
 ``unclean_marker``   the marker that a crash may lose acknowledged entries

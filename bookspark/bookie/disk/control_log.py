@@ -22,7 +22,15 @@ import msgspec
 from crc32c import crc32c
 
 from bookspark.bookie.disk.control_state import Record
-from bookspark.bookie.disk.file_system import File, FileSystem, NoSpaceError, read_all, replace_file, write_all
+from bookspark.bookie.disk.file_system import (
+    File,
+    FileSystem,
+    NoSpaceError,
+    read_all,
+    replace_file,
+    with_descriptor,
+    write_all,
+)
 from bookspark.bookie.disk.synced_note import SyncedNote
 from bookspark.protocol.bookie.bookie_boot import HealedNoted, LossyBootNoted
 from bookspark.protocol.bookie.bookie_ledger import (
@@ -35,6 +43,7 @@ from bookspark.protocol.bookie.bookie_ledger import (
     MasterKeyNoted,
 )
 from bookspark.protocol.bookie.garbage_collection import CollectionNoted
+from bookspark.protocol.bookie.read_only_switch import ReadOnlySwitched
 
 NAME = "control.log"
 NOTE_NAME = "control.synced"
@@ -51,6 +60,7 @@ _NAMES: dict[type[Record], str] = {
     LossyBootNoted: "lossy boot",
     HealedNoted: "healed",
     CollectionNoted: "collected",
+    ReadOnlySwitched: "read only",
 }
 _TYPES: dict[str, Any] = {name: record_type for record_type, name in _NAMES.items()}
 _REWRITE_BYTES_MIN = 1 << 20
@@ -156,7 +166,7 @@ class ControlLog:
             raise
         if self._file is not None:
             self._file.close()
-        self._file = self._file_system.open(self.path)
+        self._file = with_descriptor(lambda: self._file_system.open(self.path))
         self._end = self._rewritten_bytes = sum(map(len, content))
         self._note.write(self._end)
         self._note.sync()

@@ -8,13 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from bookspark.bookie.disk.sorted_ids import SortedIds
 from bookspark.protocol.bookie.bookie_boot import NO_LOSSY_BOOT, HealedNoted, LossyBootNoted, first_contact
-from bookspark.protocol.bookie.bookie_ledger import NO_COPY, BookieLedger, ControlRecord, EntriesLost
+from bookspark.protocol.bookie.bookie_ledger import (
+    NO_COPY,
+    BookieLedger,
+    ControlRecord,
+    EntriesLost,
+    LimboCleared,
+    LimboNoted,
+)
 from bookspark.protocol.bookie.garbage_collection import NOTHING_COLLECTED, CollectionNoted
+from bookspark.protocol.bookie.read_only_switch import NEVER_SWITCHED, ReadOnlySwitched
 
 _LEDGERS_A_PART = 1000
 
-Record = ControlRecord | LossyBootNoted | HealedNoted | CollectionNoted
+Record = ControlRecord | LossyBootNoted | HealedNoted | CollectionNoted | ReadOnlySwitched
 """What a control log keeps: records of one ledger, and records of the whole bookie."""
 
 
@@ -30,6 +39,9 @@ class ControlState:
         """The last lossy boot of which everything is back."""
         self.collected = NOTHING_COLLECTED
         """The highest ledger id that was garbage-collected."""
+        self._in_limbo = SortedIds()
+        self.switch = NEVER_SWITCHED
+        """The read-only switch, as it was set last."""
         self.lost_copies: dict[int, dict[int, EntriesLost]] = {}
         """The ledgers that lost entries, by id; of each the copies that may still lie in a log, by location."""
 
@@ -54,11 +66,15 @@ class ControlState:
                 self.healed = max(self.healed, record)
             elif isinstance(record, CollectionNoted):
                 self.collected = max(self.collected, record)
+            elif isinstance(record, ReadOnlySwitched):
+                self.switch = max(self.switch, record)
             else:
                 ledger = self.ledgers.get(record.ledger_id)
                 if ledger is None:
                     ledger = self.ledgers[record.ledger_id] = BookieLedger(record.ledger_id)
                 ledger.replay(record)
+                if isinstance(record, (LimboNoted, LimboCleared)):
+                    self.look_at_limbo(ledger)
                 if isinstance(record, EntriesLost):
                     copies = self.lost_copies.setdefault(record.ledger_id, {})
                     if record.where != NO_COPY:
@@ -67,13 +83,27 @@ class ControlState:
     def forget(self, ledger_id: int) -> None:
         """Drop everything that is known of a ledger; no error if nothing is."""
         self.ledgers.pop(ledger_id, None)
+        self._in_limbo.discard(ledger_id)
         self.lost_copies.pop(ledger_id, None)
 
-    def limbo(self) -> dict[int, int]:
-        """The ledgers in limbo, and the lossy boot that each is in limbo for."""
+    def limbo(self, start: int, count: int) -> list[tuple[int, int]]:
+        """The ledgers in limbo from id ``start`` on, ascending, at most ``count``; each with the lossy boot that it is in limbo
+        for."""
         if self.healed.boot == self.mark.boot:
-            return {}
-        return {ledger.ledger_id: ledger.limbo_boot for ledger in self.ledgers.values() if ledger.limbo}
+            return []
+        return [(ledger_id, self.ledgers[ledger_id].limbo_boot) for ledger_id in self._in_limbo.since(start, count)]
+
+    @property
+    def limbo_count(self) -> int:
+        """How many ledgers are in limbo."""
+        return 0 if self.healed.boot == self.mark.boot else len(self._in_limbo)
+
+    def look_at_limbo(self, ledger: BookieLedger) -> None:
+        """A ledger came into limbo, or out of it."""
+        if ledger.limbo:
+            self._in_limbo.add(ledger.ledger_id)
+        else:
+            self._in_limbo.discard(ledger.ledger_id)
 
     def records(self) -> Iterator[list[Record]]:
         """The records that make this state again, in parts. The state may change between two parts: these records, and those that
@@ -83,6 +113,8 @@ class ControlState:
             first += (self.mark, self.healed)
         if self.collected != NOTHING_COLLECTED:
             first.append(self.collected)
+        if self.switch != NEVER_SWITCHED:
+            first.append(self.switch)
         yield first
         ledgers = list(self.ledgers.values())
         for start in range(0, len(ledgers), _LEDGERS_A_PART):

@@ -11,11 +11,13 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from bookspark.wire.entry_batch import Buffer
+
+Result = TypeVar("Result")
 
 _IOV_MAX = 1024
 _FALLOC_FL_KEEP_SIZE = 1
@@ -87,7 +89,10 @@ class NoSpaceError(OSError):
     holds.)"""
 
 
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
+NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
+"""Errors of a call that found no room in a table of open files: it did nothing, and says nothing of the disk."""
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, *NO_DESCRIPTOR)
+_TRIES = 3
 
 
 class _NeedingSpace:
@@ -159,7 +164,24 @@ def replace_file(file_system: FileSystem, path: str, content: Sequence[Buffer]) 
             file_system.unlink(temporary)
         raise
     file_system.rename(temporary, path)
-    file_system.sync_directory(os.path.dirname(path))
+    sync_names(file_system, os.path.dirname(path))
+
+
+def sync_names(file_system: FileSystem, directory: str) -> None:
+    """Make the names in a directory durable. Raises OSError; a lack of file descriptors is tried again (``with_descriptor``)."""
+    with_descriptor(lambda: file_system.sync_directory(directory))
+
+
+def with_descriptor(call: Callable[[], Result]) -> Result:
+    """The result of a call that opens a file where its failure would be taken for that of the disk. A lack of file descriptors
+    is none: it is tried again. Raises what ``call`` raises, and the lack too after some tries."""
+    for _ in range(_TRIES - 1):
+        try:
+            return call()
+        except OSError as error:
+            if error.errno not in NO_DESCRIPTOR:
+                raise
+    return call()
 
 
 TEMPORARY_SUFFIX = ".new"

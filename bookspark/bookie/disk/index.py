@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
+from bookspark.bookie.disk.sorted_ids import SortedIds
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
 
 _LOW = (1 << 32) - 1
@@ -146,6 +147,14 @@ class LedgerRows:
         self.where[start:stop] = array("q", (row.where for row in joined))
         self.extent[start:stop] = array("q", ((row.last - row.first + 1) << 32 | row.size for row in joined))
 
+    def drop(self, first: int, last: int, where: int) -> None:
+        """Remove what of ``first..last`` lies in the frame at ``where``. It takes the time of those rows only."""
+        start = max(0, bisect_right(self.first, first) - 1)
+        stop = bisect_right(self.first, last)
+        for index in range(stop - 1, start - 1, -1):
+            if self.where[index] == where:
+                del self.first[index], self.where[index], self.extent[index]
+
     def remove(self, first_where: int, last_where: int) -> list[Row]:
         """Remove the rows whose frames lie at ``first_where..last_where``; returns them, ascending by entry id."""
         removed = [self.row(i) for i, where in enumerate(self.where) if first_where <= where <= last_where]
@@ -176,10 +185,7 @@ class Index:
 
     def __init__(self) -> None:
         self._ledgers: dict[int, LedgerRows] = {}
-        self._sorted: list[int] | None = []
-        """All ids in order, as they were when they were asked for last. None: one of them was removed since then."""
-        self._added: list[int] = []
-        """Ids that were added since then."""
+        self._ids = SortedIds()
 
     def get(self, ledger_id: int) -> LedgerRows | None:
         """The rows of a ledger, None if it has none."""
@@ -204,23 +210,16 @@ class Index:
 
     def _begin(self, ledger_id: int, rows: LedgerRows) -> None:
         self._ledgers[ledger_id] = rows
-        self._added.append(ledger_id)
+        self._ids.add(ledger_id)
 
-    def ledger_ids(self, start: int = 0) -> list[int]:
-        """All ledgers that have rows from id ``start`` on, ascending."""
-        if self._sorted is None:
-            # The ids are nearly in order, so sorting takes no longer than one pass.
-            self._sorted = sorted(self._ledgers)
-        elif self._added:
-            self._sorted += self._added
-            self._sorted.sort()
-        self._added = []
-        return self._sorted[bisect_right(self._sorted, start - 1) :]
+    def ledger_ids(self, start: int = 0, count: int | None = None) -> list[int]:
+        """The ledgers that have rows from id ``start`` on, ascending, at most ``count`` (None: all)."""
+        return self._ids.since(start, count)
 
     def forget(self, ledger_id: int) -> None:
         """Remove a ledger with all its rows; no error if it has none."""
         if self._ledgers.pop(ledger_id, None) is not None:
-            self._sorted = None
+            self._ids.discard(ledger_id)
 
     def remove_logs(self, numbers: set[int]) -> dict[int, list[Row]]:
         """Remove all rows whose frames lie in these logs; returns them by ledger."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 
-from bookspark.bookie.disk.file_system import FileSystem, read_all, replace_file
+from bookspark.bookie.disk.file_system import FileSystem, needing_space, read_all, replace_file, sync_names
 
 NAME = "unclean"
 
@@ -49,9 +49,11 @@ class UncleanMarker:
         return not self._boot_id or noted != self._boot_id.encode()
 
     def make(self) -> None:
-        """Make the marker, if it does not stand. It is durable when this returns. Raises OSError."""
+        """Make the marker, if it does not stand. It is durable when this returns. Raises NoSpaceError, OSError."""
         if not self.stands:
-            replace_file(self._file_system, self._path, [self._boot_id.encode()])
+            # Nothing is acknowledged yet, so a lack of room does no harm.
+            with needing_space():
+                replace_file(self._file_system, self._path, [self._boot_id.encode()])
             self.stands = True
 
     def spoil(self) -> None:
@@ -78,5 +80,6 @@ class UncleanMarker:
         """Everything in the directory is synced: remove the marker, if it may be. Raises OSError."""
         if self.removable:
             self._file_system.unlink(self._path)
-            self._file_system.sync_directory(self._directory)
+            # Until the removal is durable a crash may bring the marker back, which does no harm.
             self.stands = False
+            sync_names(self._file_system, self._directory)

@@ -8,6 +8,7 @@
 ``scrubbing``         reading and checking everything that is held, round after round
 ``read_memory``       memory that logs are read into
 ``checkpointing``     checkpoints of the index
+``disk_threads``      threads for what has to wait for a disk
 ``disks``             which directory takes what
 ``disk_marks``        how full a disk may be
 ``commit_results``    who is answered after a write; directories that failed or are full

@@ -14,7 +14,6 @@ from bookspark.bookie.commit.commit_items import ControlRewrite, ControlWrite, E
 from bookspark.bookie.commit.commit_thread import CommitThread
 from bookspark.bookie.disk.file_system import NoSpaceError
 from bookspark.bookie.disk.index import location
-from bookspark.bookie.holdings.disk_marks import Takes
 from bookspark.bookie.holdings.disks import Disks
 from bookspark.bookie.holdings.holdings import Holdings
 from bookspark.bookie.holdings.log_directory import LogDirectory
@@ -55,7 +54,7 @@ class CommitResults:
             status = Status.READ_ONLY
             synced = list(filter(_is_synced, items))
             items = [item for item in items if not _is_synced(item)]
-            self._ran_out(self._by_thread[thread], items)
+            self._ran_out(self._by_thread[thread], items, failure)
             self._tell(synced, Status.OK)
         elif failure is not None:
             status = Status.IO_ERROR
@@ -65,6 +64,14 @@ class CommitResults:
             status = Status.IO_ERROR
         self.bytes_in_flight -= synced_bytes
         self._tell(items, status)
+        self._relieve()
+
+    def waits(self, byte_count: int) -> None:
+        """Batches of ``byte_count`` bytes wait to be decided, or (negative) wait no more."""
+        self.bytes_in_flight += byte_count
+        self._relieve()
+
+    def _relieve(self) -> None:
         if self._relief is not None and self.bytes_in_flight <= self._relief[0]:
             (_, relieved), self._relief = self._relief, None
             relieved()
@@ -104,20 +111,20 @@ class CommitResults:
                 f"no directory can be used any more, the last one was {directory.path}: {why}; check the disk"
             )
 
-    def _ran_out(self, directory: LogDirectory, items: Sequence[Item]) -> None:
+    def _ran_out(self, directory: LogDirectory, items: Sequence[Item], failure: OSError) -> None:
         """A write found no room: remove from the index what ``items`` were to add."""
         for item in items:
             if isinstance(item, (EntryWrite, RelaxedWrite)):
-                ledger_id = decode(item.frame, HEADER_OFFSET)[0].ledger_id
-                where = location(item.log.number, item.position)
-                if (rows := self._holdings.index.get(ledger_id)) is not None:
-                    rows.remove(where, where)
-                self._holdings.volatile.forget(ledger_id)
+                header = decode(item.frame, HEADER_OFFSET)[0]
+                if self._holdings.index.get(header.ledger_id) is not None:
+                    where = location(item.log.number, item.position)
+                    self._holdings.index.of(header.ledger_id).drop(header.first_entry_id, header.last_entry_id, where)
+                self._holdings.volatile.forget(header.ledger_id)
                 item.log.end = min(item.log.end, item.position)
             elif isinstance(item, (ControlWrite, ControlRewrite)):
                 directory.control_behind = True
         if not any(isinstance(item, SealLog) for item in items):
-            self._disks.take_less(directory, Takes.NOTHING)
+            self._disks.ran_out(directory, failure)
 
 
 def _is_synced(item: Item) -> bool:

@@ -3,7 +3,9 @@
 Law: as in ``disk_marks``, which decides by the figures. A write that found no room makes its directory full at once, until the
 figures are looked at the next time. The log of a directory that turns full is sealed, which gives back the reserved space. A
 directory that missed a control record gets a whole new control log before it takes anything, because from then on it counts
-again.
+again. An operator's switch makes all of them take only what recovery and repair write, whatever room there is.
+
+Whoever is refused can learn why, and what to do: each directory that takes less has its reason in words.
 
 Source: BookKeeper's ``LedgerDirsMonitor``.
 """
@@ -17,13 +19,20 @@ from collections.abc import Callable, Sequence
 from bookspark.bookie.bookie_config import BookieConfig
 from bookspark.bookie.commit.commit_items import SealLog
 from bookspark.bookie.commit.completions import Done, ignore
-from bookspark.bookie.disk.file_system import FileSystem
+from bookspark.bookie.disk.file_system import NO_DESCRIPTOR, FileSystem
 from bookspark.bookie.disk.steps import Steps
 from bookspark.bookie.holdings.disk_marks import Takes, Thresholds, takes, used_part
 from bookspark.bookie.holdings.log_directory import LogDirectory
 from bookspark.wire.header import Status
 
 _TAKES = {Takes.NOTHING: "nothing", Takes.RECOVERY: "what recovery writes, no other adds", Takes.ALL: "all adds"}
+
+REMEDY = (
+    "free some space on its disk, add a directory to the bookie, or collect deleted ledgers now "
+    "(bookspark bookie collect ID)"
+)
+_MORE_FILES = "it is tried again soon; allow the process more open files (ulimit -n)"
+_SWITCHED = "the bookie was switched to read-only (bookspark bookie read-only ID off)"
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +60,10 @@ class Disks:
             config.disk_usage_recovery_threshold,
         )
         self._warned: set[str] = set()
+        self._measured: dict[str, int] = {}
+        """Free bytes of each directory's disk, when it was looked at last."""
+        self.switched = False
+        """Has an operator switched the bookie to read-only?"""
         self.writable = list(live)
         """The directories that take every add."""
         self.for_recovery = list(live)
@@ -66,15 +79,32 @@ class Disks:
     @property
     def any_full(self) -> bool:
         """Is there a directory that does not take every add?"""
-        return len(self.writable) < len(self._live)
+        return any(directory.takes is not Takes.ALL for directory in self._live)
+
+    @property
+    def free_bytes(self) -> int:
+        """What was free in all directories that are in use, when they were looked at last."""
+        return sum(self._measured.get(directory.path, 0) for directory in self._live)
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why the bookie does not take every add in every directory, and what to do about it: a sentence for each reason."""
+        found = [_SWITCHED] if self.switched else []
+        return found + [directory.why for directory in self._live if directory.takes is not Takes.ALL]
+
+    def switch(self, read_only: bool) -> None:
+        """An operator switched the bookie to read-only, or back."""
+        self.switched = read_only
+        self.sort()
 
     def sort(self) -> None:
         """A directory takes something else now, or has failed: choose ``writable`` and ``for_recovery`` anew."""
         before = self.read_only
-        self.writable = [directory for directory in self._live if directory.takes is Takes.ALL]
+        self.writable = [d for d in self._live if d.takes is Takes.ALL and not self.switched]
         self.for_recovery = [directory for directory in self._live if directory.takes is not Takes.NOTHING]
         if before != self.read_only:
-            log.warning("this bookie is %s", "read-only now" if self.read_only else "writable again")
+            why = "; ".join(self.reasons) or "all of its directories have failed"
+            log.warning("this bookie is %s", f"read-only now: {why}" if self.read_only else "writable again")
             self.read_only_changed(self.read_only)
 
     def measure(self) -> list[tuple[LogDirectory, float]]:
@@ -84,6 +114,7 @@ class Disks:
             path = directory.path
             try:
                 free, total = self._file_system.free_bytes(path), self._file_system.total_bytes(path)
+                self._measured[path] = free
                 measured.append((directory, used_part(directory.bytes, free, total, self._quota_bytes)))
             except OSError as error:
                 log.warning("%s: its free space can't be read: %s", path, error)
@@ -103,8 +134,9 @@ class Disks:
         if directory.retired or after is directory.takes:
             return
         if after < directory.takes:
-            log.warning("%s is full, %.1f %% is used: it takes %s", directory.path, 100 * used, _TAKES[after])
-            self.take_less(directory, after)
+            full = f"{directory.path} is full, {100 * used:.1f} % is used: it takes {_TAKES[after]}; {REMEDY}"
+            log.warning("%s", full)
+            self.take_less(directory, after, full)
             return
 
         def written(status: int) -> None:
@@ -121,9 +153,18 @@ class Disks:
         else:
             written(Status.OK)
 
-    def take_less(self, directory: LogDirectory, less: Takes) -> None:
-        """Have a directory take no more than ``less`` from now on."""
-        directory.takes = less
+    def ran_out(self, directory: LogDirectory, failure: OSError) -> None:
+        """A write found no room: the directory takes nothing until the figures are looked at the next time."""
+        what, remedy = "has no room left", REMEDY
+        if failure.errno in NO_DESCRIPTOR:
+            what, remedy = "could not be written to", _MORE_FILES
+        self.take_less(
+            directory, Takes.NOTHING, f"{directory.path} {what} ({failure.strerror}): it takes nothing; {remedy}"
+        )
+
+    def take_less(self, directory: LogDirectory, less: Takes, why: str) -> None:
+        """Have a directory take no more than ``less`` from now on. ``why``: for people, with what to do about it."""
+        directory.takes, directory.why = less, why
         directory.commit.submit(SealLog(directory.current, ignore))
         directory.current = None
         self.sort()

@@ -27,7 +27,8 @@ from bookspark.wire.header import NO_KEY
 from bookspark.wire.messages import Ranges
 
 POSITION_MAX = (1 << 32) - 1
-RANGES_ROWS_MAX = 1 << 16
+RANGES_ROWS_MAX = 1 << 11
+"""Rows of one answer, which is made on the loop: some milliseconds."""
 
 _LEDGERS_A_STEP = 256
 
@@ -75,7 +76,9 @@ class Holdings:
 
     # -- reads
 
-    def plan_read(self, ledger_id: int, first: int, last: int, limit: int, *, sparse: bool) -> ReadPlan:
+    def plan_read(
+        self, ledger_id: int, first: int, last: int, limit: int, *, sparse: bool, pieces_max: int | None = None
+    ) -> ReadPlan:
         """The batches that hold entries ``first..last``, up to about ``limit`` bytes (0: as much as one answer takes)."""
         return plan_read(
             self.ledgers.get(ledger_id),
@@ -84,6 +87,7 @@ class Holdings:
             (first, last, limit),
             sparse=sparse,
             storage_damaged=self.damaged,
+            pieces_max=pieces_max,
         )
 
     def has_moved(self, piece: Piece) -> bool:
@@ -106,10 +110,11 @@ class Holdings:
 
     def ranges(self, ledger_id: int, first_entry_id: int, limit: int, *, only: bool) -> tuple[Ranges, int, int]:
         """The rows of the index from (``ledger_id``, ``first_entry_id``) on, of that ledger ``only`` or of all that follow too,
-        at most ``limit`` (0: 65,536); with the ledger id and the first entry id to go on with, −1 and −1 at the end."""
+        at most ``limit`` and 2,048; with the ledger id and the first entry id to go on with, −1 and −1 at the end."""
         limit = min(limit or RANGES_ROWS_MAX, RANGES_ROWS_MAX)
         ranges = Ranges.empty()
-        for current in [ledger_id] if only else self.index.ledger_ids(ledger_id):
+        ids = [ledger_id] if only else self.index.ledger_ids(ledger_id, limit)
+        for current in ids:
             rows = self.index.get(current)
             start = first_entry_id if current == ledger_id else 0
             for row in rows.covering(start, rows.last_entry_id) if rows is not None else ():
@@ -118,7 +123,7 @@ class Holdings:
                 values = (current, row.first, row.last, log_of(row.where), position_of(row.where), row.size)
                 for column, value in zip(ranges, values, strict=True):
                     column.append(value)
-        return ranges, -1, -1
+        return (ranges, ids[-1] + 1, 0) if len(ids) == limit and not only else (ranges, -1, -1)
 
     # -- what there is
 
@@ -131,6 +136,11 @@ class Holdings:
         """Is the frame at ``where`` durable? (In a log that was removed it was.)"""
         found = self.logs.get(log_of(where))
         return found is None or found[1].synced > position_of(where)
+
+    def directory_of(self, log: int) -> LogDirectory | None:
+        """The directory of a log, None if it is gone."""
+        found = self.logs.get(log)
+        return None if found is None else found[0]
 
     def take_log_number(self) -> int:
         """A number that was never used, for a new log."""

@@ -45,6 +45,8 @@ class LogDirectory:
         self.read_errors = 0
         """How many frames its disk could not read."""
         self.takes = Takes.ALL
+        self.why = "its control log has no room; free some space on its disk"
+        """Why it takes less than all adds, if it does, and what to do about it."""
         self.control_behind = False
         """A control record found no room here: a new control log has to be written before the directory takes anything."""
         self.control = ControlLog(file_system, path)
@@ -135,12 +137,13 @@ class LogDirectory:
     @property
     def sealed(self) -> list[EntryLog | RewrittenLog]:
         """The logs that nothing is written to any more."""
-        return [
-            stored
-            for stored in self.stored
-            if isinstance(stored, RewrittenLog)
-            or (stored is not self.current and stored.file is None and stored.synced == stored.end)
-        ]
+        return [stored for stored in self.stored if self.is_sealed(stored)]
+
+    def is_sealed(self, stored: EntryLog | RewrittenLog) -> bool:
+        """Is nothing written to this log any more?"""
+        return isinstance(stored, RewrittenLog) or (
+            stored is not self.current and stored.file is None and stored.synced == stored.end
+        )
 
     @property
     def stored(self) -> list[EntryLog | RewrittenLog]:

@@ -15,6 +15,7 @@ import errno
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from enum import Enum
 from typing import NamedTuple
 
@@ -54,6 +55,8 @@ class ReadPlan(NamedTuple):
     pieces: list[Piece]
     end: int
     refusal: Negative | Unknown | None
+    cut_bytes: int = 0
+    """The plan has as many pieces as were wanted, of this size together. The read goes on after them. 0: it does not."""
 
 
 def plan_read(
@@ -64,6 +67,7 @@ def plan_read(
     *,
     sparse: bool,
     storage_damaged: bool,
+    pieces_max: int | None = None,
 ) -> ReadPlan:
     """Find entries ``first..last`` of ``request`` (first, last, limit in bytes; limit 0: as much as one answer takes). Where
     absence proves nothing, a sparse read stops at the first absent id too: to skip it would say that it is not held."""
@@ -86,6 +90,8 @@ def plan_read(
             return refused(end)
         if total >= limit:
             return ReadPlan(pieces, pieces[-1].last, None)
+        if len(pieces) == pieces_max:
+            return ReadPlan(pieces, pieces[-1].last, None, total)
         start, stop = max(first, row.first), min(last, row.last)
         assert ledger is not None
         pieces.append(Piece(ledger.ledger_id, start, stop, row.where, row.size, recent.get(row.where)))
@@ -131,26 +137,52 @@ class LogFiles:
         """``open_log(number)`` opens a log; it may raise OSError or KeyError."""
         self._open_log = open_log
         self._files: OrderedDict[int, File] = OrderedDict()
+        self._removed = 0
+        """How many logs were removed."""
         self._memory = ReadMemory()
         """Used by the loop only."""
         self._lock = threading.Lock()
 
     def get(self, number: int) -> File:
-        """The open log of this number. Raises KeyError if it is gone, and OSError."""
-        with self._lock:
-            file = self._files.get(number)
-            if file is None:
-                file = self._files[number] = self._open_log(number)
+        """The open log of this number, opened if need be. Raises KeyError if it is gone, and OSError."""
+        file = self.get_open(number)
+        if file is None:
+            # Opened without the lock: the loop must not wait for a disk.
+            removed = self._removed
+            file = self._open_log(number)
+            with self._lock:
+                if removed != self._removed:
+                    # It may be this one that was removed.
+                    return file
+                file = self._files.setdefault(number, file)
                 if len(self._files) > _OPEN_FILES_MAX:
                     # The log is closed when its last reader drops it.
                     self._files.popitem(last=False)
-            else:
+        return file
+
+    def get_open(self, number: int) -> File | None:
+        """The log of this number if it is open."""
+        with self._lock:
+            file = self._files.get(number)
+            if file is not None:
                 self._files.move_to_end(number)
             return file
+
+    def is_open(self, pieces: Sequence[Piece]) -> bool:
+        """Is every log open that these pieces lie in?"""
+        with self._lock:
+            return all(piece.frame is not None or log_of(piece.where) in self._files for piece in pieces)
+
+    def open_all(self, pieces: Sequence[Piece]) -> None:
+        """Open every log that these pieces lie in; no error if one can't be opened. It may wait for the disk."""
+        for number in {log_of(piece.where) for piece in pieces if piece.frame is None}:
+            with suppress(KeyError, OSError):
+                self.get(number)
 
     def forget(self, number: int) -> None:
         """The log is removed. Who reads it now may go on."""
         with self._lock:
+            self._removed += 1
             self._files.pop(number, None)
 
     def clear(self) -> None:
@@ -160,7 +192,7 @@ class LogFiles:
 
     def fetch(self, pieces: Sequence[Piece], *, cached_only: bool) -> Fetched | None:
         """The checked frames of ``pieces``, up to about 4 MiB but at least one. ``cached_only``, for the loop: None if a frame is
-        not in the page cache or is compressed."""
+        in a log that is not open, is not in the page cache, or is compressed."""
         frames: list[Buffer] = []
         index, together, total, failed = 0, True, 0, -1
         while index < len(pieces):
@@ -174,7 +206,10 @@ class LogFiles:
             stop = _extent_end(pieces, index) if together else index + 1
             extent = pieces[index:stop]
             try:
-                file = self.get(log_of(extent[0].where))
+                number = log_of(extent[0].where)
+                file = self.get_open(number) if cached_only else self.get(number)
+                if file is None:
+                    return None
             except KeyError:
                 return Fetched(frames, Stop.MOVED)
             except OSError as error:

@@ -17,10 +17,13 @@ from bookspark.bookie.commit.commit_items import EntryWrite, RelaxedWrite
 from bookspark.bookie.commit.completions import AllOf, Done, ignore
 from bookspark.bookie.disk.index import Row, location, log_of
 from bookspark.bookie.holdings.commit_results import CommitResults
+from bookspark.bookie.holdings.disk_threads import DiskThreads
 from bookspark.bookie.holdings.disks import Disks
 from bookspark.bookie.holdings.holdings import Holdings
+from bookspark.bookie.holdings.reads import Piece
+from bookspark.bookie.ledgers.comparisons import Comparisons
 from bookspark.bookie.ledgers.control_records import ControlRecords
-from bookspark.bookie.ledgers.held_copies import HeldCopies
+from bookspark.bookie.ledgers.held_copies import Compared, HeldCopies
 from bookspark.bookie.ledgers.statuses import status_of
 from bookspark.bookie.ledgers.unsure_adds import FenceCheck, UnsureAdds, WaitingAdd
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger, Decision, acked_after_sync
@@ -43,6 +46,7 @@ class Adds:
         disks: Disks,
         results: CommitResults,
         check_fence: FenceCheck,
+        threads: DiskThreads,
         *,
         journal_write_data: bool,
     ) -> None:
@@ -55,6 +59,8 @@ class Adds:
         self._results = results
         self._held = HeldCopies(holdings)
         self.unsure = UnsureAdds(check_fence, self._add_again)
+        self.comparisons = Comparisons(holdings, self._held, results, threads, self._decide_compared)
+        self._waiting = self.comparisons.waiting
         self._acked_after_sync = [
             acked_after_sync(
                 recovery=bool(flags & _RECOVERY),
@@ -71,6 +77,13 @@ class Adds:
         ``done``: OK, FENCED, UNAUTHORIZED, CONFLICT (an entry is there with other content), READ_ONLY (no directory is left)
         or IO_ERROR (nothing is known).
         """
+        if self._waiting and header.ledger_id in self._waiting:
+            self.comparisons.behind(header.ledger_id, WaitingAdd(header, batch, done))
+        elif held := self._decide(header, batch, done):
+            self.comparisons.begin(WaitingAdd(header, batch, done), held)
+
+    def _decide(self, header: Header, batch: EntryBatch, done: Done, compared: Compared | None = None) -> Sequence[Row]:
+        """Decide an add, and call its ``done`` at once or later. Or return the rows that it has to be compared with first."""
         ledger_id, first, last = header.ledger_id, header.first_entry_id, header.last_entry_id
         ledger = self._ledgers.get(ledger_id)
         holdings = self._holdings
@@ -81,18 +94,24 @@ class Adds:
         if type(decision.response) is not Positive:
             if decision.ask_metadata:
                 self.unsure.wait(ledger_id, WaitingAdd(header, batch, done))
-                return
-            done(status_of(decision.response))
-            return
+            else:
+                done(status_of(decision.response))
+            return ()
         rows = self._index.get(ledger_id)
         kept: Sequence[Row] = ()
         if rows is not None and first <= rows.last_entry_id:
             kept = list(rows.covering(first, last))
             if kept:
-                refusal = self._held.compare(ledger_id, kept, batch)
-                if refusal is not None:
-                    done(refusal)
-                    return
+                if compared is None or compared.held != kept:
+                    if not self.comparisons.here(kept):
+                        return kept
+                    pieces = [Piece(ledger_id, *row, holdings.recent.get(row.where)) for row in kept]
+                    compared = self._held.compare(kept, pieces, batch)
+                for piece, stop in compared.unreadable:
+                    holdings.lose_unreadable([piece], stop)
+                if compared.refusal is not None:
+                    done(compared.refusal)
+                    return ()
                 # Of what was held something may have turned out lost.
                 kept = list(rows.covering(first, last))
                 if kept and flags & _DURABILITY == _VOLATILE:
@@ -100,11 +119,11 @@ class Adds:
                 if sum(min(last, row.last) - max(first, row.first) + 1 for row in kept) == last - first + 1:
                     self._note_added(ledger, decision, header)
                     self._when_kept([row.where for row in kept], done, self._acked_after_sync[flags])
-                    return
+                    return ()
         live = self._disks.for_recovery if flags & _RECOVERY else self._disks.writable
         if not live or not self._records.is_open:
             done(Status.READ_ONLY)
-            return
+            return ()
         directory = live[ledger_id % len(live)]
         self._note_added(ledger, decision, header)
         frame = batch.frame
@@ -128,6 +147,10 @@ class Adds:
             if volatile:
                 self._volatile.added(ledger_id, header.assignment(), first, last, where)
             directory.commit.submit(RelaxedWrite(entry_log, position, frame, done, not volatile))
+        return ()
+
+    def _decide_compared(self, add: WaitingAdd, compared: Compared | None) -> Sequence[Row]:
+        return self._decide(*add, compared)
 
     def _add_again(self, ledger_id: int, adds: Sequence[WaitingAdd]) -> None:
         """The metadata shows that there was no fence to lose."""

@@ -1,7 +1,9 @@
 """Writing to the control logs: single records, and whole logs anew.
 
 Law: a record is reported OK once it is durable in every directory that is in use. (A directory that fails is out of use at once,
-so it is enough that one took the record.)
+so it is enough that one took the record.) What a ledger knows in memory before its record is durable is never a reason for an OK:
+whoever asks for it again waits for the record that is under way. If no directory took that one, the records of the ledger are
+written again, all of them.
 
 A control log is written anew in steps, because a million ledgers take seconds to encode. What is noted between two steps goes to
 the end of the new log too: a record may stand there twice, and in any order.
@@ -10,6 +12,7 @@ the end of the new log too: a record may stand there twice, and in any order.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from bookspark.bookie.commit.commit_items import ControlRewrite, ControlWrite, Passing
 from bookspark.bookie.commit.completions import AnyOf, Done, ignore
@@ -17,7 +20,20 @@ from bookspark.bookie.disk.control_log import encode_records
 from bookspark.bookie.disk.control_state import ControlState, Record
 from bookspark.bookie.disk.steps import Steps
 from bookspark.bookie.holdings.log_directory import LogDirectory
+from bookspark.protocol.bookie.bookie_ledger import BookieLedger, ControlRecord
 from bookspark.wire.header import Status
+
+
+class _Unsure:
+    """The records of a ledger that may not be durable. ``writes``: how many writes of them are under way. ``last``: who waits for
+    the last one. ``lost``: no directory took one of the records, and they were not written again since."""
+
+    __slots__ = ("last", "lost", "writes")
+
+    def __init__(self) -> None:
+        self.writes = 0
+        self.last: list[Done] = []
+        self.lost = False
 
 
 class ControlRecords:
@@ -31,6 +47,8 @@ class ControlRecords:
         self._live = live
         self._noted: list[list[bytes]] = []
         """For each encoding of the state that is under way: what was noted since it began."""
+        self._unsure: dict[int, _Unsure] = {}
+        """The ledgers of which a record may not be durable."""
 
     def write(self, records: Iterable[Record], done: Done) -> None:
         """Append ``records`` to every control log. ``done``: OK once they are durable, or IO_ERROR."""
@@ -43,6 +61,41 @@ class ControlRecords:
         any_of = AnyOf(len(self._live), done)
         for directory in self._live:
             directory.commit.submit(ControlWrite(content, any_of))
+
+    def note(self, ledger: BookieLedger, records: Sequence[ControlRecord], done: Done) -> None:
+        """Append ``records``, which ``ledger`` has taken over already. ``done``: OK once all that the ledger knows is durable,
+        with or without new records; or IO_ERROR."""
+        unsure = self._unsure.get(ledger.ledger_id)
+        if unsure is None:
+            if not records:
+                done(Status.OK)
+                return
+            unsure = self._unsure[ledger.ledger_id] = _Unsure()
+        whole = unsure.lost
+        if not (records or whole):
+            unsure.last.append(done)
+            return
+        unsure.writes += 1
+        unsure.last = [done]
+        written = partial(self._written, ledger.ledger_id, unsure, unsure.last, whole)
+        self.write(ledger.control_records() if whole else records, written)
+
+    def forget(self, ledger_ids: Iterable[int]) -> None:
+        """These ledgers are deleted."""
+        for ledger_id in ledger_ids:
+            self._unsure.pop(ledger_id, None)
+
+    def _written(self, ledger_id: int, unsure: _Unsure, waiting: list[Done], whole: bool, status: int) -> None:
+        """A write has ended. Earlier ones of the ledger have ended before it, because each directory keeps their order."""
+        unsure.writes -= 1
+        if status != Status.OK:
+            unsure.lost = True
+        elif whole:
+            unsure.lost = False
+        if not (unsure.writes or unsure.lost) and self._unsure.get(ledger_id) is unsure:
+            del self._unsure[ledger_id]
+        for done in waiting:
+            done(Status.IO_ERROR if unsure.lost else Status.OK)
 
     def settle(self, done: Done) -> None:
         """Write nothing. ``done``: OK once all that was queued before is written in every directory, or IO_ERROR."""

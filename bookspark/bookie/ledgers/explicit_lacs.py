@@ -1,7 +1,7 @@
 """Explicit LACs: a writer that adds nothing tells the bookies its LAC (last add confirmed) by itself.
 
-Law: an explicit LAC is answered OK once it is durable in every directory that is in use. The LAFR (last add fully replicated)
-that comes with it is kept in memory only: a crash that forgets it costs a recovery some reads.
+Law: an explicit LAC is answered OK once it is durable in every directory that is in use, also when it is told again. The LAFR
+(last add fully replicated) that comes with it is kept in memory only: a crash that forgets it costs a recovery some reads.
 
 Source: BookKeeper's ``Bookie.setExplicitLac``.
 """
@@ -41,8 +41,4 @@ class ExplicitLacs:
         ledger.note(NO_ENTRY, last_add_fully_replicated)
         holdings.ledgers[ledger_id] = ledger
         holdings.long_polls.reached(ledger_id, ledger.last_add_confirmed)
-        if decision.records:
-            self._records.write(decision.records, done)
-        else:
-            # The same LAC may still be on its way to the disk, so wait for what is queued.
-            self._records.settle(done)
+        self._records.note(ledger, decision.records, done)

@@ -8,8 +8,11 @@ copies ends after everything that was queued before in the directories that hold
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import NamedTuple
 
 from bookspark.bookie.commit.commit_items import Barrier, Item, Passing
+from bookspark.bookie.commit.commit_thread import Post
 from bookspark.bookie.commit.completions import AllOf, Done
 from bookspark.bookie.disk.index import Row, log_of
 from bookspark.bookie.holdings.holdings import Holdings
@@ -18,45 +21,77 @@ from bookspark.protocol.bookie.bookie_ledger import same_content
 from bookspark.wire.entry_batch import EntryBatch
 from bookspark.wire.header import Status
 
+Told = Callable[[list[tuple[int, int]] | None], None]
+
+_ROWS_A_TURN = 4096
+
+
+class Compared(NamedTuple):
+    """What was compared, the rows ``held``, and why the add is refused: CONFLICT, IO_ERROR if it can't be read now. None:
+    the entries are the same, as far as they can be read. ``unreadable``: copies that can't be read any more, and why."""
+
+    held: Sequence[Row]
+    refusal: Status | None
+    unreadable: Sequence[tuple[Piece, Stop]] = ()
+
 
 class HeldCopies:
     """The copies that one bookie holds. Owned by the loop."""
 
     def __init__(self, holdings: Holdings) -> None:
         self._holdings = holdings
+        self._post: Post | None = None
 
-    def compare(self, ledger_id: int, held: Sequence[Row], batch: EntryBatch) -> Status | None:
-        """Compare the entries of ``batch`` that lie in the rows ``held`` with what is held. Returns None if they are the same,
-        CONFLICT, or IO_ERROR if what is held can't be read now. What can't be read any more leaves the index."""
+    def start(self, post: Post) -> None:
+        """Look through long ledgers in several turns of the loop from now on."""
+        self._post = post
+
+    def compare(self, held: Sequence[Row], pieces: Sequence[Piece], batch: EntryBatch) -> Compared:
+        """Compare the entries of ``batch`` that lie in ``pieces``, which are the rows ``held``, with what is held there. In any
+        thread: it may wait for the disk."""
+        unreadable: list[tuple[Piece, Stop]] = []
         added = {entry_id: (length, payload) for entry_id, length, payload in batch.contents()}
-        pieces = [Piece(ledger_id, *row, self._holdings.recent.get(row.where)) for row in held]
         while pieces:
             fetched = self._holdings.files.fetch(pieces, cached_only=False)
             if fetched is None or fetched.stop is Stop.FAILED:
-                return Status.IO_ERROR
+                return Compared(held, Status.IO_ERROR, unreadable)
             for piece, frame in zip(pieces, fetched.frames, strict=False):
                 for entry_id, length, payload in EntryBatch(frame).contents():
                     if not piece.first <= entry_id <= piece.last or entry_id not in added:
                         continue
                     if not same_content((length, payload), added[entry_id]):
-                        return Status.CONFLICT
+                        return Compared(held, Status.CONFLICT, unreadable)
             pieces = pieces[len(fetched.frames) :]
-            if self._holdings.lose_unreadable(pieces, fetched.stop):
+            if fetched.stop not in (None, Stop.LIMIT):
+                unreadable.append((pieces[0], fetched.stop))
                 pieces = pieces[1:]
-        return None
+        return Compared(held, None, unreadable)
 
-    def ranges(self, ledger_id: int, done: Callable[[list[tuple[int, int]] | None], None]) -> None:
+    def ranges(self, ledger_id: int, done: Told) -> None:
         """Tell the ranges of entry ids (first, last) that are held of a ledger, once they are durable; None if they can't be."""
+        self._look(ledger_id, 0, [], [], done)
+
+    def _look(self, ledger_id: int, start: int, ranges: list[tuple[int, int]], unsynced: list[int], done: Told) -> None:
+        """Add the ranges from entry id ``start`` on: some thousand rows in this turn of the loop, the rest in later ones."""
         rows = self._holdings.index.get(ledger_id)
-        ranges: list[tuple[int, int]] = []
-        wheres: list[int] = []
-        for row in rows.covering(0, rows.last_entry_id) if rows is not None else ():
-            wheres.append(row.where)
+        last = -1 if rows is None else rows.last_entry_id
+        looked_at = islice(rows.covering(start, last), _ROWS_A_TURN) if rows is not None else ()
+        count = 0
+        for row in looked_at:
+            count += 1
+            start = row.last + 1
+            if not self._holdings.is_synced(row.where):
+                unsynced.append(row.where)
             if ranges and row.first == ranges[-1][1] + 1:
                 ranges[-1] = (ranges[-1][0], row.last)
             else:
                 ranges.append((row.first, row.last))
-        self.when_durable(wheres, lambda status: done(ranges if status == Status.OK else None))
+        if count == _ROWS_A_TURN and self._post is not None:
+            self._post(self._look, ledger_id, start, ranges, unsynced, done)
+        elif count == _ROWS_A_TURN:
+            self._look(ledger_id, start, ranges, unsynced, done)
+        else:
+            self.when_durable(unsynced, lambda status: done(ranges if status == Status.OK else None))
 
     def when_durable(self, wheres: Sequence[int], done: Done) -> None:
         """Call ``done`` once the frames at ``wheres`` are durable."""

@@ -79,9 +79,15 @@ class LossyBoots:
         """The number of the last lossy boot of which everything is back."""
         return self._state.healed.boot
 
-    def limbo(self) -> dict[int, int]:
-        """The ledgers in limbo, and the lossy boot that each is in limbo for."""
-        return self._state.limbo()
+    def limbo(self, start: int, count: int) -> list[tuple[int, int]]:
+        """The ledgers in limbo from id ``start`` on, ascending, at most ``count``; each with the lossy boot that it is in limbo
+        for."""
+        return self._state.limbo(start, count)
+
+    @property
+    def limbo_count(self) -> int:
+        """How many ledgers are in limbo."""
+        return self._state.limbo_count
 
     def clear_limbo(self, ledger_id: int, boot: int, done: Done) -> None:
         """The entries of the ledger that lossy boot number ``boot`` had lost are back and synced. ``done``: OK once that is noted
@@ -90,7 +96,9 @@ class LossyBoots:
         if ledger is None:
             done(Status.OK)
         else:
-            self._records.write(ledger.clear_limbo(boot).records, done)
+            records = ledger.clear_limbo(boot).records
+            self._state.look_at_limbo(ledger)
+            self._records.write(records, done)
 
     def note_healed(self, boot: int, done: Done) -> None:
         """Everything that lossy boot number ``boot`` had lost is back. ``done``: OK once that is noted durably, or IO_ERROR."""

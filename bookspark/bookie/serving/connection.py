@@ -50,9 +50,12 @@ class Connection(asyncio.BufferedProtocol):
         self._acks: list[int] = []
         """Request ids of the adds that came to be OK in this turn of the loop."""
         self._held: deque[Frame] = deque()
-        """Requests that came while the peer did not read its answers, or while too many of its reads waited for the disk."""
+        """Requests that came while the peer did not read its answers, while one was answered in parts, or while too many of its
+        reads waited for the disk."""
         self._reads = 0
         """How many reads of this peer wait for the disk, in threads."""
+        self._parted = 0
+        """How many answers are being made in parts."""
         self._writing_paused = False
         self._reading_paused = False
 
@@ -113,6 +116,15 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- flow
 
+    def hold(self) -> None:
+        """An answer is being made in parts: take no other request meanwhile."""
+        self._parted += 1
+
+    def release(self) -> None:
+        """That answer is made."""
+        self._parted -= 1
+        self._go_on()
+
     def read_begins(self) -> None:
         """A thread begins to read from the disk for a request."""
         self._reads += 1
@@ -123,7 +135,7 @@ class Connection(asyncio.BufferedProtocol):
         self._go_on()
 
     def _is_behind(self) -> bool:
-        return self._writing_paused or self._reads >= _READS_MAX
+        return self._writing_paused or self._parted > 0 or self._reads >= _READS_MAX
 
     def _go_on(self) -> None:
         """Handle held requests for as long as the peer and the disk keep up."""

@@ -90,10 +90,17 @@ class Dispatch:
             case Kind.STATUS:
                 self._answers.answer(header, _OK, body=msgspec.json.encode(self._bookie.status()))
             case Kind.ENTRY_LOGS:
-                self._answers.answer(header, _OK, body=entry_logs(self._storage).encode())
+                logs, following = entry_logs(self._storage, header.value)
+                self._answers.answer(header, _OK, value=following, body=logs.encode())
             case Kind.LIMBO:
                 found, following = limbo(self._storage, header.ledger_id, header.limit)
                 self._answers.answer(header, _OK, value=following, body=found.encode())
+            case Kind.COLLECT:
+                log.info("%s asked for a collection", self._peer.peer)
+                self._answers.answer(header, _OK, value=self._bookie.collect())
+            case Kind.SWITCH_READ_ONLY:
+                log.warning("%s switches read-only %s", self._peer.peer, "on" if header.value else "off")
+                self._storage.switch_read_only(bool(header.value), partial(self._answers.answer, header))
             case unknown:
                 self._answers.refuse(header, f"unknown kind {unknown}")
 

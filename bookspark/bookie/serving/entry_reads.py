@@ -1,18 +1,19 @@
 """Reads of entries: the stored batches are sent as they lie in the logs, then an answer says what comes after them.
 
 Law: a stored batch gets a new prefix with the answer's header, and its body is not copied. What the page cache has is read and
-sent on the loop, in parts, so that the client checks one part while the next one is read. The rest is read by a thread. Entries
-that are moved to another log while they are read are planned again. A copy that turns out unreadable is held no more.
+sent on the loop, one part in each turn: nobody waits long, and the client checks one part while the next one is read. The rest is
+read by a thread. Entries that are moved to another log while they are read are planned again. A copy that turns out unreadable is
+held no more.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
-from bookspark.bookie.holdings.reads import Fetched, ReadPlan, Stop, first_part
+from bookspark.bookie.holdings.reads import READ_BYTES_MAX, Fetched, ReadPlan, Stop, first_part
 from bookspark.bookie.ledgers.statuses import status_of
 from bookspark.bookie.serving.answers import Answers
 from bookspark.bookie.serving.peer import Peer
@@ -25,6 +26,9 @@ _MORE = int(Flag.RESPONSE | Flag.MORE)
 
 _CARRIED_BYTES_MAX = 64 << 10
 """A longer batch does not come along with a LAC: every bookie of the ensemble may be asked for it at once."""
+
+_PIECES_A_TURN = 1024
+"""So many batches are planned in one turn of the loop."""
 
 log = logging.getLogger(__name__)
 
@@ -68,28 +72,75 @@ class EntryReads:
     def _answer_without_entries(self, header: Header, status: int) -> None:
         self._answers.answer(header._replace(last_entry_id=header.first_entry_id - 1), status)
 
-    def _send_entries(self, header: Header, first_entry_id: int | None = None, sent: int = 0) -> None:
-        """Send from ``first_entry_id`` on (None: the request's), after ``sent`` entries before it."""
+    def _send_entries(self, header: Header, first_entry_id: int | None = None, sent: int = 0, planned: int = 0) -> None:
+        """Send from ``first_entry_id`` on (None: the request's), after ``sent`` entries and ``planned`` bytes before it."""
         plan = self._storage.plan_read(
             header.ledger_id,
             header.first_entry_id if first_entry_id is None else first_entry_id,
             header.last_entry_id,
-            header.limit,
+            min(header.limit or READ_BYTES_MAX, READ_BYTES_MAX) - planned,
             sparse=bool(header.flags & _SPARSE),
+            pieces_max=_PIECES_A_TURN,
         )
-        while (fetched := self._storage.files.fetch(part := first_part(plan.pieces), cached_only=True)) is not None:
-            if fetched.stop is not None or len(part) == len(plan.pieces):
-                self._send_last(header, plan, sent, fetched)
-                return
+        if plan.cut_bytes:
+            plan = plan._replace(cut_bytes=plan.cut_bytes + planned)
+        if self._storage.files.is_open(plan.pieces):
+            self._send_part(header, plan, sent)
+            return
+        try:
+            opening = self._storage.disk_threads.run(
+                next(piece.where for piece in plan.pieces if piece.frame is None),
+                partial(self._storage.files.open_all, plan.pieces),
+            )
+        except RuntimeError as error:
+            self._answer_no_thread(header, plan, sent, error)
+            return
+        self._peer.hold()
+        asyncio.wrap_future(opening).add_done_callback(
+            lambda _: self._go_on(header, self._send_part, header, plan, sent)
+        )
+
+    def _send_part(self, header: Header, plan: ReadPlan, sent: int) -> None:
+        """Send the next part of a plan, and leave what follows to the loop's next turn."""
+        fetched = self._storage.files.fetch(part := first_part(plan.pieces), cached_only=True)
+        if fetched is None:
+            self._send_from_disk(header, plan, sent)
+        elif fetched.stop is not None or len(part) == len(plan.pieces):
+            self._send_last(header, plan, sent, fetched)
+        else:
             sent += self._send_batches(header, plan, fetched.frames)
-            # If the socket takes these frames, the next ones are read into the same memory.
-            del fetched
-            # The reader checks these frames while the next ones are read here.
+            # The reader checks these frames while the next ones are read here. If the socket takes them, the next ones are read
+            # into the same memory.
             self._peer.flush()
-            plan = plan._replace(pieces=plan.pieces[len(part) :])
-        self._peer.read_begins()
+            self._later(header, self._send_part, header, plan._replace(pieces=plan.pieces[len(part) :]), sent)
+
+    def _later(self, header: Header, act: Callable[..., None], *arguments: object) -> None:
+        """Go on with an answer in the loop's next turn."""
+        self._peer.hold()
+        self._loop.call_soon(partial(self._go_on, header, act, *arguments))
+
+    def _go_on(self, header: Header, act: Callable[..., None], *arguments: object) -> None:
+        try:
+            act(*arguments)
+        except Exception:
+            log.exception("read %r from %s failed", header, self._peer.peer)
+            self._answer_without_entries(header, Status.IO_ERROR)
+        self._peer.release()
+
+    def _answer_no_thread(self, header: Header, plan: ReadPlan, sent: int, error: RuntimeError) -> None:
+        log.warning("no thread for the read %r: %s", header, error)
+        last = plan.pieces[0].first - 1
+        self._answers.answer(header._replace(last_entry_id=last), Status.TOO_MANY_REQUESTS, value=sent)
+
+    def _send_from_disk(self, header: Header, plan: ReadPlan, sent: int) -> None:
+        """Have a thread read what the page cache does not have."""
         fetch = partial(self._storage.files.fetch, plan.pieces, cached_only=False)
-        reading = self._loop.run_in_executor(self._bookie.readers, fetch)
+        try:
+            reading = asyncio.wrap_future(self._storage.disk_threads.run(plan.pieces[0].where, fetch))
+        except RuntimeError as error:
+            self._answer_no_thread(header, plan, sent, error)
+            return
+        self._peer.read_begins()
         reading.add_done_callback(partial(self._read_done, header, plan, sent))
 
     def _read_done(self, header: Header, plan: ReadPlan, sent: int, reading: asyncio.Future[Fetched | None]) -> None:
@@ -112,6 +163,10 @@ class EntryReads:
                 return
             self._storage.holdings.lose_unreadable(plan.pieces[len(frames) :], stop)
             end, status = following.first - 1, Status.OK if stop is Stop.LIMIT else Status.IO_ERROR
+        elif plan.cut_bytes:
+            self._peer.flush()
+            self._later(header, self._send_entries, header, end + 1, sent, plan.cut_bytes)
+            return
         self._answers.answer(header._replace(last_entry_id=end), status, value=sent)
         # Flush at once: a peer that does not read is noticed before its next request is taken.
         self._peer.flush()

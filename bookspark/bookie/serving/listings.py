@@ -9,24 +9,26 @@ from bookspark.bookie.disk.rewritten_log import RewrittenLog
 from bookspark.bookie.storage import Storage
 from bookspark.wire.messages import EntryLogFacts, EntryLogs, Limbo
 
-LIMBO_ROWS_MAX = 1 << 16
+ROWS_MAX = 1 << 11
+"""Rows of one answer, which is made on the loop: some milliseconds."""
 
 
-def entry_logs(storage: Storage) -> EntryLogs:
-    """Every log, by number. Logs of a directory that failed are among them, because what they hold is still in the index."""
-    sealed = {stored.number for directory in storage.live for stored in directory.sealed}
-    return EntryLogs(
-        [
-            EntryLogFacts(
-                number, stored.path, stored.end, stored.synced, number in sealed, isinstance(stored, RewrittenLog)
-            )
-            for number, stored in storage.logs.items()
-        ]
-    )
+def entry_logs(storage: Storage, start: int) -> tuple[EntryLogs, int]:
+    """The logs from number ``start`` on, at most 2,048, and the number to go on with, −1 at the end. Logs of a directory that
+    failed are among them."""
+    logs = storage.holdings.logs
+    numbers = sorted(number for number in logs if number >= start)
+    found = []
+    for number in numbers[:ROWS_MAX]:
+        directory, stored = logs[number]
+        sealed = directory in storage.holdings.live and directory.is_sealed(stored)
+        rewritten = isinstance(stored, RewrittenLog)
+        found.append(EntryLogFacts(number, stored.path, stored.end, stored.synced, sealed, rewritten))
+    return EntryLogs(found), numbers[ROWS_MAX] if len(numbers) > ROWS_MAX else -1
 
 
 def limbo(storage: Storage, ledger_id: int, limit: int) -> tuple[Limbo, int]:
-    """The ledgers in limbo from ``ledger_id`` on, at most ``limit`` (0: 65,536), and the ledger to go on with, −1 at the end."""
-    limit = min(limit or LIMBO_ROWS_MAX, LIMBO_ROWS_MAX)
-    found = sorted(item for item in storage.lossy_boots.limbo().items() if item[0] >= ledger_id)
+    """The ledgers in limbo from ``ledger_id`` on, at most ``limit`` and 2,048, and the ledger to go on with, −1 at the end."""
+    limit = min(limit or ROWS_MAX, ROWS_MAX)
+    found = storage.lossy_boots.limbo(ledger_id, limit + 1)
     return Limbo(found[:limit]), found[limit][0] if len(found) > limit else -1

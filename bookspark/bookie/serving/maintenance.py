@@ -4,8 +4,8 @@ Law: no step holds up the loop for more than some milliseconds; a step that wait
 Two of these works never have the index at the same time (``disk.steps``). A failed work is logged and tried again when it is due
 next, because serving depends on none of them.
 
-A pass is a garbage collection and then a reclaiming of space. Passes come at their interval, and at once when a directory is full
-(forced collection); forced passes take no more than a tenth of the time.
+A pass is a garbage collection and then a reclaiming of space. Passes come at their interval, at once when a directory is full
+(forced collection), and at once when somebody asks for one. Those for a full directory take no more than a tenth of the time.
 
 Source: BookKeeper's ``GarbageCollectorThread`` and ``LedgerDirsMonitor``.
 """
@@ -17,6 +17,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
@@ -28,6 +29,7 @@ from bookspark.bookie.space.reclaiming import Rewriter
 from bookspark.bookie.storage import Storage
 from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.repair.audit_plan import mark_of_lacking
+from bookspark.wire.messages import CollectionStatus
 
 _WAIT_SECONDS = 0.005
 _STOP_SECONDS_MAX = 10.0
@@ -62,7 +64,18 @@ class Maintenance:
         self._metadata = metadata
         self._rewriter = rewriter
         self._index = asyncio.Lock()
-        self._full = asyncio.Event()
+        self._full = False
+        """Was a directory seen to be full, and no pass made for it since?"""
+        self._wanted = asyncio.Event()
+        """A pass is to begin now."""
+        self._asked_for = asyncio.Event()
+        """Somebody asked for a pass."""
+        self._begun = 0
+        """The number of the last pass that has begun."""
+        self._asked = 0
+        """The number of the last pass that somebody asked for."""
+        self.collection: CollectionStatus | None = None
+        """The last pass that is over."""
         self._threads = ThreadPoolExecutor(3, thread_name_prefix="bookie maintenance")
         self._scrub_thread = ThreadPoolExecutor(1, thread_name_prefix="bookie scrub")
         self._tasks: list[asyncio.Task[None]] = []
@@ -101,22 +114,25 @@ class Maintenance:
         disks = self._storage.disks
         for directory, used in await self._in_thread(disks.measure):
             await self._drive(disks.look(directory, used))
-        if disks.any_full:
-            self._full.set()
+        if disks.any_full and not self._full:
+            self._full = True
+            self._wanted.set()
 
     async def _collection(self) -> None:
         due = time.monotonic() + self._config.gc_wait_time_seconds
         while True:
             try:
-                await asyncio.wait_for(self._full.wait(), max(0.0, due - time.monotonic()))
+                await asyncio.wait_for(self._wanted.wait(), max(0.0, due - time.monotonic()))
             except TimeoutError:
                 due = time.monotonic() + self._config.gc_wait_time_seconds
-            forced = self._full.is_set()
-            started = time.monotonic()
-            await _tried("the garbage collection did not finish", lambda forced=forced: self._pass(forced))  # type: ignore[misc]
-            if forced:
-                await asyncio.sleep(_FORCED_PAUSE * (time.monotonic() - started))
-                self._full.clear()
+            self._wanted.clear()
+            self._asked_for.clear()
+            forced = self._full or self._asked > self._begun
+            seconds = await self._counted_pass(forced)
+            if self._full:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._asked_for.wait(), _FORCED_PAUSE * seconds)
+                self._full = False
 
     async def _scrub(self) -> None:
         """Round after round. One that ends early waits until its period is over."""
@@ -179,10 +195,32 @@ class Maintenance:
                 self._storage.holdings.ledgers_lacking.update(ledger_id for ledger_id, _ in lacking)
                 raise
 
-    async def _pass(self, forced: bool) -> None:
+    def collect_now(self) -> int:
+        """Have a pass begin as soon as none runs; returns its number, by which ``collection`` will tell of it."""
+        self._asked = self._begun + 1
+        self._asked_for.set()
+        self._wanted.set()
+        return self._asked
+
+    async def _counted_pass(self, forced: bool) -> float:
+        """Make a pass and tell of it; returns how many seconds it took."""
+        self._begun += 1
+        started, found, problem = time.monotonic(), (0, 0), ""
+        try:
+            found = await self._pass(forced)
+        except Exception as error:
+            log.exception("the garbage collection did not finish; it is tried again later")
+            problem = f"{type(error).__name__}: {error}"
+        seconds = time.monotonic() - started
+        self.collection = CollectionStatus(self._begun, *found, seconds, problem)
+        return seconds
+
+    async def _pass(self, forced: bool) -> tuple[int, int]:
+        """Returns how many ledgers were forgotten, and how many bytes given back."""
         storage, config = self._storage, self._config
+        ledgers = 0
         if self._metadata is not None:
-            await self._drive(storage.garbage_collection.collect(self._metadata))
+            ledgers = await self._drive(storage.garbage_collection.collect(self._metadata))
         rewriter = self._rewriter
         threshold = self._threshold(time.monotonic(), forced) if rewriter is not None else 0.0
         steps = storage.reclaiming.reclaim(
@@ -197,6 +235,7 @@ class Maintenance:
             log.info("%d bytes of disk space were freed", given_back)
         if forced:
             await self._look_at_disks()
+        return ledgers, given_back
 
     def _threshold(self, now: float, forced: bool) -> float:
         """The threshold (0 to 1) of now: logs of which a smaller part is live are rewritten."""

@@ -29,6 +29,12 @@ class Peer(Protocol):
     def flush(self) -> None:
         """Send now what is gathered."""
 
+    def hold(self) -> None:
+        """An answer is being made in parts: take no other request meanwhile."""
+
+    def release(self) -> None:
+        """That answer is made."""
+
     def read_begins(self) -> None:
         """A thread begins to read from the disk for a request."""
 

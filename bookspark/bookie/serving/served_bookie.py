@@ -1,9 +1,8 @@
-"""What the requests of all connections share: who the bookie is, its storage, and its threads for reads."""
+"""What the requests of all connections share: who the bookie is, its storage, and its secret."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from bookspark.bookie.storage import Storage
@@ -22,7 +21,7 @@ class ServedBookie(NamedTuple):
     """The secret that clients have to know; b"": clients need none."""
     requests_in_flight_max: int
     """How many requests of one connection may wait for their answers."""
-    readers: ThreadPoolExecutor
-    """For reads that have to wait for the disk."""
     status: Callable[[], BookieStatus]
     """What the bookie says of itself; to be called on the loop."""
+    collect: Callable[[], int]
+    """Starts a garbage collection and returns its number; to be called on the loop."""

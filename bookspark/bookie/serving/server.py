@@ -14,7 +14,6 @@ import errno
 import logging
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 from bookspark.bookie.bookie_config import BookieConfig
 from bookspark.bookie.serving.admission import Admission, Admitted
@@ -29,7 +28,6 @@ from bookspark.wire.chunks import ChunkPool
 from bookspark.wire.messages import BookieStatus, HealingStatus
 from bookspark.wire.security import read_secret, server_context
 
-_READ_THREADS = 4
 _STOP_SECONDS_MAX = 10.0
 
 log = logging.getLogger(__name__)
@@ -67,18 +65,18 @@ class BookieServer:
         """
         self._config = config
         self.storage = storage
-        self._readers = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="bookie read")
         self._bookie = ServedBookie(
             storage,
             bookie_id,
             incarnation,
             read_secret(config.shared_secret_file),
             config.requests_in_flight_max,
-            self._readers,
             self.status,
+            lambda: self._maintenance.collect_now(),
         )
         self._tls = server_context(config.tls_certificate, config.tls_key, config.tls_client_ca)
         self._admission = Admission(storage, config.request_bytes_in_flight_max)
+        storage.loop_is_shared = lambda: len(self._admission.connections) > 1
         self._chunks = ChunkPool()
         self._server: asyncio.Server | None = None
         self._maintenance = Maintenance(config, storage, bookie_id, metadata, rewriter)
@@ -117,7 +115,7 @@ class BookieServer:
         await asyncio.wait([settled], timeout=_STOP_SECONDS_MAX)
         await self._admission.end_all(_STOP_SECONDS_MAX)
         await self._maintenance.stop()
-        self._readers.shutdown(wait=False, cancel_futures=True)
+        self.storage.disk_threads.close()
         self._server = None
 
     @property
@@ -143,7 +141,7 @@ class BookieServer:
             read_only=stored.read_only,
             lossy_boot=lossy_boots.mark.boot,
             healed_boot=lossy_boots.healed_boot,
-            limbo_ledgers=len(lossy_boots.limbo()),
+            limbo_ledgers=lossy_boots.limbo_count,
             failed_directories=stored.failed_directories,
             read_errors=stored.read_errors,
             lost_copies=stored.lost_copies,
@@ -152,4 +150,6 @@ class BookieServer:
             scrub_began_ms=scrubbing.progress.began_ms,
             scrub_finished_ms=scrubbing.progress.finished_ms,
             healing=None if self.healing_status is None else self.healing_status(),
+            reasons=stored.reasons,
+            collection=self._maintenance.collection,
         )

@@ -20,7 +20,6 @@ from bookspark.bookie.disk.steps import WAIT, Steps
 from bookspark.bookie.holdings.checkpointing import Checkpoints
 from bookspark.bookie.holdings.holdings import Holdings
 from bookspark.bookie.ledgers.control_records import ControlRecords
-from bookspark.bookie.ledgers.fencing import Fences
 from bookspark.errors import BookKeeperError, NoSuchLedgerError
 from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.bookie.garbage_collection import (
@@ -46,10 +45,9 @@ log = logging.getLogger(__name__)
 class GarbageCollection:
     """The garbage collection of one bookie. Owned by the loop, except the functions that its steps yield."""
 
-    def __init__(self, holdings: Holdings, records: ControlRecords, fences: Fences, checkpoints: Checkpoints) -> None:
+    def __init__(self, holdings: Holdings, records: ControlRecords, checkpoints: Checkpoints) -> None:
         self._holdings = holdings
         self._records = records
-        self._fences = fences
         self._checkpoints = checkpoints
 
     def collect(self, store: MetadataStore) -> Steps[int]:
@@ -88,16 +86,14 @@ class GarbageCollection:
     def note(self, ledger_ids: Collection[int], done: Done) -> None:
         """Before ``forget``: note that these ledgers may have been fenced. ``done``: OK once that is durable, or IO_ERROR."""
         control = self._holdings.control
-        before = control.collected
-        note = note_collection(before, ledger_ids)
-        if note == before:
+        note = note_collection(control.collected, ledger_ids)
+        if note == control.collected:
             done(Status.OK)
             return
-        control.collected = note
 
         def noted(status: int) -> None:
-            if status != Status.OK and control.collected == note:
-                control.collected = before
+            if status == Status.OK:
+                control.collected = max(control.collected, note)
             done(status)
 
         self._records.write([note], noted)
@@ -107,7 +103,7 @@ class GarbageCollection:
         ids = list(ledger_ids)
         for start in range(0, len(ids), _LEDGERS_A_STEP):
             part = ids[start : start + _LEDGERS_A_STEP]
-            self._fences.forget(part)
+            self._records.forget(part)
             for ledger_id in part:
                 self._holdings.forget(ledger_id)
             self._checkpoints.outdated()

@@ -1,4 +1,4 @@
-"""``bookspark bookie …``: what the directories of a stopped bookie hold.
+"""``bookspark bookie …``: what the directories of a stopped bookie hold; ``bookie_status`` has the commands for one that serves.
 
 Law: the readers are those of the bookie. The locks of the directories are taken, so a running bookie is an error that names its
 process. Only ``rebuild`` changes anything.
@@ -27,7 +27,7 @@ from bookspark.plain_text import size_text
 from bookspark.wire.entry_batch import Entry
 
 app = typer.Typer(
-    help="Look into the directories of a stopped bookie, or ask a bookie that serves.",
+    help="Look into the directories of a stopped bookie, or ask a bookie that serves, or tell it what to do.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

@@ -1,9 +1,10 @@
-"""``bookspark bookie status``: what a bookie that serves reports, and how far its healing is."""
+"""``bookspark bookie status``, ``collect`` and ``read-only``: what a bookie that serves reports, and what it is told to do."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from enum import StrEnum
 from typing import Annotated
 
 import msgspec
@@ -11,16 +12,59 @@ import typer
 
 from bookspark.cli.terminal.command_options import Json, Zookeeper, client
 from bookspark.plain_text import size_text
-from bookspark.wire.messages import BookieStatus, HealingStatus
+from bookspark.wire.messages import BookieStatus, CollectionStatus, HealingStatus
 
 
 def add_to(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the commands."""
     app.command()(status)
+    app.command()(collect)
+    app.command("read-only")(read_only)
+
+
+BookieId = Annotated[str, typer.Argument(metavar="BOOKIE", help="Id of the bookie, as `bookspark bookies` shows it.")]
+
+
+class Switch(StrEnum):
+    """The settings of the read-only switch."""
+
+    ON = "on"
+    OFF = "off"
+
+
+def collect(
+    bookie: BookieId,
+    zookeeper: Zookeeper = "",
+    seconds: Annotated[float, typer.Option(min=0, help="How long to wait for its end, in seconds.")] = 3600.0,
+    as_json: Json = False,
+) -> None:
+    """Have a bookie forget deleted ledgers and give their space back now, and print what came of it."""
+    with client(zookeeper) as bookkeeper:
+        found = bookkeeper.collect_now(bookie, seconds)
+        free_bytes = bookkeeper.bookie_status(bookie).free_bytes
+    if as_json:
+        typer.echo(json.dumps(msgspec.to_builtins(found) | {"free_bytes": free_bytes}, indent=2))
+        return
+    typer.echo(f"{bookie}: {collected(found)}; {size_text(free_bytes)} are free now")
+
+
+def read_only(
+    bookie: BookieId,
+    switch: Annotated[
+        Switch, typer.Argument(help="on: take no new entries, also after a restart. off: take them again.")
+    ],
+    zookeeper: Zookeeper = "",
+) -> None:
+    """Make a bookie read-only, whatever room it has, or take that back. What ledger recovery and repair write is still taken."""
+    with client(zookeeper) as bookkeeper:
+        bookkeeper.switch_read_only(bookie, switch is Switch.ON)
+        found = bookkeeper.bookie_status(bookie)
+    for line in lines(found):
+        typer.echo(line)
 
 
 def status(
-    bookie: Annotated[str, typer.Argument(metavar="BOOKIE", help="Id of the bookie, as `bookspark bookies` shows it.")],
+    bookie: BookieId,
     zookeeper: Zookeeper = "",
     as_json: Json = False,
 ) -> None:
@@ -50,6 +94,10 @@ def lines(found: BookieStatus) -> Iterator[str]:
     for path, count in found.read_errors.items():
         yield f"  {path}: the disk could not read {count:,} batches; check the disk"
     yield f"  scrub: {found.scrub_part:.0%} of the round is read, {found.lost_copies:,} copies were unreadable since the start"
+    for reason in found.reasons:
+        yield f"  {reason}"
+    if found.collection is not None:
+        yield f"  last collection: {collected(found.collection)}"
     if not found.lossy_boot:
         yield "  no boot of it lost anything"
         return
@@ -59,6 +107,12 @@ def lines(found: BookieStatus) -> Iterator[str]:
         yield f"  lossy boot {found.lossy_boot} is not healed: {found.limbo_ledgers:,} ledgers are in limbo"
     if found.healing is not None:
         yield f"  healing: {_progress(found.healing)}"
+
+
+def collected(found: CollectionStatus) -> str:
+    """What came of a collection, for people."""
+    text = f"{found.ledgers:,} deleted ledgers, {size_text(max(0, found.bytes_freed))} freed in {found.seconds:,.1f} s"
+    return f"{text}; it did not finish: {found.problem}" if found.problem else text
 
 
 def _progress(healing: HealingStatus) -> str:

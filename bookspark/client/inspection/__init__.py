@@ -1,7 +1,8 @@
-"""What one bookie says of itself, and the copies that it has. Nothing here changes anything.
+"""What one bookie says of itself, the copies that it has, and what an operator has it do. Only orders change anything.
 
 =====================  =====================================================================================================
 ``bookie_questions``   a bookie's status, entry logs, limbo and index
+``bookie_orders``      have a bookie collect deleted ledgers now, or be read-only
 ``copies``             the copies that a bookie has of a ledger, exactly as they lie there
 =====================  =====================================================================================================
 

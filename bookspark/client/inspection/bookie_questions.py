@@ -50,8 +50,14 @@ def bookie_status(context: ClientContext, bookie_id: str) -> BookieStatus:
 
 def entry_logs(context: ClientContext, bookie_id: str) -> list[EntryLogFacts]:
     """The bookie's logs, by number. Raises ReadError."""
-    answer, _ = _positive(context, bookie_id, Header(Kind.ENTRY_LOGS, _next_request_id(context)))
-    return msgspec.json.decode(answer.body, type=EntryLogs).logs
+    found: list[EntryLogFacts] = []
+    cursor = 0
+    while cursor >= 0:
+        header = Header(Kind.ENTRY_LOGS, _next_request_id(context), value=cursor)
+        answer, told = _positive(context, bookie_id, header)
+        found += msgspec.json.decode(answer.body, type=EntryLogs).logs
+        cursor = told.value
+    return found
 
 
 def limbo(context: ClientContext, bookie_id: str) -> dict[int, int]:

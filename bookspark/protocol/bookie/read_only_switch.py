@@ -1,0 +1,26 @@
+"""The switch by which an operator makes a bookie read-only, whatever room it has.
+
+Law: the switch stays as it was set last, over any restart. The control logs of several directories may hold different settings,
+and each may be replayed in any order, so settings are numbered, and the highest number counts.
+
+Source: BookKeeper's ``forceReadOnlyBookie`` and ``persistBookieStatusEnabled``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class ReadOnlySwitched(NamedTuple):
+    """Setting number ``number`` of the switch."""
+
+    number: int
+    read_only: bool
+
+
+NEVER_SWITCHED = ReadOnlySwitched(0, False)
+
+
+def switched(last_number: int, read_only: bool) -> ReadOnlySwitched:
+    """The next setting. ``last_number``: the highest one that was given out, whether its record is durable or not."""
+    return ReadOnlySwitched(last_number + 1, read_only)

@@ -1,0 +1,144 @@
+"""No request holds the loop for long: what one step does is bounded, and counted here instead of timed."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+
+import pytest
+
+from bookspark.bookie.disk.index import Index, LedgerRows
+from bookspark.bookie.disk.sorted_ids import SortedIds
+from bookspark.bookie.holdings.holdings import RANGES_ROWS_MAX
+from bookspark.bookie.ledgers.held_copies import _ROWS_A_TURN
+from bookspark.protocol.bookie.bookie_boot import LossyBootNoted
+from bookspark.protocol.bookie.bookie_ledger import LimboCleared, LimboNoted
+from bookspark.testing.faulty_files import FaultyFileSystem
+from bookspark.testing.memory_files import MemoryFileSystem
+from bookspark.wire.header import Status
+from tests.bookie.kit import Pumped, config
+
+MANY = 20_000
+
+
+@pytest.fixture
+def storage(tmp_path):
+    pumped = Pumped(config(tmp_path))
+    yield pumped
+    pumped.storage.close()
+
+
+def test_sorted_ids_are_a_sorted_set():
+    rng = random.Random(7)
+    ids, twin = SortedIds(), set()
+    for _ in range(20_000):
+        one = rng.randrange(6000)
+        if rng.random() < 0.7:
+            ids.add(one)
+            twin.add(one)
+        else:
+            ids.discard(one)
+            twin.discard(one)
+        if rng.random() < 0.01:
+            start, count = rng.randrange(-1, 6100), rng.randrange(1, 5000)
+            assert ids.since(start) == sorted(x for x in twin if x >= start)
+            assert ids.since(start, count) == sorted(x for x in twin if x >= start)[:count]
+    assert len(ids) == len(twin)
+
+
+def test_what_an_add_brought_is_dropped_without_a_look_at_the_other_rows():
+    class Counted(LedgerRows):
+        looked_at = 0
+
+        def row(self, index):
+            type(self).looked_at += 1
+            return super().row(index)
+
+    rows, twin = Counted.empty(), LedgerRows.empty()
+    for entry_id in range(MANY):
+        for each in (rows, twin):
+            each.insert(entry_id, entry_id, 1 << 32 | entry_id, 100)
+    Counted.looked_at = 0
+    for entry_id in (MANY - 1, MANY // 2, 0):
+        rows.drop(entry_id, entry_id, 1 << 32 | entry_id)
+        twin.remove(1 << 32 | entry_id, 1 << 32 | entry_id)
+    rows.drop(5, 9, 77)
+    assert (rows.first, rows.where, rows.extent) == (twin.first, twin.where, twin.extent)
+    assert Counted.looked_at == 0
+
+
+def test_a_refused_add_on_a_full_disk_does_not_walk_over_its_ledger(monkeypatch):
+    files = FaultyFileSystem(MemoryFileSystem("/disk"))
+    storage = Pumped(config("/disk"), files)
+    for entry_id in range(5):
+        storage.add(5, entry_id)
+    monkeypatch.setattr(LedgerRows, "remove", lambda *_: pytest.fail("it walks over all rows"))
+    files.add("write */logs/*.arrows 1 no-space")
+    assert storage.add(5, 5, 7) is Status.READ_ONLY
+    assert storage.ids(5) == [0, 1, 2, 3, 4]
+    monkeypatch.undo()
+    storage.storage.close()
+
+
+def test_one_answer_lists_a_bounded_number_of_rows_and_all_answers_list_all(storage):
+    index = storage.storage.holdings.index
+    wanted = []
+    for ledger_id in range(0, 3000, 3):
+        for entry_id in range(0, 12, 2):
+            index.of(ledger_id).insert(entry_id, entry_id, ledger_id, 1)
+            wanted.append((ledger_id, entry_id))
+    for ledger_id in range(1, 9000, 3):
+        index.of(ledger_id)
+    found, ledger_id, first = [], 0, 0
+    while ledger_id >= 0:
+        rows, ledger_id, first = storage.storage.ranges(ledger_id, first, 1 << 16, only=False)
+        assert len(rows.ledger_ids) <= RANGES_ROWS_MAX
+        found += zip(rows.ledger_ids, rows.first_entry_ids, strict=True)
+    assert found == wanted
+
+
+def test_limbo_is_counted_and_listed_without_a_walk_over_all_ledgers(storage):
+    control, losses = storage.storage.holdings.control, storage.storage.lossy_boots
+    control.replay([LossyBootNoted(1, MANY), *(LimboNoted(ledger_id, 1) for ledger_id in range(0, MANY, 2))])
+    assert losses.limbo_count == MANY // 2
+    assert storage.run(losses.clear_limbo, 4, 1) is Status.OK
+    control.replay([LimboCleared(6, 1)])
+    control.forget(8)
+    assert losses.limbo_count == MANY // 2 - 3
+    assert losses.limbo(1, 4) == [(2, 1), (10, 1), (12, 1), (14, 1)]
+
+
+def test_ids_in_order_are_not_sorted_again_after_a_collection():
+    index = Index()
+    for ledger_id in range(MANY):
+        index.of(ledger_id)
+    for ledger_id in range(0, MANY, 2):
+        index.forget(ledger_id)
+    assert index.ledger_ids(7, 3) == [7, 9, 11]
+    assert index.ledger_ids() == list(range(1, MANY, 2))
+
+
+def test_the_ranges_of_a_long_ledger_are_looked_through_in_turns(storage):
+    rows = storage.storage.holdings.index.of(5)
+    for entry_id in range(0, 2 * MANY, 2):
+        rows.insert(entry_id, entry_id, 1 << 32 | entry_id, 1)
+    turns: deque = deque()
+    storage.storage._held_copies.start(lambda function, *arguments: turns.append((function, arguments)))
+    told: list = []
+    storage.storage.held_ranges(5, told.append)
+    count = 1
+    while turns:
+        assert not told
+        function, arguments = turns.popleft()
+        function(*arguments)
+        count += 1
+    assert count == MANY // _ROWS_A_TURN + 1
+    assert told == [[(entry_id, entry_id) for entry_id in range(0, 2 * MANY, 2)]]
+
+
+def test_the_status_asks_no_disk(storage):
+    files = FaultyFileSystem(storage.file_system, "free_bytes * 1.. io-error", "total_bytes * 1.. io-error")
+    storage.storage._file_system = files
+    storage.storage.disks._file_system = files
+    assert storage.storage.status().free_bytes > 0
+    assert files.calls == []
