@@ -283,6 +283,7 @@ class Storage:
     def checkpoint(self) -> Steps[Prepared]:
         """Prepare checkpoints of the index, on the loop, in steps of some milliseconds. The result goes to ``write_checkpoints``;
         it is empty if there is nothing that the last ones don't hold."""
+        self.volatile.rest()
         if any(directory.control.worth_rewriting for directory in self.holdings.live):
             yield from self._records.rewrite()
         if not self.checkpoints.due:

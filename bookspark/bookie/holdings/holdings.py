@@ -47,7 +47,7 @@ class Holdings:
         """Every log and its directory, by the log's number."""
         self.next_log = 1
         """The number of the next log."""
-        self.volatile = VolatileLedgers(self.index, self.is_synced)
+        self.volatile = VolatileLedgers(self.index, self.is_synced, self._is_open)
         self.long_polls = LongPolls()
         self.files = LogFiles(self._open_log)
 
@@ -109,6 +109,11 @@ class Holdings:
         """Is the frame at ``where`` durable? (In a log that was removed it was.)"""
         found = self.logs.get(log_of(where))
         return found is None or found[1].synced > position_of(where)
+
+    def _is_open(self, ledger_id: int) -> bool:
+        """Is the ledger known, and not fenced?"""
+        ledger = self.ledgers.get(ledger_id)
+        return ledger is not None and not ledger.fenced
 
     def take_log_number(self) -> int:
         """A number that was never used, for a new log."""
