@@ -108,7 +108,7 @@ class Storage:
         self._explicit_lacs = ExplicitLacs(holdings, self._records)
         self.lossy_boots = LossyBoots(holdings, self._records, self.disks)
         """What was lost, and what of it is back."""
-        self.checkpoints = Checkpoints(self._file_system, live, holdings.ledgers, holdings.index)
+        self.checkpoints = Checkpoints(self._file_system, live, holdings.control, holdings.index)
         """Making checkpoints of the index."""
         self.garbage_collection = GarbageCollection(holdings, self._records, self._fences, self.checkpoints)
         """Forgetting ledgers that were deleted."""

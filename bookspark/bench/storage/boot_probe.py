@@ -58,7 +58,7 @@ def make(directory: Path, ledgers: int, entries: int) -> None:
 
 def index_bytes(batches: int, entries: int) -> int:
     """Memory of the index of one ledger of ``batches`` batches with ``entries`` entries each, in bytes."""
-    rows = LedgerRows.empty()
+    rows = ChangingRows.empty()
     for number in range(batches):
         rows.insert(number * entries, (number + 1) * entries - 1, location(1, number * _FRAME_BYTES), _FRAME_BYTES)
     return sum(sys.getsizeof(column) for column in (rows, rows.first, rows.where, rows.extent))

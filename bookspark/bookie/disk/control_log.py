@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import msgspec
 from crc32c import crc32c
 
-from bookspark.bookie.disk.control_state import Record
+from bookspark.bookie.disk.control_state import LedgersNoted, Record
 from bookspark.bookie.disk.file_system import File, FileSystem, NoSpaceError, read_all, replace_file, write_all
 from bookspark.bookie.disk.synced_note import SyncedNote
 from bookspark.protocol.bookie.bookie_boot import HealedNoted, LossyBootNoted
@@ -40,6 +40,7 @@ NOTE_NAME = "control.synced"
 
 _HEAD = struct.Struct("<II")
 _NAMES: dict[type[Record], str] = {
+    LedgersNoted: "ledgers",
     MasterKeyNoted: "key",
     FenceNoted: "fence",
     LastAddConfirmedNoted: "lac",

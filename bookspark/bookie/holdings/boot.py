@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from bookspark.bookie.disk.control_log import ControlScan, encode_records
 from bookspark.bookie.disk.control_state import ControlState
-from bookspark.bookie.disk.index import Index, LedgerRows, location, log_of
+from bookspark.bookie.disk.index import ROW_BYTES, ChangingRows, Index, location, log_of
 from bookspark.bookie.disk.log_scan import LoggedFrame
 from bookspark.bookie.disk.rewritten_block import Block, runs
 from bookspark.bookie.disk.rewritten_log import scan_rewritten
@@ -115,13 +115,15 @@ def _is_settled(scan: ControlScan, other: ControlScan) -> bool:
 def _replay_logs(recovered: Sequence[tuple[LogDirectory, Recovered]], state: ControlState, index: Index) -> int:
     """Fill ``index``, and the LAC (last add confirmed) of each ledger; returns the highest log number that was ever used."""
     highest = 0
-    seen: dict[int, tuple[BookieLedger, LedgerRows]] = {}
+    seen: dict[int, tuple[BookieLedger, ChangingRows]] = {}
     for directory, (checkpoint, scans) in recovered:
         if checkpoint is not None:
             highest = max(highest, log_of(checkpoint.covered))
-            for ledger_id, confirmed, replicated, rows in checkpoint.ledgers:
-                state.of(ledger_id).note(confirmed, replicated)
-                index.put(ledger_id, rows)
+            for block in checkpoint.blocks():
+                state.note(block.ids, block.confirmed, block.replicated)
+                start = 0
+                for ledger_id, count in zip(block.ids, block.counts, strict=True):
+                    index.put(ledger_id, block.rows[start : (start := start + ROW_BYTES * count)])
         elif directory.rewritten:
             _replay_rewritten(directory, state, index)
         highest = max(highest, *(stored.number for stored in directory.stored), 0)

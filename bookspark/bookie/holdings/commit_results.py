@@ -87,7 +87,7 @@ class CommitResults:
             if isinstance(item, (EntryWrite, RelaxedWrite)):
                 ledger_id = decode(item.frame, HEADER_OFFSET)[0].ledger_id
                 where = location(item.log.number, item.position)
-                if (rows := self._holdings.index.get(ledger_id)) is not None:
+                if (rows := self._holdings.index.changing(ledger_id)) is not None:
                     rows.remove(where, where)
                 self._holdings.volatile.forget(ledger_id)
                 item.log.end = min(item.log.end, item.position)

@@ -56,7 +56,7 @@ class Holdings:
     def plan_read(self, ledger_id: int, first: int, last: int, limit: int, *, sparse: bool) -> ReadPlan:
         """The batches that hold entries ``first..last``, up to about ``limit`` bytes (0: as much as one answer takes)."""
         return plan_read(
-            self.ledgers.get(ledger_id),
+            self.ledgers.look(ledger_id),
             self.index.get(ledger_id),
             self.recent,
             (first, last, limit),
@@ -71,11 +71,11 @@ class Holdings:
 
     def ledger(self, ledger_id: int) -> BookieLedger | None:
         """What is known of a ledger (not to be changed), None if it was never heard of."""
-        return self.ledgers.get(ledger_id)
+        return self.ledgers.look(ledger_id)
 
     def may_read(self, ledger_id: int, master_key: bytes) -> bool:
         """May a reader with this key, or without one (``NO_KEY``), read the ledger?"""
-        return may_read(self.ledgers.get(ledger_id), None if master_key == NO_KEY else master_key)
+        return may_read(self.ledgers.look(ledger_id), None if master_key == NO_KEY else master_key)
 
     def last_entry_id(self, ledger_id: int) -> int:
         """The highest entry id that is held, NO_ENTRY if none."""
@@ -112,7 +112,7 @@ class Holdings:
 
     def _is_open(self, ledger_id: int) -> bool:
         """Is the ledger known, and not fenced?"""
-        ledger = self.ledgers.get(ledger_id)
+        ledger = self.ledgers.look(ledger_id)
         return ledger is not None and not ledger.fenced
 
     def take_log_number(self) -> int:
@@ -125,7 +125,7 @@ class Holdings:
         """Drop everything that is known of a ledger; its bytes stay in the logs."""
         self.volatile.forget(ledger_id)
         self.index.forget(ledger_id)
-        self.ledgers.pop(ledger_id, None)
+        self.ledgers.pop(ledger_id)
 
     def _open_log(self, number: int) -> File:
         _, stored = self.logs[number]
