@@ -14,7 +14,7 @@ from typing import NamedTuple
 from bookspark.bookie.disk.packed_dict import PackedDict
 from bookspark.bookie.disk.steps import Steps
 from bookspark.protocol.bookie.bookie_boot import NO_LOSSY_BOOT, HealedNoted, LossyBootNoted, first_contact
-from bookspark.protocol.bookie.bookie_ledger import BookieLedger, ControlRecord
+from bookspark.protocol.bookie.bookie_ledger import NO_COPY, BookieLedger, ControlRecord, EntriesLost
 from bookspark.protocol.bookie.garbage_collection import NOTHING_COLLECTED, CollectionNoted
 
 _LEDGERS_A_PART = 1000
@@ -66,6 +66,8 @@ class ControlState:
         """The last lossy boot of which everything is back."""
         self.collected = NOTHING_COLLECTED
         """The highest ledger id that was garbage-collected."""
+        self.lost_copies: dict[int, dict[int, EntriesLost]] = {}
+        """The ledgers that lost entries, by id; of each the copies that may still lie in a log, by location."""
 
     def known(self, ledger_id: int) -> BookieLedger:
         """What is known of a ledger. If nothing is, a new one, which is not kept: only a request that is granted makes a ledger
@@ -97,6 +99,15 @@ class ControlState:
                         self.ledgers.rest_all()
                     ledger = self.ledgers[record.ledger_id] = BookieLedger(record.ledger_id)
                 ledger.replay(record)
+                if isinstance(record, EntriesLost):
+                    copies = self.lost_copies.setdefault(record.ledger_id, {})
+                    if record.where != NO_COPY:
+                        copies[record.where] = record
+
+    def forget(self, ledger_id: int) -> None:
+        """Drop everything that is known of a ledger; no error if nothing is."""
+        self.ledgers.pop(ledger_id)
+        self.lost_copies.pop(ledger_id, None)
 
     def _replay_plain(self, ledgers: bytes) -> None:
         known = self.ledgers.packed
@@ -159,6 +170,7 @@ class ControlState:
                     plain.append(_PLAIN_LEDGER.pack(ledger_id, content))
                 elif content is not None:
                     part += content.control_records()
+                part += self.lost_copies.get(ledger_id, {}).values()
             yield [LedgersNoted(b"".join(plain)), *part] if plain else part
 
     @property

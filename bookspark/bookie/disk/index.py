@@ -180,17 +180,17 @@ class ChangingRows(LedgerRows):
         self.where[start:stop] = array("q", (row.where for row in joined))
         self.extent[start:stop] = array("q", ((row.last - row.first + 1) << 32 | row.size for row in joined))
 
-    def remove(self, first_where: int, last_where: int) -> bool:
-        """Remove the rows whose frames lie at ``first_where..last_where``; True if there were any."""
-        kept = [i for i, where in enumerate(self.where) if not first_where <= where <= last_where]
-        if len(kept) == len(self.first):
-            return False
-        unchanged = next((i for i, old in enumerate(kept) if i != old), len(kept))
-        self.clean, self.lost_some = min(self.clean, unchanged), True
-        for name in LedgerRows.__slots__:
-            column = getattr(self, name)
-            setattr(self, name, array("q", (column[i] for i in kept)))
-        return True
+    def remove(self, first_where: int, last_where: int) -> list[Row]:
+        """Remove the rows whose frames lie at ``first_where..last_where``; returns them, ascending by entry id."""
+        removed = [i for i, where in enumerate(self.where) if first_where <= where <= last_where]
+        rows = [self.row(i) for i in removed]
+        if removed:
+            self.clean, self.lost_some = min(self.clean, removed[0]), True
+            kept = [i for i, where in enumerate(self.where) if not first_where <= where <= last_where]
+            for name in LedgerRows.__slots__:
+                column = getattr(self, name)
+                setattr(self, name, array("q", (column[i] for i in kept)))
+        return rows
 
 
 def _joined(rows: Sequence[Row]) -> Iterator[Row]:
@@ -280,16 +280,16 @@ class Index:
             self._sorted = None
             self._forgotten.add(ledger_id)
 
-    def remove(self, first_where: int, last_where: int) -> list[int]:
-        """Remove all rows whose frames lie in ``first_where..last_where``; returns the ledgers that had some."""
-        return [
-            ledger_id
+    def remove(self, first_where: int, last_where: int) -> dict[int, list[Row]]:
+        """Remove all rows whose frames lie in ``first_where..last_where``; returns them by ledger."""
+        return {
+            ledger_id: removed
             for ledger_id in self.ledger_ids()
             if (rows := self.get(ledger_id)) is not None
             and max(rows.where, default=-1) >= first_where
             and (changing := self.changing(ledger_id)) is not None
-            and changing.remove(first_where, last_where)
-        ]
+            and (removed := changing.remove(first_where, last_where))
+        }
 
     # -- for checkpoints
 

@@ -1,12 +1,12 @@
 """Making checkpoints: taking them in steps on the loop, writing them in any thread.
 
-Law: what was taken is written in the order in which it was taken. Otherwise rows would come back that point into logs which are
-removed by then. What can't be written stays pending, and is written with the next one. ``write`` tells of which directories the
-checkpoint is durable, because the removal of logs has to wait for that. A checkpoint that can't be written costs a longer boot and
-nothing else.
+Law: what was taken is written in the order in which it was taken, and not before the control logs have what was lost until then.
+Otherwise rows would come back that point into logs which are removed by then, or entries would be missing and nothing would say why.
+What can't be written stays pending, and is written with the next one. ``write`` tells of which directories the checkpoint is
+durable, because the removal of logs has to wait for that. A checkpoint that can't be written costs a longer boot and nothing else.
 
-What is taken are the ledgers that changed since the last time, so a checkpoint costs what changed. All ledgers are taken if there is
-no checkpoint on the disk that a part can be added to.
+What is taken are the ledgers that changed since the last time, so a checkpoint costs what changed. All ledgers are taken if there
+is no checkpoint on the disk that a part can be added to.
 """
 
 from __future__ import annotations
@@ -45,12 +45,19 @@ class Checkpoints:
     """The checkpoints of one bookie. The owner keeps ``live``, ``control`` and ``index`` up to date."""
 
     def __init__(
-        self, file_system: FileSystem, live: Sequence[LogDirectory], control: ControlState, index: Index
+        self,
+        file_system: FileSystem,
+        live: Sequence[LogDirectory],
+        control: ControlState,
+        index: Index,
+        losses_durable: threading.Event,
     ) -> None:
+        """``losses_durable``: set while the control logs have everything that was lost, and so left the index."""
         self._file_system = file_system
         self._live = live
         self._control = control
         self._index = index
+        self._losses_durable = losses_durable
         self._alone = len(live) == 1
         self._taken: list[int] = []
         self._writing = threading.Lock()
@@ -101,6 +108,10 @@ class Checkpoints:
     def write(self, prepared: Prepared) -> set[str]:
         """Write what was taken, in any thread; returns the paths of the directories whose checkpoint is durable now."""
         durable: set[str] = set()
+        if not self._losses_durable.is_set():
+            log.warning("that entries were lost is not noted yet, so the checkpoint is written later")
+            self._taken = []
+            return durable
         if not self._writing.acquire(timeout=_WRITE_SECONDS_MAX):
             log.error("the last checkpoint is still being written; this one is left out")
             return durable
