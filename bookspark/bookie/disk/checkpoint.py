@@ -2,24 +2,23 @@
 
 Law: a checkpoint holds exactly the rows of its directory's logs below the location it covers, and that location is synced when
 the checkpoint is made; so the index on disk is never ahead of the data. It costs what changed since the last one, not what there
-is: it consists of *parts*, each with the ledgers that changed while it was the newest, and of a short file that names them. A part
-is merged with the ones before it that are not more than twice as long, so there are few, and what a ledger costs in all grows with
-the logarithm of their number::
+is: it consists of *parts*, each with the ledgers that changed while it was the newest, and of a short file that names them. A
+part is merged with the ones before it that are not more than twice as long, so there are few, and what a ledger costs in all
+grows with the logarithm of their number::
 
     <directory>/checkpoint                  "BSPKCKP3" │ u32 CRC32C of all that follows │ u32 flags (1: damage was found here)
-                                            i64 covered log number │ i64 covered position in it │ i64 parts p │ i64 rewritten logs r
+                                            i64 covered log number │ i64 position in it │ i64 parts p │ i64 rewritten logs r
                                             p × (i64 number, i64 size, i64 CRC32C) │ r × i64 number
     <directory>/checkpoint.<number, 8 hex>  "BSPKPART" │ block │ block │ …     (``index_block``)
 
-Parts are durable before ``checkpoint`` is replaced, atomically, by one that names them. It names the older part first. Parts that it
-does not name are removed. If it is missing, or it or a part fails its checksum, that costs a full scan and nothing else.
+Parts are durable before ``checkpoint`` is replaced, atomically, by one that names them. It names the older part first. Parts
+that it does not name are removed. If it is missing, or it or a part fails its checksum, that costs a full scan and nothing else.
 
 Entry logs of lower numbers than the covered one are covered whole. The rewritten logs that are named are in use, and no others:
 a crash may leave one that no checkpoint names yet. Format 2 was one file (``_decode_2``); it is still read.
 
-Source: docs/decisions/one-log.md; the counterpart of BookKeeper's ``LastLogMark`` together with its ledger index. The parts are those
-of O'Neil and others, "The Log-Structured Merge-Tree" (1996).
-"""
+Source: docs/decisions/one-log.md; the counterpart of BookKeeper's ``LastLogMark`` together with its ledger index. The parts are
+those of O'Neil and others, "The Log-Structured Merge-Tree" (1996)."""
 
 from __future__ import annotations
 
@@ -60,7 +59,7 @@ class Part(NamedTuple):
 
 
 class DamagedPartError(OSError):
-    """A part is not what the checkpoint says."""
+    """A part can't be read, or is not what the checkpoint says."""
 
 
 class KeptLedger(NamedTuple):
@@ -282,10 +281,13 @@ def _is_whole(file_system: FileSystem, directory: str, part: Part) -> bool:
 
 
 def _read_part(file_system: FileSystem, directory: str, part: Part) -> Iterator[Block]:
-    """The blocks of a part. Raises DamagedPartError, at its end at the latest: it may have been sound when it was looked at last.
-    Raises OSError."""
+    """The blocks of a part. Raises DamagedPartError, at its end at the latest: it may have been sound when it was looked at
+    last."""
     path = part_path(directory, part.number)
-    file = file_system.open(path)
+    try:
+        file = file_system.open(path)
+    except OSError as error:
+        raise DamagedPartError(f"{path}: a part of the checkpoint can't be opened: {error}") from error
     try:
         position, checksum = len(_PART_MAGIC), crc32c(_PART_MAGIC)
         while position < part.size:
@@ -304,7 +306,11 @@ def _read_part(file_system: FileSystem, directory: str, part: Part) -> Iterator[
 
 
 def _read(file: File, path: str, position: int, size: int, part: Part) -> bytes:
-    if not 0 <= size <= part.size - position or len(content := file.read(size, position)) < size:
+    try:
+        content = file.read(size, position) if 0 <= size <= part.size - position else b""
+    except OSError as error:
+        raise DamagedPartError(f"{path}: a part of the checkpoint can't be read: {error}") from error
+    if len(content) < size or size < 0:
         raise DamagedPartError(f"{path}: a part of the checkpoint is cut at byte {position}")
     return content
 

@@ -173,7 +173,12 @@ class ControlState:
                 part += self.lost_copies.get(ledger_id, {}).values()
             yield [LedgersNoted(b"".join(plain)), *part] if plain else part
 
-    @property
-    def plain_bytes(self) -> int:
-        """What ``LedgersNoted`` takes for a ledger."""
-        return _PLAIN_LEDGER.size
+    def plain_bytes(self) -> tuple[int, list[Record]]:
+        """The size of the plain ledgers in a ``LedgersNoted``, and the records that the others need."""
+        others: list[Record] = [copy for copies in self.lost_copies.values() for copy in copies.values()]
+        plain = len(self.ledgers)
+        for ledger in self.ledgers.objects():
+            if _packed(ledger) is None:
+                plain -= 1
+                others += ledger.control_records()
+        return _PLAIN_LEDGER.size * plain, others

@@ -11,9 +11,8 @@ A range is only a part of its batch if the other entries of that batch were ther
 and lives in memory; ``checkpoint`` keeps a copy of what is synced.
 
 The rows of a ledger that is not in use are packed (``packed_dict``): its three arrays one after the other. A ledger with one row
-takes some 180 bytes in use, and at rest 56 beside its place in the dict. Who changes rows gets them by ``of`` or ``changing``, so the
-next checkpoint knows what changed.
-"""
+takes some 180 bytes in use, and at rest 56 beside its place in the dict. Who changes rows gets them by ``of`` or ``changing``,
+so the next checkpoint knows what changed."""
 
 from __future__ import annotations
 
@@ -212,8 +211,8 @@ def _packed(rows: ChangingRows) -> bytes | None:
 
 
 class Change(NamedTuple):
-    """A change of a ledger's rows: those from entry id ``since`` on are ``rows`` now. ``clean`` is the number of rows before them.
-    ``lost_some``: rows are not there any more, or lie elsewhere."""
+    """A change of a ledger's rows: those from entry id ``since`` on are ``rows`` now. ``clean`` is the number of rows before
+    them. ``lost_some``: rows are not there any more, or lie elsewhere."""
 
     since: int
     clean: int
@@ -300,8 +299,8 @@ class Index:
         return self.ledger_ids() if whole else sorted({*self._rows.ids_in_use, *forgotten}), forgotten
 
     def take_change(self, ledger_id: int, *, anew: bool) -> Change | None:
-        """What changed in the rows of a ledger since the last checkpoint, None if nothing did. ``anew``: all of its rows. From here
-        on, changes are those of the next checkpoint."""
+        """What changed in the rows of a ledger since the last checkpoint, None if nothing did. ``anew``: all of its rows. From
+        here on, changes are those of the next checkpoint."""
         rows = self._rows.in_use(ledger_id)
         if rows is None:
             kept = self.get(ledger_id) if anew else None

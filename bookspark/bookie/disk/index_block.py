@@ -1,8 +1,8 @@
 """Blocks of the index: what checkpoints are made of, sorted by ledger, and how newer ones are laid over older ones.
 
-Law: an entry of a block says of one ledger "the rows from entry id ``since`` on are these, and what an older block says of the ids
-before stays". So what changed is told without what did not. With ``since`` 0 nothing older counts; without rows too, the ledger is
-forgotten. A block, in native (little-endian) integers::
+Law: an entry of a block says of one ledger "the rows from entry id ``since`` on are these, and what an older block says of the
+ids before stays". So what changed is told without what did not. With ``since`` 0 nothing older counts; without rows too, the
+ledger is forgotten. A block, in native (little-endian) integers::
 
     i64 ledgers n │ i64 rows m
     n × ledger id │ n × LAC │ n × LAFR │ n × since │ n × row count │ for each ledger: its firsts, its wheres, its extents

@@ -1,12 +1,11 @@
 """A dict by id that keeps packed what is not in use: a bookie knows ten million ledgers, and works with some thousand of them.
 
-Law: a value is an object while it is in use, and bytes at rest. ``get`` hands out the object that is kept, so a change of it stays.
-``look`` may hand out a passing copy, so nobody changes it. An object that ``get`` handed out is not held over two calls of ``turn``:
-it may be packed then, and a change of it would be lost. What can't be packed stays an object.
+Law: a value is an object while it is in use, and bytes at rest. ``get`` hands out the object that is kept, so a change of it
+stays. ``look`` may hand out a passing copy, so nobody changes it. An object that ``get`` handed out is not held over two calls
+of ``turn``: it may be packed then, and a change of it would be lost. What can't be packed stays an object.
 
-For each id there is one entry in ``packed``: bytes, an object that can't be packed, or None while the object is in use. So a ledger
-that is used now and then moves no others.
-"""
+For each id there is one entry in ``packed``: bytes, an object that can't be packed, or None while the object is in use. So a
+ledger that is used now and then moves no others."""
 
 from __future__ import annotations
 

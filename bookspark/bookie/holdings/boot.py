@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-from bookspark.bookie.disk.control_log import ControlScan, encode_records
+from bookspark.bookie.disk.control_log import ControlScan, encode_records, live_bytes
 from bookspark.bookie.disk.control_state import ControlState
 from bookspark.bookie.disk.index import ROW_BYTES, ChangingRows, Index, location, log_of
 from bookspark.bookie.disk.log_scan import LoggedFrame
@@ -44,6 +44,9 @@ def read_directories(holdings: Holdings) -> None:
         content = _replay_control_logs(scans, holdings.control)
         scanned = dict(scans)
         in_each(live, lambda directory: directory.begin_control_log(content, scanned[directory]))
+        live_size = live_bytes(holdings.control)
+        for directory in live:
+            directory.control.note_live(live_size)
         recovered = in_each(live, LogDirectory.recover)
         holdings.next_log = 1 + _replay_logs(recovered, holdings.control, holdings.index)
     holdings.unreadable = [directory.path for directory in holdings.directories if directory not in live]

@@ -1,9 +1,10 @@
 """Making checkpoints: taking them in steps on the loop, writing them in any thread.
 
 Law: what was taken is written in the order in which it was taken, and not before the control logs have what was lost until then.
-Otherwise rows would come back that point into logs which are removed by then, or entries would be missing and nothing would say why.
-What can't be written stays pending, and is written with the next one. ``write`` tells of which directories the checkpoint is
-durable, because the removal of logs has to wait for that. A checkpoint that can't be written costs a longer boot and nothing else.
+Otherwise rows would come back that point into logs which are removed by then, or entries would be missing and nothing would say
+why. What can't be written stays pending, and is written with the next one. ``write`` tells of which directories the checkpoint
+is durable, because the removal of logs has to wait for that. A checkpoint that can't be written costs a longer boot and nothing
+else.
 
 What is taken are the ledgers that changed since the last time, so a checkpoint costs what changed. All ledgers are taken if there
 is no checkpoint on the disk that a part can be added to.
@@ -76,8 +77,8 @@ class Checkpoints:
         return [directory.covered() for directory in self._live] != self._taken
 
     def take(self) -> Steps[Prepared]:
-        """Take a checkpoint of each directory, in steps of some milliseconds. Ledgers and rows may be added between two steps: they
-        are above the covered locations. Nothing may be removed or moved meanwhile."""
+        """Take a checkpoint of each directory, in steps of some milliseconds. Ledgers and rows may be added between two steps:
+        they are above the covered locations. Nothing may be removed or moved meanwhile."""
         whole = self._whole or any(
             directory.parts is None and not self._pending[directory.path] for directory in self._live
         )

@@ -6,9 +6,10 @@ told of a fenced ledger. After a boot, what is on disk when the writer's first r
 
 How far each log is synced is looked up when an answer needs it, so no sync has to report here.
 
-A bookie is not told when a ledger is closed. So a cursor that has nothing left to sync is *settled*: the index tells as much, as it
-does after a boot. Of the settled cursors a bounded number is kept, those that were used last, and ``rest`` drops the ones that were
-not used since its last call. A ledger of many rows keeps its cursor until then, because a new one has to look at each row.
+A bookie is not told when a ledger is closed. So a cursor that has nothing left to sync is *settled*: the index tells as much, as
+it does after a boot. Of the settled cursors a bounded number is kept, those that were used last, and ``rest`` drops the ones
+that were not used since its last call. A ledger of many rows keeps its cursor until then, because a new one has to look at each
+row.
 
 Source: BP-14, "Changes to Bookies".
 """
