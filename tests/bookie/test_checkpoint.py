@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
@@ -18,7 +19,7 @@ from bookspark.bookie.disk.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
-from bookspark.bookie.disk.file_system import RealFileSystem
+from bookspark.bookie.disk.file_system import FileSystem, RealFileSystem
 from bookspark.bookie.disk.index import Index, Row, location, log_of
 from bookspark.bookie.disk.log_scan import Frames, LoggedFrame
 from bookspark.bookie.holdings.checkpointing import fill
@@ -33,7 +34,7 @@ from tests.bookie.stepped import Stepped, without_threads
 class Directory:
     """A directory's checkpoint, and what it is to hold."""
 
-    def __init__(self, file_system, path: str, logs: frozenset[int] | None, rewritten: int = 90) -> None:
+    def __init__(self, file_system: FileSystem, path: str, logs: frozenset[int] | None, rewritten: int = 90) -> None:
         self.file_system, self.path, self.logs, self.rewritten = file_system, path, logs, rewritten
         self.parts: list[Part] | None = None
 
@@ -60,15 +61,16 @@ class Directory:
         return found
 
 
-def take(index: Index, snapshots: list[Snapshot], meanwhile=lambda: None, ledgers=None) -> None:
-    look = (lambda ledger_id: BookieLedger(ledger_id)) if ledgers is None else ledgers.get
-    for _ in fill(snapshots, look, index, whole=snapshots[0].whole):
+def take(index: Index, snapshots: list[Snapshot], meanwhile: Callable[[], None]) -> None:
+    for _ in fill(snapshots, BookieLedger, index, whole=snapshots[0].whole):
         meanwhile()
 
 
 @pytest.mark.parametrize("directories", [1, 2])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_parts_of_a_checkpoint_say_together_what_the_index_says(directories, seed, monkeypatch):
+def test_the_parts_of_a_checkpoint_say_together_what_the_index_says(
+    directories: int, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("bookspark.bookie.disk.index_block._LEDGERS_MAX", 4)
     monkeypatch.setattr("bookspark.bookie.disk.index._PACKED_ROWS_MAX", 5)
     monkeypatch.setattr("bookspark.bookie.holdings.checkpointing._WEIGHT_A_STEP", 60)
@@ -130,7 +132,7 @@ def test_the_parts_of_a_checkpoint_say_together_what_the_index_says(directories,
 
 
 @pytest.fixture
-def disk():
+def disk() -> Iterator[MemoryFileSystem]:
     with without_threads():
         yield MemoryFileSystem("/disk")
 
@@ -153,7 +155,7 @@ def many(run: Stepped, ledgers: int) -> None:
         run.checkpoint()
 
 
-def test_a_checkpoint_costs_what_changed_and_not_what_there_is(disk):
+def test_a_checkpoint_costs_what_changed_and_not_what_there_is(disk: MemoryFileSystem) -> None:
     run = Stepped(config(Path("/disk")), disk)
     many(run, 400)
     for first in range(1, 11):
@@ -163,7 +165,7 @@ def test_a_checkpoint_costs_what_changed_and_not_what_there_is(disk):
     assert max(len(content) for path, content in disk.files().items() if "checkpoint" in path) > 400 * 64
 
 
-def test_a_long_ledger_costs_its_new_rows_only(disk):
+def test_a_long_ledger_costs_its_new_rows_only(disk: MemoryFileSystem) -> None:
     run = Stepped(config(Path("/disk")), disk)
     for entry_id in range(300):
         run.add(5, entry_id)
@@ -176,7 +178,7 @@ def test_a_long_ledger_costs_its_new_rows_only(disk):
     assert run.read(5, 0, 400)[0][-1].entry_id == 300
 
 
-def test_the_index_is_held_once(disk):
+def test_the_index_is_held_once(disk: MemoryFileSystem) -> None:
     run = Stepped(config(Path("/disk")), disk)
     many(run, 300)
     assert not any(run.storage.checkpoints._pending.values()), "nothing of what was written is kept"
@@ -185,7 +187,7 @@ def test_the_index_is_held_once(disk):
     assert all(isinstance(packed, bytes) for ledger_id, packed in ledgers.packed.items() if ledger_id)
 
 
-def test_a_ledger_that_was_packed_is_what_it_was(disk):
+def test_a_ledger_that_was_packed_is_what_it_was(disk: MemoryFileSystem) -> None:
     run = Stepped(config(Path("/disk")), disk)
     run.add(5, 0, 4, last_add_confirmed=3)
     run.fence(5)
@@ -203,7 +205,7 @@ def test_a_ledger_that_was_packed_is_what_it_was(disk):
         run.restart()
 
 
-def test_ledgers_in_use_are_packed_while_others_use_theirs(disk):
+def test_ledgers_in_use_are_packed_while_others_use_theirs(disk: MemoryFileSystem) -> None:
     """A change after a ledger was packed is not lost, however checkpoints and adds fall."""
     random = Random(1)
     run = Stepped(config(Path("/disk")), disk)
@@ -226,7 +228,7 @@ def test_ledgers_in_use_are_packed_while_others_use_theirs(disk):
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "gone"])
-def test_a_part_that_is_damaged_while_the_bookie_runs_is_not_made_a_new_one(tmp_path, damage):
+def test_a_part_that_is_damaged_while_the_bookie_runs_is_not_made_a_new_one(tmp_path: Path, damage: str) -> None:
     """The checksum of what a merge reads is looked at; the next checkpoint holds everything."""
     with without_threads():
         run = Stepped(config(tmp_path), RealFileSystem())
@@ -253,7 +255,7 @@ def test_a_part_that_is_damaged_while_the_bookie_runs_is_not_made_a_new_one(tmp_
         run.storage.close()
 
 
-def test_a_checkpoint_that_could_not_be_written_is_in_the_next_one(tmp_path):
+def test_a_checkpoint_that_could_not_be_written_is_in_the_next_one(tmp_path: Path) -> None:
     with without_threads():
         files = FaultyFileSystem(RealFileSystem(), "write */checkpoint.new 2..3 no-space")
         run = Stepped(config(tmp_path), files)
@@ -268,7 +270,7 @@ def test_a_checkpoint_that_could_not_be_written_is_in_the_next_one(tmp_path):
         run.storage.close()
 
 
-def test_a_checkpoint_of_format_2_is_read():
+def test_a_checkpoint_of_format_2_is_read() -> None:
     files = MemoryFileSystem("/disk")
     counts = struct.pack("<5q", 3, 2000, 2, 3, 1)
     columns = array("q", [9, 7, 8, 15, -1, -1, 4, 2, 1, 10, 20, 0, *(location(3, at) for at in (400, 1300, 1400))])
@@ -289,7 +291,7 @@ def test_a_checkpoint_of_format_2_is_read():
 # -- the control log
 
 
-def test_a_control_log_does_not_grow_over_restarts(disk, monkeypatch):
+def test_a_control_log_does_not_grow_over_restarts(disk: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is superseded is known after a boot, too."""
     monkeypatch.setattr("bookspark.bookie.disk.control_log._REWRITE_BYTES_MIN", 1000)
     run = Stepped(config(Path("/disk")), disk)
@@ -306,7 +308,7 @@ def test_a_control_log_does_not_grow_over_restarts(disk, monkeypatch):
     assert max(sizes) < 4000, sizes
 
 
-def test_a_boot_scan_keeps_frames_small():
+def test_a_boot_scan_keeps_frames_small() -> None:
     frames = Frames()
     made = [LoggedFrame(408 * i, 408, 5, i, i, i - 1, -1, b"%016d" % (i % 3)) for i in range(500)]
     for frame in made:

@@ -37,19 +37,19 @@ class Disk:
 
 
 @pytest.fixture
-def disk(monkeypatch):
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     monkeypatch.setattr(volatile_ledgers, "_SETTLED_MAX", 10)
     return Disk()
 
 
-def test_of_finished_vd_ledgers_a_bounded_number_of_cursors_is_kept(disk):
+def test_of_finished_vd_ledgers_a_bounded_number_of_cursors_is_kept(disk: Disk) -> None:
     for ledger_id in range(100):
         disk.add(ledger_id, 0, 9)
         assert disk.sync(ledger_id) == 9
     assert len(disk.cursors) == 10
 
 
-def test_a_finished_vd_ledger_keeps_nothing_once_two_checkpoints_are_made(disk):
+def test_a_finished_vd_ledger_keeps_nothing_once_two_checkpoints_are_made(disk: Disk) -> None:
     disk.add(5, 0, 9)
     disk.sync(5)
     disk.add(6, 0, 9)
@@ -62,7 +62,7 @@ def test_a_finished_vd_ledger_keeps_nothing_once_two_checkpoints_are_made(disk):
     assert len(disk.cursors) == 0, "synced by itself, and nobody asked"
 
 
-def test_a_cursor_that_was_dropped_goes_on_where_it_was(disk):
+def test_a_cursor_that_was_dropped_goes_on_where_it_was(disk: Disk) -> None:
     disk.add(5, 0, 9)
     disk.add(5, 20, 29)
     disk.sync(5)
@@ -77,7 +77,7 @@ def test_a_cursor_that_was_dropped_goes_on_where_it_was(disk):
     assert disk.sync(5) == 29
 
 
-def test_a_cursor_in_use_is_not_dropped(disk):
+def test_a_cursor_in_use_is_not_dropped(disk: Disk) -> None:
     disk.add(5, 0, 9)
     disk.sync(5)
     for first in range(10, 60, 10):
@@ -91,7 +91,7 @@ def test_a_cursor_in_use_is_not_dropped(disk):
     assert disk.cursors.last_add_synced(5, MINE) == 59
 
 
-def test_a_dropped_cursor_of_a_fenced_ledger_tells_nothing(disk):
+def test_a_dropped_cursor_of_a_fenced_ledger_tells_nothing(disk: Disk) -> None:
     disk.add(5, 0, 9)
     disk.sync(5)
     disk.fenced.add(5)
@@ -99,7 +99,7 @@ def test_a_dropped_cursor_of_a_fenced_ledger_tells_nothing(disk):
     assert disk.cursors.last_add_synced(5, MINE) == NO_ENTRY and len(disk.cursors) == 0
 
 
-def test_many_rows_are_not_looked_at_again_for_each_add(disk, monkeypatch):
+def test_many_rows_are_not_looked_at_again_for_each_add(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(volatile_ledgers, "_ROWS_MAX", 3)
     for first in range(5):
         disk.add(5, first, first)

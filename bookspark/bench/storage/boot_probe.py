@@ -70,9 +70,9 @@ def probe(directory: Path) -> Iterator[tuple[str, Any]]:
     assert checkpoint is not None
     index = Index()
     for block in checkpoint.blocks():
-        start = 0
+        at = 0
         for ledger_id, count in zip(block.ids, block.counts, strict=True):
-            index.put(ledger_id, block.rows[start : (start := start + ROW_BYTES * count)])
+            index.put(ledger_id, block.rows[at : (at := at + ROW_BYTES * count)])
     del checkpoint, block
     yield "index_mb", round((_resident() - before) / 1e6, 1)
     del index

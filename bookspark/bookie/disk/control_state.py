@@ -29,8 +29,8 @@ _LAC_MAX = (1 << 32) - 2
 
 
 class LedgersNoted(NamedTuple):
-    """Plain ledgers, of each: i64 ledger id │ 16 bytes of master key │ u32 LAC + 1 │ u32 LAFR + 1 │ u8 fenced (0 or 1). Of LAC and
-    LAFR this is what was known when the log was written; the checkpoint and the entry logs may know higher ones."""
+    """Plain ledgers. Of each: i64 ledger id │ 16 bytes of master key │ u32 LAC + 1 │ u32 LAFR + 1 │ u8 fenced (0 or 1). LAC and
+    LAFR are what was known when the log was written; the checkpoint and the entry logs may know higher ones."""
 
     ledgers: bytes
 

@@ -102,9 +102,9 @@ class ChangingRows(LedgerRows):
 
     __slots__ = ("clean", "lost_some")
 
-    def __init__(self, first: array[int], where: array[int], extent: array[int], clean: int = 0) -> None:
+    def __init__(self, first: array[int], where: array[int], extent: array[int]) -> None:
         super().__init__(first, where, extent)
-        self.clean = clean
+        self.clean = 0
         self.lost_some = False
 
     @classmethod
@@ -115,10 +115,11 @@ class ChangingRows(LedgerRows):
     def of_bytes(cls, content: bytes | memoryview) -> ChangingRows:
         """The rows that ``to_bytes`` made these bytes of; the last checkpoint has them."""
         third = len(content) // 3
-        columns = [array("q"), array("q"), array("q")]
-        for number, column in enumerate(columns):
+        rows = cls.empty()
+        for number, column in enumerate((rows.first, rows.where, rows.extent)):
             column.frombytes(content[number * third : (number + 1) * third])
-        return cls(*columns, clean=third // 8)
+        rows.clean = third // 8
+        return rows
 
     @property
     def is_clean(self) -> bool:

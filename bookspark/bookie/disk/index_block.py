@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -53,12 +53,17 @@ class Block(NamedTuple):
         """The ledgers number ``start`` to ``stop`` (exclusive)."""
         begin = ROW_BYTES * sum(self.counts[:start])
         end = begin + ROW_BYTES * sum(self.counts[start:stop])
-        return Block(*(column[start:stop] for column in self[:5]), self.rows[begin:end])
+        return _block([column[start:stop] for column in self[:5]], self.rows[begin:end])
 
     def encode(self) -> list[Buffer]:
         """The bytes of the block, in pieces."""
         head = HEAD.pack(len(self.ids), len(self.rows) // ROW_BYTES)
         return [head, *(memoryview(column).cast("B") for column in self[:5]), self.rows]
+
+
+def _block(columns: Sequence[array[int]], rows: memoryview) -> Block:
+    ids, confirmed, replicated, since, counts = columns
+    return Block(ids, confirmed, replicated, since, counts, rows)
 
 
 def decode_block(ledgers: int, content: memoryview) -> Block:
@@ -68,7 +73,7 @@ def decode_block(ledgers: int, content: memoryview) -> Block:
         column = array("q")
         column.frombytes(content[number * 8 * ledgers : (number + 1) * 8 * ledgers])
         columns.append(column)
-    return Block(*columns, content[LEDGER_BYTES * ledgers :])
+    return _block(columns, content[LEDGER_BYTES * ledgers :])
 
 
 class BlockBuilder:
@@ -102,7 +107,7 @@ class BlockBuilder:
 
     def take(self) -> Block:
         """The block. What is added from now on is another one."""
-        block = Block(*self._columns, memoryview(bytes(self._rows)))
+        block = _block(self._columns, memoryview(bytes(self._rows)))
         self._begin()
         return block
 
@@ -190,4 +195,4 @@ def gathered(blocks: Iterable[Block], *, complete: bool) -> Iterator[Block]:
 
 def _with_rows(block: Block) -> Block:
     kept = [number for number, count in enumerate(block.counts) if count]
-    return Block(*(array("q", (column[number] for number in kept)) for column in block[:5]), block.rows)
+    return _block([array("q", (column[number] for number in kept)) for column in block[:5]], block.rows)

@@ -75,7 +75,7 @@ class Frames(Sequence[LoggedFrame]):
         number = self._keys.setdefault(frame[7], len(self._keys_by_number))
         if number == len(self._keys_by_number):
             self._keys_by_number.append(frame[7])
-        self._values.extend((*frame[:7], number))  # type: ignore[arg-type]
+        self._values.extend((*frame[:7], number))
 
     def __len__(self) -> int:
         return len(self._values) // 8

@@ -8,7 +8,7 @@ Phase one (fence what may be lost) is done before the storage is started, phase 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 
 from bookspark.bookie.commit.completions import Done
 from bookspark.bookie.disk.control_log import encode_records
@@ -45,7 +45,7 @@ class LossyBoots:
     # -- phase one, before the storage is started
 
     @property
-    def known_ledgers(self) -> Collection[BookieLedger]:
+    def known_ledgers(self) -> Iterable[BookieLedger]:
         """The ledgers that the readable directories know."""
         return self._state.ledgers.values()
 
