@@ -265,6 +265,16 @@ class Index:
 
     def ledger_ids(self, start: int = 0) -> list[int]:
         """All ledgers that have rows from id ``start`` on, ascending."""
+        ids = self._in_order()
+        return ids[bisect_right(ids, start - 1) :]
+
+    def ids_from(self, start: int) -> Iterator[int]:
+        """The same, without a copy. Nothing is added or removed meanwhile."""
+        ids = self._in_order()
+        for at in range(bisect_right(ids, start - 1), len(ids)):
+            yield ids[at]
+
+    def _in_order(self) -> list[int]:
         if self._sorted is None:
             # The ids are nearly in order, so sorting takes no longer than one pass.
             self._sorted = sorted(self._rows)
@@ -272,7 +282,7 @@ class Index:
             self._sorted += self._added
             self._sorted.sort()
         self._added = []
-        return self._sorted[bisect_right(self._sorted, start - 1) :]
+        return self._sorted
 
     def forget(self, ledger_id: int) -> None:
         """Remove a ledger with all its rows; no error if it has none."""

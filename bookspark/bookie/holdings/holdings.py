@@ -95,7 +95,7 @@ class Holdings:
         at most ``limit`` (0: 65,536); with the ledger id and the first entry id to go on with, −1 and −1 at the end."""
         limit = min(limit or RANGES_ROWS_MAX, RANGES_ROWS_MAX)
         ranges = Ranges.empty()
-        for current in [ledger_id] if only else self.index.ledger_ids(ledger_id):
+        for current in [ledger_id] if only else self.index.ids_from(ledger_id):
             rows = self.index.get(current)
             start = first_entry_id if current == ledger_id else 0
             for row in rows.covering(start, rows.last_entry_id) if rows is not None else ():
