@@ -290,6 +290,17 @@ class Index:
             self._sorted = None
             self._forgotten.add(ledger_id)
 
+    def remove_logs(self, numbers: set[int]) -> dict[int, list[Row]]:
+        """Remove all rows whose frames lie in these logs; returns them by ledger."""
+        removed: dict[int, list[Row]] = {}
+        for ledger_id in self.ledger_ids():
+            rows = self.get(ledger_id)
+            for number in set(map(log_of, rows.where)) & numbers if rows is not None else ():
+                removed[ledger_id] = removed.get(ledger_id, []) + self.of(ledger_id).remove(
+                    location(number, 0), location(number, _LOW)
+                )
+        return removed
+
     def remove(self, first_where: int, last_where: int) -> dict[int, list[Row]]:
         """Remove all rows whose frames lie in ``first_where..last_where``; returns them by ledger."""
         return {

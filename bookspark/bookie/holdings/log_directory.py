@@ -42,6 +42,10 @@ class LogDirectory:
         self.parts: list[Part] | None = None
         """The parts of the checkpoint on the disk. None: there is no checkpoint that a new part can be added to."""
         self.retired = False
+        self.failure = ""
+        """Why the directory is retired."""
+        self.read_errors = 0
+        """How many frames its disk could not read."""
         self.takes = Takes.ALL
         self.control_behind = False
         """A control record found no room here: a new control log has to be written before the directory takes anything."""
