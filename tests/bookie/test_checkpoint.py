@@ -238,7 +238,7 @@ def test_a_part_that_is_damaged_while_the_bookie_runs_is_not_made_a_new_one(tmp_
         run.checkpoint()
         [part] = tmp_path.glob("checkpoint.0*")
         content = bytearray(part.read_bytes())
-        content[40] ^= 1
+        content[24] ^= 1
         if damage == "gone":
             part.unlink()
         else:
@@ -251,7 +251,15 @@ def test_a_part_that_is_damaged_while_the_bookie_runs_is_not_made_a_new_one(tmp_
         run.checkpoint()
         found = read_checkpoint(run.files, str(tmp_path))
         assert found is not None
-        assert {kept.ledger_id: kept.rows.last_entry_id for kept in found.ledgers} == {5: 1, 6: 1}
+        assert {kept.ledger_id: list(kept.rows.first) for kept in found.ledgers} == {5: [0, 1], 6: [0, 1]}
+        for ledger_id in range(7, 100):
+            run.add(ledger_id, 0)
+        for entry_id in (2, 3):
+            run.add(5, entry_id)
+            run.commit()
+            run.checkpoint()
+        found = read_checkpoint(run.files, str(tmp_path))
+        assert found is not None and len(found.parts or ()) == 2, "and the ones after it what changed"
         run.storage.close()
 
 
