@@ -108,6 +108,7 @@ class Snapshot:
         self.damaged = damaged
         self.rewritten = rewritten
         self.whole = whole
+        self._newest = max(logs or (), default=0)
         self.blocks: list[Block] = []
         self._builder = BlockBuilder()
 
@@ -128,7 +129,7 @@ class Snapshot:
     def may_hold_later(self, where: int) -> bool:
         """Is this a row of a log of the directory, or of one that is newer than this checkpoint?"""
         log = log_of(where)
-        return self.logs is None or log in self.logs or log > max(self.logs, default=0)
+        return self.logs is None or log in self.logs or log > self._newest
 
     def add(self, ledger_id: int, confirmed: int, replicated: int, since: int, rows: LedgerRows) -> None:
         """The ledger's rows from entry id ``since`` on are ``rows``. Ledgers come in ascending order."""

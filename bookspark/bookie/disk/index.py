@@ -226,6 +226,7 @@ class Index:
 
     def __init__(self) -> None:
         self._rows: PackedDict[ChangingRows] = PackedDict(_packed, lambda _, content: ChangingRows.of_bytes(content))
+        self._used = self._rows.used
         self._sorted: list[int] | None = []
         """All ids in order, as they were when they were asked for last. None: one of them was removed since then."""
         self._added: list[int] = []
@@ -235,7 +236,7 @@ class Index:
 
     def get(self, ledger_id: int) -> LedgerRows | None:
         """The rows of a ledger, only to be read; None if it has none."""
-        return self._rows.look(ledger_id)
+        return self._used.get(ledger_id) or self._rows.look(ledger_id)
 
     def changing(self, ledger_id: int) -> ChangingRows | None:
         """The rows of a ledger, to be changed; None if it has none."""
@@ -243,6 +244,9 @@ class Index:
 
     def of(self, ledger_id: int) -> ChangingRows:
         """The rows of a ledger, to be added to."""
+        rows = self._used.get(ledger_id)
+        if rows is not None:
+            return rows
         rows = self._rows.get(ledger_id)
         if rows is None:
             rows = self._rows[ledger_id] = ChangingRows.empty()

@@ -24,14 +24,14 @@ class PackedDict(Generic[T]):
         self._unpack = unpack
         self.packed: dict[int, bytes | T | None] = {}
         """All ids. Bytes may be put here directly, at boot, for ids that are not in use."""
-        self._used: dict[int, T] = {}
-        """What was in use since the last ``turn``."""
+        self.used: dict[int, T] = {}
+        """What was in use since the last ``turn``. It stays the same dict, so a hot path may look here first."""
         self._resting: dict[int, T] = {}
         """What was in use since the ``turn`` before, and not since the last one."""
 
     def get(self, key: int) -> T | None:
         """The value, to be changed; None if there is none."""
-        found = self._used.get(key)
+        found = self.used.get(key)
         if found is None and key in self.packed:
             found = self._resting.get(key)
             self[key] = found = self._at_rest(key) if found is None else found
@@ -39,7 +39,7 @@ class PackedDict(Generic[T]):
 
     def look(self, key: int) -> T | None:
         """The value, only to be read; None if there is none."""
-        found = self._used.get(key)
+        found = self.used.get(key)
         if found is None and key in self.packed:
             found = self._resting.get(key)
             return self._at_rest(key) if found is None else found
@@ -47,7 +47,7 @@ class PackedDict(Generic[T]):
 
     def in_use(self, key: int) -> T | None:
         """The value if it is an object because it was used, else None. This is no use."""
-        found = self._used.get(key)
+        found = self.used.get(key)
         return self._resting.get(key) if found is None else found
 
     def _at_rest(self, key: int) -> T:
@@ -60,14 +60,14 @@ class PackedDict(Generic[T]):
         if key not in self.packed:
             return False
         del self.packed[key]
-        self._used.pop(key, None)
+        self.used.pop(key, None)
         self._resting.pop(key, None)
         return True
 
     def __setitem__(self, key: int, value: T) -> None:
         self._resting.pop(key, None)
         self.packed[key] = None
-        self._used[key] = value
+        self.used[key] = value
 
     def __getitem__(self, key: int) -> T:
         found = self.get(key)
@@ -110,12 +110,12 @@ class PackedDict(Generic[T]):
     @property
     def in_use_count(self) -> int:
         """How many values are objects because they were used."""
-        return len(self._resting) + len(self._used)
+        return len(self._resting) + len(self.used)
 
     @property
     def ids_in_use(self) -> list[int]:
         """The ids whose values are objects because they were used."""
-        return [*self._resting, *self._used]
+        return [*self._resting, *self.used]
 
     @property
     def resting(self) -> list[int]:
@@ -137,5 +137,5 @@ class PackedDict(Generic[T]):
 
     def turn(self) -> None:
         """What is not used from now on until the next ``turn`` may rest then."""
-        self._resting.update(self._used)
-        self._used = {}
+        self._resting.update(self.used)
+        self.used.clear()
