@@ -84,8 +84,8 @@ class PackedDict(Generic[T]):
     def __len__(self) -> int:
         return len(self.packed)
 
-    def values(self) -> Iterator[T]:
-        """All values, only to be read. Nothing is added or removed meanwhile."""
+    def looks(self) -> Iterator[T]:
+        """All values, only to be read. Nothing is added or removed meanwhile. (Who changes all of them goes through the ids.)"""
         for key in self.packed:
             value = self.look(key)
             assert value is not None

@@ -47,7 +47,7 @@ class LossyBoots:
     @property
     def known_ledgers(self) -> Iterable[BookieLedger]:
         """The ledgers that the readable directories know."""
-        return self._state.ledgers.values()
+        return self._state.ledgers.looks()
 
     def note_lossy_boot(self, found: PhaseOne) -> None:
         """Make the lossy-boot mark durable, and with it what is fenced and in limbo. A directory that can't take it is used no
