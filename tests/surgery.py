@@ -40,6 +40,7 @@ def remove_entries(bookie: LocalBookie, ledger_id: int, first: int, last: int) -
             log.note.close()
         checkpoint = f"{directory}/{CHECKPOINT}"
         if os.path.exists(checkpoint):
+            # Its parts are named nowhere then.
             os.unlink(checkpoint)
     return removed
 

@@ -109,7 +109,7 @@ class Storage:
         """For reading what ``plan_read`` found, from any thread."""
         self._records = ControlRecords(holdings.control, live)
         self.checkpoints = Checkpoints(
-            self._file_system, live, holdings.ledgers, holdings.index, holdings.losses_durable
+            self._file_system, live, holdings.control, holdings.index, holdings.losses_durable
         )
         """Making checkpoints of the index."""
         self._losses = Losses(holdings, self._records, self.checkpoints)
@@ -359,6 +359,7 @@ class Storage:
     def checkpoint(self) -> Steps[Prepared]:
         """Prepare checkpoints of the index, on the loop, in steps of some milliseconds. The result goes to ``write_checkpoints``;
         it is empty if there is nothing that the last ones don't hold."""
+        self.volatile.rest()
         self._losses.write_again()
         yield from self.holdings.note_what_is_back()
         if any(directory.control.worth_rewriting for directory in self.holdings.live):

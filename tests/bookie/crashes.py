@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from bookspark.bookie.bookie_config import BookieConfig
+from bookspark.bookie.disk.checkpoint import read_checkpoint
 from bookspark.bookie.disk.rewritten_log import RewrittenLog
 from bookspark.testing.faulty_files import FaultyFileSystem, Operation
 from bookspark.testing.memory_files import MemoryFileSystem
@@ -49,7 +50,9 @@ def check_files(storage: Stepped) -> None:
     """Every file is one that belongs to the state as it is."""
     files = storage.files
     for directory in storage.storage.directories:
-        assert set(files.list(directory)) <= KNOWN_FILES | {"logs"}
+        named = read_checkpoint(files, directory)
+        parts = {f"checkpoint.{part.number:08x}" for part in (named and named.parts) or ()}
+        assert {name for name in files.list(directory) if name not in KNOWN_FILES | {"logs"}} == parts
         logs = [stored for stored in storage.storage.logs.values() if stored.directory == directory]
         known = {
             f"{stored.number:08x}.{end}"

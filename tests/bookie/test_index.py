@@ -7,16 +7,13 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookspark.bookie.disk.checkpoint import Snapshot, fill, read_checkpoint, write_checkpoint
-from bookspark.bookie.disk.file_system import RealFileSystem
-from bookspark.bookie.disk.index import Index, LedgerRows, location, log_of, position_of
-from bookspark.protocol.bookie.bookie_ledger import BookieLedger
+from bookspark.bookie.disk.index import ChangingRows, Index, location, log_of, position_of
 
 ranges = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)), max_size=25)
 
 
 def built(spans):
-    rows, model = LedgerRows.empty(), {}
+    rows, model = ChangingRows.empty(), {}
     for number, (first, more) in enumerate(spans):
         where = location(1 + number % 3, 408 + 8 * number)
         rows.insert(first, first + more, where, 100 + number)
@@ -83,24 +80,3 @@ def test_ledger_ids_ascend_whatever_comes_and_goes(changes):
         else:
             assert index.ledger_ids() == sorted(model)
     assert index.ledger_ids() == sorted(model)
-
-
-def test_a_checkpoint_takes_a_long_ledger_in_parts_whatever_is_added_meanwhile(tmp_path):
-    index, held = Index(), range(1, 140_000, 2)
-    rows = index.of(7)
-    for i in held:
-        rows.insert(i, i, location(1 + i % 3 // 2, i), 10)
-    covered = location(9, 0)
-    snapshots = [Snapshot(frozenset({log}), covered, False, frozenset()) for log in (1, 2)]
-    parts = 0
-    for _ in fill(snapshots, {7: BookieLedger(7)}, index):
-        rows.insert(2 * parts, 2 * parts, location(10, parts), 10)
-        parts += 1
-    assert parts > 1
-    taken = []
-    for snapshot in snapshots:
-        write_checkpoint(RealFileSystem(), str(tmp_path), snapshot)
-        checkpoint = read_checkpoint(RealFileSystem(), str(tmp_path))
-        assert checkpoint is not None
-        taken += [list(ledger.rows.first) for ledger in checkpoint.ledgers]
-    assert taken == [[i for i in held if i % 3 < 2], [i for i in held if i % 3 == 2]]

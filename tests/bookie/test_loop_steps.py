@@ -7,7 +7,7 @@ from collections import deque
 
 import pytest
 
-from bookspark.bookie.disk.index import Index, LedgerRows
+from bookspark.bookie.disk.index import ChangingRows, Index
 from bookspark.bookie.disk.sorted_ids import SortedIds
 from bookspark.bookie.holdings.holdings import RANGES_ROWS_MAX
 from bookspark.bookie.ledgers.held_copies import _ROWS_A_TURN
@@ -47,14 +47,14 @@ def test_sorted_ids_are_a_sorted_set():
 
 
 def test_what_an_add_brought_is_dropped_without_a_look_at_the_other_rows():
-    class Counted(LedgerRows):
+    class Counted(ChangingRows):
         looked_at = 0
 
         def row(self, index):
             type(self).looked_at += 1
             return super().row(index)
 
-    rows, twin = Counted.empty(), LedgerRows.empty()
+    rows, twin = Counted.empty(), ChangingRows.empty()
     for entry_id in range(MANY):
         for each in (rows, twin):
             each.insert(entry_id, entry_id, 1 << 32 | entry_id, 100)
@@ -72,7 +72,7 @@ def test_a_refused_add_on_a_full_disk_does_not_walk_over_its_ledger(monkeypatch)
     storage = Pumped(config("/disk"), files)
     for entry_id in range(5):
         storage.add(5, entry_id)
-    monkeypatch.setattr(LedgerRows, "remove", lambda *_: pytest.fail("it walks over all rows"))
+    monkeypatch.setattr(ChangingRows, "remove", lambda *_: pytest.fail("it walks over all rows"))
     files.add("write */logs/*.arrows 1 no-space")
     assert storage.add(5, 5, 7) is Status.READ_ONLY
     assert storage.ids(5) == [0, 1, 2, 3, 4]

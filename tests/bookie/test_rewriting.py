@@ -13,7 +13,7 @@ import pyarrow
 import pytest
 
 from bookspark.bookie.disk.file_system import RealFileSystem
-from bookspark.bookie.disk.index import LedgerRows, Row, location
+from bookspark.bookie.disk.index import ChangingRows, Row, location
 from bookspark.bookie.disk.rewritten_log import HEAD, RewrittenLog, footer, scan_rewritten
 from bookspark.bookie.space.choosing import LogUse, choose
 from bookspark.bookie.space.rewriting import BLOCK_ENTRIES_MAX, SealedLog
@@ -434,7 +434,7 @@ def test_what_many_passes_left_small_becomes_one_log(tmp_path):
 
 
 def test_rows_are_moved_as_far_as_they_are_still_held():
-    rows = LedgerRows.empty()
+    rows = ChangingRows.empty()
     for first, last, log in ((0, 4, 1), (5, 5, 2), (6, 9, 1), (12, 14, 1), (20, 29, 3)):
         rows.insert(first, last, location(log, 8 * first), 100)
     new = [Row(0, 9, location(4, 0), 50), Row(10, 13, location(4, 64), 60)]
@@ -450,7 +450,7 @@ def test_rows_are_moved_as_far_as_they_are_still_held():
 
 
 def test_rows_of_one_block_are_one():
-    rows = LedgerRows.empty()
+    rows = ChangingRows.empty()
     for i in range(10):
         rows.insert(i, i, location(1, 100 * i), 100)
     rows.move(frozenset({1}), [Row(0, 9, location(2, 0), 50)])

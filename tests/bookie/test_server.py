@@ -563,7 +563,7 @@ def test_checkpoints_are_made_while_it_serves(tmp_path, monkeypatch):
     written = threading.Event()
     monkeypatch.setattr(
         "bookspark.bookie.holdings.checkpointing.write_checkpoint",
-        lambda files, path, snapshot: written.set() if path else None,
+        lambda files, path, parts, taken: written.set() or [],
     )
     with serving(config(tmp_path, checkpoint_interval_seconds=0.01)) as (_, address):
         client = Client(address)

@@ -16,14 +16,14 @@ from crc32c import crc32c
 
 from bookspark.bookie.disk import checkpoint, control_log, rewritten_block, rewritten_log, synced_note, unclean_marker
 from bookspark.bookie.disk.entry_log import LOG_SUFFIX, LOGS, NOTE_SUFFIX, SCHEMA
-from bookspark.bookie.disk.index import Index, location
+from bookspark.bookie.disk.index import ChangingRows, location
 from bookspark.bookie.holdings import scrubbing
 from bookspark.daemon import directories, lease_server
 from bookspark.metadata.autorecovery.auditors import AuditorState, CheckReport
 from bookspark.metadata.autorecovery.underreplication_tasks import Progress
 from bookspark.metadata.records import codec
 from bookspark.metadata.zookeeper.layout import Layout, LedgerManager
-from bookspark.protocol.bookie.bookie_ledger import BookieLedger, FenceNoted
+from bookspark.protocol.bookie.bookie_ledger import FenceNoted
 from bookspark.protocol.ledger.ledger_metadata import DigestType
 from bookspark.protocol.logs import log_record
 from bookspark.protocol.repair.underreplication_task import Reason
@@ -82,7 +82,14 @@ def test_every_example_is_checked():
 def test_files_of_a_directory():
     names = {name.strip("`") for name in tables("A bookie's directories")[0].column("name")}
     logs = {f"{LOGS}/<number>{suffix}" for suffix in (LOG_SUFFIX, NOTE_SUFFIX, rewritten_log.REWRITTEN_SUFFIX)}
-    others = {control_log.NAME, control_log.NOTE_NAME, checkpoint.NAME, unclean_marker.NAME, scrubbing.NAME}
+    others = {
+        control_log.NAME,
+        control_log.NOTE_NAME,
+        checkpoint.NAME,
+        unclean_marker.NAME,
+        scrubbing.NAME,
+        "checkpoint.<number>",
+    }
     small = directories.NOT_DATA - {"lost+found", "COOKIE.tmp"}
     assert names == logs | others | small
 
@@ -222,18 +229,24 @@ def test_records_of_the_control_log():
 
 
 def test_a_checkpoint():
-    index = Index()
-    index.of(7).insert(10, 19, location(3, 400), 900)
-    snapshot = checkpoint.Snapshot(None, location(3, 2000), True, frozenset({1, 2}))
-    for _ in checkpoint.fill([snapshot], {7: BookieLedger(7, last_add_confirmed=15)}, index):
-        pass
-    content = b"".join(map(bytes, snapshot.encode()))
-    assert content[:8] == b"BSPKCKP2"
-    assert list(places(tables("The checkpoint")[0])) == [0, 8, 12, 16, 24, 32, 40, 48]
+    snapshot = checkpoint.Snapshot(None, location(3, 2000), True, frozenset({1, 2}), whole=True)
+    rows = ChangingRows.empty()
+    rows.insert(10, 19, location(3, 400), 900)
+    rows.insert(20, 20, location(3, 1300), 80)
+    snapshot.add(7, 15, -1, 10, rows)
+    snapshot.end()
+    named, part = tables("The checkpoint")
+    content = snapshot.encode([checkpoint.Part(9, 200, 77)])
+    assert content[:8] == b"BSPKCKP3"
+    assert list(places(named)) == [0, 8, 12, 16, 24, 32, 40]
     assert struct.unpack_from("<I", content, 12) == (1,)
-    assert struct.unpack_from("<5q", content, 16) == (3, 2000, 1, 1, 2)
-    columns = array("q", content[56:]).tolist()
-    assert columns == [1, 2, 7, 15, -1, 1, 10, location(3, 400), 10 << 32 | 900]
+    assert struct.unpack_from("<4q", content, 16) == (3, 2000, 1, 2)
+    assert array("q", content[48:]).tolist() == [9, 200, 77, 1, 2]
+    [block] = snapshot.blocks
+    assert part.column("offset") == ["0", "8", "16", "16 + 40 n"]
+    wheres = [location(3, 400), location(3, 1300)]
+    values = [1, 2, 7, 15, -1, 10, 2, 10, 20, *wheres, 10 << 32 | 900, 1 << 32 | 80]
+    assert array("q", b"".join(map(bytes, block.encode()))).tolist() == values
 
 
 def test_the_lease():

@@ -18,15 +18,15 @@ from typing import Any
 
 from bookspark.bench.processes import resident_bytes
 from bookspark.bookie.bookie_config import BookieConfig
-from bookspark.bookie.disk.checkpoint import Snapshot, fill, read_checkpoint, write_checkpoint
+from bookspark.bookie.disk.checkpoint import Snapshot, read_checkpoint, write_checkpoint
 from bookspark.bookie.disk.control_log import ControlLog, encode_records
 from bookspark.bookie.disk.entry_log import EntryLog
 from bookspark.bookie.disk.file_system import RealFileSystem
-from bookspark.bookie.disk.index import Index, LedgerRows, location
+from bookspark.bookie.disk.index import ROW_BYTES, ChangingRows, Index, LedgerRows, location
 from bookspark.bookie.disk.log_scan import SCHEMA
 from bookspark.bookie.disk.steps import Steps
 from bookspark.bookie.storage import Storage
-from bookspark.protocol.bookie.bookie_ledger import BookieLedger, MasterKeyNoted
+from bookspark.protocol.bookie.bookie_ledger import MasterKeyNoted
 
 _FRAME_BYTES = 1024
 _KEY = bytes(16)
@@ -44,21 +44,19 @@ def make(directory: Path, ledgers: int, entries: int) -> None:
     ControlLog(files, str(directory)).rewrite(
         [encode_records(MasterKeyNoted(ledger_id, _KEY) for ledger_id in range(ledgers))]
     )
-    index = Index()
+    snapshot = Snapshot(None, location(2, 0), False, frozenset(), whole=True)
     first, extent = array("q", range(entries)), array("q", [1 << 32 | _FRAME_BYTES]) * entries
+    where = array("q", (location(1, at * _FRAME_BYTES) for at in range(entries)))
+    rows = LedgerRows(first, where, extent)
     for ledger_id in range(ledgers):
-        where = array("q", (location(1, at * _FRAME_BYTES) for at in range(entries)))
-        index.put(ledger_id, LedgerRows(first[:], where, extent[:]))
-    known = {ledger_id: BookieLedger(ledger_id, last_add_confirmed=entries - 1) for ledger_id in range(ledgers)}
-    snapshot = Snapshot(None, location(2, 0), False, frozenset())
-    for _ in fill([snapshot], known, index):
-        pass
-    write_checkpoint(files, str(directory), snapshot)
+        snapshot.add(ledger_id, entries - 1, -1, 0, rows)
+    snapshot.end()
+    write_checkpoint(files, str(directory), [], [snapshot])
 
 
 def index_bytes(batches: int, entries: int) -> int:
     """Memory of the index of one ledger of ``batches`` batches with ``entries`` entries each, in bytes."""
-    rows = LedgerRows.empty()
+    rows = ChangingRows.empty()
     for number in range(batches):
         rows.insert(number * entries, (number + 1) * entries - 1, location(1, number * _FRAME_BYTES), _FRAME_BYTES)
     return sum(sys.getsizeof(column) for column in (rows, rows.first, rows.where, rows.extent))
@@ -71,11 +69,13 @@ def probe(directory: Path) -> Iterator[tuple[str, Any]]:
     checkpoint = read_checkpoint(files, str(directory))
     assert checkpoint is not None
     index = Index()
-    for ledger_id, _, _, rows in checkpoint.ledgers:
-        index.put(ledger_id, rows)
-    del checkpoint
+    for block in checkpoint.blocks():
+        at = 0
+        for ledger_id, count in zip(block.ids, block.counts, strict=True):
+            index.put(ledger_id, block.rows[at : (at := at + ROW_BYTES * count)])
+    del checkpoint, block
     yield "index_mb", round((_resident() - before) / 1e6, 1)
-    del index, rows
+    del index
     start, cpu = time.perf_counter(), time.process_time()
     storage = Storage(BookieConfig(directories=(str(directory),), zookeeper="-")).open()
     yield "boot_seconds", round(time.perf_counter() - start, 2)

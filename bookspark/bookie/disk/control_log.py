@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import msgspec
 from crc32c import crc32c
 
-from bookspark.bookie.disk.control_state import Record
+from bookspark.bookie.disk.control_state import ControlState, LedgersNoted, Record
 from bookspark.bookie.disk.file_system import (
     File,
     FileSystem,
@@ -50,6 +50,7 @@ NOTE_NAME = "control.synced"
 
 _HEAD = struct.Struct("<II")
 _NAMES: dict[type[Record], str] = {
+    LedgersNoted: "ledgers",
     MasterKeyNoted: "key",
     FenceNoted: "fence",
     LastAddConfirmedNoted: "lac",
@@ -73,6 +74,12 @@ def encode_records(records: Iterable[Record]) -> bytes:
         body = msgspec.msgpack.encode((_NAMES[type(record)], *record))
         pieces += (_HEAD.pack(len(body), crc32c(body)), body)
     return b"".join(pieces)
+
+
+def live_bytes(state: ControlState) -> int:
+    """The size of a log that has nothing but what makes ``state``, without the heads of its records."""
+    plain, others = state.plain_bytes()
+    return plain + len(encode_records(others))
 
 
 class ControlScan(NamedTuple):
@@ -182,6 +189,10 @@ class ControlLog:
         self._file.sync()
         self._end = end
         self._note.write(self._end)
+
+    def note_live(self, live_bytes: int) -> None:
+        """After a boot: a new log would have this size. What is there more is superseded."""
+        self._rewritten_bytes = min(self._end, live_bytes)
 
     @property
     def worth_rewriting(self) -> bool:

@@ -6,9 +6,14 @@ collection. So every new one is made here, and its fence is *unsure* if it may h
 
 from __future__ import annotations
 
+import struct
+from array import array
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
+from bookspark.bookie.disk.packed_dict import PackedDict
 from bookspark.bookie.disk.sorted_ids import SortedIds
+from bookspark.bookie.disk.steps import Steps
 from bookspark.protocol.bookie.bookie_boot import NO_LOSSY_BOOT, HealedNoted, LossyBootNoted, first_contact
 from bookspark.protocol.bookie.bookie_ledger import (
     NO_COPY,
@@ -23,15 +28,46 @@ from bookspark.protocol.bookie.read_only_switch import NEVER_SWITCHED, ReadOnlyS
 
 _LEDGERS_A_PART = 1000
 
-Record = ControlRecord | LossyBootNoted | HealedNoted | CollectionNoted | ReadOnlySwitched
-"""What a control log keeps: records of one ledger, and records of the whole bookie."""
+_IN_USE_MAX = 1 << 16
+"""When so many ledgers of a control log are objects, they are packed."""
+_LEDGERS_A_STEP = 1 << 10
+_PLAIN = struct.Struct("<16sIIB")
+_PLAIN_LEDGER = struct.Struct(f"<q{_PLAIN.size}s")
+_FACTS = struct.Struct("<II")
+_LAC_MAX = (1 << 32) - 2
+
+
+class LedgersNoted(NamedTuple):
+    """Plain ledgers. Of each: i64 ledger id │ 16 bytes of master key │ u32 LAC + 1 │ u32 LAFR + 1 │ u8 fenced (0 or 1). LAC and
+    LAFR are what was known when the log was written; the checkpoint and the entry logs may know higher ones."""
+
+    ledgers: bytes
+
+
+Record = ControlRecord | LedgersNoted | LossyBootNoted | HealedNoted | CollectionNoted | ReadOnlySwitched
+"""What a control log keeps: records of one ledger, of many, and records of the whole bookie."""
+
+
+def _packed(ledger: BookieLedger) -> bytes | None:
+    """A ledger of which nothing is known but master key, fence, LAC and LAFR; None for others."""
+    key, confirmed, replicated = ledger.master_key, ledger.last_add_confirmed, ledger.last_add_fully_replicated
+    if key is None or len(key) != 16 or not (-1 <= confirmed <= _LAC_MAX and -1 <= replicated <= _LAC_MAX):
+        return None
+    if ledger != BookieLedger(ledger.ledger_id, key, ledger.fenced, confirmed, replicated):
+        return None
+    return _PLAIN.pack(key, confirmed + 1, replicated + 1, ledger.fenced)
+
+
+def _unpacked(ledger_id: int, content: bytes) -> BookieLedger:
+    key, confirmed, replicated, fenced = _PLAIN.unpack(content)
+    return BookieLedger(ledger_id, key, bool(fenced), confirmed - 1, replicated - 1)
 
 
 class ControlState:
     """The state that the records of a control log make."""
 
     def __init__(self) -> None:
-        self.ledgers: dict[int, BookieLedger] = {}
+        self.ledgers: PackedDict[BookieLedger] = PackedDict(_packed, _unpacked)
         """By id."""
         self.mark = NO_LOSSY_BOOT
         """The last lossy boot."""
@@ -60,7 +96,9 @@ class ControlState:
     def replay(self, records: Iterable[Record]) -> None:
         """Take over records, in any order and any number of times."""
         for record in records:
-            if isinstance(record, LossyBootNoted):
+            if isinstance(record, LedgersNoted):
+                self._replay_plain(record.ledgers)
+            elif isinstance(record, LossyBootNoted):
                 self.mark = max(self.mark, record)
             elif isinstance(record, HealedNoted):
                 self.healed = max(self.healed, record)
@@ -71,6 +109,8 @@ class ControlState:
             else:
                 ledger = self.ledgers.get(record.ledger_id)
                 if ledger is None:
+                    if self.ledgers.in_use_count >= _IN_USE_MAX:
+                        self.ledgers.rest_all()
                     ledger = self.ledgers[record.ledger_id] = BookieLedger(record.ledger_id)
                 ledger.replay(record)
                 if isinstance(record, (LimboNoted, LimboCleared)):
@@ -82,7 +122,7 @@ class ControlState:
 
     def forget(self, ledger_id: int) -> None:
         """Drop everything that is known of a ledger; no error if nothing is."""
-        self.ledgers.pop(ledger_id, None)
+        self.ledgers.pop(ledger_id)
         self._in_limbo.discard(ledger_id)
         self.lost_copies.pop(ledger_id, None)
 
@@ -91,7 +131,8 @@ class ControlState:
         for."""
         if self.healed.boot == self.mark.boot:
             return []
-        return [(ledger_id, self.ledgers[ledger_id].limbo_boot) for ledger_id in self._in_limbo.since(start, count)]
+        found = ((ledger_id, self.ledgers.look(ledger_id)) for ledger_id in self._in_limbo.since(start, count))
+        return [(ledger_id, ledger.limbo_boot) for ledger_id, ledger in found if ledger is not None]
 
     @property
     def limbo_count(self) -> int:
@@ -105,6 +146,42 @@ class ControlState:
         else:
             self._in_limbo.discard(ledger.ledger_id)
 
+    def _replay_plain(self, ledgers: bytes) -> None:
+        known = self.ledgers.packed
+        if known.keys().isdisjoint(ledger_id for ledger_id, _ in _PLAIN_LEDGER.iter_unpack(ledgers)):
+            known.update(_PLAIN_LEDGER.iter_unpack(ledgers))
+            return
+        for ledger_id, content in _PLAIN_LEDGER.iter_unpack(ledgers):
+            found = _unpacked(ledger_id, content)
+            ledger = self.ledgers.get(ledger_id)
+            if ledger is None:
+                self.ledgers[ledger_id] = found
+                continue
+            for record in found.control_records():
+                ledger.replay(record)
+            ledger.note(found.last_add_confirmed, found.last_add_fully_replicated)
+
+    def note(self, ledger_ids: array[int], confirmed: array[int], replicated: array[int]) -> None:
+        """Take over what a checkpoint says of ledgers: LAC and LAFR of each."""
+        packed, start = self.ledgers.packed, _PLAIN.size - 1 - _FACTS.size
+        for ledger_id, lac, lafr in zip(ledger_ids, confirmed, replicated, strict=True):
+            kept = packed.get(ledger_id)
+            if isinstance(kept, bytes) and -1 <= lac <= _LAC_MAX and -1 <= lafr <= _LAC_MAX:
+                known = _FACTS.unpack_from(kept, start)
+                if lac >= known[0] or lafr >= known[1]:
+                    facts = _FACTS.pack(max(lac + 1, known[0]), max(lafr + 1, known[1]))
+                    packed[ledger_id] = kept[:start] + facts + kept[-1:]
+            else:
+                self.of(ledger_id).note(lac, lafr)
+
+    def rest(self) -> Steps[None]:
+        """Pack the ledgers that were not used since the last call, in steps."""
+        for count, ledger_id in enumerate(self.ledgers.resting, 1):
+            self.ledgers.rest(ledger_id)
+            if count % _LEDGERS_A_STEP == 0:
+                yield None
+        self.ledgers.turn()
+
     def records(self) -> Iterator[list[Record]]:
         """The records that make this state again, in parts. The state may change between two parts: these records, and those that
         are noted meanwhile, together make the state of then."""
@@ -116,10 +193,25 @@ class ControlState:
         if self.switch != NEVER_SWITCHED:
             first.append(self.switch)
         yield first
-        ledgers = list(self.ledgers.values())
-        for start in range(0, len(ledgers), _LEDGERS_A_PART):
+        ids = list(self.ledgers)
+        for start in range(0, len(ids), _LEDGERS_A_PART):
+            plain: list[bytes] = []
             part: list[Record] = []
-            for ledger in ledgers[start : start + _LEDGERS_A_PART]:
-                part += ledger.control_records()
-                part += self.lost_copies.get(ledger.ledger_id, {}).values()
-            yield part
+            for ledger_id in ids[start : start + _LEDGERS_A_PART]:
+                content = self.ledgers.packed_form(ledger_id)
+                if isinstance(content, bytes):
+                    plain.append(_PLAIN_LEDGER.pack(ledger_id, content))
+                elif content is not None:
+                    part += content.control_records()
+                part += self.lost_copies.get(ledger_id, {}).values()
+            yield [LedgersNoted(b"".join(plain)), *part] if plain else part
+
+    def plain_bytes(self) -> tuple[int, list[Record]]:
+        """The size of the plain ledgers in a ``LedgersNoted``, and the records that the others need."""
+        others: list[Record] = [copy for copies in self.lost_copies.values() for copy in copies.values()]
+        plain = len(self.ledgers)
+        for ledger in self.ledgers.objects():
+            if _packed(ledger) is None:
+                plain -= 1
+                others += ledger.control_records()
+        return _PLAIN_LEDGER.size * plain, others

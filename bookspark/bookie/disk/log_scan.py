@@ -8,9 +8,10 @@ its size. Above the note the first frame that fails its checks is a torn write, 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 from crc32c import crc32c
 
@@ -61,11 +62,46 @@ class LoggedFrame(NamedTuple):
 _logged_frame: Callable[[tuple[int | bytes, ...]], LoggedFrame] = partial(tuple.__new__, LoggedFrame)
 
 
+class Frames(Sequence[LoggedFrame]):
+    """The frames of a log, in 64 bytes each; as objects they take 444."""
+
+    def __init__(self) -> None:
+        self._values = array("q")
+        self._keys: dict[bytes, int] = {}
+        self._keys_by_number: list[bytes] = []
+
+    def append(self, frame: LoggedFrame) -> None:
+        """Add a frame."""
+        number = self._keys.setdefault(frame[7], len(self._keys_by_number))
+        if number == len(self._keys_by_number):
+            self._keys_by_number.append(frame[7])
+        self._values.extend((*frame[:7], number))
+
+    def __len__(self) -> int:
+        return len(self._values) // 8
+
+    @overload
+    def __getitem__(self, index: int) -> LoggedFrame: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[LoggedFrame]: ...
+
+    def __getitem__(self, index: int | slice) -> LoggedFrame | list[LoggedFrame]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if index < 0:
+            index += len(self)
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        *values, number = self._values[8 * index : 8 * index + 8]
+        return _logged_frame((*values, self._keys_by_number[number]))
+
+
 class LogScan(NamedTuple):
     """What a scan found: the good frames, the position ``end`` where the last of them ends, and whether bytes below the note are
     ``damaged``."""
 
-    frames: list[LoggedFrame]
+    frames: Sequence[LoggedFrame]
     end: int
     damaged: bool
 
@@ -79,7 +115,7 @@ def scan_log(file: File, size: int, covered: int, noted: int) -> LogScan:
             return LogScan([], 0, damaged=noted > 0)
         position = len(SCHEMA)
     content = memoryview(_read_tolerant(file, position, size))
-    frames: list[LoggedFrame] = []
+    frames = Frames()
     base, damaged = position, size < max(noted, covered)
     for found in _frames(content, base, noted):
         if type(found) is LoggedFrame:

@@ -29,6 +29,16 @@ class SortedIds:
             self._firsts.append(one)
             self._count = 1
             return
+        part = self._parts[-1]
+        if one > part[-1]:
+            # Ids mostly come in ascending order.
+            if len(part) < _PART_MAX:
+                part.append(one)
+            else:
+                self._parts.append([one])
+                self._firsts.append(one)
+            self._count += 1
+            return
         number = self._part_of(one)
         part = self._parts[number]
         at = bisect_left(part, one)
@@ -38,8 +48,7 @@ class SortedIds:
         self._firsts[number] = part[0]
         self._count += 1
         if len(part) > _PART_MAX:
-            # Ids mostly come in ascending order, so the part that more of them follow stays short.
-            cut = _PART_MAX if at == _PART_MAX else _PART_MAX // 2
+            cut = _PART_MAX // 2
             self._parts[number : number + 1] = [part[:cut], part[cut:]]
             self._firsts.insert(number + 1, part[cut])
 

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-from bookspark.bookie.disk.control_log import ControlScan, encode_records
+from bookspark.bookie.disk.control_log import ControlScan, encode_records, live_bytes
 from bookspark.bookie.disk.control_state import ControlState
-from bookspark.bookie.disk.index import Index, LedgerRows, location, log_of
+from bookspark.bookie.disk.index import ROW_BYTES, ChangingRows, Index, location, log_of
 from bookspark.bookie.disk.log_scan import LoggedFrame
 from bookspark.bookie.disk.rewritten_block import Block, runs
 from bookspark.bookie.disk.rewritten_log import scan_rewritten
@@ -44,6 +44,9 @@ def read_directories(holdings: Holdings) -> None:
         content = _replay_control_logs(scans, holdings.control)
         scanned = dict(scans)
         in_each(live, lambda directory: directory.begin_control_log(content, scanned[directory]))
+        live_size = live_bytes(holdings.control)
+        for directory in live:
+            directory.control.note_live(live_size)
         recovered = in_each(live, LogDirectory.recover)
         holdings.next_log = 1 + _replay_logs(recovered, holdings.control, holdings.index)
     holdings.unreadable = [directory.path for directory in holdings.directories if directory not in live]
@@ -116,15 +119,18 @@ def _is_settled(scan: ControlScan, other: ControlScan) -> bool:
 def _replay_logs(recovered: Sequence[tuple[LogDirectory, Recovered]], state: ControlState, index: Index) -> int:
     """Fill ``index``, and the LAC (last add confirmed) of each ledger; returns the highest log number that was ever used."""
     highest = 0
-    seen: dict[int, tuple[BookieLedger, LedgerRows]] = {}
+    seen: dict[int, tuple[BookieLedger, ChangingRows]] = {}
     for directory, (checkpoint, scans) in recovered:
         if checkpoint is not None:
             highest = max(highest, log_of(checkpoint.covered))
-            for ledger_id, confirmed, replicated, rows in checkpoint.ledgers:
-                state.of(ledger_id).note(confirmed, replicated)
-                for where in state.lost_copies.get(ledger_id, ()):
-                    rows.remove(where, where)
-                index.put(ledger_id, rows)
+            for block in checkpoint.blocks():
+                state.note(block.ids, block.confirmed, block.replicated)
+                start = 0
+                for ledger_id, count in zip(block.ids, block.counts, strict=True):
+                    index.put(ledger_id, block.rows[start : (start := start + ROW_BYTES * count)])
+                    for where in state.lost_copies.get(ledger_id, ()):
+                        if (rows := index.changing(ledger_id)) is not None:
+                            rows.remove(where, where)
         elif directory.rewritten:
             _replay_rewritten(directory, state, index)
         highest = max(highest, *(stored.number for stored in directory.stored), 0)

@@ -1,25 +1,40 @@
 """Making checkpoints: taking them in steps on the loop, writing them in any thread.
 
-Law: a checkpoint that was taken before another one is never written after it, nor before the control logs have what was lost
-until then. Otherwise rows would come back that point into logs which are removed by then, or entries would be missing and nothing
-would say why. ``write`` tells of which directories the checkpoint is durable, because the removal of logs has to wait for that. A
-checkpoint that can't be written costs a longer boot and nothing else.
+Law: what was taken is written in the order in which it was taken, and not before the control logs have what was lost until then.
+Otherwise rows would come back that point into logs which are removed by then, or entries would be missing and nothing would say
+why. What can't be written stays pending, and is written with the next one. ``write`` tells of which directories the checkpoint
+is durable, because the removal of logs has to wait for that. A checkpoint that can't be written costs a longer boot and nothing
+else.
+
+What is taken are the ledgers that changed since the last time, so a checkpoint costs what changed. All ledgers are taken if there
+is no checkpoint on the disk that a part can be added to.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from array import array
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 
-from bookspark.bookie.disk.checkpoint import Snapshot, fill, write_checkpoint
+from bookspark.bookie.disk.checkpoint import DamagedPartError, Snapshot, write_checkpoint
+from bookspark.bookie.disk.control_state import ControlState
 from bookspark.bookie.disk.file_system import FileSystem
-from bookspark.bookie.disk.index import Index
+from bookspark.bookie.disk.index import Index, LedgerRows
 from bookspark.bookie.disk.steps import Steps
 from bookspark.bookie.holdings.log_directory import LogDirectory
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger
+from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
 
 _WRITE_SECONDS_MAX = 60.0
+_WEIGHT_A_STEP = 1 << 15
+"""How much one step takes, counted in rows."""
+_LEDGER_WEIGHT = 20
+"""A ledger counts as this number of rows."""
+_ROWS_A_STEP = 1 << 13
+"""To find out the directory of a single row takes longer."""
+_NO_ROWS = LedgerRows(array("q"), array("q"), array("q"))
 
 Prepared = list[tuple[LogDirectory, Snapshot]]
 """Checkpoints of one moment that are ready to be written."""
@@ -28,27 +43,29 @@ log = logging.getLogger(__name__)
 
 
 class Checkpoints:
-    """The checkpoints of one bookie. The owner keeps ``live``, ``ledgers`` and ``index`` up to date."""
+    """The checkpoints of one bookie. The owner keeps ``live``, ``control`` and ``index`` up to date."""
 
     def __init__(
         self,
         file_system: FileSystem,
         live: Sequence[LogDirectory],
-        ledgers: dict[int, BookieLedger],
+        control: ControlState,
         index: Index,
         losses_durable: threading.Event,
     ) -> None:
         """``losses_durable``: set while the control logs have everything that was lost, and so left the index."""
         self._file_system = file_system
         self._live = live
-        self._ledgers = ledgers
+        self._control = control
         self._index = index
         self._losses_durable = losses_durable
         self._alone = len(live) == 1
         self._taken: list[int] = []
         self._writing = threading.Lock()
-        self._last: dict[str, Snapshot] = {}
-        """The last checkpoint that was taken of each directory, by its path."""
+        self._pending: dict[str, list[Snapshot]] = defaultdict(list)
+        """What was taken of each directory and is not written yet, by its path."""
+        self._whole = False
+        """A part on a disk is damaged: the next checkpoint has to hold everything."""
 
     def outdated(self) -> None:
         """Something else than adds changed the index: the next checkpoint is not left out."""
@@ -60,7 +77,11 @@ class Checkpoints:
         return [directory.covered() for directory in self._live] != self._taken
 
     def take(self) -> Steps[Prepared]:
-        """Take a checkpoint of each directory, in steps of some milliseconds."""
+        """Take a checkpoint of each directory, in steps of some milliseconds. Ledgers and rows may be added between two steps:
+        they are above the covered locations. Nothing may be removed or moved meanwhile."""
+        whole = self._whole or any(
+            directory.parts is None and not self._pending[directory.path] for directory in self._live
+        )
         covered = [directory.covered() for directory in self._live]
         prepared = [
             (
@@ -70,13 +91,19 @@ class Checkpoints:
                     directory.covered(),
                     directory.damaged,
                     frozenset(directory.rewritten),
+                    whole=whole,
                 ),
             )
             for directory in self._live
         ]
-        yield from fill([snapshot for _, snapshot in prepared], self._ledgers, self._index)
+        yield from fill([snapshot for _, snapshot in prepared], self._control.ledgers.look, self._index, whole=whole)
+        yield from self._control.rest()
         self._taken = covered
-        self._last.update((directory.path, snapshot) for directory, snapshot in prepared)
+        self._whole = self._whole and not whole
+        for directory, snapshot in prepared:
+            if whole:
+                self._pending[directory.path].clear()
+            self._pending[directory.path].append(snapshot)
         return prepared
 
     def write(self, prepared: Prepared) -> set[str]:
@@ -90,16 +117,76 @@ class Checkpoints:
             log.error("the last checkpoint is still being written; this one is left out")
             return durable
         try:
-            for directory, snapshot in prepared:
-                if self._last.get(directory.path) is not snapshot:
-                    # A newer checkpoint was taken meanwhile.
-                    continue
+            for directory, _ in prepared:
+                pending = self._pending[directory.path]
+                taken = list(pending)
                 try:
-                    write_checkpoint(self._file_system, directory.path, snapshot)
+                    if taken:
+                        directory.parts = write_checkpoint(
+                            self._file_system, directory.path, directory.parts or [], taken
+                        )
                     durable.add(directory.path)
+                    for snapshot in taken:
+                        if snapshot in pending:
+                            pending.remove(snapshot)
                 except OSError as error:
                     log.error("%s: the checkpoint can't be written: %s; the last one stays", directory.path, error)
+                    self._whole |= isinstance(error, DamagedPartError)
                     self._taken = []
         finally:
             self._writing.release()
         return durable
+
+
+def fill(
+    snapshots: Sequence[Snapshot], look: Callable[[int], BookieLedger | None], index: Index, *, whole: bool
+) -> Steps[None]:
+    """Let every snapshot take what belongs to it of what changed since the last time (``whole``: of all there is), in steps of
+    some milliseconds at most. ``look`` finds what is known of a ledger."""
+    weight = 0
+    ids, forgotten = index.begin_checkpoint(whole=whole)
+    for ledger_id in ids:
+        change = index.take_change(ledger_id, anew=whole or ledger_id in forgotten)
+        if change is None:
+            weight += 1
+        else:
+            weight += _LEDGER_WEIGHT + len(change.rows)
+            taker = next((snapshot for snapshot in snapshots if snapshot.holds_all(change.rows)), None)
+            if taker is not None:
+                shares = [change.rows if snapshot is taker else _NO_ROWS for snapshot in snapshots]
+            else:
+                shares, behind = yield from _shared(snapshots, change.rows)
+                if behind is not None:
+                    index.take_again(ledger_id, change.clean + behind)
+            ledger = look(ledger_id)
+            for snapshot, rows in zip(snapshots, shares, strict=True):
+                if len(rows) or change.lost_some:
+                    confirmed = ledger.last_add_confirmed if ledger is not None else NO_ENTRY
+                    replicated = ledger.last_add_fully_replicated if ledger is not None else NO_ENTRY
+                    snapshot.add(ledger_id, confirmed, replicated, change.since, rows)
+        index.rest(ledger_id)
+        if weight >= _WEIGHT_A_STEP:
+            weight = 0
+            yield None
+    index.end_checkpoint()
+    for snapshot in snapshots:
+        snapshot.end()
+
+
+def _shared(snapshots: Sequence[Snapshot], rows: LedgerRows) -> Steps[tuple[list[LedgerRows], int | None]]:
+    """The rows that each snapshot takes, and the number of the first row that none takes now and one will later."""
+    shares = [LedgerRows(array("q"), array("q"), array("q")) for _ in snapshots]
+    behind: int | None = None
+    for i, (first, where, extent) in enumerate(zip(rows.first, rows.where, rows.extent, strict=True)):
+        for snapshot, share in zip(snapshots, shares, strict=True):
+            if snapshot.holds(where):
+                share.first.append(first)
+                share.where.append(where)
+                share.extent.append(extent)
+                break
+        else:
+            if behind is None and any(snapshot.may_hold_later(where) for snapshot in snapshots):
+                behind = i
+        if i % _ROWS_A_STEP == _ROWS_A_STEP - 1:
+            yield None
+    return shares, behind

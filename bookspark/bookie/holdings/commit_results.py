@@ -116,9 +116,9 @@ class CommitResults:
         for item in items:
             if isinstance(item, (EntryWrite, RelaxedWrite)):
                 header = decode(item.frame, HEADER_OFFSET)[0]
-                if self._holdings.index.get(header.ledger_id) is not None:
+                if (rows := self._holdings.index.changing(header.ledger_id)) is not None:
                     where = location(item.log.number, item.position)
-                    self._holdings.index.of(header.ledger_id).drop(header.first_entry_id, header.last_entry_id, where)
+                    rows.drop(header.first_entry_id, header.last_entry_id, where)
                 self._holdings.volatile.forget(header.ledger_id)
                 item.log.end = min(item.log.end, item.position)
             elif isinstance(item, (ControlWrite, ControlRewrite)):

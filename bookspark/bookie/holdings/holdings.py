@@ -55,7 +55,7 @@ class Holdings:
         """Every log and its directory, by the log's number."""
         self.next_log = 1
         """The number of the next log."""
-        self.volatile = VolatileLedgers(self.index, self.is_synced)
+        self.volatile = VolatileLedgers(self.index, self.is_synced, self._is_open)
         self.long_polls = LongPolls()
         self.files = LogFiles(self._open_log)
         self.lost_at_boot: list[EntriesLost] = []
@@ -81,7 +81,7 @@ class Holdings:
     ) -> ReadPlan:
         """The batches that hold entries ``first..last``, up to about ``limit`` bytes (0: as much as one answer takes)."""
         return plan_read(
-            self.ledgers.get(ledger_id),
+            self.ledgers.look(ledger_id),
             self.index.get(ledger_id),
             self.recent,
             (first, last, limit),
@@ -97,11 +97,11 @@ class Holdings:
 
     def ledger(self, ledger_id: int) -> BookieLedger | None:
         """What is known of a ledger (not to be changed), None if it was never heard of."""
-        return self.ledgers.get(ledger_id)
+        return self.ledgers.look(ledger_id)
 
     def may_read(self, ledger_id: int, master_key: bytes) -> bool:
         """May a reader with this key, or without one (``NO_KEY``), read the ledger?"""
-        return may_read(self.ledgers.get(ledger_id), None if master_key == NO_KEY else master_key)
+        return may_read(self.ledgers.look(ledger_id), None if master_key == NO_KEY else master_key)
 
     def last_entry_id(self, ledger_id: int) -> int:
         """The highest entry id that is held, NO_ENTRY if none."""
@@ -142,6 +142,11 @@ class Holdings:
         found = self.logs.get(log)
         return None if found is None else found[0]
 
+    def _is_open(self, ledger_id: int) -> bool:
+        """Is the ledger known, and not fenced?"""
+        ledger = self.ledgers.look(ledger_id)
+        return ledger is not None and not ledger.fenced
+
     def take_log_number(self) -> int:
         """A number that was never used, for a new log."""
         number = self.next_log
@@ -160,7 +165,7 @@ class Holdings:
         """The copies of a ledger's entries at these locations can't be read: they are not held from now on. The rows that lie
         there leave the index, and a record of each goes to the control logs; returns the records. No error if there is no such
         row: it was moved, or it is lost already."""
-        rows = self.index.get(ledger_id)
+        rows = self.index.changing(ledger_id)
         if rows is None:
             return []
         return self._note_lost({ledger_id: [row for where in wheres for row in rows.remove(where, where)]})

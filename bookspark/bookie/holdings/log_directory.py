@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from bookspark.bookie.bookie_config import BookieConfig
 from bookspark.bookie.commit.commit_thread import CommitThread
 from bookspark.bookie.commit.group_writer import GroupWriter
-from bookspark.bookie.disk.checkpoint import Checkpoint, read_checkpoint
+from bookspark.bookie.disk.checkpoint import Checkpoint, Part, read_checkpoint, remove_parts
 from bookspark.bookie.disk.control_log import ControlLog, ControlScan
 from bookspark.bookie.disk.entry_log import LOGS, EntryLog, log_numbers
 from bookspark.bookie.disk.file_system import TEMPORARY_SUFFIX, FileSystem
@@ -39,6 +39,8 @@ class LogDirectory:
         """The log that is being appended to; None until the first add after a start."""
         self.damaged = False
         """Synced bytes can't be read any more, so absence from this directory proves nothing."""
+        self.parts: list[Part] | None = None
+        """The parts of the checkpoint on the disk. None: there is no checkpoint that a new part can be added to."""
         self.retired = False
         self.failure = ""
         """Why the directory is retired."""
@@ -78,6 +80,8 @@ class LogDirectory:
         """Read the checkpoint, and scan every log from there on. Raises OSError."""
         checkpoint = read_checkpoint(self.file_system, self.path)
         covered = checkpoint.covered if checkpoint is not None else 0
+        self.parts = checkpoint.parts if checkpoint is not None else None
+        remove_parts(self.file_system, self.path, self.parts or ())
         self.damaged = checkpoint is not None and checkpoint.damaged
         scans: list[tuple[EntryLog, LogScan]] = []
         for number in log_numbers(self.file_system, self.path):

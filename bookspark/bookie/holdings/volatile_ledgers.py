@@ -6,6 +6,11 @@ told of a fenced ledger. After a boot, what is on disk when the writer's first r
 
 How far each log is synced is looked up when an answer needs it, so no sync has to report here.
 
+A bookie is not told when a ledger is closed. So a cursor that has nothing left to sync is *settled*: the index tells as much, as
+it does after a boot. Of the settled cursors a bounded number is kept, those that were used last, and ``rest`` drops the ones
+that were not used since its last call. A ledger of many rows keeps its cursor until then, because a new one has to look at each
+row.
+
 Source: BP-14, "Changes to Bookies".
 """
 
@@ -17,6 +22,10 @@ from collections.abc import Callable, Iterable
 from bookspark.bookie.disk.index import Index, Row
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
 from bookspark.protocol.ledger.sync_cursor import Assignment, SyncCursor
+
+_SETTLED_MAX = 1 << 12
+_ROWS_MAX = 1 << 12
+"""To look at so many rows takes some 2 ms."""
 
 
 class VolatileLedger:
@@ -33,11 +42,22 @@ class VolatileLedger:
 class VolatileLedgers:
     """The VD ledgers of one bookie. Owned by the loop."""
 
-    def __init__(self, index: Index, is_synced: Callable[[int], bool]) -> None:
-        """``is_synced(where)``: is the frame there durable?"""
+    def __init__(
+        self, index: Index, is_synced: Callable[[int], bool], is_open: Callable[[int], bool] = lambda ledger_id: False
+    ) -> None:
+        """``is_synced(where)``: is the frame there durable? ``is_open(ledger_id)``: is the ledger known and not fenced?"""
         self._index = index
         self._is_synced = is_synced
+        self._is_open = is_open
         self._ledgers: dict[int, VolatileLedger] = {}
+        self._settled: dict[int, None] = {}
+        """Those of them that have nothing left to sync, in the order of their last use."""
+        self._idle: set[int] = set()
+        """Those that were settled at the last ``rest``, and were not used since."""
+
+    def __len__(self) -> int:
+        """The number of cursors that are kept."""
+        return len(self._ledgers)
 
     def added(self, ledger_id: int, assignment: Assignment, first: int, last: int, where: int) -> None:
         """Entries ``first..last`` of a VD ledger were taken, and lie in the frame at ``where``."""
@@ -45,6 +65,7 @@ class VolatileLedgers:
         if ledger is None:
             self._begin(ledger_id, assignment)
         else:
+            self._settled.pop(ledger_id, None)
             if ledger.cursor.assignment != assignment and ledger.cursor.assign(assignment):
                 self._begin(ledger_id, assignment)
             else:
@@ -60,21 +81,33 @@ class VolatileLedgers:
         ledger = self._ledgers.get(ledger_id)
         if ledger is None or ledger.cursor.assign(assignment):
             ledger = self._begin(ledger_id, assignment)
-        self._advance(ledger)
+        self._advance(ledger_id, ledger)
         return [where for where, _, _ in ledger.unsynced]
 
     def last_add_synced(self, ledger_id: int, assignment: Assignment) -> int:
         """LastAddSynced for a request that came with ``assignment``, NO_ENTRY if there is none."""
         ledger = self._ledgers.get(ledger_id)
         if ledger is None:
-            return NO_ENTRY
+            if not self._is_open(ledger_id):
+                return NO_ENTRY
+            ledger = self._begin(ledger_id, assignment)
         if ledger.unsynced:
-            self._advance(ledger)
+            self._advance(ledger_id, ledger)
         return ledger.cursor.last_add_synced_for(assignment)
 
     def forget(self, ledger_id: int) -> None:
         """The ledger is fenced, or deleted."""
         self._ledgers.pop(ledger_id, None)
+        self._settled.pop(ledger_id, None)
+
+    def rest(self) -> None:
+        """Drop the cursors that have nothing left to sync and were not used since the last call."""
+        for ledger_id in [ledger_id for ledger_id in self._ledgers if ledger_id not in self._settled]:
+            self._advance(ledger_id, self._ledgers[ledger_id])
+        for ledger_id in self._idle:
+            if ledger_id in self._settled:
+                self.forget(ledger_id)
+        self._idle = set(self._settled)
 
     def _begin(self, ledger_id: int, assignment: Assignment) -> VolatileLedger:
         """The first request since the boot, or with another assignment, came: begin with what the index holds by now."""
@@ -85,10 +118,11 @@ class VolatileLedgers:
             ledger.unsynced += (
                 (row.where, row.first, row.last) for row in rows.covering(assignment.first_entry_id, rows.last_entry_id)
             )
-        self._advance(ledger)
+        self._settled.pop(ledger_id, None)
+        self._advance(ledger_id, ledger)
         return ledger
 
-    def _advance(self, ledger: VolatileLedger) -> None:
+    def _advance(self, ledger_id: int, ledger: VolatileLedger) -> None:
         """Tell the cursor what is synced by now, consecutive entries in one call."""
         unsynced = ledger.unsynced
         run = (0, -1)
@@ -105,3 +139,18 @@ class VolatileLedgers:
                 run = (first, last)
         if run[1] >= run[0]:
             ledger.cursor.synced(*run)
+        if not unsynced:
+            self._settle(ledger_id)
+
+    def _settle(self, ledger_id: int) -> None:
+        """The cursor has nothing left to sync. Drop the one that was used longest ago, if there are too many like it."""
+        self._idle.discard(ledger_id)
+        self._settled.pop(ledger_id, None)
+        self._settled[ledger_id] = None
+        if len(self._settled) > _SETTLED_MAX:
+            oldest = next(iter(self._settled))
+            rows = self._index.get(oldest)
+            if rows is None or len(rows) <= _ROWS_MAX:
+                self.forget(oldest)
+            else:
+                del self._settled[oldest]

@@ -8,7 +8,7 @@ Phase one (fence what may be lost) is done before the storage is started, phase 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 
 from bookspark.bookie.commit.completions import Done
 from bookspark.bookie.disk.control_log import encode_records
@@ -45,9 +45,9 @@ class LossyBoots:
     # -- phase one, before the storage is started
 
     @property
-    def known_ledgers(self) -> Collection[BookieLedger]:
+    def known_ledgers(self) -> Iterable[BookieLedger]:
         """The ledgers that the readable directories know."""
-        return self._state.ledgers.values()
+        return self._state.ledgers.looks()
 
     def note_lossy_boot(self, found: PhaseOne) -> None:
         """Make the lossy-boot mark durable, and with it what is fenced and in limbo. A directory that can't take it is used no

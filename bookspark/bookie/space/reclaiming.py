@@ -84,7 +84,9 @@ class Reclaiming:
         live: Counter[int] = Counter()
         counted = 0
         for ledger_id in self._index.ledger_ids():
-            rows = self._index.of(ledger_id)
+            rows = self._index.get(ledger_id)
+            if rows is None:
+                continue
             for start in range(0, len(rows), _ROWS_A_STEP):
                 before = -1
                 wheres, extents = (column[start : start + _ROWS_A_STEP] for column in (rows.where, rows.extent))
@@ -168,7 +170,7 @@ class Reclaiming:
             count += 1
             if count % _BATCHES_A_STEP == 0:
                 yield None
-            rows, ledger = self._index.get(ledger_id), self._ledgers.get(ledger_id)
+            rows, ledger = self._index.get(ledger_id), self._ledgers.look(ledger_id)
             if rows is None or ledger is None:
                 continue
             where = location(number, position)
@@ -199,7 +201,7 @@ class Reclaiming:
         for ledger_id, found in groupby(zip(*moved, strict=True), key=lambda row: row[0]):
             runs = [Row(first, last, location(number, at), size) for _, first, last, number, at, size in found]
             for start in range(0, len(runs), _RUNS_A_STEP):
-                rows = self._index.get(ledger_id)
+                rows = self._index.changing(ledger_id)
                 if rows is not None:
                     rows.move(sources, runs[start : start + _RUNS_A_STEP])
                 yield None

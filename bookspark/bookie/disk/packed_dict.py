@@ -1,0 +1,141 @@
+"""A dict by id that keeps packed what is not in use: a bookie knows ten million ledgers, and works with some thousand of them.
+
+Law: a value is an object while it is in use, and bytes at rest. ``get`` hands out the object that is kept, so a change of it
+stays. ``look`` may hand out a passing copy, so nobody changes it. An object that ``get`` handed out is not held over two calls
+of ``turn``: it may be packed then, and a change of it would be lost. What can't be packed stays an object.
+
+For each id there is one entry in ``packed``: bytes, an object that can't be packed, or None while the object is in use. So a
+ledger that is used now and then moves no others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class PackedDict(Generic[T]):
+    """Values by id, packed while nobody uses them."""
+
+    def __init__(self, pack: Callable[[T], bytes | None], unpack: Callable[[int, bytes], T]) -> None:
+        """``pack`` returns None for a value that can't be packed."""
+        self._pack = pack
+        self._unpack = unpack
+        self.packed: dict[int, bytes | T | None] = {}
+        """All ids. Bytes may be put here directly, at boot, for ids that are not in use."""
+        self.used: dict[int, T] = {}
+        """What was in use since the last ``turn``. It stays the same dict, so a hot path may look here first."""
+        self._resting: dict[int, T] = {}
+        """What was in use since the ``turn`` before, and not since the last one."""
+
+    def get(self, key: int) -> T | None:
+        """The value, to be changed; None if there is none."""
+        found = self.used.get(key)
+        if found is None and key in self.packed:
+            found = self._resting.get(key)
+            self[key] = found = self._at_rest(key) if found is None else found
+        return found
+
+    def look(self, key: int) -> T | None:
+        """The value, only to be read; None if there is none."""
+        found = self.used.get(key)
+        if found is None and key in self.packed:
+            found = self._resting.get(key)
+            return self._at_rest(key) if found is None else found
+        return found
+
+    def in_use(self, key: int) -> T | None:
+        """The value if it is an object because it was used, else None. This is no use."""
+        found = self.used.get(key)
+        return self._resting.get(key) if found is None else found
+
+    def _at_rest(self, key: int) -> T:
+        kept = self.packed[key]
+        assert kept is not None
+        return self._unpack(key, kept) if isinstance(kept, bytes) else kept
+
+    def pop(self, key: int) -> bool:
+        """Remove a value; False if there was none."""
+        if key not in self.packed:
+            return False
+        del self.packed[key]
+        self.used.pop(key, None)
+        self._resting.pop(key, None)
+        return True
+
+    def __setitem__(self, key: int, value: T) -> None:
+        self._resting.pop(key, None)
+        self.packed[key] = None
+        self.used[key] = value
+
+    def __getitem__(self, key: int) -> T:
+        found = self.get(key)
+        if found is None:
+            raise KeyError(key)
+        return found
+
+    def __contains__(self, key: int) -> bool:
+        return key in self.packed
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.packed)
+
+    def __len__(self) -> int:
+        return len(self.packed)
+
+    def looks(self) -> Iterator[T]:
+        """All values, only to be read. Nothing is added or removed meanwhile. (Who changes all of them goes through the ids.)"""
+        for key in self.packed:
+            value = self.look(key)
+            assert value is not None
+            yield value
+
+    def packed_form(self, key: int) -> bytes | T | None:
+        """A value packed, as it is if it can't be packed, None if there is none. This is no use."""
+        value = self.in_use(key)
+        if value is None:
+            return self.packed.get(key)
+        packed = self._pack(value)
+        return value if packed is None else packed
+
+    def objects(self) -> Iterator[T]:
+        """The values that are in use or can't be packed, only to be read. Nothing is added or removed meanwhile."""
+        for key, kept in self.packed.items():
+            if not isinstance(kept, bytes):
+                value = self.in_use(key) if kept is None else kept
+                assert value is not None
+                yield value
+
+    @property
+    def in_use_count(self) -> int:
+        """How many values are objects because they were used."""
+        return len(self._resting) + len(self.used)
+
+    @property
+    def ids_in_use(self) -> list[int]:
+        """The ids whose values are objects because they were used."""
+        return [*self._resting, *self.used]
+
+    @property
+    def resting(self) -> list[int]:
+        """The ids that may be packed: their values were not used since the last ``turn``."""
+        return list(self._resting)
+
+    def rest(self, key: int) -> None:
+        """Pack a value if it was not used since the last ``turn``."""
+        value = self._resting.pop(key, None)
+        if value is not None:
+            packed = self._pack(value)
+            self.packed[key] = value if packed is None else packed
+
+    def rest_all(self) -> None:
+        """Pack all that can be packed, at once. Nobody holds a value."""
+        self.turn()
+        for key in self.resting:
+            self.rest(key)
+
+    def turn(self) -> None:
+        """What is not used from now on until the next ``turn`` may rest then."""
+        self._resting.update(self.used)
+        self.used.clear()
