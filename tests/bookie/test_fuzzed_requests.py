@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bookspark.wire.frames import control_frame
 from bookspark.wire.header import Header, Kind, Status
-from tests.bookie.kit import Client, add_frame, config, serving
+from tests.bookie.kit import OTHER_KEY, Client, add_frame, config, serving
 
 _LONG = st.sampled_from([-(1 << 63), -2, -1, 0, 1, 5, 1 << 31, (1 << 62), (1 << 63) - 1]) | st.integers(-3, 20)
 _UNSIGNED = st.sampled_from([0, 1, 10, (1 << 20) | (1 << 10), (1 << 32) - 1])
@@ -71,3 +71,13 @@ def last_answer(client):
     while (answer := client.receive()).batch is not None:
         pass
     return answer.header
+
+
+def test_the_lowest_entry_id_there_is_is_answered_too(tmp_path):
+    with serving(config(tmp_path)) as (_, address):
+        client = Client(address)
+        assert client.add(5, 0, 9).status == Status.OK
+        for kind in (Kind.READ, Kind.READ_LAC):
+            answer = client.call(Header(kind, 0, 5, -(1 << 63), 8, master_key=OTHER_KEY)).header
+            assert answer.status in (Status.BAD_REQUEST, Status.UNAUTHORIZED)
+        client.close()

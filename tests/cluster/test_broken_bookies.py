@@ -21,15 +21,15 @@ from tests.cluster.broken_daemon import BREAK, PLACE
     ],
 )
 def test_a_defect_of_the_commit_thread_ends_the_bookie_with_the_reason(new_chroot, monkeypatch, place, why):
-    with monkeypatch.context() as patch:
-        patch.setattr(launch, "DAEMON", "tests.cluster.broken_daemon")
-        patch.setenv(PLACE, place)
-        cluster = LocalCluster(bookies=1, zookeeper=new_chroot())
-        cluster.start()
-    with cluster, cluster.bookkeeper() as client:
+    with LocalCluster(bookies=1, zookeeper=new_chroot()) as cluster, cluster.bookkeeper() as client:
+        (bookie,) = cluster.bookies
+        bookie.stop()
+        with monkeypatch.context() as patch:
+            patch.setattr(launch, "DAEMON", "tests.cluster.broken_daemon")
+            patch.setenv(PLACE, place)
+            bookie.start()
         ledger = client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
         ledger.append(b"well")
-        (bookie,) = cluster.bookies
         with pytest.raises(BookKeeperError):
             ledger.append(BREAK)
         await_that(lambda: bookie.pid is None)
@@ -37,5 +37,7 @@ def test_a_defect_of_the_commit_thread_ends_the_bookie_with_the_reason(new_chroo
         last = text.splitlines()[-1]
         assert last.startswith("bookspark bookie: ") and why in last and "start the bookie again" in last
         assert "Traceback" in text
+        # Its process is gone; this closes the connection to its lease.
+        bookie.kill()
         bookie.start()
         assert [entry.payload for entry in client.open_ledger(ledger.ledger_id).read(0, 0)] == [b"well"]

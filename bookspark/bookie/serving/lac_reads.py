@@ -45,7 +45,7 @@ class LacReads:
         if header.flags & _FENCE:
             self._storage.fence(header.ledger_id, header.master_key, partial(self._answer, header))
         elif not self._storage.may_read(header.ledger_id, header.master_key):
-            self._answers.answer(header._replace(last_entry_id=header.first_entry_id - 1), Status.UNAUTHORIZED)
+            self._answers.answer(header._replace(last_entry_id=NO_ENTRY), Status.UNAUTHORIZED)
         else:
             ledger = self._storage.ledger(header.ledger_id)
             confirmed = NO_ENTRY if ledger is None else ledger.last_add_confirmed
