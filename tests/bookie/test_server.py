@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 from bookspark.bookie.disk import file_system
 from bookspark.bookie.disk.file_system import RealFileSystem
 from bookspark.errors import BookieError
+from bookspark.metadata.memory.memory_store import MemoryStore
+from bookspark.protocol.repair.underreplication_task import Reason
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.wire.entry_batch import EntryBatch
 from bookspark.wire.frames import FrameReceiver, control_frame
@@ -453,7 +455,9 @@ def test_a_disk_that_fails_is_answered_and_the_bookie_lives(tmp_path):
         assert client.add(1, 1).status == Status.IO_ERROR
         assert client.add(1, 1).status == Status.READ_ONLY
         entries, end = client.read(1, 0, 1)
-        assert ([entry.entry_id for entry in entries], end.status) == ([0], Status.IO_ERROR)
+        assert (entries, end.status) == ([], Status.IO_ERROR), "it holds nothing any more, and denies nothing"
+        (why,) = client.status().failed_directories.values()
+        assert "Input/output error" in why
         client.close()
 
 
@@ -513,7 +517,14 @@ def test_what_a_slow_reader_has_not_taken_stays_as_it_was_read(tmp_path):
             reader.close()
 
 
-@pytest.mark.parametrize(("rule", "last", "status"), [("cold", 4, Status.OK), ("io-error", 1, Status.IO_ERROR)])
+@pytest.mark.parametrize(
+    ("rule", "last", "status"),
+    [
+        ("cold", 4, Status.OK),
+        ("io-error", 1, Status.IO_ERROR),
+        ("io-error once", 4, Status.OK),
+    ],
+)
 def test_a_long_answer_of_which_the_rest_is_not_at_hand(tmp_path, monkeypatch, rule, last, status):
     reads = count(1)
 
@@ -522,6 +533,11 @@ def test_a_long_answer_of_which_the_rest_is_not_at_hand(tmp_path, monkeypatch, r
             return read(file, into, position)
         if rule == "cold":
             return False
+        if rule == "io-error":
+            monkeypatch.setattr(file_system._RealFile, "read", fail)
+        raise OSError(errno.EIO, "the disk is broken")
+
+    def fail(*_):
         raise OSError(errno.EIO, "the disk is broken")
 
     monkeypatch.setattr(file_system._RealFile, "read_cached", read_cached)
@@ -569,3 +585,23 @@ def test_what_a_connection_received_into_comes_free_when_it_ends(tmp_path):
             assert freed.wait(SECONDS_MAX), watch()
         finally:
             gc.enable()
+
+
+def test_what_was_lost_is_marked_for_repair_at_once_and_told(tmp_path):
+    metadata = MemoryStore()
+    with serving(config(tmp_path), metadata=metadata) as (_, address):
+        client = Client(address)
+        client.add(1, 0, 4)
+        client.add(1, 5, 9)
+        [log] = (tmp_path / "logs").glob("*.arrows")
+        content = bytearray(log.read_bytes())
+        content[-1] ^= 1
+        log.write_bytes(content)
+        assert client.read(1, 0, 9)[1].status == Status.IO_ERROR
+        task = await_that(lambda: metadata.underreplication.task(1))
+        assert set(task.of(Reason.LACKS)) == {"bookie-test"}
+        status = client.status()
+        assert (status.lost_copies, status.lacking_ledgers) == (1, 1)
+        assert client.add(1, 5, 9).status == Status.OK
+        assert len(client.read(1, 0, 9)[0]) == 10 and client.read(1, 10, 10)[1].status == Status.NO_SUCH_ENTRY
+        client.close()
