@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,12 +20,13 @@ from bookspark.protocol.bookie.bookie_ledger import FenceNoted, MasterKeyNoted
 from bookspark.protocol.ledger.responses import Negative, Unknown
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.testing.memory_files import MemoryFileSystem
-from bookspark.testing.power_cuts import everything_kept, nothing_kept
+from bookspark.testing.power_cuts import LOSSES, everything_kept, nothing_kept
 from bookspark.wire.entry_batch import EntryBatch
 from bookspark.wire.header import Status, decode
 from tests.bookie.flips import flip
 from tests.bookie.kit import KEY, add_frame, config
 from tests.bookie.stepped import Stepped, without_threads
+from tests.protocol.ledgers import metadata
 
 ONE = config(Path("/disk"))
 TWO = config(Path("/disk0"), Path("/disk1"))
@@ -159,6 +161,37 @@ def test_phase_one_ends_what_a_boot_found_and_healing_makes_absence_negative_aga
     assert isinstance(run.read(5, 0, 0)[1], Negative)
     run.restart()
     assert isinstance(run.read(5, 0, 0)[1], Negative)
+
+
+def test_a_crash_anywhere_in_a_lossy_boot_leaves_it_lossy_or_unhealed():
+    disk = MemoryFileSystem("/disk0", "/disk1")
+    run = Stepped(TWO, disk)
+    for ledger_id in (4, 5):
+        run.add(ledger_id, 0)
+    run.commit()
+    image = disk.crashed(everything_kept)
+    remove(image, *paths(image, "/disk1/logs/"))
+    outcomes: Counter[str] = Counter()
+    booted = image.crashed(everything_kept)
+
+    def crash(operation=None) -> None:
+        for loss in LOSSES:
+            storage = Storage(TWO, booted.crashed(loss)).open()
+            boots = storage.lossy_boots
+            assert why_lossy(boots, ()) or boots.mark.boot > boots.healed_boot, operation
+            outcomes["again" if why_lossy(boots, ()) else "phase one is over"] += 1
+            for ledger_id in (4, 5):
+                plan = storage.plan_read(ledger_id, 0, 0, 0, sparse=False)
+                assert plan.pieces or isinstance(plan.refusal, Unknown), operation
+            if not why_lossy(boots, ()):
+                assert boots.limbo() == {5: 1} and storage.ledger(5).fenced
+
+    storage = Storage(TWO, FaultyFileSystem(booted, before=crash)).open()
+    phase = phase_one("b1", [replace(metadata(master_key=KEY), ledger_id=5)], 20, storage.lossy_boots.mark)
+    storage.lossy_boots.note_lossy_boot(phase)
+    storage.end_phase_one()
+    crash()
+    assert min(outcomes["again"], outcomes["phase one is over"]) >= len(LOSSES), outcomes
 
 
 # -- a power cut, and rot
