@@ -200,15 +200,24 @@ class Storage:
         if late:
             raise StorageError(f"{', '.join(late)}: the disk does not answer; nothing more is written")
         if self._losses.end():
-            taking = self.checkpoints.take()
-            try:
-                while True:
-                    next(taking)
-            except StopIteration as taken:
-                self.checkpoints.write(taken.value)
+            self._checkpoint_at_once()
         for directory in directories:
             directory.control.close()
         self.files.clear()
+
+    def end_phase_one(self) -> None:
+        """Phase one of a lossy boot is durable. A checkpoint comes first, so that the next boot need not look at what is damaged
+        again; then the unclean markers go."""
+        self._checkpoint_at_once()
+        self.lossy_boots.phase_one_is_over()
+
+    def _checkpoint_at_once(self) -> None:
+        taking = self.checkpoints.take()
+        try:
+            while True:
+                next(taking)
+        except StopIteration as taken:
+            self.checkpoints.write(taken.value)
 
     # -- requests that write
 
@@ -336,8 +345,12 @@ class Storage:
 
     @property
     def damaged(self) -> bool:
-        """Was something lost that had been synced? Then an entry that is not found is unknown, not absent."""
+        """Was something lost that had been synced, and phase one of the lossy boot is not over?"""
         return self.holdings.damaged
+
+    def unsure_of(self, ledger_id: int) -> bool:
+        """May entries of this ledger be lost? Then one that is not found is unknown, not absent."""
+        return self.holdings.unsure_of(ledger_id)
 
     @property
     def live(self) -> list[LogDirectory]:

@@ -158,9 +158,9 @@ def _end(why: str | BookieError | StorageError) -> NoReturn:
 def _open_storage(
     config: BookieConfig, store: MetadataStore, identity: Identity, stack: ExitStack, phase: Callable[[str], None]
 ) -> Storage:
-    """Read everything that the directories hold. After a loss, fence what may be lost before the cookie is stamped."""
-    if not identity.lost:
-        identity.stamp()
+    """Read everything that the directories hold. After a loss, fence what may be lost; at the first boot, note which ledgers are
+    older than this bookie. The cookie is stamped after that, in the directories and then in the metadata store: a boot that is
+    cut short before is made again from its beginning."""
     bookie_id = identity.cookie.bookie_id
     storage = Storage(
         config,
@@ -172,9 +172,11 @@ def _open_storage(
     if why_lossy(storage.lossy_boots, identity.lost):
         phase("lossy boot")
         fence_what_may_be_lost(storage, store, bookie_id, identity.lost, phase)
-        if identity.lost:
-            identity.stamp()
-        storage.lossy_boots.phase_one_is_over()
+        identity.stamp()
+        storage.end_phase_one()
+    else:
+        storage.lossy_boots.note_first_mark(store.last_ledger_id())
+        identity.stamp()
     return storage
 
 

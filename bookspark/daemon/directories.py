@@ -25,6 +25,11 @@ from types import TracebackType
 
 import msgspec
 
+from bookspark.bookie.disk.checkpoint import NAME as CHECKPOINT
+from bookspark.bookie.disk.control_log import NAME as CONTROL_LOG
+from bookspark.bookie.disk.control_log import NOTE_NAME as CONTROL_NOTE
+from bookspark.bookie.disk.entry_log import LOGS
+from bookspark.bookie.disk.file_system import TEMPORARY_SUFFIX
 from bookspark.daemon.processes import Process
 from bookspark.errors import BookieError, InvalidCookieError, MetadataStoreError
 from bookspark.metadata.records.codec import decode_cookie, encode_cookie
@@ -34,6 +39,8 @@ LOCK, COOKIE, LEASE_SOCKET, OPTIONS, LOG = "LOCK", "COOKIE", "lease.sock", "book
 PREVIOUS_LOG = LOG + ".1"
 NOT_DATA = frozenset({LOCK, COOKIE, COOKIE + ".tmp", LEASE_SOCKET, OPTIONS, LOG, PREVIOUS_LOG, "lost+found"})
 """The files that may lie in a directory that holds no data yet."""
+_BEGUN = frozenset({CONTROL_LOG, CONTROL_NOTE, CHECKPOINT})
+"""What a boot makes before it stamps the cookie."""
 LOCK_SECONDS_MAX = 2.0
 """How long a boot tries to get a lock, in seconds. A process that only looks whether a lock is held holds it for a moment."""
 
@@ -168,7 +175,23 @@ def write_cookie(directory: str, cookie: Cookie) -> None:
 
 def holds_data(directory: str) -> bool:
     """Does anything lie there besides what a bookie makes before it has data? Raises OSError."""
-    return any(name not in NOT_DATA for name in os.listdir(directory))
+    return any(name not in _BEGUN for name in _own_files(directory))
+
+
+def is_hollow(directory: str) -> bool:
+    """Does the directory have no trace of a storage that was opened there once? Raises OSError."""
+    return not _own_files(directory)
+
+
+def _own_files(directory: str) -> list[str]:
+    """What a storage has made in a directory. A file that a crash left half-made, or a folder without logs, is nothing."""
+    return [
+        name
+        for name in os.listdir(directory)
+        if name not in NOT_DATA
+        and not name.endswith(TEMPORARY_SUFFIX)
+        and not (name == LOGS and not os.listdir(os.path.join(directory, name)))
+    ]
 
 
 def make_directory(directory: str) -> None:

@@ -1,9 +1,9 @@
 """Who a bookie is when it boots: its cookies read, judged and stamped.
 
 Law: ``protocol.bookie.cookie`` decides. A directory that can't be read does not keep the bookie down if the cookie names it and
-other directories are left; what was in it is unknown then. A directory that lost its cookie is marked unclean before anything
-else is written to it, so that the lossy boot is not forgotten if it is cut short. It is stamped only after phase one.
-"""
+other directories are left; what was in it is unknown then. A directory that lost its cookie, or everything but its cookie, is
+marked before anything else is written to it, so that the lossy boot is not forgotten if it is cut short. Cookies are stamped
+only after phase one, and in the metadata store last: if it knows the cookie, every directory had a control log."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 
 from bookspark.bookie.bookie_config import BookieConfig
 from bookspark.bookie.disk.file_system import RealFileSystem
-from bookspark.bookie.disk.unclean_marker import NAME, UncleanMarker
-from bookspark.daemon.directories import holds_data, read_cookie, write_cookie
+from bookspark.bookie.disk.unclean_marker import NAME, Lost, UncleanMarker
+from bookspark.daemon.directories import holds_data, is_hollow, read_cookie, write_cookie
 from bookspark.errors import BookieError
 from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.bookie.cookie import Cookie, CookieCopies, CookiePermissions, check_cookies
@@ -57,6 +57,12 @@ class Identity:
             if found is None or directory not in found.value.directories:
                 raise why
             log.error("%s; the bookie goes on without it, and what was in it is unknown", why)
+        named = found.value.directories if found is not None else ()
+        self._hollow = tuple(
+            directory
+            for directory, cookie in in_directories.items()
+            if cookie is not None and directory in named and is_hollow(directory)
+        )
         mark_lost(self.lost)
 
     @property
@@ -66,8 +72,8 @@ class Identity:
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """Directories that had a cookie and have none now: they were emptied."""
-        return self._stamps.lost
+        """Directories that were emptied: of all files, their cookie too, or of all but their cookie."""
+        return (*self._stamps.lost, *self._hollow)
 
     def stamp(self) -> None:
         """Write the cookie wherever it is missing. Raises DirectoryUnusableError, MetadataStoreError."""
@@ -78,9 +84,10 @@ class Identity:
 
 
 def mark_lost(directories: Iterable[str]) -> None:
-    """Note durably that what was in these directories is gone, so that the next boot is lossy. Raises OSError."""
+    """Note durably that what was in these directories is gone, so that the next boot is lossy. A crash leaves it noted or not,
+    and nothing that counts as data. Raises OSError."""
     for directory in directories:
-        UncleanMarker(RealFileSystem(), directory).make()
+        UncleanMarker(RealFileSystem(), directory).note_loss(Lost.FENCES)
 
 
 def _is_marked(directory: str) -> bool:

@@ -35,8 +35,9 @@ def why_lossy(lossy_boots: LossyBoots, emptied: Sequence[str]) -> str:
     reasons += [
         f"entries that {directory} had acknowledged may be lost"
         for directory in lossy_boots.unclean
-        if directory not in emptied
+        if directory not in emptied and not any(directory in why for why in lossy_boots.losses)
     ]
+    reasons += lossy_boots.losses
     return "; ".join(reasons)
 
 
@@ -48,7 +49,7 @@ def fence_what_may_be_lost(
     StorageError."""
     lossy_boots = storage.lossy_boots
     why = why_lossy(lossy_boots, emptied)
-    known = lossy_boots.known_ledgers if emptied or lossy_boots.unreadable else ()
+    known = lossy_boots.known_ledgers if emptied or lossy_boots.fences_lost else ()
     try:
         highest = store.new_ledger_id()
         found = phase_one(bookie_id, _ledgers(store, progress), highest, lossy_boots.mark, known)

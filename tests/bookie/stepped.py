@@ -39,7 +39,8 @@ def without_threads() -> Iterator[None]:
             thread.commit_queued(*told[thread])
 
     def join(thread: CommitThread, timeout: float) -> bool:
-        step(thread)
+        if thread in told:
+            step(thread)
         return True
 
     with patch.multiple(CommitThread, start=start, join=join, step=step, create=True):

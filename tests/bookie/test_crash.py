@@ -85,16 +85,21 @@ def test_a_torn_write_above_the_note_is_cut_at_every_byte(written, tmp_path):
     assert reopened(written).ids(5) == list(range(11)), "what was written whole may stay"
 
 
-def test_a_torn_write_in_the_middle_of_the_last_group_ends_the_log(written, tmp_path):
+def test_a_torn_write_in_the_middle_of_the_last_group_is_passed_over(written, tmp_path):
+    """It lacks sectors. What was written behind it stays; a filler takes its place, so that the log is whole again."""
     [log] = logs_of(written)
     content = bytearray(log.read_bytes())
-    content[len(SCHEMA) + len(add_frame(5, 0, 9)) + 300] ^= 4
+    torn = len(SCHEMA) + len(add_frame(5, 0, 9))
+    content[torn + 130 : torn + 400] = bytes(270)
     log.write_bytes(content)
     only = Pumped(config(tmp_path / "only"))
     only.add(5, 0, 9)
     shutil.copy(tmp_path / "only/logs/00000001.synced", log.with_suffix(".synced"))
     again = reopened(written)
-    assert again.ids(5) == list(range(10)) and again.read(8, 0, 0)[1] == NO_SUCH_ENTRY
+    assert not again.storage.damaged
+    assert again.ids(5) == list(range(11)) and again.read(8, 0, 0)[1] == NO_SUCH_ENTRY
+    assert pyarrow.ipc.open_stream(log.read_bytes()).read_all().column("ledger_id").to_pylist() == [*[5] * 10, -1, 5]
+    assert not scrub(RealFileSystem(), str(written)).damages
 
 
 def test_damage_below_the_note_is_never_absence(written, tmp_path):
@@ -322,10 +327,9 @@ def test_a_missing_control_log_beside_logs_keeps_the_bookie_down(written, names)
 
 def test_a_torn_control_record_is_cut(written):
     path = written / "control.log"
-    whole = path.read_bytes()
-    path.write_bytes(whole + b"\x10\x00\x00\x00torn")
+    path.write_bytes(path.read_bytes() + b"\x10\x00\x00\x00torn")
     again = reopened(written)
-    assert b"torn" not in path.read_bytes()
+    assert b"torn" not in path.read_bytes() and not again.storage.damaged
     assert again.fence(5) is Status.OK
     assert reopened(copied(written, written.parent / "third")).add(5, 11) is Status.FENCED
 

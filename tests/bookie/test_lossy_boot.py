@@ -51,7 +51,8 @@ def test_limbo_turns_absence_into_unknown_and_reads_go_on(tmp_path):
     assert [entry.entry_id for entry in again.read(5, 0, 9)[0]] == [0, 1, 2, 3, 4]
     assert again.read(5, 5, 5)[1] == again.read(6, 0, 0)[1] == IN_LIMBO
     assert again.read(5, 0, 9, sparse=True)[1] == IN_LIMBO
-    assert again.read(7, 0, 0)[1] == NO_SUCH_LEDGER
+    assert again.read(7, 0, 0)[1] == STORAGE_DAMAGED, "it may have been closed, and held here"
+    assert again.read(21, 0, 0)[1] == NO_SUCH_LEDGER, "it was made after the lossy boot"
     assert again.add(5, 5) is again.add(6, 0) is Status.FENCED
     assert again.add(5, 5, flags=int(Flag.RECOVERY)) is Status.OK
     again.storage.close()
@@ -98,7 +99,8 @@ def test_the_answers_of_a_bookie_in_limbo_on_the_wire(tmp_path):
             Header(Kind.READ_LAC, 0, 5, first_entry_id=3, limit=20, master_key=KEY),
         ):
             assert client.call(header).header.status == Status.LIMBO
-        assert client.call(Header(Kind.READ_LAC, 0, 6)).header.status == Status.NO_SUCH_LEDGER
+        assert client.call(Header(Kind.READ_LAC, 0, 6)).header.status == Status.IO_ERROR
+        assert client.call(Header(Kind.READ_LAC, 0, 21)).header.status == Status.NO_SUCH_LEDGER
         assert client.read(5, 0, 0)[1].status == Status.LIMBO
         client.close()
 
@@ -147,7 +149,7 @@ def test_any_other_answer_refuses_it(tmp_path, answer, status):
     checks.go_on.set()
     storage = after_lossy_boot(tmp_path, check_fence=checks)
     assert storage.add(7, 0) is status
-    assert storage.read(7, 0, 0)[1] == NO_SUCH_LEDGER, "a refused add leaves no trace"
+    assert storage.storage.ledger(7) is None, "a refused add leaves no trace"
     assert storage.add(7, 0) is Status.OK, "it is asked again each time"
     storage.storage.close()
 
@@ -221,11 +223,13 @@ def test_phase_one_fences_what_names_the_bookie_and_is_not_closed(tmp_path):
     assert storage.storage.lossy_boots.mark == LossyBootNoted(1, 5)
     assert [storage.read(ledger_id, 0, 0)[1] for ledger_id in range(5)] == [
         IN_LIMBO,
-        NO_SUCH_LEDGER,
+        STORAGE_DAMAGED,
         IN_LIMBO,
         IN_LIMBO,
-        NO_SUCH_LEDGER,
-    ]
+        STORAGE_DAMAGED,
+    ], "a closed ledger may have lost entries too, until everything is healed"
+    assert storage.run(storage.storage.lossy_boots.note_healed, 1) is Status.OK
+    assert storage.read(1, 0, 0)[1] == NO_SUCH_LEDGER
     check = fence_check(store, ME)
     assert check(0) == Positive()
     assert check(1) == check(4) == FENCED
@@ -300,8 +304,8 @@ def test_phase_one_fails_closed(tmp_path):
 
 
 def test_why_a_boot_is_lossy():
-    assert why_lossy(SimpleNamespace(unclean=[], unreadable=[]), ()) == ""
-    assert why_lossy(SimpleNamespace(unclean=["/a", "/b"], unreadable=["/c"]), ("/b",)) == (
+    assert why_lossy(SimpleNamespace(unclean=[], unreadable=[], losses=[]), ()) == ""
+    assert why_lossy(SimpleNamespace(unclean=["/a", "/b"], unreadable=["/c"], losses=[]), ("/b",)) == (
         "/b was emptied; /c can't be read; entries that /a had acknowledged may be lost"
     )
 

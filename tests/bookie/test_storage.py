@@ -74,7 +74,9 @@ def test_the_note_is_written_before_the_acks(tmp_path):
     storage = Pumped(config(tmp_path), files)
     storage.add(5, 0)
     log = [(call, path.rsplit(".", 1)[1]) for call, path in files.calls if "/logs/" in path]
-    assert log[-3:] == [("write", "arrows"), ("sync", "arrows"), ("write", "synced")]
+    assert log[-4:] == [("write", "arrows"), ("sync", "arrows"), ("write", "synced"), ("sync", "synced")], (
+        "of its first group"
+    )
     storage.storage.close()
 
 

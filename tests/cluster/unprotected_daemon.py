@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
+from bookspark.bookie.disk.control_state import ControlState
 from bookspark.bookie.ledgers.lossy_boots import LossyBoots
 from bookspark.daemon.__main__ import main
 from bookspark.protocol.bookie.bookie_boot import NO_LOSSY_BOOT, PhaseOne
@@ -27,6 +28,9 @@ def leave_out(protection: str) -> None:
         note(losses, PhaseOne(mark, records))
 
     LossyBoots.note_lossy_boot = noted  # type: ignore[method-assign]
+    if record is LimboNoted:
+        # That of the whole bookie too, which lasts until it is healed.
+        ControlState.unsure_of = lambda state, ledger_id: False  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from bookspark.bookie.commit.commit_items import (
     Item,
     NoteSync,
     RelaxedWrite,
+    RemovalNote,
     SealLog,
     Stop,
     SyncWritten,
@@ -30,7 +31,7 @@ class Group:
     def __init__(self, items: Sequence[Item]) -> None:
         self.entries: list[EntryWrite | RelaxedWrite] = []
         self.relaxed: list[RelaxedWrite] = []
-        self.controls: list[ControlWrite | ControlRewrite] = []
+        self.controls: list[ControlWrite | ControlRewrite | RemovalNote] = []
         self.syncs: list[SyncWritten] = []
         self.seals: list[SealLog] = []
         self.durable = self.promised = self.sync_notes = self.stop = False
@@ -41,7 +42,7 @@ class Group:
             elif kind is RelaxedWrite:
                 self.relaxed.append(item)  # type: ignore[arg-type]
                 self.entries.append(item)  # type: ignore[arg-type]
-            elif kind is ControlWrite or kind is ControlRewrite:
+            elif kind is ControlWrite or kind is ControlRewrite or kind is RemovalNote:
                 self.controls.append(item)  # type: ignore[arg-type]
             elif kind is SyncWritten:
                 self.syncs.append(item)  # type: ignore[arg-type]

@@ -37,17 +37,28 @@ class RelaxedWrite(NamedTuple):
 
 
 class ControlWrite(NamedTuple):
-    """Append encoded control records. Done when they are synced."""
+    """Append encoded control records, which are write ``number``. Done when they are synced."""
 
     content: bytes
     done: Done
+    number: int
 
 
 class ControlRewrite(NamedTuple):
-    """Replace all control records, also those that were queued before, by these encoded ones, in pieces. Done when they are
-    synced."""
+    """Replace all control records, also those that were queued before, by these encoded ones, in pieces: everything up to write
+    ``number``. Done when they are synced."""
 
     content: Sequence[bytes]
+    done: Done
+    number: int
+
+
+class RemovalNote(NamedTuple):
+    """Note that the entry logs ``gone`` will be removed on purpose, and which rewritten logs there are. Done when that is
+    synced."""
+
+    gone: Sequence[int]
+    rewritten: Sequence[int]
     done: Done
 
 
@@ -95,6 +106,7 @@ Item = (
     | RelaxedWrite
     | ControlWrite
     | ControlRewrite
+    | RemovalNote
     | Passing
     | Barrier
     | SyncWritten

@@ -139,6 +139,7 @@ class CommitThread:
         The background sync is made in a thread of its own if this thread was started, else here."""
         items, turns = self._take()
         goes_on = self._writer.commit(items, self._tell(post, completed), in_threads=self._thread is not None)
+        self._writer.sync_notes()
         self._through += turns
         return goes_on
 

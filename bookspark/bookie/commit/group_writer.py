@@ -4,7 +4,8 @@ Law: control records are written before entries. A group is reported done only a
 control records), one write and one sync of the entry log, and the note of the synced position. Entries that are acknowledged
 before their sync (``RelaxedWrite``) are reported as soon as they are written; if their acknowledgements are promises, the
 directory is marked unclean before. They are synced in the background after some bytes or milliseconds, and earlier with whatever
-else is synced.
+else is synced. The notes themselves are made durable about once a second, after a group and before the next one; so a power cut
+leaves notes that are about a second behind.
 
 A write or sync that fails retires the directory for good: this group and all that follow are reported failed, and nothing is
 tried again, because after a failed fdatasync nobody knows what the disk holds. An error that is not the disk's does so too, and
@@ -31,6 +32,7 @@ from bookspark.bookie.commit.commit_items import (
     EntryWrite,
     Item,
     RelaxedWrite,
+    RemovalNote,
     SealLog,
     Stop,
     SyncWritten,
@@ -46,6 +48,8 @@ are synced now."""
 
 _IDLE_SECONDS = 1.0
 """After this time without an add, a directory of which everything is synced is marked clean."""
+_NOTE_SECONDS = 1.0
+"""How long a synced note may wait to be durable itself."""
 _QUICK_SECONDS = 0.001
 
 log = logging.getLogger(__name__)
@@ -79,6 +83,7 @@ class GroupWriter:
         self.relaxed_bytes = 0
         """Bytes that were acknowledged before their sync, and for which no sync has been asked yet."""
         self._sync_at = 0.0
+        self._notes_at = monotonic() + _NOTE_SECONDS
 
     def commit(self, items: list[Item], tell: Tell, *, in_threads: bool) -> bool:
         """Write a group, sync it, tell. False if it held the last item. ``in_threads``: the background sync is made in its
@@ -140,13 +145,26 @@ class GroupWriter:
         """The seconds after which something is to be done although no item came; None: never."""
         if self.relaxed_bytes:
             return max(0.0, self._sync_at - monotonic())
-        return _IDLE_SECONDS if self._marker.removable else None
+        # The loop writes notes too, while the thread waits: as long as a log is open, there may be one to make durable.
+        return (
+            _IDLE_SECONDS if self._marker.removable or self._log is not None or self._control.note_is_written else None
+        )
 
     def note_idle(self) -> None:
         """No item came for ``patience`` seconds: mark the directory clean if everything in it is synced."""
-        if not self.relaxed_bytes and self._is_synced and self.failure is None:
+        if self._marker.removable and not self.relaxed_bytes and self._is_synced and self.failure is None:
             try:
                 self._marker.clear()
+            except OSError as error:
+                self._fail(error)
+        self.sync_notes()
+
+    def sync_notes(self) -> None:
+        """In the thread, between two groups: make the notes durable, about once a second."""
+        if self.failure is None and monotonic() >= self._notes_at:
+            self._notes_at = monotonic() + _NOTE_SECONDS
+            try:
+                self._sync_notes()
             except OSError as error:
                 self._fail(error)
 
@@ -160,23 +178,25 @@ class GroupWriter:
         for entry_log, run in runs(group.entries):
             if entry_log is not self._log:
                 self._leave_log()
-                entry_log.create(self._log_bytes)
+                entry_log.create(self._log_bytes, partial(self._control.note_log, entry_log.number))
                 self._log, self._end = entry_log, run[0].position
             self._end = entry_log.write([item.frame for item in run], run[0].position)
         if any(item.log is self._log for item in group.seals):
             self._leave_log()
 
-    def _write_controls(self, controls: Sequence[ControlWrite | ControlRewrite]) -> None:
-        appended: list[bytes] = []
+    def _write_controls(self, controls: Sequence[ControlWrite | ControlRewrite | RemovalNote]) -> None:
+        appended: list[ControlWrite] = []
         for item in controls:
             if isinstance(item, ControlRewrite):
-                self._control.rewrite(item.content)
+                self._control.rewrite(item.content, item.number)
                 # The new content has these records already.
                 appended = []
+            elif isinstance(item, RemovalNote):
+                self._control.note_removal(item.gone, item.rewritten)
             else:
-                appended.append(item.content)
+                appended.append(item)
         if appended:
-            self._control.append(b"".join(appended))
+            self._control.append(b"".join(item.content for item in appended), appended[-1].number)
 
     def _refuse(self, items: list[Item], tell: Tell) -> list[Item]:
         """Fail what was queued before the loop knew that there is no room; returns the rest."""
@@ -194,12 +214,15 @@ class GroupWriter:
         if group.durable:
             self._sync_log()
         if group.sync_notes:
-            self._control.sync_note()
-            if self._log is not None:
-                self._log.sync_note()
+            self._sync_notes()
         if group.stop:
             self._leave_log()
             self._marker.clear()
+
+    def _sync_notes(self) -> None:
+        self._control.sync_note()
+        if self._log is not None:
+            self._log.sync_note()
 
     def _sync_log(self) -> None:
         if self._log is not None and self._log.synced < self._end:

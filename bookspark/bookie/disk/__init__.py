@@ -3,6 +3,7 @@
 ===================  ============================================================================
 ``entry_log``        entry logs, which are appended to
 ``log_scan``         which bytes of an entry log are good
+``torn``             whether bad bytes are a write that was cut short, or damage
 ``rewritten_log``    rewritten logs: sorted and compressed
 ``rewritten_block``  a block of a rewritten log
 ``synced_note``      the note up to which position a file is durable

@@ -1,19 +1,32 @@
 """The control log: what a bookie has to remember of its ledgers apart from their entries.
 
 Law: a control record is synced before the answer that rests on it, in every durability mode and in every directory of the
-bookie; a boot takes the union over all directories. A damaged control log may have lost a fence, so without a whole copy in
-another directory the bookie stays down. One file, appended to, replaced as a whole when most of it is superseded::
+bookie; a boot takes the union over all directories. One file, appended to, replaced as a whole when most of it is superseded::
 
     <directory>/control.log       record │ record │ …
                                   record: u32 body length │ u32 CRC32C(body) │ body
                                   body, msgpack: [name of the record, its fields], as in _NAMES
     <directory>/control.synced    its note (``synced_note``)
 
+Three records are about the copy itself, and differ between directories:
+
+``at``      what follows is write number n; the writes of a bookie are numbered without gaps, and go to every directory
+``up to``   what stands here is all that was written up to number n: the end of a log that was written as a whole
+``logs``    the directory's entry logs and rewritten logs from now on
+
+So each copy tells how far it goes: a copy that a full or failed disk left behind is known to be behind. A log that stands under
+``logs`` was begun, and not removed on purpose: if it is gone, it is lost.
+
+A bad record that a write cut short may have left (it lacks its end or a sector, above the note) is *torn*. Anything else is
+damage, and good records that follow are read in both cases. What a damaged control log means is
+``protocol.bookie.control_copies``.
+
 Source: docs/decisions/one-log.md. BookKeeper keeps these in its journal and in each ledger's index header.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -32,6 +45,7 @@ from bookspark.bookie.disk.file_system import (
     write_all,
 )
 from bookspark.bookie.disk.synced_note import SyncedNote
+from bookspark.bookie.disk.torn import flipped_bit, lacks_sector
 from bookspark.protocol.bookie.bookie_boot import HealedNoted, LossyBootNoted
 from bookspark.protocol.bookie.bookie_ledger import (
     EntriesLost,
@@ -42,14 +56,37 @@ from bookspark.protocol.bookie.bookie_ledger import (
     LimboNoted,
     MasterKeyNoted,
 )
+from bookspark.protocol.bookie.control_copies import ControlCopy
 from bookspark.protocol.bookie.garbage_collection import CollectionNoted
 from bookspark.protocol.bookie.read_only_switch import ReadOnlySwitched
 
 NAME = "control.log"
 NOTE_NAME = "control.synced"
 
+
+class WriteNumbered(NamedTuple):
+    """What follows, up to the next record of this kind, is write ``number``."""
+
+    number: int
+
+
+class WrittenUpTo(NamedTuple):
+    """All writes up to ``number`` stand in this copy."""
+
+    number: int
+
+
+class LogsNoted(NamedTuple):
+    """The logs of this directory, by number."""
+
+    entry_logs: list[int]
+    rewritten: list[int]
+
+
+CopyRecord = WriteNumbered | WrittenUpTo | LogsNoted
+
 _HEAD = struct.Struct("<II")
-_NAMES: dict[type[Record], str] = {
+_NAMES: dict[type[Record | CopyRecord], str] = {
     LedgersNoted: "ledgers",
     MasterKeyNoted: "key",
     FenceNoted: "fence",
@@ -62,12 +99,17 @@ _NAMES: dict[type[Record], str] = {
     HealedNoted: "healed",
     CollectionNoted: "collected",
     ReadOnlySwitched: "read only",
+    WriteNumbered: "at",
+    WrittenUpTo: "up to",
+    LogsNoted: "logs",
 }
 _TYPES: dict[str, Any] = {name: record_type for record_type, name in _NAMES.items()}
 _REWRITE_BYTES_MIN = 1 << 20
+_BODY_START = re.compile(b"[\x90-\x9f][\xa0-\xbf]")
+"""What the body of each record begins with: a short array and a short string."""
 
 
-def encode_records(records: Iterable[Record]) -> bytes:
+def encode_records(records: Iterable[Record | CopyRecord]) -> bytes:
     """The bytes of ``records``, one after the other."""
     pieces: list[bytes] = []
     for record in records:
@@ -83,39 +125,85 @@ def live_bytes(state: ControlState) -> int:
 
 
 class ControlScan(NamedTuple):
-    """What one control log holds: the good records, up to the first one that is not. All sizes in bytes."""
+    """What one control log holds. All sizes in bytes."""
 
     records: list[Record]
+    """The good records about ledgers and the bookie."""
     end: int
-    """Where the good records end."""
+    """Where the first bad record begins, or the end."""
     size: int
     noted: int | None
     """The synced note: the position up to which the log was synced. None: no note can be read."""
     present: bool
     """Is there a control log at all?"""
+    damaged: bool
+    """Is something lost that may have been acknowledged?"""
+    copy: ControlCopy
+    logs: LogsNoted | None
+    """The logs of the directory, None if they were never noted."""
 
-    @property
-    def damaged(self) -> bool:
-        """Bad bytes below the note are damage, above it a torn write. Without a note every byte has to be good."""
-        return self.end < (self.size if self.noted is None else self.noted)
+
+class _Bad(NamedTuple):
+    """Bytes from ``start`` on that are no good record. ``last``: nothing good follows."""
+
+    start: int
+    last: bool
+    torn: bool
 
 
-def decode_records(content: bytes) -> tuple[list[Record], int]:
-    """The good records that ``content`` starts with, and where they end."""
-    records: list[Record] = []
+def decode_records(content: bytes, below: int) -> list[Record | CopyRecord | _Bad]:
+    """The records that stand in ``content``, and what is bad between them. Up to the position ``below`` all of it is to be
+    good."""
+    found: list[Record | CopyRecord | _Bad] = []
     decode = msgspec.msgpack.Decoder(tuple[Any, ...]).decode
-    head = _HEAD.size
-    at = 0
-    while at + head <= len(content):
-        size, checksum = _HEAD.unpack_from(content, at)
-        end = at + head + size
-        body = content[at + head : end]
-        if end > len(content) or crc32c(body) != checksum or size == 0:
-            break
-        name, *values = decode(body)
-        records.append(_TYPES[name](*values))
-        at = end
-    return records, at
+    at: int | None = 0
+    while at is not None and at < len(content):
+        end = _record_end(content, at)
+        if end is not None:
+            name, *values = decode(content[at + _HEAD.size : end])
+            found.append(_TYPES[name](*values))
+            at = end
+            continue
+        following = _next_record(content, at)
+        found.append(_Bad(at, following is None, at >= below and _is_torn(content, at, following)))
+        at = following
+    return found
+
+
+def _record_end(content: bytes, at: int) -> int | None:
+    """Where the record at ``at`` ends; None if it is bad."""
+    if at + _HEAD.size > len(content):
+        return None
+    size, checksum = _HEAD.unpack_from(content, at)
+    end = at + _HEAD.size + size
+    good = size > 0 and end <= len(content) and crc32c(content[at + _HEAD.size : end]) == checksum
+    return end if good else None
+
+
+def _next_record(content: bytes, at: int) -> int | None:
+    """Where the first good record behind a bad one begins."""
+    for found in _BODY_START.finditer(content, at + 1 + _HEAD.size):
+        start = found.start() - _HEAD.size
+        if _record_end(content, start) is not None:
+            return start
+    return None
+
+
+def _is_torn(content: bytes, at: int, following: int | None) -> bool:
+    """Does the bad record at ``at`` look like a write that was cut short?"""
+    bad = memoryview(content)[at:following]
+    if len(bad) < _HEAD.size:
+        return True
+    size, checksum = _HEAD.unpack_from(bad)
+    whole = [size ^ 1 << bit for bit in range(32) if 0 < size ^ 1 << bit <= len(bad) - _HEAD.size]
+    if any(crc32c(bad[_HEAD.size : _HEAD.size + other]) == checksum for other in whole):
+        return False
+    if _HEAD.size + size > len(bad):
+        return following is None or lacks_sector(bad, at)
+    body = bad[_HEAD.size : _HEAD.size + size]
+    if (crc32c(body) ^ checksum).bit_count() == 1 or flipped_bit(body, checksum) is not None:
+        return False
+    return lacks_sector(bad, at)
 
 
 class ControlLog:
@@ -127,6 +215,9 @@ class ControlLog:
         self._file: File | None = None
         self._end = 0
         self._rewritten_bytes = 0
+        self._write_number = 0
+        self._logs: set[int] = set()
+        self._rewritten: frozenset[int] = frozenset()
 
     def scan(self) -> ControlScan:
         """Read what is there; nothing is changed. A directory that never had a control log has no note either. Raises OSError."""
@@ -137,22 +228,66 @@ class ControlLog:
             file = self._file_system.open(self.path)
             content = read_all(file)
             file.close()
-        records, end = decode_records(content)
-        return ControlScan(records, end, len(content), noted, present)
+        below = len(content) if noted is None else noted
+        found = decode_records(content, below)
+        bad = [item for item in found if isinstance(item, _Bad)]
+        logs = [item for item in found if isinstance(item, LogsNoted)]
+        damaged = len(content) < below or any(not item.torn for item in bad)
+        return ControlScan(
+            [item for item in found if not isinstance(item, (_Bad, WriteNumbered, WrittenUpTo, LogsNoted))],
+            bad[0].start if bad else len(content),
+            len(content),
+            noted,
+            present,
+            damaged,
+            self._copy(found, damaged, len(content)),
+            logs[-1] if logs else None,
+        )
 
-    def begin(self, content: Sequence[bytes] | None, scan: ControlScan) -> bool:
+    def note_is_bad(self) -> bool:
+        """Does the note, or its write number, fail its checks? Raises OSError."""
+        return self._note.read() is None or self._note.has_bad_write_number()
+
+    def _copy(self, found: list[Record | CopyRecord | _Bad], damaged: bool, size: int) -> ControlCopy:
+        complete_to = seen = current = 0
+        lacking = False
+        for item in found:
+            if isinstance(item, WrittenUpTo):
+                complete_to, seen = max(complete_to, item.number), max(seen, item.number)
+            elif isinstance(item, WriteNumbered):
+                current = item.number
+                seen = max(seen, current)
+                if current == complete_to + 1 and not lacking:
+                    complete_to = current
+            elif isinstance(item, _Bad):
+                lacking = True
+                complete_to = max(0, min(complete_to, current - 1)) if current else complete_to
+        if not damaged:
+            return ControlCopy(True, complete_to, seen)
+        noted, number = self._note.read(), self._note.read_write_number()
+        unknown = (
+            noted is None or number is None or any(isinstance(item, _Bad) and item.start >= noted for item in found)
+        )
+        return ControlCopy(False, complete_to, None if unknown else max(seen, number or 0))
+
+    def begin(self, content: Sequence[bytes] | None, scan: ControlScan, write_number: int = 0) -> bool:
         """Open the log for appending, after ``scan``. ``content``: encoded records, in pieces, that replace what is there; None
-        keeps what is there, all of which is synced. False if there is no room for ``content``: the log goes on with the good
-        records that are there. Raises NoSpaceError if records would be lost by that, and OSError."""
+        keeps what is there, all of which is synced. ``write_number``: of the last write. False if there is no room for
+        ``content``: the log goes on with the good records that are there. Raises NoSpaceError if records would be lost by that,
+        and OSError."""
         self._end = self._rewritten_bytes = scan.end
+        if scan.logs is not None:
+            self._logs, self._rewritten = set(scan.logs.entry_logs), frozenset(scan.logs.rewritten)
         if content is None:
+            self._write_number = write_number
             self._file = self._file_system.open(self.path)
             return True
         try:
-            self.rewrite(content)
+            self.rewrite(content, write_number)
         except NoSpaceError:
             if scan.damaged or not scan.present:
                 raise
+            self._write_number = scan.copy.complete_to
             self._file = self._file_system.open(self.path)
             self._file.truncate(self._end)
             self._file.sync()
@@ -160,26 +295,32 @@ class ControlLog:
             return False
         return True
 
-    def rewrite(self, content: Sequence[bytes]) -> None:
-        """Replace the whole log by ``content`` (encoded records, in pieces), and go on appending to it. A crash meanwhile leaves
-        the old log or the new one, and a note that is not above its end. Raises NoSpaceError, with the log as it was, and
-        OSError."""
-        self._note.write(0)
+    def rewrite(self, content: Sequence[bytes], write_number: int = 0) -> None:
+        """Replace the whole log by ``content`` (encoded records, in pieces: everything up to ``write_number``), and go on
+        appending to it. A crash meanwhile leaves the old log or the new one, and a note that is not above its end. Raises
+        NoSpaceError, with the log as it was, and OSError."""
+        own: list[CopyRecord] = [WrittenUpTo(write_number)] if write_number else []
+        if self._logs or self._rewritten:
+            own.append(self._logs_noted())
+        content = [*content, encode_records(own)]
+        self._note.write(0, self._write_number)
         self._note.sync()
         try:
             replace_file(self._file_system, self.path, content)
         except NoSpaceError:
-            self._note.write(self._end)
+            self._note.write(self._end, self._write_number)
             raise
         if self._file is not None:
             self._file.close()
         self._file = with_descriptor(lambda: self._file_system.open(self.path))
         self._end = self._rewritten_bytes = sum(map(len, content))
-        self._note.write(self._end)
+        self._write_number = max(self._write_number, write_number)
+        self._note.write(self._end, self._write_number)
         self._note.sync()
 
-    def append(self, content: bytes) -> None:
-        """Append encoded records; durable when this returns. Raises NoSpaceError, with the log as it was, and OSError."""
+    def append(self, content: bytes, write_number: int = 0) -> None:
+        """Append encoded records; durable when this returns. ``write_number``: of the last write among them, if there is one.
+        Raises NoSpaceError, with the log as it was, and OSError."""
         assert self._file is not None
         try:
             end = write_all(self._file, [content], self._end)
@@ -188,7 +329,35 @@ class ControlLog:
             raise
         self._file.sync()
         self._end = end
-        self._note.write(self._end)
+        self._write_number = max(self._write_number, write_number)
+        self._note.write(self._end, self._write_number)
+
+    # -- the logs of the directory
+
+    def note_log(self, number: int) -> None:
+        """Entry log ``number`` is there, and nothing written to it yet. Raises as ``append`` does."""
+        self._note_logs({*self._logs, number}, self._rewritten)
+
+    def note_removal(self, gone: Iterable[int], rewritten: Iterable[int]) -> None:
+        """The entry logs ``gone`` will be removed now; ``rewritten`` are the rewritten logs. Raises as ``append`` does."""
+        self._note_logs(self._logs.difference(gone), frozenset(rewritten))
+
+    def note_all_logs(self, entry_logs: Iterable[int], rewritten: Iterable[int]) -> None:
+        """At the boot: these are the logs. Raises as ``append`` does."""
+        self._note_logs(set(entry_logs), frozenset(rewritten))
+
+    def _note_logs(self, entry_logs: set[int], rewritten: frozenset[int]) -> None:
+        if (entry_logs, rewritten) != (self._logs, self._rewritten):
+            before = self._logs, self._rewritten
+            self._logs, self._rewritten = entry_logs, rewritten
+            try:
+                self.append(encode_records([self._logs_noted()]))
+            except NoSpaceError:
+                self._logs, self._rewritten = before
+                raise
+
+    def _logs_noted(self) -> LogsNoted:
+        return LogsNoted(sorted(self._logs), sorted(self._rewritten))
 
     def note_live(self, live_bytes: int) -> None:
         """After a boot: a new log would have this size. What is there more is superseded."""
@@ -199,9 +368,14 @@ class ControlLog:
         """Is most of the log superseded, as far as its size tells? (Explicit LACs make it grow.)"""
         return self._end > 2 * self._rewritten_bytes + _REWRITE_BYTES_MIN
 
+    @property
+    def note_is_written(self) -> bool:
+        """Was the note written since it was made durable?"""
+        return self._note.is_written
+
     def sync_note(self) -> None:
-        """Make the synced note itself durable. Raises OSError."""
-        self._note.sync()
+        """Make the synced note itself durable, if it was written since. Raises OSError."""
+        self._note.sync_if_written()
 
     def close(self) -> None:
         """Close the files. ``begin`` opens them again."""

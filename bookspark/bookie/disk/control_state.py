@@ -14,7 +14,13 @@ from typing import NamedTuple
 from bookspark.bookie.disk.packed_dict import PackedDict
 from bookspark.bookie.disk.sorted_ids import SortedIds
 from bookspark.bookie.disk.steps import Steps
-from bookspark.protocol.bookie.bookie_boot import NO_LOSSY_BOOT, HealedNoted, LossyBootNoted, first_contact
+from bookspark.protocol.bookie.bookie_boot import (
+    NO_LOSSY_BOOT,
+    HealedNoted,
+    LossyBootNoted,
+    absence_unsure,
+    first_contact,
+)
 from bookspark.protocol.bookie.bookie_ledger import (
     NO_COPY,
     BookieLedger,
@@ -78,19 +84,44 @@ class ControlState:
         self._in_limbo = SortedIds()
         self.switch = NEVER_SWITCHED
         """The read-only switch, as it was set last."""
+        self.fences_lost = False
+        """Is this boot one after which any ledger may have had a fence? Until phase one is durable, which notes it."""
+        self.write_number = 0
+        """The number of the last write to the control logs."""
         self.lost_copies: dict[int, dict[int, EntriesLost]] = {}
         """The ledgers that lost entries, by id; of each the copies that may still lie in a log, by location."""
+
+    def next_write(self) -> int:
+        """The number of the next write to the control logs."""
+        self.write_number += 1
+        return self.write_number
+
+    def lose_fences(self) -> None:
+        """Records are lost: any ledger may have had a fence."""
+        self.fences_lost = True
+        for ledger_id in list(self.ledgers):
+            ledger = self.ledgers[ledger_id]
+            ledger.fence_unsure |= not ledger.fenced
+
+    def unsure_of(self, ledger_id: int) -> bool:
+        """May entries of the ledger be lost that no limbo tells of?"""
+        return absence_unsure(ledger_id, self.ledgers.look(ledger_id), self.mark, self.healed)
 
     def known(self, ledger_id: int) -> BookieLedger:
         """What is known of a ledger. If nothing is, a new one, which is not kept: only a request that is granted makes a ledger
         known."""
-        return self.ledgers.get(ledger_id) or first_contact(ledger_id, self.mark, self.collected)
+        return self.ledgers.get(ledger_id) or self._first_contact(ledger_id)
 
     def of(self, ledger_id: int) -> BookieLedger:
         """What is known of a ledger. If nothing is, a new one, which is kept."""
         ledger = self.ledgers.get(ledger_id)
         if ledger is None:
-            ledger = self.ledgers[ledger_id] = first_contact(ledger_id, self.mark, self.collected)
+            ledger = self.ledgers[ledger_id] = self._first_contact(ledger_id)
+        return ledger
+
+    def _first_contact(self, ledger_id: int) -> BookieLedger:
+        ledger = first_contact(ledger_id, self.mark, self.collected)
+        ledger.fence_unsure |= self.fences_lost
         return ledger
 
     def replay(self, records: Iterable[Record]) -> None:

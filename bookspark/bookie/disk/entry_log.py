@@ -1,8 +1,10 @@
 """Entry logs: the append-only files that hold every entry of a bookie, each a plain Arrow IPC stream.
 
 Law: a log is Arrow's schema message and then batch frames, byte for byte as they came. What lies below its *synced note* was
-synced: damage there is reported, never cut and never taken for absence. What lies above it may be torn by a crash and ends at
-the first frame that fails its checks. Log numbers ascend and are used once in a bookie, over all of its directories::
+synced: damage there is reported, never cut and never taken for absence. What lies above it may be torn by a crash; ``log_scan``
+tells a torn write from damage. The first sync of a log makes the note durable too, so a log that is short or gone although
+something of it was acknowledged is always known. Log numbers ascend and are used once in a bookie, over all of its
+directories::
 
     <directory>/logs/<number, 8 hex>.arrows     400 bytes of schema │ batch frame │ batch frame │ …
     <directory>/logs/<number, 8 hex>.synced     its note (``synced_note``)
@@ -16,11 +18,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from bookspark.bookie.disk.file_system import File, FileSystem, NoSpaceError, needing_space, write_all
-from bookspark.bookie.disk.log_scan import SCHEMA, LogScan, scan_log
+from bookspark.bookie.disk.log_scan import SCHEMA, LogScan, filler, scan_log
 from bookspark.bookie.disk.synced_note import SyncedNote
 from bookspark.wire.entry_batch import Buffer
 
@@ -55,13 +57,13 @@ class EntryLog:
     def _stem(self) -> str:
         return f"{self.directory}/{LOGS}/{self.number:08x}"
 
-    def create(self, size: int) -> None:
-        """Make note and file, with ``size`` bytes reserved; names are durable afterwards. Raises NoSpaceError, with nothing left
-        of them, and OSError."""
+    def create(self, size: int, begun: Callable[[], None] = lambda: None) -> None:
+        """Make note and file, with ``size`` bytes reserved; names are durable afterwards. ``begun`` is called when they are,
+        before anything is written. Raises NoSpaceError, with nothing left of them, and OSError."""
         try:
             # This covers the sync too: nothing rests on these files yet, so a lack of room does no harm.
             with needing_space():
-                self._create(size)
+                self._create(size, begun)
         except NoSpaceError:
             if self.file is not None:
                 self.file.close()
@@ -70,18 +72,19 @@ class EntryLog:
             self._unlink()
             raise
 
-    def _create(self, size: int) -> None:
+    def _create(self, size: int, begun: Callable[[], None]) -> None:
         directory = os.path.dirname(self.path)
         self.note.write(0)
         self.note.sync()
         # The note is durable before the log is made: a log without its note counts as damaged.
         self._file_system.sync_directory(directory)
         self.file = self._file_system.open(self.path, create=True)
+        write_all(self.file, [SCHEMA], 0)
+        self._file_system.sync_directory(directory)
+        begun()
         # Without room for the whole log, the space that is left may still do for some frames.
         with suppress(NoSpaceError), needing_space():
             self.file.preallocate(size)
-        write_all(self.file, [SCHEMA], 0)
-        self._file_system.sync_directory(directory)
 
     def write(self, frames: Sequence[Buffer], position: int) -> int:
         """Write frames that follow each other from ``position`` on; returns the end. Raises NoSpaceError, after which some of
@@ -98,11 +101,13 @@ class EntryLog:
         with self._noting:
             if position > self.synced:
                 self.note.write(position)
+                if not self.synced:
+                    self.note.sync()
                 self.synced = position
 
     def sync_note(self) -> None:
-        """Make the note itself durable (checkpoint, clean stop)."""
-        self.note.sync()
+        """Make the note itself durable, if it was written since."""
+        self.note.sync_if_written()
 
     def seal(self) -> None:
         """Nothing more will be written: give back the reserved space, make the note durable, close. Raises OSError."""
@@ -115,28 +120,49 @@ class EntryLog:
 
     # -- boot
 
-    def recover(self, covered: int) -> LogScan:
+    def recover(self, covered: int, lose: Callable[[str], None]) -> LogScan:
         """Scan the log from position ``covered`` on (0: all of it) and settle its tail: cut what is torn, make the rest durable.
-        Nothing is cut below the note, and nothing at all without a note. Raises OSError."""
+        Nothing is cut below the note, and nothing at all without a note or in a damaged log. ``lose(why)`` is called before
+        anything is changed in a log that has lost what may have been acknowledged. Raises OSError."""
         noted = self.note.read()
         if not self._file_system.exists(self.path):
-            return LogScan([], 0, damaged=noted != 0 and not self.note.is_blank())
+            damaged = (noted != 0 and not self.note.is_blank()) or covered > 0
+            if damaged:
+                lose(f"{self.path} is gone")
+            return LogScan([], 0, damaged)
         file = self._file_system.open(self.path)
-        size = file.size()
-        scan = scan_log(file, size, covered, size if noted is None else noted)
+        try:
+            size = file.size()
+            scan = scan_log(file, size, covered, size if noted is None else noted)
+            if scan.damaged:
+                lose(f"{self.path} is damaged")
+            self._settle(file, scan, size, noted)
+        finally:
+            self.note.close()
+            file.close()
+        self.end = self.synced = scan.end
+        return scan
+
+    def _settle(self, file: File, scan: LogScan, size: int, noted: int | None) -> None:
+        if scan.headless and scan.frames:
+            write_all(file, [SCHEMA], 0)
+        for fill in (bytes, filler):
+            # First zeros, so that a crash leaves a torn frame here and nothing that looks like damage.
+            for start, end in scan.torn:
+                write_all(file, list(fill(end - start)) if fill is filler else [bytes(end - start)], start)
+            if scan.torn:
+                file.sync()
         if not scan.damaged:
             file.truncate(scan.end)
-            if noted is None or noted < scan.end or size > scan.end:
-                # The tail may be in the page cache only, even after a sync that failed: written again it is dirty again.
-                tail = noted or 0
-                write_all(file, [file.read(scan.end - tail, tail)], tail)
-                file.sync()
+        if noted is None or noted < scan.end or size > scan.end or scan.headless:
+            # The tail may be in the page cache only, even after a sync that failed: written again it is dirty again.
+            for frame in scan.frames:
+                if frame.position + frame.size > (noted or 0):
+                    write_all(file, [file.read(frame.size, frame.position)], frame.position)
+            file.sync()
+            if not scan.damaged:
                 self.note.write(scan.end)
                 self.note.sync()
-        self.end = self.synced = scan.end
-        self.note.close()
-        file.close()
-        return scan
 
     def adopt(self) -> bool:
         """Take over a log that a checkpoint covers whole, unread; False if it is shorter than it was."""

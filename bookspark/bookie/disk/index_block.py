@@ -49,6 +49,16 @@ class Block(NamedTuple):
         """Where the rows of each ledger start in ``rows``, and the end of the last ones."""
         return list(accumulate((ROW_BYTES * count for count in self.counts), initial=0))
 
+    def logs(self) -> set[int]:
+        """The numbers of the logs that the rows lie in."""
+        halves = self.rows.cast("I")
+        if len(self.rows) == ROW_BYTES * len(self.counts) and max(self.counts, default=1) == 1:
+            return set(halves[3::6])
+        starts = zip(self.starts, self.counts, strict=False)
+        return {
+            log for start, count in starts for log in halves[start // 4 + 2 * count + 1 : start // 4 + 4 * count : 2]
+        }
+
     def part(self, start: int, stop: int) -> Block:
         """The ledgers number ``start`` to ``stop`` (exclusive)."""
         begin = ROW_BYTES * sum(self.counts[:start])

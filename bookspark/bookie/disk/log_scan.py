@@ -1,12 +1,20 @@
 """Scanning an entry log: which of its bytes are good batch frames.
 
 Law: a frame is believed only after every check: its Arrow message, its header's checksum, its body's checksum. Below the log's
-synced note each byte has to be good, and what is not is damage; the scan goes on behind it where the damaged frame still tells
-its size. Above the note the first frame that fails its checks is a torn write, and the log ends there.
+synced note each byte has to be good, and what is not is damage. Above the note a bad frame is a *torn* write if it lacks a sector
+or its end, because that is what a power cut does to what was not synced; anything else may have been synced and acknowledged, and
+is damage too. Behind either the scan goes on with the next good frame: what was written later is never given up.
+
+The next frame is where the bad one says that it ends: its size stands in it twice. If neither leads to a good frame, the next
+bytes that begin like one are tried. A payload may hold whole frames, so these are believed only if good frames follow them up
+to the end of the log. That reads each byte behind the bad frame about twice, whatever is in it.
+
+A torn frame that good ones follow is replaced by a *filler*: a good frame of ledger −1, which has no entries for anybody.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -16,9 +24,10 @@ from typing import NamedTuple, overload
 from crc32c import crc32c
 
 from bookspark.bookie.disk.file_system import File
+from bookspark.bookie.disk.torn import is_frame_but_for_one_bit, lacks_sector
 from bookspark.wire.batch_prefix import HEADER_OFFSET, PREFIX_BYTES, around_header
-from bookspark.wire.entry_batch import FRAME_BYTES_MAX, Buffer
-from bookspark.wire.header import HEADER_BYTES, PROTOCOL_VERSION
+from bookspark.wire.entry_batch import FRAME_BYTES_MAX, Buffer, encode_one
+from bookspark.wire.header import HEADER_BYTES, PROTOCOL_VERSION, Header, Kind
 
 SCHEMA = bytes.fromhex(
     "ffffffff880100001000000000000a000c000600050008000a000000000104000c0000000800080000000400080000000400"
@@ -42,7 +51,12 @@ _AFTER_HEADER = slice(HEADER_OFFSET + HEADER_BYTES, PREFIX_BYTES)
 _LAST_BUFFER = struct.Struct("<qq")
 _LAST_BUFFER_OFFSET = 256 + 13 * 16
 _LAST_ROW_LAC = struct.Struct("<q")
-_READ_BYTES = 4 << 20
+_READ_BYTES, _PAGE_BYTES = 4 << 20, 4096
+_UNREADABLE = b"\xee"
+_FRAME_START = re.compile(re.escape(bytes.fromhex("ffffffff40020000")))
+_BODY_BYTES_MIN = 56
+FILLER_LEDGER = -1
+_FILLER_BYTES_MAX = 1 << 20
 
 
 class LoggedFrame(NamedTuple):
@@ -98,52 +112,66 @@ class Frames(Sequence[LoggedFrame]):
 
 
 class LogScan(NamedTuple):
-    """What a scan found: the good frames, the position ``end`` where the last of them ends, and whether bytes below the note are
-    ``damaged``."""
+    """What a scan found: the good frames; the position ``end`` where the last of them ends; whether bytes are ``damaged`` that
+    may have been acknowledged; the ``torn`` frames that good ones follow (start, end); and whether the schema is to be written
+    again."""
 
     frames: Sequence[LoggedFrame]
     end: int
     damaged: bool
+    torn: tuple[tuple[int, int], ...] = ()
+    headless: bool = False
+
+
+class _Bad(NamedTuple):
+    """Bytes ``start..end`` that are no good frames. ``end`` is None if nothing good follows."""
+
+    start: int
+    end: int | None
+    torn: bool
 
 
 def scan_log(file: File, size: int, covered: int, noted: int) -> LogScan:
     """Read a log of ``size`` bytes from position ``covered`` on. Below position ``noted`` every byte has to be good. Bytes that
     the disk can't read are bad."""
-    position = covered
-    if position < len(SCHEMA):
-        if file.read(len(SCHEMA), 0) != SCHEMA:
-            return LogScan([], 0, damaged=noted > 0)
-        position = len(SCHEMA)
-    content = memoryview(_read_tolerant(file, position, size))
+    start = max(covered, len(SCHEMA))
+    headless = covered < len(SCHEMA) and _read_tolerant(file, 0, len(SCHEMA)) != SCHEMA
+    below = max(noted, covered)
+    content = memoryview(_read_tolerant(file, start, size))
     frames = Frames()
-    base, damaged = position, size < max(noted, covered)
-    for found in _frames(content, base, noted):
+    torn: list[tuple[int, int]] = []
+    end, damaged = start, size < below
+    for found in _frames(content, start, below):
         if type(found) is LoggedFrame:
             frames.append(found)
-        else:
-            damaged = True
-            position = found  # type: ignore[assignment]
-    if frames and frames[-1].position >= position:
-        position = frames[-1].position + frames[-1].size
-    return LogScan(frames, position, damaged or position < noted)
+            end = found.position + found.size
+        elif isinstance(found, _Bad):
+            damaged |= not found.torn
+            if found.end is not None:
+                end = found.end
+                if found.torn:
+                    torn.append((found.start, found.end))
+    if headless and not frames:
+        return LogScan([], 0, damaged or noted > 0, headless=True)
+    return LogScan(frames, end, damaged or end < noted, tuple(torn), headless)
 
 
-def _frames(content: memoryview, base: int, noted: int) -> Iterator[LoggedFrame | int]:
-    """The good frames of ``content``, which starts at ``base``; an int is the position after a damaged one below the note."""
-    at, end = 0, len(content)
-    while at < end:
+def _frames(content: memoryview, base: int, below: int) -> Iterator[LoggedFrame | _Bad]:
+    """The good frames of ``content``, which starts at ``base``, and what is bad between them. All of it is to be good up to the
+    position ``below``."""
+    at: int | None = 0
+    while at is not None and at < len(content):
         frame = parse_logged_frame(content, at, base + at)
         if frame is not None:
             yield frame
             at += frame[1]
             continue
-        if base + at >= noted:
-            return
-        following = _skip_damaged(content, at)
-        if following is None:
-            return
+        following = _next_frame(content, at)
+        torn = base + at >= below and _is_torn(content, at, following, base)
+        if torn and following == len(content):
+            following = None
+        yield _Bad(base + at, None if following is None else base + following, torn)
         at = following
-        yield base + at
 
 
 def parse_logged_frame(content: memoryview, at: int, position: int) -> LoggedFrame | None:
@@ -182,36 +210,89 @@ def parse_logged_frame(content: memoryview, at: int, position: int) -> LoggedFra
     return _logged_frame((position, end - at, ledger_id, first, last, confirmed, replicated, master_key))
 
 
-def _skip_damaged(content: memoryview, at: int) -> int | None:
-    """Where the frame after a damaged one starts, None if that can't be told. The size of a frame stands in it twice. To look for
-    the next bytes that resemble a frame would be wrong: a payload may hold a whole frame."""
+def filler(size: int) -> Iterator[bytes]:
+    """Good frames of no ledger, of ``size`` bytes together. ``size`` is that of other frames."""
+    overhead = len(_filler(0))
+    while size:
+        taken = size if size <= _FILLER_BYTES_MAX else min(size - overhead, _FILLER_BYTES_MAX)
+        yield _filler(taken - overhead)
+        size -= taken
+
+
+def _filler(payload_bytes: int) -> bytes:
+    return encode_one(Header(Kind.ADD, 0, FILLER_LEDGER, 0, 0), payload_bytes, bytes(payload_bytes), b"")
+
+
+def _stated_ends(content: memoryview, at: int) -> list[int]:
+    """Where the bad frame at ``at`` says that it ends, as far as that may be. Its size stands in it twice."""
     if at + PREFIX_BYTES > len(content):
-        return None
-    offset: int
-    stated = _LAST_BUFFER.unpack_from(content, at + 40)[1]
+        return []
+    stated: int = _LAST_BUFFER.unpack_from(content, at + 40)[1]
     offset, size = _LAST_BUFFER.unpack_from(content, at + _LAST_BUFFER_OFFSET)
-    for body_bytes in (stated, offset + size + (-size & 7)):
-        end: int = at + PREFIX_BYTES + body_bytes
-        if at + PREFIX_BYTES < end <= len(content) and (
-            end == len(content) or parse_logged_frame(content, end, 0) is not None
-        ):
+    sizes = (stated, offset + size + (-size & 7))
+    return [at + PREFIX_BYTES + body_bytes for body_bytes in sizes if _BODY_BYTES_MIN <= body_bytes <= FRAME_BYTES_MAX]
+
+
+def _next_frame(content: memoryview, at: int) -> int | None:
+    """Where the frame after a bad one starts, or the end of ``content`` if the bad one ends there; None if that can't be told."""
+    for end in _stated_ends(content, at):
+        if end == len(content) or (end < len(content) and parse_logged_frame(content, end, 0) is not None):
             return end
+    tried = at + PREFIX_BYTES + _BODY_BYTES_MIN
+    for found in _FRAME_START.finditer(content, tried):
+        start = found.start()
+        if start < tried or (start - at) % 8:
+            continue
+        end = start
+        while (frame := parse_logged_frame(content, end, 0)) is not None:
+            end += frame.size
+        if end > start and (end == len(content) or not _any_frame(content, end)):
+            return start
+        # Frames that a payload held: what follows them is no frame. None of them is tried again.
+        tried = max(tried, end)
     return None
 
 
+def _any_frame(content: memoryview, at: int) -> bool:
+    """Is there a good frame anywhere behind ``at``?"""
+    return any(
+        parse_logged_frame(content, found.start(), 0) is not None for found in _FRAME_START.finditer(content, at)
+    )
+
+
+def _is_torn(content: memoryview, at: int, following: int | None, base: int) -> bool:
+    """Does the bad frame at ``at`` look like a write that was cut short: without its end, or without a sector?"""
+    ends = _stated_ends(content, at)
+    if following is not None:
+        end = following
+    elif len(content) - at < PREFIX_BYTES or (ends and min(ends) > len(content)):
+        return True
+    else:
+        end = min((end for end in ends if end <= len(content)), default=len(content))
+    frame = content[at:end]
+    return lacks_sector(frame, base + at) and not is_frame_but_for_one_bit(frame)
+
+
 def _read_tolerant(file: File, start: int, end: int) -> Buffer:
-    """The bytes ``start..end``. What the disk can't read comes as zeros, which pass no check."""
+    """The bytes ``start..end``. What the disk can't read comes as bytes that pass no check and don't look like a torn write."""
     try:
         content = file.read(max(0, end - start), start)
         if len(content) >= end - start:
             return content
     except OSError:
         pass
-    pieces = bytearray(max(0, end - start))
-    for position in range(start, end, _READ_BYTES):
-        try:
-            piece = file.read(min(_READ_BYTES, end - position), position)
-        except OSError:
-            continue
-        pieces[position - start : position - start + len(piece)] = piece
+    pieces = bytearray(_UNREADABLE * max(0, end - start))
+    _read_pieces(file, memoryview(pieces), start, [_READ_BYTES, _PAGE_BYTES])
     return pieces
+
+
+def _read_pieces(file: File, into: memoryview, start: int, steps: list[int]) -> None:
+    """Read in steps; one that fails in smaller steps."""
+    for at in range(0, len(into), steps[0]):
+        part = into[at : at + steps[0]]
+        try:
+            piece = file.read(len(part), start + at)
+            part[: len(piece)] = piece
+        except OSError:
+            if len(steps) > 1:
+                _read_pieces(file, part, start + at, steps[1:])

@@ -1,13 +1,17 @@
 """Synced notes: up to which position a file is known to be durable.
 
 Law: a note is made before its file, holds 0, and is synced with its name. It is written after each sync of the file, and before
-anything that rests on that sync is answered. It is synced itself when the file is sealed, at a checkpoint and at a clean stop. So
+anything that rests on that sync is answered. It is synced itself about once a second, when the
+file is sealed, at a checkpoint and at a clean stop. So
 after the death of the process it is exact, and after the death of the host it may be behind, but never ahead. It tells damage
 from a torn write; BookKeeper #2908 lost data because it could not::
 
     i64 position │ u32 CRC32C(i64 file number, i64 position) │ u32 0
 
-The number (an entry log's; 0 for the control log) keeps the note of one file from being taken for another's.
+The number (an entry log's; 0 for the control log) keeps the note of one file from being taken for another's. The note of a
+control log goes on with the number of the last write that it covers (``control_log``)::
+
+    i64 write number │ u32 CRC32C(i64 file number, i64 position, i64 write number) │ u32 0
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from bookspark.errors import StorageError
 
 _NOTE = struct.Struct("<qII")
 _NUMBERED = struct.Struct("<qq")
+_WRITE_NUMBERED = struct.Struct("<qqq")
 
 
 class SyncedNote:
@@ -31,6 +36,8 @@ class SyncedNote:
         self._path = path
         self._number = number
         self._file: File | None = None
+        self.is_written = False
+        """Was it written since ``sync_if_written``?"""
 
     def read(self) -> int | None:
         """The position in bytes, or None if the note is not there or damaged. Raises OSError."""
@@ -47,17 +54,45 @@ class SyncedNote:
         """Is the note short, or all zeros? Then the host went down while the note was being made, before its file was begun."""
         return self._file_system.exists(self._path) and not any(self._opened().read(_NOTE.size, 0))
 
-    def write(self, position: int) -> None:
-        """Write ``position`` into the note, without a sync. Raises NoSpaceError, OSError."""
+    def read_write_number(self) -> int | None:
+        """The number of the last write that the note covers, or None if none can be read. Raises OSError."""
+        if (position := self.read()) is None:
+            return None
+        content = self._opened().read(_NOTE.size, _NOTE.size)
+        if len(content) < _NOTE.size:
+            return None
+        write_number: int
+        write_number, checksum, zero = _NOTE.unpack(content)
+        good = checksum == crc32c(_WRITE_NUMBERED.pack(self._number, position, write_number)) and zero == 0
+        return write_number if good else None
+
+    def has_bad_write_number(self) -> bool:
+        """Is there a write number that fails its checks? Raises OSError."""
+        return self.read_write_number() is None and len(self._opened().read(2 * _NOTE.size, 0)) > _NOTE.size
+
+    def write(self, position: int, write_number: int | None = None) -> None:
+        """Write ``position`` into the note, and the number of the last write before it if writes are numbered, without a sync.
+        Raises NoSpaceError, OSError."""
         content = _NOTE.pack(position, self._checksum(position), 0)
+        if write_number is not None:
+            checksum = crc32c(_WRITE_NUMBERED.pack(self._number, position, write_number))
+            content += _NOTE.pack(write_number, checksum, 0)
         with needing_space():
             size = self._opened().write([content], 0)
-        if size != _NOTE.size:
+        if size != len(content):
             raise OSError(f"{self._path}: short write")
+        self.is_written = True
 
     def sync(self) -> None:
         """Make the note itself durable. Raises OSError."""
         self._opened().sync()
+
+    def sync_if_written(self) -> None:
+        """Make the note durable, unless nothing was written since the last call. Another thread may write meanwhile. Raises
+        OSError."""
+        if self.is_written:
+            self.is_written = False
+            self._opened().sync()
 
     def close(self) -> None:
         """Close the note. The next call opens it again."""

@@ -4,12 +4,17 @@ Law: the marker is durable before an unsynced add of a ledger of persistent dura
 everything is synced, by a clean stop or after an idle time. A marker that a boot found is removed only after phase one of that
 boot is durable. So a boot that does not find it has lost nothing that was promised. Control records and what recovery writes are
 synced before they are acknowledged, so they don't need it. Adds of ledgers of volatile durability (VD) don't need it either:
-their acknowledgement promises nothing. Bytes::
+their acknowledgement promises nothing.
 
-    <directory>/unclean     the kernel's boot id as text, or nothing
+The same marker stands from the moment that a boot finds a loss until phase one is durable, whatever else the boot changes; so a
+crash in between does not forget the loss. It says then what is lost. Bytes::
+
+    <directory>/unclean     the kernel's boot id as text; "lost": entries that were synced; "fences lost": control records,
+                            and perhaps such entries; or nothing
 
 A bookie that is told to trust the boot id can tell a crash of its process, after which the page cache still has every
-acknowledged entry, from one of the host. After a failed sync the page cache proves nothing, so the boot id is wiped out then.
+acknowledged entry, from one of the host. (The boot syncs all of it, so its marker counts like one of its own then.) After a
+failed sync the page cache proves nothing, so the boot id is wiped out then.
 
 Source: BP-46, "Detecting Data Loss On Boot"; docs/decisions/without-the-journal.md.
 """
@@ -17,10 +22,22 @@ Source: BP-46, "Detecting Data Loss On Boot"; docs/decisions/without-the-journal
 from __future__ import annotations
 
 import logging
+from enum import IntEnum
 
 from bookspark.bookie.disk.file_system import FileSystem, needing_space, read_all, replace_file, sync_names
 
 NAME = "unclean"
+
+
+class Lost(IntEnum):
+    """What a marker says is lost, from a loss that phase one has not dealt with; the higher, the more."""
+
+    NOTHING = 0
+    ENTRIES = 1
+    FENCES = 2
+
+
+_WORDS = {b"lost": Lost.ENTRIES, b"fences lost": Lost.FENCES}
 
 log = logging.getLogger(__name__)
 
@@ -37,16 +54,20 @@ class UncleanMarker:
         self._found = False
         self.stands = False
         """Does the marker lie in the directory?"""
+        self.lost = Lost.NOTHING
 
     def look(self) -> bool:
         """At the boot: may acknowledged entries of this directory be lost? The marker stays until ``settled``."""
-        self.stands = self._found = self._file_system.exists(self._path)
+        self.stands = self._file_system.exists(self._path)
         if not self.stands:
             return False
         file = self._file_system.open(self._path)
         noted = read_all(file)
         file.close()
-        return not self._boot_id or noted != self._boot_id.encode()
+        self.lost = _WORDS.get(noted, Lost.NOTHING)
+        # A trusted marker is like one that this process made: the boot makes everything durable before anything is written.
+        self._found = not self._boot_id or noted != self._boot_id.encode()
+        return self._found
 
     def make(self) -> None:
         """Make the marker, if it does not stand. It is durable when this returns. Raises NoSpaceError, OSError."""
@@ -55,6 +76,14 @@ class UncleanMarker:
             with needing_space():
                 replace_file(self._file_system, self._path, [self._boot_id.encode()])
             self.stands = True
+
+    def note_loss(self, lost: Lost) -> None:
+        """A loss was found. The marker says so, durably when this returns, until ``settled`` and ``clear``. Raises OSError."""
+        if lost > self.lost:
+            [word] = [word for word, what in _WORDS.items() if what is lost]
+            replace_file(self._file_system, self._path, [word])
+            self.lost = lost
+        self.stands = self._found = True
 
     def spoil(self) -> None:
         """The disk failed, so no boot may trust the page cache: wipe the boot id out. Only a process under the same kernel could
@@ -70,6 +99,7 @@ class UncleanMarker:
     def settled(self) -> None:
         """Phase one of the boot that found the marker is durable: the marker may be removed from now on."""
         self._found = False
+        self.lost = Lost.NOTHING
 
     @property
     def removable(self) -> bool:

@@ -2,9 +2,10 @@
 
 Law: after a boot the bookie holds everything that was synced. Of the batches that were not synced, each is there whole or not at
 all. All of it is durable before anything rests on it. A copy that was lost before is not taken into the index again, whatever a
-checkpoint or a log knows of it. A damaged control log may have held a fence: it is replaced by another
-directory's whole copy, or the bookie stays down. A directory that can't be read is given up if another one is left; its entries
-are unknown then, and the boot is lossy (``protocol.bookie.bookie_boot``).
+checkpoint or a log knows of it; what the checkpoint names and no log has is lost now. A damaged control log may have held a
+fence: it is replaced by other directories' copies if these have all that it had; if they may not, the boot is lossy and every
+fence unsure; and without any whole copy the bookie stays down (``protocol.bookie.control_copies``). A directory that can't be
+read is given up if another one is left; its entries are unknown then, and the boot is lossy (``protocol.bookie.bookie_boot``).
 """
 
 from __future__ import annotations
@@ -15,16 +16,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-from bookspark.bookie.disk.control_log import ControlScan, encode_records, live_bytes
+from bookspark.bookie.disk.control_log import ControlScan, WriteNumbered, encode_records, live_bytes
 from bookspark.bookie.disk.control_state import ControlState
 from bookspark.bookie.disk.index import ROW_BYTES, ChangingRows, Index, location, log_of
-from bookspark.bookie.disk.log_scan import LoggedFrame
+from bookspark.bookie.disk.log_scan import FILLER_LEDGER, LoggedFrame
 from bookspark.bookie.disk.rewritten_block import Block, runs
 from bookspark.bookie.disk.rewritten_log import scan_rewritten
+from bookspark.bookie.disk.unclean_marker import Lost
 from bookspark.bookie.holdings.holdings import Holdings
 from bookspark.bookie.holdings.log_directory import LogDirectory, Recovered
 from bookspark.errors import StorageError
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger, MasterKeyNoted
+from bookspark.protocol.bookie.control_copies import ControlCopy, CopiesTell, judge_copies
 
 _LOST_LOGS_MAX = 1 << 16
 """A directory that can't be read may have logs of higher numbers than the others. They are fewer than this, so no number is used
@@ -43,11 +46,12 @@ def read_directories(holdings: Holdings) -> None:
         scans = in_each(live, lambda directory: directory.control.scan())
         content = _replay_control_logs(scans, holdings.control)
         scanned = dict(scans)
-        in_each(live, lambda directory: directory.begin_control_log(content, scanned[directory]))
+        number = holdings.control.write_number
+        in_each(live, lambda directory: directory.begin_control_log(content, scanned[directory], number))
         live_size = live_bytes(holdings.control)
         for directory in live:
             directory.control.note_live(live_size)
-        recovered = in_each(live, LogDirectory.recover)
+        recovered = in_each(live, lambda directory: directory.recover(scanned[directory].logs))
         holdings.next_log = 1 + _replay_logs(recovered, holdings.control, holdings.index)
     holdings.unreadable = [directory.path for directory in holdings.directories if directory not in live]
     if holdings.unreadable:
@@ -56,8 +60,20 @@ def read_directories(holdings: Holdings) -> None:
     for directory in live:
         for stored in directory.stored:
             holdings.logs[stored.number] = (directory, stored)
-        if directory.damaged:
-            log.error("%s is damaged: what can't be found is answered I/O error until it is repaired", directory.path)
+    _note_lost_places(holdings)
+
+
+def _note_lost_places(holdings: Holdings) -> None:
+    """Have what the index names and no log has leave the index, durably: after a checkpoint without it nothing else tells of
+    it."""
+    for directory in holdings.live:
+        for first, last in directory.lost_places:
+            holdings.lose_between(first, last)
+    if holdings.lost_at_boot:
+        number = holdings.control.next_write()
+        content = encode_records((WriteNumbered(number), *holdings.lost_at_boot))
+        in_each(holdings.live, lambda directory: directory.control.append(content, number))
+        holdings.lost_at_boot.clear()
 
 
 @contextmanager
@@ -95,10 +111,11 @@ def in_each(directories: list[LogDirectory], act: Callable[[LogDirectory], Found
 
 def _replay_control_logs(scans: Sequence[tuple[LogDirectory, ControlScan]], state: ControlState) -> list[bytes] | None:
     """Fill ``state`` with the union of all control logs. Returns the records that have to stand in every directory, encoded; None
-    if they stand there. Raises StorageError if a fence may be lost."""
-    damaged = [scan.damaged or (not scan.present and directory.holds_logs) for directory, scan in scans]
-    if any(damaged) and not any(scan.present and not bad for (_, scan), bad in zip(scans, damaged, strict=True)):
-        directory, scan = scans[damaged.index(True)]
+    if they stand there. Raises StorageError if no copy is whole."""
+    copies = [(directory, scan, copy) for directory, scan in scans if (copy := _copy_of(directory, scan)) is not None]
+    tell = judge_copies(copy for _, _, copy in copies)
+    if tell is CopiesTell.NOTHING:
+        directory, scan, _ = copies[0]
         raise StorageError(
             f"{directory.control.path} is damaged at byte {scan.end} or missing, and no other directory has "
             "a whole copy: a fence may be lost, so this bookie stays down; put the file back from a copy of the disk, or start "
@@ -106,14 +123,38 @@ def _replay_control_logs(scans: Sequence[tuple[LogDirectory, ControlScan]], stat
         )
     for _, scan in scans:
         state.replay(scan.records)
-    if not any(damaged) and all(_is_settled(scan, scans[0][1]) for _, scan in scans):
+    state.write_number = max((max(copy.complete_to, copy.reaches or 0) for _, _, copy in copies), default=0)
+    if tell is CopiesTell.TOO_LITTLE:
+        state.write_number += 1
+        for directory, _, copy in copies:
+            if not copy.whole:
+                directory.lose(
+                    f"{directory.control.path} is damaged, and the other directories may lack what it had", Lost.FENCES
+                )
+    if any(directory.marker.lost is Lost.FENCES for directory, _ in scans):
+        state.lose_fences()
+    elif tell is CopiesTell.ALL and all(copy.whole for _, _, copy in copies) and _are_settled(scans):
         return None
     return list(map(encode_records, state.records()))
 
 
-def _is_settled(scan: ControlScan, other: ControlScan) -> bool:
-    """Is everything in it synced and noted, nothing torn, and the same as in the other directory?"""
-    return scan.present and scan.end == scan.size == scan.noted and scan.records == other.records
+def _copy_of(directory: LogDirectory, scan: ControlScan) -> ControlCopy | None:
+    """What a directory's control log is as a copy; None if the directory never had one."""
+    if scan.present or scan.damaged:
+        return scan.copy
+    return ControlCopy(whole=False, complete_to=0, reaches=None) if directory.holds_logs else None
+
+
+def _are_settled(scans: Sequence[tuple[LogDirectory, ControlScan]]) -> bool:
+    """Is everything synced and noted in each, nothing torn, and all the same?"""
+    _, other = scans[0]
+    return all(
+        scan.present
+        and scan.end == scan.size == scan.noted
+        and scan.records == other.records
+        and scan.copy == other.copy
+        for _, scan in scans
+    )
 
 
 def _replay_logs(recovered: Sequence[tuple[LogDirectory, Recovered]], state: ControlState, index: Index) -> int:
@@ -123,14 +164,17 @@ def _replay_logs(recovered: Sequence[tuple[LogDirectory, Recovered]], state: Con
     for directory, (checkpoint, scans) in recovered:
         if checkpoint is not None:
             highest = max(highest, log_of(checkpoint.covered))
+            named: set[int] = set()
             for block in checkpoint.blocks():
                 state.note(block.ids, block.confirmed, block.replicated)
+                named |= block.logs()
                 start = 0
                 for ledger_id, count in zip(block.ids, block.counts, strict=True):
                     index.put(ledger_id, block.rows[start : (start := start + ROW_BYTES * count)])
                     for where in state.lost_copies.get(ledger_id, ()):
                         if (rows := index.changing(ledger_id)) is not None:
                             rows.remove(where, where)
+            directory.look_for_named(named)
         elif directory.rewritten:
             _replay_rewritten(directory, state, index)
         highest = max(highest, *(stored.number for stored in directory.stored), 0)
@@ -140,6 +184,8 @@ def _replay_logs(recovered: Sequence[tuple[LogDirectory, Recovered]], state: Con
                 position, size, ledger_id, first, last, confirmed, replicated, _ = frame
                 known = seen.get(ledger_id)
                 if known is None:
+                    if ledger_id == FILLER_LEDGER:
+                        continue
                     known = seen[ledger_id] = _replay_ledger(state, frame), index.of(ledger_id)
                 else:
                     known[0].note(confirmed, replicated)
@@ -162,7 +208,7 @@ def _replay_rewritten(directory: LogDirectory, state: ControlState, index: Index
     for rewritten in directory.rewritten.values():
         for found in scan_rewritten(directory.file_system, rewritten.path):
             if found is None:
-                directory.damaged = True
+                directory.lose(f"{rewritten.path} is damaged")
                 continue
             block, content = found
             _replay_ledger(state, block)

@@ -89,7 +89,7 @@ class Checkpoints:
                 Snapshot(
                     None if self._alone else frozenset(entry_log.number for entry_log in directory.logs),
                     directory.covered(),
-                    directory.damaged,
+                    False,
                     frozenset(directory.rewritten),
                     whole=whole,
                 ),

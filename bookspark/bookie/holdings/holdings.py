@@ -86,7 +86,7 @@ class Holdings:
             self.recent,
             (first, last, limit),
             sparse=sparse,
-            storage_damaged=self.damaged,
+            storage_damaged=self.unsure_of(ledger_id),
             pieces_max=pieces_max,
         )
 
@@ -129,8 +129,13 @@ class Holdings:
 
     @property
     def damaged(self) -> bool:
-        """Was something lost that had been synced? Then an entry that is not found is unknown, not absent."""
+        """Was something lost that had been synced, and phase one of the lossy boot is not over? Then an entry that is not found
+        is unknown, not absent."""
         return bool(self.unreadable) or any(directory.damaged for directory in self.directories)
+
+    def unsure_of(self, ledger_id: int) -> bool:
+        """May entries of this ledger be lost? Then one that is not found is unknown, not absent."""
+        return self.damaged or self.control.unsure_of(ledger_id)
 
     def is_synced(self, where: int) -> bool:
         """Is the frame at ``where`` durable? (In a log that was removed it was.)"""

@@ -2,27 +2,33 @@
 
 Law: a directory is in use or retired. A retired one is not used again before the next start. Its logs ascend by number, and only
 the last one may have bytes that are not synced (or the last two, while the thread changes from one to the next).
-"""
+
+A boot knows which logs there have to be: the control log has their numbers, the checkpoint those that it covers. A log that is
+gone, or has lost what may have been acknowledged, makes the boot lossy; the marker says so before anything in the directory is
+changed."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from bookspark.bookie.bookie_config import BookieConfig
 from bookspark.bookie.commit.commit_thread import CommitThread
 from bookspark.bookie.commit.group_writer import GroupWriter
 from bookspark.bookie.disk.checkpoint import Checkpoint, Part, read_checkpoint, remove_parts
-from bookspark.bookie.disk.control_log import ControlLog, ControlScan
+from bookspark.bookie.disk.control_log import ControlLog, ControlScan, LogsNoted
 from bookspark.bookie.disk.entry_log import LOGS, EntryLog, log_numbers
-from bookspark.bookie.disk.file_system import TEMPORARY_SUFFIX, FileSystem
+from bookspark.bookie.disk.file_system import TEMPORARY_SUFFIX, FileSystem, NoSpaceError
 from bookspark.bookie.disk.index import location, log_of, position_of
 from bookspark.bookie.disk.log_scan import SCHEMA, LogScan
 from bookspark.bookie.disk.rewritten_log import RewrittenLog, adopt, rewritten_numbers, rewritten_path
-from bookspark.bookie.disk.unclean_marker import UncleanMarker
+from bookspark.bookie.disk.unclean_marker import Lost, UncleanMarker
 from bookspark.bookie.holdings.disk_marks import Takes
 
 Recovered = tuple[Checkpoint | None, list[tuple[EntryLog, LogScan]]]
 """A directory's checkpoint, and the logs that were scanned with what was found in them."""
+
+log = logging.getLogger(__name__)
 
 
 class LogDirectory:
@@ -37,8 +43,13 @@ class LogDirectory:
         self.rewritten: dict[int, RewrittenLog] = {}
         self.current: EntryLog | None = None
         """The log that is being appended to; None until the first add after a start."""
-        self.damaged = False
-        """Synced bytes can't be read any more, so absence from this directory proves nothing."""
+        self.losses: list[str] = []
+        """What was lost that may have been acknowledged, nobody knows of which ledgers: as long as phase one of the lossy boot
+        has not dealt with it."""
+        self._found: set[int] = set()
+        """At the boot: the logs of which a file or a note is there, and the rewritten ones that the checkpoint names."""
+        self.lost_places: list[tuple[int, int]] = []
+        """At the boot: locations (first, last) below which the index names entries that are gone."""
         self.parts: list[Part] | None = None
         """The parts of the checkpoint on the disk. None: there is no checkpoint that a new part can be added to."""
         self.retired = False
@@ -69,52 +80,109 @@ class LogDirectory:
                 if name.endswith(TEMPORARY_SUFFIX):
                     self.file_system.unlink(f"{folder}/{name}")
         self.unclean = self.marker.look()
+        if self.marker.lost:
+            self.losses.append(f"{self.path} lost data before the last start")
 
-    def begin_control_log(self, content: Sequence[bytes] | None, scan: ControlScan) -> None:
+    @property
+    def damaged(self) -> bool:
+        """May acknowledged entries be lost that nobody knows of? Then absence proves nothing."""
+        return bool(self.losses)
+
+    def _lose_rows(self, number: int, what: str, start: int = 0) -> None:
+        """What the checkpoint names of log ``number`` from position ``start`` on is gone."""
+        log.error("log %08x of %s %s: the entries that the index names there are lost", number, self.path, what)
+        self.lost_places.append((location(number, start), location(number + 1, 0) - 1))
+
+    def lose(self, why: str, lost: Lost = Lost.ENTRIES) -> None:
+        """At the boot: something is lost that may have been acknowledged, nobody knows of which ledgers. ``why`` is for people.
+        The boot is lossy, and so is the next one if this one is cut short. Raises OSError."""
+        log.error("%s: what can't be found is unknown until the bookie is healed", why)
+        self.marker.note_loss(lost)
+        self.unclean = True
+        self.losses.append(why)
+
+    def begin_control_log(self, content: Sequence[bytes] | None, scan: ControlScan, write_number: int) -> None:
         """Open the control log (``ControlLog.begin``). If there is no room for ``content``, the directory is full, but not lost.
         Raises OSError."""
-        if not self.control.begin(content, scan):
+        if not self.control.begin(content, scan, write_number):
             self.control_behind, self.takes = True, Takes.NOTHING
 
-    def recover(self) -> Recovered:
-        """Read the checkpoint, and scan every log from there on. Raises OSError."""
+    def recover(self, noted: LogsNoted | None) -> Recovered:
+        """Read the checkpoint, and scan every log from there on. ``noted``: the logs that there have to be, by the control log;
+        None if it never said. Raises OSError."""
         checkpoint = read_checkpoint(self.file_system, self.path)
         covered = checkpoint.covered if checkpoint is not None else 0
         self.parts = checkpoint.parts if checkpoint is not None else None
         remove_parts(self.file_system, self.path, self.parts or ())
-        self.damaged = checkpoint is not None and checkpoint.damaged
+        if checkpoint is not None and checkpoint.damaged:
+            self.lose(f"{self.path} was damaged when its checkpoint was made")
         scans: list[tuple[EntryLog, LogScan]] = []
-        for number in log_numbers(self.file_system, self.path):
+        unused: list[EntryLog | RewrittenLog] = []
+        numbers = log_numbers(self.file_system, self.path)
+        self._found = {*numbers, *(checkpoint.rewritten if checkpoint is not None else ())}
+        for number in numbers:
             entry_log = EntryLog(self.file_system, self.path, number)
             if number < log_of(covered):
-                if entry_log.is_removed:
-                    entry_log.remove()
-                    continue
-                self.damaged |= not entry_log.adopt()
+                if not entry_log.is_removed and not entry_log.adopt():
+                    self._lose_rows(number, "was cut short, or is gone", entry_log.end)
             else:
-                scan = entry_log.recover(position_of(covered) if number == log_of(covered) else 0)
-                self.damaged |= scan.damaged
-                if scan.end <= len(SCHEMA) and not scan.damaged:
-                    entry_log.remove()
+                scan = entry_log.recover(position_of(covered) if number == log_of(covered) else 0, self.lose)
+                if scan.frames or scan.end > len(SCHEMA):
+                    scans.append((entry_log, scan))
+                elif not scan.damaged:
+                    unused.append(entry_log)
                     continue
-                scans.append((entry_log, scan))
-            self.logs.append(entry_log)
-        self._recover_rewritten(checkpoint)
+            if self.file_system.exists(entry_log.path):
+                self.logs.append(entry_log)
+            else:
+                unused.append(entry_log)
+        unused += self._recover_rewritten(checkpoint, noted)
+        self._look_for_lost(numbers, checkpoint, noted)
+        self._settle_logs(unused)
         return checkpoint, scans
 
-    def _recover_rewritten(self, checkpoint: Checkpoint | None) -> None:
-        """Take over the rewritten logs that the checkpoint names, and remove the others: a crash left them before they were in
-        use. Without a checkpoint all are taken over, and have to be scanned."""
+    def _recover_rewritten(self, checkpoint: Checkpoint | None, noted: LogsNoted | None) -> list[RewrittenLog]:
+        """Take over the rewritten logs that the checkpoint names; returns the others: a crash left them before they were in use.
+        Without a checkpoint all are taken over, and have to be scanned."""
         found = rewritten_numbers(self.file_system, self.path)
-        for number in found if checkpoint is None else checkpoint.rewritten:
+        if checkpoint is not None:
+            wanted = set(checkpoint.rewritten)
+        else:
+            wanted = {*found, *(noted.rewritten if noted is not None else ())}
+        for number in sorted(wanted):
             rewritten = adopt(self.file_system, self.path, number)
-            if rewritten is None:
-                self.damaged = True
+            if rewritten is None and checkpoint is not None:
+                self._lose_rows(number, "was cut short, or is gone")
+            elif rewritten is None:
+                self.lose(f"{rewritten_path(self.path, number)} is cut short, or gone")
             else:
                 self.rewritten[number] = rewritten
-        if checkpoint is not None:
-            for number in set(found) - set(checkpoint.rewritten):
-                self.file_system.unlink(rewritten_path(self.path, number))
+        return [RewrittenLog(self.path, number, 0) for number in found if number not in wanted]
+
+    def _look_for_lost(self, numbers: Sequence[int], checkpoint: Checkpoint | None, noted: LogsNoted | None) -> None:
+        """Look for entry logs of which not even the note is there. The checkpoint tells what was in those below its covered
+        log."""
+        covered = log_of(checkpoint.covered) if checkpoint is not None else 0
+        expected = {number for number in (noted.entry_logs if noted is not None else ()) if number >= covered}
+        for number in sorted((expected | ({covered} if covered else set())).difference(numbers)):
+            self.lose(f"log {number:08x} of {self.path} is gone")
+
+    def look_for_named(self, named: set[int]) -> None:
+        """At the boot: look for the logs that the checkpoint names. Of those that are found in part ``recover`` told."""
+        for number in sorted(named.difference(self._found)):
+            self._lose_rows(number, "is gone")
+
+    def _settle_logs(self, unused: Sequence[EntryLog | RewrittenLog]) -> None:
+        """Note which logs there are, then remove the others. Without room for the note they stay until the next start."""
+        try:
+            self.control.note_all_logs((entry_log.number for entry_log in self.logs), self.rewritten)
+        except NoSpaceError:
+            return
+        for found in unused:
+            if isinstance(found, EntryLog):
+                found.remove()
+            else:
+                found.remove(self.file_system)
 
     @property
     def holds_logs(self) -> bool:

@@ -16,7 +16,7 @@ from functools import partial
 
 from bookspark.bookie.commit.commit_items import ControlRewrite, ControlWrite, Passing
 from bookspark.bookie.commit.completions import AnyOf, Done, ignore
-from bookspark.bookie.disk.control_log import encode_records
+from bookspark.bookie.disk.control_log import WriteNumbered, encode_records
 from bookspark.bookie.disk.control_state import ControlState, Record
 from bookspark.bookie.disk.steps import Steps
 from bookspark.bookie.holdings.log_directory import LogDirectory
@@ -55,12 +55,13 @@ class ControlRecords:
         if not self._live or not self.is_open:
             done(Status.IO_ERROR)
             return
-        content = encode_records(records)
+        number = self._state.next_write()
+        content = encode_records((WriteNumbered(number), *records))
         for noted in self._noted:
             noted.append(content)
         any_of = AnyOf(len(self._live), done)
         for directory in self._live:
-            directory.commit.submit(ControlWrite(content, any_of))
+            directory.commit.submit(ControlWrite(content, any_of, number))
 
     def note(self, ledger: BookieLedger, records: Sequence[ControlRecord], done: Done) -> None:
         """Append ``records``, which ``ledger`` has taken over already. ``done``: OK once all that the ledger knows is durable,
@@ -110,12 +111,12 @@ class ControlRecords:
         """Write the state as a new control log in every directory."""
         content = yield from self._encoded()
         for directory in self._live:
-            directory.commit.submit(ControlRewrite(content, ignore))
+            directory.commit.submit(ControlRewrite(content, ignore, self._state.write_number))
 
     def rewrite_in(self, directory: LogDirectory, done: Done) -> Steps[None]:
         """Write the state as a new control log in one directory. ``done``: OK once it is durable, READ_ONLY or IO_ERROR."""
         content = yield from self._encoded()
-        directory.commit.submit(ControlRewrite(content, done))
+        directory.commit.submit(ControlRewrite(content, done, self._state.write_number))
 
     def _encoded(self) -> Steps[list[bytes]]:
         """The state as it is at the last step, in pieces."""

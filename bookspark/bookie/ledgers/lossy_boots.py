@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from bookspark.bookie.commit.completions import Done
-from bookspark.bookie.disk.control_log import encode_records
+from bookspark.bookie.disk.control_log import WriteNumbered, encode_records
 from bookspark.bookie.disk.control_state import Record
 from bookspark.bookie.holdings.boot import in_each
 from bookspark.bookie.holdings.disks import Disks
 from bookspark.bookie.holdings.holdings import Holdings
 from bookspark.bookie.ledgers.control_records import ControlRecords
-from bookspark.protocol.bookie.bookie_boot import HealedNoted, LossyBootNoted, PhaseOne
+from bookspark.protocol.bookie.bookie_boot import HealedNoted, LossyBootNoted, PhaseOne, first_mark
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger
 from bookspark.wire.header import Status
 
@@ -42,6 +42,16 @@ class LossyBoots:
         """Directories in which a crash may have lost entries that were acknowledged."""
         return [directory.path for directory in self._live if directory.unclean]
 
+    @property
+    def losses(self) -> list[str]:
+        """What was found to be lost that may have been acknowledged, for people."""
+        return [why for directory in self._live for why in directory.losses]
+
+    @property
+    def fences_lost(self) -> bool:
+        """May any ledger have had a fence that is lost?"""
+        return self._state.fences_lost or bool(self.unreadable)
+
     # -- phase one, before the storage is started
 
     @property
@@ -52,20 +62,32 @@ class LossyBoots:
     def note_lossy_boot(self, found: PhaseOne) -> None:
         """Make the lossy-boot mark durable, and with it what is fenced and in limbo. A directory that can't take it is used no
         more. Raises StorageError if no directory took it."""
-        noted: list[Record] = [found.mark, *found.records]
-        content = encode_records(noted)
-        in_each(self._live, lambda directory: directory.control.append(content))
+        self._note([found.mark, *found.records])
+
+    def note_first_mark(self, last_ledger_id: int) -> None:
+        """At the first boot: make the mark durable (``bookie_boot.first_mark``). Raises StorageError if no directory took it."""
+        mark = first_mark(last_ledger_id, self._state.mark)
+        if mark is not None:
+            self._note([mark])
+
+    def _note(self, noted: Sequence[Record]) -> None:
+        number = self._state.next_write()
+        content = encode_records((WriteNumbered(number), *noted))
+        in_each(self._live, lambda directory: directory.control.append(content, number))
         for directory in self._holdings.directories:
             directory.retired = directory not in self._live
         self._disks.sort()
         self._state.replay(noted)
 
     def phase_one_is_over(self) -> None:
-        """Phase one is durable, so no entry that was acknowledged can be denied any more: remove the unclean markers."""
+        """Phase one is durable, so no entry that was acknowledged can be denied any more, and the control log says so: remove the
+        unclean markers."""
+        self._state.fences_lost = False
         for directory in self._live:
             directory.marker.settled()
             directory.marker.clear()
             directory.unclean = False
+            directory.losses.clear()
 
     # -- phase two
 

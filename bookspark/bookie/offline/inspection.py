@@ -158,7 +158,9 @@ class Inspection:
 
 def rebuild_index(file_system: FileSystem, directories: Sequence[str]) -> int:
     """Make the index checkpoints anew from the logs; returns how many ranges they hold. Like a boot, it cuts what a crash left
-    torn. Raises StorageError if the bookie would not start, or if a checkpoint can't be written."""
+    torn, and notes what is lost, which the old checkpoints may tell. Raises StorageError if the bookie would not start, or if a
+    checkpoint can't be written."""
+    Storage(_config(directories), file_system).open().close()
     for directory in directories:
         path = f"{directory}/{CHECKPOINT}"
         if file_system.exists(path):

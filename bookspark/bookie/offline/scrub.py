@@ -95,18 +95,18 @@ def scrub(file_system: FileSystem, directory: str) -> Scrubbed:
 def _scrub_control_log(file_system: FileSystem, directory: str, found: Scrubbed) -> None:
     control = ControlLog(file_system, directory)
     scan = control.scan()
-    control.close()
     if not scan.present and log_numbers(file_system, directory):
         found.damages.append(Damage(control.path, 0, 0, "the control log is missing"))
     if scan.present:
         found.files += 1
         found.size += scan.size
-        if scan.noted is None and scan.size:
+        if scan.size and control.note_is_bad():
             found.damages.append(Damage(control.path, 0, 0, "its synced note is missing or fails its checks"))
     if scan.damaged:
         found.damages.append(Damage(control.path, scan.end, scan.size - scan.end, "a control record fails its checks"))
     else:
         found.torn += scan.size - scan.end
+    control.close()
 
 
 def _scrub_log(entry_log: EntryLog, file_system: FileSystem, rows: list[_LedgerRow], found: Scrubbed) -> Located:

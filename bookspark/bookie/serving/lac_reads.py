@@ -57,7 +57,8 @@ class LacReads:
     def _answer(self, header: Header, status: int) -> None:
         ledger = self._storage.ledger(header.ledger_id)
         if status == Status.OK:
-            absent = answer_absent(ledger, header.first_entry_id, storage_damaged=self._storage.damaged)
+            unsure = self._storage.unsure_of(header.ledger_id)
+            absent = answer_absent(ledger, header.first_entry_id, storage_damaged=unsure)
             status = status_of(absent if ledger is None else answer_last_add_confirmed(ledger))
         if status == _OK and header.flags & _ENTRY and ledger is not None:
             wanted = header.first_entry_id

@@ -7,7 +7,8 @@ that the next boot or the next pass deals with::
     rewrite     the new log is written under a temporary name and synced     crash: removed at boot
     publish     it is renamed, its directory synced                          crash: no checkpoint names it, removed at boot
     switch      the index points into it                                     crash: as before
-    checkpoint  a checkpoint taken after all that is durable                 crash: the old logs hold nothing that lives; the
+    checkpoint  a checkpoint taken after all that is durable, and the
+                control log notes that the old logs will go                  crash: the old logs hold nothing that lives; the
     remove      the old logs are unlinked                                           next pass removes them
 
 A log with a batch that can't be read is left alone, and so is a directory that is damaged: what its logs can't tell any more
@@ -27,16 +28,18 @@ from functools import partial
 from itertools import groupby
 from typing import Protocol
 
+from bookspark.bookie.commit.commit_items import RemovalNote
 from bookspark.bookie.disk.entry_log import EntryLog
 from bookspark.bookie.disk.file_system import FileSystem
 from bookspark.bookie.disk.index import Row, location, log_of
 from bookspark.bookie.disk.rewritten_log import RewrittenLog, rewritten_path, temporary_path
-from bookspark.bookie.disk.steps import Steps
+from bookspark.bookie.disk.steps import WAIT, Steps
 from bookspark.bookie.holdings.checkpointing import Checkpoints
 from bookspark.bookie.holdings.holdings import Holdings, StoredLog
 from bookspark.bookie.holdings.log_directory import LogDirectory
 from bookspark.bookie.space.choosing import LogUse, choose
 from bookspark.bookie.space.rewriting import DamagedLogError, Job, LedgerFacts, Rewritten, SealedLog
+from bookspark.wire.header import Status
 from bookspark.wire.messages import Ranges
 
 _ROWS_A_STEP = 4096
@@ -225,6 +228,7 @@ class Reclaiming:
             return 0
         prepared = yield from self._checkpoints.take()
         durable: set[str] = yield partial(self._checkpoints.write, prepared)
+        durable = yield from self._note_removal(doomed, durable)
         self._doomed = [one for one in doomed if one[0].path not in durable]
         for directory, found in doomed:
             if directory.path not in durable:
@@ -237,6 +241,17 @@ class Reclaiming:
             except OSError as error:
                 log.warning("%s can't be removed: %s; the next start tries again", found.path, error)
         return removed
+
+    def _note_removal(self, doomed: Sequence[tuple[LogDirectory, StoredLog]], durable: set[str]) -> Steps[set[str]]:
+        """Note which logs are removed on purpose. Returns the paths of those ``durable`` directories where they may go: a full
+        disk has no room for the note, and gets some by the removal."""
+        noted: dict[str, list[int]] = {path: [] for path in durable if any(one[0].path == path for one in doomed)}
+        for directory in {one[0].path: one[0] for one in doomed if one[0].path in durable}.values():
+            gone = [found.number for where, found in doomed if where is directory and isinstance(found, EntryLog)]
+            directory.commit.submit(RemovalNote(gone, list(directory.rewritten), noted[directory.path].append))
+        while not all(noted.values()):
+            yield WAIT
+        return {path for path, [status] in noted.items() if status in (Status.OK, Status.READ_ONLY)}
 
 
 def _unlink(file_system: FileSystem, found: StoredLog) -> None:

@@ -3,6 +3,7 @@
 ======================  ========================================================================================================
 ``bookie_ledger``       one ledger on one bookie: who may add, what fencing changes, what an absent entry is answered
 ``bookie_boot``         what a lossy boot forbids before the bookie serves again (phase one)
+``control_copies``      what the copies of a control log tell together, when some are damaged
 ``cookie``              who the bookie is, and whether its directories are its own
 ``read_only_switch``    whether an operator made the bookie read-only
 ``garbage_collection``  which ledgers were deleted, and may be thrown away

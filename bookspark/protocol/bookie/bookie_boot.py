@@ -14,6 +14,9 @@ makes it (a copy that repair brings makes it as well). The writer's adds are ref
 OPEN with this bookie in its last fragment. At that moment no recovery had begun, so there was no fence to lose. A fence that
 comes while the metadata is read wins, because the add is decided again.
 
+The first boot of a bookie notes a mark as well: a bookie of the same id may have been decommissioned, and its directories
+emptied. The old writer of a ledger that names it would find a bookie that never heard of a fence.
+
 When one directory is lost, the fences of ledgers that the other directories know are unsure as well: the record of a fence may
 have come while such a directory was out of use, or had no room.
 
@@ -99,6 +102,22 @@ def first_contact(ledger_id: int, mark: LossyBootNoted, collected: CollectionNot
     boot or a garbage collection after the ledger was made."""
     unsure_to = max(mark.highest_ledger_id, collected.highest_ledger_id)
     return BookieLedger(ledger_id, fence_unsure=ledger_id <= unsure_to)
+
+
+def absence_unsure(ledger_id: int, ledger: BookieLedger | None, mark: LossyBootNoted, healed: HealedNoted) -> bool:
+    """May entries of a ledger be lost that its limbo does not tell of? Limbo is for ledgers that were not closed at the lossy
+    boot. A closed one may have lost entries too, until everything is healed. ``ledger``: None if nothing is known of it."""
+    if mark.boot <= healed.boot or ledger_id > mark.highest_ledger_id:
+        return False
+    return ledger is None or not (ledger.limbo or ledger.limbo_cleared_boot >= mark.boot)
+
+
+def first_mark(last_ledger_id: int, before: LossyBootNoted = NO_LOSSY_BOOT) -> LossyBootNoted | None:
+    """The mark that a bookie notes when it has none: at its first boot. ``last_ledger_id``: the highest id that was given out.
+    Its id may be that of a bookie that was there before, with fences that nobody has any more; so a ledger that was there
+    before it is made anew with an unsure fence. Nothing is lost that could be healed, so it is the mark of no lossy boot. None:
+    there is nothing to note."""
+    return LossyBootNoted(0, last_ledger_id) if before == NO_LOSSY_BOOT and last_ledger_id >= 0 else None
 
 
 def answer_unsure(bookie: str, metadata: LedgerMetadata | None) -> Positive | Unknown:

@@ -1,0 +1,467 @@
+"""What a boot makes of logs and control logs that are gone, cut short, left behind or damaged: Unknown, never absent."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bookspark.bookie.disk.control_log import encode_records
+from bookspark.bookie.disk.log_scan import SCHEMA
+from bookspark.bookie.disk.synced_note import SyncedNote
+from bookspark.bookie.offline.inspection import rebuild_index
+from bookspark.bookie.storage import Storage
+from bookspark.daemon.lossy_boot import why_lossy
+from bookspark.errors import StorageError
+from bookspark.protocol.bookie.bookie_boot import LossyBootNoted, phase_one
+from bookspark.protocol.bookie.bookie_ledger import FenceNoted, MasterKeyNoted
+from bookspark.protocol.ledger.responses import Negative, Unknown
+from bookspark.testing.faulty_files import FaultyFileSystem
+from bookspark.testing.memory_files import MemoryFileSystem
+from bookspark.testing.power_cuts import LOSSES, everything_kept, nothing_kept
+from bookspark.wire.entry_batch import EntryBatch
+from bookspark.wire.header import Status, decode
+from tests.bookie.flips import flip
+from tests.bookie.kit import KEY, add_frame, config
+from tests.bookie.stepped import Stepped, without_threads
+from tests.protocol.ledgers import metadata
+
+ONE = config(Path("/disk"))
+TWO = config(Path("/disk0"), Path("/disk1"))
+LOG = "/disk/logs/00000001.arrows"
+FRAME_BYTES = len(add_frame(5, 0))
+
+
+@pytest.fixture(autouse=True)
+def stepped():
+    with without_threads():
+        yield
+
+
+def is_lossy(run: Stepped) -> bool:
+    return bool(why_lossy(run.storage.lossy_boots, ()))
+
+
+def unknown(run: Stepped, ledger_id: int, entry_id: int) -> bool:
+    found, refusal = run.read(ledger_id, entry_id, entry_id)
+    assert not isinstance(refusal, Negative) and not found
+    return True
+
+
+def remove(disk: MemoryFileSystem, *paths: str) -> None:
+    for path in paths:
+        disk.unlink(path)
+    disk.sync_all()
+
+
+def paths(disk: MemoryFileSystem, part: str) -> list[str]:
+    return [path for path in disk.files() if part in path]
+
+
+# -- logs that are gone
+
+
+@pytest.mark.parametrize("checkpointed", [True, False], ids=["checkpointed", "never checkpointed"])
+@pytest.mark.parametrize("what", ["both", "log", "emptied log", "both and the checkpoint"])
+def test_a_log_that_is_gone_makes_the_boot_lossy_and_its_entries_unknown(checkpointed, what):
+    disk = MemoryFileSystem("/disk")
+    run = Stepped(ONE, disk)
+    run.add(5, 0, 2)
+    run.commit()
+    if checkpointed:
+        run.checkpoint()
+    run.add(5, 3, 6)
+    run.commit()
+    disk = disk.crashed(everything_kept)
+    if what == "emptied log":
+        disk.open(LOG).truncate(0)
+        disk.sync_all()
+    else:
+        remove(disk, *(paths(disk, "/logs/") if what != "log" else [LOG]))
+    if what == "both and the checkpoint":
+        remove(disk, *paths(disk, "/checkpoint"))
+    for _ in range(2):
+        run = Stepped(ONE, disk)
+        assert is_lossy(run), "until phase one is over, each boot knows of it"
+        assert unknown(run, 5, 3) and unknown(run, 5, 0)
+        disk = disk.crashed(everything_kept)
+
+
+def test_the_last_log_that_was_begun_is_missed_although_no_later_one_has_a_higher_number():
+    disk = MemoryFileSystem("/disk")
+    run = Stepped(ONE, disk)
+    run.add(5, 0)
+    run.commit()
+    run.storage.close()
+    run = Stepped(ONE, disk)
+    run.add(5, 1)
+    run.commit()
+    disk = disk.crashed(nothing_kept)
+    remove(disk, *paths(disk, "00000002."))
+    run = Stepped(ONE, disk)
+    assert is_lossy(run) and unknown(run, 5, 1)
+    assert [entry.entry_id for entry in run.read(5, 0, 0)[0]] == [0]
+
+
+def test_a_rewritten_log_that_is_gone_stays_unknown_after_a_rebuild():
+    disk = MemoryFileSystem("/disk")
+    run = Stepped(ONE, disk)
+    run.add(5, 0, 4)
+    run.commit()
+    run.seal()
+    run.reclaim()
+    run.add(6, 0)
+    run.commit()
+    run.storage.close()
+    [rewritten] = [path for path in disk.files() if path.endswith(".arrow")]
+    for also in ((), ("/disk/checkpoint",)):
+        damaged = disk.crashed(everything_kept)
+        remove(damaged, rewritten, *also)
+        rebuild_index(damaged, ["/disk"])
+        run = Stepped(ONE, damaged)
+        assert unknown(run, 5, 0)
+        assert is_lossy(run) == bool(also), "the checkpoint tells which entries are lost"
+        assert isinstance(run.read(7, 0, 0)[1], Negative) != bool(also)
+
+
+def test_logs_that_were_removed_on_purpose_are_not_missed():
+    disk = MemoryFileSystem("/disk")
+    run = Stepped(ONE, disk)
+    run.add(5, 0, 4)
+    run.commit()
+    run.seal()
+    run.reclaim()
+    run.delete(5)
+    run.reclaim()
+    assert not paths(disk, "/logs/")
+    disk = disk.crashed(everything_kept)
+    remove(disk, "/disk/checkpoint")
+    assert not is_lossy(Stepped(ONE, disk))
+
+
+def test_phase_one_ends_what_a_boot_found_and_healing_makes_absence_negative_again():
+    disk = MemoryFileSystem("/disk")
+    run = Stepped(ONE, disk)
+    run.add(5, 0, 2)
+    run.commit()
+    disk = disk.crashed(everything_kept)
+    remove(disk, *paths(disk, "/logs/"))
+    storage = Storage(ONE, disk).open()
+    storage.lossy_boots.note_lossy_boot(phase_one("b1", [], 20, storage.lossy_boots.mark))
+    storage.end_phase_one()
+    storage.close()
+    run = Stepped(ONE, disk)
+    assert not is_lossy(run) and not run.storage.damaged
+    assert unknown(run, 5, 0) and unknown(run, 20, 0)
+    assert isinstance(run.read(21, 0, 0)[1], Negative)
+    run.storage.lossy_boots.note_healed(1, lambda status: None)
+    run.commit()
+    assert isinstance(run.read(5, 0, 0)[1], Negative)
+    run.restart()
+    assert isinstance(run.read(5, 0, 0)[1], Negative)
+
+
+def test_a_crash_anywhere_in_a_lossy_boot_leaves_it_lossy_or_unhealed():
+    disk = MemoryFileSystem("/disk0", "/disk1")
+    run = Stepped(TWO, disk)
+    for ledger_id in (4, 5):
+        run.add(ledger_id, 0)
+    run.commit()
+    image = disk.crashed(everything_kept)
+    remove(image, *paths(image, "/disk1/logs/"))
+    outcomes: Counter[str] = Counter()
+    booted = image.crashed(everything_kept)
+
+    def crash(operation=None) -> None:
+        for loss in LOSSES:
+            storage = Storage(TWO, booted.crashed(loss)).open()
+            boots = storage.lossy_boots
+            assert why_lossy(boots, ()) or boots.mark.boot > boots.healed_boot, operation
+            outcomes["again" if why_lossy(boots, ()) else "phase one is over"] += 1
+            for ledger_id in (4, 5):
+                plan = storage.plan_read(ledger_id, 0, 0, 0, sparse=False)
+                assert plan.pieces or isinstance(plan.refusal, Unknown), operation
+            if not why_lossy(boots, ()):
+                assert boots.limbo() == {5: 1} and storage.ledger(5).fenced
+
+    storage = Storage(TWO, FaultyFileSystem(booted, before=crash)).open()
+    phase = phase_one("b1", [replace(metadata(master_key=KEY), ledger_id=5)], 20, storage.lossy_boots.mark)
+    storage.lossy_boots.note_lossy_boot(phase)
+    storage.end_phase_one()
+    crash()
+    assert min(outcomes["again"], outcomes["phase one is over"]) >= len(LOSSES), outcomes
+
+
+# -- a power cut, and rot
+
+
+def groups(count: int) -> tuple[MemoryFileSystem, Stepped]:
+    """So many groups, each synced and acknowledged; the notes are as far behind as they may be."""
+    disk = MemoryFileSystem("/disk")
+    run = Stepped(ONE, disk)
+    for entry_id in range(count):
+        run.add(5, entry_id)
+        run.commit()
+    return disk.crashed(nothing_kept), run
+
+
+def test_a_bit_that_flips_after_a_power_cut_costs_its_own_group_and_never_the_later_ones():
+    disk, run = groups(4)
+    outcomes = Counter()
+    for bit in range(3, 8 * len(disk.files()[LOG]), 23):
+        after = disk.crashed(everything_kept)
+        flip(after, LOG, bit // 8, bit % 8)
+        after.sync_all()
+        again = Stepped(ONE, after)
+        hit = (bit // 8 - len(SCHEMA)) // FRAME_BYTES
+        for entry_id in range(4):
+            found, refusal = again.read(5, entry_id, entry_id)
+            assert not isinstance(refusal, Negative), f"bit {bit}, entry {entry_id}"
+            assert bool(found) == (entry_id != hit), f"bit {bit}, entry {entry_id}"
+            assert not found or found[0] in run.promises.asked[5][entry_id]
+        outcomes[is_lossy(again)] += 1
+    assert outcomes[True] > 4 * outcomes[False] > 0, "the schema is not an entry's"
+
+
+@pytest.mark.parametrize(
+    "garbage", [bytes(300), b"\xa5" * 300, bytes(range(150)) * 2], ids=["zeros", "one byte", "any"]
+)
+def test_a_tail_is_never_cut_where_good_groups_follow(garbage):
+    disk, _ = groups(20)
+    file = disk.open(LOG)
+    file.write([garbage], len(SCHEMA) + 7 * FRAME_BYTES)
+    file.sync()
+    run = Stepped(ONE, disk)
+    held = [entry_id for entry_id in range(20) if run.read(5, entry_id, entry_id)[0]]
+    assert held == [*range(7), *range(8, 20)]
+    assert is_lossy(run) == any(garbage), "a frame without its sectors is what a power cut leaves of an unsynced one"
+
+
+def test_a_payload_of_frames_is_not_taken_for_the_log_s_own_when_both_sizes_are_gone():
+    disk = MemoryFileSystem("/disk")
+    run = Stepped(ONE, disk)
+    run.add(5, 0, payload=b"".join(add_frame(99, entry_id) for entry_id in range(5)))
+    run.add(5, 1)
+    run.commit()
+    disk = disk.crashed(nothing_kept)
+    file = disk.open(LOG)
+    file.write([b"\xa5" * 560], len(SCHEMA) + 20)
+    file.sync()
+    run = Stepped(ONE, disk)
+    assert run.storage.last_entry_id(99) == -1 and unknown(run, 99, 0) and unknown(run, 5, 0)
+    assert run.read(5, 1, 1)[0]
+
+
+def test_a_bad_sector_above_the_note_is_damage_and_no_torn_write():
+    disk, _ = groups(20)
+    files = FaultyFileSystem(disk)
+    # The log at once, then in large pieces, then page by page: all but the second page can be read.
+    files.add(f"read {LOG} 2..3 io-error")
+    files.add(f"read {LOG} 5 io-error")
+    run = Stepped(ONE, files)
+    assert is_lossy(run)
+    held = [entry_id for entry_id in range(20) if run.read(5, entry_id, entry_id)[0] or not unknown(run, 5, entry_id)]
+    assert held[0] == 0 and held[-1] == 19 and 10 < len(held) < 14
+
+
+def test_a_bad_bit_in_the_last_group_of_zeros_is_told_from_a_torn_write():
+    disk = MemoryFileSystem("/disk")
+    run = Stepped(ONE, disk)
+    run.add(5, 0, payload=bytes(4000))
+    run.commit()
+    disk = disk.crashed(nothing_kept)
+    flip(disk, LOG, len(disk.files()[LOG]) - 1000, 3)
+    disk.sync_all()
+    run = Stepped(ONE, disk)
+    assert is_lossy(run) and unknown(run, 5, 0)
+
+
+def test_notes_are_durable_about_once_a_second(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("bookspark.bookie.commit.group_writer.monotonic", lambda: now[0])
+    disk = MemoryFileSystem("/disk")
+    run = Stepped(ONE, disk)
+    lag = []
+    for entry_id in range(40):
+        run.add(5, entry_id)
+        run.fence(100 + entry_id)
+        run.commit()
+        now[0] += 0.3
+        after = disk.crashed(nothing_kept).files()
+        log, control = after["/disk/logs/00000001.synced"], after["/disk/control.synced"]
+        lag.append(entry_id + 1 - (int.from_bytes(log[:8], "little") - len(SCHEMA)) // FRAME_BYTES)
+        assert int.from_bytes(control[16:24], "little") >= entry_id - 4
+    assert min(lag) >= 0 and 1 < max(lag) <= 4
+
+
+# -- control logs
+
+
+def two_with_a_fence_on_one(rule: str) -> tuple[MemoryFileSystem, Stepped]:
+    disk = MemoryFileSystem("/disk0", "/disk1")
+    files = FaultyFileSystem(disk)
+    run = Stepped(TWO, files)
+    for ledger_id in (4, 5):
+        run.add(ledger_id, 0)
+    run.commit()
+    files.add(rule)
+    run.add(5, 1)
+    run.add(4, 1)
+    run.commit()
+    run.fence(4)
+    run.commit()
+    assert run.promises.fenced == {4}
+    files.clear()
+    return disk, run
+
+
+@pytest.mark.parametrize("rule", ["sync /disk1/logs/* 1 io-error", "write /disk1/control.log 1.. no-space"])
+@pytest.mark.parametrize("cut", [nothing_kept, everything_kept])
+def test_a_copy_of_the_control_log_that_stopped_early_does_not_stand_for_a_damaged_one(rule, cut):
+    disk, _ = two_with_a_fence_on_one(rule)
+    size = len(disk.files()["/disk0/control.log"])
+    outcomes = Counter()
+    for bit in range(0, 8 * size, 5):
+        after = disk.crashed(cut)
+        flip(after, "/disk0/control.log", bit // 8, bit % 8)
+        after.sync_all()
+        try:
+            run = Stepped(TWO, after)
+        except StorageError:
+            outcomes["stays down"] += 1
+            continue
+        outcomes["lossy" if is_lossy(run) else "not lossy"] += 1
+        for _ in range(2):
+            for ledger_id in (4, 77):
+                refused = run.add(ledger_id, 2)
+                run.commit()
+                if ledger_id == 4:
+                    assert refused in ([Status.FENCED], [Status.LIMBO]), f"bit {bit}: the fence is forgotten"
+            run = Stepped(TWO, after.crashed(everything_kept))
+    assert outcomes["lossy"] and not outcomes["not lossy"], outcomes
+
+
+def test_a_whole_copy_that_goes_as_far_takes_the_place_of_a_damaged_one():
+    disk = MemoryFileSystem("/disk0", "/disk1")
+    run = Stepped(TWO, disk)
+    for ledger_id in (4, 5):
+        run.add(ledger_id, 0)
+    run.fence(4)
+    run.commit()
+    size = len(disk.files()["/disk0/control.log"])
+    for bit in range(0, 8 * size, 5):
+        after = disk.crashed(everything_kept)
+        flip(after, "/disk0/control.log", bit // 8, bit % 8)
+        after.sync_all()
+        again = Stepped(TWO, after)
+        assert not is_lossy(again), f"bit {bit}"
+        assert again.add(4, 1) == [Status.FENCED]
+
+
+def test_every_bit_of_a_control_log_after_a_power_cut_keeps_the_fences():
+    disk = MemoryFileSystem("/disk")
+    run = Stepped(ONE, disk)
+    for ledger_id in (4, 6, 8):
+        run.fence(ledger_id)
+        run.commit()
+    disk = disk.crashed(nothing_kept)
+    down = 0
+    for bit in range(8 * len(disk.files()["/disk/control.log"])):
+        after = disk.crashed(everything_kept)
+        flip(after, "/disk/control.log", bit // 8, bit % 8)
+        after.sync_all()
+        try:
+            again = Stepped(ONE, after)
+        except StorageError:
+            down += 1
+            continue
+        assert [again.add(ledger_id, 1) for ledger_id in (4, 6, 8)] == [[Status.FENCED]] * 3, f"bit {bit}"
+    assert down
+
+
+def test_control_logs_of_an_earlier_version_without_numbers_are_read_and_a_damaged_one_makes_the_boot_lossy():
+    records = [MasterKeyNoted(4, KEY), FenceNoted(4)]
+    for damaged in (False, True):
+        disk = MemoryFileSystem("/disk0", "/disk1")
+        for directory in ("/disk0", "/disk1"):
+            content = encode_records(records)
+            disk.open(f"{directory}/control.log", create=True).write([content], 0)
+            SyncedNote(disk, f"{directory}/control.synced", 0).write(len(content))
+        if damaged:
+            flip(disk, "/disk0/control.log", 30, 2)
+        disk.sync_all()
+        run = Stepped(TWO, disk)
+        assert is_lossy(run) == damaged, "nobody can tell whether the other copy goes as far"
+        assert run.add(4, 0) == [Status.FENCED]
+        run.fence(6)
+        run.commit()
+        again = Stepped(TWO, disk.crashed(everything_kept))
+        assert again.add(6, 0) == [Status.FENCED]
+
+
+# -- marks and markers
+
+
+def test_the_first_boot_of_a_bookie_notes_how_old_the_ledgers_are_that_may_have_had_a_fence():
+    disk = MemoryFileSystem("/disk")
+    storage = Storage(ONE, disk).open()
+    storage.lossy_boots.note_first_mark(-1)
+    assert storage.lossy_boots.mark.highest_ledger_id == -1, "there are no ledgers"
+    storage.lossy_boots.note_first_mark(7)
+    storage.close()
+    storage = Storage(ONE, disk).open()
+    assert storage.lossy_boots.mark == LossyBootNoted(0, 7) and storage.lossy_boots.healed_boot == 0
+    storage.lossy_boots.note_first_mark(9)
+    assert storage.lossy_boots.mark == LossyBootNoted(0, 7), "it is noted once"
+    storage.start(lambda function, *arguments: function(*arguments))
+    for ledger_id, expected in ((7, [Status.LIMBO]), (8, [Status.OK])):
+        statuses: list[int] = []
+        frame = add_frame(ledger_id, 0)
+        header, crc = decode(frame, 88)
+        storage.add(header, EntryBatch.checked(frame, header, crc), statuses.append)
+        for directory in storage.holdings.directories:
+            directory.commit.step()
+        assert ledger_id == 7 or statuses == expected
+        storage._adds.unsure.close()
+        assert statuses == expected
+    assert isinstance(storage.plan_read(7, 0, 0, 0, sparse=False).refusal, Negative), "nothing was lost"
+
+
+def test_a_marker_of_a_trusted_crash_goes_with_the_clean_stop():
+    settings = config(Path("/disk"), journal_write_data=False, trust_boot_id=True)
+    disk = MemoryFileSystem("/disk")
+
+    def boot(boot_id: str) -> Storage:
+        storage = Storage(settings, disk, boot_id=boot_id).open()
+        storage.start(lambda function, *arguments: function(*arguments))
+        return storage
+
+    def add(storage: Storage, entry_id: int) -> None:
+        frame = add_frame(5, entry_id)
+        header, crc = decode(frame, 88)
+        storage.add(header, EntryBatch.checked(frame, header, crc), lambda status: None)
+        for directory in storage.holdings.directories:
+            directory.commit.step()
+
+    add(boot("kernel-1"), 0)
+    disk = disk.crashed(everything_kept)
+    trusted = boot("kernel-1")
+    assert trusted.lossy_boots.unclean == [] and disk.exists("/disk/unclean")
+    add(trusted, 1)
+    trusted.close()
+    assert not disk.exists("/disk/unclean")
+    assert boot("kernel-2").lossy_boots.unclean == []
+
+
+def test_a_marker_of_a_loss_is_not_trusted_whatever_the_boot_id():
+    disk = MemoryFileSystem("/disk")
+    run = Stepped(ONE, disk)
+    run.add(5, 0)
+    run.commit()
+    disk = disk.crashed(everything_kept)
+    remove(disk, *paths(disk, "/logs/"))
+    Storage(ONE, disk, boot_id="kernel").open()
+    again = Storage(ONE, disk, boot_id="kernel").open()
+    assert again.lossy_boots.unclean and isinstance(again.plan_read(5, 0, 0, 0, sparse=False).refusal, Unknown)

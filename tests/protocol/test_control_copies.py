@@ -1,0 +1,35 @@
+"""What the copies of a control log tell together."""
+
+from __future__ import annotations
+
+import pytest
+
+from bookspark.protocol.bookie.control_copies import ControlCopy, CopiesTell, judge_copies
+
+WHOLE_5, WHOLE_7 = ControlCopy(True, 5, 5), ControlCopy(True, 7, 7)
+
+
+def damaged(reaches):
+    return ControlCopy(False, 0, reaches)
+
+
+@pytest.mark.parametrize(
+    ("copies", "tell"),
+    [
+        ([], CopiesTell.ALL),
+        ([WHOLE_5], CopiesTell.ALL),
+        ([WHOLE_5, WHOLE_7], CopiesTell.ALL),
+        ([damaged(7), WHOLE_7], CopiesTell.ALL),
+        ([damaged(5), WHOLE_5, WHOLE_7], CopiesTell.ALL),
+        ([damaged(6), WHOLE_5], CopiesTell.TOO_LITTLE),
+        ([damaged(6), damaged(8), WHOLE_5, WHOLE_7], CopiesTell.TOO_LITTLE),
+        ([damaged(None), WHOLE_7], CopiesTell.TOO_LITTLE),
+        ([damaged(0)], CopiesTell.NOTHING),
+        ([damaged(5), damaged(5)], CopiesTell.NOTHING),
+        # A number is missing in it, so it is not complete up to the last one that it has.
+        ([damaged(7), ControlCopy(True, 5, 8)], CopiesTell.TOO_LITTLE),
+    ],
+)
+def test_a_whole_copy_stands_for_a_damaged_one_only_if_it_goes_as_far(copies, tell):
+    assert judge_copies(copies) is tell
+    assert judge_copies(reversed(copies)) is tell
