@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 from bookspark import BookKeeper, LedgerState, errors
@@ -26,6 +27,7 @@ from bookspark.metadata.records.codec import (
 )
 from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bookspark.spark.logs import codec
+from bookspark.wire.messages import BookieStatus
 from tests.compatibility.restored import WRITTEN, manifest, payload, records, restore, unpack
 from tests.compatibility.wire_samples import samples
 
@@ -117,11 +119,25 @@ def test_each_cookie_on_disk_is_written_as_it_was(tmp_path) -> None:
         assert encode_cookie(decode_cookie(value, str(home))) == value
 
 
-@pytest.mark.parametrize("name", samples())
+LATER = {"kind COLLECT", "kind SWITCH_READ_ONLY"}
+"""Requests that came later. An older bookie answers them BAD_REQUEST."""
+
+
+@pytest.mark.parametrize("name", sorted(samples().keys() - LATER - {"status"}))
 def test_the_wire_has_the_same_bytes(name: str) -> None:
     written = json.loads((WRITTEN / "wire.json").read_text())
     assert samples()[name].hex() == written[name]
 
 
+def test_a_status_of_then_is_read_and_lacks_only_what_came_later() -> None:
+    written = bytes.fromhex(json.loads((WRITTEN / "wire.json").read_text())["status"])
+    now = samples()["status"]
+    assert written.removesuffix(b"}") in now
+    start = written.index(b"{")
+    assert msgspec.json.decode(written[start:], type=BookieStatus) == msgspec.json.decode(
+        now[now.index(b"{") :], type=BookieStatus
+    )
+
+
 def test_no_sample_of_the_wire_is_left_out() -> None:
-    assert samples().keys() == json.loads((WRITTEN / "wire.json").read_text()).keys()
+    assert samples().keys() - LATER == json.loads((WRITTEN / "wire.json").read_text()).keys()
