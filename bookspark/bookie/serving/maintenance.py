@@ -152,7 +152,7 @@ class Maintenance:
             await asyncio.sleep(min(_SCRUB_PAUSE, period / 100))
 
     async def _scrub_group(self, period: float) -> None:
-        """Scrub the next logs."""
+        """Scrub the next logs, and wait until the pace asks for more."""
         scrubbing, rate = self._storage.scrubbing, self._config.scrub_rate_bytes_per_second
         pieces, following = await self._drive(scrubbing.group())
         while pieces:
@@ -161,11 +161,12 @@ class Maintenance:
             count, bad = await self._in_scrub_thread(check)
             done, pieces = pieces[:count], pieces[count:]
             scrubbing.checked(done, bad)
-            taken = sum(piece.size for piece in done) / rate if rate else 0.0
-            pace = max(taken - (time.monotonic() - begun), scrubbing.ahead_seconds(_now_ms(), period), 0.0)
-            await self._pause_scrub(pace, period)
+            taken = sum(map(_size, done)) / rate if rate else 0.0
+            await asyncio.sleep(max(0.0, taken - (time.monotonic() - begun)))
         scrubbing.end_group(following, _now_ms())
         await self._in_scrub_thread(scrubbing.save)
+        # Paced after it is noted: a bookie that is often started again gets on with its round too.
+        await self._pause_scrub(scrubbing.ahead_seconds(_now_ms(), period), period)
 
     async def _pause_scrub(self, seconds: float, period: float) -> None:
         """Wait, at most a period; meanwhile look at logs in which something unreadable was found."""
