@@ -4,6 +4,10 @@ Law: ``protocol.repair.audit_plan`` decides. The check reads whole lists and no 
 the check; a bookie that gives no whole list is skipped by name. Metadata is read before the lists, so every entry that the
 metadata calls confirmed had been written when the lists were read. A bookie that heals itself is skipped.
 
+The lists are what can be read, as far as the bookies know. A copy that was found unreadable, or that lies on a disk that failed,
+is not listed, and each bookie reads all that it lists within ``scrub_interval_hours`` (``bookie.holdings.scrubbing``). So the
+check itself reads none of it again.
+
 The check holds the metadata of all ledgers in memory, and the ranges of one bookie at a time.
 
 Source: docs/decisions/delta-snapshots.md.

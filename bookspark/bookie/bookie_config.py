@@ -66,7 +66,7 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
     compaction_rate_bytes_per_second: BytesOrNone = 64 << 20
     """How much rewriting may read and write together, in bytes a second. 0: no limit."""
     scrub_interval_hours: Hours = 168.0
-    """Every batch that the bookie holds is read and checked once in this time, in hours. Another bookie's copy replaces what
+    """Every batch that the bookie holds is read and checked within this time, in hours. Another bookie's copy replaces what
     can't be read. 0: only what somebody reads is checked."""
     scrub_rate_bytes_per_second: BytesOrNone = 64 << 20
     """How much the scrub may read, in bytes a second, when it is behind its pace. 0: no limit."""

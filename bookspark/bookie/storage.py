@@ -103,7 +103,11 @@ class Storage:
         self.files = holdings.files
         """For reading what ``plan_read`` found, from any thread."""
         self._records = ControlRecords(holdings.control, live)
-        self._losses = Losses(holdings, self._records)
+        self.checkpoints = Checkpoints(
+            self._file_system, live, holdings.control, holdings.index, holdings.losses_durable
+        )
+        """Making checkpoints of the index."""
+        self._losses = Losses(holdings, self._records, self.checkpoints)
         self._fences = Fences(holdings.control, self._records, holdings.volatile)
         self.disks = Disks(config, self._file_system, live, self._fences.rewrite_control_log)
         """Which directories take what, by how full they are."""
@@ -122,10 +126,6 @@ class Storage:
         self._explicit_lacs = ExplicitLacs(holdings, self._records)
         self.lossy_boots = LossyBoots(holdings, self._records, self.disks)
         """What was lost, and what of it is back."""
-        self.checkpoints = Checkpoints(
-            self._file_system, live, holdings.control, holdings.index, holdings.losses_durable
-        )
-        """Making checkpoints of the index."""
         self.garbage_collection = GarbageCollection(holdings, self._records, self._fences, self.checkpoints)
         """Forgetting ledgers that were deleted."""
         self.reclaiming = Reclaiming(self._file_system, holdings, self.checkpoints)

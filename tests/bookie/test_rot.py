@@ -139,7 +139,7 @@ def test_a_scrub_goes_on_after_a_restart(stepped: None) -> None:
         scrubbing.save()
         before = scrubbing.progress
         assert 0 < scrubbing.part < 1 and scrubbing.under_way
-        assert scrubbing.ahead_seconds(1000, 100) == pytest.approx(90 * scrubbing.part)
+        assert scrubbing.ahead_seconds(1000, 100) == pytest.approx(45 * scrubbing.part)
         one.run.restart()
         again = one.run.storage.scrubbing
         again.load()

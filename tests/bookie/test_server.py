@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 from bookspark.bookie.disk import file_system
 from bookspark.bookie.disk.file_system import RealFileSystem
 from bookspark.errors import BookieError
+from bookspark.metadata.memory.memory_store import MemoryStore
+from bookspark.protocol.repair.underreplication_task import Reason
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.wire.entry_batch import EntryBatch
 from bookspark.wire.frames import FrameReceiver, control_frame
@@ -583,3 +585,23 @@ def test_what_a_connection_received_into_comes_free_when_it_ends(tmp_path):
             assert freed.wait(SECONDS_MAX), watch()
         finally:
             gc.enable()
+
+
+def test_what_was_lost_is_marked_for_repair_at_once_and_told(tmp_path):
+    metadata = MemoryStore()
+    with serving(config(tmp_path), metadata=metadata) as (_, address):
+        client = Client(address)
+        client.add(1, 0, 4)
+        client.add(1, 5, 9)
+        [log] = (tmp_path / "logs").glob("*.arrows")
+        content = bytearray(log.read_bytes())
+        content[-1] ^= 1
+        log.write_bytes(content)
+        assert client.read(1, 0, 9)[1].status == Status.IO_ERROR
+        task = await_that(lambda: metadata.underreplication.task(1))
+        assert set(task.of(Reason.LACKS)) == {"bookie-test"}
+        status = client.status()
+        assert (status.lost_copies, status.lacking_ledgers) == (1, 1)
+        assert client.add(1, 5, 9).status == Status.OK
+        assert len(client.read(1, 0, 9)[0]) == 10 and client.read(1, 10, 10)[1].status == Status.NO_SUCH_ENTRY
+        client.close()

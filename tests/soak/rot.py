@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 
 LEDGERS = 200
 PERIOD_SECONDS = 60.0
+_BATCH_ENTRIES = 25
 _SLACK_SECONDS = 600.0
 _BOOKIES = {"scrub_interval_hours": PERIOD_SECONDS / 3600, "gc_wait_time_seconds": 86_400.0}
 _AUTORECOVERY = {"check_interval_hours": 0.0, "retry_seconds": 2.0, "retry_seconds_max": 10.0, "poll_seconds": 1.0}
@@ -144,9 +145,8 @@ def _after(happened: Callable[[], bool], begun: float) -> float:
 def _write(client: BookKeeper, entries: int) -> LedgerMetadata:
     with client.create_ledger(3, 3, 2) as writer:
         ledger_id: int = writer.ledger_id
-        futures = [writer.append_async(payload(ledger_id, entry_id)) for entry_id in range(entries)]
-        for future in futures:
-            future.result()
+        for first in range(0, entries, _BATCH_ENTRIES):
+            writer.append_batch([payload(ledger_id, first + i) for i in range(min(_BATCH_ENTRIES, entries - first))])
     # The slowest copy may come after the close.
     metadata = client.metadata.read_ledger(ledger_id).value
     await_that(lambda: _listed_whole(client, metadata, entries), 60.0)

@@ -1,8 +1,9 @@
 """Scrubbing what a bookie holds, while it serves: each batch that the index names is read and checked, round after round.
 
-Law: a round looks at every log that was there when it began, by ascending number, and at every row of the index that points into
-it; so what is listed as held was readable at most one period ago. A copy that can't be read is lost (``Holdings.lose``). A round
-goes on after a start where the last process noted to be. What is moved to a new log meanwhile was read when it was moved.
+Law: a round looks at every log that was there when it began, by ascending number, and at every row of the index that points
+into it. Two rounds fit into a period, so whatever is held is read at least once in each period, wherever a round was when it came
+or when it rotted. A copy that can't be read is lost (``Holdings.lose``). A round goes on after a start where the last process
+noted to be. What is moved to a new log meanwhile was read when it was moved.
 
 How far the round is stands in every directory; the furthest one counts. One file, replaced as a whole::
 
@@ -28,7 +29,9 @@ from bookspark.bookie.holdings.reads import LogFiles, Piece, Stop
 
 NAME = "scrub"
 
-_PART_OF_PERIOD = 0.9
+ROUND_PART = 0.5
+"""A round begins after this part of the period at the earliest."""
+_PACE_PART = 0.45
 """A round is paced to end after this part of the period."""
 _GROUP_BYTES = 256 << 20
 """The index is looked through once for logs of about this size together."""
@@ -117,7 +120,7 @@ class Scrubbing:
 
     def ahead_seconds(self, now_ms: int, period_seconds: float) -> float:
         """How many seconds the round is ahead of its pace; negative if it is behind."""
-        return self.progress.began_ms / 1000 + _PART_OF_PERIOD * period_seconds * self.part - now_ms / 1000
+        return self.progress.began_ms / 1000 + _PACE_PART * period_seconds * self.part - now_ms / 1000
 
     @property
     def suspected(self) -> bool:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Sequence
 
 from bookspark.bookie.disk.control_log import encode_records
+from bookspark.bookie.holdings.checkpointing import Checkpoints
 from bookspark.bookie.holdings.holdings import Holdings
 from bookspark.bookie.ledgers.control_records import ControlRecords
 from bookspark.protocol.bookie.bookie_ledger import EntriesLost
@@ -22,9 +23,10 @@ log = logging.getLogger(__name__)
 class Losses:
     """The records of what one bookie has lost. Owned by the loop."""
 
-    def __init__(self, holdings: Holdings, records: ControlRecords) -> None:
+    def __init__(self, holdings: Holdings, records: ControlRecords, checkpoints: Checkpoints) -> None:
         self._holdings = holdings
         self._records = records
+        self._checkpoints = checkpoints
         self._not_durable: list[EntriesLost] = []
         self._under_way = 0
         """How many of the first records of ``_not_durable`` are being written."""
@@ -66,6 +68,7 @@ class Losses:
 
     def _lost(self, records: Sequence[EntriesLost]) -> None:
         self._holdings.losses_durable.clear()
+        self._checkpoints.outdated()
         self._not_durable += records
         self.write_again()
 

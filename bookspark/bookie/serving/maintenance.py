@@ -23,6 +23,7 @@ from typing import TypeVar
 from bookspark.bookie.bookie_config import BookieConfig
 from bookspark.bookie.disk.steps import Finished, Outcome, Steps, Wait, advance
 from bookspark.bookie.holdings.reads import Piece
+from bookspark.bookie.holdings.scrubbing import ROUND_PART
 from bookspark.bookie.space.reclaiming import Rewriter
 from bookspark.bookie.storage import Storage
 from bookspark.metadata.store import MetadataStore
@@ -126,7 +127,7 @@ class Maintenance:
         await self._in_scrub_thread(scrubbing.load)
         while True:
             if not scrubbing.under_way:
-                over = scrubbing.progress.began_ms / 1000 + period - time.time()
+                over = scrubbing.progress.began_ms / 1000 + ROUND_PART * period - time.time()
                 if scrubbing.progress.began_ms and over > 0:
                     await self._pause_scrub(over, period)
                     continue
