@@ -105,6 +105,22 @@ def test_the_last_log_that_was_begun_is_missed_although_no_later_one_has_a_highe
     assert [entry.entry_id for entry in run.read(5, 0, 0)[0]] == [0]
 
 
+def test_a_log_that_is_gone_is_missed_after_the_control_log_was_written_anew():
+    disk = MemoryFileSystem("/disk")
+    run = Stepped(ONE, disk)
+    for ledger_id in (5, 6):
+        run.add(ledger_id, 0)
+    run.commit()
+    before = disk.files()["/disk/control.log"]
+    run.delete(6)
+    run.commit()
+    disk = disk.crashed(everything_kept)
+    assert not disk.files()["/disk/control.log"].startswith(before)
+    remove(disk, *paths(disk, "/logs/"))
+    run = Stepped(ONE, disk)
+    assert is_lossy(run) and unknown(run, 5, 0)
+
+
 def test_a_rewritten_log_that_is_gone_stays_unknown_after_a_rebuild():
     disk = MemoryFileSystem("/disk")
     run = Stepped(ONE, disk)
@@ -242,7 +258,7 @@ def test_a_tail_is_never_cut_where_good_groups_follow(garbage):
 def test_a_payload_of_frames_is_not_taken_for_the_log_s_own_when_both_sizes_are_gone():
     disk = MemoryFileSystem("/disk")
     run = Stepped(ONE, disk)
-    run.add(5, 0, payload=b"".join(add_frame(99, entry_id) for entry_id in range(5)))
+    run.add(5, 0, payload=bytes(7) + b"".join(add_frame(99, entry_id) for entry_id in range(5)))
     run.add(5, 1)
     run.commit()
     disk = disk.crashed(nothing_kept)
@@ -269,13 +285,15 @@ def test_a_bad_sector_above_the_note_is_damage_and_no_torn_write():
 def test_a_bad_bit_in_the_last_group_of_zeros_is_told_from_a_torn_write():
     disk = MemoryFileSystem("/disk")
     run = Stepped(ONE, disk)
-    run.add(5, 0, payload=bytes(4000))
+    run.add(5, 0)
+    run.commit()
+    run.add(5, 1, payload=bytes(4000))
     run.commit()
     disk = disk.crashed(nothing_kept)
     flip(disk, LOG, len(disk.files()[LOG]) - 1000, 3)
     disk.sync_all()
     run = Stepped(ONE, disk)
-    assert is_lossy(run) and unknown(run, 5, 0)
+    assert is_lossy(run) and unknown(run, 5, 1)
 
 
 def test_notes_are_durable_about_once_a_second(monkeypatch):
@@ -299,7 +317,7 @@ def test_notes_are_durable_about_once_a_second(monkeypatch):
 # -- control logs
 
 
-def two_with_a_fence_on_one(rule: str) -> tuple[MemoryFileSystem, Stepped]:
+def two_with_a_fence_on_one(rule: str, *, later: bool) -> tuple[MemoryFileSystem, Stepped]:
     disk = MemoryFileSystem("/disk0", "/disk1")
     files = FaultyFileSystem(disk)
     run = Stepped(TWO, files)
@@ -314,16 +332,20 @@ def two_with_a_fence_on_one(rule: str) -> tuple[MemoryFileSystem, Stepped]:
     run.commit()
     assert run.promises.fenced == {4}
     files.clear()
+    if later:
+        # The directory that had no room takes records again before its control log is written anew.
+        run.fence(6)
+        run.commit()
     return disk, run
 
 
 @pytest.mark.parametrize("rule", ["sync /disk1/logs/* 1 io-error", "write /disk1/control.log 1.. no-space"])
-@pytest.mark.parametrize("cut", [nothing_kept, everything_kept])
-def test_a_copy_of_the_control_log_that_stopped_early_does_not_stand_for_a_damaged_one(rule, cut):
-    disk, _ = two_with_a_fence_on_one(rule)
+@pytest.mark.parametrize(("cut", "later"), [(nothing_kept, False), (everything_kept, True)])
+def test_a_copy_of_the_control_log_that_stopped_early_does_not_stand_for_a_damaged_one(rule, cut, later):
+    disk, _ = two_with_a_fence_on_one(rule, later=later)
     size = len(disk.files()["/disk0/control.log"])
     outcomes = Counter()
-    for bit in range(0, 8 * size, 5):
+    for bit in range(0, 8 * size, 11):
         after = disk.crashed(cut)
         flip(after, "/disk0/control.log", bit // 8, bit % 8)
         after.sync_all()
