@@ -200,7 +200,7 @@ def test_a_crash_anywhere_in_a_lossy_boot_leaves_it_lossy_or_unhealed():
                 plan = storage.plan_read(ledger_id, 0, 0, 0, sparse=False)
                 assert plan.pieces or isinstance(plan.refusal, Unknown), operation
             if not why_lossy(boots, ()):
-                assert boots.limbo() == {5: 1} and storage.ledger(5).fenced
+                assert boots.limbo(0, 9) == [(5, 1)] and storage.ledger(5).fenced
 
     storage = Storage(TWO, FaultyFileSystem(booted, before=crash)).open()
     phase = phase_one("b1", [replace(metadata(master_key=KEY), ledger_id=5)], 20, storage.lossy_boots.mark)
