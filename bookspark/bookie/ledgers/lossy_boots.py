@@ -8,7 +8,7 @@ Phase one (fence what may be lost) is done before the storage is started, phase 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from bookspark.bookie.commit.completions import Done
 from bookspark.bookie.disk.control_log import encode_records
@@ -18,7 +18,7 @@ from bookspark.bookie.holdings.disks import Disks
 from bookspark.bookie.holdings.holdings import Holdings
 from bookspark.bookie.ledgers.control_records import ControlRecords
 from bookspark.protocol.bookie.bookie_boot import HealedNoted, LossyBootNoted, PhaseOne
-from bookspark.protocol.bookie.bookie_ledger import BookieLedger
+from bookspark.protocol.bookie.bookie_ledger import BookieLedger, EntriesLost
 from bookspark.wire.header import Status
 
 
@@ -91,6 +91,14 @@ class LossyBoots:
             done(Status.OK)
         else:
             self._records.write(ledger.clear_limbo(boot).records, done)
+
+    def note_lost(self, ledger_id: int, ranges: Iterable[tuple[int, int]], done: Done) -> None:
+        """No bookie gives these entries (inclusive ranges), which belong here: from now on their absence is unknown. ``done``: OK
+        once that is noted durably, or IO_ERROR."""
+        self._state.of(ledger_id)
+        records = [EntriesLost(ledger_id, first, last) for first, last in ranges]
+        self._state.replay(records)
+        self._records.write(records, done)
 
     def note_healed(self, boot: int, done: Done) -> None:
         """Everything that lossy boot number ``boot`` had lost is back. ``done``: OK once that is noted durably, or IO_ERROR."""

@@ -16,6 +16,9 @@ A task's document::
     {"formatVersion": 1, "replica": {"bookie-1": "lost"}, "detail": "…", "ctime": 1700000000000, "marks": 1, "attempts": 0,
      "error": "", "notBefore": 0}
 
+If the last attempt could not copy some entries, ``formatVersion`` is 2, and ``"missed"`` has for each range of their ids
+``[first, last, lost, [bookie not reached, …], {bookie: answer}]``.
+
 Source: ``ZkLedgerUnderreplicationManager`` of BookKeeper.
 """
 
@@ -25,7 +28,7 @@ import logging
 import random
 import re
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -37,7 +40,7 @@ from bookspark.metadata.documents.tree import Tree, contended, publish
 from bookspark.metadata.records.codec import decode_task, encode_task, learn
 from bookspark.metadata.records.names import check_ledger_id, decode_name, encode_name
 from bookspark.metadata.records.versioned import Versioned
-from bookspark.protocol.repair.underreplication_task import Mark, Task, new_task
+from bookspark.protocol.repair.underreplication_task import Mark, Missed, Task, new_task
 
 DISABLE = "disable"
 _LEDGERS, _LOCKS, _WORKERS = "ledgers", "locks", "workers"
@@ -172,13 +175,14 @@ class Underreplication:
             self.release(taken)
         return removed
 
-    def failed(self, taken: Taken, error: str, wait_seconds: float) -> None:
-        """Note the reason in the task, put the task off, and release the lock. A task that was marked again is not put off."""
+    def failed(self, taken: Taken, error: str, wait_seconds: float, missed: Sequence[Missed] = ()) -> None:
+        """Note the reason and the entries ``missed`` in the task, put the task off, and release the lock. A task that was marked
+        again is not put off."""
         path, task, version = _task_path(taken.ledger_id), taken.task, taken.version
         not_before_ms = self._now_ms() + round(1000 * wait_seconds)
         try:
             for _ in range(_ATTEMPTS):
-                if self._tree.write(path, encode_task(task.failed(error, not_before_ms)), version):
+                if self._tree.write(path, encode_task(task.failed(error, not_before_ms, missed)), version):
                     break
                 found = self._read(taken.ledger_id)
                 if found is None:

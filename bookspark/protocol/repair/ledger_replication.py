@@ -63,8 +63,8 @@ from bookspark.protocol.repair.replication_plan import (
     waits_for_close,
 )
 
-_SPLITS_MAX = 16
-"""One attempt leaves out at most so many ranges of a fragment: each makes one or two fragments more in the record."""
+_FRAGMENTS_MAX = 200
+"""A record gets no more fragments than this because of entries that could not be copied: each such range may make two more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +292,7 @@ class LedgerReplication:
                 assert self._repair is not None
                 self._not_copied[self._repair.first] = list(error.entries)
                 missed = pieces(Copy(one.first, one.last, target) for one in error.entries for target in one.targets)
-                self._without = few(missed, _SPLITS_MAX)
+                self._without = few(missed, self._splits_max())
                 if self._without == [Piece(self._repair.first, self._repair.last, tuple(self._chosen.values()))]:
                     self._copying = None
                     return self._give_up(error)
@@ -305,6 +305,11 @@ class LedgerReplication:
         self.phase = ReplicationPhase.REREADING
         self._copying = None
         return [ReadMetadata()]
+
+    def _splits_max(self) -> int:
+        """How many ranges of the present fragment may get fragments of their own."""
+        assert self._metadata is not None
+        return max(1, (_FRAGMENTS_MAX - len(self._metadata.fragments)) // 2)
 
     def _name(self, now: MetadataRead) -> list[ReplicationAction]:
         assert self._repair is not None

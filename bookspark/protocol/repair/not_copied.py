@@ -1,8 +1,8 @@
 """Entries that a copying could not copy: which ids, to whom, and what each bookie answered.
 
 Law: an entry is *lost* only if every bookie of its write set was reached, and each said that it has no such entry or can't read
-its copy. The bookies that the copies were for don't count, because they are known to lack them. An entry of which any other bookie
-could not be asked, or is in limbo, is *not reached*: the next attempt may read it, so nothing final may be written about it.
+its copy. The bookies that the copies were for don't count, because they are known to lack them. An entry is *not reached* if any
+other bookie could not be asked, or is in limbo: the next attempt may read it, so nothing final may be written about it.
 
 Ids are told as ranges. Neighbours with the same answers make one range.
 """
@@ -16,6 +16,7 @@ from typing import NamedTuple
 from bookspark.errors import EntriesNotCopiedError
 from bookspark.protocol.ledger.responses import Negative, Response, Unknown, UnknownReason
 from bookspark.protocol.reading.answers import in_words
+from bookspark.protocol.repair.underreplication_task import Missed
 
 _TOLD_MAX = 1000
 """A message names at most this many ranges."""
@@ -35,10 +36,21 @@ class NotCopied(NamedTuple):
     """The entries were read, or would have been, and the targets did not take them."""
 
     @property
+    def unreached(self) -> tuple[str, ...]:
+        """The bookies that may have the entries and could not be asked."""
+        if self.refused:
+            return ()
+        return tuple(b for b, answer in self.answers.items() if b not in self.targets and not is_not_given(answer))
+
+    @property
     def lost(self) -> bool:
         """Was every bookie reached, and can none give them?"""
-        others = (answer for bookie, answer in self.answers.items() if bookie not in self.targets)
-        return not self.refused and all(is_not_given(answer) for answer in others)
+        return not self.refused and not self.unreached
+
+    def missed(self) -> Missed:
+        """The same, for the ledger's task."""
+        words = {bookie: in_words({bookie: answer}).partition(": ")[2] for bookie, answer in self.answers.items()}
+        return Missed(self.first, self.last, self.lost, self.unreached, words)
 
     def __str__(self) -> str:
         what = f"entry {self.first}" if self.first == self.last else f"entries {self.first}..{self.last}"

@@ -150,7 +150,9 @@ def repaired(
     fragment = Fragment(repair.first, repair.ensemble)
     if fragment not in now.fragments or (not now.closed and fragment == now.last_fragment):
         return None
-    inner = [first for piece in without for first in (piece.first, piece.last + 1) if repair.first < first <= repair.last]
+    inner = [
+        first for piece in without for first in (piece.first, piece.last + 1) if repair.first < first <= repair.last
+    ]
     split = tuple(Fragment(first, repair.ensemble) for first in dict.fromkeys((repair.first, *inner)))
     at = now.fragments.index(fragment)
     record = replace(now, fragments=(*now.fragments[:at], *split, *now.fragments[at + 1 :]))
