@@ -1,6 +1,6 @@
 """``bookspark bench repair``: a lost bookie's data is copied to the others, beside a plain copy of files with the same bytes.
 
-Law: re-replication and the plain copy take turns, on the same disk. A plain copy copies files with ``shutil.copyfile`` and syncs
+Law: re-replication and the plain copy take turns, on the same disk. A plain copy uses ``shutil.copyfile`` and syncs
 each. ``ratio`` is the speed of re-replication divided by that of the plain copies before and after it; the last line has the median
 of the rounds. Each round stops another bookie, so its data has copies on two others. Speeds are 10⁶ bytes a second.
 """
@@ -95,6 +95,8 @@ class _Bench:
         """How many seconds it takes until every copy is made and named."""
         tasks = self._bookkeeper.metadata.underreplication
         with self._cluster.bookkeeper() as own:
+            # A worker has had its session for long when a bookie is lost.
+            own.metadata.bookies()
             worker = ReplicationWorker(own, self._config)
             tasks.mark(Mark(ledger_id, {lost.bookie_id: Reason.LOST}) for ledger_id in ledger_ids)
             begun = time.monotonic()

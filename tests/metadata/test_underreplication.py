@@ -13,7 +13,7 @@ from bookspark.metadata.autorecovery.auditors import AuditorState, CheckReport
 from bookspark.metadata.autorecovery.underreplication_tasks import Progress, TaskPicker, Underreplication
 from bookspark.metadata.store import MetadataStore
 from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
-from bookspark.protocol.repair.underreplication_task import Mark, Reason
+from bookspark.protocol.repair.underreplication_task import Mark, Missed, Reason
 from tests.metadata.kit import CREATE, EVENT_SECONDS, MULTI, LossyProxy, clients, ledger
 
 LOST = {"bookie-1": Reason.LOST}
@@ -255,6 +255,24 @@ def test_a_failed_task_is_put_off_with_its_reason(tasks: Underreplication, other
     others.mark([Mark(1, {"bookie-2": Reason.LOST})])
     found = others.task(1)
     assert found is not None and others.due(found) and found.error, "another bookie is"
+
+
+def test_a_task_tells_the_entries_that_could_not_be_copied_until_it_has_news(
+    tasks: Underreplication, others: Underreplication
+) -> None:
+    tasks.mark([Mark(1, LOST)])
+    taken = tasks.take(1, "worker")
+    assert taken is not None
+    missed = (Missed(3, 4, True, (), {"a": "I/O error"}), Missed(9, 9, False, ("b",), {"b": "not reachable"}))
+    tasks.failed(taken, "entries 3..4 can't be read", 0.0, missed)
+    found = others.task(1)
+    assert found is not None and found.missed == missed
+    others.mark([Mark(1, LOST)])
+    found = tasks.task(1)
+    assert found is not None and found.missed == missed
+    others.mark([Mark(1, {"bookie-2": Reason.LOST})])
+    found = tasks.task(1)
+    assert found is not None and found.missed == ()
 
 
 def test_a_failure_of_a_task_that_was_marked_meanwhile_puts_nothing_off(tasks: Underreplication) -> None:

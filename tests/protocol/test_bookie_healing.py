@@ -91,15 +91,21 @@ def test_with_nothing_missing_limbo_ends_at_once():
 
 def all_read(machine, actions, answers):
     """What follows when each bookie answers every read of ``answers[entry]`` so, and gives everything else."""
-    while isinstance(actions[0], SendRead):
-        ((bookie, first, last),) = [(action.bookie, action.first, action.last) for action in actions]
-        if first in answers:
-            actions = machine.step(ReadAnswered(bookie, first, first - 1, answers[first][bookie]))
-            continue
-        last = min([last, *(entry - 1 for entry in answers if entry > first)])
-        machine.step(ReadAnswered(bookie, first, last, OK if last == 9 else answers[last + 1][bookie], "entries"))
-        actions = machine.step(AddAnswered("b2", first, last, OK))
-    return actions
+    todo, ends = list(actions), []
+    while todo:
+        action = todo.pop(0)
+        match action:
+            case SendRead(bookie, first) if first in answers:
+                todo += machine.step(ReadAnswered(bookie, first, first - 1, answers[first][bookie]))
+            case SendRead(bookie, first, last):
+                last = min([last, *(entry - 1 for entry in answers if entry > first)])
+                following = answers[last + 1][bookie] if last + 1 in answers else OK
+                todo += machine.step(ReadAnswered(bookie, first, last, following, "entries"))
+            case SendAdd(_, first, last):
+                todo += machine.step(AddAnswered("b2", first, last, OK))
+            case _:
+                ends.append(action)
+    return ends
 
 
 BROKEN = Unknown(UnknownReason.IO_ERROR)

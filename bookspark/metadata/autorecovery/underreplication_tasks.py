@@ -34,7 +34,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from bookspark.errors import BookKeeperError
+from bookspark.errors import BookKeeperError, MetadataStoreError
 from bookspark.metadata.documents.locks import Changes, Lock, give_back, holder_of, new_lock, new_token, take_lock
 from bookspark.metadata.documents.tree import Tree, contended, publish
 from bookspark.metadata.records.codec import decode_task, encode_task, learn
@@ -46,6 +46,7 @@ DISABLE = "disable"
 _LEDGERS, _LOCKS, _WORKERS = "ledgers", "locks", "workers"
 _LEVELS = 4
 _MARKS_AT_ONCE = 250
+_READ_AT_ONCE = 100
 _ATTEMPTS = 20
 _TASK = re.compile(r"urL(\d{10})")
 
@@ -107,6 +108,19 @@ class Underreplication:
         """May the task be tried now?"""
         return task.due(self._now_ms())
 
+    def due_of(self, ledger_ids: Sequence[int]) -> list[int]:
+        """Those of the ledgers that have a task which may be tried now."""
+        documents = self._tree.read_each([_task_path(ledger_id) for ledger_id in ledger_ids])
+        found = []
+        for ledger_id, document in zip(ledger_ids, documents, strict=True):
+            try:
+                if document is not None and self.due(decode_task(ledger_id, document)):
+                    found.append(ledger_id)
+            except MetadataStoreError as error:
+                # It must not keep the other ledgers from being repaired.
+                log.warning("ledger %d is left out: %s", ledger_id, error)
+        return found
+
     def list_tasks(self) -> list[int]:
         """The ids of all ledgers that have a task, ascending."""
         paths = [_LEDGERS]
@@ -127,9 +141,7 @@ class Underreplication:
 
     def at_work(self) -> set[int]:
         """The ledgers that somebody works at. A lock that this object could not release is none of these."""
-        names = self._tree.children(_LOCKS)
-        locked = {int(found[1]) for name in names if (found := _TASK.fullmatch(name))}
-        return locked - {int(path[-10:]) for path in self._left_locks.copy()}
+        return self.holders().keys() - {int(path[-10:]) for path in self._left_locks.copy()}
 
     def take(self, ledger_id: int, holder: str) -> Taken | None:
         """Lock a task and then read it. None if another object holds it or the task is gone."""
@@ -258,6 +270,8 @@ class TaskPicker:
         self._tasks = tasks
         self._holder = holder
         self._candidates: list[int] = []
+        self._due: list[int] = []
+        """Candidates whose tasks were due a moment ago."""
 
     def next(self, exclude: Collection[int] = ()) -> Taken | None:
         """A task whose ledger is not in ``exclude``; None if there is none now."""
@@ -272,13 +286,14 @@ class TaskPicker:
         return bool(self._candidates)
 
     def _from_candidates(self, exclude: Collection[int]) -> Taken | None:
-        while self._candidates:
-            ledger_id = self._candidates.pop()
-            if ledger_id in exclude:
-                continue
-            task = self._tasks.task(ledger_id)
-            if task is not None and self._tasks.due(task) and (taken := self._tasks.take(ledger_id, self._holder)):
-                return taken
+        while self._due or self._candidates:
+            if not self._due:
+                together, self._candidates = self._candidates[:_READ_AT_ONCE], self._candidates[_READ_AT_ONCE:]
+                self._due = self._tasks.due_of([ledger_id for ledger_id in together if ledger_id not in exclude])
+            else:
+                ledger_id = self._due.pop()
+                if ledger_id not in exclude and (taken := self._tasks.take(ledger_id, self._holder)):
+                    return taken
         return None
 
 

@@ -46,7 +46,7 @@ from bookspark.protocol.repair.replication_plan import Copy, Piece, pieces
 
 RUN_BYTES = 1 << 20
 """About how many bytes one read asks for, if the size of the entries is known."""
-RUNS_MAX = 8
+RUNS_MAX = 16
 """At most so many runs of that size are read or written at the same time."""
 REQUESTS_MAX = 64
 """At most so many runs of any size: those of a striped ledger have one entry."""
