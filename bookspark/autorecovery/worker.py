@@ -172,8 +172,10 @@ class ReplicationWorker:
         except RepairInterruptedError:
             self._give_back([repair])
         except BookKeeperError as error:
-            missed = [one.missed() for one in error.entries] if isinstance(error, EntriesNotCopiedError) else []
-            self._fail(repair, str(error), missed)
+            entries = error.entries if isinstance(error, EntriesNotCopiedError) else ()
+            # What two bookies lack is told once.
+            missed = {(one.first, one.last, one.unreached, one.refused): one.missed() for one in entries}
+            self._fail(repair, str(error), list(missed.values()))
         except Exception as error:
             # A defect must not keep the lock.
             log.exception("repairing ledger %d failed", ledger_id)

@@ -1,8 +1,8 @@
 """``bookspark bench repair``: a lost bookie's data is copied to the others, beside a plain copy of files with the same bytes.
 
 Law: re-replication and the plain copy take turns, on the same disk. A plain copy uses ``shutil.copyfile`` and syncs
-each. ``ratio`` is the speed of re-replication divided by that of the plain copies before and after it; the last line has the median
-of the rounds. Each round stops another bookie, so its data has copies on two others. Speeds are 10⁶ bytes a second.
+each. ``ratio`` is the speed of re-replication divided by that of the plain copies before and after it; the last line has the
+median of the rounds. Each round stops another bookie, so its data has copies on two others. Speeds are 10⁶ bytes a second.
 """
 
 from __future__ import annotations
