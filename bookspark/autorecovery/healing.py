@@ -47,7 +47,7 @@ _RETRY_SECONDS_MAX = 120.0
 _TOLD_SECONDS = 10.0
 """Healing logs a line about its progress this often."""
 
-_LEDGERS_AT_ONCE = 8
+_LEDGERS_AT_ONCE = 4
 _SLOT_SECONDS_MAX = 1.0
 _READ_AT_ONCE = 500
 """Ledgers whose metadata is read together."""

@@ -46,8 +46,9 @@ from bookspark.protocol.repair.replication_plan import Copy, Piece, pieces
 
 RUN_BYTES = 1 << 20
 """About how many bytes one read asks for, if the size of the entries is known."""
-RUNS_MAX = 16
-"""At most so many runs of that size are read or written at the same time."""
+RUNS_MAX = 8
+"""At most so many runs of that size are read or written at the same time. Four ledgers at once are then well within what a client
+queues for one bookie."""
 REQUESTS_MAX = 64
 """At most so many runs of any size: those of a striped ledger have one entry."""
 _SILENT_MAX = 16
