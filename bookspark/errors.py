@@ -13,6 +13,11 @@ Example::
         ...  # another client recovered the ledger; create a new one
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
 
 class BookKeeperError(Exception):
     """Base of every error that Bookspark raises on purpose."""
@@ -71,6 +76,16 @@ class MetadataStoreError(BookKeeperError):
 
 class LedgerRecoveryError(BookKeeperError):
     """Ledger recovery stopped without a decision; nothing was truncated and it can be tried again."""
+
+
+class EntriesNotCopiedError(LedgerRecoveryError):
+    """Some entries of a ledger could not be copied: the message says which, and what each bookie answered. All others were.
+
+    ``entries`` has a ``protocol.repair.not_copied.NotCopied`` for each range of ids."""
+
+    def __init__(self, message: str, entries: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.entries = tuple(entries)
 
 
 class AddTimeoutError(BookKeeperError):

@@ -2,8 +2,9 @@
 
 Law: the bookie must be stopped first, so that it gets no new entries. The call is refused if that bookie alone has entries of a
 closed fragment. The cookie is removed last, when no ledger names the bookie any more; without it the bookie can't start again.
-Replication workers do the copying; an error names what they could not do, and why. The call may be broken off and made again at
-any time.
+Replication workers do the copying; an error names what they could not do, and why. Once nothing is left but entries that every
+other bookie was asked for, and that none gives, the call ends and names them by range: perhaps the bookie itself still has them,
+so it stays named for these, and its cookie stays. The call may be broken off and made again at any time.
 
 Source: ``BookieDecommission`` of BookKeeper.
 """
@@ -12,14 +13,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from bookspark.client import BookKeeper
-from bookspark.errors import BookieError, InvalidCookieError, MetadataVersionError
+from bookspark.errors import BookieError, EntriesNotCopiedError, InvalidCookieError, MetadataVersionError
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.repair.replication_plan import repairs, unreadable
-from bookspark.protocol.repair.underreplication_task import Mark, Reason
+from bookspark.protocol.repair.underreplication_task import Mark, Reason, Task
 
 _POLL_SECONDS = 1.0
 _NAMED_MAX = 5
@@ -47,7 +49,8 @@ def decommission(
     """Return once no ledger names the bookie and its cookie is removed. ``progress`` is called about once a second.
 
     Raises InvalidCookieError if there is no such bookie. Raises BookieError if the bookie runs, if entries would be lost, or if
-    the copying took longer than ``timeout_seconds``; in the last case call this again to go on."""
+    the copying took longer than ``timeout_seconds``; in the last case call this again to go on. Raises EntriesNotCopiedError if
+    no other bookie gives some entries, once everything else is copied."""
     store = bookkeeper.metadata
     registered = store.bookies()
     if bookie_id in registered:
@@ -57,14 +60,22 @@ def decommission(
     named = naming(bookkeeper, bookie_id, store.list_ledgers())
     _refuse_if_alone(bookie_id, named, registered.keys())
     deadline, total = time.monotonic() + timeout_seconds, len(named)
+    tasks = store.underreplication
+    before = {task.ledger_id: _attempt(task) for one in named if (task := tasks.task(one.ledger_id))}
     while True:
-        tasks = store.underreplication
         tasks.mark(Mark(one.ledger_id, {bookie_id: Reason.LOST}, f"{bookie_id} is decommissioned") for one in named)
         while named:
-            failed = (tasks.task(one.ledger_id) for one in named[:_NAMED_MAX])
-            problem = next((f"ledger {task.ledger_id}: {task.error}" for task in failed if task and task.error), "")
+            found = [tasks.task(one.ledger_id) for one in named]
+            problem = next((f"ledger {task.ledger_id}: {task.error}" for task in found if task and task.error), "")
             now = DecommissionProgress(total, len(named), problem)
             progress(now)
+            tried = [
+                task
+                for task in found
+                if task and _attempt(task) not in ((0, task.marked_at_ms), before.get(task.ledger_id))
+            ]
+            if len(tried) == len(named) and all(map(partial(_nothing_else, bookie_id), tried, named)):
+                raise _not_given(bookie_id, total, tried)
             if time.monotonic() > deadline:
                 raise BookieError(_not_in_time(bookie_id, now))
             threading.Event().wait(_POLL_SECONDS)
@@ -75,6 +86,34 @@ def decommission(
             break
     progress(DecommissionProgress(total, 0))
     _remove_cookie(bookkeeper, bookie_id)
+
+
+def _attempt(task: Task) -> tuple[int, int]:
+    """Tells the attempts at a ledger's tasks apart."""
+    return task.attempts, task.marked_at_ms
+
+
+def _nothing_else(bookie_id: str, task: Task, metadata: LedgerMetadata) -> bool:
+    """Is the bookie named only for entries of which every other bookie was asked, and that none gives?"""
+    given_up = [(one.first, one.last) for one in task.missed if one.lost or one.unreached == (bookie_id,)]
+    if len(given_up) < len(task.missed):
+        return False
+    return all(
+        last is not None and any(low <= last and fragment.first_entry_id <= high for low, high in given_up)
+        for fragment, last in metadata.fragment_ranges()
+        if bookie_id in fragment.ensemble
+    )
+
+
+def _not_given(bookie_id: str, total: int, tasks: Sequence[Task]) -> EntriesNotCopiedError:
+    entries = [(task.ledger_id, one) for task in tasks for one in task.missed]
+    told = "; ".join(f"ledger {ledger_id}: {one}" for ledger_id, one in entries)
+    return EntriesNotCopiedError(
+        f"{len(tasks)} of {total} ledgers still name {bookie_id}, for entries that no other bookie gives: {told}. Everything "
+        f"else is copied. If {bookie_id} still has them, start it again: autorecovery copies them, then call this again. "
+        "Otherwise they are lost: delete these ledgers, or leave the bookie named",
+        entries,
+    )
 
 
 def naming(bookkeeper: BookKeeper, bookie_id: str, ledger_ids: Iterable[int]) -> list[LedgerMetadata]:

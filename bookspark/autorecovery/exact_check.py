@@ -2,7 +2,8 @@
 
 Law: ``protocol.repair.audit_plan`` decides. The check reads whole lists and no entries. An error in a listing of ledgers ends
 the check; a bookie that gives no whole list is skipped by name. Metadata is read before the lists, so every entry that the
-metadata calls confirmed had been written when the lists were read. A bookie that heals itself is skipped.
+metadata calls confirmed had been written when the lists were read. A bookie that heals itself is skipped until it has looked at
+each of its ledgers once: one that it can't heal does not turn the check off.
 
 The lists are what can be read, as far as the bookies know. A copy that was found unreadable, or that lies on a disk that failed,
 is not listed, and each bookie reads all that it lists within ``scrub_interval_hours`` (``bookie.holdings.scrubbing``). So the
@@ -77,7 +78,7 @@ class ExactCheck:
         self._pause(0)
         try:
             status = self._bookkeeper.bookie_status(bookie)
-            if status.healed_boot < status.lossy_boot:
+            if status.healed_boot < status.lossy_boot and not (status.healing and status.healing.saw_all):
                 self._skipped[bookie] = "is healing itself"
                 return
             held = self._held(bookie)

@@ -2,8 +2,8 @@
 
 Law: a registered bookie is not lost, whatever the task says. The entries that it lacks are copied to it, and the metadata still
 names it. A lost bookie is replaced (``protocol.repair.ledger_replication``). So is a misplaced one, where that fences no writer.
-A part that can't be repaired does not stop the other parts; the task then fails with the first reason. A deleted ledger needs no
-repair.
+A part that can't be repaired does not stop the other parts; the task then fails with the reasons, names every entry that could
+not be copied, and is tried again. A deleted ledger needs no repair.
 
 Source: ``ReplicationWorker.rereplicate`` of BookKeeper, which loops over ledgers that are gone and entries of one copy.
 """
@@ -15,7 +15,7 @@ from collections.abc import Collection
 
 from bookspark.autorecovery.copying import RUN_ENTRIES_MAX, Bandwidth, CopyProgress, RepairDriver
 from bookspark.client import BookKeeper
-from bookspark.errors import BookieError, BookKeeperError, NoSuchLedgerError
+from bookspark.errors import BookieError, BookKeeperError, EntriesNotCopiedError, NoSuchLedgerError
 from bookspark.metadata.autorecovery.underreplication_tasks import Taken
 from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
@@ -26,6 +26,7 @@ from bookspark.protocol.repair.ledger_replication import (
     WaitForWriter,
     WriterWaitedFor,
 )
+from bookspark.protocol.repair.not_copied import not_copied_error
 from bookspark.protocol.repair.replication_plan import lacks
 from bookspark.protocol.repair.underreplication_task import Reason
 
@@ -65,8 +66,18 @@ class LedgerRepair:
             self._errors.append(error)
             wait_seconds = None
         if wait_seconds is None and self._errors and not self._is_gone():
-            raise self._errors[0]
+            raise self._why()
         return wait_seconds
+
+    def _why(self) -> BookKeeperError:
+        """The first error; with all entries that could not be copied, if there are any."""
+        first, *others = self._errors
+        entries = [one for error in self._errors if isinstance(error, EntriesNotCopiedError) for one in error.entries]
+        if not entries or not others:
+            return first
+        if all(isinstance(error, EntriesNotCopiedError) for error in self._errors):
+            return not_copied_error(self.taken.ledger_id, entries)
+        return EntriesNotCopiedError("; ".join(map(str, self._errors)), entries)
 
     def _begin(self) -> float | None:
         task, store = self.taken.task, self._bookkeeper.metadata

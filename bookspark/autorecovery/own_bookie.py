@@ -6,6 +6,7 @@ raises StorageError.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotInTimeError
 from typing import TypeVar
@@ -64,6 +65,13 @@ class OwnBookie:
         """End the limbo that lossy boot ``boot`` began for this ledger. Returns once that is durable."""
         answer: Future[int] = Future()
         self._post(self._storage.lossy_boots.clear_limbo, ledger_id, boot, answer.set_result)
+        self._check(answer)
+
+    def note_lost(self, ledger_id: int, ranges: Sequence[tuple[int, int]]) -> None:
+        """Note that no bookie gives these entries (inclusive ranges), so that their absence here proves nothing. Returns once
+        that is durable."""
+        answer: Future[int] = Future()
+        self._post(self._storage.lossy_boots.note_lost, ledger_id, ranges, answer.set_result)
         self._check(answer)
 
     def note_healed(self, boot: int) -> None:

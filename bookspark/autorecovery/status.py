@@ -16,7 +16,7 @@ from bookspark.metadata.autorecovery.underreplication_tasks import Progress
 from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.repair.replication_plan import repairs
-from bookspark.protocol.repair.underreplication_task import Reason, Task
+from bookspark.protocol.repair.underreplication_task import Missed, Reason, Task
 
 
 class TaskStatus(msgspec.Struct, frozen=True):
@@ -33,6 +33,8 @@ class TaskStatus(msgspec.Struct, frozen=True):
     """Seconds until the next attempt; 0: now."""
     holder: str | None
     """The worker that repairs it now; None if nobody does."""
+    missed: tuple[Missed, ...] = ()
+    """The entries that the last attempt could not copy."""
 
 
 class AutorecoveryStatus(msgspec.Struct, frozen=True):
@@ -58,6 +60,8 @@ class AutorecoveryStatus(msgspec.Struct, frozen=True):
     """Number of these that a worker repairs now."""
     failed: int
     """Number of these whose last attempt failed."""
+    missed: dict[int, tuple[Missed, ...]]
+    """The entries that the last attempts could not copy, by ledger."""
     bytes_left: int
     """Estimated bytes to copy."""
     bytes_per_second: float | None
@@ -87,6 +91,7 @@ def autorecovery_status(store: MetadataStore) -> AutorecoveryStatus:
         ledgers=len(found),
         being_repaired=len(tasks.holders().keys() & by_id.keys()),
         failed=sum(bool(task.error) for task in found),
+        missed={task.ledger_id: task.missed for task in found if task.missed},
         bytes_left=bytes_left,
         bytes_per_second=bytes_per_second,
         seconds_left=_longest(((bytes_left, bytes_per_second), (len(found), ledgers_per_second))),
@@ -107,6 +112,7 @@ def task_statuses(store: MetadataStore) -> list[TaskStatus]:
             error=task.error,
             next_attempt_seconds=_seconds_to(task.not_before_ms),
             holder=holders.get(task.ledger_id),
+            missed=task.missed,
         )
         for ledger_id in tasks.list_tasks()
         if (task := tasks.task(ledger_id)) is not None

@@ -16,15 +16,16 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from bookspark.autorecovery.autorecovery_config import AutorecoveryConfig
 from bookspark.autorecovery.copying import Bandwidth, CopyProgress, RepairInterruptedError
 from bookspark.autorecovery.ledger_repair import LedgerRepair
 from bookspark.client import BookKeeper
-from bookspark.errors import BookKeeperError
+from bookspark.errors import BookKeeperError, EntriesNotCopiedError
 from bookspark.metadata.autorecovery.underreplication_tasks import Progress, TaskPicker, Underreplication
+from bookspark.protocol.repair.underreplication_task import Missed
 
 _SLOT_SECONDS_MAX = 1.0
 """Longest wait for a free slot before the loop looks at other things again."""
@@ -146,7 +147,7 @@ class ReplicationWorker:
             try:
                 self._store.release(repair.taken)
             except BookKeeperError as error:
-                log.warning("the lock of ledger %d goes with the session: %s", repair.taken.ledger_id, error)
+                log.warning("the lock of ledger %d is released later: %s", repair.taken.ledger_id, error)
 
     # -- repairing
 
@@ -171,7 +172,10 @@ class ReplicationWorker:
         except RepairInterruptedError:
             self._give_back([repair])
         except BookKeeperError as error:
-            self._fail(repair, str(error))
+            entries = error.entries if isinstance(error, EntriesNotCopiedError) else ()
+            # What two bookies lack is told once.
+            missed = {(one.first, one.last, one.unreached, one.refused): one.missed() for one in entries}
+            self._fail(repair, str(error), list(missed.values()))
         except Exception as error:
             # A defect must not keep the lock.
             log.exception("repairing ledger %d failed", ledger_id)
@@ -200,9 +204,9 @@ class ReplicationWorker:
                 self._waiting[ledger_id] = 0.0, self._waiting[ledger_id][1]
         self._store.wake()
 
-    def _fail(self, repair: LedgerRepair, why: str) -> None:
+    def _fail(self, repair: LedgerRepair, why: str, missed: Sequence[Missed] = ()) -> None:
         log.warning("ledger %d is not repaired yet: %s", repair.taken.ledger_id, why)
         with self._lock:
             self._failed += 1
         pause = self._config.retry_seconds * 2.0 ** min(repair.taken.task.attempts, 30)
-        self._store.failed(repair.taken, why, min(pause, self._config.retry_seconds_max))
+        self._store.failed(repair.taken, why, min(pause, self._config.retry_seconds_max), missed)

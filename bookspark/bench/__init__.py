@@ -5,6 +5,7 @@ The commands are ``bookspark bench …``; ``scripts/bench`` sets the checkout up
 =============  ================================================================================================================
 ``ledger``     appends, reads and recovery of ledgers over three bookies of this host
 ``storage``    a bookie's storage alone, beside a bare loop that writes and syncs the same bytes
+``repair``     a lost bookie's data is copied again, beside a plain copy of files
 ``peers``      the same work on Apache BookKeeper, Delta and Kafka, in turns, and tables of ratios
 ``processes``  what processes use: processor time, memory, bytes written
 =============  ================================================================================================================

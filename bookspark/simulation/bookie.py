@@ -23,6 +23,7 @@ from bookspark.protocol.bookie.bookie_boot import (
 from bookspark.protocol.bookie.bookie_ledger import (
     BookieLedger,
     ControlRecord,
+    EntriesLost,
     FenceNoted,
     LimboNoted,
     acked_after_sync,
@@ -124,7 +125,10 @@ class SimulatedBookie:
             case Clear():
                 # The ledger was not deleted and collected meanwhile.
                 if self.ledger is not None:
-                    self._keep(self.ledger.clear_limbo(request.boot).records)
+                    lost = [EntriesLost(self.ledger.ledger_id, first, last) for first, last in request.lost]
+                    for record in lost:
+                        self.ledger.replay(record)
+                    self._keep((*lost, *self.ledger.clear_limbo(request.boot).records))
                 return _reply(message, LimboIsCleared())
         raise AssertionError(f"{request} is no request")
 

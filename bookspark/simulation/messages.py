@@ -63,9 +63,10 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Clear:
-    """A bookie's own healing ends limbo."""
+    """A bookie's own healing notes what is lost, and ends limbo."""
 
     boot: int
+    lost: tuple[tuple[int, int], ...] = ()
 
 
 Request = Add | Read | ReadLac | WriteLac | SyncLedger | Held | Clear

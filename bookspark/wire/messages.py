@@ -84,10 +84,10 @@ class Hello(msgspec.Struct):
 
 
 class HealingStatus(msgspec.Struct):
-    """How far a bookie has brought back what a lossy boot lost, in the attempt that runs now."""
+    """How far a bookie has brought back what a lossy boot lost."""
 
     ledgers: int
-    """Number of ledgers that the attempt looks at."""
+    """Number of ledgers that healing looks at."""
     ledgers_left: int
     """Number of these ledgers that are still to be looked at, or could not be healed yet."""
     entries_copied: int
@@ -95,11 +95,17 @@ class HealingStatus(msgspec.Struct):
     bytes_copied: int
     """Payload bytes of these entries."""
     seconds: float
-    """How long the attempt has run."""
+    """How long healing has run."""
+    saw_all: bool = False
+    """Every ledger was looked at once. Those that are left are tried again and again."""
+    entries_lost: int = 0
+    """Entries that belong here and that no bookie gives."""
+    lost: list[tuple[int, int, int]] = []
+    """Which these are: ledger id, first and last entry id of each range. The first hundred ranges."""
 
     @property
     def seconds_left(self) -> float | None:
-        """How long the attempt will still run at its present speed, in seconds. None if no ledger is done yet."""
+        """How long healing will still run at its present speed, in seconds. None if no ledger is done yet."""
         done = self.ledgers - self.ledgers_left
         return self.seconds / done * self.ledgers_left if done else None
 

@@ -15,7 +15,7 @@ from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.protocol.bookie.cookie import Cookie
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bookspark.protocol.repair.underreplication_task import Reason
-from bookspark.wire.messages import BookieStatus
+from bookspark.wire.messages import BookieStatus, HealingStatus
 
 BOOKIES = ("a", "b", "c")
 NAMES = ("ledger_id", "first_entry_id", "last_entry_id")
@@ -30,6 +30,8 @@ class Cluster:
         self.held: dict[str, list[tuple[int, int, int]]] = {bookie: [] for bookie in BOOKIES}
         self.silent: set[str] = set()
         self.healing: set[str] = set()
+        self.saw_all: set[str] = set()
+        """Bookies that heal themselves, and have looked at all of their ledgers once."""
         self.unwanted: tuple[str, ...] = ()
         self.asked: list[tuple[str, int | None]] = []
         for bookie in BOOKIES if of is None else ():
@@ -46,7 +48,8 @@ class Cluster:
     def bookie_status(self, bookie: str) -> BookieStatus:
         if bookie in self.silent:
             raise ReadError(f"bookie {bookie} did not answer")
-        return BookieStatus(bookie, 1, 1, [], 0, 0, 0, lossy_boot=int(bookie in self.healing))
+        healing = HealingStatus(9, 1, 0, 0, 0.0, bookie in self.saw_all)
+        return BookieStatus(bookie, 1, 1, [], 0, 0, 0, lossy_boot=int(bookie in self.healing), healing=healing)
 
     def list_ranges(self, bookie: str, ledger_id: int | None = None) -> Any:
         self.asked.append((bookie, ledger_id))

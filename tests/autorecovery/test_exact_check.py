@@ -87,6 +87,12 @@ def test_a_bookie_that_heals_itself_is_left_to_that(cluster: Cluster) -> None:
     assert cluster.check().skipped == {"a": "is healing itself"} and cluster.found() == {}
 
 
+def test_a_ledger_that_a_bookie_can_not_heal_does_not_turn_the_check_of_that_bookie_off(cluster: Cluster) -> None:
+    cluster.held["a"] = [(2, 0, 9)]
+    cluster.healing = cluster.saw_all = {"a"}
+    assert cluster.check().skipped == {} and set(cluster.found()) == {1}
+
+
 def test_bookies_that_are_away_lost_and_unknown(cluster: Cluster) -> None:
     cluster.metadata.unregister_bookie("a")
     cluster.close_ledger(3, ("b", "c", "gone"))

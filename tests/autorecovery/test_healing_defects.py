@@ -6,7 +6,39 @@ import threading
 from types import SimpleNamespace
 
 from bookspark.autorecovery import healing
-from bookspark.errors import NoSuchLedgerError
+from bookspark.errors import LedgerRecoveryError, NoSuchLedgerError
+
+
+def test_one_ledger_that_can_not_be_healed_is_tried_again_alone(monkeypatch):
+    """Each attempt read the metadata of all ledgers again, and the exact check left the bookie out meanwhile."""
+    monkeypatch.setattr(healing, "_RETRY_SECONDS", 0.01)
+    limbo, tries, listed = {1: 1, 2: 1}, [], []
+    healed = threading.Event()
+
+    def read_ledger(ledger_id):
+        tries.append((ledger_id, running.status().saw_all))
+        if ledger_id == 1 and tries.count((1, True)) < 3:
+            raise LedgerRecoveryError("no peer can be reached")
+        raise NoSuchLedgerError(f"no ledger {ledger_id}")
+
+    bookie = SimpleNamespace(
+        boot=1,
+        bookie_id="b1",
+        limbo=lambda: dict(limbo),
+        clear_limbo=lambda ledger_id, boot: limbo.pop(ledger_id),
+        note_healed=lambda boot: healed.set(),
+    )
+    metadata = SimpleNamespace(
+        list_ledgers=lambda: listed.append("all") or [1, 2, 3, 4],
+        read_ledgers=lambda ids: listed.append(list(ids)) or [],
+        read_ledger=read_ledger,
+    )
+    running = healing.Healing(bookie, SimpleNamespace(metadata=metadata, close=lambda: None), 0)
+    running.start()
+    assert healed.wait(20) and running.wait(20)
+    assert listed == ["all", [3, 4]]
+    assert sorted(tries) == [(1, False), (1, True), (1, True), (1, True), (2, False)]
+    assert running.status().ledgers_left == 0 and running.status().saw_all
 
 
 def test_a_defect_at_one_ledger_does_not_end_the_healing(monkeypatch, caplog):

@@ -13,7 +13,7 @@ from bookspark.metadata.autorecovery.auditors import AuditorState, CheckReport
 from bookspark.metadata.autorecovery.underreplication_tasks import Progress, TaskPicker, Underreplication
 from bookspark.metadata.store import MetadataStore
 from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
-from bookspark.protocol.repair.underreplication_task import Mark, Reason
+from bookspark.protocol.repair.underreplication_task import Mark, Missed, Reason
 from tests.metadata.kit import CREATE, EVENT_SECONDS, MULTI, LossyProxy, clients, ledger
 
 LOST = {"bookie-1": Reason.LOST}
@@ -133,6 +133,81 @@ def test_a_lock_ends_with_its_session(tasks: Underreplication, stores: Callable[
     assert tasks.take(1, "worker-2") is not None, "the task of a worker that died is another's"
 
 
+class Interrupted:
+    """A tree whose calls of ``method`` fail: before or after they were made, as when the answer is lost."""
+
+    def __init__(self, tree, monkeypatch) -> None:
+        self._tree, self._patch = tree, monkeypatch
+
+    def fail(self, method: str, path: str, *, made: bool = False) -> None:
+        real = getattr(self._tree, method)
+
+        def failing(at, *arguments, **options):
+            if not at.startswith(path):
+                return real(at, *arguments, **options)
+            if made:
+                real(at, *arguments, **options)
+            raise MetadataStoreError("connection lost")
+
+        self._patch.setattr(self._tree, method, failing)
+
+    def work(self) -> None:
+        self._patch.undo()
+
+
+@pytest.fixture
+def interrupted(tasks: Underreplication, monkeypatch) -> Interrupted:
+    return Interrupted(tasks._tree, monkeypatch)
+
+
+ENDS = {
+    "release": lambda tasks, taken: tasks.release(taken),
+    "failed": lambda tasks, taken: tasks.failed(taken, "no", 0.0),
+    "done": lambda tasks, taken: tasks.done(taken),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize(("method", "path"), [("read", "locks"), ("delete", "locks"), ("write", ""), ("delete", "")])
+def test_a_lock_whose_release_failed_orphans_no_task(
+    tasks: Underreplication, others: Underreplication, interrupted: Interrupted, end: str, method: str, path: str
+) -> None:
+    """No worker took it again while that session lived: the picker left it out, as somebody seemed to work at it."""
+    tasks.mark([Mark(1, LOST)])
+    taken = tasks.take(1, "worker-1")
+    assert taken is not None
+    interrupted.fail(method, path)
+    with contextlib.suppress(MetadataStoreError):
+        ENDS[end](tasks, taken)
+    mine, another = TaskPicker(tasks, "worker-1"), TaskPicker(others, "worker-2")
+    if (method, path) == ("delete", "locks") and others.task(1) is not None:
+        again = mine.next()
+        assert again is not None, "it may be taken although the lock stands"
+        with contextlib.suppress(MetadataStoreError):
+            tasks.release(again)
+    interrupted.work()
+    tasks.mark([Mark(1, LOST)])
+    tasks.release_left()
+    assert others.holders() == {}
+    taken_by_another = another.next()
+    assert taken_by_another is not None and mine.next() is None
+
+
+@pytest.mark.parametrize("made", [False, True])
+@pytest.mark.parametrize(("method", "path"), [("create", "locks"), ("read", "ledgers")])
+def test_a_lock_that_may_have_been_taken_orphans_no_task(
+    tasks: Underreplication, others: Underreplication, interrupted: Interrupted, method: str, path: str, made: bool
+) -> None:
+    tasks.mark([Mark(1, LOST)])
+    interrupted.fail(method, path, made=made)
+    with pytest.raises(MetadataStoreError):
+        tasks.take(1, "worker-1")
+    interrupted.work()
+    assert TaskPicker(tasks, "worker-1").next() is not None
+    tasks.release_left()
+    assert others.holders() == {1: "worker-1"}, "a lock that was taken after all is kept"
+
+
 def test_a_lock_that_another_took_meanwhile_is_not_given_back(
     tasks: Underreplication, others: Underreplication
 ) -> None:
@@ -180,6 +255,24 @@ def test_a_failed_task_is_put_off_with_its_reason(tasks: Underreplication, other
     others.mark([Mark(1, {"bookie-2": Reason.LOST})])
     found = others.task(1)
     assert found is not None and others.due(found) and found.error, "another bookie is"
+
+
+def test_a_task_tells_the_entries_that_could_not_be_copied_until_it_has_news(
+    tasks: Underreplication, others: Underreplication
+) -> None:
+    tasks.mark([Mark(1, LOST)])
+    taken = tasks.take(1, "worker")
+    assert taken is not None
+    missed = (Missed(3, 4, True, (), {"a": "I/O error"}), Missed(9, 9, False, ("b",), {"b": "not reachable"}))
+    tasks.failed(taken, "entries 3..4 can't be read", 0.0, missed)
+    found = others.task(1)
+    assert found is not None and found.missed == missed
+    others.mark([Mark(1, LOST)])
+    found = tasks.task(1)
+    assert found is not None and found.missed == missed
+    others.mark([Mark(1, {"bookie-2": Reason.LOST})])
+    found = tasks.task(1)
+    assert found is not None and found.missed == ()
 
 
 def test_a_failure_of_a_task_that_was_marked_meanwhile_puts_nothing_off(tasks: Underreplication) -> None:

@@ -17,6 +17,7 @@ from bookspark.protocol.ledger.actions import (
     WriteMetadata,
 )
 from bookspark.protocol.ledger.ledger_metadata import LedgerState
+from bookspark.protocol.ledger.responses import Unknown, UnknownReason
 from bookspark.protocol.repair.bookie_healing import (
     ClearLimbo,
     HealingPhase,
@@ -41,9 +42,9 @@ def ranges(actions):
     return [(action.first, action.last) for action in actions]
 
 
-def copied(machine, first, last):
+def copied(machine, first, last, from_bookie="b1"):
     """A peer delivers, and the copy is synced here."""
-    (add,) = machine.step(ReadAnswered("b1", first, last, OK, f"{first}..{last}"))
+    (add,) = machine.step(ReadAnswered(from_bookie, first, last, OK, f"{first}..{last}"))
     assert add == SendAdd(("b2",), first, last, 9, f"{first}..{last}")
     return machine.step(AddAnswered("b2", first, last, OK))
 
@@ -68,16 +69,18 @@ def test_of_a_closed_ledger_what_is_here_is_listed():
 
 def test_what_is_missing_is_copied_run_by_run_and_limbo_ends_last():
     machine, _ = healing()
-    assert ranges(machine.step(HeldListed(((2, 4), (7, 9))))) == [(0, 1)]
-    assert ranges(copied(machine, 0, 1)) == [(5, 6)]
-    assert copied(machine, 5, 6) == [ClearLimbo(3)]
+    assert ranges(machine.step(HeldListed(((2, 4), (7, 9))))) == [(0, 1), (5, 6)]
+    assert copied(machine, 0, 1) == []
+    assert copied(machine, 5, 6, from_bookie="b3") == [ClearLimbo(3)]
     assert machine.step(LimboIsCleared()) == [Finish(CLOSED)]
 
 
 def test_a_run_that_comes_in_pieces_is_saved_piece_by_piece():
     machine, _ = healing()
     machine.step(HeldListed(((4, 9),)))
-    assert ranges(copied(machine, 0, 1)) == [(2, 3)]
+    _, further = machine.step(ReadAnswered("b1", 0, 1, OK, "0..1"))
+    assert ranges([further]) == [(2, 3)]
+    assert machine.step(AddAnswered("b2", 0, 1, OK)) == []
     assert copied(machine, 2, 3) == [ClearLimbo(3)]
 
 
@@ -86,16 +89,53 @@ def test_with_nothing_missing_limbo_ends_at_once():
     assert machine.step(HeldListed(((0, 9),))) == [ClearLimbo(3)]
 
 
-@pytest.mark.parametrize("answer", [NO, LOST])
-def test_what_no_peer_returns_leaves_it_in_limbo(answer):
-    machine, _ = healing()
-    actions = machine.step(HeldListed(()))
-    for asked in ("b1", "b3", "b2"):
-        assert [action.bookie for action in actions] == [asked]
-        actions = machine.step(ReadAnswered(asked, 0, -1, answer))
-    (fail,) = actions
-    assert isinstance(fail, Fail)
-    assert machine.step(LimboIsCleared()) == []
+def all_read(machine, actions, answers):
+    """What follows when each bookie answers every read of ``answers[entry]`` so, and gives everything else."""
+    todo, ends = list(actions), []
+    while todo:
+        action = todo.pop(0)
+        match action:
+            case SendRead(bookie, first) if first in answers:
+                todo += machine.step(ReadAnswered(bookie, first, first - 1, answers[first][bookie]))
+            case SendRead(bookie, first, last):
+                last = min([last, *(entry - 1 for entry in answers if entry > first)])
+                following = answers[last + 1][bookie] if last + 1 in answers else OK
+                todo += machine.step(ReadAnswered(bookie, first, last, following, "entries"))
+            case SendAdd(_, first, last):
+                todo += machine.step(AddAnswered("b2", first, last, OK))
+            case _:
+                ends.append(action)
+    return ends
+
+
+BROKEN = Unknown(UnknownReason.IO_ERROR)
+IN_LIMBO = Unknown(UnknownReason.LIMBO)
+
+
+class TestEntriesThatNoPeerGives:
+    @pytest.mark.parametrize("answer", [LOST, IN_LIMBO, Unknown(UnknownReason.TIMEOUT)])
+    def test_one_that_may_come_back_leaves_it_in_limbo(self, answer):
+        machine, _ = healing()
+        actions = machine.step(HeldListed(((0, 8),)))
+        (fail,) = all_read(machine, actions, {9: {"b1": NO, "b2": NO, "b3": answer}})
+        assert "entry 9 could not be read" in str(fail.error)
+        assert machine.step(LimboIsCleared()) == []
+
+    @pytest.mark.parametrize(
+        ("one", "other"), [(NO, NO), (NO, BROKEN), (BROKEN, Unknown(UnknownReason.DIGEST_MISMATCH))]
+    )
+    def test_one_that_nobody_has_any_more_is_noted_as_lost_and_limbo_ends(self, one, other):
+        """Healing never ended, and the exact check left that bookie out for ever."""
+        machine, _ = healing()
+        actions = machine.step(HeldListed(()))
+        answers = {"b1": one, "b2": IN_LIMBO, "b3": other}
+        assert all_read(machine, actions, {0: answers, 1: answers, 5: answers}) == [ClearLimbo(3, ((0, 1), (5, 5)))]
+        assert machine.step(LimboIsCleared()) == [Finish(CLOSED)]
+
+    def test_those_behind_one_that_can_not_be_reached_are_copied_all_the_same(self):
+        machine, _ = healing()
+        (fail,) = all_read(machine, machine.step(HeldListed(())), {3: {"b1": LOST, "b2": IN_LIMBO, "b3": LOST}})
+        assert [(one.first, one.last) for one in fail.error.entries] == [(3, 3)]
 
 
 def test_a_copy_that_is_refused_leaves_it_in_limbo():

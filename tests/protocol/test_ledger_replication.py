@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from bookspark.errors import LedgerRecoveryError, NotEnoughBookiesError
+from dataclasses import replace
+
+import pytest
+
+from bookspark.errors import EntriesNotCopiedError, LedgerRecoveryError, NotEnoughBookiesError
 from bookspark.protocol.ledger.actions import (
     AddAnswered,
     BookiesChosen,
@@ -22,13 +26,14 @@ from bookspark.protocol.ledger.actions import (
     WriteMetadata,
 )
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerState
+from bookspark.protocol.ledger.responses import Unknown, UnknownReason
 from bookspark.protocol.repair.ledger_replication import (
     LedgerReplication,
     ReplicationPhase,
     WaitForWriter,
     WriterWaitedFor,
 )
-from tests.protocol.ledgers import LOST, OK, metadata
+from tests.protocol.ledgers import LOST, NO, OK, metadata
 
 CLOSED = metadata(state=LedgerState.CLOSED, last_entry_id=9, length=100)
 OPEN = metadata()
@@ -40,20 +45,56 @@ def replication(found, lost=("b3",), run_entries_max=100):
     return machine, machine.step(MetadataRead(found, 5))
 
 
-def copied(machine, actions, first, last, target="b4"):
-    """A peer delivers the run that is read, and ``target`` syncs it."""
+def copied(machine, actions, first, last, *targets):
+    """A peer delivers the run that is read, and ``targets`` sync it."""
+    targets = targets or ("b4",)
     (read,) = actions
-    assert isinstance(read, SendRead) and (read.first, read.last) == (first, last) and read.bookie != target
+    assert isinstance(read, SendRead) and (read.first, read.last) == (first, last) and read.bookie not in targets
     (add,) = machine.step(ReadAnswered(read.bookie, first, last, OK, "entries"))
-    assert add == SendAdd((target,), first, last, 9, "entries")
-    return machine.step(AddAnswered(target, first, last, OK))
+    assert add == SendAdd(targets, first, last, 9, "entries")
+    *early, last_target = targets
+    for target in early:
+        assert machine.step(AddAnswered(target, first, last, OK)) == []
+    return machine.step(AddAnswered(last_target, first, last, OK))
+
+
+def answered(machine, actions, answer):
+    """Every read is answered by ``answer(read)``, and every write is acknowledged. Returns the writes, and what remains to be
+    done by others."""
+    writes, rest, todo = [], [], list(actions)
+    while todo:
+        action = todo.pop(0)
+        match action:
+            case SendRead():
+                todo += machine.step(answer(action))
+            case SendAdd():
+                writes.append((action.first, action.last, action.bookies))
+                for target in action.bookies:
+                    todo += machine.step(AddAnswered(target, action.first, action.last, OK))
+            case _:
+                rest.append(action)
+    return writes, rest
+
+
+def gives_all_but(*ids, denied_by=NO, away=("b3",)):
+    """Answers of bookies that hold everything but ``ids``; those that are ``away`` can't be reached."""
+
+    def answer(read):
+        if read.bookie in away:
+            return ReadAnswered(read.bookie, read.first, read.first - 1, LOST)
+        if read.first in ids:
+            return ReadAnswered(read.bookie, read.first, read.first - 1, denied_by)
+        last = min([read.last, *(i - 1 for i in ids if i > read.first)])
+        return ReadAnswered(read.bookie, read.first, last, OK if last == read.last else denied_by, "entries", last + 1)
+
+    return answer
 
 
 def test_copies_are_made_first_and_named_last():
     machine, actions = replication(CLOSED, run_entries_max=6)
     assert actions == [ChooseBookies(("b1", "b2", "b3"), ("b3",))]
-    actions = copied(machine, machine.step(BookiesChosen(("b4",))), 0, 5)
-    assert copied(machine, actions, 6, 9) == [ReadMetadata()]
+    first, second = machine.step(BookiesChosen(("b4",)))
+    assert copied(machine, [second], 6, 9) == [] and copied(machine, [first], 0, 5) == [ReadMetadata()]
     assert machine.step(MetadataRead(CLOSED, 8)) == [WriteMetadata(REPAIRED, 8)]
     assert machine.step(MetadataWritten(9)) == [Finish(REPAIRED)]
 
@@ -61,8 +102,7 @@ def test_copies_are_made_first_and_named_last():
 def test_two_lost_bookies_of_a_fragment_are_named_together():
     machine, actions = replication(CLOSED, lost=("b2", "b3"))
     assert actions == [ChooseBookies(("b1", "b2", "b3"), ("b2", "b3"))]
-    actions = copied(machine, machine.step(BookiesChosen(("b4", "b5"))), 0, 9, "b4")
-    assert copied(machine, actions, 0, 9, "b5") == [ReadMetadata()]
+    assert copied(machine, machine.step(BookiesChosen(("b4", "b5"))), 0, 9, "b4", "b5") == [ReadMetadata()]
     (write,) = machine.step(MetadataRead(CLOSED, 8))
     assert write.metadata.fragments == (Fragment(0, ("b1", "b4", "b5")),)
 
@@ -82,13 +122,74 @@ def test_if_another_repaired_the_fragment_first_it_looks_anew():
     assert machine.step(MetadataRead(other, 6)) == [Finish(other)]
 
 
-def test_an_entry_that_nobody_has_ends_it_and_nothing_is_named():
+def test_if_nobody_has_any_entry_nothing_is_named():
     machine, _ = replication(CLOSED)
-    actions = machine.step(BookiesChosen(("b4",)))
-    while isinstance(actions[0], SendRead):
-        actions = machine.step(ReadAnswered(actions[0].bookie, 0, -1, LOST))
-    assert isinstance(actions[0], Fail)
+    writes, (fail,) = answered(machine, machine.step(BookiesChosen(("b4",))), gives_all_but(*range(10)))
+    assert writes == [] and isinstance(fail.error, EntriesNotCopiedError)
     assert machine.phase is ReplicationPhase.DONE
+
+
+class TestEntriesThatNobodyGives:
+    """The copying ended at the first one, each time."""
+
+    def repaired(self, *ids, lost=("b3",), targets=("b4",), away=("b3",)):
+        machine, _ = replication(CLOSED, lost=lost)
+        actions = machine.step(BookiesChosen(targets))
+        writes, rest = answered(machine, actions, gives_all_but(*ids, away=away))
+        assert rest == [ReadMetadata()]
+        (write,) = machine.step(MetadataRead(CLOSED, 5))
+        (fail,) = machine.step(MetadataWritten(6))
+        return writes, write.metadata.fragments, fail.error
+
+    @pytest.mark.parametrize("ids", [(0,), (9,), (3, 4), (0, 5, 9)])
+    def test_all_others_are_copied_and_named_and_these_are_told(self, ids):
+        writes, fragments, error = self.repaired(*ids)
+        assert sorted(i for first, last, _ in writes for i in range(first, last + 1)) == sorted(
+            set(range(10)) - set(ids)
+        )
+        record = replace(CLOSED, fragments=fragments)
+        for entry_id in range(10):
+            assert ("b3" if entry_id in ids else "b4") in record.write_set_of(entry_id)
+        assert [i for one in error.entries for i in range(one.first, one.last + 1)] == list(ids)
+        assert not any(one.lost for one in error.entries), "the lost bookie may have them"
+
+    def test_two_lost_bookies_keep_their_places_there(self):
+        _, fragments, _ = self.repaired(4, lost=("b2", "b3"), targets=("b4", "b5"))
+        assert fragments == (
+            Fragment(0, ("b1", "b4", "b5")),
+            Fragment(4, ("b1", "b2", "b3")),
+            Fragment(5, ("b1", "b4", "b5")),
+        )
+
+    def test_the_next_attempt_has_only_these_to_copy(self):
+        _, fragments, _ = self.repaired(4)
+        machine, actions = replication(replace(CLOSED, fragments=fragments))
+        assert actions == [ChooseBookies(("b1", "b2", "b3"), ("b3",))]
+        assert copied(machine, machine.step(BookiesChosen(("b4",))), 4, 4) == [ReadMetadata()]
+
+    def test_the_record_does_not_grow_with_each_of_many(self):
+        found = metadata(state=LedgerState.CLOSED, last_entry_id=999, length=100)
+        machine, _ = replication(found)
+        ids = range(0, 1000, 3)
+        assert answered(machine, machine.step(BookiesChosen(("b4",))), gives_all_but(*ids))[1] == [ReadMetadata()]
+        (write,) = machine.step(MetadataRead(found, 5))
+        assert 100 < len(write.metadata.fragments) <= 201
+        assert all("b3" in write.metadata.write_set_of(i) for i in ids)
+        (fail,) = machine.step(MetadataWritten(6))
+        assert [(one.first, one.last) for one in fail.error.entries] == [(i, i) for i in ids]
+
+    def test_a_target_that_fails_in_the_middle_is_named_for_what_it_got(self):
+        machine, _ = replication(CLOSED, run_entries_max=5)
+        first, second = machine.step(BookiesChosen(("b4",)))
+        copied(machine, [first], 0, 4)
+        machine.step(ReadAnswered(second.bookie, 5, 9, OK, "entries"))
+        assert machine.step(AddAnswered("b4", 5, 9, Unknown(UnknownReason.READ_ONLY))) == [ReadMetadata()]
+        (write,) = machine.step(MetadataRead(CLOSED, 5))
+        assert write.metadata.fragments == (Fragment(0, ("b1", "b2", "b4")), Fragment(5, ("b1", "b2", "b3")))
+        (fail,) = machine.step(MetadataWritten(6))
+        assert str(fail.error) == (
+            "ledger 7: entries 5..9 could not be copied to b4 (b4: read-only); they are tried again"
+        )
 
 
 def test_a_copy_that_is_refused_ends_it():
@@ -125,15 +226,15 @@ class TestAFragmentThatCannotBeRepaired:
     def test_the_others_are_repaired_and_the_reason_is_told_at_the_end(self):
         machine, actions = replication(self.TWO, lost=("b1", "b2"))
         assert actions == [ChooseBookies(("b1",), ("b1",))]
-        (read,) = machine.step(BookiesChosen(("b4",)))
-        assert machine.step(ReadAnswered("b1", 0, -1, LOST)) == [ChooseBookies(("b2",), ("b2",))]
+        actions = machine.step(BookiesChosen(("b4",)))
+        assert answered(machine, actions, gives_all_but(away=("b1",)))[1] == [ChooseBookies(("b2",), ("b2",))]
         (read,) = machine.step(BookiesChosen(("b4",)))
         machine.step(ReadAnswered(read.bookie, 5, 9, OK, "entries"))
         assert machine.step(AddAnswered("b4", 5, 9, OK)) == [ReadMetadata()]
         (write,) = machine.step(MetadataRead(self.TWO, 5))
         (fail,) = machine.step(MetadataWritten(6))
         assert write.metadata.fragments == (Fragment(0, ("b1",)), Fragment(5, ("b4",)))
-        assert "entry 0 could not be read" in str(fail.error)
+        assert "entries 0..4 could not be read (b1: not reachable)" in str(fail.error)
 
     def test_how_many_there_are_is_told(self):
         machine, _ = replication(self.TWO, lost=("b1", "b2"))
@@ -150,12 +251,12 @@ class TestAFragmentThatCannotBeRepaired:
 def test_the_replica_that_delivered_is_asked_first_and_a_lost_one_last():
     """A dead bookie first in the ensemble would cost every run the time to find that out."""
     machine, _ = replication(CLOSED, lost=("b1",), run_entries_max=6)
-    (read,) = machine.step(BookiesChosen(("b4",)))
-    assert read.bookie == "b2"
+    first, second = machine.step(BookiesChosen(("b4",)))
+    assert (first.bookie, second.bookie) == ("b2", "b2")
     (other,) = machine.step(ReadAnswered("b2", 0, -1, LOST))
     assert other.bookie == "b3"
-    machine.step(ReadAnswered("b3", 0, 5, OK, "entries"))
-    assert machine.step(AddAnswered("b4", 0, 5, OK)) == [SendRead("b3", 6, 9)]
+    _, third = machine.step(ReadAnswered("b3", 0, 3, OK, "entries"))
+    assert third == SendRead("b3", 4, 5)
 
 
 class TestAMisplacedBookie:

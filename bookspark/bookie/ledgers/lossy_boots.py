@@ -18,7 +18,7 @@ from bookspark.bookie.holdings.disks import Disks
 from bookspark.bookie.holdings.holdings import Holdings
 from bookspark.bookie.ledgers.control_records import ControlRecords
 from bookspark.protocol.bookie.bookie_boot import HealedNoted, LossyBootNoted, PhaseOne, first_mark
-from bookspark.protocol.bookie.bookie_ledger import BookieLedger
+from bookspark.protocol.bookie.bookie_ledger import BookieLedger, EntriesLost
 from bookspark.wire.header import Status
 
 
@@ -121,6 +121,14 @@ class LossyBoots:
             records = ledger.clear_limbo(boot).records
             self._state.look_at_limbo(ledger)
             self._records.write(records, done)
+
+    def note_lost(self, ledger_id: int, ranges: Iterable[tuple[int, int]], done: Done) -> None:
+        """No bookie gives these entries (inclusive ranges), which belong here: from now on their absence is unknown. ``done``: OK
+        once that is noted durably, or IO_ERROR."""
+        self._state.of(ledger_id)
+        records = [EntriesLost(ledger_id, first, last) for first, last in ranges]
+        self._state.replay(records)
+        self._records.write(records, done)
 
     def note_healed(self, boot: int, done: Done) -> None:
         """Everything that lossy boot number ``boot`` had lost is back. ``done``: OK once that is noted durably, or IO_ERROR."""

@@ -59,6 +59,9 @@ def status(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
         return
     for name, text in _status_lines(found).items():
         typer.echo(f"{name:<12}{text}")
+    for ledger_id, missed in found.missed.items():
+        for one in missed:
+            typer.echo(f"{'lost' if one.lost else 'not copied':<12}ledger {ledger_id}: {one}")
 
 
 @app.command("list")

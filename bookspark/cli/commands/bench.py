@@ -77,6 +77,21 @@ def storage(
         typer.echo(json.dumps(case))
 
 
+@app.command()
+def repair(
+    rounds: Annotated[int, typer.Option(min=1, help="How many bookies are lost, one after the other.")] = 3,
+    entry_bytes: Annotated[int, typer.Option(min=1, help="Payload of an entry.")] = 1000,
+    megabytes: Annotated[int, typer.Option(min=1, help="How much is written, in 10⁶ bytes of payload.")] = 400,
+    ledgers_at_once: Annotated[int, typer.Option(min=1, help="Ledgers that the worker repairs at the same time.")] = 4,
+    directory: Directory = None,
+) -> None:
+    """Time the re-replication of a lost bookie's data, beside a plain copy of files with the same bytes on the same disk."""
+    from bookspark.bench.repair import measure_repair
+
+    for case in measure_repair(rounds, entry_bytes, megabytes, ledgers_at_once, directory):
+        typer.echo(json.dumps(case))
+
+
 @peers.command("ledger")
 def peers_ledger(
     quick: Quick = False,

@@ -107,6 +107,16 @@ def lines(found: BookieStatus) -> Iterator[str]:
         yield f"  lossy boot {found.lossy_boot} is not healed: {found.limbo_ledgers:,} ledgers are in limbo"
     if found.healing is not None:
         yield f"  healing: {_progress(found.healing)}"
+        if found.healing.entries_lost:
+            yield f"  lost: {found.healing.entries_lost:,} entries that no bookie gives: {_ranges(found.healing)}"
+
+
+def _ranges(healing: HealingStatus) -> str:
+    told = (
+        f"ledger {ledger_id}: {first}" + (f"..{last}" if last > first else "")
+        for ledger_id, first, last in healing.lost
+    )
+    return ", ".join(told) + (" …" if healing.entries_lost > sum(b - a + 1 for _, a, b in healing.lost) else "")
 
 
 def collected(found: CollectionStatus) -> str:

@@ -1,7 +1,8 @@
 """Underreplication tasks: what auditors mark and replication workers repair.
 
 Law: a task is removed only at the version that was read after its lock was taken, so a task that was marked again stays. A
-listing is whole or raises. The locks only keep two workers from doing the same work. Below ``/ledgers/underreplication``, as in
+listing is whole or raises. The locks only keep two workers from doing the same work. A lock that could not be released is not
+forgotten: it is released later, and its task may be taken by this object meanwhile. Below ``/ledgers/underreplication``, as in
 BookKeeper::
 
     ledgers                                 its version changes with each group of marks: what workers watch
@@ -15,33 +16,41 @@ A task's document::
     {"formatVersion": 1, "replica": {"bookie-1": "lost"}, "detail": "…", "ctime": 1700000000000, "marks": 1, "attempts": 0,
      "error": "", "notBefore": 0}
 
+If the last attempt could not copy some entries, ``formatVersion`` is 2, and ``"missed"`` has for each range of their ids
+``[first, last, lost, [bookie not reached, …], {bookie: answer}]``.
+
 Source: ``ZkLedgerUnderreplicationManager`` of BookKeeper.
 """
 
 from __future__ import annotations
 
+import logging
 import random
 import re
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
 import msgspec
 
-from bookspark.metadata.documents.locks import Changes, Lock, give_back, holder_of, new_token, take_lock
+from bookspark.errors import BookKeeperError, MetadataStoreError
+from bookspark.metadata.documents.locks import Changes, Lock, give_back, holder_of, new_lock, new_token, take_lock
 from bookspark.metadata.documents.tree import Tree, contended, publish
 from bookspark.metadata.records.codec import decode_task, encode_task, learn
 from bookspark.metadata.records.names import check_ledger_id, decode_name, encode_name
 from bookspark.metadata.records.versioned import Versioned
-from bookspark.protocol.repair.underreplication_task import Mark, Task, new_task
+from bookspark.protocol.repair.underreplication_task import Mark, Missed, Task, new_task
 
 DISABLE = "disable"
 _LEDGERS, _LOCKS, _WORKERS = "ledgers", "locks", "workers"
 _LEVELS = 4
 _MARKS_AT_ONCE = 250
+_READ_AT_ONCE = 100
 _ATTEMPTS = 20
 _TASK = re.compile(r"urL(\d{10})")
+
+log = logging.getLogger(__name__)
 
 
 class Taken(NamedTuple):
@@ -75,6 +84,8 @@ class Underreplication:
         self._clock = clock
         self._token = new_token()
         self._changes = Changes(tree, (_LEDGERS, DISABLE))
+        self._left_locks: dict[str, Lock] = {}
+        """Locks whose release failed, or that may have been taken although the answer was lost, by their paths."""
 
     # -- tasks
 
@@ -97,6 +108,19 @@ class Underreplication:
         """May the task be tried now?"""
         return task.due(self._now_ms())
 
+    def due_of(self, ledger_ids: Sequence[int]) -> list[int]:
+        """Those of the ledgers that have a task which may be tried now."""
+        documents = self._tree.read_each([_task_path(ledger_id) for ledger_id in ledger_ids])
+        found = []
+        for ledger_id, document in zip(ledger_ids, documents, strict=True):
+            try:
+                if document is not None and self.due(decode_task(ledger_id, document)):
+                    found.append(ledger_id)
+            except MetadataStoreError as error:
+                # It must not keep the other ledgers from being repaired.
+                log.warning("ledger %d is left out: %s", ledger_id, error)
+        return found
+
     def list_tasks(self) -> list[int]:
         """The ids of all ledgers that have a task, ascending."""
         paths = [_LEDGERS]
@@ -115,43 +139,69 @@ class Underreplication:
         found = {int(name[3:]): holder_of(document) for name, document in zip(names, documents, strict=True)}
         return {ledger_id: holder for ledger_id, holder in found.items() if holder is not None}
 
+    def at_work(self) -> set[int]:
+        """The ledgers that somebody works at. A lock that this object could not release is none of these."""
+        return self.holders().keys() - {int(path[-10:]) for path in self._left_locks.copy()}
+
     def take(self, ledger_id: int, holder: str) -> Taken | None:
         """Lock a task and then read it. None if another object holds it or the task is gone."""
-        lock = take_lock(self._tree, f"{_LOCKS}/{_name(ledger_id)}", holder, self._token)
-        if lock is None:
-            return None
-        found = self._read(ledger_id)
-        if found is None:
-            give_back(self._tree, lock)
+        path = f"{_LOCKS}/{_name(ledger_id)}"
+        # Until it is known to be free or somebody's: an answer that is lost must not leave a lock that nobody knows of.
+        self._left_locks[path] = new_lock(path, holder, self._token)
+        lock = take_lock(self._tree, path, holder, self._token)
+        found = None if lock is None else self._read(ledger_id)
+        if lock is not None and found is None:
+            self._release(lock)
+        self._left_locks.pop(path, None)
+        if lock is None or found is None:
             return None
         return Taken(found.value, found.version, lock)
 
     def release(self, taken: Taken) -> None:
-        """Release the lock and leave the task as it is."""
-        give_back(self._tree, taken.lock)
+        """Release the lock and leave the task as it is. Raises MetadataStoreError; then ``release_left`` releases it later."""
+        self._release(taken.lock)
+
+    def release_left(self) -> None:
+        """Release the locks whose release failed before. Those that can't be released now are kept for the next time."""
+        for lock in list(self._left_locks.values()):
+            try:
+                self._release(lock)
+            except BookKeeperError as error:
+                log.warning("%s is held for nothing until it can be released: %s", lock.path, error)
+                return
+
+    def _release(self, lock: Lock) -> None:
+        self._left_locks[lock.path] = lock
+        give_back(self._tree, lock)
+        self._left_locks.pop(lock.path, None)
 
     def done(self, taken: Taken) -> bool:
         """Remove the task and its lock. False if it was marked again since it was taken: then it stays."""
         path = _task_path(taken.ledger_id)
-        removed = self._tree.delete(path, taken.version)
-        if removed:
-            levels = path.split("/")[:-1]
-            self._tree.forget_empty(*("/".join(levels[:n]) for n in range(len(levels), 1, -1)))
-        self.release(taken)
+        try:
+            removed = self._tree.delete(path, taken.version)
+            if removed:
+                levels = path.split("/")[:-1]
+                self._tree.forget_empty(*("/".join(levels[:n]) for n in range(len(levels), 1, -1)))
+        finally:
+            self.release(taken)
         return removed
 
-    def failed(self, taken: Taken, error: str, wait_seconds: float) -> None:
-        """Note the reason in the task, put the task off, and release the lock. A task that was marked again is not put off."""
+    def failed(self, taken: Taken, error: str, wait_seconds: float, missed: Sequence[Missed] = ()) -> None:
+        """Note the reason and the entries ``missed`` in the task, put the task off, and release the lock. A task that was marked
+        again is not put off."""
         path, task, version = _task_path(taken.ledger_id), taken.task, taken.version
         not_before_ms = self._now_ms() + round(1000 * wait_seconds)
-        for _ in range(_ATTEMPTS):
-            if self._tree.write(path, encode_task(task.failed(error, not_before_ms)), version):
-                break
-            found = self._read(taken.ledger_id)
-            if found is None:
-                break
-            task, version, not_before_ms = found.value, found.version, 0
-        self.release(taken)
+        try:
+            for _ in range(_ATTEMPTS):
+                if self._tree.write(path, encode_task(task.failed(error, not_before_ms, missed)), version):
+                    break
+                found = self._read(taken.ledger_id)
+                if found is None:
+                    break
+                task, version, not_before_ms = found.value, found.version, 0
+        finally:
+            self.release(taken)
 
     # -- the switch, and those who wait
 
@@ -220,26 +270,30 @@ class TaskPicker:
         self._tasks = tasks
         self._holder = holder
         self._candidates: list[int] = []
+        self._due: list[int] = []
+        """Candidates whose tasks were due a moment ago."""
 
     def next(self, exclude: Collection[int] = ()) -> Taken | None:
         """A task whose ledger is not in ``exclude``; None if there is none now."""
         return self._from_candidates(exclude) or (self._list() and self._from_candidates(exclude)) or None
 
     def _list(self) -> bool:
-        at_work = self._tasks.holders()
+        self._tasks.release_left()
+        at_work = self._tasks.at_work()
         self._candidates = [ledger_id for ledger_id in self._tasks.list_tasks() if ledger_id not in at_work]
         # Workers should not all try the same task.
         random.shuffle(self._candidates)
         return bool(self._candidates)
 
     def _from_candidates(self, exclude: Collection[int]) -> Taken | None:
-        while self._candidates:
-            ledger_id = self._candidates.pop()
-            if ledger_id in exclude:
-                continue
-            task = self._tasks.task(ledger_id)
-            if task is not None and self._tasks.due(task) and (taken := self._tasks.take(ledger_id, self._holder)):
-                return taken
+        while self._due or self._candidates:
+            if not self._due:
+                together, self._candidates = self._candidates[:_READ_AT_ONCE], self._candidates[_READ_AT_ONCE:]
+                self._due = self._tasks.due_of([ledger_id for ledger_id in together if ledger_id not in exclude])
+            else:
+                ledger_id = self._due.pop()
+                if ledger_id not in exclude and (taken := self._tasks.take(ledger_id, self._holder)):
+                    return taken
         return None
 
 

@@ -37,12 +37,17 @@ def new_token() -> str:
     return uuid.uuid4().hex
 
 
+def new_lock(path: str, holder: str, token: str) -> Lock:
+    """The lock as this holder has it, if it has it."""
+    return Lock(path, msgspec.json.encode(_LockDocument(holder, token)))
+
+
 def take_lock(tree: Tree, path: str, holder: str, token: str) -> Lock | None:
     """Take the lock for as long as the session lives. None if another holds it.
 
     ``holder`` is the name that others see. A lock that this ``token`` holds already is taken again: its release failed, or the
     answer to an earlier call was lost."""
-    lock = Lock(path, msgspec.json.encode(_LockDocument(holder, token)))
+    lock = new_lock(path, holder, token)
     return lock if tree.create(path, lock.document, ephemeral=True) or held(tree, lock) else None
 
 

@@ -31,9 +31,11 @@ from bookspark.protocol.ledger.ledger_metadata import (
     LedgerType,
     Replication,
 )
-from bookspark.protocol.repair.underreplication_task import Reason, Task
+from bookspark.protocol.repair.underreplication_task import Missed, Reason, Task
 
 FORMAT_VERSION = 1
+TASK_FORMAT_VERSION = 2
+"""Of a task that names entries; others are written as version 1."""
 
 Document = TypeVar("Document", bound="_Document")
 
@@ -88,6 +90,7 @@ class _TaskDocument(_Document, frozen=True, kw_only=True):
     attempts: int
     error: str
     not_before: int
+    missed: tuple[Missed, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 def encode_ledger(metadata: LedgerMetadata) -> bytes:
@@ -168,14 +171,17 @@ def encode_task(task: Task) -> bytes:
             attempts=task.attempts,
             error=task.error,
             not_before=task.not_before_ms,
+            format_version=TASK_FORMAT_VERSION if task.missed else FORMAT_VERSION,
+            missed=task.missed or msgspec.UNSET,
         )
     )
 
 
 def decode_task(ledger_id: int, document: bytes) -> Task:
     """The task of ledger ``ledger_id``. Raises MetadataStoreError, naming the ledger."""
-    t = _decode(document, _TaskDocument, f"underreplication task of ledger {ledger_id}")
-    return Task(ledger_id, t.replica, t.detail, t.ctime, t.marks, t.attempts, t.error, t.not_before)
+    t = _decode(document, _TaskDocument, f"underreplication task of ledger {ledger_id}", TASK_FORMAT_VERSION)
+    missed = () if isinstance(t.missed, msgspec.UnsetType) else t.missed
+    return Task(ledger_id, t.replica, t.detail, t.ctime, t.marks, t.attempts, t.error, t.not_before, missed)
 
 
 def _checksum(document: _CookieDocument) -> int:
@@ -195,7 +201,7 @@ def decode_registration(bookie_id: str, document: bytes) -> BookieRegistration:
         raise MetadataStoreError(f"registration of {bookie_id} can't be read: {error}") from error
 
 
-def _decode(document: bytes, kind: type[Document], what: str) -> Document:
+def _decode(document: bytes, kind: type[Document], what: str, newest: int = FORMAT_VERSION) -> Document:
     try:
         found = msgspec.json.decode(document, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -203,17 +209,17 @@ def _decode(document: bytes, kind: type[Document], what: str) -> Document:
             version = msgspec.json.decode(document, type=_AnyDocument).format_version
         except (msgspec.DecodeError, UnicodeDecodeError):
             version = 0
-        if version > FORMAT_VERSION:
-            raise _newer(what, version) from error
+        if version > newest:
+            raise _newer(what, version, newest) from error
         raise MetadataStoreError(f"{what} can't be read: {error}; it begins with {document[:80]!r}") from error
-    if found.format_version > FORMAT_VERSION:
-        raise _newer(what, found.format_version)
+    if found.format_version > newest:
+        raise _newer(what, found.format_version, newest)
     return found
 
 
-def _newer(what: str, version: int) -> MetadataStoreError:
+def _newer(what: str, version: int, newest: int) -> MetadataStoreError:
     return MetadataStoreError(
-        f"{what} has format version {version} and this version of Bookspark knows up to {FORMAT_VERSION}; upgrade Bookspark"
+        f"{what} has format version {version} and this version of Bookspark knows up to {newest}; upgrade Bookspark"
     )
 
 

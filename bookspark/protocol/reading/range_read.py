@@ -28,6 +28,7 @@ Sources: BP-46, "Read entry"; bookkeeper-overview, "Reading"; ``ReadOpBase`` of 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Any
 
@@ -114,6 +115,11 @@ class RangeRead:
         self._asked: dict[str, int] = {}
         """The bookies that were asked for ``next_entry_id`` and have not answered yet, each with the last id it was asked for."""
         self._answers: dict[str, Response] = {}
+
+    @property
+    def answers(self) -> Mapping[str, Response]:
+        """What each bookie that did not deliver ``next_entry_id`` said of it."""
+        return self._answers
 
     def start(self) -> list[Action]:
         """The first request, or the end of an empty range."""

@@ -1,7 +1,9 @@
 """Phase two of a lossy boot: one ledger in limbo is recovered, its missing entries are copied from peers, and limbo ends.
 
-Law: limbo ends only when the ledger is CLOSED and every entry of it that is assigned to this bookie is on it, synced. What
-can't be recovered or copied now stays in limbo and is tried again. It runs while the bookie serves. ::
+Law: limbo ends only when the ledger is CLOSED and every entry of it that is assigned to this bookie is on it, synced, or noted
+as lost. An entry is lost if every other bookie of its write set was reached and none gives it (``not_copied``); the bookie then
+answers Unknown for it and not Negative. What can't be recovered, reached or copied now stays in limbo and is tried again. It runs
+while the bookie serves. ::
 
     NEW ──► RECOVERING ──► LISTING ──► COPYING ──► CLEARING ──► DONE
           (LedgerRecovery)         (EntryCopying)
@@ -15,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from bookspark.errors import BookKeeperError, LedgerRecoveryError
+from bookspark.errors import BookKeeperError, EntriesNotCopiedError, LedgerRecoveryError
 from bookspark.protocol.ledger.actions import (
     Action,
     AddAnswered,
@@ -34,6 +36,7 @@ from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.ledger.transitions import LATE, cell_of, row
 from bookspark.protocol.reading.recovery import LedgerRecovery
 from bookspark.protocol.repair.entry_copying import EntryCopying
+from bookspark.protocol.repair.not_copied import NotCopied
 from bookspark.protocol.repair.replication_plan import lacks
 
 
@@ -51,9 +54,11 @@ class HeldListed:
 
 @dataclass(frozen=True, slots=True)
 class ClearLimbo:
-    """``BookieLedger.clear_limbo``, durably; answered by ``LimboIsCleared``."""
+    """Note the entries ``lost`` (inclusive ranges) as lost, then ``BookieLedger.clear_limbo``, both durably; answered by
+    ``LimboIsCleared``."""
 
     boot: int
+    lost: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +106,8 @@ class LedgerHealing:
         self._recovery: LedgerRecovery | None = LedgerRecovery(run_entries_max)
         self._metadata: LedgerMetadata | None = None
         self._copying: EntryCopying | None = None
+        self.lost: tuple[NotCopied, ...] = ()
+        """The entries that no bookie gives, once that is known."""
 
     def step(self, event: HealingEvent) -> list[HealingAction]:
         """The actions that follow from ``event``. Raises IllegalEventError, and changes nothing, for what was not asked."""
@@ -147,13 +154,17 @@ class LedgerHealing:
 
     def _copied(self, actions: list[Action]) -> list[HealingAction]:
         match actions:
-            case [Finish()]:
-                self.phase = HealingPhase.CLEARING
-                self._copying = None
-                return [ClearLimbo(self._boot)]
+            case [Fail(EntriesNotCopiedError(entries=entries))] if all(one.lost for one in entries):
+                self.lost = tuple(entries)
             case [Fail(error)]:
                 return self._fail(error)
-        return list(actions)
+            case [Finish()]:
+                pass
+            case _:
+                return list(actions)
+        self.phase = HealingPhase.CLEARING
+        self._copying = None
+        return [ClearLimbo(self._boot, tuple((one.first, one.last) for one in self.lost))]
 
     def _fail(self, error: BookKeeperError) -> list[HealingAction]:
         self.phase = HealingPhase.DONE

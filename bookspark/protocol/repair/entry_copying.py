@@ -1,19 +1,26 @@
 """Copying entries from a ledger's bookies to others: the common part of re-replication and of a bookie's healing.
 
-Law: a copy counts once its target has it synced, so it is written as a recoverer writes. Copies are made one run at a time, with
-one request under way. A run that can't be read or written ends the machine; earlier copies stay. The replica that delivered is
-asked first for what follows, so a dead one costs time once. ::
+Law: a copy counts once its target has it synced, so it is written as a recoverer writes. Reads run ahead of writes, several of
+each under way, and what is under way is bounded. An entry that several targets need is read once. An entry that can't be read,
+or that its target refuses, stops nothing else: the copying goes on behind it, and its end says which entries those are
+(``not_copied``). The replica that delivered is asked first for what follows, so a dead one costs time once. ::
 
-    NEW ──Start──► READING ──entries came──► WRITING ──ack──► READING … ──all copied──► DONE
+    NEW ──Start──► COPYING ──everything was tried──► DONE
+                    │   ▲  entries came: write them; an ack, an entry that nobody gives: read on
+                    └───┘
+
+* A bookie that gave no answer many times running counts as unreachable from then on: it is not asked for the rest.
+* A run that its target refuses because of some of its entries is halved until these are found. A target that refuses everything,
+  or does not answer, gets nothing more.
 
 The copies carry a LAC (last add confirmed) that is certainly confirmed: the end of a closed ledger, or the entry before the last
-fragment. Source: ``LedgerFragmentReplicator`` of BookKeeper.
+fragment. Source: ``LedgerFragmentReplicator`` of BookKeeper, which gives a fragment up at its first entry that can't be read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from bookspark.errors import BookKeeperError, LedgerRecoveryError
@@ -26,20 +33,36 @@ from bookspark.protocol.ledger.actions import (
     Finish,
     ReadAnswered,
     SendAdd,
+    SendRead,
     Start,
 )
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
-from bookspark.protocol.ledger.responses import Positive
+from bookspark.protocol.ledger.responses import Positive, Response, Unknown, UnknownReason
 from bookspark.protocol.ledger.transitions import LATE, IllegalEventError, cell_of, row
 from bookspark.protocol.reading.range_read import RangeRead
 from bookspark.protocol.reading.read_order import ReadOrder
-from bookspark.protocol.repair.replication_plan import Copy
+from bookspark.protocol.repair.not_copied import NotCopied, not_copied_error
+from bookspark.protocol.repair.replication_plan import Copy, Piece, pieces
+
+RUN_BYTES = 1 << 20
+"""About how many bytes one read asks for, if the size of the entries is known."""
+RUNS_MAX = 8
+"""At most so many runs of that size are read or written at the same time. Four ledgers at once are then well within what a client
+queues for one bookie."""
+REQUESTS_MAX = 64
+"""At most so many runs of any size: those of a striped ledger have one entry."""
+_SILENT_MAX = 16
+"""A bookie that did not answer so many times running is not asked for the rest."""
+_REFUSED_MAX = 64
+"""A target that refused so many entries one by one gets nothing more."""
+_SILENCE = frozenset((UnknownReason.UNREACHABLE, UnknownReason.TIMEOUT))
+_OF_ENTRIES = frozenset((UnknownReason.IO_ERROR, UnknownReason.CONFLICT))
+"""Reasons for which a target may refuse some entries and take others."""
 
 
 class CopyingPhase(Enum):
     NEW = auto()
-    READING = auto()
-    WRITING = auto()
+    COPYING = auto()
     DONE = auto()
 
 
@@ -47,15 +70,24 @@ CopyingEvent = ReadAnswered | AddAnswered | DeadlinePassed
 
 TRANSITIONS = {
     CopyingPhase.NEW: row(taken=(Start,)),
-    CopyingPhase.READING: row(taken=(ReadAnswered, DeadlinePassed)),
-    CopyingPhase.WRITING: row(taken=(AddAnswered, DeadlinePassed)),
-    # The request that was under way at the deadline is answered later.
+    CopyingPhase.COPYING: row(taken=(ReadAnswered, AddAnswered, DeadlinePassed)),
+    # The requests that were under way at the deadline are answered later.
     CopyingPhase.DONE: row(late=(ReadAnswered, AddAnswered, DeadlinePassed)),
 }
 
 
+@dataclass(slots=True)
+class _Reading:
+    """A run whose first entry is being read."""
+
+    piece: Piece
+    read: RangeRead
+    asked: SendRead
+
+
 class EntryCopying:
-    """Makes ``copies``, whose entries are all confirmed, one after the other. It ends with a Finish or a Fail."""
+    """Makes ``copies``, whose entries are all confirmed. It ends with a Finish, or with a Fail once all was tried: its
+    EntriesNotCopiedError tells what is not copied."""
 
     def __init__(
         self, metadata: LedgerMetadata, copies: Iterable[Copy], run_entries_max: int, doubtful: Collection[str] = ()
@@ -63,92 +95,197 @@ class EntryCopying:
         """``doubtful``: bookies that are asked after the others, as they are believed to be lost, or to lack the entries."""
         self.phase = CopyingPhase.NEW
         self._metadata = metadata
-        self._left = tuple(copies)
-        self._run_entries_max = run_entries_max
+        self._left = list(reversed(pieces(copies)))
+        """What no read was begun for yet. The next piece is the last of the list."""
+        self._run_entries = _run_entries(metadata, run_entries_max)
         self._order = ReadOrder(doubtful=frozenset(doubtful))
-        self._read: RangeRead | None = None
-        self._reading: tuple[str, int, int] | None = None
-        """Bookie, first and last entry of the read that is under way."""
-        self._writing: tuple[str, int, int] | None = None
-        """Target, first and last entry of the run that is being written."""
+        self._readings: dict[int, _Reading] = {}
+        """The runs that are being read, by their first entry."""
+        self._writing: dict[tuple[str, int, int], int] = {}
+        """Target, first and last entry of each run that is being written; and its number of entries."""
+        self._entries_under_way = 0
+        self._silent: dict[str, int] = {}
+        """How often each bookie gave no answer, since its last one."""
+        self._unreachable: dict[str, Unknown] = {}
+        """Bookies that are not asked any more, with their last answer."""
+        self._refused: dict[str, int] = {}
+        """How many entries each target has refused one by one."""
+        self._dropped: dict[str, Response] = {}
+        """Targets that get nothing more, with the answer that was the reason."""
+        self._not_copied: list[NotCopied] = []
 
     def start(self) -> list[Action]:
-        """The first request, or the end if there is nothing to copy."""
+        """The first requests, or the end if there is nothing to copy."""
         return self.step(Start())
 
     def step(self, event: Start | CopyingEvent) -> list[Action]:
         """The actions that follow from ``event``. Raises IllegalEventError, and changes nothing, for what was not asked."""
         if cell_of(TRANSITIONS, self.phase, event) is LATE:
             return []
+        if isinstance(event, ReadAnswered | AddAnswered) and not self.awaits(event):
+            raise IllegalEventError(self.phase, event, "it does not answer a request that is under way")
         match event:
             case Start():
-                return self._next_run()
+                self.phase = CopyingPhase.COPYING
+                return self._go_on()
             case ReadAnswered():
-                self._check(event)
-                assert self._read is not None
-                return self._hand_over(self._read.step(event))
+                self._note_silence(event)
+                actions = self._hand_over(self._readings[event.first], event)
+                return actions + self._go_on()
             case AddAnswered():
-                self._check(event)
-                return self._written(event)
+                self._written(event)
+                return self._go_on()
             case DeadlinePassed():
                 what = f"entries of ledger {self._metadata.ledger_id} were not copied in time"
                 return self._fail(LedgerRecoveryError(f"{what}; they are tried again"))
 
     def awaits(self, event: ReadAnswered | AddAnswered) -> bool:
-        """Is it the answer to the request that is under way?"""
+        """Is it the answer to a request that is under way?"""
         if isinstance(event, AddAnswered):
-            return self._writing == (event.bookie, event.first, event.last)
-        if self._reading is None:
-            return False
-        bookie, first, last = self._reading
-        return (event.bookie, event.first) == (bookie, first) and first - 1 <= event.last <= last
+            return (event.bookie, event.first, event.last) in self._writing
+        reading = self._readings.get(event.first)
+        return (
+            reading is not None
+            and event.bookie == reading.asked.bookie
+            and event.first - 1 <= event.last <= reading.asked.last
+        )
 
-    def _check(self, event: ReadAnswered | AddAnswered) -> None:
-        if not self.awaits(event):
-            raise IllegalEventError(self.phase, event, "it does not answer the request that is under way")
+    # -- reading
 
-    def _next_run(self) -> list[Action]:
-        if not self._left:
-            self.phase = CopyingPhase.DONE
-            return [Finish(self._metadata)]
-        first, last, _ = self._left[0]
-        self.phase = CopyingPhase.READING
-        self._read = RangeRead(self._metadata, first, min(last, first + self._run_entries_max - 1), self._order)
-        return self._hand_over(self._read.start())
+    def _go_on(self) -> list[Action]:
+        """Begin as many reads as may be under way. The end, if everything was tried."""
+        actions: list[Action] = []
+        while self._left and self._has_room() and self._left[-1].first not in self._readings:
+            actions += self._begin(self._left.pop())
+        if self._left or self._readings or self._writing:
+            return actions
+        if self._not_copied:
+            return self._fail(not_copied_error(self._metadata.ledger_id, self._not_copied))
+        self.phase = CopyingPhase.DONE
+        return [Finish(self._metadata)]
 
-    def _hand_over(self, actions: list[Action]) -> list[Action]:
+    def _has_room(self) -> bool:
+        requests = len(self._readings) + len(self._writing)
+        return not requests or (
+            requests < REQUESTS_MAX and self._entries_under_way + self._run_entries <= RUNS_MAX * self._run_entries
+        )
+
+    def _begin(self, piece: Piece) -> list[Action]:
+        """Read the first run of the piece, and leave the rest."""
+        targets = tuple(target for target in piece.targets if target not in self._dropped)
+        self._note_refused(piece, [target for target in piece.targets if target in self._dropped])
+        if not targets:
+            return []
+        piece = piece._replace(targets=targets)
+        others = [bookie for bookie in self._metadata.write_set_of(piece.first) if bookie not in targets]
+        if all(bookie in self._unreachable for bookie in others):
+            run = piece._replace(last=self._end_of_write_set(piece))
+            self._leave(piece, run.last)
+            self._not_copied.append(NotCopied(*run, {bookie: self._unreachable[bookie] for bookie in others}))
+            return []
+        run = piece._replace(last=min(piece.last, piece.first + self._run_entries - 1))
+        self._leave(piece, run.last)
+        read = RangeRead(self._metadata, run.first, run.last, self._order)
+        return self._read_on(run, read, read.start())
+
+    def _end_of_write_set(self, piece: Piece) -> int:
+        """The last entry of the piece that surely has the same write set as its first one."""
+        if self._metadata.ensemble_size > self._metadata.write_quorum:
+            return piece.first
+        following = (f.first_entry_id for f in self._metadata.fragments if f.first_entry_id > piece.first)
+        return min(piece.last, next(following, piece.last + 1) - 1)
+
+    def _leave(self, piece: Piece, done: int) -> None:
+        """What is behind entry ``done`` of the piece is read next."""
+        if done < piece.last:
+            self._left.append(piece._replace(first=done + 1))
+
+    def _hand_over(self, reading: _Reading, event: ReadAnswered) -> list[Action]:
+        piece, read, asked = reading.piece, reading.read, reading.asked
+        actions = read.step(event)
+        del self._readings[piece.first]
+        self._entries_under_way -= piece.last - piece.first + 1
+        if event.last < asked.last and event.last >= event.first and isinstance(event.following, Positive):
+            # The answer was full. A run that is not longer than an answer needs no second one.
+            self._run_entries = min(self._run_entries, event.last - event.first + 1)
+        return self._read_on(piece, read, actions)
+
+    def _read_on(self, piece: Piece, read: RangeRead, actions: list[Action]) -> list[Action]:
         """The next request of the read, or the write of the entries that it delivered."""
-        match actions:
-            case [Deliver(first, last, entries), *_]:
-                assert self._read is not None
-                self._order = replace(self._order, first=self._read.delivered_by)
-                # The read's other requests are dropped: the next run starts after these entries and asks for the rest.
-                self._read = self._reading = None
-                self.phase = CopyingPhase.WRITING
-                target = self._left[0].target
-                self._writing = target, first, last
-                return [SendAdd((target,), first, last, self._confirmed(), entries)]
-            case [Fail(error)]:
-                return self._fail(error)
-        (read,) = actions
-        self._reading = read.bookie, read.first, read.last  # type: ignore[union-attr]
-        return actions
+        while True:
+            match actions:
+                case [Deliver(first, last, entries), *_]:
+                    self._order = replace(self._order, first=read.delivered_by)
+                    # The read's other requests are dropped: the next run starts after these entries.
+                    self._leave(piece, last)
+                    return self._write(piece, first, last, entries)
+                case [SendRead() as request]:
+                    if request.bookie not in self._unreachable:
+                        self._readings[piece.first] = _Reading(piece, read, request)
+                        self._entries_under_way += piece.last - piece.first + 1
+                        return actions
+                    why = self._unreachable[request.bookie]
+                    actions = read.step(ReadAnswered(request.bookie, piece.first, piece.first - 1, why))
+                case _:
+                    self._not_copied.append(NotCopied(piece.first, piece.first, piece.targets, dict(read.answers)))
+                    self._leave(piece, piece.first)
+                    return []
 
-    def _written(self, event: AddAnswered) -> list[Action]:
-        self._writing = None
-        if not isinstance(event.response, Positive):
-            what = f"entries {event.first}..{event.last} of ledger {self._metadata.ledger_id}"
-            return self._fail(LedgerRecoveryError(f"{what} could not be copied to {event.bookie} ({event.response})"))
-        copy, *others = self._left
-        behind = [copy._replace(first=event.last + 1)] if event.last < copy.last else []
-        self._left = (*behind, *others)
-        return self._next_run()
+    def _note_silence(self, event: ReadAnswered) -> None:
+        bookie, answer = event.bookie, event.following
+        if event.last >= event.first or not isinstance(answer, Unknown) or answer.reason not in _SILENCE:
+            self._silent.pop(bookie, None)
+            return
+        self._silent[bookie] = self._silent.get(bookie, 0) + 1
+        if self._silent[bookie] >= _SILENT_MAX:
+            self._unreachable[bookie] = answer
+
+    # -- writing
+
+    def _write(self, piece: Piece, first: int, last: int, entries: object) -> list[Action]:
+        targets = tuple(target for target in piece.targets if target not in self._dropped)
+        self._note_refused(Piece(first, last, piece.targets), [t for t in piece.targets if t in self._dropped])
+        for target in targets:
+            self._writing[target, first, last] = last - first + 1
+            self._entries_under_way += last - first + 1
+        return [SendAdd(targets, first, last, self._confirmed(), entries)] if targets else []
+
+    def _written(self, event: AddAnswered) -> None:
+        target, first, last, answer = event.bookie, event.first, event.last, event.response
+        self._entries_under_way -= self._writing.pop((target, first, last))
+        if isinstance(answer, Positive):
+            return
+        if not (isinstance(answer, Unknown) and answer.reason in _OF_ENTRIES):
+            self._dropped.setdefault(target, answer)
+        elif first < last and target not in self._dropped:
+            middle = (first + last) // 2
+            self._left += [Piece(middle + 1, last, (target,)), Piece(first, middle, (target,))]
+            return
+        else:
+            self._refused[target] = self._refused.get(target, 0) + 1
+            if self._refused[target] >= _REFUSED_MAX:
+                self._dropped.setdefault(target, answer)
+        self._not_copied.append(NotCopied(first, last, (target,), {target: answer}, refused=True))
+
+    def _note_refused(self, piece: Piece, targets: Iterable[str]) -> None:
+        """These targets get nothing more, and so not this piece either."""
+        for target in targets:
+            why = {target: self._dropped[target]}
+            self._not_copied.append(NotCopied(piece.first, piece.last, (target,), why, refused=True))
 
     def _fail(self, error: BookKeeperError) -> list[Action]:
         self.phase = CopyingPhase.DONE
-        self._read = self._reading = self._writing = None
+        self._readings, self._writing = {}, {}
         return [Fail(error)]
 
     def _confirmed(self) -> int:
         m = self._metadata
         return m.last_entry_id if m.closed else m.last_fragment.first_entry_id - 1
+
+
+def _run_entries(metadata: LedgerMetadata, run_entries_max: int) -> int:
+    """How many entries a read asks for: as many as one answer holds, if their size is known."""
+    entries = metadata.last_entry_id + 1
+    if not metadata.closed or entries < 1 or metadata.length < 1:
+        return run_entries_max
+    return max(1, min(run_entries_max, RUN_BYTES * entries // metadata.length))

@@ -3,8 +3,10 @@
 Law: ``replication_plan`` decides what is done; here is the order. A bookie that is believed to be lost may well be alive, and
 nothing relies on the belief. A copy is synced before the record names it, by compare-and-set on the record as it is then. A
 last fragment that is still written to is left to its writer for a grace time, and then to ledger recovery. A fragment that
-can't be repaired now (no replica of an entry answers, no other bookie is free) does not keep the others from being repaired.
-The repair fails with the reason once nothing else is left to do. ::
+can't be repaired now (no other bookie is free) does not keep the others from being repaired. Neither does an entry that nobody
+gives, or that its target refuses: around it the copies are named, and there the record names the lost bookie as before, in a
+fragment of its own. So the next attempt has only these entries to do. The repair fails with all reasons once nothing else is
+left to do. ::
 
     NEW ──record──► (look) ──a fragment to repair──► CHOOSING ──► COPYING ──► REREADING ──► NAMING ──► (look)
                       │ ▲                                                        ▲ lost ──────┘
@@ -22,7 +24,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from bookspark.errors import BookKeeperError, LedgerRecoveryError
+from bookspark.errors import BookKeeperError, EntriesNotCopiedError, LedgerRecoveryError
 from bookspark.protocol.ledger.actions import (
     Action,
     AddAnswered,
@@ -47,7 +49,22 @@ from bookspark.protocol.ledger.transitions import LATE, IllegalEventError, cell_
 from bookspark.protocol.reading.recovery import LedgerRecovery
 from bookspark.protocol.reading.write_back import replaces
 from bookspark.protocol.repair.entry_copying import EntryCopying
-from bookspark.protocol.repair.replication_plan import Repair, copies, may_fence, repaired, repairs, waits_for_close
+from bookspark.protocol.repair.not_copied import NotCopied, not_copied_error
+from bookspark.protocol.repair.replication_plan import (
+    Copy,
+    Piece,
+    Repair,
+    copies,
+    few,
+    may_fence,
+    pieces,
+    repaired,
+    repairs,
+    waits_for_close,
+)
+
+_FRAGMENTS_MAX = 200
+"""A record gets no more fragments than this because of entries that could not be copied: each such range may make two more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +148,10 @@ class LedgerReplication:
         self._repair: Repair | None = None
         self._given_up: dict[int, BookKeeperError] = {}
         """Fragments that can't be repaired now, by their first entry id."""
+        self._not_copied: dict[int, list[NotCopied]] = {}
+        """What could not be copied of the fragments that were tried, by their first entry id at that time."""
+        self._without: list[Piece] = []
+        """The parts of the present fragment that the chosen bookies did not get."""
         self._chosen: dict[str, str] = {}
         self._recovery: LedgerRecovery | None = None
         self._has_recovered = False
@@ -220,12 +241,15 @@ class LedgerReplication:
         return self._look(self._metadata)
 
     def _why_not_all(self) -> BookKeeperError:
+        entries = [one for found in self._not_copied.values() for one in found]
         first, *others = self._given_up.values()
+        if all(isinstance(error, EntriesNotCopiedError) for error in (first, *others)):
+            assert self._metadata is not None
+            return not_copied_error(self._metadata.ledger_id, entries)
         if not others:
             return first
-        return LedgerRecoveryError(
-            f"{1 + len(others)} fragments of {self._what()} were not repaired, the first one: {first}"
-        )
+        why = f"{1 + len(others)} fragments of {self._what()} were not repaired, the first one: {first}"
+        return EntriesNotCopiedError(why, entries) if entries else LedgerRecoveryError(why)
 
     def _waited(self, now: MetadataRead) -> list[ReplicationAction]:
         assert self._metadata is not None
@@ -263,17 +287,33 @@ class LedgerReplication:
     def _copied(self, actions: list[Action]) -> list[ReplicationAction]:
         match actions:
             case [Finish()]:
-                self.phase = ReplicationPhase.REREADING
-                self._copying = None
-                return [ReadMetadata()]
+                self._without = []
+            case [Fail(EntriesNotCopiedError() as error)]:
+                assert self._repair is not None
+                self._not_copied[self._repair.first] = list(error.entries)
+                missed = pieces(Copy(one.first, one.last, target) for one in error.entries for target in one.targets)
+                self._without = few(missed, self._splits_max())
+                if self._without == [Piece(self._repair.first, self._repair.last, tuple(self._chosen.values()))]:
+                    self._copying = None
+                    return self._give_up(error)
+                self._given_up |= dict.fromkeys((piece.first for piece in self._without), error)
             case [Fail(error)]:
                 self._copying = None
                 return self._give_up(error)
-        return list(actions)
+            case _:
+                return list(actions)
+        self.phase = ReplicationPhase.REREADING
+        self._copying = None
+        return [ReadMetadata()]
+
+    def _splits_max(self) -> int:
+        """How many ranges of the present fragment may get fragments of their own."""
+        assert self._metadata is not None
+        return max(1, (_FRAGMENTS_MAX - len(self._metadata.fragments)) // 2)
 
     def _name(self, now: MetadataRead) -> list[ReplicationAction]:
         assert self._repair is not None
-        self._target = repaired(now.metadata, self._repair, self._chosen)
+        self._target = repaired(now.metadata, self._repair, self._chosen, self._without)
         if self._target is None:
             return self._look(now.metadata)
         self.phase = ReplicationPhase.NAMING

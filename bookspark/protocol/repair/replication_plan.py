@@ -19,7 +19,8 @@ docs/decisions/delta-snapshots.md.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, Fragment, LedgerMetadata, LedgerState
@@ -44,6 +45,14 @@ class Copy(NamedTuple):
     first: int
     last: int
     target: str
+
+
+class Piece(NamedTuple):
+    """The entries ``first..last``, which all of ``targets`` are to get."""
+
+    first: int
+    last: int
+    targets: tuple[str, ...]
 
 
 class Unreadable(NamedTuple):
@@ -97,6 +106,26 @@ def copies(metadata: LedgerMetadata, repair: Repair, chosen: Mapping[str, str]) 
             yield Copy(first, last, target)
 
 
+def pieces(copies: Iterable[Copy]) -> list[Piece]:
+    """The same copies with each entry once, ascending by id: what several targets need is in one piece."""
+    begins: dict[int, list[str]] = {}
+    ends: dict[int, list[str]] = {}
+    for first, last, target in copies:
+        begins.setdefault(first, []).append(target)
+        ends.setdefault(last + 1, []).append(target)
+    found: list[Piece] = []
+    targets: list[str] = []
+    start = 0
+    for entry_id in sorted(begins.keys() | ends.keys()):
+        if targets:
+            found.append(Piece(start, entry_id - 1, tuple(targets)))
+        for target in ends.get(entry_id, ()):
+            targets.remove(target)
+        targets += begins.get(entry_id, ())
+        start = entry_id
+    return found
+
+
 def unreadable(metadata: LedgerMetadata, repair: Repair) -> Iterator[Unreadable]:
     """The entries of the fragment of which no copy can be made."""
     size = metadata.ensemble_size
@@ -111,12 +140,42 @@ def unreadable(metadata: LedgerMetadata, repair: Repair) -> Iterator[Unreadable]
                 yield Unreadable(entry_id, entry_id, members)
 
 
-def repaired(now: LedgerMetadata, repair: Repair, chosen: Mapping[str, str]) -> LedgerMetadata | None:
-    """The record ``now`` with the copies named in it. None if the fragment was changed meanwhile: then look again."""
+def repaired(
+    now: LedgerMetadata, repair: Repair, chosen: Mapping[str, str], without: Sequence[Piece] = ()
+) -> LedgerMetadata | None:
+    """The record ``now`` with the copies named in it. None if the fragment was changed meanwhile: then look again.
+
+    ``without``: entries that these of the chosen bookies did not get. There the record names the lost bookies as before, in
+    fragments of their own. Pieces are ascending and don't overlap."""
     fragment = Fragment(repair.first, repair.ensemble)
     if fragment not in now.fragments or (not now.closed and fragment == now.last_fragment):
         return None
-    return now.re_replicated(repair.first, chosen)
+    inner = [
+        first for piece in without for first in (piece.first, piece.last + 1) if repair.first < first <= repair.last
+    ]
+    split = tuple(Fragment(first, repair.ensemble) for first in dict.fromkeys((repair.first, *inner)))
+    at = now.fragments.index(fragment)
+    record = replace(now, fragments=(*now.fragments[:at], *split, *now.fragments[at + 1 :]))
+    missed = {piece.first: piece.targets for piece in without}
+    for first in (each.first_entry_id for each in split):
+        copied = {bookie: target for bookie, target in chosen.items() if target not in missed.get(first, ())}
+        record = record.re_replicated(first, copied)
+    return record
+
+
+def few(found: Sequence[Piece], count_max: int) -> list[Piece]:
+    """The same pieces, with what lies between neighbours added until there are at most ``count_max``: each is a fragment of the
+    record, and a record has to stay small."""
+    gaps = sorted(range(1, len(found)), key=lambda at: found[at - 1].last - found[at].first)
+    kept = {0, *gaps[: count_max - 1]}
+    result: list[Piece] = []
+    for at, piece in enumerate(found):
+        if at in kept:
+            result.append(piece)
+        else:
+            targets = dict.fromkeys((*result[-1].targets, *piece.targets))
+            result[-1] = Piece(result[-1].first, piece.last, tuple(targets))
+    return result
 
 
 # -- integrity

@@ -10,13 +10,34 @@ marked twice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
 _TEXT_MAX = 500
 """Longer texts are cut, because a task is a small record."""
+
+
+_MISSED_MAX = 200
+"""A task names at most this many ranges of entries."""
+
+
+class Missed(NamedTuple):
+    """The entries ``first..last``, which the last attempt could not copy."""
+
+    first: int
+    last: int
+    lost: bool
+    """Every bookie was reached, and none gives them. False: some bookie could not be asked, or did not take the copy."""
+    unreached: tuple[str, ...]
+    """The bookies that may have them and could not be asked."""
+    answers: Mapping[str, str]
+    """What each bookie answered, in words."""
+
+    def __str__(self) -> str:
+        ids = f"entry {self.first}" if self.first == self.last else f"entries {self.first}..{self.last}"
+        return f"{ids} ({', '.join(f'{bookie}: {answer}' for bookie, answer in self.answers.items())})"
 
 
 class Reason(Enum):
@@ -56,6 +77,8 @@ class Task:
     """Why the last attempt failed."""
     not_before_ms: int = 0
     """The next attempt is not made before this time."""
+    missed: tuple[Missed, ...] = ()
+    """The entries that the last attempt could not copy: the first two hundred ranges."""
 
     def of(self, reason: Reason) -> tuple[str, ...]:
         """The bookies that need this repair."""
@@ -79,11 +102,18 @@ class Task:
             detail=mark.detail[:_TEXT_MAX] or self.detail,
             marks=self.marks + 1,
             not_before_ms=0 if news else self.not_before_ms,
+            missed=() if news else self.missed,
         )
 
-    def failed(self, error: str, not_before_ms: int) -> Task:
-        """The task after an attempt that failed."""
-        return replace(self, attempts=self.attempts + 1, error=error[:_TEXT_MAX], not_before_ms=not_before_ms)
+    def failed(self, error: str, not_before_ms: int, missed: Sequence[Missed] = ()) -> Task:
+        """The task after an attempt that failed. ``missed``: what it could not copy."""
+        return replace(
+            self,
+            attempts=self.attempts + 1,
+            error=error[:_TEXT_MAX],
+            not_before_ms=not_before_ms,
+            missed=tuple(missed[:_MISSED_MAX]),
+        )
 
 
 def new_task(mark: Mark, now_ms: int) -> Task:

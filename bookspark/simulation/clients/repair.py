@@ -43,7 +43,7 @@ class HealingClient(Client):
             if isinstance(action, ListHeld):
                 sends.append((self.bookie, Held()))
             if isinstance(action, ClearLimbo):
-                sends.append((self.bookie, Clear(action.boot)))
+                sends.append((self.bookie, Clear(action.boot, action.lost)))
         return sends, told
 
     def _end(self, action: Finish | Fail) -> None:

@@ -1,0 +1,135 @@
+"""Copying entries: many at a time, within bounds, and behind what can't be copied."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from bookspark.protocol.ledger.actions import AddAnswered, Fail, Finish, ReadAnswered, SendAdd, SendRead
+from bookspark.protocol.ledger.ledger_metadata import LedgerState
+from bookspark.protocol.ledger.responses import Unknown, UnknownReason
+from bookspark.protocol.repair.entry_copying import REQUESTS_MAX, RUN_BYTES, RUNS_MAX, EntryCopying
+from bookspark.protocol.repair.replication_plan import Copy, pieces, stripe
+from tests.protocol.ledgers import LOST, NO, OK, metadata
+
+BROKEN = Unknown(UnknownReason.IO_ERROR)
+
+
+def closed(last, entry_bytes=100, e=3, wq=3):
+    return metadata(e, wq, 2, LedgerState.CLOSED, last_entry_id=last, length=entry_bytes * (last + 1))
+
+
+class Bookies:
+    """Carries out what a copying asks for, in a random order."""
+
+    def __init__(self, copying, absent=(), refuses=(), away=(), seed=0):
+        self.copying, self.absent, self.refuses, self.away = copying, set(absent), set(refuses), away
+        self.random = random.Random(seed)
+        self.copied: dict[str, list[int]] = {}
+        self.requests = self.under_way_max = 0
+
+    def run(self):
+        todo = self.copying.start()
+        while True:
+            self.under_way_max = max(self.under_way_max, len(todo))
+            action = todo.pop(self.random.randrange(len(todo)))
+            self.requests += 1
+            match action:
+                case SendRead():
+                    todo += self.copying.step(self.read(action))
+                case SendAdd(bookies, first, last):
+                    for bookie in bookies:
+                        todo += self.copying.step(AddAnswered(bookie, first, last, self.add(bookie, first, last)))
+                case Finish() | Fail():
+                    assert todo == []
+                    return action
+
+    def read(self, read):
+        if read.bookie in self.away:
+            return ReadAnswered(read.bookie, read.first, read.first - 1, LOST)
+        ids = range(read.first, read.last + 1)
+        last = next((i - 1 for i in ids if i in self.absent), read.last)
+        return ReadAnswered(read.bookie, read.first, last, OK if last == read.last else NO, "entries")
+
+    def add(self, bookie, first, last):
+        if self.refuses & set(range(first, last + 1)):
+            return BROKEN
+        self.copied.setdefault(bookie, []).extend(range(first, last + 1))
+        return OK
+
+
+def test_several_runs_are_read_and_written_at_once_within_a_bound():
+    """One request was under way at a time: a seventh of the speed of a plain copy."""
+    found = closed(100 * RUNS_MAX - 1, entry_bytes=RUN_BYTES // 10)
+    bookies = Bookies(EntryCopying(found, [Copy(0, found.last_entry_id, "b9")], 10_000))
+    assert isinstance(bookies.run(), Finish)
+    assert bookies.under_way_max == RUNS_MAX
+    assert sorted(bookies.copied["b9"]) == list(range(100 * RUNS_MAX))
+
+
+def test_single_entries_are_many_at_once_within_a_bound():
+    found = closed(999, e=5, wq=2)
+    copies = [Copy(*run, "b9") for run in stripe(found, 0, 0, 999)]
+    bookies = Bookies(EntryCopying(found, copies, 10_000))
+    assert isinstance(bookies.run(), Finish)
+    assert bookies.under_way_max == REQUESTS_MAX
+    assert sorted(bookies.copied["b9"]) == [i for first, last, _ in copies for i in range(first, last + 1)]
+
+
+def test_what_several_bookies_need_is_read_once():
+    found = closed(9)
+    bookies = Bookies(EntryCopying(found, [Copy(0, 9, "b8"), Copy(4, 9, "b9")], 10_000))
+    assert isinstance(bookies.run(), Finish)
+    assert sorted(bookies.copied["b8"]) == list(range(10)) and sorted(bookies.copied["b9"]) == list(range(4, 10))
+    assert bookies.requests == 5, "two reads, two writes, and the end"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_each_entry_is_copied_or_told_whatever_fails(seed):
+    rng = random.Random(seed)
+    found = closed(199, e=rng.choice((3, 5)), wq=3)
+    absent, refuses = rng.sample(range(200), rng.randrange(6)), rng.sample(range(200), rng.randrange(6))
+    run_entries_max = rng.choice((7, 10_000))
+    copies = [Copy(*run, "b9") for run in stripe(found, 1, 0, 199)]
+    bookies = Bookies(EntryCopying(found, copies, run_entries_max), absent, refuses, seed=seed)
+    match bookies.run():
+        case Fail(error):
+            told = {i for one in error.entries for i in range(one.first, one.last + 1)}
+            assert {i for one in error.entries if one.lost for i in range(one.first, one.last + 1)} <= set(absent)
+        case _:
+            told = set()
+    wanted = {i for first, last, _ in copies for i in range(first, last + 1)}
+    assert told == wanted & (set(absent) | set(refuses))
+    assert sorted(bookies.copied.get("b9", ())) == sorted(wanted - told)
+
+
+def test_bookies_that_never_answer_are_not_asked_for_every_entry():
+    found = closed(99_999)
+    copying = EntryCopying(found, [Copy(0, 99_999, "b9")], 10_000)
+    bookies = Bookies(copying, away=("b1", "b2", "b3"))
+    fail = bookies.run()
+    assert bookies.requests < 200
+    (told,) = fail.error.entries
+    assert (told.first, told.last, told.unreached) == (0, 99_999, ("b1", "b2", "b3"))
+    assert not told.lost, "they may be back tomorrow"
+
+
+def test_a_target_that_takes_nothing_is_not_tried_with_every_entry():
+    found = closed(99_999)
+    bookies = Bookies(EntryCopying(found, [Copy(0, 99_999, "b9")], 10_000), refuses=range(100_000))
+    fail = bookies.run()
+    assert bookies.requests < 2000
+    assert sum(one.last - one.first + 1 for one in fail.error.entries) == 100_000
+    assert all(one.refused and not one.lost for one in fail.error.entries)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_pieces_have_each_entry_once_with_all_that_need_it(seed):
+    rng = random.Random(seed)
+    copies = [Copy(a, a + rng.randrange(8), t) for t in "xyz" for a in range(0, 40, 9) if rng.random() < 0.8]
+    wanted = {(i, one.target) for one in copies for i in range(one.first, one.last + 1)}
+    found = pieces(copies)
+    assert {(i, t) for one in found for i in range(one.first, one.last + 1) for t in one.targets} == wanted
+    ids = [i for one in found for i in range(one.first, one.last + 1)]
+    assert ids == sorted(set(ids))
