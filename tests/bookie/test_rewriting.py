@@ -16,7 +16,7 @@ from bookspark.bookie.disk.file_system import RealFileSystem
 from bookspark.bookie.disk.index import LedgerRows, Row, location
 from bookspark.bookie.disk.rewritten_log import HEAD, RewrittenLog, footer, scan_rewritten
 from bookspark.bookie.space.choosing import LogUse, choose
-from bookspark.bookie.space.rewriting import BLOCK_ENTRIES_MAX, SealedLog
+from bookspark.bookie.space.rewriting import BLOCK_ENTRIES_MAX, Job
 from bookspark.bookie.space.rewriting_process import RewritingProcess
 from bookspark.bookie.storage import Storage
 from bookspark.daemon.processes import Process, wait_for_end
@@ -24,6 +24,7 @@ from bookspark.protocol.bookie.bookie_ledger import NO_SUCH_ENTRY
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.wire.entry_batch import EntryBatch, arrow_schema
 from bookspark.wire.header import Flag, Status
+from bookspark.wire.messages import Ranges
 from tests.bookie.kit import KEY, Client, LocalRewriter, Pumped, add_frame, config, crash_image, entries, serving
 
 
@@ -236,12 +237,10 @@ def test_a_checkpoint_that_was_taken_earlier_is_not_written_later(storage, tmp_p
     assert contents(Pumped(config(tmp_path / "dead"))) == contents(storage)
 
 
-@pytest.mark.parametrize("call", ["batches_of", "rewrite"])
-def test_what_is_added_and_deleted_while_it_is_rewritten(storage, call):
-    def meanwhile(what: str) -> None:
-        if what == call:
-            storage.submit(add_frame(5, 300))
-            storage.steps(storage.storage.garbage_collection.forget([6]))
+def test_what_is_added_and_deleted_while_it_is_rewritten(storage):
+    def meanwhile() -> None:
+        storage.submit(add_frame(5, 300))
+        storage.steps(storage.storage.garbage_collection.forget([6]))
 
     storage.reclaim(before=meanwhile)
     assert storage.ids(5) == list(range(301))
@@ -338,7 +337,7 @@ def test_a_process_that_died_is_followed_by_another_after_a_pause(storage, tmp_p
         kill(process.worker_pid())
         reclaim_with(process, storage)  # nothing is to be done, so nobody finds out
         with pytest.raises(ConnectionError):
-            process.batches_of(SealedLog(1, str(tmp_path), 0))
+            process.rewrite(Job(str(tmp_path), 9, [], Ranges.empty().encode(), {}, 0))
         now += 1.0
         assert process.worker_pid(), "what was rewritten between makes it the first death again"
     finally:

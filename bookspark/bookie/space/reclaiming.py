@@ -10,9 +10,10 @@ that the next boot or the next pass deals with::
     checkpoint  a checkpoint taken after all that is durable                 crash: the old logs hold nothing that lives; the
     remove      the old logs are unlinked                                           next pass removes them
 
-A log with a batch that can't be read is left alone, and so is a directory that is damaged: what its logs can't tell any more
-stays unknown. Only sealed logs are looked at. Nothing is added to them, so what was counted dead stays dead. Which of them are
-rewritten is decided by ``choosing``.
+The rows of the index say what is rewritten, and every row that points into a source is read and checked (``living``). So no
+length that stands in a log is believed, and a log goes only when no row points into it. A log with a batch that can't be read is
+left alone, and so is a directory that is damaged: what its logs can't tell any more stays unknown. Only sealed logs are looked
+at. Nothing is added to them, so what was counted dead stays dead. Which of them are rewritten is decided by ``choosing``.
 
 Source: docs/decisions/one-log.md; BookKeeper's ``GarbageCollectorThread`` and ``TransactionalEntryLogCompactor``.
 """
@@ -21,26 +22,24 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Protocol
 
 from bookspark.bookie.disk.entry_log import EntryLog
 from bookspark.bookie.disk.file_system import FileSystem
-from bookspark.bookie.disk.index import Row, location, log_of
+from bookspark.bookie.disk.index import Row, location
 from bookspark.bookie.disk.rewritten_log import RewrittenLog, rewritten_path, temporary_path
 from bookspark.bookie.disk.steps import Steps
 from bookspark.bookie.holdings.checkpointing import Checkpoints
 from bookspark.bookie.holdings.holdings import Holdings, StoredLog
 from bookspark.bookie.holdings.log_directory import LogDirectory
 from bookspark.bookie.space.choosing import LogUse, choose
-from bookspark.bookie.space.rewriting import DamagedLogError, Job, LedgerFacts, Rewritten, SealedLog
+from bookspark.bookie.space.living import Spans, live_bytes, living, spans
+from bookspark.bookie.space.rewriting import Job, Rewritten, SealedLog
 from bookspark.wire.messages import Ranges
 
-_ROWS_A_STEP = 4096
-_BATCHES_A_STEP = 256
 _RUNS_A_STEP = 32
 _REMOVE_BYTES = 1 << 30
 """When logs of this size wait to be removed, a checkpoint is made for them before the pass ends."""
@@ -51,11 +50,8 @@ log = logging.getLogger(__name__)
 class Rewriter(Protocol):
     """Does what ``rewriting`` does, in this process or in another one. Called in a thread."""
 
-    def batches_of(self, source: SealedLog) -> Ranges:
-        """Every batch of a sealed log, one row each. Raises DamagedLogError, OSError."""
-
     def rewrite(self, job: Job) -> Rewritten:
-        """Write one new log under its temporary name, synced. Raises DamagedLogError, OSError."""
+        """Write one new log under its temporary name, synced. Raises OSError."""
 
 
 class Reclaiming:
@@ -81,21 +77,7 @@ class Reclaiming:
             for found in directory.sealed
             if found.number not in self._unreadable
         ]
-        live: Counter[int] = Counter()
-        counted = 0
-        for ledger_id in self._index.ledger_ids():
-            rows = self._index.of(ledger_id)
-            for start in range(0, len(rows), _ROWS_A_STEP):
-                before = -1
-                wheres, extents = (column[start : start + _ROWS_A_STEP] for column in (rows.where, rows.extent))
-                for where, extent in zip(wheres, extents, strict=True):
-                    if where != before:
-                        live[log_of(where)] += extent & 0xFFFFFFFF
-                        before = where
-                counted += len(wheres) + 1
-                if counted >= _ROWS_A_STEP:
-                    counted = 0
-                    yield None
+        live = yield from live_bytes(self._index)
         return [LogUse(directory, found, live[found.number]) for directory, found in sealed]
 
     def reclaim(
@@ -109,15 +91,14 @@ class Reclaiming:
         choice = choose((yield from self.uses()), threshold, job_bytes, entry_logs=entry_logs)
         given_back = 0
         self._doom(choice.dead)
-        for sources in choice.jobs if rewriter is not None else ():
-            if self._doomed and sum(found.end for _, found in self._doomed) >= _REMOVE_BYTES:
+        jobs = choice.jobs if rewriter is not None else []
+        found = yield from spans(self._index, [use.log.number for sources in jobs for use in sources])
+        for sources in jobs:
+            if self._doomed and sum(doomed.end for _, doomed in self._doomed) >= _REMOVE_BYTES:
                 given_back += yield from self._remove()
             try:
                 assert rewriter is not None
-                given_back -= yield from self._rewrite(rewriter, sources, bytes_per_second)
-            except DamagedLogError as damage:
-                self._unreadable.add(damage.log)
-                log.error("log %08x is damaged at byte %d; it is not rewritten", damage.log, damage.position)
+                given_back -= yield from self._rewrite(rewriter, sources, found, bytes_per_second)
             except OSError as error:
                 log.warning("no log was rewritten in %s: %s", sources[0].directory.path, error)
                 break
@@ -126,61 +107,51 @@ class Reclaiming:
 
     # -- rewriting
 
-    def _rewrite(self, rewriter: Rewriter, sources: list[LogUse], bytes_per_second: int) -> Steps[int]:
-        """Write what is live in ``sources`` into one new log; returns its size in bytes."""
+    def _rewrite(
+        self, rewriter: Rewriter, sources: list[LogUse], found: Mapping[int, Spans], bytes_per_second: int
+    ) -> Steps[int]:
+        """Write what is live in ``sources`` into one new log; returns its size in bytes. ``found``: where it lies."""
         directory = sources[0].directory
         room = self._file_system.free_bytes(directory.path)
         if room < sum(use.live_bytes for use in sources):
             log.warning("%s: %d bytes are free, too few for rewriting its logs", directory.path, room)
             return 0
-        number = self._holdings.take_log_number()
-        sealed = [SealedLog(use.log.number, use.log.path, use.log.end) for use in sources]
-        batches: list[Ranges] = []
-        for source in sealed:
-            batches.append((yield partial(rewriter.batches_of, source)))
-        rows, facts = yield from self._living(batches)
+        numbers = frozenset(use.log.number for use in sources)
+        rows, facts = yield from living(self._index, self._ledgers, numbers, found)
+        made: RewrittenLog | None = None
         if rows.ledger_ids:
+            number = self._holdings.take_log_number()
+            sealed = [SealedLog(use.log.number, use.log.path) for use in sources]
             job = Job(directory.path, number, sealed, rows.encode(), facts, bytes_per_second)
             try:
                 rewritten: Rewritten = yield partial(rewriter.rewrite, job)
+                if rewritten.damaged.ledger_ids:
+                    self._leave_alone(rewritten.damaged)
+                    yield partial(self._discard, directory.path, number)
+                    return 0
                 yield partial(self._publish, directory.path, number)
-            except (OSError, DamagedLogError):
+            except OSError:
                 yield partial(self._discard, directory.path, number)
                 raise
             made = RewrittenLog(directory.path, number, rewritten.size)
             directory.rewritten[number] = made
             self._holdings.logs[number] = (directory, made)
-            yield from self._switch(frozenset(source.number for source in sealed), rewritten.rows)
-            self._doom(sources)
-            return rewritten.size
+            yield from self._switch(numbers, rewritten.rows)
         self._doom(sources)
-        return 0
+        return 0 if made is None else made.end
 
-    def _living(self, batches: Sequence[Ranges]) -> Steps[tuple[Ranges, dict[int, LedgerFacts]]]:
-        """The parts of ``batches`` that the index points to, and what is known of their ledgers."""
-        living = Ranges.empty()
-        facts: dict[int, LedgerFacts] = {}
-        count = 0
-        for ledger_id, first, last, number, position, size in (
-            row for found in batches for row in zip(*found, strict=True)
-        ):
-            count += 1
-            if count % _BATCHES_A_STEP == 0:
-                yield None
-            rows, ledger = self._index.get(ledger_id), self._ledgers.get(ledger_id)
-            if rows is None or ledger is None:
-                continue
-            where = location(number, position)
-            for row in rows.covering(first, last):
-                if row.where != where:
-                    continue
-                for column, value in zip(living, (ledger_id, row.first, row.last, number, position, size), strict=True):
-                    column.append(value)
-                if ledger_id not in facts:
-                    facts[ledger_id] = LedgerFacts(
-                        ledger.last_add_confirmed, ledger.last_add_fully_replicated, ledger.master_key or bytes(16)
-                    )
-        return living, facts
+    def _leave_alone(self, damaged: Ranges) -> None:
+        """Of logs that have damaged batches nothing is dropped."""
+        self._unreadable.update(damaged.logs)
+        for ledger_id, first, last, number, position, _ in zip(*damaged, strict=True):
+            log.error(
+                "log %08x is damaged at byte %d, where entries %d to %d of ledger %d lie; it is not rewritten",
+                number,
+                position,
+                first,
+                last,
+                ledger_id,
+            )
 
     def _publish(self, directory: str, number: int) -> None:
         path = rewritten_path(directory, number)
