@@ -53,7 +53,7 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
     rewrite_sealed_logs: bool = True
     """Rewrite sealed logs in the background. A rewritten log holds live entries only, sorted and compressed."""
     gc_wait_time_seconds: IntervalSeconds = 900.0
-    """Time between two garbage collections, in seconds. One removes deleted ledgers and rewrites sealed logs."""
+    """Time between two garbage collections, in seconds. One removes deleted ledgers; rewriting of sealed logs follows it."""
     minor_compaction_threshold: Part = 0.2
     """A minor compaction rewrites the logs of which less than this part (0 to 1) is live."""
     minor_compaction_interval_seconds: IntervalSeconds = 3600.0
@@ -63,7 +63,8 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
     major_compaction_interval_seconds: IntervalSeconds = 86400.0
     """Time between two major compactions, in seconds. There is one besides whenever a directory is full."""
     compaction_rate_bytes_per_second: BytesOrNone = 64 << 20
-    """How much rewriting may read and write together, in bytes a second. 0: no limit."""
+    """How much rewriting may read and write together, in bytes a second. 0: no limit. There is none either while rewriting is
+    behind, and for a directory that is nearly full (``space.pacing``)."""
     disk_check_interval_seconds: IntervalSeconds = 10.0
     """Time between two looks at the free space of the disks, in seconds."""
     disk_usage_warn_threshold: DiskUsage = 0.90

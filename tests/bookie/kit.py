@@ -21,6 +21,7 @@ from bookspark.bookie.commit.commit_thread import Soon
 from bookspark.bookie.disk.file_system import FileSystem, RealFileSystem
 from bookspark.bookie.disk.steps import Steps, run_steps
 from bookspark.bookie.serving.server import BookieServer
+from bookspark.bookie.space.reclaiming import unlimited
 from bookspark.bookie.space.rewriting import Job, Rewritten, rewrite
 from bookspark.bookie.storage import Storage
 from bookspark.wire.entry_batch import Entry, EntryBatch, encode_entries
@@ -197,9 +198,10 @@ class Pumped:
     def reclaim(
         self, threshold: float = 0.0, *, entry_logs: bool = True, before: Callable[[], None] = lambda: None
     ) -> int:
-        """One pass over the sealed logs."""
+        """One pass over the sealed logs; returns how many bytes were given back."""
         rewriter = LocalRewriter(self.file_system, before)
-        return self.steps(self.storage.reclaiming.reclaim(rewriter, threshold, 1 << 20, 0, entry_logs=entry_logs))
+        steps = self.storage.reclaiming.reclaim(rewriter, threshold, 1 << 20, unlimited, entry_logs=entry_logs)
+        return self.steps(steps).given_back
 
     def collect(self, store: Any) -> int:
         """Forget the ledgers that ``store`` doesn't have any more."""

@@ -1,7 +1,7 @@
 """Flipping single bits of a bookie's logs that are rewritten afterwards, and judging what is served then.
 
-Law: whatever bit flips in whatever log, before a boot or while the bookie serves, and however often its logs are rewritten and the
-bookie is started after that: no wrong bytes, and no Negative for an entry that was acked and lives.
+Law: whatever bit flips in whatever log, before a boot or while the bookie serves, and however often its logs are rewritten and
+the bookie is started after that: no wrong bytes, and no Negative for an entry that was acked and lives.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _DELETED, _LIVING = 5, 6
 
 
 class RewrittenFlips:
-    """One small directory with a rewritten log, a sealed one and one that was written to last. Each holds entries of a ledger that
-    is deleted later, before, between and behind those of one that lives."""
+    """One small directory with a rewritten log, a sealed one and one that was written to last. Each holds entries of a ledger
+    that is deleted later, before, between and behind those of one that lives."""
 
     def __init__(self) -> None:
         self._promises = Promises()

@@ -53,8 +53,8 @@ def test_a_bit_that_flips_while_the_bookie_serves_is_an_error_of_that_read():
 
 
 def test_a_bit_that_flips_before_its_log_is_rewritten_makes_no_acked_entry_negative():
-    """A flipped bit in the length of a dead frame hid the living ones behind it, and their log was removed. Here each length of each
-    frame, and a sample of the other places."""
+    """A flipped bit in the length of a dead frame hid the living ones behind it, and their log was removed. Here each length of
+    each frame, and a sample of the other places."""
     flips = RewrittenFlips()
     outcomes = Counter()
     lengths = {path: _lengths(content) for path, content in flips.disk.files().items() if path.endswith(".arrows")}

@@ -16,6 +16,7 @@ from bookspark.bookie.disk.file_system import RealFileSystem
 from bookspark.bookie.disk.index import LedgerRows, Row, location
 from bookspark.bookie.disk.rewritten_log import HEAD, RewrittenLog, footer, scan_rewritten
 from bookspark.bookie.space.choosing import LogUse, choose
+from bookspark.bookie.space.reclaiming import unlimited
 from bookspark.bookie.space.rewriting import BLOCK_ENTRIES_MAX, Job
 from bookspark.bookie.space.rewriting_process import RewritingProcess
 from bookspark.bookie.storage import Storage
@@ -297,7 +298,7 @@ def test_the_process_beside_does_the_same(storage, tmp_path):
     before = contents(storage)
     process = RewritingProcess()
     try:
-        storage.steps(storage.storage.reclaiming.reclaim(process, 0.0, 1 << 20, 0, entry_logs=True))
+        storage.steps(storage.storage.reclaiming.reclaim(process, 0.0, 1 << 20, unlimited, entry_logs=True))
         assert logs_of(tmp_path / "live") == ["00000002.arrow"]
         assert contents(storage) == before
     finally:
@@ -305,7 +306,7 @@ def test_the_process_beside_does_the_same(storage, tmp_path):
 
 
 def reclaim_with(rewriter, storage):
-    storage.steps(storage.storage.reclaiming.reclaim(rewriter, 0.0, 1 << 20, 0, entry_logs=True))
+    storage.steps(storage.storage.reclaiming.reclaim(rewriter, 0.0, 1 << 20, unlimited, entry_logs=True))
 
 
 def kill(pid: int) -> None:
@@ -371,7 +372,9 @@ def test_the_processes_beside_end_with_the_bookie():
 def test_the_rate_is_kept(storage, tmp_path):
     waits: list[float] = []
     rewriter = LocalRewriter(RealFileSystem(), wait=waits.append)
-    storage.steps(storage.storage.reclaiming.reclaim(rewriter, 0.0, 1 << 20, 1_000_000, entry_logs=True))
+    storage.steps(
+        storage.storage.reclaiming.reclaim(rewriter, 0.0, 1 << 20, lambda directory, left: 1_000_000, entry_logs=True)
+    )
     size = (tmp_path / "live/logs/00000002.arrow").stat().st_size
     assert sum(waits) > (storage.storage.status().log_bytes + size) / 1_000_000
 
@@ -457,7 +460,9 @@ def test_rows_of_one_block_are_one():
 
 
 def test_a_storage_closes_in_the_middle_of_a_pass(storage, tmp_path):
-    steps = storage.storage.reclaiming.reclaim(LocalRewriter(RealFileSystem()), 0.0, 1 << 20, 0, entry_logs=True)
+    steps = storage.storage.reclaiming.reclaim(
+        LocalRewriter(RealFileSystem()), 0.0, 1 << 20, unlimited, entry_logs=True
+    )
     before = contents(storage)
     need = next(steps)
     for _ in range(6):

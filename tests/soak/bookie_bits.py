@@ -1,7 +1,7 @@
 """Every single bit of a small bookie's files flipped, one at a time: right answers or I/O errors, and scrub finds each.
 
-Then every bit of its logs, sealed, rewritten and written to last, before a boot and while it serves: a ledger is deleted, the logs
-are rewritten, the bookie is started again, twice. No wrong bytes, and no Negative for what was acked.
+Then every bit of its logs, sealed, rewritten and written to last, before a boot and while it serves: a ledger is deleted, the
+logs are rewritten, the bookie is started again, twice. No wrong bytes, and no Negative for what was acked.
 """
 
 from __future__ import annotations

@@ -4,8 +4,10 @@ Law: no step holds up the loop for more than some milliseconds; a step that wait
 Two of these works never have the index at the same time (``disk.steps``). A failed work is logged and tried again when it is due
 next, because serving depends on none of them.
 
-A pass is a garbage collection and then a reclaiming of space. Passes come at their interval, and at once when a directory is full
-(forced collection); forced passes take no more than a tenth of the time.
+A garbage collection comes at its interval, and at once when a directory is full (forced collection). A round of rewriting follows
+it, in bounded passes (``space.pacing``). Rounds run beside the collections: a round that takes long holds up none of them, and is
+merged with the next one. Forced collections, and passes that find nothing to do in a full directory, take no more than a tenth of
+the time.
 
 Source: BookKeeper's ``GarbageCollectorThread`` and ``LedgerDirsMonitor``.
 """
@@ -21,14 +23,18 @@ from typing import TypeVar
 
 from bookspark.bookie.bookie_config import BookieConfig
 from bookspark.bookie.disk.steps import Finished, Outcome, Steps, Wait, advance
+from bookspark.bookie.holdings.log_directory import LogDirectory
+from bookspark.bookie.space.pacing import Round, Rounds, rate
 from bookspark.bookie.space.reclaiming import Rewriter
 from bookspark.bookie.storage import Storage
 from bookspark.metadata.store import MetadataStore
 
 _WAIT_SECONDS = 0.005
 _STOP_SECONDS_MAX = 10.0
+_THREADS = 4
+"""One for each work."""
 _FORCED_PAUSE = 9.0
-"""The pause after a forced pass, in multiples of the time that the pass took."""
+"""The pause after a forced collection or a pass that came to nothing, in multiples of the time that it took."""
 
 Result = TypeVar("Result")
 
@@ -40,7 +46,12 @@ class Maintenance:
     without a ``rewriter`` nothing is rewritten."""
 
     def __init__(
-        self, config: BookieConfig, storage: Storage, metadata: MetadataStore | None, rewriter: Rewriter | None
+        self,
+        config: BookieConfig,
+        storage: Storage,
+        metadata: MetadataStore | None,
+        rewriter: Rewriter | None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
         self._storage = storage
@@ -48,14 +59,17 @@ class Maintenance:
         self._rewriter = rewriter
         self._index = asyncio.Lock()
         self._full = asyncio.Event()
-        self._threads = ThreadPoolExecutor(3, thread_name_prefix="bookie maintenance")
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="bookie maintenance")
         self._tasks: list[asyncio.Task[None]] = []
-        self._minor_at = time.monotonic() + config.minor_compaction_interval_seconds
-        self._major_at = time.monotonic() + config.major_compaction_interval_seconds
+        self._rounds = Rounds(config, clock())
+        self._clock = clock
+        self._round: Round | None = None
+        """The round of rewriting that is not through."""
+        self._round_begins = asyncio.Event()
 
     def start(self) -> None:
         """Begin all works, on the running loop."""
-        works = (self._checkpoints(), self._disks(), self._collection())
+        works = (self._checkpoints(), self._disks(), self._collection(), self._rewriting())
         self._tasks = [asyncio.get_running_loop().create_task(work) for work in works]
 
     async def stop(self) -> None:
@@ -88,49 +102,63 @@ class Maintenance:
             self._full.set()
 
     async def _collection(self) -> None:
-        due = time.monotonic() + self._config.gc_wait_time_seconds
+        due = self._clock() + self._config.gc_wait_time_seconds
         while True:
             try:
-                await asyncio.wait_for(self._full.wait(), max(0.0, due - time.monotonic()))
+                await asyncio.wait_for(self._full.wait(), max(0.0, due - self._clock()))
             except TimeoutError:
-                due = time.monotonic() + self._config.gc_wait_time_seconds
+                due = self._clock() + self._config.gc_wait_time_seconds
             forced = self._full.is_set()
-            started = time.monotonic()
-            await _tried("the garbage collection did not finish", lambda forced=forced: self._pass(forced))  # type: ignore[misc]
+            started, below = self._clock(), self._storage.holdings.next_log
+            await _tried("the garbage collection did not finish", self._collect)
+            following = self._rounds.begin(self._clock(), below, forced=forced)
+            self._round = following if self._round is None else self._round.followed_by(following)
+            self._round_begins.set()
             if forced:
-                await asyncio.sleep(_FORCED_PAUSE * (time.monotonic() - started))
+                await asyncio.sleep(_FORCED_PAUSE * (self._clock() - started))
                 self._full.clear()
 
-    async def _pass(self, forced: bool) -> None:
-        storage, config = self._storage, self._config
+    async def _collect(self) -> None:
         if self._metadata is not None:
-            await self._drive(storage.garbage_collection.collect(self._metadata))
-        rewriter = self._rewriter
-        threshold = self._threshold(time.monotonic(), forced) if rewriter is not None else 0.0
-        steps = storage.reclaiming.reclaim(
-            rewriter,
-            threshold,
-            config.entry_log_bytes_max,
-            config.compaction_rate_bytes_per_second,
-            entry_logs=config.rewrite_sealed_logs,
-        )
-        given_back = await self._drive(steps)
-        if given_back:
-            log.info("%d bytes of disk space were freed", given_back)
-        if forced:
-            await self._look_at_disks()
+            await self._drive(self._storage.garbage_collection.collect(self._metadata))
 
-    def _threshold(self, now: float, forced: bool) -> float:
-        """The threshold (0 to 1) of now: logs of which a smaller part is live are rewritten."""
-        config = self._config
-        if forced or now >= self._major_at:
-            self._major_at = now + config.major_compaction_interval_seconds
-            self._minor_at = now + config.minor_compaction_interval_seconds
-            return config.major_compaction_threshold
-        if now >= self._minor_at:
-            self._minor_at = now + config.minor_compaction_interval_seconds
-            return config.minor_compaction_threshold
-        return 0.0
+    async def _rewriting(self) -> None:
+        while True:
+            await self._round_begins.wait()
+            self._round_begins.clear()
+            while self._round is not None:
+                await _tried("space was not reclaimed", self._pass)
+
+    async def _pass(self) -> None:
+        """One pass of the round. The round is through when nothing is left, or when nothing could be done."""
+        config, disks, round_ = self._config, self._storage.disks, self._round
+        assert round_ is not None
+        started, more = self._clock(), False
+
+        def pace(directory: LogDirectory, left_bytes: int) -> int:
+            limit, seconds = config.compaction_rate_bytes_per_second, round_.until - self._clock()
+            return rate(limit, left_bytes, seconds, nearly_full=disks.nearly_full(directory))
+
+        try:
+            steps = self._storage.reclaiming.reclaim(
+                self._rewriter,
+                round_.threshold if self._rewriter is not None else 0.0,
+                config.entry_log_bytes_max,
+                pace,
+                entry_logs=config.rewrite_sealed_logs,
+                below=round_.below,
+            )
+            reclaimed = await self._drive(steps)
+            more = reclaimed.jobs > 0 and reclaimed.left_bytes > 0
+        finally:
+            if not more and self._round is round_:
+                self._round = None
+        if reclaimed.given_back > 0:
+            log.info("%d bytes of disk space were freed", reclaimed.given_back)
+        if round_.forced:
+            await self._look_at_disks()
+            if not reclaimed.jobs and reclaimed.given_back <= 0:
+                await asyncio.sleep(_FORCED_PAUSE * (self._clock() - started))
 
     # -- carrying steps through
 

@@ -5,6 +5,7 @@
 ``reclaiming``          a pass over the sealed logs: rewriting and removing
 ``living``              what lives in sealed logs, as the index tells it
 ``choosing``            which logs a pass rewrites
+``pacing``              when logs are rewritten, and how fast
 ``rewriting``           writing one new log of what is live in others
 ``rewriting_process``   the process that does it beside the bookie
 ======================  ==================================================================

@@ -22,10 +22,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from bookspark.bookie.disk.entry_log import EntryLog
 from bookspark.bookie.disk.file_system import FileSystem
@@ -36,6 +36,7 @@ from bookspark.bookie.holdings.checkpointing import Checkpoints
 from bookspark.bookie.holdings.holdings import Holdings, StoredLog
 from bookspark.bookie.holdings.log_directory import LogDirectory
 from bookspark.bookie.space.choosing import LogUse, choose
+from bookspark.bookie.space.choosing import live_bytes as bytes_of
 from bookspark.bookie.space.living import Spans, live_bytes, living, spans
 from bookspark.bookie.space.rewriting import Job, Rewritten, SealedLog
 from bookspark.wire.messages import Ranges
@@ -52,6 +53,27 @@ class Rewriter(Protocol):
 
     def rewrite(self, job: Job) -> Rewritten:
         """Write one new log under its temporary name, synced. Raises OSError."""
+
+
+Pace = Callable[[LogDirectory, int], int]
+"""``pace(directory, left_bytes)``: what the next job, in this directory, may read and write together, in bytes a second; 0: no
+limit. ``left_bytes`` are still to be rewritten, with this job's."""
+
+
+def unlimited(directory: LogDirectory, left_bytes: int) -> int:
+    """A ``Pace`` without a limit."""
+    return 0
+
+
+class Reclaimed(NamedTuple):
+    """What a pass did."""
+
+    given_back: int
+    """Bytes that were removed, less those that were written."""
+    jobs: int
+    """How many new logs were made, or would have been if anything had lived any more."""
+    left_bytes: int
+    """How many live bytes the next pass is to rewrite, besides what this one failed to."""
 
 
 class Reclaiming:
@@ -81,29 +103,45 @@ class Reclaiming:
         return [LogUse(directory, found, live[found.number]) for directory, found in sealed]
 
     def reclaim(
-        self, rewriter: Rewriter | None, threshold: float, job_bytes: int, bytes_per_second: int, *, entry_logs: bool
-    ) -> Steps[int]:
-        """Make one pass over the sealed logs; returns how many bytes were given back.
+        self,
+        rewriter: Rewriter | None,
+        threshold: float,
+        job_bytes: int,
+        pace: Pace,
+        *,
+        entry_logs: bool,
+        below: int | None = None,
+    ) -> Steps[Reclaimed]:
+        """Make one pass over the sealed logs.
 
-        ``rewriter``: None rewrites nothing, and only dead logs are removed. ``threshold`` (0 to 1), ``job_bytes`` and
-        ``entry_logs`` as in ``choosing.choose``. ``bytes_per_second``: what rewriting may read and write together; 0: no limit.
+        ``rewriter``: None rewrites nothing, and only dead logs are removed. ``threshold`` (0 to 1), ``job_bytes``, ``entry_logs``
+        and ``below`` as in ``choosing.choose``. ``pace``: asked before each job.
         """
-        choice = choose((yield from self.uses()), threshold, job_bytes, entry_logs=entry_logs)
-        given_back = 0
+        choice = choose((yield from self.uses()), threshold, job_bytes, entry_logs=entry_logs, below=below)
+        given_back = jobs_done = 0
         self._doom(choice.dead)
         jobs = choice.jobs if rewriter is not None else []
         found = yield from spans(self._index, [use.log.number for sources in jobs for use in sources])
+        left_bytes = choice.left_bytes + sum(map(bytes_of, jobs))
         for sources in jobs:
-            if self._doomed and sum(doomed.end for _, doomed in self._doomed) >= _REMOVE_BYTES:
+            assert rewriter is not None
+            if sum(doomed.end for _, doomed in self._doomed) >= _REMOVE_BYTES:
                 given_back += yield from self._remove()
+            directory, live = sources[0].directory, bytes_of(sources)
+            if self._doomed and self._file_system.free_bytes(directory.path) < live:
+                given_back += yield from self._remove()
+            if (room := self._file_system.free_bytes(directory.path)) < live:
+                log.warning("%s: %d bytes are free, too few for rewriting its logs", directory.path, room)
+                continue
             try:
-                assert rewriter is not None
-                given_back -= yield from self._rewrite(rewriter, sources, found, bytes_per_second)
+                given_back -= yield from self._rewrite(rewriter, sources, found, pace(directory, left_bytes))
             except OSError as error:
-                log.warning("no log was rewritten in %s: %s", sources[0].directory.path, error)
+                log.warning("no log was rewritten in %s: %s", directory.path, error)
                 break
+            left_bytes -= live
+            jobs_done += 1
         given_back += yield from self._remove()
-        return given_back
+        return Reclaimed(given_back, jobs_done, 0 if rewriter is None else choice.left_bytes)
 
     # -- rewriting
 
@@ -112,10 +150,6 @@ class Reclaiming:
     ) -> Steps[int]:
         """Write what is live in ``sources`` into one new log; returns its size in bytes. ``found``: where it lies."""
         directory = sources[0].directory
-        room = self._file_system.free_bytes(directory.path)
-        if room < sum(use.live_bytes for use in sources):
-            log.warning("%s: %d bytes are free, too few for rewriting its logs", directory.path, room)
-            return 0
         numbers = frozenset(use.log.number for use in sources)
         rows, facts = yield from living(self._index, self._ledgers, numbers, found)
         made: RewrittenLog | None = None
