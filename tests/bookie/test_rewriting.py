@@ -22,6 +22,7 @@ from bookspark.bookie.space.rewriting_process import RewritingProcess
 from bookspark.bookie.storage import Storage
 from bookspark.daemon.processes import Process, wait_for_end
 from bookspark.protocol.bookie.bookie_ledger import NO_SUCH_ENTRY
+from bookspark.protocol.ledger.responses import Unknown
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.wire.entry_batch import EntryBatch, arrow_schema
 from bookspark.wire.header import Flag, Status
@@ -256,16 +257,33 @@ def test_a_read_that_was_planned_before_is_planned_again(storage, tmp_path):
     assert fetched.frames == [] and storage.storage.has_moved(plan.pieces[0])
 
 
-def test_a_log_with_a_bad_batch_stays_as_it_is(storage, tmp_path):
-    path = tmp_path / "live/logs/00000001.arrows"
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
+@pytest.mark.parametrize("disk", ["lies", "refuses"])
+def test_what_a_rewrite_can_not_read_is_lost_and_the_rest_moves(storage, tmp_path, disk):
+    """The whole log stayed as it was, and its damaged entries counted as held."""
+    if disk == "lies":
+        path = tmp_path / "live/logs/00000001.arrows"
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+        storage.reclaim()
+    else:
+        files = FaultyFileSystem(RealFileSystem())
+        # The reads of a rewrite: 300 entries of ledger 5, then the batch of ledger 6.
+        files.add("read */00000001.arrows 301 io-error")
+        storage.steps(
+            storage.storage.reclaiming.reclaim(LocalRewriter(files), 0.0, 1 << 20, unlimited, entry_logs=True)
+        )
+    assert isinstance(storage.read(6, 0, 0)[1], Unknown)
+    assert not storage.storage.ranges(6, 0, 0, only=True)[0].ledger_ids, "it is not held"
+    storage.run(storage.storage.settle)
     storage.reclaim()
-    assert logs_of(tmp_path / "live") == ["00000001.arrows", "00000001.synced"]
-    assert storage.ids(5) == list(range(300))
-    storage.reclaim()
-    assert logs_of(tmp_path / "live") == ["00000001.arrows", "00000001.synced"]
+    assert logs_of(tmp_path / "live") == ["00000002.arrow"]
+    storage.storage.close()
+    again = Pumped(config(tmp_path / "live"))
+    assert again.ids(5) == list(range(300)) and len(again.ids(7)) == 40
+    assert isinstance(again.read(6, 0, 0)[1], Unknown)
+    assert again.read(5, 300, 300) == ([], NO_SUCH_ENTRY), "nothing else is unknown"
+    again.storage.close()
 
 
 def test_no_bit_of_a_rewritten_log_can_be_flipped_unseen(tmp_path):

@@ -11,8 +11,8 @@ that the next boot or the next pass deals with::
     remove      the old logs are unlinked                                           next pass removes them
 
 The rows of the index say what is rewritten, and every row that points into a source is read and checked (``living``). So no
-length that stands in a log is believed, and a log goes only when no row points into it. A log with a batch that can't be read is
-left alone, and so is a directory that is damaged: what its logs can't tell any more stays unknown. Only sealed logs are looked
+length that stands in a log is believed, and a log goes only when no row points into it. What can't be read is lost
+(``Holdings.lose``): its absence is unknown from then on. A directory that is damaged is left alone. Only sealed logs are looked
 at. Nothing is added to them, so what was counted dead stays dead. Which of them are rewritten is decided by ``choosing``.
 
 Source: docs/decisions/one-log.md; BookKeeper's ``GarbageCollectorThread`` and ``TransactionalEntryLogCompactor``.
@@ -87,8 +87,6 @@ class Reclaiming:
         self._checkpoints = checkpoints
         self._doomed: list[tuple[LogDirectory, StoredLog]] = []
         """Logs that nothing points into any more. They are removed once a checkpoint without them is durable."""
-        self._unreadable: set[int] = set()
-        """Numbers of logs that have a damaged batch."""
 
     def uses(self) -> Steps[list[LogUse]]:
         """Look through the index: how much of each sealed log is live."""
@@ -97,7 +95,6 @@ class Reclaiming:
             for directory in self._holdings.live
             if not directory.damaged and not directory.retired
             for found in directory.sealed
-            if found.number not in self._unreadable
         ]
         live = yield from live_bytes(self._index)
         return [LogUse(directory, found, live[found.number]) for directory, found in sealed]
@@ -159,33 +156,38 @@ class Reclaiming:
             job = Job(directory.path, number, sealed, rows.encode(), facts, bytes_per_second)
             try:
                 rewritten: Rewritten = yield partial(rewriter.rewrite, job)
-                if rewritten.damaged.ledger_ids:
-                    self._leave_alone(rewritten.damaged)
+                self._lose(rewritten.damaged)
+                if rewritten.rows.ledger_ids:
+                    yield partial(self._publish, directory.path, number)
+                    made = RewrittenLog(directory.path, number, rewritten.size)
+                else:
                     yield partial(self._discard, directory.path, number)
-                    return 0
-                yield partial(self._publish, directory.path, number)
             except OSError:
                 yield partial(self._discard, directory.path, number)
                 raise
-            made = RewrittenLog(directory.path, number, rewritten.size)
-            directory.rewritten[number] = made
-            self._holdings.logs[number] = (directory, made)
-            yield from self._switch(numbers, rewritten.rows)
+            if made is not None:
+                directory.rewritten[number] = made
+                self._holdings.logs[number] = (directory, made)
+                yield from self._switch(numbers, rewritten.rows)
         self._doom(sources)
         return 0 if made is None else made.end
 
-    def _leave_alone(self, damaged: Ranges) -> None:
-        """Of logs that have damaged batches nothing is dropped."""
-        self._unreadable.update(damaged.logs)
-        for ledger_id, first, last, number, position, _ in zip(*damaged, strict=True):
+    def _lose(self, damaged: Ranges) -> None:
+        """What these rows hold can't be read: it is not held any more. That is durable before any log is removed, as no
+        checkpoint is written earlier."""
+        for ledger_id, found in groupby(zip(*damaged, strict=True), key=lambda row: row[0]):
+            rows = list(found)
+            _, first, _, number, position, _ = rows[0]
             log.error(
-                "log %08x is damaged at byte %d, where entries %d to %d of ledger %d lie; it is not rewritten",
-                number,
-                position,
-                first,
-                last,
+                "%d batches of ledger %d can't be read, the first one (entry %d) at byte %d of log %08x: they are lost here, and "
+                "autorecovery copies them back; check the disk",
+                len(rows),
                 ledger_id,
+                first,
+                position,
+                number,
             )
+            self._holdings.lose(ledger_id, [location(number, position) for _, _, _, number, position, _ in rows])
 
     def _publish(self, directory: str, number: int) -> None:
         path = rewritten_path(directory, number)
