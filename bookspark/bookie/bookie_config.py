@@ -80,6 +80,8 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Size limit of each directory, in bytes. 0: the size of its disk."""
     request_bytes_in_flight_max: AtLeastOne = 64 << 20
     """When more bytes of adds than this wait for their sync, the bookie stops reading from its connections."""
+    read_bytes_in_flight_max: AtLeastOne = 64 << 20
+    """How many bytes of entries may be on their way to readers, over all connections. Reads beyond that wait."""
     requests_in_flight_max: AtLeastOne = 10_000
     """How many requests of one connection may wait for their answers. The bookie refuses more as too many requests."""
     journal_write_data: bool = True

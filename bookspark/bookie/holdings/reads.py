@@ -27,7 +27,8 @@ from bookspark.wire.entry_batch import Buffer
 
 _OPEN_FILES_MAX = 256
 _EXTENT_BYTES_MAX = 1 << 20
-_PART_BYTES = 256 << 10
+PART_BYTES = 256 << 10
+"""An answer is read and sent in parts of about this size. A longer entry is a part by itself."""
 READ_BYTES_MAX = 4 << 20
 """An answer is about this long at most, whatever the request's limit."""
 
@@ -93,16 +94,6 @@ def plan_read(
     return refused(end)
 
 
-def first_part(pieces: list[Piece]) -> list[Piece]:
-    """The first pieces of a plan, some 256 KiB but at least one. They are sent before the next ones are read."""
-    total = 0
-    for count, piece in enumerate(pieces, 1):
-        total += piece.size
-        if total >= _PART_BYTES:
-            return pieces[:count]
-    return pieces
-
-
 class Stop(Enum):
     """Why fewer frames came than were asked for."""
 
@@ -153,13 +144,13 @@ class LogFiles:
         with self._lock:
             self._files.clear()
 
-    def fetch(self, pieces: Sequence[Piece], *, cached_only: bool) -> Fetched | None:
-        """The checked frames of ``pieces``, up to about 4 MiB but at least one. ``cached_only``, for the loop: None if a frame is
-        not in the page cache or is compressed."""
+    def fetch(self, pieces: Sequence[Piece], *, cached_only: bool, bytes_max: int = READ_BYTES_MAX) -> Fetched | None:
+        """The checked frames of ``pieces``, up to about ``bytes_max`` but at least one. ``cached_only``, for the loop: None if a
+        frame is not in the page cache or is compressed."""
         frames: list[Buffer] = []
         index, together, total = 0, True, 0
         while index < len(pieces):
-            if total >= READ_BYTES_MAX:
+            if total >= bytes_max:
                 return Fetched(frames, Stop.LIMIT)
             if (frame := pieces[index].frame) is not None:
                 frames.append(frame)
@@ -191,7 +182,7 @@ class LogFiles:
                 stored = view[at : at + piece.size]
                 if cached_only and stored[:8] == BLOCK_START:
                     return None
-                if total >= READ_BYTES_MAX:
+                if total >= bytes_max:
                     return Fetched(frames, Stop.LIMIT)
                 found = _checked(stored, piece)
                 if found is None:

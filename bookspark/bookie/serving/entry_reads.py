@@ -1,8 +1,9 @@
 """Reads of entries: the stored batches are sent as they lie in the logs, then an answer says what comes after them.
 
-Law: a stored batch gets a new prefix with the answer's header, and its body is not copied. What the page cache has is read and
-sent on the loop, in parts, so that the client checks one part while the next one is read. The rest is read by a thread. Entries
-that are moved to another log while they are read are planned again.
+Law: a stored batch gets a new prefix with the answer's header, and its body is not copied. An answer is read and sent in parts,
+so that the client checks one part while the next one is read. A part is read when the peer has taken those before it, and when
+there is room for it (``read_room``), so a peer that does not read holds only a few parts. What the page cache has is read on the
+loop, the rest by a thread. Each part is planned by itself: entries may move to another log while they are read.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
-from bookspark.bookie.holdings.reads import Fetched, ReadPlan, Stop, first_part
+from bookspark.bookie.holdings.reads import PART_BYTES, READ_BYTES_MAX, Fetched, ReadPlan, Stop
 from bookspark.bookie.ledgers.statuses import status_of
 from bookspark.bookie.serving.answers import Answers
 from bookspark.bookie.serving.peer import Peer
@@ -27,6 +29,19 @@ _CARRIED_BYTES_MAX = 64 << 10
 """A longer batch does not come along with a LAC: every bookie of the ensemble may be asked for it at once."""
 
 log = logging.getLogger(__name__)
+
+
+class _Answer(NamedTuple):
+    """How far the answer to a read is."""
+
+    first: int
+    """The next entry id."""
+    sent: int
+    """How many entries were sent."""
+    left: int
+    """How many bytes it may still have, about."""
+    cached: bool
+    """Is the page cache tried? Not any more once a thread was needed."""
 
 
 class EntryReads:
@@ -66,52 +81,89 @@ class EntryReads:
     def _answer_without_entries(self, header: Header, status: int) -> None:
         self._answers.answer(header._replace(last_entry_id=header.first_entry_id - 1), status)
 
-    def _send_entries(self, header: Header, first_entry_id: int | None = None, sent: int = 0) -> None:
-        """Send from ``first_entry_id`` on (None: the request's), after ``sent`` entries before it."""
-        plan = self._storage.plan_read(
+    def _send_entries(self, header: Header) -> None:
+        self._peer.read_begins()
+        limit = min(header.limit or READ_BYTES_MAX, READ_BYTES_MAX)
+        self._go_on(header, _Answer(header.first_entry_id, 0, limit, cached=True))
+
+    def _plan(self, header: Header, answer: _Answer) -> ReadPlan:
+        """Find the next part of an answer."""
+        return self._storage.plan_read(
             header.ledger_id,
-            header.first_entry_id if first_entry_id is None else first_entry_id,
+            answer.first,
             header.last_entry_id,
-            header.limit,
+            min(answer.left, PART_BYTES),
             sparse=bool(header.flags & _SPARSE),
         )
-        while (fetched := self._storage.files.fetch(part := first_part(plan.pieces), cached_only=True)) is not None:
-            if fetched.stop is not None or len(part) == len(plan.pieces):
-                self._send_last(header, plan, sent, fetched)
-                return
-            sent += self._send_batches(header, plan, fetched.frames)
-            # If the socket takes these frames, the next ones are read into the same memory.
-            del fetched
-            # The reader checks these frames while the next ones are read here.
-            self._peer.flush()
-            plan = plan._replace(pieces=plan.pieces[len(part) :])
-        self._peer.read_begins()
-        fetch = partial(self._storage.files.fetch, plan.pieces, cached_only=False)
-        reading = self._loop.run_in_executor(self._bookie.readers, fetch)
-        reading.add_done_callback(partial(self._read_done, header, plan, sent))
 
-    def _read_done(self, header: Header, plan: ReadPlan, sent: int, reading: asyncio.Future[Fetched | None]) -> None:
+    def _go_on(self, header: Header, answer: _Answer) -> None:
+        """Send what can be sent at once. The rest waits until the peer has taken that, or for a thread."""
+        while answer.cached and self._peer.takes(PART_BYTES):
+            plan = self._plan(header, answer)
+            fetched = self._fetch_cached(plan)
+            if fetched is None:
+                answer = answer._replace(cached=False)
+                break
+            following = self._send_part(header, answer, plan, fetched)
+            # If the socket takes these frames, the next ones are read into the same memory. The reader checks these while the
+            # next ones are read here. And a peer that does not read is noticed before its next request is taken.
+            del fetched
+            self._peer.flush()
+            if following is None:
+                self._peer.read_ends()
+                return
+            answer = following
+        plan = self._plan(header, answer)
+        size = max(PART_BYTES, plan.pieces[0].size) if plan.pieces else PART_BYTES
+        self._peer.when_it_takes(size, partial(self._read_part, header, answer, size))
+
+    def _read_part(self, header: Header, answer: _Answer, size: int) -> None:
+        """Read the next part, in a thread unless the page cache has it. There is room for ``size`` bytes."""
+        plan = self._plan(header, answer)
+        fetched = self._fetch_cached(plan) if answer.cached else None
+        if fetched is not None:
+            self._part_read(header, answer, plan, size, fetched)
+            return
+        fetch = partial(self._storage.files.fetch, plan.pieces, cached_only=False, bytes_max=PART_BYTES)
+        reading = self._loop.run_in_executor(self._bookie.readers, fetch)
+        reading.add_done_callback(partial(self._thread_ended, header, answer._replace(cached=False), plan, size))
+
+    def _fetch_cached(self, plan: ReadPlan) -> Fetched | None:
+        return self._storage.files.fetch(plan.pieces, cached_only=True, bytes_max=PART_BYTES)
+
+    def _thread_ended(
+        self, header: Header, answer: _Answer, plan: ReadPlan, size: int, reading: asyncio.Future[Fetched | None]
+    ) -> None:
         error = None if reading.cancelled() else reading.exception()
         if error is not None:
             log.error("read %r failed", header, exc_info=error)
         fetched = None if error is not None or reading.cancelled() else reading.result()
-        self._send_last(header, plan, sent, fetched or Fetched([], Stop.DAMAGED))
-        self._peer.read_ends()
+        self._part_read(header, answer, plan, size, fetched or Fetched([], Stop.DAMAGED))
 
-    def _send_last(self, header: Header, plan: ReadPlan, sent: int, fetched: Fetched) -> None:
-        """Send the last entries, then the answer, which tells about the id after them."""
+    def _part_read(self, header: Header, answer: _Answer, plan: ReadPlan, size: int, fetched: Fetched) -> None:
+        following = self._send_part(header, answer, plan, fetched)
+        self._peer.flush()
+        self._peer.part_ends(size)
+        if following is None:
+            self._peer.read_ends()
+        else:
+            self._go_on(header, following)
+
+    def _send_part(self, header: Header, answer: _Answer, plan: ReadPlan, fetched: Fetched) -> _Answer | None:
+        """Send a part. Returns what is to follow; None if this was the last part, which tells about the id after it."""
         frames, stop = fetched
-        sent += self._send_batches(header, plan, frames)
+        sent = answer.sent + self._send_batches(header, plan, frames)
+        left = answer.left - sum(map(len, frames))
         end, status = plan.end, Status.OK if plan.refusal is None else status_of(plan.refusal)
-        if stop is not None:
+        if stop is not None and plan.pieces:
             following = plan.pieces[len(frames)]
             if stop is Stop.MOVED and self._storage.has_moved(following):
-                self._send_entries(header, following.first, sent)
-                return
+                return _Answer(following.first, sent, max(left, 1), answer.cached)
             end, status = following.first - 1, Status.OK if stop is Stop.LIMIT else Status.IO_ERROR
+        if status == Status.OK and end < header.last_entry_id and left > 0:
+            return _Answer(end + 1, sent, left, answer.cached)
         self._answers.answer(header._replace(last_entry_id=end), status, value=sent)
-        # Flush at once: a peer that does not read is noticed before its next request is taken.
-        self._peer.flush()
+        return None
 
     def _send_batches(self, header: Header, plan: ReadPlan, frames: Sequence[Buffer]) -> int:
         """Send the frames of a plan's first pieces; returns how many entries that are."""

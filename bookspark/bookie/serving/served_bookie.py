@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
+from bookspark.bookie.serving.read_room import ReadRoom
 from bookspark.bookie.storage import Storage
 from bookspark.wire.messages import BookieStatus
 
@@ -24,5 +25,7 @@ class ServedBookie(NamedTuple):
     """How many requests of one connection may wait for their answers."""
     readers: ThreadPoolExecutor
     """For reads that have to wait for the disk."""
+    read_room: ReadRoom
+    """The memory for what is on its way to readers."""
     status: Callable[[], BookieStatus]
     """What the bookie says of itself; to be called on the loop."""

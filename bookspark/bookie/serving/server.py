@@ -20,6 +20,7 @@ from bookspark.bookie.bookie_config import BookieConfig
 from bookspark.bookie.serving.admission import Admission, Admitted
 from bookspark.bookie.serving.connection import Connection
 from bookspark.bookie.serving.maintenance import Maintenance
+from bookspark.bookie.serving.read_room import ReadRoom
 from bookspark.bookie.serving.served_bookie import ServedBookie
 from bookspark.bookie.space.reclaiming import Rewriter
 from bookspark.bookie.storage import Storage
@@ -75,6 +76,7 @@ class BookieServer:
             read_secret(config.shared_secret_file),
             config.requests_in_flight_max,
             self._readers,
+            ReadRoom(config.read_bytes_in_flight_max),
             self.status,
         )
         self._tls = server_context(config.tls_certificate, config.tls_key, config.tls_client_ca)
