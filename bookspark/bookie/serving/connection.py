@@ -27,8 +27,10 @@ from bookspark.wire.keepalive import notice_lost_peer
 _JOINED_BYTES_MAX = 64 << 10
 _WRITE_BUFFER_BYTES_MAX = 64 << 10
 _READS_MAX = 8
-_PARTS_MAX = 2
-"""How many parts of answers are read for one peer at the same time: one is read while the other one is sent."""
+_LARGE_PART_BYTES = 1 << 20
+"""A part is this long while there is much room."""
+_PARTS_MAX = 4
+"""How many parts of answers are read for one peer at the same time."""
 _PARTING_SECONDS = 10.0
 """How long a peer that is refused has to end the connection."""
 
@@ -58,7 +60,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reads = 0
         """How many reads of this peer are under way."""
         self._room = bookie.read_room
-        self._parts: deque[tuple[int, Callable[[], None]]] = deque()
+        self._parts: deque[tuple[int, Callable[[int], None]]] = deque()
         """Parts of answers that wait until the peer has taken others: how large they are, and what reads them."""
         self._parts_asked = 0
         """How many parts are being read, or wait for room."""
@@ -147,9 +149,10 @@ class Connection(asyncio.BufferedProtocol):
         behind = self._transport is None or self._writing_paused or self._parts
         return not behind and self._room.has_room(self, size)
 
-    def when_it_takes(self, size: int, begin: Callable[[], None]) -> None:
-        """Call ``begin`` as soon as the peer has taken what was sent before, and there is room for about ``size`` bytes: now or
-        later. ``part_ends`` follows. Nothing is called once the connection has ended."""
+    def when_it_takes(self, size: int, begin: Callable[[int], None]) -> None:
+        """Call ``begin`` as soon as the peer has taken what was sent before, and there is room for ``size`` bytes: now or later.
+        It is told how many bytes there is room for, which may be more. ``part_ends`` follows with that number. Nothing is called
+        once the connection has ended."""
         if self._transport is not None:
             self._parts.append((size, begin))
             self._loop.call_soon(self._go_on)
@@ -161,11 +164,11 @@ class Connection(asyncio.BufferedProtocol):
         self._hold()
         self._loop.call_soon(self._go_on)
 
-    def _begin_part(self, size: int, begin: Callable[[], None]) -> None:
+    def _begin_part(self, size: int, begin: Callable[[int], None]) -> None:
         if self._transport is not None:
             self._part_bytes += size
             self._hold()
-            begin()
+            begin(size)
 
     def _hold(self) -> None:
         """Tell how much memory the answers of this peer hold."""
@@ -182,6 +185,9 @@ class Connection(asyncio.BufferedProtocol):
             self._dispatch.handle(self._held.popleft())
         while self._parts and not self._writing_paused and self._parts_asked < _PARTS_MAX:
             size, begin = self._parts.popleft()
+            if self._room.is_roomy(_LARGE_PART_BYTES):
+                # Each part costs a change of threads.
+                size = max(size, _LARGE_PART_BYTES)
             self._parts_asked += 1
             self._room.ask(self, size, partial(self._begin_part, size, begin))
         self.adjust_reading()

@@ -86,13 +86,13 @@ class EntryReads:
         limit = min(header.limit or READ_BYTES_MAX, READ_BYTES_MAX)
         self._go_on(header, _Answer(header.first_entry_id, 0, limit, cached=True))
 
-    def _plan(self, header: Header, answer: _Answer) -> ReadPlan:
-        """Find the next part of an answer."""
+    def _plan(self, header: Header, answer: _Answer, size: int = PART_BYTES) -> ReadPlan:
+        """Find the next part of an answer, of about ``size`` bytes."""
         return self._storage.plan_read(
             header.ledger_id,
             answer.first,
             header.last_entry_id,
-            min(answer.left, PART_BYTES),
+            min(answer.left, size),
             sparse=bool(header.flags & _SPARSE),
         )
 
@@ -115,21 +115,21 @@ class EntryReads:
             answer = following
         plan = self._plan(header, answer)
         size = max(PART_BYTES, plan.pieces[0].size) if plan.pieces else PART_BYTES
-        self._peer.when_it_takes(size, partial(self._read_part, header, answer, size))
+        self._peer.when_it_takes(size, partial(self._read_part, header, answer))
 
     def _read_part(self, header: Header, answer: _Answer, size: int) -> None:
         """Read the next part, in a thread unless the page cache has it. There is room for ``size`` bytes."""
-        plan = self._plan(header, answer)
-        fetched = self._fetch_cached(plan) if answer.cached else None
+        plan = self._plan(header, answer, size)
+        fetched = self._fetch_cached(plan, size) if answer.cached else None
         if fetched is not None:
             self._part_read(header, answer, plan, size, fetched)
             return
-        fetch = partial(self._storage.files.fetch, plan.pieces, cached_only=False, bytes_max=PART_BYTES)
+        fetch = partial(self._storage.files.fetch, plan.pieces, cached_only=False, bytes_max=size)
         reading = self._loop.run_in_executor(self._bookie.readers, fetch)
         reading.add_done_callback(partial(self._thread_ended, header, answer._replace(cached=False), plan, size))
 
-    def _fetch_cached(self, plan: ReadPlan) -> Fetched | None:
-        return self._storage.files.fetch(plan.pieces, cached_only=True, bytes_max=PART_BYTES)
+    def _fetch_cached(self, plan: ReadPlan, size: int = PART_BYTES) -> Fetched | None:
+        return self._storage.files.fetch(plan.pieces, cached_only=True, bytes_max=size)
 
     def _thread_ended(
         self, header: Header, answer: _Answer, plan: ReadPlan, size: int, reading: asyncio.Future[Fetched | None]

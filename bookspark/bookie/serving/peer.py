@@ -39,9 +39,10 @@ class Peer(Protocol):
     def takes(self, size: int) -> bool:
         """Has it taken what was sent before, and is there room for ``size`` bytes more?"""
 
-    def when_it_takes(self, size: int, begin: Callable[[], None]) -> None:
-        """Call ``begin`` as soon as the peer has taken what was sent before, and there is room for about ``size`` bytes: now or
-        later. ``part_ends`` follows. Nothing is called once the connection has ended."""
+    def when_it_takes(self, size: int, begin: Callable[[int], None]) -> None:
+        """Call ``begin`` as soon as the peer has taken what was sent before, and there is room for ``size`` bytes: now or later.
+        It is told how many bytes there is room for, which may be more. ``part_ends`` follows with that number. Nothing is called
+        once the connection has ended."""
 
     def part_ends(self, size: int) -> None:
         """What ``begin`` began is sent, or failed."""

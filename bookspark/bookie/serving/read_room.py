@@ -67,6 +67,10 @@ class ReadRoom:
             return size <= PART_BYTES or self._fits(size, self._bytes_max)
         return not any(map(self._is_first, self._waiting)) and self._fits(size, self._bytes_max // 2)
 
+    def is_roomy(self, size: int) -> bool:
+        """Is there so much room that anybody may read ``size`` bytes?"""
+        return not self._waiting and self._total + size <= self._bytes_max // 2
+
     def ask(self, reader: Reader, size: int, begin: Callable[[], None]) -> None:
         """Call ``begin``, which will ``hold`` about ``size`` bytes more, as soon as there is room for them: now or later."""
         if self.has_room(reader, size):
