@@ -54,7 +54,7 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
     rewrite_sealed_logs: bool = True
     """Rewrite sealed logs in the background. A rewritten log holds live entries only, sorted and compressed."""
     gc_wait_time_seconds: IntervalSeconds = 900.0
-    """Time between two garbage collections, in seconds. One removes deleted ledgers and rewrites sealed logs."""
+    """Time between two garbage collections, in seconds. One removes deleted ledgers; rewriting of sealed logs follows it."""
     minor_compaction_threshold: Part = 0.2
     """A minor compaction rewrites the logs of which less than this part (0 to 1) is live."""
     minor_compaction_interval_seconds: IntervalSeconds = 3600.0
@@ -64,7 +64,8 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
     major_compaction_interval_seconds: IntervalSeconds = 86400.0
     """Time between two major compactions, in seconds. There is one besides whenever a directory is full."""
     compaction_rate_bytes_per_second: BytesOrNone = 64 << 20
-    """How much rewriting may read and write together, in bytes a second. 0: no limit."""
+    """How much rewriting may read and write together, in bytes a second. 0: no limit. There is none either while rewriting is
+    behind, and for a directory that is nearly full (``space.pacing``)."""
     scrub_interval_hours: Hours = 168.0
     """Every batch that the bookie holds is read and checked within this time, in hours. Another bookie's copy replaces what
     can't be read. 0: only what somebody reads is checked."""
@@ -85,6 +86,8 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Size limit of each directory, in bytes. 0: the size of its disk."""
     request_bytes_in_flight_max: AtLeastOne = 64 << 20
     """When more bytes of adds than this wait for their sync, the bookie stops reading from its connections."""
+    read_bytes_in_flight_max: AtLeastOne = 64 << 20
+    """How many bytes of entries may be on their way to readers, over all connections. Reads beyond that wait."""
     requests_in_flight_max: AtLeastOne = 10_000
     """How many requests of one connection may wait for their answers. The bookie refuses more as too many requests."""
     journal_write_data: bool = True

@@ -278,16 +278,12 @@ class Storage:
 
     # -- reads
 
-    def plan_read(
-        self, ledger_id: int, first: int, last: int, limit: int, *, sparse: bool, pieces_max: int | None = None
-    ) -> ReadPlan:
+    def plan_read(self, ledger_id: int, first: int, last: int, limit: int, *, sparse: bool) -> ReadPlan:
         """Find the batches that hold entries ``first..last``, up to about ``limit`` bytes (0: as much as one answer takes).
-
-        ``pieces_max``: plan no more pieces at once (``ReadPlan.cut_bytes``).
 
         ``sparse``: skip ids that are not held. Otherwise the plan ends before the first such id, and says why it is absent.
         """
-        return self.holdings.plan_read(ledger_id, first, last, limit, sparse=sparse, pieces_max=pieces_max)
+        return self.holdings.plan_read(ledger_id, first, last, limit, sparse=sparse)
 
     def has_moved(self, piece: Piece) -> bool:
         """Do the entries of a planned piece lie elsewhere by now, or nowhere? Then the read is to be planned again."""

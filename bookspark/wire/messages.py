@@ -52,6 +52,11 @@ class Ranges(NamedTuple):
     def empty(cls) -> Ranges:
         return cls(*(array("q") for _ in range(6)))
 
+    def append(self, row: tuple[int, int, int, int, int, int]) -> None:
+        """Append a row, its values in the columns' order."""
+        for column, value in zip(self, row, strict=True):
+            column.append(value)
+
     def encode(self) -> bytes:
         return b"".join((_COUNT.pack(len(self.ledger_ids)), bytes(4), *(column.tobytes() for column in self)))
 

@@ -21,12 +21,13 @@ from bookspark.bookie.commit.commit_thread import Soon
 from bookspark.bookie.disk.file_system import FileSystem, RealFileSystem
 from bookspark.bookie.disk.steps import Steps, run_steps
 from bookspark.bookie.serving.server import BookieServer
-from bookspark.bookie.space.rewriting import Job, Rewritten, SealedLog, batches_of, rewrite
+from bookspark.bookie.space.reclaiming import unlimited
+from bookspark.bookie.space.rewriting import Job, Rewritten, rewrite
 from bookspark.bookie.storage import Storage
 from bookspark.wire.entry_batch import Entry, EntryBatch, encode_entries
 from bookspark.wire.frames import Frame, FrameReceiver, control_frame
 from bookspark.wire.header import PROTOCOL_VERSION, Header, Kind, Status, decode
-from bookspark.wire.messages import Acks, BookieStatus, Ranges
+from bookspark.wire.messages import Acks, BookieStatus
 
 KEY = b"k" * 16
 OTHER_KEY = b"o" * 16
@@ -101,24 +102,20 @@ def crash_image(directory: Path, target: Path) -> Path:
 
 
 class LocalRewriter:
-    """Rewrites in this thread. ``before(what)`` is called ahead of each request, ``wait(seconds)`` instead of waiting."""
+    """Rewrites in this thread. ``before()`` is called ahead of each job, ``wait(seconds)`` instead of waiting."""
 
     def __init__(
         self,
         file_system: FileSystem,
-        before: Callable[[str], None] = lambda what: None,
+        before: Callable[[], None] = lambda: None,
         wait: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         self._file_system = file_system
         self._before = before
         self._wait = wait
 
-    def batches_of(self, source: SealedLog) -> Ranges:
-        self._before("batches_of")
-        return batches_of(self._file_system, source)
-
     def rewrite(self, job: Job) -> Rewritten:
-        self._before("rewrite")
+        self._before()
         return rewrite(self._file_system, job, self._wait)
 
 
@@ -198,10 +195,13 @@ class Pumped:
             directory.current = None
             self.wait(lambda statuses=statuses: bool(statuses))
 
-    def reclaim(self, threshold: float = 0.0, *, entry_logs: bool = True, before: Any = lambda what: None) -> int:
-        """One pass over the sealed logs."""
+    def reclaim(
+        self, threshold: float = 0.0, *, entry_logs: bool = True, before: Callable[[], None] = lambda: None
+    ) -> int:
+        """One pass over the sealed logs; returns how many bytes were given back."""
         rewriter = LocalRewriter(self.file_system, before)
-        return self.steps(self.storage.reclaiming.reclaim(rewriter, threshold, 1 << 20, 0, entry_logs=entry_logs))
+        steps = self.storage.reclaiming.reclaim(rewriter, threshold, 1 << 20, unlimited, entry_logs=entry_logs)
+        return self.steps(steps).given_back
 
     def collect(self, store: Any) -> int:
         """Forget the ledgers that ``store`` doesn't have any more."""

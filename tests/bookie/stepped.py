@@ -14,6 +14,7 @@ from bookspark.bookie.commit.commit_thread import CommitThread, Completed, Post,
 from bookspark.bookie.commit.completions import ignore
 from bookspark.bookie.disk.file_system import FileSystem
 from bookspark.bookie.disk.steps import run_steps
+from bookspark.bookie.space.reclaiming import unlimited
 from bookspark.bookie.storage import Storage
 from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.wire.entry_batch import Entry, EntryBatch
@@ -143,7 +144,7 @@ class Stepped:
     def reclaim(self, threshold: float = 0.0, *, entry_logs: bool = True) -> None:
         """One pass over the sealed logs."""
         steps = self.storage.reclaiming.reclaim(
-            LocalRewriter(self.files), threshold, _JOB_BYTES, 0, entry_logs=entry_logs
+            LocalRewriter(self.files), threshold, _JOB_BYTES, unlimited, entry_logs=entry_logs
         )
         run_steps(steps, self.commit)
 

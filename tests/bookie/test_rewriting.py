@@ -16,14 +16,17 @@ from bookspark.bookie.disk.file_system import RealFileSystem
 from bookspark.bookie.disk.index import ChangingRows, Row, location
 from bookspark.bookie.disk.rewritten_log import HEAD, RewrittenLog, footer, scan_rewritten
 from bookspark.bookie.space.choosing import LogUse, choose
-from bookspark.bookie.space.rewriting import BLOCK_ENTRIES_MAX, SealedLog
+from bookspark.bookie.space.reclaiming import unlimited
+from bookspark.bookie.space.rewriting import BLOCK_ENTRIES_MAX, Job
 from bookspark.bookie.space.rewriting_process import RewritingProcess
 from bookspark.bookie.storage import Storage
 from bookspark.daemon.processes import Process, wait_for_end
 from bookspark.protocol.bookie.bookie_ledger import ENTRY_LOST, NO_SUCH_ENTRY, NO_SUCH_LEDGER
+from bookspark.protocol.ledger.responses import Unknown
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.wire.entry_batch import EntryBatch, arrow_schema
 from bookspark.wire.header import Flag, Status
+from bookspark.wire.messages import Ranges
 from tests.bookie.kit import KEY, Client, LocalRewriter, Pumped, add_frame, config, crash_image, entries, serving
 
 
@@ -236,12 +239,10 @@ def test_a_checkpoint_that_was_taken_earlier_is_not_written_later(storage, tmp_p
     assert contents(Pumped(config(tmp_path / "dead"))) == contents(storage)
 
 
-@pytest.mark.parametrize("call", ["batches_of", "rewrite"])
-def test_what_is_added_and_deleted_while_it_is_rewritten(storage, call):
-    def meanwhile(what: str) -> None:
-        if what == call:
-            storage.submit(add_frame(5, 300))
-            storage.steps(storage.storage.garbage_collection.forget([6]))
+def test_what_is_added_and_deleted_while_it_is_rewritten(storage):
+    def meanwhile() -> None:
+        storage.submit(add_frame(5, 300))
+        storage.steps(storage.storage.garbage_collection.forget([6]))
 
     storage.reclaim(before=meanwhile)
     assert storage.ids(5) == list(range(301))
@@ -256,16 +257,33 @@ def test_a_read_that_was_planned_before_is_planned_again(storage, tmp_path):
     assert fetched.frames == [] and storage.storage.has_moved(plan.pieces[0])
 
 
-def test_a_log_with_a_bad_batch_stays_as_it_is(storage, tmp_path):
-    path = tmp_path / "live/logs/00000001.arrows"
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
+@pytest.mark.parametrize("disk", ["lies", "refuses"])
+def test_what_a_rewrite_can_not_read_is_lost_and_the_rest_moves(storage, tmp_path, disk):
+    """The whole log stayed as it was, and its damaged entries counted as held."""
+    if disk == "lies":
+        path = tmp_path / "live/logs/00000001.arrows"
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+        storage.reclaim()
+    else:
+        files = FaultyFileSystem(RealFileSystem())
+        # The reads of a rewrite: 300 entries of ledger 5, then the batch of ledger 6.
+        files.add("read */00000001.arrows 301 io-error")
+        storage.steps(
+            storage.storage.reclaiming.reclaim(LocalRewriter(files), 0.0, 1 << 20, unlimited, entry_logs=True)
+        )
+    assert isinstance(storage.read(6, 0, 0)[1], Unknown)
+    assert not storage.storage.ranges(6, 0, 0, only=True)[0].ledger_ids, "it is not held"
+    storage.run(storage.storage.settle)
     storage.reclaim()
-    assert logs_of(tmp_path / "live") == ["00000001.arrows", "00000001.synced"]
-    assert storage.ids(5) == list(range(300))
-    storage.reclaim()
-    assert logs_of(tmp_path / "live") == ["00000001.arrows", "00000001.synced"]
+    assert logs_of(tmp_path / "live") == ["00000002.arrow"]
+    storage.storage.close()
+    again = Pumped(config(tmp_path / "live"))
+    assert again.ids(5) == list(range(300)) and len(again.ids(7)) == 40
+    assert isinstance(again.read(6, 0, 0)[1], Unknown)
+    assert again.read(5, 300, 300) == ([], NO_SUCH_ENTRY), "nothing else is unknown"
+    again.storage.close()
 
 
 def test_no_bit_of_a_rewritten_log_can_be_flipped_unseen(tmp_path):
@@ -298,7 +316,7 @@ def test_the_process_beside_does_the_same(storage, tmp_path):
     before = contents(storage)
     process = RewritingProcess()
     try:
-        storage.steps(storage.storage.reclaiming.reclaim(process, 0.0, 1 << 20, 0, entry_logs=True))
+        storage.steps(storage.storage.reclaiming.reclaim(process, 0.0, 1 << 20, unlimited, entry_logs=True))
         assert logs_of(tmp_path / "live") == ["00000002.arrow"]
         assert contents(storage) == before
     finally:
@@ -306,7 +324,7 @@ def test_the_process_beside_does_the_same(storage, tmp_path):
 
 
 def reclaim_with(rewriter, storage):
-    storage.steps(storage.storage.reclaiming.reclaim(rewriter, 0.0, 1 << 20, 0, entry_logs=True))
+    storage.steps(storage.storage.reclaiming.reclaim(rewriter, 0.0, 1 << 20, unlimited, entry_logs=True))
 
 
 def kill(pid: int) -> None:
@@ -338,7 +356,7 @@ def test_a_process_that_died_is_followed_by_another_after_a_pause(storage, tmp_p
         kill(process.worker_pid())
         reclaim_with(process, storage)  # nothing is to be done, so nobody finds out
         with pytest.raises(ConnectionError):
-            process.batches_of(SealedLog(1, str(tmp_path), 0))
+            process.rewrite(Job(str(tmp_path), 9, [], Ranges.empty().encode(), {}, 0))
         now += 1.0
         assert process.worker_pid(), "what was rewritten between makes it the first death again"
     finally:
@@ -372,7 +390,9 @@ def test_the_processes_beside_end_with_the_bookie():
 def test_the_rate_is_kept(storage, tmp_path):
     waits: list[float] = []
     rewriter = LocalRewriter(RealFileSystem(), wait=waits.append)
-    storage.steps(storage.storage.reclaiming.reclaim(rewriter, 0.0, 1 << 20, 1_000_000, entry_logs=True))
+    storage.steps(
+        storage.storage.reclaiming.reclaim(rewriter, 0.0, 1 << 20, lambda directory, left: 1_000_000, entry_logs=True)
+    )
     size = (tmp_path / "live/logs/00000002.arrow").stat().st_size
     assert sum(waits) > (storage.storage.status().log_bytes + size) / 1_000_000
 
@@ -458,7 +478,9 @@ def test_rows_of_one_block_are_one():
 
 
 def test_a_storage_closes_in_the_middle_of_a_pass(storage, tmp_path):
-    steps = storage.storage.reclaiming.reclaim(LocalRewriter(RealFileSystem()), 0.0, 1 << 20, 0, entry_logs=True)
+    steps = storage.storage.reclaiming.reclaim(
+        LocalRewriter(RealFileSystem()), 0.0, 1 << 20, unlimited, entry_logs=True
+    )
     before = contents(storage)
     need = next(steps)
     for _ in range(6):

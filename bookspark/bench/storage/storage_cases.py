@@ -82,6 +82,7 @@ def _rewriting(place: Path, scale: float) -> Iterator[Case]:
     """Bytes written for each byte added, before and after all logs were rewritten, and latencies of adds alone and beside it."""
     from bookspark.bench.processes import written_bytes
     from bookspark.bench.storage.storage_runs import StorageRun, adds
+    from bookspark.bookie.space.reclaiming import unlimited
     from bookspark.bookie.space.rewriting_process import RewritingProcess
 
     rewriter = RewritingProcess()
@@ -100,7 +101,7 @@ def _rewriting(place: Path, scale: float) -> Iterator[Case]:
             singles = max(200, int(20_000 * scale))
             alone = run.add_all(adds(2, singles, 1, payload), in_flight=16)
             start = time.perf_counter()
-            steps = run.storage.reclaiming.reclaim(rewriter, 0.0, 64 << 20, 0, entry_logs=True)
+            steps = run.storage.reclaiming.reclaim(rewriter, 0.0, 64 << 20, unlimited, entry_logs=True)
             before = written_bytes(worker)
             beside = run.add_all(adds(3, singles, 1, payload), in_flight=16, background=steps)
             yield {

@@ -97,6 +97,10 @@ class Disks:
         self.switched = read_only
         self.sort()
 
+    def nearly_full(self, directory: LogDirectory) -> bool:
+        """Has the directory reached the warning mark?"""
+        return directory.path in self._warned
+
     def sort(self) -> None:
         """A directory takes something else now, or has failed: choose ``writable`` and ``for_recovery`` anew."""
         before = self.read_only

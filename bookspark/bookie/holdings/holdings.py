@@ -76,9 +76,7 @@ class Holdings:
 
     # -- reads
 
-    def plan_read(
-        self, ledger_id: int, first: int, last: int, limit: int, *, sparse: bool, pieces_max: int | None = None
-    ) -> ReadPlan:
+    def plan_read(self, ledger_id: int, first: int, last: int, limit: int, *, sparse: bool) -> ReadPlan:
         """The batches that hold entries ``first..last``, up to about ``limit`` bytes (0: as much as one answer takes)."""
         return plan_read(
             self.ledgers.look(ledger_id),
@@ -87,7 +85,6 @@ class Holdings:
             (first, last, limit),
             sparse=sparse,
             storage_damaged=self.unsure_of(ledger_id),
-            pieces_max=pieces_max,
         )
 
     def has_moved(self, piece: Piece) -> bool:

@@ -15,7 +15,6 @@ import errno
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from enum import Enum
 from typing import NamedTuple
 
@@ -30,7 +29,8 @@ from bookspark.wire.entry_batch import Buffer
 
 _OPEN_FILES_MAX = 256
 _EXTENT_BYTES_MAX = 1 << 20
-_PART_BYTES = 256 << 10
+PART_BYTES = 256 << 10
+"""An answer is read and sent in parts of about this size. A longer entry is a part by itself."""
 _NO_DAMAGE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.EACCES, errno.EPERM)
 READ_BYTES_MAX = 4 << 20
 """An answer is about this long at most, whatever the request's limit."""
@@ -55,8 +55,6 @@ class ReadPlan(NamedTuple):
     pieces: list[Piece]
     end: int
     refusal: Negative | Unknown | None
-    cut_bytes: int = 0
-    """The plan has as many pieces as were wanted, of this size together. The read goes on after them. 0: it does not."""
 
 
 def plan_read(
@@ -67,7 +65,6 @@ def plan_read(
     *,
     sparse: bool,
     storage_damaged: bool,
-    pieces_max: int | None = None,
 ) -> ReadPlan:
     """Find entries ``first..last`` of ``request`` (first, last, limit in bytes; limit 0: as much as one answer takes). Where
     absence proves nothing, a sparse read stops at the first absent id too: to skip it would say that it is not held."""
@@ -90,8 +87,6 @@ def plan_read(
             return refused(end)
         if total >= limit:
             return ReadPlan(pieces, pieces[-1].last, None)
-        if len(pieces) == pieces_max:
-            return ReadPlan(pieces, pieces[-1].last, None, total)
         start, stop = max(first, row.first), min(last, row.last)
         assert ledger is not None
         pieces.append(Piece(ledger.ledger_id, start, stop, row.where, row.size, recent.get(row.where)))
@@ -100,16 +95,6 @@ def plan_read(
     if wanted > last or (end := passed(last)) == last:
         return ReadPlan(pieces, last, None)
     return refused(end)
-
-
-def first_part(pieces: list[Piece]) -> list[Piece]:
-    """The first pieces of a plan, some 256 KiB but at least one. They are sent before the next ones are read."""
-    total = 0
-    for count, piece in enumerate(pieces, 1):
-        total += piece.size
-        if total >= _PART_BYTES:
-            return pieces[:count]
-    return pieces
 
 
 class Stop(Enum):
@@ -168,17 +153,6 @@ class LogFiles:
                 self._files.move_to_end(number)
             return file
 
-    def is_open(self, pieces: Sequence[Piece]) -> bool:
-        """Is every log open that these pieces lie in?"""
-        with self._lock:
-            return all(piece.frame is not None or log_of(piece.where) in self._files for piece in pieces)
-
-    def open_all(self, pieces: Sequence[Piece]) -> None:
-        """Open every log that these pieces lie in; no error if one can't be opened. It may wait for the disk."""
-        for number in {log_of(piece.where) for piece in pieces if piece.frame is None}:
-            with suppress(KeyError, OSError):
-                self.get(number)
-
     def forget(self, number: int) -> None:
         """The log is removed. Who reads it now may go on."""
         with self._lock:
@@ -190,13 +164,13 @@ class LogFiles:
         with self._lock:
             self._files.clear()
 
-    def fetch(self, pieces: Sequence[Piece], *, cached_only: bool) -> Fetched | None:
-        """The checked frames of ``pieces``, up to about 4 MiB but at least one. ``cached_only``, for the loop: None if a frame is
-        in a log that is not open, is not in the page cache, or is compressed."""
+    def fetch(self, pieces: Sequence[Piece], *, cached_only: bool, bytes_max: int = READ_BYTES_MAX) -> Fetched | None:
+        """The checked frames of ``pieces``, up to about ``bytes_max`` but at least one. ``cached_only``, for the loop: None if a
+        frame is in a log that is not open, is not in the page cache, or is compressed."""
         frames: list[Buffer] = []
         index, together, total, failed = 0, True, 0, -1
         while index < len(pieces):
-            if total >= READ_BYTES_MAX:
+            if total >= bytes_max:
                 return Fetched(frames, Stop.LIMIT)
             if (frame := pieces[index].frame) is not None:
                 frames.append(frame)
@@ -236,7 +210,7 @@ class LogFiles:
                 stored = view[at : at + piece.size]
                 if cached_only and stored[:8] == BLOCK_START:
                     return None
-                if total >= READ_BYTES_MAX:
+                if total >= bytes_max:
                     return Fetched(frames, Stop.LIMIT)
                 found = _checked(stored, piece)
                 if found is None:

@@ -6,6 +6,7 @@
 ``admission``       how many connections there may be, and when the bookie stops reading from them
 ``dispatch``        the requests of a connection: checked, counted, and given to what answers them
 ``entry_reads``     READ: stored batches are sent as they lie in the logs
+``read_room``       the memory for what is on its way to readers: one bound for all connections
 ``lac_reads``       READ_LAC and long polls
 ``listings``        ENTRY_LOGS and LIMBO
 ``answers``         the headers of answers

@@ -1,8 +1,8 @@
 """One client's connection to a bookie: frames in, answers out, and how many of each may wait. ``dispatch`` answers the requests.
 
 Law: bytes that are no frame end the connection, and the peer is told why. While a peer does not read its answers, its requests
-wait in the bookie too. They also wait while too many of its reads wait for the disk. Answers are gathered and written once per
-turn of the loop.
+wait in the bookie too, and nothing more is read for them from the logs. They also wait while too many of its reads are under way.
+Answers are gathered and written once per turn of the loop.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 from bookspark.bookie.serving.admission import Admission
@@ -23,8 +25,12 @@ from bookspark.wire.header import WireError
 from bookspark.wire.keepalive import notice_lost_peer
 
 _JOINED_BYTES_MAX = 64 << 10
-_WRITE_BUFFER_BYTES_MAX = 4 << 20
+_WRITE_BUFFER_BYTES_MAX = 64 << 10
 _READS_MAX = 8
+_LARGE_PART_BYTES = 1 << 20
+"""A part is this long while there is much room."""
+_PARTS_MAX = 4
+"""How many parts of answers are read for one peer at the same time."""
 _PARTING_SECONDS = 10.0
 """How long a peer that is refused has to end the connection."""
 
@@ -50,12 +56,16 @@ class Connection(asyncio.BufferedProtocol):
         self._acks: list[int] = []
         """Request ids of the adds that came to be OK in this turn of the loop."""
         self._held: deque[Frame] = deque()
-        """Requests that came while the peer did not read its answers, while one was answered in parts, or while too many of its
-        reads waited for the disk."""
+        """Requests that came while the peer did not read its answers, or while too many of its reads were under way."""
         self._reads = 0
-        """How many reads of this peer wait for the disk, in threads."""
-        self._parted = 0
-        """How many answers are being made in parts."""
+        """How many reads of this peer are under way."""
+        self._room = bookie.read_room
+        self._parts: deque[tuple[int, Callable[[int], None]]] = deque()
+        """Parts of answers that wait until the peer has taken others: how large they are, and what reads them."""
+        self._parts_asked = 0
+        """How many parts are being read, or wait for room."""
+        self._part_bytes = 0
+        """How large those are that are being read."""
         self._writing_paused = False
         self._reading_paused = False
 
@@ -76,6 +86,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = self._refused = None
         self._held.clear()
+        self._parts.clear()
+        self._room.forget(self)
         self._answers.clear()
         self._acks.clear()
         self._dispatch.end()
@@ -104,10 +116,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._writing_paused = True
+        self._hold()
         self.adjust_reading()
 
     def resume_writing(self) -> None:
         self._writing_paused = False
+        self._hold()
         self._go_on()
 
     def name_peer(self, name: str) -> None:
@@ -116,31 +130,66 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- flow
 
-    def hold(self) -> None:
-        """An answer is being made in parts: take no other request meanwhile."""
-        self._parted += 1
-
-    def release(self) -> None:
-        """That answer is made."""
-        self._parted -= 1
-        self._go_on()
-
     def read_begins(self) -> None:
-        """A thread begins to read from the disk for a request."""
+        """The answer to a read begins."""
         self._reads += 1
 
     def read_ends(self) -> None:
-        """Such a thread has ended, and the answer is sent."""
+        """That answer is sent."""
         self._reads -= 1
         self._go_on()
 
+    @property
+    def unsent_bytes(self) -> int:
+        """How many bytes of its answers the socket has not taken."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def takes(self, size: int) -> bool:
+        """Has the peer taken what was sent before, and is there room for ``size`` bytes more?"""
+        behind = self._transport is None or self._writing_paused or self._parts
+        return not behind and self._room.has_room(self, size)
+
+    def when_it_takes(self, size: int, begin: Callable[[int], None]) -> None:
+        """Call ``begin`` as soon as the peer has taken what was sent before, and there is room for ``size`` bytes: now or later.
+        It is told how many bytes there is room for, which may be more. ``part_ends`` follows with that number. Nothing is called
+        once the connection has ended."""
+        if self._transport is not None:
+            self._parts.append((size, begin))
+            self._loop.call_soon(self._go_on)
+
+    def part_ends(self, size: int) -> None:
+        """What ``begin`` began is sent, or failed."""
+        self._parts_asked -= 1
+        self._part_bytes -= size
+        self._hold()
+        self._loop.call_soon(self._go_on)
+
+    def _begin_part(self, size: int, begin: Callable[[int], None]) -> None:
+        if self._transport is not None:
+            self._part_bytes += size
+            self._hold()
+            begin(size)
+
+    def _hold(self) -> None:
+        """Tell how much memory the answers of this peer hold."""
+        if self._transport is not None:
+            unsent = self.unsent_bytes if self._writing_paused else 0
+            self._room.hold(self, self._part_bytes + unsent)
+
     def _is_behind(self) -> bool:
-        return self._writing_paused or self._parted > 0 or self._reads >= _READS_MAX
+        return self._writing_paused or self._reads >= _READS_MAX
 
     def _go_on(self) -> None:
-        """Handle held requests for as long as the peer and the disk keep up."""
+        """Handle held requests, and read parts of answers, for as long as the peer and the disk keep up."""
         while self._held and not self._is_behind():
             self._dispatch.handle(self._held.popleft())
+        while self._parts and not self._writing_paused and self._parts_asked < _PARTS_MAX:
+            size, begin = self._parts.popleft()
+            if self._room.is_roomy(_LARGE_PART_BYTES):
+                # Each part costs a change of threads.
+                size = max(size, _LARGE_PART_BYTES)
+            self._parts_asked += 1
+            self._room.ask(self, size, partial(self._begin_part, size, begin))
         self.adjust_reading()
 
     def adjust_reading(self) -> None:
@@ -164,6 +213,8 @@ class Connection(asyncio.BufferedProtocol):
         self.flush()
         self._transport, self._refused = None, transport
         self._held.clear()
+        self._parts.clear()
+        self._room.forget(self)
         self._receiver = FrameReceiver()
         if transport.can_write_eof():
             transport.write_eof()

@@ -1,9 +1,10 @@
 """Reads of entries: the stored batches are sent as they lie in the logs, then an answer says what comes after them.
 
-Law: a stored batch gets a new prefix with the answer's header, and its body is not copied. What the page cache has is read and
-sent on the loop, one part in each turn: nobody waits long, and the client checks one part while the next one is read. The rest is
-read by a thread. Entries that are moved to another log while they are read are planned again. A copy that turns out unreadable is
-held no more.
+Law: a stored batch gets a new prefix with the answer's header, and its body is not copied. An answer is read and sent in parts,
+so that the client checks one part while the next one is read. A part is read when the peer has taken those before it, and when
+there is room for it (``read_room``), so a peer that does not read holds only a few parts. What the page cache has is read on the
+loop, one part in each turn of it, and the rest by a thread of its disk. Each part is planned by itself: entries may move to
+another log while they are read. A copy that turns out unreadable is held no more.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
-from bookspark.bookie.holdings.reads import READ_BYTES_MAX, Fetched, ReadPlan, Stop, first_part
+from bookspark.bookie.holdings.reads import PART_BYTES, READ_BYTES_MAX, Fetched, ReadPlan, Stop
 from bookspark.bookie.ledgers.statuses import status_of
 from bookspark.bookie.serving.answers import Answers
 from bookspark.bookie.serving.peer import Peer
@@ -27,10 +29,20 @@ _MORE = int(Flag.RESPONSE | Flag.MORE)
 _CARRIED_BYTES_MAX = 64 << 10
 """A longer batch does not come along with a LAC: every bookie of the ensemble may be asked for it at once."""
 
-_PIECES_A_TURN = 1024
-"""So many batches are planned in one turn of the loop."""
-
 log = logging.getLogger(__name__)
+
+
+class _Answer(NamedTuple):
+    """How far the answer to a read is."""
+
+    first: int
+    """The next entry id."""
+    sent: int
+    """How many entries were sent."""
+    left: int
+    """How many bytes it may still have, about."""
+    cached: bool
+    """Is the page cache tried? Not any more once a thread was needed."""
 
 
 class EntryReads:
@@ -60,8 +72,6 @@ class EntryReads:
         if all(piece.size <= _CARRIED_BYTES_MAX for piece in plan.pieces):
             fetched = self._storage.files.fetch(plan.pieces, cached_only=True)
             self._send_batches(header, plan, () if fetched is None else fetched.frames)
-            if fetched is not None:
-                self._storage.holdings.lose_unreadable(plan.pieces[len(fetched.frames) :], fetched.stop)
 
     def _read_fenced(self, header: Header, status: int) -> None:
         if status == Status.OK:
@@ -72,104 +82,116 @@ class EntryReads:
     def _answer_without_entries(self, header: Header, status: int) -> None:
         self._answers.answer(header._replace(last_entry_id=header.first_entry_id - 1), status)
 
-    def _send_entries(self, header: Header, first_entry_id: int | None = None, sent: int = 0, planned: int = 0) -> None:
-        """Send from ``first_entry_id`` on (None: the request's), after ``sent`` entries and ``planned`` bytes before it."""
-        plan = self._storage.plan_read(
+    def _send_entries(self, header: Header) -> None:
+        self._peer.read_begins()
+        limit = min(header.limit or READ_BYTES_MAX, READ_BYTES_MAX)
+        self._go_on(header, _Answer(header.first_entry_id, 0, limit, cached=True))
+
+    def _plan(self, header: Header, answer: _Answer, size: int = PART_BYTES) -> ReadPlan:
+        """Find the next part of an answer, of about ``size`` bytes."""
+        return self._storage.plan_read(
             header.ledger_id,
-            header.first_entry_id if first_entry_id is None else first_entry_id,
+            answer.first,
             header.last_entry_id,
-            min(header.limit or READ_BYTES_MAX, READ_BYTES_MAX) - planned,
+            min(answer.left, size),
             sparse=bool(header.flags & _SPARSE),
-            pieces_max=_PIECES_A_TURN,
-        )
-        if plan.cut_bytes:
-            plan = plan._replace(cut_bytes=plan.cut_bytes + planned)
-        if self._storage.files.is_open(plan.pieces):
-            self._send_part(header, plan, sent)
-            return
-        try:
-            opening = self._storage.disk_threads.run(
-                next(piece.where for piece in plan.pieces if piece.frame is None),
-                partial(self._storage.files.open_all, plan.pieces),
-            )
-        except RuntimeError as error:
-            self._answer_no_thread(header, plan, sent, error)
-            return
-        self._peer.hold()
-        asyncio.wrap_future(opening).add_done_callback(
-            lambda _: self._go_on(header, self._send_part, header, plan, sent)
         )
 
-    def _send_part(self, header: Header, plan: ReadPlan, sent: int) -> None:
-        """Send the next part of a plan, and leave what follows to the loop's next turn."""
-        fetched = self._storage.files.fetch(part := first_part(plan.pieces), cached_only=True)
-        if fetched is None:
-            self._send_from_disk(header, plan, sent)
-        elif fetched.stop is not None or len(part) == len(plan.pieces):
-            self._send_last(header, plan, sent, fetched)
-        else:
-            sent += self._send_batches(header, plan, fetched.frames)
-            # The reader checks these frames while the next ones are read here. If the socket takes them, the next ones are read
-            # into the same memory.
-            self._peer.flush()
-            self._later(header, self._send_part, header, plan._replace(pieces=plan.pieces[len(part) :]), sent)
+    def _go_on(self, header: Header, answer: _Answer) -> None:
+        """Send the next part if that can be done at once, and leave what follows to the loop's next turn. Otherwise wait until
+        the peer has taken what was sent, or for a thread."""
+        if answer.cached and self._peer.takes(PART_BYTES):
+            plan = self._plan(header, answer)
+            fetched = self._fetch_cached(plan)
+            if fetched is not None:
+                following = self._send_part(header, answer, plan, fetched)
+                # If the socket takes these frames, the next ones are read into the same memory. The reader checks these while
+                # the next ones are read here. And a peer that does not read is noticed before its next request is taken.
+                del fetched
+                self._peer.flush()
+                if following is None:
+                    self._peer.read_ends()
+                else:
+                    self._loop.call_soon(partial(self._guarded, header, 0, partial(self._go_on, header, following)))
+                return
+            answer = answer._replace(cached=False)
+        plan = self._plan(header, answer)
+        size = max(PART_BYTES, plan.pieces[0].size) if plan.pieces else PART_BYTES
+        self._peer.when_it_takes(size, partial(self._begin_part, header, answer))
 
-    def _later(self, header: Header, act: Callable[..., None], *arguments: object) -> None:
-        """Go on with an answer in the loop's next turn."""
-        self._peer.hold()
-        self._loop.call_soon(partial(self._go_on, header, act, *arguments))
+    def _begin_part(self, header: Header, answer: _Answer, size: int) -> None:
+        self._guarded(header, size, partial(self._read_part, header, answer, size))
 
-    def _go_on(self, header: Header, act: Callable[..., None], *arguments: object) -> None:
+    def _guarded(self, header: Header, size: int, act: Callable[[], None]) -> None:
+        """Go on with an answer in a turn of its own. If that fails, so does the read. ``size``: of the part that was begun."""
         try:
-            act(*arguments)
+            act()
         except Exception:
             log.exception("read %r from %s failed", header, self._peer.peer)
-            self._answer_without_entries(header, Status.IO_ERROR)
-        self._peer.release()
+            self._end(header, Status.IO_ERROR, size)
 
-    def _answer_no_thread(self, header: Header, plan: ReadPlan, sent: int, error: RuntimeError) -> None:
-        log.warning("no thread for the read %r: %s", header, error)
-        last = plan.pieces[0].first - 1
-        self._answers.answer(header._replace(last_entry_id=last), Status.TOO_MANY_REQUESTS, value=sent)
+    def _end(self, header: Header, status: int, size: int) -> None:
+        """End the read without its last part."""
+        self._answer_without_entries(header, status)
+        if size:
+            self._peer.part_ends(size)
+        self._peer.read_ends()
 
-    def _send_from_disk(self, header: Header, plan: ReadPlan, sent: int) -> None:
-        """Have a thread read what the page cache does not have."""
-        fetch = partial(self._storage.files.fetch, plan.pieces, cached_only=False)
-        try:
-            reading = asyncio.wrap_future(self._storage.disk_threads.run(plan.pieces[0].where, fetch))
-        except RuntimeError as error:
-            self._answer_no_thread(header, plan, sent, error)
+    def _read_part(self, header: Header, answer: _Answer, size: int) -> None:
+        """Read the next part, in a thread unless the page cache has it. There is room for ``size`` bytes."""
+        plan = self._plan(header, answer, size)
+        where = next((piece.where for piece in plan.pieces if piece.frame is None), None)
+        fetched = self._fetch_cached(plan, size) if answer.cached or where is None else None
+        if fetched is not None or where is None:
+            self._part_read(header, answer, plan, size, fetched or Fetched([]))
             return
-        self._peer.read_begins()
-        reading.add_done_callback(partial(self._read_done, header, plan, sent))
+        fetch = partial(self._storage.files.fetch, plan.pieces, cached_only=False, bytes_max=size)
+        try:
+            reading = asyncio.wrap_future(self._storage.disk_threads.run(where, fetch))
+        except RuntimeError as error:
+            log.warning("no thread for the read %r: %s", header, error)
+            self._end(header, Status.TOO_MANY_REQUESTS, size)
+            return
+        ended = partial(self._thread_ended, header, answer._replace(cached=False), plan, size)
+        reading.add_done_callback(lambda reading: self._guarded(header, size, partial(ended, reading)))
 
-    def _read_done(self, header: Header, plan: ReadPlan, sent: int, reading: asyncio.Future[Fetched | None]) -> None:
+    def _fetch_cached(self, plan: ReadPlan, size: int = PART_BYTES) -> Fetched | None:
+        return self._storage.files.fetch(plan.pieces, cached_only=True, bytes_max=size)
+
+    def _thread_ended(
+        self, header: Header, answer: _Answer, plan: ReadPlan, size: int, reading: asyncio.Future[Fetched | None]
+    ) -> None:
         error = None if reading.cancelled() else reading.exception()
         if error is not None:
             log.error("read %r failed", header, exc_info=error)
         fetched = None if error is not None or reading.cancelled() else reading.result()
-        self._send_last(header, plan, sent, fetched or Fetched([], Stop.FAILED))
-        self._peer.read_ends()
+        self._part_read(header, answer, plan, size, fetched or Fetched([], Stop.FAILED))
 
-    def _send_last(self, header: Header, plan: ReadPlan, sent: int, fetched: Fetched) -> None:
-        """Send the last entries, then the answer, which tells about the id after them."""
+    def _part_read(self, header: Header, answer: _Answer, plan: ReadPlan, size: int, fetched: Fetched) -> None:
+        following = self._send_part(header, answer, plan, fetched)
+        self._peer.flush()
+        self._peer.part_ends(size)
+        if following is None:
+            self._peer.read_ends()
+        else:
+            self._go_on(header, following)
+
+    def _send_part(self, header: Header, answer: _Answer, plan: ReadPlan, fetched: Fetched) -> _Answer | None:
+        """Send a part. Returns what is to follow; None if this was the last part, which tells about the id after it."""
         frames, stop = fetched
-        sent += self._send_batches(header, plan, frames)
+        sent = answer.sent + self._send_batches(header, plan, frames)
+        left = answer.left - sum(map(len, frames))
         end, status = plan.end, Status.OK if plan.refusal is None else status_of(plan.refusal)
-        if stop is not None:
+        if stop is not None and plan.pieces:
             following = plan.pieces[len(frames)]
             if stop is Stop.MOVED and self._storage.has_moved(following):
-                self._send_entries(header, following.first, sent)
-                return
+                return _Answer(following.first, sent, max(left, 1), answer.cached)
             self._storage.holdings.lose_unreadable(plan.pieces[len(frames) :], stop)
             end, status = following.first - 1, Status.OK if stop is Stop.LIMIT else Status.IO_ERROR
-        elif plan.cut_bytes:
-            self._peer.flush()
-            self._later(header, self._send_entries, header, end + 1, sent, plan.cut_bytes)
-            return
+        if status == Status.OK and end < header.last_entry_id and left > 0:
+            return _Answer(end + 1, sent, left, answer.cached)
         self._answers.answer(header._replace(last_entry_id=end), status, value=sent)
-        # Flush at once: a peer that does not read is noticed before its next request is taken.
-        self._peer.flush()
+        return None
 
     def _send_batches(self, header: Header, plan: ReadPlan, frames: Sequence[Buffer]) -> int:
         """Send the frames of a plan's first pieces; returns how many entries that are."""

@@ -4,8 +4,10 @@ Law: no step holds up the loop for more than some milliseconds; a step that wait
 Two of these works never have the index at the same time (``disk.steps``). A failed work is logged and tried again when it is due
 next, because serving depends on none of them.
 
-A pass is a garbage collection and then a reclaiming of space. Passes come at their interval, at once when a directory is full
-(forced collection), and at once when somebody asks for one. Those for a full directory take no more than a tenth of the time.
+A garbage collection comes at its interval, at once when a directory is full (forced collection), and at once when somebody asks
+for one. A round of rewriting follows it, in bounded passes (``space.pacing``). Rounds run beside the collections: a round that
+takes long holds up none of them, and is merged with the next one. Collections for a full directory, and passes that find nothing
+to do in one, take no more than a tenth of the time.
 
 Source: BookKeeper's ``GarbageCollectorThread`` and ``LedgerDirsMonitor``.
 """
@@ -23,8 +25,10 @@ from typing import TypeVar
 
 from bookspark.bookie.bookie_config import BookieConfig
 from bookspark.bookie.disk.steps import Finished, Outcome, Steps, Wait, advance
+from bookspark.bookie.holdings.log_directory import LogDirectory
 from bookspark.bookie.holdings.reads import Piece
 from bookspark.bookie.holdings.scrubbing import ROUND_PART
+from bookspark.bookie.space.pacing import Round, Rounds, rate
 from bookspark.bookie.space.reclaiming import Rewriter
 from bookspark.bookie.storage import Storage
 from bookspark.metadata.store import MetadataStore
@@ -33,8 +37,10 @@ from bookspark.wire.messages import CollectionStatus
 
 _WAIT_SECONDS = 0.005
 _STOP_SECONDS_MAX = 10.0
+_THREADS = 5
+"""One for each work but the scrub."""
 _FORCED_PAUSE = 9.0
-"""The pause after a forced pass, in multiples of the time that the pass took."""
+"""The pause after a forced collection or a pass that came to nothing, in multiples of the time that it took."""
 _SCRUB_BYTES = 4 << 20
 """How much the scrub reads at once."""
 _SCRUB_PAUSE = 1.0
@@ -44,6 +50,16 @@ _MARKS_AT_ONCE = 256
 Result = TypeVar("Result")
 
 log = logging.getLogger(__name__)
+
+
+class _Tally:
+    """What the collections and passes came to since a round began that was not merged with one before it."""
+
+    def __init__(self, began: float) -> None:
+        self.began = began
+        self.ledgers = 0
+        self.bytes_freed = 0
+        self.problem = ""
 
 
 class Maintenance:
@@ -57,6 +73,7 @@ class Maintenance:
         bookie_id: str,
         metadata: MetadataStore | None,
         rewriter: Rewriter | None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
         self._storage = storage
@@ -65,26 +82,39 @@ class Maintenance:
         self._rewriter = rewriter
         self._index = asyncio.Lock()
         self._full = False
-        """Was a directory seen to be full, and no pass made for it since?"""
+        """Was a directory seen to be full, and nothing collected for it since?"""
         self._wanted = asyncio.Event()
-        """A pass is to begin now."""
+        """A collection is to begin now."""
         self._asked_for = asyncio.Event()
-        """Somebody asked for a pass."""
+        """Somebody asked for one."""
         self._begun = 0
-        """The number of the last pass that has begun."""
+        """The number of the last collection that has begun."""
         self._asked = 0
-        """The number of the last pass that somebody asked for."""
+        """The number of the last collection that somebody asked for."""
+        self._collected = 0
+        """The number of the last collection that is over. Its round may not be."""
+        self._tally = _Tally(clock())
         self.collection: CollectionStatus | None = None
-        """The last pass that is over."""
-        self._threads = ThreadPoolExecutor(3, thread_name_prefix="bookie maintenance")
+        """The last collection whose round is through."""
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="bookie maintenance")
         self._scrub_thread = ThreadPoolExecutor(1, thread_name_prefix="bookie scrub")
         self._tasks: list[asyncio.Task[None]] = []
-        self._minor_at = time.monotonic() + config.minor_compaction_interval_seconds
-        self._major_at = time.monotonic() + config.major_compaction_interval_seconds
+        self._rounds = Rounds(config, clock())
+        self._clock = clock
+        self._round: Round | None = None
+        """The round of rewriting that is not through."""
+        self._round_begins = asyncio.Event()
 
     def start(self) -> None:
         """Begin all works, on the running loop."""
-        works = (self._checkpoints(), self._disks(), self._collection(), self._scrub(), self._losses())
+        works = (
+            self._checkpoints(),
+            self._disks(),
+            self._collection(),
+            self._rewriting(),
+            self._scrub(),
+            self._losses(),
+        )
         self._tasks = [asyncio.get_running_loop().create_task(work) for work in works]
 
     async def stop(self) -> None:
@@ -118,21 +148,93 @@ class Maintenance:
             self._full = True
             self._wanted.set()
 
+    def collect_now(self) -> int:
+        """Have a collection begin as soon as none runs; returns its number, by which ``collection`` will tell of it."""
+        self._asked = self._begun + 1
+        self._asked_for.set()
+        self._wanted.set()
+        return self._asked
+
     async def _collection(self) -> None:
-        due = time.monotonic() + self._config.gc_wait_time_seconds
+        due = self._clock() + self._config.gc_wait_time_seconds
         while True:
             try:
-                await asyncio.wait_for(self._wanted.wait(), max(0.0, due - time.monotonic()))
+                await asyncio.wait_for(self._wanted.wait(), max(0.0, due - self._clock()))
             except TimeoutError:
-                due = time.monotonic() + self._config.gc_wait_time_seconds
+                due = self._clock() + self._config.gc_wait_time_seconds
             self._wanted.clear()
             self._asked_for.clear()
-            forced = self._full or self._asked > self._begun
-            seconds = await self._counted_pass(forced)
+            seconds = await self._collect(self._full or self._asked > self._begun)
             if self._full:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._asked_for.wait(), _FORCED_PAUSE * seconds)
                 self._full = False
+
+    async def _collect(self, forced: bool) -> float:
+        """Collect, and have a round of rewriting begin; returns how many seconds the collection took."""
+        self._begun += 1
+        started, below = self._clock(), self._storage.holdings.next_log
+        if self._round is None:
+            self._tally = _Tally(started)
+        try:
+            if self._metadata is not None:
+                self._tally.ledgers += await self._drive(self._storage.garbage_collection.collect(self._metadata))
+        except Exception as error:
+            log.exception("the garbage collection did not finish; it is tried again later")
+            self._tally.problem = f"{type(error).__name__}: {error}"
+        self._collected = self._begun
+        following = self._rounds.begin(self._clock(), below, forced=forced)
+        self._round = following if self._round is None else self._round.followed_by(following)
+        self._round_begins.set()
+        return self._clock() - started
+
+    async def _rewriting(self) -> None:
+        while True:
+            await self._round_begins.wait()
+            self._round_begins.clear()
+            while self._round is not None:
+                await _tried("space was not reclaimed", self._pass)
+
+    async def _pass(self) -> None:
+        """One pass of the round. The round is through when nothing is left, or when nothing could be done."""
+        config, disks, round_, tally = self._config, self._storage.disks, self._round, self._tally
+        assert round_ is not None
+        started, more = self._clock(), False
+
+        def pace(directory: LogDirectory, left_bytes: int) -> int:
+            limit, seconds = config.compaction_rate_bytes_per_second, round_.until - self._clock()
+            return rate(limit, left_bytes, seconds, nearly_full=disks.nearly_full(directory))
+
+        try:
+            steps = self._storage.reclaiming.reclaim(
+                self._rewriter,
+                round_.threshold if self._rewriter is not None else 0.0,
+                config.entry_log_bytes_max,
+                pace,
+                entry_logs=config.rewrite_sealed_logs,
+                below=round_.below,
+            )
+            reclaimed = await self._drive(steps)
+            tally.bytes_freed += reclaimed.given_back
+            more = reclaimed.jobs > 0 and reclaimed.left_bytes > 0
+        except Exception as error:
+            tally.problem = f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            if not more and self._round is round_:
+                self._round = None
+                seconds = self._clock() - tally.began
+                self.collection = CollectionStatus(
+                    self._collected, tally.ledgers, tally.bytes_freed, seconds, tally.problem
+                )
+        if reclaimed.given_back > 0:
+            log.info("%d bytes of disk space were freed", reclaimed.given_back)
+        if round_.forced:
+            await self._look_at_disks()
+            if not reclaimed.jobs and reclaimed.given_back <= 0:
+                with suppress(TimeoutError):
+                    pause = _FORCED_PAUSE * (self._clock() - started)
+                    await asyncio.wait_for(self._asked_for.wait(), pause)
 
     async def _scrub(self) -> None:
         """Round after round. One that ends early waits until its period is over."""
@@ -195,60 +297,6 @@ class Maintenance:
             except BaseException:
                 self._storage.holdings.ledgers_lacking.update(ledger_id for ledger_id, _ in lacking)
                 raise
-
-    def collect_now(self) -> int:
-        """Have a pass begin as soon as none runs; returns its number, by which ``collection`` will tell of it."""
-        self._asked = self._begun + 1
-        self._asked_for.set()
-        self._wanted.set()
-        return self._asked
-
-    async def _counted_pass(self, forced: bool) -> float:
-        """Make a pass and tell of it; returns how many seconds it took."""
-        self._begun += 1
-        started, found, problem = time.monotonic(), (0, 0), ""
-        try:
-            found = await self._pass(forced)
-        except Exception as error:
-            log.exception("the garbage collection did not finish; it is tried again later")
-            problem = f"{type(error).__name__}: {error}"
-        seconds = time.monotonic() - started
-        self.collection = CollectionStatus(self._begun, *found, seconds, problem)
-        return seconds
-
-    async def _pass(self, forced: bool) -> tuple[int, int]:
-        """Returns how many ledgers were forgotten, and how many bytes given back."""
-        storage, config = self._storage, self._config
-        ledgers = 0
-        if self._metadata is not None:
-            ledgers = await self._drive(storage.garbage_collection.collect(self._metadata))
-        rewriter = self._rewriter
-        threshold = self._threshold(time.monotonic(), forced) if rewriter is not None else 0.0
-        steps = storage.reclaiming.reclaim(
-            rewriter,
-            threshold,
-            config.entry_log_bytes_max,
-            config.compaction_rate_bytes_per_second,
-            entry_logs=config.rewrite_sealed_logs,
-        )
-        given_back = await self._drive(steps)
-        if given_back:
-            log.info("%d bytes of disk space were freed", given_back)
-        if forced:
-            await self._look_at_disks()
-        return ledgers, given_back
-
-    def _threshold(self, now: float, forced: bool) -> float:
-        """The threshold (0 to 1) of now: logs of which a smaller part is live are rewritten."""
-        config = self._config
-        if forced or now >= self._major_at:
-            self._major_at = now + config.major_compaction_interval_seconds
-            self._minor_at = now + config.minor_compaction_interval_seconds
-            return config.major_compaction_threshold
-        if now >= self._minor_at:
-            self._minor_at = now + config.minor_compaction_interval_seconds
-            return config.minor_compaction_threshold
-        return 0.0
 
     # -- carrying steps through
 

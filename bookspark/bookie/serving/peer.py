@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from bookspark.wire.entry_batch import Buffer
@@ -29,14 +30,19 @@ class Peer(Protocol):
     def flush(self) -> None:
         """Send now what is gathered."""
 
-    def hold(self) -> None:
-        """An answer is being made in parts: take no other request meanwhile."""
-
-    def release(self) -> None:
-        """That answer is made."""
-
     def read_begins(self) -> None:
-        """A thread begins to read from the disk for a request."""
+        """The answer to a read begins."""
 
     def read_ends(self) -> None:
-        """Such a thread has ended, and the answer is sent."""
+        """That answer is sent."""
+
+    def takes(self, size: int) -> bool:
+        """Has it taken what was sent before, and is there room for ``size`` bytes more?"""
+
+    def when_it_takes(self, size: int, begin: Callable[[int], None]) -> None:
+        """Call ``begin`` as soon as the peer has taken what was sent before, and there is room for ``size`` bytes: now or later.
+        It is told how many bytes there is room for, which may be more. ``part_ends`` follows with that number. Nothing is called
+        once the connection has ended."""
+
+    def part_ends(self, size: int) -> None:
+        """What ``begin`` began is sent, or failed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from bookspark.bookie.serving.read_room import ReadRoom
 from bookspark.bookie.storage import Storage
 from bookspark.wire.messages import BookieStatus
 
@@ -21,6 +22,8 @@ class ServedBookie(NamedTuple):
     """The secret that clients have to know; b"": clients need none."""
     requests_in_flight_max: int
     """How many requests of one connection may wait for their answers."""
+    read_room: ReadRoom
+    """The memory for what is on its way to readers."""
     status: Callable[[], BookieStatus]
     """What the bookie says of itself; to be called on the loop."""
     collect: Callable[[], int]

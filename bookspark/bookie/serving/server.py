@@ -19,6 +19,7 @@ from bookspark.bookie.bookie_config import BookieConfig
 from bookspark.bookie.serving.admission import Admission, Admitted
 from bookspark.bookie.serving.connection import Connection
 from bookspark.bookie.serving.maintenance import Maintenance
+from bookspark.bookie.serving.read_room import ReadRoom
 from bookspark.bookie.serving.served_bookie import ServedBookie
 from bookspark.bookie.space.reclaiming import Rewriter
 from bookspark.bookie.storage import Storage
@@ -71,6 +72,7 @@ class BookieServer:
             incarnation,
             read_secret(config.shared_secret_file),
             config.requests_in_flight_max,
+            ReadRoom(config.read_bytes_in_flight_max),
             self.status,
             lambda: self._maintenance.collect_now(),
         )

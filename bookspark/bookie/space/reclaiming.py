@@ -11,9 +11,10 @@ that the next boot or the next pass deals with::
                 control log notes that the old logs will go                  crash: the old logs hold nothing that lives; the
     remove      the old logs are unlinked                                           next pass removes them
 
-A log with a batch that can't be read is left alone, and so is a directory that is damaged: what its logs can't tell any more
-stays unknown. Only sealed logs are looked at. Nothing is added to them, so what was counted dead stays dead. Which of them are
-rewritten is decided by ``choosing``.
+The rows of the index say what is rewritten, and every row that points into a source is read and checked (``living``). So no
+length that stands in a log is believed, and a log goes only when no row points into it. What can't be read is lost
+(``Holdings.lose``): its absence is unknown from then on. A directory that is damaged is left alone. Only sealed logs are looked
+at. Nothing is added to them, so what was counted dead stays dead. Which of them are rewritten is decided by ``choosing``.
 
 Source: docs/decisions/one-log.md; BookKeeper's ``GarbageCollectorThread`` and ``TransactionalEntryLogCompactor``.
 """
@@ -22,28 +23,27 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from bookspark.bookie.commit.commit_items import RemovalNote
 from bookspark.bookie.disk.entry_log import EntryLog
 from bookspark.bookie.disk.file_system import FileSystem
-from bookspark.bookie.disk.index import Row, location, log_of
+from bookspark.bookie.disk.index import Row, location
 from bookspark.bookie.disk.rewritten_log import RewrittenLog, rewritten_path, temporary_path
 from bookspark.bookie.disk.steps import WAIT, Steps
 from bookspark.bookie.holdings.checkpointing import Checkpoints
 from bookspark.bookie.holdings.holdings import Holdings, StoredLog
 from bookspark.bookie.holdings.log_directory import LogDirectory
 from bookspark.bookie.space.choosing import LogUse, choose
-from bookspark.bookie.space.rewriting import DamagedLogError, Job, LedgerFacts, Rewritten, SealedLog
+from bookspark.bookie.space.choosing import live_bytes as bytes_of
+from bookspark.bookie.space.living import Spans, live_bytes, living, spans
+from bookspark.bookie.space.rewriting import Job, Rewritten, SealedLog
 from bookspark.wire.header import Status
 from bookspark.wire.messages import Ranges
 
-_ROWS_A_STEP = 4096
-_BATCHES_A_STEP = 256
 _RUNS_A_STEP = 32
 _REMOVE_BYTES = 1 << 30
 """When logs of this size wait to be removed, a checkpoint is made for them before the pass ends."""
@@ -54,11 +54,29 @@ log = logging.getLogger(__name__)
 class Rewriter(Protocol):
     """Does what ``rewriting`` does, in this process or in another one. Called in a thread."""
 
-    def batches_of(self, source: SealedLog) -> Ranges:
-        """Every batch of a sealed log, one row each. Raises DamagedLogError, OSError."""
-
     def rewrite(self, job: Job) -> Rewritten:
-        """Write one new log under its temporary name, synced. Raises DamagedLogError, OSError."""
+        """Write one new log under its temporary name, synced. Raises OSError."""
+
+
+Pace = Callable[[LogDirectory, int], int]
+"""``pace(directory, left_bytes)``: what the next job, in this directory, may read and write together, in bytes a second; 0: no
+limit. ``left_bytes`` are still to be rewritten, with this job's."""
+
+
+def unlimited(directory: LogDirectory, left_bytes: int) -> int:
+    """A ``Pace`` without a limit."""
+    return 0
+
+
+class Reclaimed(NamedTuple):
+    """What a pass did."""
+
+    given_back: int
+    """Bytes that were removed, less those that were written."""
+    jobs: int
+    """How many new logs were made, or would have been if anything had lived any more."""
+    left_bytes: int
+    """How many live bytes the next pass is to rewrite, besides what this one failed to."""
 
 
 class Reclaiming:
@@ -72,8 +90,6 @@ class Reclaiming:
         self._checkpoints = checkpoints
         self._doomed: list[tuple[LogDirectory, StoredLog]] = []
         """Logs that nothing points into any more. They are removed once a checkpoint without them is durable."""
-        self._unreadable: set[int] = set()
-        """Numbers of logs that have a damaged batch."""
 
     def uses(self) -> Steps[list[LogUse]]:
         """Look through the index: how much of each sealed log is live."""
@@ -82,111 +98,99 @@ class Reclaiming:
             for directory in self._holdings.live
             if not directory.damaged and not directory.retired
             for found in directory.sealed
-            if found.number not in self._unreadable
         ]
-        live: Counter[int] = Counter()
-        counted = 0
-        for ledger_id in self._index.ledger_ids():
-            rows = self._index.get(ledger_id)
-            if rows is None:
-                continue
-            for start in range(0, len(rows), _ROWS_A_STEP):
-                before = -1
-                wheres, extents = (column[start : start + _ROWS_A_STEP] for column in (rows.where, rows.extent))
-                for where, extent in zip(wheres, extents, strict=True):
-                    if where != before:
-                        live[log_of(where)] += extent & 0xFFFFFFFF
-                        before = where
-                counted += len(wheres) + 1
-                if counted >= _ROWS_A_STEP:
-                    counted = 0
-                    yield None
+        live = yield from live_bytes(self._index)
         return [LogUse(directory, found, live[found.number]) for directory, found in sealed]
 
     def reclaim(
-        self, rewriter: Rewriter | None, threshold: float, job_bytes: int, bytes_per_second: int, *, entry_logs: bool
-    ) -> Steps[int]:
-        """Make one pass over the sealed logs; returns how many bytes were given back.
+        self,
+        rewriter: Rewriter | None,
+        threshold: float,
+        job_bytes: int,
+        pace: Pace,
+        *,
+        entry_logs: bool,
+        below: int | None = None,
+    ) -> Steps[Reclaimed]:
+        """Make one pass over the sealed logs.
 
-        ``rewriter``: None rewrites nothing, and only dead logs are removed. ``threshold`` (0 to 1), ``job_bytes`` and
-        ``entry_logs`` as in ``choosing.choose``. ``bytes_per_second``: what rewriting may read and write together; 0: no limit.
+        ``rewriter``: None rewrites nothing, and only dead logs are removed. ``threshold`` (0 to 1), ``job_bytes``, ``entry_logs``
+        and ``below`` as in ``choosing.choose``. ``pace``: asked before each job.
         """
-        choice = choose((yield from self.uses()), threshold, job_bytes, entry_logs=entry_logs)
-        given_back = 0
+        choice = choose((yield from self.uses()), threshold, job_bytes, entry_logs=entry_logs, below=below)
+        given_back = jobs_done = 0
         self._doom(choice.dead)
-        for sources in choice.jobs if rewriter is not None else ():
-            if self._doomed and sum(found.end for _, found in self._doomed) >= _REMOVE_BYTES:
+        jobs = choice.jobs if rewriter is not None else []
+        found = yield from spans(self._index, [use.log.number for sources in jobs for use in sources])
+        left_bytes = choice.left_bytes + sum(map(bytes_of, jobs))
+        for sources in jobs:
+            assert rewriter is not None
+            if sum(doomed.end for _, doomed in self._doomed) >= _REMOVE_BYTES:
                 given_back += yield from self._remove()
+            directory, live = sources[0].directory, bytes_of(sources)
+            if self._doomed and self._file_system.free_bytes(directory.path) < live:
+                given_back += yield from self._remove()
+            if (room := self._file_system.free_bytes(directory.path)) < live:
+                log.warning("%s: %d bytes are free, too few for rewriting its logs", directory.path, room)
+                continue
             try:
-                assert rewriter is not None
-                given_back -= yield from self._rewrite(rewriter, sources, bytes_per_second)
-            except DamagedLogError as damage:
-                self._unreadable.add(damage.log)
-                self._holdings.suspected.add(damage.log)
-                log.error("log %08x is damaged at byte %d; it is not rewritten", damage.log, damage.position)
+                given_back -= yield from self._rewrite(rewriter, sources, found, pace(directory, left_bytes))
             except OSError as error:
-                log.warning("no log was rewritten in %s: %s", sources[0].directory.path, error)
+                log.warning("no log was rewritten in %s: %s", directory.path, error)
                 break
+            left_bytes -= live
+            jobs_done += 1
         given_back += yield from self._remove()
-        return given_back
+        return Reclaimed(given_back, jobs_done, 0 if rewriter is None else choice.left_bytes)
 
     # -- rewriting
 
-    def _rewrite(self, rewriter: Rewriter, sources: list[LogUse], bytes_per_second: int) -> Steps[int]:
-        """Write what is live in ``sources`` into one new log; returns its size in bytes."""
+    def _rewrite(
+        self, rewriter: Rewriter, sources: list[LogUse], found: Mapping[int, Spans], bytes_per_second: int
+    ) -> Steps[int]:
+        """Write what is live in ``sources`` into one new log; returns its size in bytes. ``found``: where it lies."""
         directory = sources[0].directory
-        room = self._file_system.free_bytes(directory.path)
-        if room < sum(use.live_bytes for use in sources):
-            log.warning("%s: %d bytes are free, too few for rewriting its logs", directory.path, room)
-            return 0
-        number = self._holdings.take_log_number()
-        sealed = [SealedLog(use.log.number, use.log.path, use.log.end) for use in sources]
-        batches: list[Ranges] = []
-        for source in sealed:
-            batches.append((yield partial(rewriter.batches_of, source)))
-        rows, facts = yield from self._living(batches)
+        numbers = frozenset(use.log.number for use in sources)
+        rows, facts = yield from living(self._index, self._ledgers, numbers, found)
+        made: RewrittenLog | None = None
         if rows.ledger_ids:
+            number = self._holdings.take_log_number()
+            sealed = [SealedLog(use.log.number, use.log.path) for use in sources]
             job = Job(directory.path, number, sealed, rows.encode(), facts, bytes_per_second)
             try:
                 rewritten: Rewritten = yield partial(rewriter.rewrite, job)
-                yield partial(self._publish, directory.path, number)
-            except (OSError, DamagedLogError):
+                self._lose(rewritten.damaged)
+                if rewritten.rows.ledger_ids:
+                    yield partial(self._publish, directory.path, number)
+                    made = RewrittenLog(directory.path, number, rewritten.size)
+                else:
+                    yield partial(self._discard, directory.path, number)
+            except OSError:
                 yield partial(self._discard, directory.path, number)
                 raise
-            made = RewrittenLog(directory.path, number, rewritten.size)
-            directory.rewritten[number] = made
-            self._holdings.logs[number] = (directory, made)
-            yield from self._switch(frozenset(source.number for source in sealed), rewritten.rows)
-            self._doom(sources)
-            return rewritten.size
+            if made is not None:
+                directory.rewritten[number] = made
+                self._holdings.logs[number] = (directory, made)
+                yield from self._switch(numbers, rewritten.rows)
         self._doom(sources)
-        return 0
+        return 0 if made is None else made.end
 
-    def _living(self, batches: Sequence[Ranges]) -> Steps[tuple[Ranges, dict[int, LedgerFacts]]]:
-        """The parts of ``batches`` that the index points to, and what is known of their ledgers."""
-        living = Ranges.empty()
-        facts: dict[int, LedgerFacts] = {}
-        count = 0
-        for ledger_id, first, last, number, position, size in (
-            row for found in batches for row in zip(*found, strict=True)
-        ):
-            count += 1
-            if count % _BATCHES_A_STEP == 0:
-                yield None
-            rows, ledger = self._index.get(ledger_id), self._ledgers.look(ledger_id)
-            if rows is None or ledger is None:
-                continue
-            where = location(number, position)
-            for row in rows.covering(first, last):
-                if row.where != where:
-                    continue
-                for column, value in zip(living, (ledger_id, row.first, row.last, number, position, size), strict=True):
-                    column.append(value)
-                if ledger_id not in facts:
-                    facts[ledger_id] = LedgerFacts(
-                        ledger.last_add_confirmed, ledger.last_add_fully_replicated, ledger.master_key or bytes(16)
-                    )
-        return living, facts
+    def _lose(self, damaged: Ranges) -> None:
+        """What these rows hold can't be read: it is not held any more. That is durable before any log is removed, as no
+        checkpoint is written earlier."""
+        for ledger_id, found in groupby(zip(*damaged, strict=True), key=lambda row: row[0]):
+            rows = list(found)
+            _, first, _, number, position, _ = rows[0]
+            log.error(
+                "%d batches of ledger %d can't be read, the first one (entry %d) at byte %d of log %08x: they are lost here, and "
+                "autorecovery copies them back; check the disk",
+                len(rows),
+                ledger_id,
+                first,
+                position,
+                number,
+            )
+            self._holdings.lose(ledger_id, [location(number, position) for _, _, _, number, position, _ in rows])
 
     def _publish(self, directory: str, number: int) -> None:
         path = rewritten_path(directory, number)

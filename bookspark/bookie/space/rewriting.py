@@ -1,8 +1,10 @@
 """Rewriting sealed logs: what is live in them goes into one new log, sorted and compressed.
 
 Law: rewriting reads sealed logs and writes one file under a temporary name, and nothing else; the index and the old logs are left
-to ``reclaiming``. Every batch that is copied has passed its checks, and rows are copied verbatim. One bad batch ends the job with
-``DamagedLogError``, and the log that holds it stays as it is. The file is synced when ``rewrite`` returns.
+to ``reclaiming``. It reads what the rows of the index name, and nothing else of a source: what is dead there is never read, so
+damage in it can't lead past what lives. Every batch that is copied has passed its checks and is what its row says; entries are
+copied verbatim. Rows whose batch is bad or can't be read are told, each of them, and left out. The file is synced when
+``rewrite`` returns.
 
 It is written and synced in small slices, with waits between them to keep the rate, so that appends get the disk too. The
 functions run in a process of their own (``rewriting_process``), and in tests in the bookie's process.
@@ -12,54 +14,41 @@ Source: docs/decisions/one-log.md; BookKeeper's ``EntryLogCompactor`` and ``Tran
 
 from __future__ import annotations
 
+import errno
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from itertools import groupby
 from typing import NamedTuple
 
 import msgspec
 
 from bookspark.bookie.disk.file_system import File, FileSystem, write_all
-from bookspark.bookie.disk.log_scan import SCHEMA, parse_logged_frame
-from bookspark.bookie.disk.rewritten_block import (
-    BLOCK_PREFIX_BYTES,
-    BLOCK_START,
-    encode_block,
-    parse_block,
-    parse_block_prefix,
-    plain_frame,
-)
-from bookspark.bookie.disk.rewritten_log import END_OF_BLOCKS, HEAD, REWRITTEN_SUFFIX, footer, temporary_path
-from bookspark.wire.batch_prefix import HEADER_OFFSET, PREFIX_BYTES
+from bookspark.bookie.disk.log_scan import parse_logged_frame
+from bookspark.bookie.disk.rewritten_block import BLOCK_START, encode_block, parse_block, plain_frame
+from bookspark.bookie.disk.rewritten_log import HEAD, footer, temporary_path
 from bookspark.wire.entry_batch import Buffer, EntryBatch
-from bookspark.wire.frames import frame_size
-from bookspark.wire.header import Header, Kind, WireError, decode
+from bookspark.wire.header import Header, Kind
 from bookspark.wire.messages import Ranges
 
 BLOCK_ENTRIES_MAX = 256
 BLOCK_PAYLOAD_BYTES_MAX = 256 << 10
-_READ_BYTES = 1 << 20
 _SLICE_BYTES = 1 << 20
 """How much is written and synced before the next wait."""
 _POSITION_MAX = (1 << 32) - 1
+_UNREADABLE = (errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.ENODATA)
+"""What an OSError says when the disk can't read the bytes. Any other one is about something else, too many open files for one."""
 
-
-class DamagedLogError(Exception):
-    """A batch of ``log`` can't be read or fails its checks."""
-
-    def __init__(self, log: int, position: int) -> None:
-        super().__init__(log, position)
-        self.log = log
-        self.position = position
+_Row = tuple[int, int, int, int, int, int]
+"""A row of ``Ranges``: ledger id, first and last entry id, log, position, size."""
 
 
 class SealedLog(msgspec.Struct, frozen=True, array_like=True):
-    """A log that nothing is written to any more. ``end``: its length in bytes."""
+    """A log that nothing is written to any more."""
 
     number: int
     path: str
-    end: int
 
 
 class LedgerFacts(msgspec.Struct, frozen=True, array_like=True):
@@ -83,77 +72,36 @@ class Job(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Rewritten(NamedTuple):
-    """The index ``rows`` of the new log, and its ``size`` in bytes."""
+    """What a job made."""
 
     rows: Ranges
+    """The rows of the new log."""
     size: int
-
-
-def batches_of(file_system: FileSystem, source: SealedLog) -> Ranges:
-    """Every batch of a sealed log, one row each. Only headers are read. Raises DamagedLogError, OSError."""
-    found = Ranges.empty()
-    batches = (
-        _blocks_of(file_system, source) if source.path.endswith(REWRITTEN_SUFFIX) else _frames_of(file_system, source)
-    )
-    for row in batches:
-        for column, value in zip(found, row, strict=True):
-            column.append(value)
-    return found
-
-
-_Row = tuple[int, int, int, int, int, int]
-"""A row of ``Ranges``: ledger id, first and last entry id, log, position, size."""
-
-
-def _blocks_of(file_system: FileSystem, source: SealedLog) -> Iterator[_Row]:
-    file = file_system.open(source.path)
-    try:
-        position = len(HEAD)
-        while (prefix := file.read(BLOCK_PREFIX_BYTES, position))[: len(END_OF_BLOCKS)] != END_OF_BLOCKS:
-            found = parse_block_prefix(prefix, position)
-            if found is None:
-                raise DamagedLogError(source.number, position)
-            block, _ = found
-            yield block.ledger_id, block.first_entry_id, block.last_entry_id, source.number, position, block.size
-            position += block.size
-    finally:
-        file.close()
-
-
-def _frames_of(file_system: FileSystem, source: SealedLog) -> Iterator[_Row]:
-    file = file_system.open(source.path)
-    position, start, content = len(SCHEMA), 0, memoryview(b"")
-    try:
-        while position < source.end:
-            at = position - start
-            if at + PREFIX_BYTES > len(content):
-                start, at = position, 0
-                content = memoryview(file.read(min(_READ_BYTES, source.end - position), position))
-            try:
-                size = frame_size(content, at)
-                header, _ = decode(content[at : at + PREFIX_BYTES], HEADER_OFFSET)
-            except (WireError, IndexError, ValueError) as error:
-                raise DamagedLogError(source.number, position) from error
-            if size is None:
-                raise DamagedLogError(source.number, position)
-            yield header.ledger_id, header.first_entry_id, header.last_entry_id, source.number, position, size
-            position += size
-    finally:
-        file.close()
+    """Its length in bytes."""
+    damaged: Ranges
+    """Rows of the job whose batch is bad or can't be read. The new log holds all others."""
 
 
 def rewrite(file_system: FileSystem, job: Job, wait: Callable[[float], None]) -> Rewritten:
-    """Write the new log of a job. ``wait(seconds)`` is called to keep the rate. Raises DamagedLogError or OSError; the temporary
-    file may be left then."""
-    sources = {source.number: file_system.open(source.path) for source in job.sources}
-    path = temporary_path(job.directory, job.number)
-    target = _Target(file_system.open(path, create=True), job, wait)
+    """Write the new log of a job. ``wait(seconds)`` is called to keep the rate. Raises OSError; the temporary file may be left
+    then."""
+    sources: dict[int, File] = {}
+    target: _Target | None = None
     try:
+        for source in job.sources:
+            # Of a log that is gone every row is damaged.
+            with suppress(FileNotFoundError):
+                sources[source.number] = file_system.open(source.path)
+        target = _Target(file_system.open(temporary_path(job.directory, job.number), create=True), job, wait)
         living = sorted(zip(*Ranges.decode(memoryview(job.rows)), strict=True))
         for ledger_id, rows in groupby(living, key=lambda row: row[0]):
             block = _Block(ledger_id, job.ledgers[ledger_id])
-            for _, first, last, log, position, size in rows:
-                batch = _read(sources[log], log, position, size, first, last)
+            for row in rows:
+                batch = _read(sources, row)
+                if batch is None:
+                    target.left_out(row)
+                    continue
+                _, first, last, _, _, size = row
                 target.read_bytes += size
                 while first <= last:
                     taken = block.take(batch, first, last)
@@ -164,24 +112,39 @@ def rewrite(file_system: FileSystem, job: Job, wait: Callable[[float], None]) ->
             target.write(block)
         return target.finish()
     finally:
-        target.file.close()
-        for file in sources.values():
+        for file in (*sources.values(), *(() if target is None else (target.file,))):
             file.close()
 
 
-def _read(file: File, log: int, position: int, size: int, first: int, last: int) -> EntryBatch:
-    """The checked batch at a location, which holds at least the entries ``first..last``."""
-    content = memoryview(file.read(size, position))
+def _read(sources: Mapping[int, File], row: _Row) -> EntryBatch | None:
+    """The checked batch that a row names; None if it is bad, is not what the row says, or can't be read. Raises OSError if that
+    says nothing about the bytes."""
+    ledger_id, first, last, log, position, size = row
+    if (file := sources.get(log)) is None:
+        return None
+    try:
+        content = memoryview(file.read(size, position))
+    except OSError as error:
+        if error.errno in _UNREADABLE:
+            return None
+        raise
+    if len(content) != size:
+        return None
     if content[:8] == BLOCK_START:
         block = parse_block(content, position)
-        frame = None if block is None else plain_frame(content, block, first, last)
-        if frame is not None:
-            return EntryBatch(frame)
-    else:
-        found = parse_logged_frame(content, 0, position)
-        if found is not None and found.first_entry_id <= first and last <= found.last_entry_id:
-            return EntryBatch(content)
-    raise DamagedLogError(log, position)
+        if block is None or block.size != size or block.ledger_id != ledger_id:
+            return None
+        frame = plain_frame(content, block, first, last)
+        return None if frame is None else EntryBatch(frame)
+    found = parse_logged_frame(content, 0, position)
+    good = (
+        found is not None
+        and found.size == size
+        and found.ledger_id == ledger_id
+        and found.first_entry_id <= first
+        and last <= found.last_entry_id
+    )
+    return EntryBatch(content) if good else None
 
 
 class _Block:
@@ -246,6 +209,7 @@ class _Target:
         self._job = job
         self._wait = wait
         self._rows = Ranges.empty()
+        self._damaged = Ranges.empty()
         self._places: list[tuple[int, int]] = []
         self._pending: list[Buffer] = [HEAD]
         self._pending_bytes = self._end = len(HEAD)
@@ -259,16 +223,18 @@ class _Target:
             return
         content = block.encode()
         for first, last in _joined(block.runs):
-            row = (block.ledger_id, first, last, self._job.number, self._end, len(content))
-            for column, value in zip(self._rows, row, strict=True):
-                column.append(value)
+            self._rows.append((block.ledger_id, first, last, self._job.number, self._end, len(content)))
         self._places.append((self._end, len(content)))
         self._append(content)
+
+    def left_out(self, row: _Row) -> None:
+        """The batch of this row is damaged."""
+        self._damaged.append(row)
 
     def finish(self) -> Rewritten:
         self._append(footer(self._places))
         self._flush()
-        return Rewritten(self._rows, self._end)
+        return Rewritten(self._rows, self._end, self._damaged)
 
     def _append(self, content: bytes) -> None:
         self._pending.append(content)

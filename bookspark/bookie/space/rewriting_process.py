@@ -11,8 +11,8 @@ holder), so what it forks later has none either. The process is forked, and not 
 files of a shipped package while the bookie lives on. It is niced: appends come first. Source: the zygotes of Android and
 Chromium.
 
-Each process has a socket pair to the bookie. Messages both ways: u64 length │ msgpack. A request is [a name of ``_CALLS``, its
-argument]. The forker is asked with one byte; it answers with i64 pid and the socket, or i64 −errno.
+Each process has a socket pair to the bookie. Messages both ways: u64 length │ msgpack. A request is a ``rewriting.Job``. The
+forker is asked with one byte; it answers with i64 pid and the socket, or i64 −errno.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ import struct
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from bookspark.bookie.disk.file_system import RealFileSystem
-from bookspark.bookie.space.rewriting import DamagedLogError, Job, Rewritten, SealedLog, batches_of, rewrite
+from bookspark.bookie.space.rewriting import Job, Rewritten, rewrite
 from bookspark.wire.messages import Ranges
 
 _LENGTH = struct.Struct("<Q")
@@ -52,8 +52,7 @@ log = logging.getLogger(__name__)
 class _Answer(msgspec.Struct, array_like=True):
     rows: bytes = b""
     size: int = 0
-    damaged: tuple[int, int] | None = None
-    """(log, position)"""
+    damaged: bytes = b""
     error: tuple[int, str] | None = None
     """errno and message"""
 
@@ -87,15 +86,11 @@ class RewritingProcess:
         self._pause = _PAUSE_SECONDS
         self._not_before = -math.inf
 
-    def batches_of(self, source: SealedLog) -> Ranges:
-        """Every batch of a sealed log, one row each. Raises DamagedLogError, OSError."""
-        return Ranges.decode(memoryview(self._call("batches_of", source).rows))
-
     def rewrite(self, job: Job) -> Rewritten:
-        """Write one new log under its temporary name, synced. Raises DamagedLogError, OSError."""
-        answer = self._call("rewrite", job)
+        """Write one new log under its temporary name, synced. Raises OSError."""
+        answer = self._call(job)
         self._pause = _PAUSE_SECONDS
-        return Rewritten(Ranges.decode(memoryview(answer.rows)), answer.size)
+        return Rewritten(Ranges.decode(memoryview(answer.rows)), answer.size, Ranges.decode(memoryview(answer.damaged)))
 
     def worker_pid(self) -> int:
         """The pid of the process that rewrites. It is begun if there is none. Raises OSError."""
@@ -113,17 +108,15 @@ class RewritingProcess:
         except (ProcessLookupError, ChildProcessError):
             log.debug("the forker of the rewriting process was gone before")
 
-    def _call(self, name: str, argument: SealedLog | Job) -> _Answer:
+    def _call(self, job: Job) -> _Answer:
         with self._calling:
             worker = self._begun()
             try:
-                _send(worker.connection, msgspec.msgpack.encode((name, argument)))
+                _send(worker.connection, msgspec.msgpack.encode(job))
                 answer = msgspec.msgpack.decode(_receive(worker.connection), type=_Answer)
             except OSError:
                 self._lost(worker)
                 raise
-        if answer.damaged is not None:
-            raise DamagedLogError(*answer.damaged)
         if answer.error is not None:
             raise OSError(*answer.error)
         return answer
@@ -162,16 +155,9 @@ class RewritingProcess:
         self._pause = min(2 * self._pause, _PAUSE_SECONDS_MAX)
 
 
-def _batches_of(argument: Any) -> _Answer:
-    return _Answer(batches_of(RealFileSystem(), msgspec.convert(argument, SealedLog)).encode())
-
-
-def _rewrite(argument: Any) -> _Answer:
-    rewritten = rewrite(RealFileSystem(), msgspec.convert(argument, Job, strict=False), time.sleep)
-    return _Answer(rewritten.rows.encode(), rewritten.size)
-
-
-_CALLS: dict[str, Callable[[Any], _Answer]] = {"batches_of": _batches_of, "rewrite": _rewrite}
+def _rewrite(job: Job) -> _Answer:
+    rewritten = rewrite(RealFileSystem(), job, time.sleep)
+    return _Answer(rewritten.rows.encode(), rewritten.size, rewritten.damaged.encode())
 
 
 def _fork_when_asked(requests: socket.socket, parent: int) -> None:
@@ -214,11 +200,9 @@ def _work(connection: socket.socket, parent: int) -> None:
     try:
         _end_with(parent)
         while True:
-            name, argument = msgspec.msgpack.decode(_receive(connection))
+            job = msgspec.msgpack.decode(_receive(connection), type=Job, strict=False)
             try:
-                answer = _CALLS[name](argument)
-            except DamagedLogError as damage:
-                answer = _Answer(damaged=(damage.log, damage.position))
+                answer = _rewrite(job)
             except Exception as error:
                 code = error.errno if isinstance(error, OSError) and error.errno else 0
                 answer = _Answer(error=(code, f"{type(error).__name__}: {error}"))
