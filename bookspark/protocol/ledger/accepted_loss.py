@@ -36,8 +36,8 @@ class LossKind(Enum):
 
 
 class Loss(NamedTuple):
-    """``first..last``: inclusive ids; −1 of a FENCE. ``bookies``: of ENTRIES the write set, as each of it lost them, denied them or
-    was named; otherwise those that lost what they knew or were named."""
+    """``first..last``: inclusive ids; −1 of a FENCE. ``bookies``: of ENTRIES the write set, each of which lost them, denied them
+    or was named; otherwise those that lost what they knew or were named."""
 
     kind: LossKind
     first: int

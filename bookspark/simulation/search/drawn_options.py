@@ -52,6 +52,7 @@ def draw_options(random: Random, given: Mapping[str, Any]) -> SimulationOptions:
     }
     drawn |= _little(random) if small else _of_everything(random)
     drawn |= {"abandons": random.random() < 0.1, "holds_back": random.random() < 0.3}
+    drawn |= {"accept_loss": random.random() < 0.2, "departures": random.choice((0, 0, 0, 1, 2))}
     return SimulationOptions(**{**drawn, **given})
 
 
