@@ -33,6 +33,7 @@ from bookspark.bookie.ledgers.control_records import ControlRecords
 from bookspark.bookie.ledgers.explicit_lacs import ExplicitLacs
 from bookspark.bookie.ledgers.fencing import Fences
 from bookspark.bookie.ledgers.held_copies import HeldCopies
+from bookspark.bookie.ledgers.losses import Losses
 from bookspark.bookie.ledgers.lossy_boots import LossyBoots
 from bookspark.bookie.ledgers.unsure_adds import FenceCheck, no_metadata
 from bookspark.bookie.ledgers.volatile_syncs import VolatileSyncs
@@ -91,6 +92,7 @@ class Storage:
         self.files = holdings.files
         """For reading what ``plan_read`` found, from any thread."""
         self._records = ControlRecords(holdings.control, live)
+        self._losses = Losses(holdings, self._records)
         self._fences = Fences(holdings.control, self._records, holdings.volatile)
         self.disks = Disks(config, self._file_system, live, self._fences.rewrite_control_log)
         """Which directories take what, by how full they are."""
@@ -108,7 +110,9 @@ class Storage:
         self._explicit_lacs = ExplicitLacs(holdings, self._records)
         self.lossy_boots = LossyBoots(holdings, self._records, self.disks)
         """What was lost, and what of it is back."""
-        self.checkpoints = Checkpoints(self._file_system, live, holdings.ledgers, holdings.index)
+        self.checkpoints = Checkpoints(
+            self._file_system, live, holdings.ledgers, holdings.index, holdings.losses_durable
+        )
         """Making checkpoints of the index."""
         self.garbage_collection = GarbageCollection(holdings, self._records, self._fences, self.checkpoints)
         """Forgetting ledgers that were deleted."""
@@ -123,6 +127,7 @@ class Storage:
         read_directories(self.holdings)
         self.disks.look_at_all()
         self._records.is_open = True
+        self._losses.begin()
         return self
 
     def start(self, post: Post, soon: Soon | None = None) -> None:
@@ -146,12 +151,13 @@ class Storage:
         late = [d.path for d in directories if not d.commit.join(_STOP_SECONDS_MAX)]
         if late:
             raise StorageError(f"{', '.join(late)}: the disk does not answer; nothing more is written")
-        taking = self.checkpoints.take()
-        try:
-            while True:
-                next(taking)
-        except StopIteration as taken:
-            self.checkpoints.write(taken.value)
+        if self._losses.end():
+            taking = self.checkpoints.take()
+            try:
+                while True:
+                    next(taking)
+            except StopIteration as taken:
+                self.checkpoints.write(taken.value)
         for directory in directories:
             directory.control.close()
         self.files.clear()
@@ -283,6 +289,8 @@ class Storage:
     def checkpoint(self) -> Steps[Prepared]:
         """Prepare checkpoints of the index, on the loop, in steps of some milliseconds. The result goes to ``write_checkpoints``;
         it is empty if there is nothing that the last ones don't hold."""
+        self._losses.write_again()
+        self.holdings.note_what_is_back()
         if any(directory.control.worth_rewriting for directory in self.holdings.live):
             yield from self._records.rewrite()
         if not self.checkpoints.due:

@@ -198,14 +198,16 @@ class SimulatedBookie:
                 break
             contents.append(row.content)
         last = request.first + len(contents) - 1
-        following: Response = Positive() if last == request.last else answer_absent(self.ledger, storage_damaged=False)
+        following: Response = Positive()
+        if last < request.last:
+            following = answer_absent(self.ledger, last + 1, storage_damaged=False)
         return ReadAnswer(request.first, last, following, tuple(contents))
 
     def _read_lac(self, request: ReadLac) -> Answer:
         if request.fence:
             self._fence()
         if self.ledger is None:
-            return LacAnswer(answer_absent(None, storage_damaged=False))
+            return LacAnswer(answer_absent(None, 0, storage_damaged=False))
         response = answer_last_add_confirmed(self.ledger)
         if not isinstance(response, Positive):
             return LacAnswer(response)

@@ -62,7 +62,7 @@ class Bookie:
             case act.SendReadLac():
                 ledger = self._fenced() if request.fence else self.ledger
                 if ledger is None:
-                    return act.LacAnswered(self.name, answer_absent(None, False))
+                    return act.LacAnswered(self.name, answer_absent(None, 0, storage_damaged=False))
                 response = answer_last_add_confirmed(ledger)
                 return act.LacAnswered(self.name, response, ledger.last_add_confirmed, ledger.last_add_fully_replicated)
             case act.SendRead():
@@ -120,7 +120,7 @@ class Bookie:
         last = request.first - 1
         while last < request.last and last + 1 in self.entries:
             last += 1
-        following = Positive() if last == request.last else answer_absent(self.ledger, False)
+        following = Positive() if last == request.last else answer_absent(self.ledger, last + 1, storage_damaged=False)
         contents = [self.entries[i] for i in range(request.first, last + 1)]
         return act.ReadAnswered(self.name, request.first, last, following, contents, 10 * (last + 1))
 

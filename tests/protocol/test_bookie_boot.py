@@ -70,7 +70,7 @@ class TestPhaseOne:
 class TestLimbo:
     def test_an_explicit_negative_becomes_unknown(self):
         """BP-46: "all explicit negatives are converted to unknowns"."""
-        assert answer_absent(replayed(LimboNoted(7, 1)), storage_damaged=False) == IN_LIMBO
+        assert answer_absent(replayed(LimboNoted(7, 1)), 0, storage_damaged=False) == IN_LIMBO
 
     def test_a_bookie_in_limbo_counts_towards_no_coverage(self):
         assert answer_last_add_confirmed(replayed(LimboNoted(7, 1))) == IN_LIMBO
@@ -89,7 +89,7 @@ class TestLimbo:
         ledger = replayed(LimboNoted(7, 1))
         assert ledger.clear_limbo(1).records == (LimboCleared(7, 1),)
         assert not ledger.limbo
-        assert answer_absent(ledger, storage_damaged=False) == NO_SUCH_ENTRY
+        assert answer_absent(ledger, 0, storage_damaged=False) == NO_SUCH_ENTRY
 
     def test_a_repair_that_began_before_the_last_lossy_boot_does_not_end_it(self):
         ledger = replayed(LimboNoted(7, 1), LimboNoted(7, 2))

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from itertools import pairwise
+from random import Random
 
 import pytest
 
 from bookspark.protocol.bookie.bookie_ledger import (
     BookieLedger,
     Decision,
+    EntriesLost,
     FenceNoted,
     LastAddConfirmedNoted,
     MasterKeyNoted,
+    absence_proven,
     answer_absent,
     may_read,
     same_content,
 )
+from bookspark.protocol.ledger.entry_ranges import NO_RANGES, first_within, with_range, without_ranges
 from bookspark.protocol.ledger.responses import (
     FENCED,
     UNAUTHORIZED,
@@ -114,6 +119,8 @@ def test_replay_of_control_records_makes_the_same_state_in_any_order():
     ledger = used()
     ledger.write_last_add_confirmed(KEY, 8)
     ledger.fence(KEY)
+    ledger.replay(EntriesLost(7, 3, 5, 99))
+    ledger.replay(EntriesLost(7, 8, 8))
     records = ledger.control_records()
     for order in (records, records[::-1], records * 2):
         again = BookieLedger(7)
@@ -123,11 +130,43 @@ def test_replay_of_control_records_makes_the_same_state_in_any_order():
 
 
 def test_absence_is_negative_only_where_the_storage_is_whole():
-    assert answer_absent(None, False) == Negative(NegativeReason.NO_SUCH_LEDGER)
-    assert answer_absent(used(), False) == Negative(NegativeReason.NO_SUCH_ENTRY)
-    for ledger, damaged in ((None, True), (used(), True), (used(damaged=True), False)):
-        answer = answer_absent(ledger, damaged)
+    assert answer_absent(None, 0, storage_damaged=False) == Negative(NegativeReason.NO_SUCH_LEDGER)
+    assert answer_absent(used(), 0, storage_damaged=False) == Negative(NegativeReason.NO_SUCH_ENTRY)
+    for ledger in (None, used()):
+        answer = answer_absent(ledger, 0, storage_damaged=True)
         assert isinstance(answer, Unknown) and answer.reason is UnknownReason.IO_ERROR
+
+
+def test_absence_is_unknown_where_a_copy_was_lost_and_nowhere_else():
+    ledger = used()
+    for record in (EntriesLost(7, 3, 5, 99), EntriesLost(7, 6, 6), EntriesLost(7, 9, 9, 50)):
+        ledger.replay(record)
+    unknown = [i for i in range(12) if isinstance(answer_absent(ledger, i, storage_damaged=False), Unknown)]
+    assert unknown == [3, 4, 5, 6, 9]
+    assert [absence_proven(ledger, first, 11, storage_damaged=False) for first in (0, 3, 6, 7, 10)] == [2, 2, 5, 8, 11]
+    assert absence_proven(ledger, 0, 2, storage_damaged=False) == 2
+    assert absence_proven(ledger, 0, 11, storage_damaged=True) == -1
+    ledger.entries_back([(0, 4), (4, 5), (9, 20)])
+    assert ledger.lost == ((6, 6),)
+
+
+def test_ranges_of_entries_are_the_same_sets():
+    random = Random(16)
+    for _ in range(300):
+        ranges, ids = NO_RANGES, set()
+        for _ in range(random.randrange(6)):
+            first = random.randrange(20)
+            last = first + random.randrange(5)
+            ranges, ids = with_range(ranges, first, last), ids | set(range(first, last + 1))
+        assert [i for first, last in ranges for i in range(first, last + 1)] == sorted(ids)
+        assert all(one[1] + 1 < other[0] for one, other in pairwise(ranges))
+        others = sorted((first, first + random.randrange(5)) for first in random.choices(range(25), k=3))
+        left = without_ranges(ranges, others)
+        assert {i for first, last in left for i in range(first, last + 1)} == ids - {
+            i for first, last in others for i in range(first, last + 1)
+        }
+        first, last = sorted(random.choices(range(25), k=2))
+        assert first_within(ranges, first, last) == min((i for i in ids if first <= i <= last), default=None)
 
 
 def test_a_reader_shows_no_key_or_the_right_one():

@@ -277,5 +277,5 @@ def test_limbo_serves_what_it_has():
     """)
     assert stage.view.bookies["b1"].rows.keys() == {0}
     ledger = stage.view.bookies["b1"].ledger
-    assert answer_absent(ledger, storage_damaged=False) == IN_LIMBO
+    assert answer_absent(ledger, 0, storage_damaged=False) == IN_LIMBO
     assert answer_last_add_confirmed(ledger) == IN_LIMBO

@@ -26,6 +26,7 @@ from bookspark.bookie.disk.file_system import File, FileSystem, NoSpaceError, re
 from bookspark.bookie.disk.synced_note import SyncedNote
 from bookspark.protocol.bookie.bookie_boot import HealedNoted, LossyBootNoted
 from bookspark.protocol.bookie.bookie_ledger import (
+    EntriesLost,
     FenceNoted,
     FenceUnsureNoted,
     LastAddConfirmedNoted,
@@ -46,6 +47,7 @@ _NAMES: dict[type[Record], str] = {
     LimboNoted: "limbo",
     LimboCleared: "limbo cleared",
     FenceUnsureNoted: "fence unsure",
+    EntriesLost: "lost",
     LossyBootNoted: "lossy boot",
     HealedNoted: "healed",
     CollectionNoted: "collected",

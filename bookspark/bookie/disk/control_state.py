@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from bookspark.protocol.bookie.bookie_boot import NO_LOSSY_BOOT, HealedNoted, LossyBootNoted, first_contact
-from bookspark.protocol.bookie.bookie_ledger import BookieLedger, ControlRecord
+from bookspark.protocol.bookie.bookie_ledger import NO_COPY, BookieLedger, ControlRecord, EntriesLost
 from bookspark.protocol.bookie.garbage_collection import NOTHING_COLLECTED, CollectionNoted
 
 _LEDGERS_A_PART = 1000
@@ -30,6 +30,8 @@ class ControlState:
         """The last lossy boot of which everything is back."""
         self.collected = NOTHING_COLLECTED
         """The highest ledger id that was garbage-collected."""
+        self.lost_copies: dict[int, dict[int, EntriesLost]] = {}
+        """The ledgers that lost entries, by id; of each the copies that may still lie in a log, by location."""
 
     def known(self, ledger_id: int) -> BookieLedger:
         """What is known of a ledger. If nothing is, a new one, which is not kept: only a request that is granted makes a ledger
@@ -57,6 +59,15 @@ class ControlState:
                 if ledger is None:
                     ledger = self.ledgers[record.ledger_id] = BookieLedger(record.ledger_id)
                 ledger.replay(record)
+                if isinstance(record, EntriesLost):
+                    copies = self.lost_copies.setdefault(record.ledger_id, {})
+                    if record.where != NO_COPY:
+                        copies[record.where] = record
+
+    def forget(self, ledger_id: int) -> None:
+        """Drop everything that is known of a ledger; no error if nothing is."""
+        self.ledgers.pop(ledger_id, None)
+        self.lost_copies.pop(ledger_id, None)
 
     def limbo(self) -> dict[int, int]:
         """The ledgers in limbo, and the lossy boot that each is in limbo for."""
@@ -78,4 +89,5 @@ class ControlState:
             part: list[Record] = []
             for ledger in ledgers[start : start + _LEDGERS_A_PART]:
                 part += ledger.control_records()
+                part += self.lost_copies.get(ledger.ledger_id, {}).values()
             yield part

@@ -146,15 +146,15 @@ class LedgerRows:
         self.where[start:stop] = array("q", (row.where for row in joined))
         self.extent[start:stop] = array("q", ((row.last - row.first + 1) << 32 | row.size for row in joined))
 
-    def remove(self, first_where: int, last_where: int) -> bool:
-        """Remove the rows whose frames lie at ``first_where..last_where``; True if there were any."""
-        kept = [i for i, where in enumerate(self.where) if not first_where <= where <= last_where]
-        if len(kept) == len(self.first):
-            return False
-        for name in self.__slots__:
-            column = getattr(self, name)
-            setattr(self, name, array("q", (column[i] for i in kept)))
-        return True
+    def remove(self, first_where: int, last_where: int) -> list[Row]:
+        """Remove the rows whose frames lie at ``first_where..last_where``; returns them, ascending by entry id."""
+        removed = [self.row(i) for i, where in enumerate(self.where) if first_where <= where <= last_where]
+        if removed:
+            kept = [i for i, where in enumerate(self.where) if not first_where <= where <= last_where]
+            for name in self.__slots__:
+                column = getattr(self, name)
+                setattr(self, name, array("q", (column[i] for i in kept)))
+        return removed
 
 
 def _joined(rows: Sequence[Row]) -> Iterator[Row]:
@@ -222,10 +222,10 @@ class Index:
         if self._ledgers.pop(ledger_id, None) is not None:
             self._sorted = None
 
-    def remove(self, first_where: int, last_where: int) -> list[int]:
-        """Remove all rows whose frames lie in ``first_where..last_where``; returns the ledgers that had some."""
-        return [
-            ledger_id
+    def remove(self, first_where: int, last_where: int) -> dict[int, list[Row]]:
+        """Remove all rows whose frames lie in ``first_where..last_where``; returns them by ledger."""
+        return {
+            ledger_id: removed
             for ledger_id, rows in self._ledgers.items()
-            if max(rows.where, default=-1) >= first_where and rows.remove(first_where, last_where)
-        ]
+            if max(rows.where, default=-1) >= first_where and (removed := rows.remove(first_where, last_where))
+        }

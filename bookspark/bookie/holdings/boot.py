@@ -1,7 +1,8 @@
 """What a bookie reads when it starts: control logs, checkpoints, and the logs' tails.
 
 Law: after a boot the bookie holds everything that was synced. Of the batches that were not synced, each is there whole or not at
-all. All of it is durable before anything rests on it. A damaged control log may have held a fence: it is replaced by another
+all. All of it is durable before anything rests on it. A copy that was lost before is not taken into the index again, whatever a
+checkpoint or a log knows of it. A damaged control log may have held a fence: it is replaced by another
 directory's whole copy, or the bookie stays down. A directory that can't be read is given up if another one is left; its entries
 are unknown then, and the boot is lossy (``protocol.bookie.bookie_boot``).
 """
@@ -121,6 +122,8 @@ def _replay_logs(recovered: Sequence[tuple[LogDirectory, Recovered]], state: Con
             highest = max(highest, log_of(checkpoint.covered))
             for ledger_id, confirmed, replicated, rows in checkpoint.ledgers:
                 state.of(ledger_id).note(confirmed, replicated)
+                for where in state.lost_copies.get(ledger_id, ()):
+                    rows.remove(where, where)
                 index.put(ledger_id, rows)
         elif directory.rewritten:
             _replay_rewritten(directory, state, index)
@@ -134,7 +137,8 @@ def _replay_logs(recovered: Sequence[tuple[LogDirectory, Recovered]], state: Con
                     known = seen[ledger_id] = _replay_ledger(state, frame), index.of(ledger_id)
                 else:
                     known[0].note(confirmed, replicated)
-                known[1].insert(first, last, start | position, size)
+                if ledger_id not in state.lost_copies or start | position not in state.lost_copies[ledger_id]:
+                    known[1].insert(first, last, start | position, size)
     return highest
 
 
@@ -157,5 +161,7 @@ def _replay_rewritten(directory: LogDirectory, state: ControlState, index: Index
             block, content = found
             _replay_ledger(state, block)
             rows = index.of(block.ledger_id)
-            for first, last in runs(memoryview(content), block):
-                rows.insert(first, last, location(rewritten.number, block.position), block.size)
+            where = location(rewritten.number, block.position)
+            if where not in state.lost_copies.get(block.ledger_id, ()):
+                for first, last in runs(memoryview(content), block):
+                    rows.insert(first, last, where, block.size)

@@ -1,8 +1,9 @@
 """Making checkpoints: taking them in steps on the loop, writing them in any thread.
 
-Law: a checkpoint that was taken before another one is never written after it. Otherwise rows would come back that point into logs
-which are removed by then. ``write`` tells of which directories the checkpoint is durable, because the removal of logs has to wait
-for that. A checkpoint that can't be written costs a longer boot and nothing else.
+Law: a checkpoint that was taken before another one is never written after it, nor before the control logs have what was lost
+until then. Otherwise rows would come back that point into logs which are removed by then, or entries would be missing and nothing
+would say why. ``write`` tells of which directories the checkpoint is durable, because the removal of logs has to wait for that. A
+checkpoint that can't be written costs a longer boot and nothing else.
 """
 
 from __future__ import annotations
@@ -30,12 +31,19 @@ class Checkpoints:
     """The checkpoints of one bookie. The owner keeps ``live``, ``ledgers`` and ``index`` up to date."""
 
     def __init__(
-        self, file_system: FileSystem, live: Sequence[LogDirectory], ledgers: dict[int, BookieLedger], index: Index
+        self,
+        file_system: FileSystem,
+        live: Sequence[LogDirectory],
+        ledgers: dict[int, BookieLedger],
+        index: Index,
+        losses_durable: threading.Event,
     ) -> None:
+        """``losses_durable``: set while the control logs have everything that was lost, and so left the index."""
         self._file_system = file_system
         self._live = live
         self._ledgers = ledgers
         self._index = index
+        self._losses_durable = losses_durable
         self._alone = len(live) == 1
         self._taken: list[int] = []
         self._writing = threading.Lock()
@@ -74,6 +82,10 @@ class Checkpoints:
     def write(self, prepared: Prepared) -> set[str]:
         """Write what was taken, in any thread; returns the paths of the directories whose checkpoint is durable now."""
         durable: set[str] = set()
+        if not self._losses_durable.is_set():
+            log.warning("that entries were lost is not noted yet, so the checkpoint is written later")
+            self._taken = []
+            return durable
         if not self._writing.acquire(timeout=_WRITE_SECONDS_MAX):
             log.error("the last checkpoint is still being written; this one is left out")
             return durable

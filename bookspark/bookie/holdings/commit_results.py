@@ -1,8 +1,7 @@
 """The results of commit threads: who is answered, and what becomes of a directory that failed or is full.
 
-Law: entries that a failed directory had not synced are removed from the index, and absence proves nothing any more for the
-ledgers concerned. Entries that a full directory could not write were not added, and nobody was told that they were: they are
-absent like any others.
+Law: entries that a failed directory had not synced are lost (``Holdings.lose``). Entries that a full directory could not write
+were not added, and nobody was told that they were: they are absent like any others.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ class CommitResults:
             item.done(status)
 
     def _retire(self, directory: LogDirectory) -> None:
-        """Use a directory no more. Remove what it had not synced from the index, and mark the ledgers concerned as damaged."""
+        """Use a directory no more. What it had not synced is lost."""
         if directory.retired:
             return
         directory.retired = True
@@ -78,8 +77,7 @@ class CommitResults:
         for entry_log in directory.logs:
             if entry_log.synced < entry_log.end:
                 first = location(entry_log.number, entry_log.synced)
-                for ledger_id in self._holdings.index.remove(first, location(entry_log.number, POSITION_MAX)):
-                    self._holdings.ledgers[ledger_id].damaged = True
+                self._holdings.lose_between(first, location(entry_log.number, POSITION_MAX))
 
     def _ran_out(self, directory: LogDirectory, items: Sequence[Item]) -> None:
         """A write found no room: remove from the index what ``items`` were to add."""

@@ -1,23 +1,24 @@
 """What a bookie holds: the index, what is known of its ledgers, and the directories and logs that all of it lies in.
 
-Law: entries of a directory that failed are unknown, never absent. Owned by the loop, except ``files``, which any thread may use
-to read. Nothing is decided here, and nothing is written.
+Law: entries that were lost are unknown, never absent, and they are not held: their rows leave the index (``lose``). Owned by the
+loop, except ``files``, which any thread may use to read. Nothing is decided here, and nothing is written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Collection, Sequence
 
 from bookspark.bookie.disk.control_state import ControlState
 from bookspark.bookie.disk.entry_log import EntryLog
 from bookspark.bookie.disk.file_system import File, FileSystem
-from bookspark.bookie.disk.index import Index, log_of, position_of
+from bookspark.bookie.disk.index import Index, Row, log_of, position_of
 from bookspark.bookie.disk.rewritten_log import RewrittenLog
 from bookspark.bookie.holdings.log_directory import LogDirectory
 from bookspark.bookie.holdings.long_polls import LongPolls
 from bookspark.bookie.holdings.reads import LogFiles, Piece, ReadPlan, plan_read
 from bookspark.bookie.holdings.volatile_ledgers import VolatileLedgers
-from bookspark.protocol.bookie.bookie_ledger import BookieLedger, may_read
+from bookspark.protocol.bookie.bookie_ledger import NO_COPY, BookieLedger, EntriesLost, may_read
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
 from bookspark.wire.entry_batch import Buffer
 from bookspark.wire.header import NO_KEY
@@ -50,6 +51,13 @@ class Holdings:
         self.volatile = VolatileLedgers(self.index, self.is_synced)
         self.long_polls = LongPolls()
         self.files = LogFiles(self._open_log)
+        self.lost_at_boot: list[EntriesLost] = []
+        """What was lost before ``lost`` was set. It is to be written too."""
+        self.lost: Callable[[Sequence[EntriesLost]], None] = self.lost_at_boot.extend
+        """Called with what was lost: it is to be written to the control logs."""
+        self.losses_durable = threading.Event()
+        """Is everything written that was lost?"""
+        self.losses_durable.set()
 
     # -- reads
 
@@ -120,7 +128,47 @@ class Holdings:
         """Drop everything that is known of a ledger; its bytes stay in the logs."""
         self.volatile.forget(ledger_id)
         self.index.forget(ledger_id)
-        self.ledgers.pop(ledger_id, None)
+        self.control.forget(ledger_id)
+
+    # -- what was lost
+
+    def lose(self, ledger_id: int, wheres: Collection[int]) -> list[EntriesLost]:
+        """The copies of a ledger's entries at these locations can't be read: they are not held from now on. The rows that lie
+        there leave the index, and a record of each goes to the control logs; returns the records. No error if there is no such
+        row: it was moved, or it is lost already."""
+        rows = self.index.get(ledger_id)
+        if rows is None:
+            return []
+        return self._note_lost({ledger_id: [row for where in wheres for row in rows.remove(where, where)]})
+
+    def lose_between(self, first_where: int, last_where: int) -> list[EntriesLost]:
+        """Everything at ``first_where..last_where`` is lost, as by ``lose``: a part of a log, or several logs."""
+        return self._note_lost(self.index.remove(first_where, last_where))
+
+    def note_what_is_back(self) -> None:
+        """Entries that were lost, and of which a durable copy is held again, are lost no more. A lost copy is remembered as long
+        as its log is there."""
+        for ledger_id, copies in list(self.control.lost_copies.items()):
+            ledger, rows = self.ledgers.get(ledger_id), self.index.get(ledger_id)
+            for where in [where for where in copies if log_of(where) not in self.logs]:
+                del copies[where]
+            if ledger is not None and rows is not None:
+                for first, last in ledger.lost:
+                    held = rows.covering(first, last)
+                    ledger.entries_back([(row.first, row.last) for row in held if self.is_synced(row.where)])
+            if not copies and (ledger is None or not ledger.lost):
+                del self.control.lost_copies[ledger_id]
+
+    def _note_lost(self, removed: dict[int, list[Row]]) -> list[EntriesLost]:
+        records = [
+            EntriesLost(ledger_id, row.first, row.last, row.where if log_of(row.where) in self.logs else NO_COPY)
+            for ledger_id, rows in removed.items()
+            for row in rows
+        ]
+        if records:
+            self.control.replay(records)
+            self.lost(records)
+        return records
 
     def _open_log(self, number: int) -> File:
         _, stored = self.logs[number]

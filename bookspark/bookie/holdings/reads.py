@@ -21,7 +21,7 @@ from bookspark.bookie.disk.index import LedgerRows, log_of, position_of
 from bookspark.bookie.disk.log_scan import parse_logged_frame
 from bookspark.bookie.disk.rewritten_block import BLOCK_START, parse_block, plain_frame
 from bookspark.bookie.holdings.read_memory import ReadMemory
-from bookspark.protocol.bookie.bookie_ledger import BookieLedger, answer_absent
+from bookspark.protocol.bookie.bookie_ledger import BookieLedger, absence_proven, answer_absent
 from bookspark.protocol.ledger.responses import Negative, Unknown
 from bookspark.wire.entry_batch import Buffer
 
@@ -66,13 +66,21 @@ def plan_read(
     absence proves nothing, a sparse read stops at the first absent id too: to skip it would say that it is not held."""
     first, last, limit = request
     limit = min(limit or READ_BYTES_MAX, READ_BYTES_MAX)
-    absent = answer_absent(ledger, storage_damaged)
-    skipping = sparse and isinstance(absent, Negative) and ledger is not None
     pieces: list[Piece] = []
     wanted, total = first, 0
+
+    def passed(gap_end: int) -> int:
+        """The last of ``wanted..gap_end``, which are not held, that a sparse read may skip."""
+        if not sparse or ledger is None:
+            return wanted - 1
+        return absence_proven(ledger, wanted, gap_end, storage_damaged=storage_damaged)
+
+    def refused(end: int) -> ReadPlan:
+        return ReadPlan(pieces, end, answer_absent(ledger, end + 1, storage_damaged=storage_damaged))
+
     for row in rows.covering(first, last) if rows is not None else ():
-        if row.first > wanted and not skipping:
-            return ReadPlan(pieces, wanted - 1, absent)
+        if row.first > wanted and (end := passed(row.first - 1)) < row.first - 1:
+            return refused(end)
         if total >= limit:
             return ReadPlan(pieces, pieces[-1].last, None)
         start, stop = max(first, row.first), min(last, row.last)
@@ -80,9 +88,9 @@ def plan_read(
         pieces.append(Piece(ledger.ledger_id, start, stop, row.where, row.size, recent.get(row.where)))
         total += row.size
         wanted = stop + 1
-    if wanted > last:
+    if wanted > last or (end := passed(last)) == last:
         return ReadPlan(pieces, last, None)
-    return ReadPlan(pieces, last, None) if skipping else ReadPlan(pieces, wanted - 1, absent)
+    return refused(end)
 
 
 def first_part(pieces: list[Piece]) -> list[Piece]:

@@ -7,6 +7,7 @@
 ``fencing``          fences
 ``explicit_lacs``    LACs (last add confirmed) that come without an entry
 ``volatile_syncs``   SYNC: the writer of a volatile ledger asks for a sync
+``losses``           making durable what was found unreadable
 ``lossy_boots``      what a crash or a lost disk took, limbo, and what of it is back
 ``control_records``  writing records to the control logs
 ``statuses``         the status on the wire for each answer

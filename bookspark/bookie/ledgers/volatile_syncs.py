@@ -34,7 +34,7 @@ class VolatileSyncs:
         def synced(status: int) -> None:
             ledger = self._holdings.ledger(ledger_id)
             response = decide().response
-            if status == Status.OK and ledger is not None and ledger.damaged:
+            if status == Status.OK and ledger is not None and ledger.lost:
                 status = Status.IO_ERROR
             done(status if type(response) is Positive else status_of(response))
 

@@ -57,7 +57,7 @@ class LacReads:
     def _answer(self, header: Header, status: int) -> None:
         ledger = self._storage.ledger(header.ledger_id)
         if status == Status.OK:
-            absent = answer_absent(ledger, self._storage.damaged)
+            absent = answer_absent(ledger, header.first_entry_id, storage_damaged=self._storage.damaged)
             status = status_of(absent if ledger is None else answer_last_add_confirmed(ledger))
         if status == _OK and header.flags & _ENTRY and ledger is not None:
             wanted = header.first_entry_id

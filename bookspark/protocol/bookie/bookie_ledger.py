@@ -1,11 +1,12 @@
 """What a bookie decides about one ledger: who may add, what fencing changes, and what an absent entry is answered.
 
 Law: a fence holds for ever and against everyone but a recoverer; a request with a wrong password changes nothing; absence is
-Negative only where the storage is known to be whole, and Unknown everywhere else. State goes one way only::
+Negative only where nothing was lost, and Unknown everywhere else. State goes one way only::
 
     unknown ──add or fence──► open ──fence──► fenced        (master key set at the first contact, never changed)
     whole ──lossy boot──► limbo ──repaired──► whole         (each lossy boot has a number, and a repair ends its own only)
     LAC, LAFR: never go back
+    a copy of an entry: held ──found unreadable──► lost, for ever; another copy may be added
 
 A decision names the control records that have to be synced in the control log before the answer goes out. The caller writes
 them, and hands them to ``replay`` at boot. An add's own LAC and LAFR are replayed from its entry batch.
@@ -15,6 +16,10 @@ is frozen at fencing, because from then on the old writer is refused, and a reco
 fencing (docs/decisions/traps.md, trap 1). A refused request leaves the LAC as it was. LAFR is the last add
 fully replicated.
 
+A copy that can't be read any more is *lost*: it is not held from then on, and ``EntriesLost`` says which one it was. Nothing says
+that an entry is back. An entry that was added again is held, so nobody asks whether it is absent; and its old copy stays lost
+whatever an older checkpoint or log says, because no location is used twice.
+
 Source: BookKeeper's ``LedgerDescriptorImpl`` and ``HandleFactoryImpl``; #4462 (a fenced ledger is not made anew by its old
 writer's add: the fence needs no entry to stand on, and when a deleted ledger is collected with its fence,
 ``garbage_collection`` keeps a number that makes the fence *unsure*); TLA+ actions ``BookieSendsAddConfirmedResponse``,
@@ -23,9 +28,11 @@ writer's add: the fence needs no entry to stand on, and when a deleted ledger is
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from bookspark.protocol.ledger.entry_ranges import NO_RANGES, EntryRanges, first_within, with_range, without_ranges
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
 from bookspark.protocol.ledger.responses import (
     FENCED,
@@ -79,7 +86,22 @@ class FenceUnsureNoted(NamedTuple):
     ledger_id: int
 
 
-ControlRecord = MasterKeyNoted | FenceNoted | LastAddConfirmedNoted | LimboNoted | LimboCleared | FenceUnsureNoted
+NO_COPY = -1
+"""The ``where`` of lost entries of which no copy is there that might be found again."""
+
+
+class EntriesLost(NamedTuple):
+    """The copy of entries ``first..last`` at location ``where`` is lost: it can't be read, or it is gone (``NO_COPY``)."""
+
+    ledger_id: int
+    first: int
+    last: int
+    where: int = NO_COPY
+
+
+ControlRecord = (
+    MasterKeyNoted | FenceNoted | LastAddConfirmedNoted | LimboNoted | LimboCleared | FenceUnsureNoted | EntriesLost
+)
 
 
 class Decision(NamedTuple):
@@ -101,6 +123,7 @@ _REFUSED_KEY = Decision(UNAUTHORIZED)
 NO_SUCH_LEDGER = Negative(NegativeReason.NO_SUCH_LEDGER)
 NO_SUCH_ENTRY = Negative(NegativeReason.NO_SUCH_ENTRY)
 STORAGE_DAMAGED = Unknown(UnknownReason.IO_ERROR, "storage is damaged, so an absent entry proves nothing")
+ENTRY_LOST = Unknown(UnknownReason.IO_ERROR, "the copy of the entry can't be read any more")
 IN_LIMBO = Unknown(UnknownReason.LIMBO)
 FENCE_UNSURE = Unknown(UnknownReason.LIMBO, "a fence may have been lost, the ledger's metadata has to be read first")
 _ASK_METADATA = Decision(FENCE_UNSURE, ask_metadata=True)
@@ -117,8 +140,8 @@ class BookieLedger:
     last_add_fully_replicated: int = NO_ENTRY
     explicit_last_add_confirmed: int = NO_ENTRY
     """The highest LAC that came without an entry: it is in the control log only."""
-    damaged: bool = False
-    """The disk has lost admitted entries, so absence proves nothing any more."""
+    lost: EntryRanges = NO_RANGES
+    """Entries of which a copy was lost here. Those of them that are held again are here still until ``entries_back``."""
     limbo_boot: int = 0
     """The last lossy boot that may have lost entries of the ledger. 0: there was none."""
     limbo_cleared_boot: int = 0
@@ -226,6 +249,8 @@ class BookieLedger:
             self.limbo_boot = max(self.limbo_boot, record.boot)
         elif isinstance(record, LimboCleared):
             self.limbo_cleared_boot = max(self.limbo_cleared_boot, record.boot)
+        elif isinstance(record, EntriesLost):
+            self.lost = with_range(self.lost, record.first, record.last)
         else:
             self.fence_unsure = True
 
@@ -244,7 +269,7 @@ class BookieLedger:
             records += (LimboCleared(self.ledger_id, self.limbo_cleared_boot),)
         if self.fence_unsure:
             records += (FenceUnsureNoted(self.ledger_id),)
-        return records
+        return records + tuple(EntriesLost(self.ledger_id, first, last) for first, last in self.lost)
 
     def clear_limbo(self, boot: int) -> Decision:
         """The entries that lossy boot ``boot`` had lost are back and synced. A later lossy boot keeps the ledger in limbo.
@@ -259,6 +284,10 @@ class BookieLedger:
         record = LimboCleared(self.ledger_id, boot)
         self.replay(record)
         return Decision(Positive(), (record,))
+
+    def entries_back(self, held: Iterable[tuple[int, int]]) -> None:
+        """The entries in ``held`` (ascending ranges) are held and durable, so none of them is lost any more."""
+        self.lost = without_ranges(self.lost, held)
 
     def fence_is_sure(self) -> None:
         """The metadata said that the ledger had no fence to lose. No record is written: after the next boot it is asked again."""
@@ -275,13 +304,25 @@ def may_read(ledger: BookieLedger | None, master_key: bytes | None) -> bool:
     return master_key is None or ledger is None or ledger.master_key is None or ledger.master_key == master_key
 
 
-def answer_absent(ledger: BookieLedger | None, storage_damaged: bool) -> Negative | Unknown:
-    """The answer to a read of an entry that the index does not know. Only this function makes a Negative."""
-    if storage_damaged or (ledger is not None and ledger.damaged):
+def answer_absent(ledger: BookieLedger | None, entry_id: int, *, storage_damaged: bool) -> Negative | Unknown:
+    """The answer to a read of an entry that the index does not know. Only this function makes a Negative. ``storage_damaged``:
+    something was lost, and it is not known what."""
+    if storage_damaged:
         return STORAGE_DAMAGED
-    if ledger is not None and ledger.limbo:
+    if ledger is None:
+        return NO_SUCH_LEDGER
+    if ledger.limbo:
         return IN_LIMBO
-    return NO_SUCH_LEDGER if ledger is None else NO_SUCH_ENTRY
+    return NO_SUCH_ENTRY if first_within(ledger.lost, entry_id, entry_id) is None else ENTRY_LOST
+
+
+def absence_proven(ledger: BookieLedger | None, first: int, last: int, *, storage_damaged: bool) -> int:
+    """How far absence is Negative: ``first - 1``, or the highest id up to which none of ``first..last``, which the index does not
+    know, can have been lost."""
+    if storage_damaged or (ledger is not None and ledger.limbo):
+        return first - 1
+    lost = None if ledger is None else first_within(ledger.lost, first, last)
+    return last if lost is None else lost - 1
 
 
 def answer_last_add_confirmed(ledger: BookieLedger) -> Positive | Unknown:

@@ -8,6 +8,7 @@
 ``actions``          what machines ask the world to do, and what the world tells them
 ``transitions``      tables of states and events, and the error for what they do not list
 ``sync_cursor``      what a bookie has synced of a VD ledger (volatile durability), as one number
+``entry_ranges``     sets of entry ids, as ranges
 ``accepted_loss``    an operator's declaration that what can't be known of a ledger is lost
 ===================  ===========================================================================================================
 

@@ -1,0 +1,50 @@
+"""Sets of entry ids as ranges (first, last): sorted, apart from each other, never empty.
+
+Law: every function returns such ranges again, and changes nothing.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from operator import itemgetter
+
+EntryRanges = tuple[tuple[int, int], ...]
+
+NO_RANGES: EntryRanges = ()
+
+
+def with_range(ranges: EntryRanges, first: int, last: int) -> EntryRanges:
+    """``ranges`` and ``first..last``; ranges that touch are one."""
+    start = bisect_left(ranges, first - 1, key=itemgetter(1))
+    stop = bisect_right(ranges, last + 1, key=itemgetter(0))
+    if start < stop:
+        first, last = min(first, ranges[start][0]), max(last, ranges[stop - 1][1])
+    return (*ranges[:start], (first, last), *ranges[stop:])
+
+
+def without_ranges(ranges: EntryRanges, others: Iterable[tuple[int, int]]) -> EntryRanges:
+    """What of ``ranges`` is not in ``others``, which ascend and may overlap."""
+    left: list[tuple[int, int]] = []
+    others = list(others)
+    at = 0
+    for first, last in ranges:
+        while at < len(others) and others[at][1] < first:
+            at += 1
+        after = at
+        while first <= last and after < len(others) and others[after][0] <= last:
+            if first < others[after][0]:
+                left.append((first, others[after][0] - 1))
+            first = max(first, others[after][1] + 1)
+            after += 1
+        if first <= last:
+            left.append((first, last))
+    return tuple(left)
+
+
+def first_within(ranges: EntryRanges, first: int, last: int) -> int | None:
+    """The lowest id of ``first..last`` that is in ``ranges``, None if none is."""
+    at = bisect_left(ranges, first, key=itemgetter(1))
+    if at == len(ranges) or ranges[at][0] > last:
+        return None
+    return max(first, ranges[at][0])
