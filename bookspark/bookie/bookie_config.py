@@ -22,6 +22,7 @@ DiskUsage = Annotated[float, Meta(gt=0, le=1)]
 """The part of a disk, or of ``directory_bytes_max``, that is used."""
 EntryLogBytes = Annotated[int, Meta(ge=1, le=1 << 31)]
 """A position in a log has 32 bits, and a log's last batch may begin just below this size."""
+Hours = Annotated[float, Meta(ge=0, le=1e6)]
 Milliseconds = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 
 
@@ -64,6 +65,11 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Time between two major compactions, in seconds. There is one besides whenever a directory is full."""
     compaction_rate_bytes_per_second: BytesOrNone = 64 << 20
     """How much rewriting may read and write together, in bytes a second. 0: no limit."""
+    scrub_interval_hours: Hours = 168.0
+    """Every batch that the bookie holds is read and checked once in this time, in hours. Another bookie's copy replaces what
+    can't be read. 0: only what somebody reads is checked."""
+    scrub_rate_bytes_per_second: BytesOrNone = 64 << 20
+    """How much the scrub may read, in bytes a second, when it is behind its pace. 0: no limit."""
     disk_check_interval_seconds: IntervalSeconds = 10.0
     """Time between two looks at the free space of the disks, in seconds."""
     disk_usage_warn_threshold: DiskUsage = 0.90

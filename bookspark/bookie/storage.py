@@ -12,6 +12,7 @@ Source: docs/decisions/one-log.md; BookKeeper's ``Bookie`` and ``DbLedgerStorage
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
@@ -28,6 +29,7 @@ from bookspark.bookie.holdings.disks import Disks
 from bookspark.bookie.holdings.holdings import Holdings, StoredLog
 from bookspark.bookie.holdings.log_directory import LogDirectory
 from bookspark.bookie.holdings.reads import Piece, ReadPlan
+from bookspark.bookie.holdings.scrubbing import Scrubbing
 from bookspark.bookie.ledgers.adds import Adds
 from bookspark.bookie.ledgers.control_records import ControlRecords
 from bookspark.bookie.ledgers.explicit_lacs import ExplicitLacs
@@ -41,6 +43,7 @@ from bookspark.bookie.space.garbage_collection import GarbageCollection
 from bookspark.bookie.space.reclaiming import Reclaiming
 from bookspark.errors import StorageError
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger
+from bookspark.protocol.ledger.entry_ranges import EntryRanges
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
 from bookspark.protocol.ledger.sync_cursor import Assignment
 from bookspark.wire.entry_batch import EntryBatch
@@ -57,6 +60,14 @@ class StorageStatus(NamedTuple):
     log_bytes: int
     free_bytes: int
     read_only: bool
+    failed_directories: dict[str, str]
+    """The directories that are not in use, and why."""
+    read_errors: dict[str, int]
+    """How many batches the disk of a directory could not read since the start, for those that had any."""
+    lost_copies: int
+    """How many copies of batches were found unreadable since the start."""
+    lacking_ledgers: int
+    """Ledgers of which entries are lost here and not back, or a lost copy still lies in a log."""
 
 
 class Storage:
@@ -97,6 +108,7 @@ class Storage:
         self.disks = Disks(config, self._file_system, live, self._fences.rewrite_control_log)
         """Which directories take what, by how full they are."""
         self._results = CommitResults(holdings, self.disks)
+        holdings.read_failed = self._results.read_failed
         self._adds = Adds(
             holdings,
             self._records,
@@ -118,6 +130,8 @@ class Storage:
         """Forgetting ledgers that were deleted."""
         self.reclaiming = Reclaiming(self._file_system, holdings, self.checkpoints)
         """Rewriting and removing logs."""
+        self.scrubbing = Scrubbing(self._file_system, holdings)
+        """Reading and checking what is held, round after round."""
 
     # -- life
 
@@ -127,6 +141,7 @@ class Storage:
         read_directories(self.holdings)
         self.disks.look_at_all()
         self._records.is_open = True
+        deque(self.holdings.note_what_is_back(), maxlen=0)
         self._losses.begin()
         return self
 
@@ -137,6 +152,16 @@ class Storage:
         directories = self.holdings.directories
         for directory in directories:
             directory.commit.start(post, self._results.completed, soon, alone=len(directories) == 1)
+
+    def lacking(self, ledgers_max: int) -> list[tuple[int, EntryRanges]]:
+        """Take at most ``ledgers_max`` of the ledgers that lost entries here since they were taken last: what lacks of each."""
+        lacking = self.holdings.ledgers_lacking
+        taken = [lacking.pop() for _ in range(min(ledgers_max, len(lacking)))]
+        return [(ledger_id, ledger.lost) for ledger_id in taken if (ledger := self.ledger(ledger_id)) is not None]
+
+    def when_none_is_left(self, tell: Callable[[str], None]) -> None:
+        """Call ``tell(why)`` on the loop when the last directory has failed. The storage takes and holds nothing from then on."""
+        self._results.none_left = tell
 
     def close(self) -> None:
         """Finish what is queued, seal the logs, write the checkpoints. Every ``done`` that is due is still called, on the loop.
@@ -257,6 +282,15 @@ class Storage:
             log_bytes=sum(directory.bytes for directory in self.holdings.directories),
             free_bytes=sum(self._file_system.free_bytes(directory.path) for directory in self.holdings.live),
             read_only=self.disks.read_only,
+            failed_directories=dict.fromkeys(self.holdings.unreadable, "it could not be read at the start")
+            | {directory.path: directory.failure for directory in self.holdings.directories if directory.retired},
+            read_errors={
+                directory.path: directory.read_errors
+                for directory in self.holdings.directories
+                if directory.read_errors
+            },
+            lost_copies=self.holdings.lost_copies,
+            lacking_ledgers=len(self.holdings.control.lost_copies),
         )
 
     @property
@@ -290,7 +324,7 @@ class Storage:
         """Prepare checkpoints of the index, on the loop, in steps of some milliseconds. The result goes to ``write_checkpoints``;
         it is empty if there is nothing that the last ones don't hold."""
         self._losses.write_again()
-        self.holdings.note_what_is_back()
+        yield from self.holdings.note_what_is_back()
         if any(directory.control.worth_rewriting for directory in self.holdings.live):
             yield from self._records.rewrite()
         if not self.checkpoints.due:

@@ -1,6 +1,7 @@
 """A bookie process: puts boot phases, requests, lease and clean stop together. Nothing is decided here.
 
-Law: each phase ends before the next one begins, and a phase that fails keeps the bookie down. The locks are taken before anything
+Law: each phase ends before the next one begins, and a phase that fails keeps the bookie down. A bookie whose last directory fails
+ends, with an error. The locks are taken before anything
 is read, and released after everything is written::
 
     lock directories → answer the lease → metadata store → cookies → storage → (lossy boot) → listen → register → serving
@@ -27,6 +28,7 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import NoReturn
 
 from bookspark.autorecovery.own_bookie import OwnBookie
 from bookspark.bookie.bookie_config import BookieConfig
@@ -40,6 +42,7 @@ from bookspark.daemon.lease_server import SERVING, LeaseServer
 from bookspark.daemon.lossy_boot import fence_check, fence_what_may_be_lost, why_lossy
 from bookspark.daemon.registrar import Registrar
 from bookspark.daemon.request_loop import RequestLoop
+from bookspark.errors import StorageError
 from bookspark.extras import extra_needed
 from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.metadata.store import MetadataStore
@@ -67,7 +70,7 @@ def run_bookie(config: BookieConfig) -> None:
 
 def _run(config: BookieConfig, rewriter: RewritingProcess) -> None:
     with DirectoryLocks(config.directories, one_is_enough=True) as locks, ExitStack() as stack:
-        ends: queue.SimpleQueue[str] = queue.SimpleQueue()
+        ends: queue.SimpleQueue[str | StorageError] = queue.SimpleQueue()
         lease = LeaseServer(locks.usable, config.lease_seconds, config.zookeeper, ends.put)
         # The handlers are set before anybody can know of the process.
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -91,12 +94,12 @@ def _boot_and_serve(
     locks: DirectoryLocks,
     lease: LeaseServer,
     stack: ExitStack,
-    ends: queue.SimpleQueue[str],
+    ends: queue.SimpleQueue[str | StorageError],
     rewriter: RewritingProcess,
 ) -> None:
     def phase(name: str, **facts: object) -> None:
         if not ends.empty():
-            raise _StopRequested(ends.get())
+            _end(ends.get())
         log.info("%s", name)
         lease.update(phase=name, **facts)
 
@@ -113,6 +116,7 @@ def _boot_and_serve(
     cookie = identity.cookie
     phase("opening storage", bookie_id=cookie.bookie_id)
     storage = _open_storage(config, store, identity, stack, phase)
+    storage.when_none_is_left(lambda why: ends.put(StorageError(why)))
     # The garbage collector need not walk a million ledgers each time.
     gc.freeze()
     phase("listening")
@@ -140,7 +144,14 @@ def _boot_and_serve(
     if config.metrics_port:
         _answer_metrics(config, requests.post, server.status, stack)
     phase(SERVING)
-    raise _StopRequested(ends.get())
+    _end(ends.get())
+
+
+def _end(why: str | StorageError) -> NoReturn:
+    """End cleanly, or with an error if the bookie can't serve any more."""
+    if isinstance(why, StorageError):
+        raise why
+    raise _StopRequested(why)
 
 
 def _open_storage(

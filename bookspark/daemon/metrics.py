@@ -30,6 +30,10 @@ _FIGURES = {
     "lossy_boot": "The number of the last boot after which entries may have been lost.",
     "healed_boot": "The number of the last such boot of which everything is back.",
     "limbo_ledgers": "Ledgers of which entries may be missing.",
+    "lost_copies": "Copies of batches that were found unreadable since the start.",
+    "lacking_ledgers": "Ledgers of which entries were lost here that are not all back yet.",
+    "scrub_part": "How much of the scrub's round is done, 0 to 1.",
+    "scrub_finished_ms": "When the last whole round of the scrub ended, in ms since 1970. 0: none did yet.",
 }
 _HEALING_FIGURES = {
     "ledgers": "Ledgers that healing looks at.",
@@ -79,6 +83,16 @@ class _Figures(Collector):
         status = answer.result(_ANSWER_SECONDS_MAX)
         for name, text in _FIGURES.items():
             yield _figure(GaugeMetricFamily, name, text, status, getattr(status, name))
+        failed = GaugeMetricFamily(
+            f"{_PREFIX}directory_failed",
+            "1 for each directory that is not in use any more; the reason is in the bookie's status.",
+            labels=("bookie_id", "directory"),
+        )
+        for path in status.directories:
+            failed.add_metric((status.bookie_id, path), float(path in status.failed_directories))
+        for path in status.failed_directories.keys() - set(status.directories):
+            failed.add_metric((status.bookie_id, path), 1.0)
+        yield failed
         if status.healing is None:
             return
         for name, text in _HEALING_FIGURES.items():

@@ -121,6 +121,20 @@ class BookieStatus(msgspec.Struct):
     """The number of the last such boot of which everything is back."""
     limbo_ledgers: int = 0
     """Ledgers in limbo: entries of them may be missing, so absence proves nothing."""
+    failed_directories: dict[str, str] = {}
+    """The directories that are not in use, and why."""
+    read_errors: dict[str, int] = {}
+    """How many batches the disk of a directory could not read since the start, for those that had any."""
+    lost_copies: int = 0
+    """How many copies of batches were found unreadable since the start."""
+    lacking_ledgers: int = 0
+    """Ledgers of which entries were lost here that are not all back yet."""
+    scrub_part: float = 0.0
+    """How much of the scrub's round is done, 0 to 1."""
+    scrub_began_ms: int = 0
+    """When the round began, in ms since 1970. 0: nothing was scrubbed yet."""
+    scrub_finished_ms: int = 0
+    """When the last whole round ended, in ms since 1970. 0: none did yet."""
     healing: HealingStatus | None = None
     """The healing of the last lossy boot, while this process heals it and afterwards. None: this process does not heal."""
 

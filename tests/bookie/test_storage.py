@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bookspark.bookie.disk.file_system import RealFileSystem
-from bookspark.protocol.bookie.bookie_ledger import NO_SUCH_ENTRY, NO_SUCH_LEDGER, STORAGE_DAMAGED
+from bookspark.protocol.bookie.bookie_ledger import ENTRY_LOST, NO_SUCH_ENTRY, NO_SUCH_LEDGER
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.wire.header import Flag, Status
 from tests.bookie.kit import KEY, OTHER_KEY, Pumped, add_frame, config, payloads
@@ -209,16 +209,17 @@ def test_a_failed_sync_retires_the_directory_for_good(tmp_path):
     files = FaultyFileSystem(RealFileSystem())
     storage = Pumped(config(tmp_path), files)
     storage.add(5, 0, 4)
+    none_left: list[str] = []
+    storage.storage.when_none_is_left(none_left.append)
     files.add("sync *.arrows 1.. io-error")
     assert storage.add(5, 5) is Status.IO_ERROR
     syncs = sum(call == "sync" for call, _ in files.calls)
     assert storage.add(5, 6) is Status.READ_ONLY
     assert storage.fence(5) is Status.IO_ERROR
     assert sum(call == "sync" for call, _ in files.calls) == syncs, "never tried again"
-    entries, refusal = storage.read(5, 0, 9)
-    assert [entry.entry_id for entry in entries] == [0, 1, 2, 3, 4], "what was synced is still served"
-    assert refusal == STORAGE_DAMAGED, "and of the rest nothing is known"
-    assert storage.storage.status().read_only
+    assert [storage.read(5, i, i)[1] for i in (0, 5, 6)] == [ENTRY_LOST, ENTRY_LOST, NO_SUCH_ENTRY], "nothing is held"
+    assert storage.storage.status().read_only and list(storage.storage.status().failed_directories) == [str(tmp_path)]
+    assert len(none_left) == 1 and str(tmp_path) in none_left[0], "and the bookie ends"
     storage.storage.close()
 
 
@@ -242,9 +243,9 @@ def test_other_directories_take_over(tmp_path):
     assert storage.add(4, 1) is Status.OK
     assert storage.add(5, 1) is Status.OK
     assert storage.fence(4) is Status.OK
-    assert storage.ids(4) == storage.ids(5) == [0, 1]
-    assert storage.read(4, 2, 2)[1] == STORAGE_DAMAGED
-    assert storage.read(5, 2, 2)[1] == NO_SUCH_ENTRY
+    assert storage.read(4, 0, 0)[1] == ENTRY_LOST, "what lies in a directory that failed is not held"
+    assert [entry.entry_id for entry in storage.read(4, 1, 1)[0]] == [1] and storage.ids(5) == [0, 1]
+    assert storage.read(4, 2, 2)[1] == storage.read(5, 2, 2)[1] == NO_SUCH_ENTRY
     again = Pumped(config(tmp_path / "a", tmp_path / "b"))
     assert again.ids(4) == again.ids(5) == [0, 1]
     assert again.add(4, 2) is Status.FENCED

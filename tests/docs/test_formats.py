@@ -17,6 +17,7 @@ from crc32c import crc32c
 from bookspark.bookie.disk import checkpoint, control_log, rewritten_block, rewritten_log, synced_note, unclean_marker
 from bookspark.bookie.disk.entry_log import LOG_SUFFIX, LOGS, NOTE_SUFFIX, SCHEMA
 from bookspark.bookie.disk.index import Index, location
+from bookspark.bookie.holdings import scrubbing
 from bookspark.daemon import directories, lease_server
 from bookspark.metadata.autorecovery.auditors import AuditorState, CheckReport
 from bookspark.metadata.autorecovery.underreplication_tasks import Progress
@@ -81,7 +82,7 @@ def test_every_example_is_checked():
 def test_files_of_a_directory():
     names = {name.strip("`") for name in tables("A bookie's directories")[0].column("name")}
     logs = {f"{LOGS}/<number>{suffix}" for suffix in (LOG_SUFFIX, NOTE_SUFFIX, rewritten_log.REWRITTEN_SUFFIX)}
-    others = {control_log.NAME, control_log.NOTE_NAME, checkpoint.NAME, unclean_marker.NAME}
+    others = {control_log.NAME, control_log.NOTE_NAME, checkpoint.NAME, unclean_marker.NAME, scrubbing.NAME}
     small = directories.NOT_DATA - {"lost+found", "COOKIE.tmp"}
     assert names == logs | others | small
 

@@ -222,6 +222,16 @@ class Index:
         if self._ledgers.pop(ledger_id, None) is not None:
             self._sorted = None
 
+    def remove_logs(self, numbers: set[int]) -> dict[int, list[Row]]:
+        """Remove all rows whose frames lie in these logs; returns them by ledger."""
+        removed: dict[int, list[Row]] = {}
+        for ledger_id, rows in self._ledgers.items():
+            for number in {log_of(where) for where in rows.where} & numbers:
+                removed[ledger_id] = removed.get(ledger_id, []) + rows.remove(
+                    location(number, 0), location(number, _LOW)
+                )
+        return removed
+
     def remove(self, first_where: int, last_where: int) -> dict[int, list[Row]]:
         """Remove all rows whose frames lie in ``first_where..last_where``; returns them by ledger."""
         return {

@@ -5,6 +5,7 @@
 ``log_directory``     one directory: its logs, its control log, its commit thread
 ``boot``              reading everything at a start
 ``reads``             reading stored batches
+``scrubbing``         reading and checking everything that is held, round after round
 ``read_memory``       memory that logs are read into
 ``checkpointing``     checkpoints of the index
 ``disks``             which directory takes what

@@ -1,11 +1,13 @@
 """The results of commit threads: who is answered, and what becomes of a directory that failed or is full.
 
-Law: entries that a failed directory had not synced are lost (``Holdings.lose``). Entries that a full directory could not write
+Law: what lies in a directory that failed is not held any more (``Holdings.lose_directory``). A directory fails when one write or
+sync of it fails, or many reads. A bookie without a directory ends. Entries that a full directory could not write
 were not added, and nobody was told that they were: they are absent like any others.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 from bookspark.bookie.commit.commit_items import ControlRewrite, ControlWrite, EntryWrite, Item, RelaxedWrite, SealLog
@@ -14,10 +16,15 @@ from bookspark.bookie.disk.file_system import NoSpaceError
 from bookspark.bookie.disk.index import location
 from bookspark.bookie.holdings.disk_marks import Takes
 from bookspark.bookie.holdings.disks import Disks
-from bookspark.bookie.holdings.holdings import POSITION_MAX, Holdings
+from bookspark.bookie.holdings.holdings import Holdings
 from bookspark.bookie.holdings.log_directory import LogDirectory
 from bookspark.wire.batch_prefix import HEADER_OFFSET
 from bookspark.wire.header import Status, decode
+
+_READ_ERRORS_MAX = 64
+"""A directory whose disk could not read this number of batches since the start is used no more."""
+
+log = logging.getLogger(__name__)
 
 
 class CommitResults:
@@ -28,6 +35,8 @@ class CommitResults:
         self._disks = disks
         self._by_thread = {directory.commit: directory for directory in holdings.directories}
         self._relief: tuple[int, Callable[[], None]] | None = None
+        self.none_left: Callable[[str], None] = lambda why: None
+        """Called on the loop, with the reason, when the last directory has failed."""
         self.bytes_in_flight = 0
         """The bytes of batches that are admitted and not durable yet."""
 
@@ -50,7 +59,10 @@ class CommitResults:
             self._tell(synced, Status.OK)
         elif failure is not None:
             status = Status.IO_ERROR
-            self._retire(self._by_thread[thread])
+            self._retire(self._by_thread[thread], str(failure))
+        elif self._by_thread[thread].retired:
+            # It was retired for what it could not read. What it writes is not held any more.
+            status = Status.IO_ERROR
         self.bytes_in_flight -= synced_bytes
         self._tell(items, status)
         if self._relief is not None and self.bytes_in_flight <= self._relief[0]:
@@ -67,17 +79,30 @@ class CommitResults:
                 del recent[location(item.log.number, item.position)]
             item.done(status)
 
-    def _retire(self, directory: LogDirectory) -> None:
-        """Use a directory no more. What it had not synced is lost."""
+    def read_failed(self, directory: LogDirectory) -> None:
+        """The disk of a directory could not read a frame. After too many of them the directory is used no more."""
+        directory.read_errors += 1
+        if directory.read_errors >= _READ_ERRORS_MAX:
+            self._retire(directory, f"its disk could not read {directory.read_errors} batches")
+
+    def _retire(self, directory: LogDirectory, why: str) -> None:
+        """Use a directory no more. Nothing that lies in it is held from now on."""
         if directory.retired:
             return
-        directory.retired = True
+        directory.retired, directory.failure = True, why
+        log.error(
+            "%s is retired until the bookie is started again: %s; its entries are lost here until other bookies' copies replace "
+            "them; check the disk",
+            directory.path,
+            why,
+        )
         self._holdings.live.remove(directory)
         self._disks.sort()
-        for entry_log in directory.logs:
-            if entry_log.synced < entry_log.end:
-                first = location(entry_log.number, entry_log.synced)
-                self._holdings.lose_between(first, location(entry_log.number, POSITION_MAX))
+        self._holdings.lose_directory(directory)
+        if not self._holdings.live:
+            self.none_left(
+                f"no directory can be used any more, the last one was {directory.path}: {why}; check the disk"
+            )
 
     def _ran_out(self, directory: LogDirectory, items: Sequence[Item]) -> None:
         """A write found no room: remove from the index what ``items`` were to add."""

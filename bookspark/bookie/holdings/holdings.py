@@ -6,6 +6,7 @@ loop, except ``files``, which any thread may use to read. Nothing is decided her
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
 
@@ -14,9 +15,10 @@ from bookspark.bookie.disk.entry_log import EntryLog
 from bookspark.bookie.disk.file_system import File, FileSystem
 from bookspark.bookie.disk.index import Index, Row, log_of, position_of
 from bookspark.bookie.disk.rewritten_log import RewrittenLog
+from bookspark.bookie.disk.steps import Steps
 from bookspark.bookie.holdings.log_directory import LogDirectory
 from bookspark.bookie.holdings.long_polls import LongPolls
-from bookspark.bookie.holdings.reads import LogFiles, Piece, ReadPlan, plan_read
+from bookspark.bookie.holdings.reads import LogFiles, Piece, ReadPlan, Stop, plan_read
 from bookspark.bookie.holdings.volatile_ledgers import VolatileLedgers
 from bookspark.protocol.bookie.bookie_ledger import NO_COPY, BookieLedger, EntriesLost, may_read
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
@@ -27,7 +29,11 @@ from bookspark.wire.messages import Ranges
 POSITION_MAX = (1 << 32) - 1
 RANGES_ROWS_MAX = 1 << 16
 
+_LEDGERS_A_STEP = 256
+
 StoredLog = EntryLog | RewrittenLog
+
+log = logging.getLogger(__name__)
 
 
 class Holdings:
@@ -55,6 +61,14 @@ class Holdings:
         """What was lost before ``lost`` was set. It is to be written too."""
         self.lost: Callable[[Sequence[EntriesLost]], None] = self.lost_at_boot.extend
         """Called with what was lost: it is to be written to the control logs."""
+        self.ledgers_lacking: set[int] = set()
+        """Ledgers that lost entries, until somebody takes them to have them repaired."""
+        self.suspected: set[int] = set()
+        """Logs in which something unreadable was found: the scrub looks at them next."""
+        self.lost_copies = 0
+        """How many copies were found unreadable since the start."""
+        self.read_failed: Callable[[LogDirectory], None] = lambda directory: None
+        """Called for each frame that the disk of a directory could not read."""
         self.losses_durable = threading.Event()
         """Is everything written that was lost?"""
         self.losses_durable.set()
@@ -141,14 +155,52 @@ class Holdings:
             return []
         return self._note_lost({ledger_id: [row for where in wheres for row in rows.remove(where, where)]})
 
+    def lose_unreadable(self, pieces: Sequence[Piece], stop: Stop | None) -> bool:
+        """A read came to an end before ``pieces``, because of ``stop``: if that is damage, or a log that is gone though rows
+        point into it, the copy of the first one is lost, and this is True."""
+        if stop in (None, Stop.LIMIT, Stop.FAILED):
+            return False
+        piece = pieces[0]
+        lost = self.lose(piece.ledger_id, [piece.where])
+        number, position = log_of(piece.where), position_of(piece.where)
+        if lost and (found := self.logs.get(number)) is not None:
+            directory, stored = found
+            for record in lost:
+                log.error(
+                    "%s, byte %d: %s; entries %d to %d of ledger %d are lost here until another bookie's copy replaces them",
+                    stored.path,
+                    position,
+                    "the disk can't read it" if stop is Stop.UNREADABLE else "the bytes are not what was written",
+                    record.first,
+                    record.last,
+                    record.ledger_id,
+                )
+            self.lost_copies += len(lost)
+            if stop is Stop.UNREADABLE:
+                self.read_failed(directory)
+        return True
+
+    def lose_directory(self, directory: LogDirectory) -> None:
+        """A directory is used no more, so nothing in it is held. That is not noted: the next start finds the directory as it is
+        then, and if it can't be read, that boot is lossy."""
+        removed = self.index.remove_logs({stored.number for stored in directory.stored})
+        self.control.replay(
+            EntriesLost(ledger_id, row.first, row.last) for ledger_id, rows in removed.items() for row in rows
+        )
+        self.ledgers_lacking.update(removed)
+
     def lose_between(self, first_where: int, last_where: int) -> list[EntriesLost]:
         """Everything at ``first_where..last_where`` is lost, as by ``lose``: a part of a log, or several logs."""
         return self._note_lost(self.index.remove(first_where, last_where))
 
-    def note_what_is_back(self) -> None:
+    def note_what_is_back(self) -> Steps[None]:
         """Entries that were lost, and of which a durable copy is held again, are lost no more. A lost copy is remembered as long
         as its log is there."""
-        for ledger_id, copies in list(self.control.lost_copies.items()):
+        for count, (ledger_id, copies) in enumerate(list(self.control.lost_copies.items()), 1):
+            if count % _LEDGERS_A_STEP == 0:
+                yield None
+            if self.control.lost_copies.get(ledger_id) is not copies:
+                continue
             ledger, rows = self.ledgers.get(ledger_id), self.index.get(ledger_id)
             for where in [where for where in copies if log_of(where) not in self.logs]:
                 del copies[where]
@@ -167,6 +219,7 @@ class Holdings:
         ]
         if records:
             self.control.replay(records)
+            self.ledgers_lacking.update(record.ledger_id for record in records)
             self.lost(records)
         return records
 

@@ -40,6 +40,10 @@ class LogDirectory:
         self.damaged = False
         """Synced bytes can't be read any more, so absence from this directory proves nothing."""
         self.retired = False
+        self.failure = ""
+        """Why the directory is retired."""
+        self.read_errors = 0
+        """How many frames its disk could not read."""
         self.takes = Takes.ALL
         self.control_behind = False
         """A control record found no room here: a new control log has to be written before the directory takes anything."""

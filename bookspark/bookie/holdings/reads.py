@@ -1,7 +1,8 @@
 """Reading stored batches: from memory until they are written, then from the logs.
 
 Law: bytes from a log are served only after the frame's own checks (header and body checksum), and only if they are what the index
-says. Anything else is an I/O error for the entries concerned. Nothing here blocks the loop for the disk or for decompression:
+says. Anything else is damage: that copy can't be read any more (``Holdings.lose``). A read that the disk fails is made once more
+before. A lack of memory, of open files or of rights is no damage. Nothing here blocks the loop for the disk or for decompression:
 what is not in the page cache, or is compressed, is left to a thread. A log that was removed after the read was planned is no
 error: its entries were moved or collected, and the read is planned again.
 
@@ -10,6 +11,7 @@ Logs are read by ``preadv``, which can be told not to wait, and not through a me
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -28,6 +30,7 @@ from bookspark.wire.entry_batch import Buffer
 _OPEN_FILES_MAX = 256
 _EXTENT_BYTES_MAX = 1 << 20
 _PART_BYTES = 256 << 10
+_NO_DAMAGE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.EACCES, errno.EPERM)
 READ_BYTES_MAX = 4 << 20
 """An answer is about this long at most, whatever the request's limit."""
 
@@ -106,7 +109,9 @@ def first_part(pieces: list[Piece]) -> list[Piece]:
 class Stop(Enum):
     """Why fewer frames came than were asked for."""
 
-    DAMAGED = "the next one is bad, or can't be read"
+    DAMAGED = "the next one is bad"
+    UNREADABLE = "the disk can't read the next one"
+    FAILED = "the next one can't be read now, and may be good"
     MOVED = "the next one's log is gone, so it lies elsewhere, if anywhere"
     LIMIT = "the answer is as long as it may be"
 
@@ -157,7 +162,7 @@ class LogFiles:
         """The checked frames of ``pieces``, up to about 4 MiB but at least one. ``cached_only``, for the loop: None if a frame is
         not in the page cache or is compressed."""
         frames: list[Buffer] = []
-        index, together, total = 0, True, 0
+        index, together, total, failed = 0, True, 0, -1
         while index < len(pieces):
             if total >= READ_BYTES_MAX:
                 return Fetched(frames, Stop.LIMIT)
@@ -172,19 +177,24 @@ class LogFiles:
                 file = self.get(log_of(extent[0].where))
             except KeyError:
                 return Fetched(frames, Stop.MOVED)
-            except OSError:
-                return Fetched(frames, Stop.DAMAGED)
+            except OSError as error:
+                if failed == index:
+                    return Fetched(frames, _stop_of(error))
+                failed = index
+                continue
             size, position = sum(piece.size for piece in extent), position_of(extent[0].where)
             try:
                 if not cached_only:
                     view = memoryview(file.read(size, position))
                 elif not file.read_cached(view := self._memory.lend(size), position):
                     return None
-            except OSError:
-                if not together or len(extent) == 1:
-                    return Fetched(frames, Stop.DAMAGED)
-                # Read frame by frame from here on, to find out which one it is.
-                together = False
+            except OSError as error:
+                if cached_only:
+                    return None
+                if failed == index and not together:
+                    return Fetched(frames, _stop_of(error))
+                # Read again, frame by frame from here on: it may go well now, and if not, it shows which one it is.
+                failed, together = index, False
                 continue
             at = 0
             for piece in extent:
@@ -201,6 +211,10 @@ class LogFiles:
                 at += piece.size
             index = stop
         return Fetched(frames)
+
+
+def _stop_of(error: OSError) -> Stop:
+    return Stop.FAILED if error.errno in _NO_DAMAGE else Stop.UNREADABLE
 
 
 def _extent_end(pieces: Sequence[Piece], start: int) -> int:

@@ -3,7 +3,8 @@
 Law: an add is answered OK once its batch, or the copy that was there before, is durable. On a ledger of volatile durability (VD),
 and on a bookie without a journal, it is answered OK once the operating system has it; ``bookie_ledger.acked_after_sync`` decides.
 An add is in the index from the moment it is admitted, so a fence that follows it sees it, and a read never denies it. A batch is
-taken whole or refused whole. The copy of an entry that came first is kept, and another one has to be equal to it.
+taken whole or refused whole. The copy of an entry that came first is kept, and another one has to be equal to it; but where the
+first one can't be read any more, the other one takes its place.
 
 Source: docs/decisions/one-log.md; BookKeeper's ``Bookie.addEntry``.
 """
@@ -92,7 +93,9 @@ class Adds:
                 if refusal is not None:
                     done(refusal)
                     return
-                if flags & _DURABILITY == _VOLATILE:
+                # Of what was held something may have turned out lost.
+                kept = list(rows.covering(first, last))
+                if kept and flags & _DURABILITY == _VOLATILE:
                     self._volatile.added_again(ledger_id, header.assignment(), kept)
                 if sum(min(last, row.last) - max(first, row.first) + 1 for row in kept) == last - first + 1:
                     self._note_added(ledger, decision, header)

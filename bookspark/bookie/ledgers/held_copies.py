@@ -1,6 +1,7 @@
 """The copies of entries that a bookie holds: are they the same as what comes, which ones are there, and when are they durable?
 
-Law: the copy of an entry that came first is kept, and another one has to be equal to it (``same_content``). A wait for durable
+Law: the copy of an entry that came first is kept as long as it can be read, and another one has to be equal to it
+(``same_content``). A copy that turns out unreadable is lost, so what comes takes its place. A wait for durable
 copies ends after everything that was queued before in the directories that hold them.
 """
 
@@ -26,12 +27,12 @@ class HeldCopies:
 
     def compare(self, ledger_id: int, held: Sequence[Row], batch: EntryBatch) -> Status | None:
         """Compare the entries of ``batch`` that lie in the rows ``held`` with what is held. Returns None if they are the same,
-        CONFLICT, or IO_ERROR if what is held can't be read."""
+        CONFLICT, or IO_ERROR if what is held can't be read now. What can't be read any more leaves the index."""
         added = {entry_id: (length, payload) for entry_id, length, payload in batch.contents()}
         pieces = [Piece(ledger_id, *row, self._holdings.recent.get(row.where)) for row in held]
         while pieces:
             fetched = self._holdings.files.fetch(pieces, cached_only=False)
-            if fetched is None or fetched.stop not in (None, Stop.LIMIT):
+            if fetched is None or fetched.stop is Stop.FAILED:
                 return Status.IO_ERROR
             for piece, frame in zip(pieces, fetched.frames, strict=False):
                 for entry_id, length, payload in EntryBatch(frame).contents():
@@ -40,6 +41,8 @@ class HeldCopies:
                     if not same_content((length, payload), added[entry_id]):
                         return Status.CONFLICT
             pieces = pieces[len(fetched.frames) :]
+            if self._holdings.lose_unreadable(pieces, fetched.stop):
+                pieces = pieces[1:]
         return None
 
     def ranges(self, ledger_id: int, done: Callable[[list[tuple[int, int]] | None], None]) -> None:

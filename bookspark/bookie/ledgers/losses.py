@@ -32,6 +32,11 @@ class Losses:
     def begin(self) -> None:
         """The boot has ended: write what it found lost, and from now on everything at once."""
         self._holdings.lost = self._lost
+        self._holdings.ledgers_lacking.update(
+            ledger_id
+            for ledger_id in self._holdings.control.lost_copies
+            if (ledger := self._holdings.ledgers.get(ledger_id)) is not None and ledger.lost
+        )
         if found := self._holdings.lost_at_boot:
             self._lost(found)
 

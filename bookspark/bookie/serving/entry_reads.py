@@ -2,7 +2,7 @@
 
 Law: a stored batch gets a new prefix with the answer's header, and its body is not copied. What the page cache has is read and
 sent on the loop, in parts, so that the client checks one part while the next one is read. The rest is read by a thread. Entries
-that are moved to another log while they are read are planned again.
+that are moved to another log while they are read are planned again. A copy that turns out unreadable is held no more.
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ class EntryReads:
         if all(piece.size <= _CARRIED_BYTES_MAX for piece in plan.pieces):
             fetched = self._storage.files.fetch(plan.pieces, cached_only=True)
             self._send_batches(header, plan, () if fetched is None else fetched.frames)
+            if fetched is not None:
+                self._storage.holdings.lose_unreadable(plan.pieces[len(fetched.frames) :], fetched.stop)
 
     def _read_fenced(self, header: Header, status: int) -> None:
         if status == Status.OK:
@@ -95,7 +97,7 @@ class EntryReads:
         if error is not None:
             log.error("read %r failed", header, exc_info=error)
         fetched = None if error is not None or reading.cancelled() else reading.result()
-        self._send_last(header, plan, sent, fetched or Fetched([], Stop.DAMAGED))
+        self._send_last(header, plan, sent, fetched or Fetched([], Stop.FAILED))
         self._peer.read_ends()
 
     def _send_last(self, header: Header, plan: ReadPlan, sent: int, fetched: Fetched) -> None:
@@ -108,6 +110,7 @@ class EntryReads:
             if stop is Stop.MOVED and self._storage.has_moved(following):
                 self._send_entries(header, following.first, sent)
                 return
+            self._storage.holdings.lose_unreadable(plan.pieces[len(frames) :], stop)
             end, status = following.first - 1, Status.OK if stop is Stop.LIMIT else Status.IO_ERROR
         self._answers.answer(header._replace(last_entry_id=end), status, value=sent)
         # Flush at once: a peer that does not read is noticed before its next request is taken.

@@ -81,7 +81,7 @@ class BookieServer:
         self._admission = Admission(storage, config.request_bytes_in_flight_max)
         self._chunks = ChunkPool()
         self._server: asyncio.Server | None = None
-        self._maintenance = Maintenance(config, storage, metadata, rewriter)
+        self._maintenance = Maintenance(config, storage, bookie_id, metadata, rewriter)
         self.healing_status: Callable[[], HealingStatus] | None = None
         """Tells how far healing is, for the status. Set by whoever heals; None while nobody does."""
 
@@ -131,6 +131,7 @@ class BookieServer:
     def status(self) -> BookieStatus:
         """What the bookie says of itself. To be called on the loop."""
         stored, lossy_boots = self.storage.status(), self.storage.lossy_boots
+        scrubbing = self.storage.scrubbing
         return BookieStatus(
             bookie_id=self._bookie.bookie_id,
             incarnation=self._bookie.incarnation,
@@ -143,5 +144,12 @@ class BookieServer:
             lossy_boot=lossy_boots.mark.boot,
             healed_boot=lossy_boots.healed_boot,
             limbo_ledgers=len(lossy_boots.limbo()),
+            failed_directories=stored.failed_directories,
+            read_errors=stored.read_errors,
+            lost_copies=stored.lost_copies,
+            lacking_ledgers=stored.lacking_ledgers,
+            scrub_part=round(scrubbing.part, 4),
+            scrub_began_ms=scrubbing.progress.began_ms,
+            scrub_finished_ms=scrubbing.progress.finished_ms,
             healing=None if self.healing_status is None else self.healing_status(),
         )

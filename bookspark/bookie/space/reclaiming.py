@@ -117,6 +117,7 @@ class Reclaiming:
                 given_back -= yield from self._rewrite(rewriter, sources, bytes_per_second)
             except DamagedLogError as damage:
                 self._unreadable.add(damage.log)
+                self._holdings.suspected.add(damage.log)
                 log.error("log %08x is damaged at byte %d; it is not rewritten", damage.log, damage.position)
             except OSError as error:
                 log.warning("no log was rewritten in %s: %s", sources[0].directory.path, error)

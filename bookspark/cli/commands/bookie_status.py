@@ -43,6 +43,13 @@ def lines(found: BookieStatus) -> Iterator[str]:
     yield f"{found.bookie_id}, process {found.pid}: {state}"
     yield f"  {found.ledgers:,} ledgers, {size_text(found.log_bytes)} of logs, {size_text(found.free_bytes)} free"
     yield f"  directories: {', '.join(found.directories) or 'none in use'}"
+    for path, why in found.failed_directories.items():
+        yield f"  {path} is not in use: {why}; check the disk and start the bookie again"
+    if found.lacking_ledgers:
+        yield f"  entries of {found.lacking_ledgers:,} ledgers were lost here; autorecovery brings them back"
+    for path, count in found.read_errors.items():
+        yield f"  {path}: the disk could not read {count:,} batches; check the disk"
+    yield f"  scrub: {found.scrub_part:.0%} of the round is read, {found.lost_copies:,} copies were unreadable since the start"
     if not found.lossy_boot:
         yield "  no boot of it lost anything"
         return

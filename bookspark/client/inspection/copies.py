@@ -68,7 +68,9 @@ def copies_on(
                 break
             if answer.response.reason not in (UnknownReason.IO_ERROR, UnknownReason.LOST):
                 raise ReadError(f"bookie {bookie_id} did not tell what it has of ledger {ledger_id}: {answer.response}")
-            # A row is part of one batch on disk, and is good or bad as a whole.
+            # A row is part of one batch on disk, and is good or bad as a whole. Between two rows lie entries that the bookie has
+            # lost, and that its index does not name any more.
             bad = next(row for row in rows[number:] if row[1] >= at)
-            yield Unreadable(max(at, bad[0]), bad[1])
-            at = bad[1] + 1
+            if bad[0] <= at:
+                yield Unreadable(at, bad[1])
+            at = bad[0] if at < bad[0] else bad[1] + 1
