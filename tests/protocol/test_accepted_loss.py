@@ -292,6 +292,19 @@ def test_repair_passes_over_the_accepted_entries_and_over_nothing_else():
     assert after.accepted_loss.losses[-1] == ledger.accepted_loss.losses[-1]
 
 
+def test_a_loss_is_cut_where_another_bookie_takes_over_a_part_and_joined_again():
+    loss = AcceptedLoss("ann", 1, (), (Loss(LossKind.ENTRIES, 2, 6, ("b1", "b2")), Loss(LossKind.END, 10, 10, ("b1",))))
+    part = loss.taken_over(4, 5, {"b1": "b4"})
+    assert part.losses == (
+        Loss(LossKind.ENTRIES, 2, 3, ("b1", "b2")),
+        Loss(LossKind.ENTRIES, 4, 5, ("b4", "b2")),
+        Loss(LossKind.ENTRIES, 6, 6, ("b1", "b2")),
+        Loss(LossKind.END, 10, 10, ("b1",)),
+    )
+    assert part.taken_over(4, 5, {"b4": "b1"}) == loss
+    assert loss.taken_over(7, 9, {"b1": "b4"}) == loss
+
+
 def test_repair_copies_accepted_entries_to_a_bookie_that_the_loss_does_not_name():
     ledger = with_a_hole()
     others = replace(ledger.accepted_loss, losses=(Loss(LossKind.ENTRIES, 4, 4, ("b1", "b2")),))

@@ -44,6 +44,11 @@ class Loss(NamedTuple):
     last: int
     bookies: tuple[str, ...]
 
+    def follows(self, before: Loss) -> bool:
+        """Are both about entries of the same bookies, one right after the other?"""
+        same = (self.kind, self.bookies) == (before.kind, before.bookies)
+        return same and self.kind is LossKind.ENTRIES and self.first == before.last + 1
+
 
 @dataclass(frozen=True, slots=True)
 class AcceptedLoss:
@@ -75,13 +80,24 @@ class AcceptedLoss:
     def taken_over(self, first: int, last: int, swap: Mapping[str, str]) -> AcceptedLoss:
         """The same, once other bookies (``swap``) have taken over the entries ``first..last``: what the old ones lost, they don't
         have either."""
-        losses = tuple(
-            loss._replace(bookies=tuple(swap.get(bookie, bookie) for bookie in loss.bookies))
-            if loss.kind is LossKind.ENTRIES and first <= loss.first <= last
-            else loss
-            for loss in self.losses
-        )
-        return replace(self, losses=losses)
+        losses: list[Loss] = []
+        for loss in (part for each in self.losses for part in _parts(each, first, last)):
+            if loss.kind is LossKind.ENTRIES and first <= loss.first <= last:
+                loss = loss._replace(bookies=tuple(swap.get(bookie, bookie) for bookie in loss.bookies))
+            before = losses[-1] if losses else None
+            if before is not None and loss.follows(before):
+                losses[-1] = before._replace(last=loss.last)
+            else:
+                losses.append(loss)
+        return replace(self, losses=tuple(losses))
+
+
+def _parts(loss: Loss, first: int, last: int) -> Iterator[Loss]:
+    """The loss, cut where ``first..last`` begins and ends."""
+    cuts = [first, last + 1] if loss.kind is LossKind.ENTRIES else []
+    starts = [loss.first, *(cut for cut in cuts if loss.first < cut <= loss.last)]
+    for start, end in zip(starts, [*(cut - 1 for cut in starts[1:]), loss.last], strict=True):
+        yield loss._replace(first=start, last=end)
 
 
 def noted_by_earlier_version(custom_metadata: Mapping[str, bytes]) -> AcceptedLoss | None:
