@@ -74,11 +74,13 @@ class Story:
         labels = {"bookspark.log": b"orders", "bookspark.epoch": b"0", "bookspark.role": b"data"}
         with self.bookkeeper.create_ledger(custom_metadata=labels) as self.orphan:
             pass
+        self.bookkeeper.metadata.underreplication.disable()
         write_label(self.spark.range(1), self.path, "before", oldest="before")
         return snapshots.write(self.spark, self.cluster.zookeeper, self.path, checksums=True, keep=1)
 
     def repair(self) -> snapshots.Snapshot:
         """The integrity check has the missing range copied; the other content has to be taken out first."""
+        self.bookkeeper.metadata.underreplication.enable()
         assert mark_lacking(self.spark, self.path, self.cluster.zookeeper) == Marked(ledgers=1, copies=10)
         tasks = self.spark.read.format("bookspark").option("table", "underreplication").load().collect()
         lacking = [(self.missing.ledger_id, self.victim, "lacks")]
@@ -151,13 +153,21 @@ def test_nothing_is_found_in_a_healthy_cluster(healthy: list[audit.Finding]) -> 
     assert garbage == 0, "nothing was deleted"
 
 
+def test_nobody_says_that_copies_are_readable_before_somebody_read_them(
+    cluster: LocalCluster, healthy: list[audit.Finding]
+) -> None:
+    (readability,) = (finding for finding in healthy if finding.name == "readability")
+    ids = sorted(bookie.bookie_id for bookie in cluster.bookies)
+    assert sorted(readability.rows) == [(bookie, None, "readability was not checked") for bookie in ids]
+
+
 def test_each_damage_is_found_by_its_query_alone(
     spark: SparkSession, story: Story, damaged: snapshots.Snapshot, findings: list[audit.Finding]
 ) -> None:
     assert [snapshot.version for snapshot in snapshots.history(spark, story.path)] == [1], "one was to be kept"
     assert audit.left_out(findings) == []
     found = bad(findings)
-    assert sorted(found) == ["divergence", "orphans", "under_replicated_ranges"]
+    assert sorted(found) == ["autorecovery_disabled", "divergence", "orphans", "under_replicated_ranges"]
     ranges = ("ledger_id", "first_entry_id", "last_entry_id", "replication_factor", "missing_on")
     lacking = (story.missing.ledger_id, 30, 39, 2, [story.victim])
     assert only(found["under_replicated_ranges"], *ranges) == [lacking]

@@ -68,6 +68,11 @@ class Disks:
         """Is there a directory that does not take every add?"""
         return len(self.writable) < len(self._live)
 
+    @property
+    def full(self) -> dict[str, str]:
+        """The directories that do not take every add, and what they take."""
+        return {d.path: f"it takes {_TAKES[d.takes]}" for d in self._live if d.takes is not Takes.ALL}
+
     def sort(self) -> None:
         """A directory takes something else now, or has failed: choose ``writable`` and ``for_recovery`` anew."""
         before = self.read_only
