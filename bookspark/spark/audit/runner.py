@@ -188,7 +188,8 @@ def _readability(spark: SparkSession, checksums: bool, without: Sequence[str] = 
     notes = []
     if read:
         hours = (datetime.now(UTC) - min(read)).total_seconds() / 3600
-        notes.append(f"copies were last read {hours:,.1f} hours ago or later ({min(read):%Y-%m-%d %H:%M} UTC)")
+        when = f"{hours:,.1f} hours ago or later ({min(read):%Y-%m-%d %H:%M} UTC)"
+        notes.append(f"all copies of a bookie were last read {when}; what came since then was not read again")
     if unchecked:
         notes.append(f"readability was not checked on {', '.join(unchecked)}: copies there may be damaged")
     return "; ".join(notes)
