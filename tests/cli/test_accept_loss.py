@@ -79,8 +79,8 @@ def test_what_stopped_bookies_have_is_cut_off_only_if_they_are_named(on_cluster:
     ids = sorted(bookie.bookie_id for bookie in cluster.bookies)
     alone = on_cluster(*recover, ids[0])
     assert alone.status == 1 and "together with --accept-loss" in alone.err
-    unknown = on_cluster(*recover, "--accept-loss", "bookie-9")
-    assert unknown.status == 1 and "bookie-9" in unknown.err and ids[0] in unknown.err
+    unknown = on_cluster(*recover, "--accept-loss", "nobody")
+    assert unknown.status == 1 and "nobody" in unknown.err and ids[0] in unknown.err
     for bookie in cluster.bookies[1:]:
         bookie.stop()
     try:
