@@ -32,7 +32,14 @@ from tests.surgery import remove_entries
 pytestmark = pytest.mark.spark
 
 
-CHECKED = ["divergence", "missing_entries", "orphans", "over_replicated_ranges", "under_replicated_ranges"]
+CHECKED = [
+    "autorecovery_disabled",
+    "divergence",
+    "missing_entries",
+    "orphans",
+    "over_replicated_ranges",
+    "under_replicated_ranges",
+]
 
 
 @pytest.fixture(scope="module")
@@ -212,7 +219,8 @@ def test_the_report_tells_what_was_found_and_shows_it_beside_other_snapshots(
     file = tmp_path / "report.html"
     audit.write_report(story.spark, story.path, damaged.version, findings, file)
     page = file.read_text()
-    assert f"3 of {len(findings)} audits found something: divergence, orphans, under-replicated ranges" in page
+    what = "autorecovery is disabled, divergence, orphans, under-replicated ranges"
+    assert f"4 of {len(findings)} audits found something: {what}" in page
     assert f"Snapshot {damaged.version}, taken" in page and damaged.snapshot_id in page
     assert page.count("<svg") == 6 and '<p class="good">None.</p>' in page
     assert not re.search(r"""(src|href)=["'](?!#)""", page), "nothing is loaded"
