@@ -8,7 +8,7 @@ Source: BookKeeper's class of the same name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -112,7 +112,14 @@ class BookKeeper:
             ),
         )
 
-    def open_ledger(self, ledger_id: int, password: bytes = b"", *, accept_loss_as: str | None = None) -> ReadHandle:
+    def open_ledger(
+        self,
+        ledger_id: int,
+        password: bytes = b"",
+        *,
+        accept_loss_as: str | None = None,
+        lost_bookies: Collection[str] = (),
+    ) -> ReadHandle:
         """Open a ledger for reading, and end its writer if it still has one.
 
         A ledger that is not closed is recovered first: its writer is fenced (its next append fails), the last entry is found, and
@@ -122,14 +129,19 @@ class BookKeeper:
             ledger_id: the ledger.
             password: the one that the ledger was created with.
             accept_loss_as: the name of an operator who accepts that entries which no bookie can tell of any more are lost. Only
-                for a ledger that can't be recovered otherwise. The name and what was lost are written into the metadata.
+                for a ledger that can't be recovered otherwise. The name and what was lost are written into the metadata. Without
+                ``lost_bookies``, only what bookies themselves say that they lost counts.
+            lost_bookies: bookies of this ledger that the operator declares lost for good. What one of them can't be asked counts
+                as lost too. A bookie that answers is believed, named or not.
 
         Raises:
             NoSuchLedgerError: there is no such ledger.
             UnauthorizedAccessError: the password is wrong; nothing was fenced.
             LedgerRecoveryError: too few bookies answered within ``recovery_timeout_seconds``; nothing was lost, try again.
+                With ``accept_loss_as``, the message names the bookies that may have what is missing.
+            ConfigurationError: ``lost_bookies`` names a bookie that the ledger has not, or ``accept_loss_as`` is missing.
         """
-        return ledger_opening.open_with_recovery(self.context, ledger_id, password, accept_loss_as)
+        return ledger_opening.open_with_recovery(self.context, ledger_id, password, accept_loss_as, lost_bookies)
 
     def open_ledger_no_recovery(self, ledger_id: int, password: bytes = b"") -> ReadHandle:
         """Open a ledger for reading without disturbing its writer.

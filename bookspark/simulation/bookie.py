@@ -103,6 +103,8 @@ class SimulatedBookie:
     """The number of the bookie's process. It is counted for VD ledgers (volatile durability) only."""
     lost_boots: int = 0
     """How often the bookie may have lost entries; for the checkers."""
+    gone: bool = False
+    """It is gone for good, with its disks."""
 
     # -- requests
 
@@ -308,6 +310,10 @@ class SimulatedBookie:
         self._replay()
         if lossy:
             self.booting = phase_one(name, [metadata] if metadata else [], LEDGER_ID, mark)
+
+    def depart(self) -> None:
+        """The bookie is gone for good. Nothing that was asked of it is answered any more."""
+        self.__init__(lost_boots=self.lost_boots + 1, incarnation=self.incarnation, gone=True)  # type: ignore[misc]
 
     def booted(self, options: SimulationOptions) -> None:
         """Phase one is durable; the bookie serves. A protection that is switched off leaves no record."""

@@ -67,6 +67,10 @@ class SimulationOptions:
     """How many requests and answers time out. The request may still arrive, at any later time."""
     duplicates: int = 0
     """How many requests arrive twice."""
+    departures: int = 0
+    """How many bookies go away for good, with their disks."""
+    accept_loss: bool = False
+    """Does an operator accept a loss where a recoverer can't know? The operator names the bookies that are gone for good."""
     crash_loses: CrashLoses = CrashLoses.UNSYNCED
     heals: bool = False
     """Does a bookie go through phase two after a lossy boot?"""
@@ -82,6 +86,7 @@ class SimulationOptions:
     fence_on_recovery_read: bool = _switch("recovery reads carry the fence flag (BookKeeper #2614)")
     sync_on_recovery_add: bool = _switch("what recovery writes is synced before its ack")
     collection_mark: bool = _switch("remember that deleted ledgers were collected with their fences (BookKeeper #4462)")
+    named_losses: bool = _switch("what can't be reached is accepted as lost only of bookies that are gone, and named")
     pinning: bool = _switch("keep bookies that hold confirmed entries below the write quorum (guaranteed ledgers)")
 
     def __post_init__(self) -> None:

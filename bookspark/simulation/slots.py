@@ -31,6 +31,8 @@ class SlotMoves(NamedTuple):
     answers: tuple[int, ...]
     others: tuple[str, ...]
     """Some of "boot", "sync", "ask" and "told" (``Slots.change``, ``Slots.with_metadata``)."""
+    gone: bool
+    """Is the bookie gone for good?"""
     fallible: tuple[int, ...]
     """Messages that the network may lose or bring twice."""
     limbo_boot: int
@@ -74,7 +76,7 @@ class Slots:
 
     def _find_moves(self, slot: int) -> SlotMoves:
         bookie = self.bookie(slot)
-        serves = bookie.booting is None
+        serves = bookie.booting is None and not bookie.gone
         requests: list[int] = []
         answers: list[int] = []
         fallible: list[int] = []
@@ -96,6 +98,7 @@ class Slots:
             tuple(requests) if serves else (),
             tuple(answers),
             tuple(_own_moves(bookie)),
+            bookie.gone,
             tuple(fallible),
             ledger.limbo_boot if serves and ledger is not None and ledger.limbo else 0,
             serves and ledger is not None,
@@ -176,8 +179,8 @@ class Slots:
         return found
 
     def change(self, slot: int, kind: str, *, sync_at_once: bool) -> int:
-        """Phase one ends ("boot"), the disk is synced ("sync"), metadata that was read is told ("told"), or the ledger, which was
-        deleted, is collected ("collect")."""
+        """Phase one ends ("boot"), the disk is synced ("sync"), metadata that was read is told ("told"), the ledger, which was
+        deleted, is collected ("collect"), or the bookie is gone for good ("depart")."""
         key = (kind, slot, sync_at_once)
         found = self._changes.get(key)
         if found is None:
@@ -193,6 +196,9 @@ class Slots:
                         return bookie.metadata_told(self._options, sync_at_once)
                     case "collect":
                         bookie.collect(self._options)
+                        return []
+                    case "depart":
+                        bookie.depart()
                         return []
                 raise AssertionError(f"no such change: {kind}")
 

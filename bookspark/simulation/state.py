@@ -2,7 +2,7 @@
 
 Law: a state is a value, a tuple of small numbers from the world's tables (``values.Table``)::
 
-    metadata │ crashes left │ losses left │ duplicates left │ client … │ slot …
+    metadata │ crashes left │ losses left │ duplicates left │ departures left │ client … │ slot …
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 
 State = tuple[int, ...]
 
-METADATA, CRASHES, LOSSES, DUPLICATES, CLIENTS = range(5)
+METADATA, CRASHES, LOSSES, DUPLICATES, DEPARTURES, CLIENTS = range(6)
 
 
 class Move(NamedTuple):

@@ -30,6 +30,7 @@ from bookspark.protocol.writing.writer_events import Abandon, Append, Close, Idl
 from bookspark.simulation.bookie import SimulatedBookie
 from bookspark.simulation.clients.client import Begin
 from bookspark.simulation.clients.reader import BeginWaiting, MetadataWatched
+from bookspark.simulation.clients.recoverer import BeginAccepting
 from bookspark.simulation.clients.repair import TakeForLost
 from bookspark.simulation.messages import (
     NOBODY,
@@ -112,6 +113,8 @@ def sentence(world: World, state: State, move: Move, after: State) -> str:
             return f"{bookie} crashes and loses {lost}" + (
                 ": its boot is lossy, it reads the metadata" if booting else ""
             )
+        case "depart":
+            return f"{bookie} is gone for good"
         case "boot":
             return f"{bookie} serves again ({_condition(slots.bookie(after[place]))})"
         case "sync":
@@ -158,6 +161,9 @@ def _user(world: World, state: State, place: int, name: str, argument: int) -> s
             return f"the {name} opens the ledger to wait for the next entry ({say_store(world, state)})"
         case MetadataWatched():
             return f"the {name}, still waiting, looks at the metadata"
+        case BeginAccepting() as begun:
+            named = f", naming {', '.join(begun.named)} as lost" if begun.named else ""
+            return f"the {name} opens the ledger, accepts a loss{named}, and reads its metadata ({say_store(world, state)})"
         case Begin():
             return f"the {name} opens the ledger and reads its metadata ({say_store(world, state)})"
     return f"the {name}: {world.events[argument]}"
@@ -219,6 +225,8 @@ def say_metadata(metadata: LedgerMetadata) -> str:
     words = metadata.state.value
     if metadata.closed:
         words += f" at entry {metadata.last_entry_id}"
+    if metadata.accepted_loss is not None:
+        words += " with an accepted loss"
     if len(metadata.fragments) > 1:
         words += "".join(f", from {f.first_entry_id} on {' '.join(f.ensemble)}" for f in metadata.fragments)
     return words

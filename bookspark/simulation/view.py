@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from bookspark.protocol.ledger.accepted_loss import LossKind
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.simulation.bookie import SimulatedBookie
 from bookspark.simulation.clients.client import Client
 from bookspark.simulation.clients.reader import ReaderClient
 from bookspark.simulation.clients.recoverer import RecovererClient
 from bookspark.simulation.clients.writer import WriterClient
-from bookspark.simulation.simulation_options import SimulationOptions
+from bookspark.simulation.simulation_options import CrashLoses, SimulationOptions
 
 
 class Violation(NamedTuple):
@@ -26,8 +27,8 @@ class Violation(NamedTuple):
 
 
 class WorldView:
-    """One state. ``lost_boots``: how often a bookie may have lost entries. If the ledger is ``deleted``, ``metadata`` is the
-    last one: its copies don't matter any more, but what was fenced stays fenced."""
+    """One state. ``lost_boots``: how often a bookie may have lost entries; ``disks_lost``: how often all. If the ledger is
+    ``deleted``, ``metadata`` is the last one: its copies don't matter any more, but what was fenced stays fenced."""
 
     def __init__(
         self,
@@ -48,6 +49,15 @@ class WorldView:
         self.readers = [client for client in clients if isinstance(client, ReaderClient)]
         self.recoverers = [client for client in clients if isinstance(client, RecovererClient)]
         self.lost_boots = sum(bookie.lost_boots for bookie in bookies.values())
+        self.disks_lost = sum(bookie.gone for bookie in bookies.values())
+        if options.crash_loses is CrashLoses.EVERYTHING:
+            self.disks_lost = self.lost_boots
+
+    def accepted_as_lost(self, entry_id: int) -> bool:
+        """Is it an entry of the ledger that an operator gave up?"""
+        loss = self.metadata.accepted_loss
+        entries = () if loss is None else (one for one in loss.losses if one.kind is LossKind.ENTRIES)
+        return any(one.first <= entry_id <= one.last for one in entries)
 
     def holders(self, entry_id: int) -> list[str]:
         """The bookies that hold the entry and that the metadata assigns to it."""

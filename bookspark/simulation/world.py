@@ -34,7 +34,7 @@ from bookspark.simulation.messages import Message, Reachable, event_of, unanswer
 from bookspark.simulation.moves import PossibleMoves
 from bookspark.simulation.simulation_options import CrashLoses, SimulationOptions
 from bookspark.simulation.slots import Slots
-from bookspark.simulation.state import CLIENTS, CRASHES, DUPLICATES, LOSSES, METADATA, Move, Record, State
+from bookspark.simulation.state import CLIENTS, CRASHES, DEPARTURES, DUPLICATES, LOSSES, METADATA, Move, Record, State
 from bookspark.simulation.values import Table, clone
 from bookspark.simulation.view import Violation, WorldView
 
@@ -87,6 +87,7 @@ class World:
             options.crashes,
             options.losses,
             options.duplicates,
+            options.departures,
             *(self.clients.number(client) for client in clients),
             *(self.slots.empty for _ in self.bookies),
         )
@@ -138,6 +139,11 @@ class World:
                 self._serve(after, index)
             case "delete":
                 after[METADATA] = self.records.number(self.records[state[METADATA]]._replace(deleted=True))
+            case "depart":
+                after[DEPARTURES] -= 1
+                after[index] = self.slots.change(slot, kind, sync_at_once=False)
+                if self.options.heals:
+                    self.step(after, index - len(self.bookies), self.events.number(Crashed()))
             case "boot" | "sync" | "told" | "collect":
                 after[index] = self.slots.change(slot, kind, sync_at_once=self.sync_at_once(state))
             case "ask":
@@ -154,7 +160,8 @@ class World:
                 self.step(after, healing, self.events.number(Heal(self.slots.moves(slot).limbo_boot)))
                 self._serve(after, healing)
             case "timeout":
-                after[LOSSES] -= 1
+                if not self.slots.moves(slot).gone:
+                    after[LOSSES] -= 1
                 self._time_out(after, index, self.slots.messages[argument], argument)
             case "store_lost" | "deadline":
                 after[LOSSES] -= 1
@@ -180,6 +187,8 @@ class World:
     def _reconnect(self, after: list[int], index: int) -> None:
         """The writer's connection to the bookie is to be made anew."""
         again = self.slots.message(Message(0, Reachable()))
+        if self.slots.moves(after[index]).gone:
+            return
         if again not in self.slots.table[after[index]].messages and self.clients[after[CLIENTS]].machine is not None:
             after[index] = self.slots.put(after[index], again)
 

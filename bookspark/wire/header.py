@@ -147,6 +147,7 @@ class Status(IntEnum):
     BAD_REQUEST = 8
     CONFLICT = 9
     READ_ONLY = 10
+    LOST = 11
 
 
 _NEGATIVE = {
@@ -162,6 +163,7 @@ _UNKNOWN = {
     Status.BAD_REQUEST: UnknownReason.BAD_REQUEST,
     Status.CONFLICT: UnknownReason.CONFLICT,
     Status.READ_ONLY: UnknownReason.READ_ONLY,
+    Status.LOST: UnknownReason.LOST,
 }
 
 

@@ -148,6 +148,8 @@ class BookieStatus(msgspec.Struct):
     """Ledgers in limbo: entries of them may be missing, so absence proves nothing."""
     failed_directories: dict[str, str] = {}
     """The directories that are not in use, and why."""
+    full_directories: dict[str, str] = {}
+    """The directories that do not take every add, and what they take."""
     read_errors: dict[str, int] = {}
     """How many batches the disk of a directory could not read since the start, for those that had any."""
     lost_copies: int = 0

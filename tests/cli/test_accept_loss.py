@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from bookspark.local import LocalCluster
-from bookspark.protocol.ledger.accepted_loss import accepted_loss_of
 from tests.awaiting import await_that
 from tests.cli.conftest import Run
 from tests.cluster.copies import cut_power
@@ -52,10 +51,12 @@ def test_it_is_the_way_out_and_leaves_a_note(on_cluster: Run, cluster: LocalClus
     assert done.text == f"ledger {ledger_id} is recovered and closed: 10 entries, 40 bytes\n"
     assert "accepted as lost" in done.err and f"{limbo}: in limbo" in done.err
     metadata = bookkeeper.get_ledger_metadata(ledger_id)
-    loss = accepted_loss_of(metadata)
+    loss = metadata.accepted_loss
     assert loss is not None and "@" in loss.by and loss.at_ms > metadata.ctime_ms
     shown = json.loads(on_cluster("ledger", "metadata", str(ledger_id)).out)
-    assert "entry 10" in shown["custom_metadata"]["bookspark.accepted_loss"]
+    fence, end = shown["accepted_loss"]["losses"]
+    assert fence == {"kind": "fence", "first_entry_id": -1, "last_entry_id": -1, "bookies": [limbo]}
+    assert end == {"kind": "end", "first_entry_id": 10, "last_entry_id": 10, "bookies": [limbo]}
     read = on_cluster("ledger", "read", str(ledger_id))
     assert read.out == b"kept\n" * 10
 
@@ -66,4 +67,45 @@ def test_a_ledger_that_can_be_recovered_is_not_noted(on_cluster: Run, cluster: L
         ledger.append(b"kept")
     done = on_cluster("ledger", "recover", str(ledger.ledger_id), "--accept-loss")
     assert (done.status, done.err) == (0, "")
-    assert accepted_loss_of(cluster.bookkeeper().get_ledger_metadata(ledger.ledger_id)) is None
+    assert cluster.bookkeeper().get_ledger_metadata(ledger.ledger_id).accepted_loss is None
+
+
+def test_what_stopped_bookies_have_is_cut_off_only_if_they_are_named(on_cluster: Run, cluster: LocalCluster) -> None:
+    """Before, 100 acknowledged entries were cut off because their bookies were stopped."""
+    with cluster.bookkeeper() as bookkeeper:
+        ledger = bookkeeper.create_ledger(3, 3, 2)
+        ledger.append_batch([b"kept"] * 100)
+    recover = ("ledger", "recover", str(ledger.ledger_id))
+    ids = sorted(bookie.bookie_id for bookie in cluster.bookies)
+    alone = on_cluster(*recover, ids[0])
+    assert alone.status == 1 and "together with --accept-loss" in alone.err
+    unknown = on_cluster(*recover, "--accept-loss", "nobody")
+    assert unknown.status == 1 and "nobody" in unknown.err and ids[0] in unknown.err
+    for bookie in cluster.bookies[1:]:
+        bookie.stop()
+    try:
+        away = sorted(bookie.bookie_id for bookie in cluster.bookies[1:])
+        refused = on_cluster(*recover, "--accept-loss", "--yes")
+        assert refused.status == 1
+        assert f"bookspark ledger recover {ledger.ledger_id} --accept-loss" in refused.err
+        assert all(bookie in refused.err.rpartition("--accept-loss")[2] for bookie in away)
+        one_named = on_cluster(*recover, "--accept-loss", away[0], "--yes")
+        assert one_named.status == 1 and f"{away[1]} did not say that it is lost" in one_named.err
+        assert not cluster.bookkeeper().get_ledger_metadata(ledger.ledger_id).closed
+    finally:
+        for bookie in cluster.bookies[1:]:
+            bookie.start()
+    done = on_cluster(*recover, "--accept-loss")
+    assert (done.status, done.err) == (0, "")
+    assert done.text.startswith(f"ledger {ledger.ledger_id} is recovered and closed: 100 entries")
+
+
+def test_a_users_own_label_does_no_harm(on_cluster: Run, cluster: LocalCluster) -> None:
+    """Before, ``open_ledger`` failed with a JSONDecodeError, after it had closed the ledger."""
+    with cluster.bookkeeper() as bookkeeper:
+        label = {"bookspark.accepted_loss": b"mine"}
+        ledger = bookkeeper.create_ledger(3, 3, 2, custom_metadata=label)
+        ledger.append(b"kept")
+    done = on_cluster("ledger", "recover", str(ledger.ledger_id))
+    assert (done.status, done.err) == (0, "")
+    assert cluster.bookkeeper().get_ledger_metadata(ledger.ledger_id).custom_metadata == label

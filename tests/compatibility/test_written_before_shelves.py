@@ -126,6 +126,11 @@ LATER = {"kind COLLECT", "kind SWITCH_READ_ONLY"}
 @pytest.mark.parametrize("name", sorted(samples().keys() - LATER - {"status"}))
 def test_the_wire_has_the_same_bytes(name: str) -> None:
     written = json.loads((WRITTEN / "wire.json").read_text())
+    if name == "status":
+        # A status may tell more than it did. What it told is still there.
+        before, now = json.loads(bytes.fromhex(written[name])), json.loads(samples()[name])
+        assert before.items() <= now.items()
+        return
     assert samples()[name].hex() == written[name]
 
 

@@ -327,6 +327,7 @@ def _commit(data: bytes) -> bytes:
 
 DOCUMENTS = {
     "ledger": lambda data: codec.encode_ledger(codec.decode_ledger(1, data)),
+    "ledger with an accepted loss": lambda data: codec.encode_ledger(codec.decode_ledger(1, data)),
     "cookie": lambda data: codec.encode_cookie(codec.decode_cookie(data, "of the page")),
     "registration": lambda data: codec.encode_registration(codec.decode_registration("bookie-5f2c9a1e", data)),
     "task": lambda data: codec.encode_task(codec.decode_task(1, data)),

@@ -21,6 +21,7 @@ from bookspark.metadata.records.codec import (
 from bookspark.metadata.records.names import decode_name, encode_name
 from bookspark.metadata.zookeeper.layout import Layout, LedgerManager, ledger_ids
 from bookspark.protocol.bookie.cookie import Cookie
+from bookspark.protocol.ledger.accepted_loss import AcceptedLoss, Loss, LossKind
 from bookspark.protocol.ledger.ledger_metadata import (
     DigestType,
     Fragment,
@@ -84,6 +85,66 @@ def test_whatever_else_is_refused_by_name(document: bytes) -> None:
         decode_cookie(document, "in 42")
 
 
+WITH_LOSS = ledger(
+    7,
+    state=LedgerState.CLOSED,
+    last_entry_id=9,
+    accepted_loss=AcceptedLoss(
+        "ann@host",
+        5,
+        ("bookie-1",),
+        (
+            Loss(LossKind.FENCE, -1, -1, ("bookie-1",)),
+            Loss(LossKind.ENTRIES, 3, 4, ("bookie-0", "bookie-1", "bookie-2")),
+            Loss(LossKind.END, 10, 10, ("bookie-1",)),
+        ),
+        ("entry 3 (bookie-1: not reachable)",),
+    ),
+)
+
+
+def test_an_accepted_loss_is_a_field_and_comes_back_as_it_was() -> None:
+    document = encode_ledger(WITH_LOSS)
+    assert decode_ledger(7, document) == WITH_LOSS
+    assert json.loads(document)["acceptedLoss"]["losses"][1] == {
+        "kind": "entries",
+        "firstEntryId": 3,
+        "lastEntryId": 4,
+        "bookies": ["bookie-0", "bookie-1", "bookie-2"],
+    }
+
+
+def test_an_older_client_refuses_a_record_with_an_accepted_loss_and_reads_all_others() -> None:
+    """It would drop the field with its next compare-and-set."""
+    assert json.loads(encode_ledger(WITH_LOSS))["formatVersion"] == 2
+    document = json.loads(encode_ledger(ledger(7)))
+    assert document["formatVersion"] == 1 and "acceptedLoss" not in document
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("losses", [{"kind": "entries", "firstEntryId": 4, "lastEntryId": 3, "bookies": ["b"]}]),
+        ("losses", [{"kind": "entries", "firstEntryId": 3, "lastEntryId": 3, "bookies": []}]),
+        ("losses", [{"kind": "entries", "firstEntryId": 77, "lastEntryId": 78, "bookies": ["b"]}]),
+        ("losses", [{"kind": "other", "firstEntryId": 3, "lastEntryId": 3, "bookies": ["b"]}]),
+        ("losses", "all"),
+        ("namedBookies", [1]),
+    ],
+)
+def test_an_accepted_loss_that_cannot_be_is_refused(field: str, value: object) -> None:
+    document = json.loads(encode_ledger(WITH_LOSS))
+    document["acceptedLoss"][field] = value
+    with pytest.raises(MetadataStoreError, match="ledger 7"):
+        decode_ledger(7, json.dumps(document).encode())
+
+
+def test_the_label_of_an_earlier_version_stays_a_label() -> None:
+    label = {"bookspark.accepted_loss": b'{"by": "ann", "at_ms": 5, "not_known": ["entry 3"]}'}
+    found = decode_ledger(7, encode_ledger(ledger(7, custom_metadata=label)))
+    assert found.custom_metadata == label and found.accepted_loss is None
+
+
 def test_the_fields_are_those_of_ledger_metadata_format() -> None:
     document = json.loads(
         encode_ledger(ledger(7, master_key=b"key", custom_metadata={"a": b"b"}, c_token=9, ctime_ms=17))
@@ -114,8 +175,8 @@ def changed(**fields: object) -> bytes:
 @pytest.mark.parametrize(
     ("document", "why"),
     [
-        (changed(formatVersion=2), "format version 2 .* upgrade"),
-        (changed(formatVersion=2, somethingNew=1, state="NEWER"), "format version 2 .* upgrade"),
+        (changed(formatVersion=3), "format version 3 .* upgrade"),
+        (changed(formatVersion=3, somethingNew=1, state="NEWER"), "format version 3 .* upgrade"),
         (changed(somethingNew=1), "unknown field `somethingNew`"),
         (changed(state="LOST"), "LOST"),
         (changed(ackQuorumSize=4), "contradicts itself"),

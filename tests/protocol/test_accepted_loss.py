@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from bookspark.protocol.ledger.accepted_loss import AcceptedLoss, accepted_loss_of
+from bookspark.errors import ConfigurationError
+from bookspark.protocol.ledger.accepted_loss import AcceptedLoss, Loss, LossKind, noted_by_earlier_version
 from bookspark.protocol.ledger.actions import (
     AddAnswered,
+    BookiesChosen,
     Fail,
     Finish,
     LacAnswered,
@@ -21,9 +25,12 @@ from bookspark.protocol.ledger.actions import (
 from bookspark.protocol.ledger.ledger_metadata import LedgerState, Replication
 from bookspark.protocol.ledger.responses import Unknown, UnknownReason
 from bookspark.protocol.reading.recovery import LedgerRecovery
+from bookspark.protocol.repair.bookie_healing import ClearLimbo, HeldListed, LedgerHealing
+from bookspark.protocol.repair.replication_plan import Copy, copies, lacks, repaired, repairs
 from tests.protocol.ledgers import LOST, NO, OK, metadata
 
 LIMBO = Unknown(UnknownReason.LIMBO)
+DAMAGED = Unknown(UnknownReason.LOST)
 OPERATOR = AcceptedLoss("ann@host", 1700000000000)
 ONE_IS_ENOUGH = metadata(aq=1, state=LedgerState.IN_RECOVERY)
 GUARANTEED = metadata(state=LedgerState.IN_RECOVERY, replication=Replication.GUARANTEED)
@@ -56,7 +63,7 @@ def test_ack_quorum_1_and_a_bookie_in_limbo_can_be_closed():
     assert isinstance(write, WriteMetadata)
     assert (write.metadata.state, write.metadata.last_entry_id) == (LedgerState.CLOSED, -1)
     (finish,) = machine.step(MetadataWritten(4))
-    loss = accepted_loss_of(finish.metadata)
+    loss = finish.metadata.accepted_loss
     assert (loss.by, loss.at_ms) == ("ann@host", 1700000000000)
     fenced, entry = loss.not_known
     assert "writer is fenced" in fenced and "b3: in limbo" in fenced
@@ -90,7 +97,7 @@ def test_a_ledger_that_could_be_closed_without_it_has_no_note():
     machine = recovery()
     answer_fencing(machine, b3=OK)
     (write,) = answer_read(machine, 0, NO, NO, NO)
-    assert accepted_loss_of(write.metadata) is None
+    assert write.metadata.accepted_loss is None
 
 
 def test_custom_metadata_is_kept():
@@ -100,7 +107,7 @@ def test_custom_metadata_is_kept():
     assert write.metadata.custom_metadata["owner"] == b"me"
 
 
-@pytest.mark.parametrize("answers", [(NO, NO, LOST), (LOST, LOST, LOST)])
+@pytest.mark.parametrize("answers", [(NO, NO, DAMAGED), (LIMBO, DAMAGED, DAMAGED), (NO, NO, NO)])
 def test_a_confirmed_entry_is_not_cut_off(answers):
     """It stays in the ledger, unreadable: what comes after it was acknowledged."""
     machine = recovery(GUARANTEED)
@@ -112,7 +119,7 @@ def test_a_confirmed_entry_is_not_cut_off(answers):
         machine.step(AddAnswered(bookie, 1, 1, OK))
     (write,) = answer_read(machine, 2, NO, NO, NO)
     assert (write.metadata.last_entry_id, write.metadata.length) == (1, 20)
-    assert [what.split(" (")[0] for what in accepted_loss_of(write.metadata).not_known] == ["entry 0"]
+    assert [what.split(" (")[0] for what in write.metadata.accepted_loss.not_known] == ["entry 0"]
 
 
 def test_the_length_may_be_what_is_not_known():
@@ -120,9 +127,9 @@ def test_the_length_may_be_what_is_not_known():
     assert [action.first for action in answer_fencing(machine, lac=3)] == [4, 4, 4]
     reads = answer_read(machine, 4, NO, NO, LIMBO)
     assert all(isinstance(read, SendRead) and read.first == 3 for read in reads)
-    (write,) = answer_read(machine, 3, LOST, LOST, LIMBO)
+    (write,) = answer_read(machine, 3, DAMAGED, DAMAGED, LIMBO)
     assert (write.metadata.last_entry_id, write.metadata.length) == (3, 0)
-    assert "length" in accepted_loss_of(write.metadata).not_known[-1]
+    assert "length" in write.metadata.accepted_loss.not_known[-1]
 
 
 def test_a_lost_compare_and_set_forgets_what_was_accepted():
@@ -133,9 +140,204 @@ def test_a_lost_compare_and_set_forgets_what_was_accepted():
     machine.step(MetadataRead(ONE_IS_ENOUGH, 4))
     answer_fencing(machine, b3=OK)
     (write,) = answer_read(machine, 0, NO, NO, NO)
-    assert accepted_loss_of(write.metadata) is None
+    assert write.metadata.accepted_loss is None
 
 
 def test_a_closed_ledger_is_left_as_it_is():
     closed = metadata(state=LedgerState.CLOSED, last_entry_id=4, length=50)
     assert LedgerRecovery(accepted_loss=OPERATOR).step(MetadataRead(closed, 3)) == [Finish(closed, 3)]
+
+
+# -- what can't be reached is lost only if an operator names it
+
+
+def named(*bookies):
+    return AcceptedLoss("ann@host", 1700000000000, bookies)
+
+
+ONE_OF_TWO = metadata(state=LedgerState.IN_RECOVERY)
+
+
+@pytest.mark.parametrize("away", [LOST, Unknown(UnknownReason.TIMEOUT), Unknown(UnknownReason.IO_ERROR)])
+def test_all_bookies_were_merely_stopped_and_nothing_is_cut_off(away):
+    machine = recovery(ONE_OF_TWO)
+    actions = []
+    for bookie in ("b1", "b2", "b3"):
+        actions = machine.step(LacAnswered(bookie, away))
+    (fail,) = actions
+    words = str(fail.error)
+    assert "b1, b2, b3 did not say that it is lost" in words and "Nothing was truncated" in words
+    assert "bookspark ledger recover 7 --accept-loss b1 b2 b3" in words
+
+
+@pytest.mark.parametrize(
+    ("lost", "answers", "blamed"),
+    [
+        ((), (NO, LOST, LOST), "b2, b3 did"),
+        (("b2",), (NO, LOST, LOST), "b3 did"),
+        (("b2",), (LIMBO, LOST, LOST), "b3 did"),
+        ((), (DAMAGED, LIMBO, LOST), "b3 did"),
+        (("b1", "b3"), (LOST, LOST, NO), "b2 did"),
+    ],
+)
+@pytest.mark.parametrize("confirmed", [-1, 0])
+def test_one_bookie_that_may_have_the_entry_keeps_it(lost, answers, blamed, confirmed):
+    """Whether the entry is confirmed or not: it is neither cut off nor noted as lost."""
+    machine = recovery(GUARANTEED if confirmed == 0 else ONE_OF_TWO, named(*lost))
+    answer_fencing(machine, b3=OK, lac=confirmed)
+    (fail,) = answer_read(machine, 0, *answers)
+    assert isinstance(fail, Fail) and blamed in str(fail.error) and "Nothing was truncated" in str(fail.error)
+
+
+def test_who_is_named_is_named_again_in_the_command():
+    machine = recovery(ONE_OF_TWO, named("b2"))
+    answer_fencing(machine, b3=OK)
+    (fail,) = answer_read(machine, 0, NO, LOST, LOST)
+    assert "--accept-loss b2 b3" in str(fail.error)
+
+
+def test_named_bookies_count_as_lost_and_the_record_says_so():
+    machine = recovery(ONE_OF_TWO, named("b2", "b3"))
+    actions = []
+    for bookie, response in (("b2", LOST), ("b3", LOST), ("b1", OK)):
+        actions = machine.step(LacAnswered(bookie, response, 4 if response is OK else -1))
+    assert [action.first for action in actions] == [5, 5, 5]
+    answer_read(machine, 5, NO, LOST, LOST)
+    (write,) = machine.step(ReadAnswered("b1", 4, 4, OK, "entry 4", 50))
+    assert (write.metadata.last_entry_id, write.metadata.length) == (4, 50)
+    loss = write.metadata.accepted_loss
+    assert loss.named == ("b2", "b3")
+    assert loss.losses == (Loss(LossKind.FENCE, -1, -1, ("b2", "b3")), Loss(LossKind.END, 5, 5, ("b2", "b3")))
+
+
+def test_a_named_bookie_that_answers_is_believed():
+    machine = recovery(ONE_IS_ENOUGH, named("b1", "b2", "b3"))
+    answer_fencing(machine, b3=OK)
+    machine.step(ReadAnswered("b1", 0, -1, LOST))
+    (add,) = machine.step(ReadAnswered("b2", 0, 2, NO, "entries", 30))
+    assert (add.first, add.last) == (0, 2)
+
+
+def test_a_bookie_of_the_fence_that_nobody_named_stops_the_recovery():
+    """b2 can still acknowledge what b3, which is in limbo, can't tell."""
+    machine = recovery(ONE_IS_ENOUGH)
+    for bookie, response in (("b1", OK), ("b3", LIMBO)):
+        assert machine.step(LacAnswered(bookie, response)) == []
+    (fail,) = machine.step(LacAnswered("b2", LOST))
+    assert "b2 did not say" in str(fail.error)
+
+
+def test_before_a_confirmed_entry_is_given_up_everybody_is_heard():
+    machine = recovery(GUARANTEED)
+    answer_fencing(machine, b3=OK, lac=0)
+    for bookie in ("b1", "b2"):
+        assert machine.step(ReadAnswered(bookie, 0, -1, NO)) == []
+    (add,) = machine.step(ReadAnswered("b3", 0, 0, NO, "entry 0", 10))
+    assert add.entries == "entry 0"
+
+
+# -- the record, and what repair makes of it
+
+
+def with_a_hole(e=3, wq=3):
+    """Entries 0, 1 and 4 of a closed ledger are lost."""
+    losses = (Loss(LossKind.ENTRIES, 0, 1, ("b1", "b2", "b3")), Loss(LossKind.ENTRIES, 4, 4, ("b1", "b2", "b3")))
+    loss = AcceptedLoss("ann", 1, (), (*losses, Loss(LossKind.END, 10, 10, ("b2",))))
+    return metadata(e, wq, state=LedgerState.CLOSED, last_entry_id=9, length=90, accepted_loss=loss)
+
+
+def test_lost_entries_are_noted_as_ranges():
+    machine = recovery(GUARANTEED)
+    answer_fencing(machine, b3=OK, lac=3)
+    for entry_id in (0, 1):
+        answer_read(machine, entry_id, NO, DAMAGED, NO)
+    machine.step(ReadAnswered("b1", 2, 2, NO, "entry 2", 20))
+    for bookie in ("b1", "b2", "b3"):
+        machine.step(AddAnswered(bookie, 2, 2, OK))
+    answer_read(machine, 3, NO, NO, DAMAGED)
+    answer_read(machine, 4, NO, NO, NO)
+    (write,) = answer_read(machine, 3, NO, NO, DAMAGED)
+    assert write.metadata.accepted_loss.losses == (
+        Loss(LossKind.ENTRIES, 0, 1, ("b1", "b2", "b3")),
+        Loss(LossKind.ENTRIES, 3, 3, ("b1", "b2", "b3")),
+    )
+
+
+def test_a_bookie_that_recovery_put_in_place_of_another_lacks_what_that_one_lost():
+    machine = LedgerRecovery(accepted_loss=OPERATOR, replaces_bookies=True)
+    machine.step(MetadataRead(GUARANTEED, 3))
+    answer_fencing(machine, b3=OK, lac=2)
+    answer_read(machine, 0, NO, NO, DAMAGED)
+    machine.step(ReadAnswered("b1", 1, 1, NO, "entry 1", 20))
+    for bookie, answer in (("b1", OK), ("b2", OK), ("b3", LOST)):
+        machine.step(AddAnswered(bookie, 1, 1, answer))
+    machine.step(BookiesChosen(("b4",)))
+    machine.step(AddAnswered("b4", 1, 1, OK))
+    answer_read(machine, 2, NO, NO, DAMAGED)
+    answer_read(machine, 3, NO, NO, NO)
+    (write,) = answer_read(machine, 2, NO, NO, DAMAGED)
+    assert write.metadata.accepted_loss.losses == (
+        Loss(LossKind.ENTRIES, 0, 0, ("b1", "b2", "b3")),
+        Loss(LossKind.ENTRIES, 2, 2, ("b1", "b2", "b4")),
+    )
+
+
+def test_repair_passes_over_the_accepted_entries_and_over_nothing_else():
+    ledger = with_a_hole()
+    assert list(lacks(ledger, "b2", [(5, 6)])) == [Copy(2, 3, "b2"), Copy(7, 9, "b2")]
+    (repair,) = repairs(ledger, {"b1"})
+    assert list(copies(ledger, repair, {"b1": "b4"})) == [Copy(2, 3, "b4"), Copy(5, 9, "b4")]
+    after = repaired(ledger, repair, {"b1": "b4"})
+    assert list(lacks(after, "b4", [(2, 3), (5, 9)])) == [], "who takes over lacks the same entries"
+    assert after.accepted_loss.losses[-1] == ledger.accepted_loss.losses[-1]
+
+
+def test_a_loss_is_cut_where_another_bookie_takes_over_a_part_and_joined_again():
+    loss = AcceptedLoss("ann", 1, (), (Loss(LossKind.ENTRIES, 2, 6, ("b1", "b2")), Loss(LossKind.END, 10, 10, ("b1",))))
+    part = loss.taken_over(4, 5, {"b1": "b4"})
+    assert part.losses == (
+        Loss(LossKind.ENTRIES, 2, 3, ("b1", "b2")),
+        Loss(LossKind.ENTRIES, 4, 5, ("b4", "b2")),
+        Loss(LossKind.ENTRIES, 6, 6, ("b1", "b2")),
+        Loss(LossKind.END, 10, 10, ("b1",)),
+    )
+    assert part.taken_over(4, 5, {"b4": "b1"}) == loss
+    assert loss.taken_over(7, 9, {"b1": "b4"}) == loss
+
+
+def test_repair_copies_accepted_entries_to_a_bookie_that_the_loss_does_not_name():
+    ledger = with_a_hole()
+    others = replace(ledger.accepted_loss, losses=(Loss(LossKind.ENTRIES, 4, 4, ("b1", "b2")),))
+    assert list(lacks(replace(ledger, accepted_loss=others), "b3", [])) == [Copy(0, 9, "b3")]
+
+
+def test_a_healed_bookie_need_not_get_what_was_accepted_as_lost():
+    machine = LedgerHealing("b2", 1)
+    machine.step(MetadataRead(with_a_hole(), 3))
+    assert machine.step(HeldListed(((2, 3), (5, 9)))) == [ClearLimbo(1)]
+
+
+def test_no_record_says_what_cannot_be():
+    with pytest.raises(ConfigurationError, match="IN_RECOVERY"):
+        metadata(state=LedgerState.IN_RECOVERY, accepted_loss=OPERATOR)
+    for loss in ((3, 2, ("b1",)), (-1, 2, ("b1",)), (0, 2, ()), (0, 2, ("b1", "b1"))):
+        with pytest.raises(ConfigurationError):
+            AcceptedLoss("ann", 1, (), (Loss(LossKind.ENTRIES, *loss),))
+    with pytest.raises(ConfigurationError, match="not one of"):
+        replace(with_a_hole(), last_entry_id=2)
+
+
+@pytest.mark.parametrize("mine", [b"mine", b"{}", b"[1]", b'"x"', b"\xff", b'{"by": 1, "at_ms": 2, "not_known": []}'])
+def test_a_users_own_label_of_that_name_does_no_harm(mine):
+    labelled = replace(ONE_IS_ENOUGH, custom_metadata={"bookspark.accepted_loss": mine})
+    machine = recovery(labelled)
+    answer_fencing(machine)
+    (write,) = answer_read(machine, 0, NO, NO, LIMBO)
+    assert write.metadata.custom_metadata == labelled.custom_metadata
+    assert write.metadata.accepted_loss.by == "ann@host"
+    assert noted_by_earlier_version(labelled.custom_metadata) is None
+
+
+def test_the_note_of_an_earlier_version_is_still_told():
+    label = b'{"by": "ann", "at_ms": 5, "not_known": ["entry 7 (b1: in limbo)"]}'
+    assert noted_by_earlier_version({"bookspark.accepted_loss": label}).not_known == ("entry 7 (b1: in limbo)",)

@@ -18,7 +18,15 @@ from bookspark.simulation.state import CLIENTS, Move
 from bookspark.simulation.story import tell
 from bookspark.simulation.world import World
 
-ALONE = {"recoverers": 0, "readers": 0, "replicators": 0, "closes": True, "heals": False, "deletes": False}
+ALONE = {
+    "departures": 0,
+    "recoverers": 0,
+    "readers": 0,
+    "replicators": 0,
+    "closes": True,
+    "heals": False,
+    "deletes": False,
+}
 _KINDS = ("request", "answer", "store", "boot", "sync", "told", "ask")
 _STEPS_MAX = 1000
 _NEWS_MAX = 3

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger
+from bookspark.protocol.ledger.accepted_loss import AcceptedLoss, Loss, LossKind
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerState, Replication
 from bookspark.simulation import checkers
 from bookspark.simulation.bookie import Row, SimulatedBookie
@@ -24,14 +25,17 @@ def holding(*entry_ids, **state):
     return SimulatedBookie(rows={i: Row(content_of(i), -1, -1) for i in entry_ids}, **state)
 
 
-def view(lac=-1, b1=(), b2=(), b3=(), closed_at=None, length=None, lafr=-1, fragments=None, **options):
+def view(
+    lac=-1, b1=(), b2=(), b3=(), closed_at=None, length=None, lafr=-1, fragments=None, accepted_loss=None, **options
+):
     """Ledger 7 at 3/3/2 with what its bookies hold."""
     world = World(SimulationOptions(readers=1, **options))
     found = world.view(world.initial)
     metadata = found.metadata if fragments is None else replace(found.metadata, fragments=fragments)
     if closed_at is not None:
         length = closed_at + 1 if length is None else length
-        metadata = replace(metadata, state=LedgerState.CLOSED, last_entry_id=closed_at, length=length)
+        closed = {"state": LedgerState.CLOSED, "last_entry_id": closed_at, "length": length}
+        metadata = replace(metadata, **closed, accepted_loss=accepted_loss)
     found.writer.last_add_confirmed = lac
     found.writer.last_add_fully_replicated = lafr
     given = {"b1": b1, "b2": b2, "b3": b3}
@@ -55,6 +59,9 @@ def a_reader(lac=0, b1=(0,), b2=(0,), **what):
 
 
 GUARANTEED = {"replication": Replication.GUARANTEED}
+_END, _ENTRY_0 = Loss(LossKind.END, 0, 0, ("b1",)), Loss(LossKind.ENTRIES, 0, 0, ("b1", "b2", "b3"))
+ACCEPTED = {"accepted_loss": AcceptedLoss("ann", 1, losses=(_END,))}
+GIVEN_UP = {"accepted_loss": AcceptedLoss("ann", 1, losses=(_ENTRY_0,))}
 TWO_FRAGMENTS = (Fragment(0, ("b1", "b2", "b3")), Fragment(1, ("b3", "b1", "b2")))
 VIOLATIONS = {
     "no_divergence_between_writer_and_metadata": [view(lac=0, b1=(0,), b2=(0,), closed_at=-1)],
@@ -73,6 +80,11 @@ VIOLATIONS = {
         a_reader(contradiction="entry 0 was e0 and is e1"),
     ],
     "closed_length_is_that_of_the_last_entry": [view(b1=(0,), closed_at=0, length=2)],
+    "accepted_losses_are_losses": [
+        view(lac=0, closed_at=-1, **ACCEPTED),
+        view(lac=0, b1=(0,), b2=SimulatedBookie(lost_boots=2), closed_at=-1, **ACCEPTED),
+        view(lac=0, b1=(0,), b2=SimulatedBookie(lost_boots=2), closed_at=0, length=0, **GIVEN_UP),
+    ],
     "what_recovery_wrote_is_synced": [a_recoverer_closed_after_writing_back(0, b1=(0,))],
     "tail_fragments_reach_write_quorum": [
         view(b1=(0,), b2=(0,), lafr=0, **GUARANTEED),
@@ -86,6 +98,8 @@ SOUND = [
     view(lac=0, b1=(0,), b2=(0,), closed_at=0),
     view(lac=0, b1=(0,), b2=(0,), b3=(0,), lafr=0, closed_at=0, **GUARANTEED),
     view(lac=0, b1=(0,), b2=SimulatedBookie(lost_boots=1), closed_at=0),
+    view(lac=0, b2=SimulatedBookie(lost_boots=2), closed_at=-1, **ACCEPTED),
+    view(lac=0, b2=SimulatedBookie(lost_boots=2), closed_at=0, length=0, **GIVEN_UP),
     a_recoverer_closed_after_writing_back(0, b1=(0,), b2=(0,)),
     a_reader(read={0: "e0"}),
 ]

@@ -186,3 +186,15 @@ def reachable(world, visited):
                 seen.add(after)
                 left.append(after)
     return seen
+
+
+def test_what_is_merely_away_is_never_accepted_as_lost():
+    options = SimulationOptions(2, 2, 1, losses=1, departures=1, accept_loss=True, closes=False)
+    assert Exhaustive(options).run().violation is None
+
+
+def test_without_named_losses_an_operator_cuts_off_what_a_bookie_has():
+    """As it was: all that did not answer counted as lost."""
+    options = SimulationOptions(2, 2, 1, losses=2, accept_loss=True, closes=False).without("named_losses")
+    result = Exhaustive(options).run()
+    assert result.violation is not None and result.violation.invariant == "accepted_losses_are_losses"

@@ -79,6 +79,11 @@ class Cluster:
             }
         )
 
+    def disk(self, bookie: str, state: str = "writable", **values: Any) -> None:
+        self.rows["disks"].append(
+            {"bookie_id": bookie, "directory": f"/{bookie}", "state": state, "lacking_ledgers": 0, **values}
+        )
+
     def tables(self, spark: SparkSession) -> dict[str, DataFrame]:
         tables = {}
         for name, table in TABLES.items():

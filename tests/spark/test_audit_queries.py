@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 from io import StringIO
 from typing import Any
 
@@ -13,7 +14,7 @@ from rich.console import Console
 from bookspark.errors import ConfigurationError
 from bookspark.spark import snapshots
 from bookspark.spark.audit import Finding, safe_to_stop, show
-from bookspark.spark.audit.runner import question
+from bookspark.spark.audit.runner import question, run_over
 from tests.spark.made_up_cluster import A, B, C, Cluster, D, select
 
 pytestmark = pytest.mark.spark
@@ -430,6 +431,115 @@ def test_the_histogram_has_three_kinds_of_factors(spark: SparkSession) -> None:
     kinds = ("replication_factor", "entries_by_prefix_factor", "entries", "entries_by_suffix_factor")
     # Up to entry 19 all before is at 3; from 25 on something before is at 1. The last entry is at 3, so every suffix is.
     assert select(histogram, *kinds) == [(1, 75, 1, 0), (2, 5, 9, 0), (3, 20, 90, 100)]
+
+
+# -- what is known of damage, and how old that knowledge is
+
+LAST_WEEK = datetime(2026, 1, 2, 3, 4)
+
+
+@pytest.fixture(scope="module")
+def worn(spark: SparkSession) -> dict[str, DataFrame]:
+    """Ledgers 1 and 2 on a, b and c. Of entry 5 of ledger 1, a and b can't read their copies; of entry 0 of ledger 2 only a."""
+    cluster = Cluster()
+    for ledger_id in (1, 2):
+        cluster.ledger(ledger_id, 9, {0: [A, B, C]})
+        for bookie in (A, B, C):
+            cluster.holds(bookie, ledger_id, (0, 5), (6, 9))
+    for bookie in (A, B):
+        cluster.checksums(bookie, 1, 7, 7, 7, 7, 7, None, 7, 7, 7, None, unreadable=2)
+    cluster.checksums(C, 1, *[7] * 10)
+    cluster.checksums(A, 2, None, 7, unreadable=1)
+    cluster.disk(A, checked_at=LAST_WEEK)
+    cluster.disk(A, "full", reason="its disk is nearly full", directory="/a2", checked_at=LAST_WEEK)
+    cluster.disk(B, lacking_ledgers=3, checked_at=datetime(2026, 1, 9))
+    cluster.disk(B, "failed", directory="/b2", checked_at=datetime(2026, 1, 9))
+    cluster.disk(C)
+    cluster.rows["bookies"][3]["state"] = "down"
+    cluster.rows["autorecovery"].append({"enabled": False, "tasks": 4})
+    return cluster.tables(spark)
+
+
+def test_copies_that_are_known_to_be_unreadable_do_not_count(
+    spark: SparkSession, worn: dict[str, DataFrame], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {one.name: one for one in run_over(spark, worn, ["one_loss_from_unreadable", "under_replicated_ranges"])}
+    loss = found["one_loss_from_unreadable"]
+    assert select(loss, "bookie_id", "entries", "readability") == [(C, 2, "not checked")]
+    ranges = select(found["under_replicated_ranges"], "ledger_id", "first_entry_id", "last_entry_id", "held_by")
+    assert sorted(ranges) == [(1, 5, 5, [C]), (1, 9, 9, [C]), (2, 0, 0, [B, C])]
+    assert loss.note == "every copy was read when the snapshot was taken"
+    monkeypatch.setattr(snapshots, "tables", lambda spark, path: worn)
+    unsafe = safe_to_stop(spark, "", [C])
+    left = select(unsafe, "ledger_id", "first_entry_id", "last_entry_id", "copies_left")
+    assert left == [(1, 5, 5, 0), (1, 9, 9, 0), (2, 0, 0, 1)]
+
+
+def test_who_asks_is_told_how_old_the_knowledge_of_damage_is_and_where_there_is_none(
+    spark: SparkSession, worn: dict[str, DataFrame], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without = {name: table for name, table in worn.items() if name != "entry_checksums"}
+    monkeypatch.setattr(snapshots, "tables", lambda spark, path: without)
+    note = safe_to_stop(spark, "", [B]).note
+    assert "were last read" in note and "hours ago" in note and f"{LAST_WEEK:%Y-%m-%d %H:%M}" in note
+    assert "readability was not checked on c: copies there may be damaged" in note
+    assert "not checked" not in safe_to_stop(spark, "", [C]).note
+    (readability,) = run_over(spark, without, ["readability"])
+    assert {row[0]: row[1] is None for row in readability.rows} == {A: False, B: False, C: True}
+
+
+def test_what_was_accepted_as_lost_is_missing_nowhere_and_everything_else_still_is(spark: SparkSession) -> None:
+    cluster = Cluster()
+    cluster.ledger(1, 9, {0: [A, B, C]})
+    cluster.ledger(2, 3, {0: [A, B, C]}, write_quorum=2)
+    for bookie in (A, B, C):
+        cluster.holds(bookie, 1, (0, 2), (8, 9))
+    cluster.holds(A, 2, (0, 0), (2, 3))
+    cluster.holds(B, 2, (0, 0), (3, 3))
+    cluster.holds(C, 2, (2, 2))
+    for ledger_id, first, last, bookies in ((1, 3, 5, [A, B, C]), (1, 7, 7, [A]), (2, 1, 1, [B, C])):
+        loss = {
+            "ledger_id": ledger_id,
+            "kind": "entries",
+            "first_entry_id": first,
+            "last_entry_id": last,
+            "bookies": bookies,
+        }
+        cluster.rows["accepted_losses"].append(loss)
+    cluster.rows["accepted_losses"].append({**loss, "kind": "end", "first_entry_id": 4, "last_entry_id": 4})
+    found = cluster.audit(spark, "missing_entries", "under_replicated_ranges", "accepted_losses")
+    ranges = ("ledger_id", "first_entry_id", "last_entry_id", "missing_on")
+    lacking = [(1, 6, 6, [A, B, C]), (1, 7, 7, [B, C])]
+    assert select(found["missing_entries"], *ranges) == lacking
+    assert sorted(select(found["under_replicated_ranges"], *ranges)) == lacking
+    assert select(found["accepted_losses"], "ledger_id", "first_entry_id") == [(1, 3), (1, 7), (2, 1), (2, 4)]
+    with question(spark, cluster.tables(spark), "lacking") as answer:
+        assert [(row.ledger_id, row.copies) for row in answer.collect()] == [(1, 5)]
+
+
+def test_what_is_out_of_use_is_a_finding(spark: SparkSession, worn: dict[str, DataFrame]) -> None:
+    asked = ["autorecovery_disabled", "bookies_down", "damaged_copies", "directories_out_of_use"]
+    found = {one.name: one for one in run_over(spark, worn, asked)}
+    assert [one.good for one in found.values()] == [False] * 4
+    assert select(found["autorecovery_disabled"], "ledgers_that_wait") == [(4,)]
+    assert select(found["bookies_down"], "bookie_id") == [(D,)]
+    assert select(found["damaged_copies"], "bookie_id", "ledgers") == [(B, 3)]
+    directories = select(found["directories_out_of_use"], "directory", "state", "reason")
+    assert directories == [("/a2", "full", "its disk is nearly full"), ("/b2", "failed", None)]
+
+
+def test_a_snapshot_of_an_earlier_version_has_not_been_checked(spark: SparkSession, worn: dict[str, DataFrame]) -> None:
+    later = ("accepted_losses", "disks", "autorecovery", "entry_checksums")
+    before = {name: table for name, table in worn.items() if name not in later}
+    loss, damaged = run_over(spark, before, ["one_loss_from_unreadable", "damaged_copies"])
+    assert (
+        damaged.good
+        and loss.good
+        and loss.note == "readability was not checked on a, b, c: copies there may be damaged"
+    )
+    out = StringIO()
+    show([loss], Console(file=out, width=200))
+    assert "none (readability was not checked on a, b, c" in out.getvalue()
 
 
 def test_findings_are_shown_as_tables(found: dict[str, Finding]) -> None:

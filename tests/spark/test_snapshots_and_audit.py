@@ -32,7 +32,14 @@ from tests.surgery import remove_entries
 pytestmark = pytest.mark.spark
 
 
-CHECKED = ["divergence", "missing_entries", "orphans", "over_replicated_ranges", "under_replicated_ranges"]
+CHECKED = [
+    "autorecovery_disabled",
+    "divergence",
+    "missing_entries",
+    "orphans",
+    "over_replicated_ranges",
+    "under_replicated_ranges",
+]
 
 
 @pytest.fixture(scope="module")
@@ -74,11 +81,13 @@ class Story:
         labels = {"bookspark.log": b"orders", "bookspark.epoch": b"0", "bookspark.role": b"data"}
         with self.bookkeeper.create_ledger(custom_metadata=labels) as self.orphan:
             pass
+        self.bookkeeper.metadata.underreplication.disable()
         write_label(self.spark.range(1), self.path, "before", oldest="before")
         return snapshots.write(self.spark, self.cluster.zookeeper, self.path, checksums=True, keep=1)
 
     def repair(self) -> snapshots.Snapshot:
         """The integrity check has the missing range copied; the other content has to be taken out first."""
+        self.bookkeeper.metadata.underreplication.enable()
         assert mark_lacking(self.spark, self.path, self.cluster.zookeeper) == Marked(ledgers=1, copies=10)
         tasks = self.spark.read.format("bookspark").option("table", "underreplication").load().collect()
         lacking = [(self.missing.ledger_id, self.victim, "lacks")]
@@ -151,13 +160,23 @@ def test_nothing_is_found_in_a_healthy_cluster(healthy: list[audit.Finding]) -> 
     assert garbage == 0, "nothing was deleted"
 
 
+def test_of_each_bookie_is_told_when_its_copies_were_read_or_that_nobody_did(
+    cluster: LocalCluster, healthy: list[audit.Finding]
+) -> None:
+    (readability,) = (finding for finding in healthy if finding.name == "readability")
+    ids = sorted(bookie.bookie_id for bookie in cluster.bookies)
+    assert sorted(bookie for bookie, _, _ in readability.rows) == ids
+    # The first scrub of a bookie ends when it likes.
+    assert all((read_at is None) == (problem is not None) for _, read_at, problem in readability.rows)
+
+
 def test_each_damage_is_found_by_its_query_alone(
     spark: SparkSession, story: Story, damaged: snapshots.Snapshot, findings: list[audit.Finding]
 ) -> None:
     assert [snapshot.version for snapshot in snapshots.history(spark, story.path)] == [1], "one was to be kept"
     assert audit.left_out(findings) == []
     found = bad(findings)
-    assert sorted(found) == ["divergence", "orphans", "under_replicated_ranges"]
+    assert sorted(found) == ["autorecovery_disabled", "divergence", "orphans", "under_replicated_ranges"]
     ranges = ("ledger_id", "first_entry_id", "last_entry_id", "replication_factor", "missing_on")
     lacking = (story.missing.ledger_id, 30, 39, 2, [story.victim])
     assert only(found["under_replicated_ranges"], *ranges) == [lacking]
@@ -200,7 +219,8 @@ def test_the_report_tells_what_was_found_and_shows_it_beside_other_snapshots(
     file = tmp_path / "report.html"
     audit.write_report(story.spark, story.path, damaged.version, findings, file)
     page = file.read_text()
-    assert f"3 of {len(findings)} audits found something: divergence, orphans, under-replicated ranges" in page
+    what = "autorecovery is disabled, divergence, orphans, under-replicated ranges"
+    assert f"4 of {len(findings)} audits found something: {what}" in page
     assert f"Snapshot {damaged.version}, taken" in page and damaged.snapshot_id in page
     assert page.count("<svg") == 6 and '<p class="good">None.</p>' in page
     assert not re.search(r"""(src|href)=["'](?!#)""", page), "nothing is loaded"

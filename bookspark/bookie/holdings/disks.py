@@ -101,6 +101,11 @@ class Disks:
         """Has the directory reached the warning mark?"""
         return directory.path in self._warned
 
+    @property
+    def full(self) -> dict[str, str]:
+        """The directories that do not take every add, and what they take."""
+        return {d.path: f"it takes {_TAKES[d.takes]}" for d in self._live if d.takes is not Takes.ALL}
+
     def sort(self) -> None:
         """A directory takes something else now, or has failed: choose ``writable`` and ``for_recovery`` anew."""
         before = self.read_only

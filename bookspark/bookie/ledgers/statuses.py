@@ -20,6 +20,7 @@ _UNKNOWN = {
     UnknownReason.BAD_REQUEST: Status.BAD_REQUEST,
     UnknownReason.CONFLICT: Status.CONFLICT,
     UnknownReason.READ_ONLY: Status.READ_ONLY,
+    UnknownReason.LOST: Status.LOST,
 }
 
 

@@ -145,6 +145,7 @@ class BookieServer:
             healed_boot=lossy_boots.healed_boot,
             limbo_ledgers=lossy_boots.limbo_count,
             failed_directories=stored.failed_directories,
+            full_directories=self.storage.disks.full,
             read_errors=stored.read_errors,
             lost_copies=stored.lost_copies,
             lacking_ledgers=stored.lacking_ledgers,

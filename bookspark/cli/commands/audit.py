@@ -114,7 +114,8 @@ def safe_to_stop(
     password: Password = "",
 ) -> None:
     """Say whether these bookies can be stopped: every confirmed entry keeps an ack quorum of copies, and every open ledger can be
-    recovered. The exit status is 1 if not, or if it is unknown for a ledger."""
+    recovered. The exit status is 1 if not, or if it is unknown for a ledger. Copies that are known to be unreadable don't count;
+    standard error tells when copies were last read, or where they never were."""
     from bookspark.spark import audit
 
     with _snapshot_at(path, zookeeper, password) as (spark, place):
@@ -122,6 +123,8 @@ def safe_to_stop(
     if not finding.good:
         audit.show([finding], console())
         raise typer.Exit(_FOUND)
+    if finding.note:
+        typer.echo(finding.note, err=True)
     without = ", ".join(bookies)
     typer.echo(
         f"safe: every confirmed entry keeps an ack quorum of copies, and every open ledger can be recovered, without {without}"

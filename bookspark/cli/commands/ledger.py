@@ -22,9 +22,10 @@ import typer
 from bookspark.cli.terminal.command_options import Json, LedgerId, Password, Yes, Zookeeper, client
 from bookspark.cli.terminal.output import console, metadata_document, payload_document, problem, table
 from bookspark.cli.terminal.signals import interruptible
+from bookspark.config_checks import check_names
 from bookspark.errors import ConfigurationError, LedgerRecoveryError
 from bookspark.plain_text import one_line
-from bookspark.protocol.ledger.accepted_loss import accepted_loss_of
+from bookspark.protocol.ledger.accepted_loss import noted_by_earlier_version
 from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerType, Replication
 
 if TYPE_CHECKING:
@@ -212,13 +213,18 @@ def delete(ledger: LedgerId, zookeeper: Zookeeper = "", yes: Yes = False) -> Non
 @app.command()
 def recover(
     ledger: LedgerId,
+    lost_bookies: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[BOOKIE…]", help="With --accept-loss: bookies that are gone for good."),
+    ] = None,
     zookeeper: Zookeeper = "",
     password: Password = "",
     accept_loss: Annotated[
         bool,
         typer.Option(
             "--accept-loss",
-            help="Close the ledger without the entries that no bookie knows about. This can't be undone.",
+            help="Close the ledger without the entries that bookies say they lost, or that only the named bookies could know of. "
+            "This can't be undone.",
         ),
     ] = False,
     yes: Yes = False,
@@ -226,10 +232,17 @@ def recover(
     """Fence a ledger's writer, find the last entry and close the ledger there. A closed ledger is left as it is.
 
     Use --accept-loss only if recovery fails and no more bookies can be brought back. It closes the ledger without the entries
-    that no bookie knows about. Acknowledged entries may be among them. The ledger's metadata keeps who did it, when, and which
-    entries were unknown."""
+    that no bookie knows about. Acknowledged entries may be among them. A bookie that can't be reached may have them, so its
+    silence counts as a loss only if you name the bookie: `recover LEDGER --accept-loss BOOKIE BOOKIE`. The ledger's metadata
+    keeps who did it, when, the named bookies, and which entries were unknown."""
+    lost = tuple(lost_bookies or ())
+    if lost and not accept_loss:
+        raise ConfigurationError(
+            f"{', '.join(lost)}: name bookies only together with --accept-loss, if they are gone for good"
+        )
     with client(zookeeper) as bookkeeper:
         before = bookkeeper.get_ledger_metadata(ledger)
+        check_names(lost, before.bookies(), f"bookie of ledger {ledger}")
         try:
             handle = bookkeeper.open_ledger(ledger, password=password.encode())
         except LedgerRecoveryError as error:
@@ -237,17 +250,20 @@ def recover(
                 raise
             problem(one_line(error))
             if not yes:
+                named = f", and that {', '.join(lost)} may have had" if lost else ""
                 typer.confirm(
-                    f"Close ledger {ledger} for ever, without the entries that no bookie knows about?",
+                    f"Close ledger {ledger} for ever, without the entries that bookies say they lost{named}?",
                     abort=True,
                     err=True,
                 )
-            handle = bookkeeper.open_ledger(ledger, password=password.encode(), accept_loss_as=_operator())
+            handle = bookkeeper.open_ledger(
+                ledger, password=password.encode(), accept_loss_as=_operator(), lost_bookies=lost
+            )
         with handle:
             entries = handle.metadata.last_entry_id + 1
             verb = "was closed already" if before.closed else "is recovered and closed"
             typer.echo(f"ledger {ledger} {verb}: {entries:,} entries, {handle.length:,} bytes")
-            loss = accepted_loss_of(handle.metadata)
+            loss = handle.metadata.accepted_loss or noted_by_earlier_version(handle.metadata.custom_metadata)
             if loss is not None:
                 problem(f"not known, and accepted as lost by {loss.by}: {'; '.join(loss.not_known)}")
 

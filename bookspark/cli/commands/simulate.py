@@ -60,6 +60,14 @@ def simulate(
     crashes: Annotated[int | None, _number("Bookie crashes (0).", _TROUBLE)] = None,
     losses: Annotated[int | None, _number("Messages that time out (0).", _TROUBLE)] = None,
     duplicates: Annotated[int | None, _number("Requests that arrive twice (0).", _TROUBLE)] = None,
+    departures: Annotated[int | None, _number("Bookies that go away for good (0).", _TROUBLE)] = None,
+    accept_loss: Annotated[
+        bool | None,
+        typer.Option(
+            help="Does an operator accept the loss of what a recovery can't know? Bookies that are gone are named.",
+            rich_help_panel=_MODES,
+        ),
+    ] = None,
     crash_loses: Annotated[
         CrashLoses | None, typer.Option(help="What a crash takes of a bookie's disks.", rich_help_panel=_TROUBLE)
     ] = None,
@@ -105,6 +113,7 @@ def simulate(
     no_fence_on_recovery_read: Annotated[bool, _switch("fence_on_recovery_read")] = False,
     no_sync_on_recovery_add: Annotated[bool, _switch("sync_on_recovery_add")] = False,
     no_collection_mark: Annotated[bool, _switch("collection_mark")] = False,
+    no_named_losses: Annotated[bool, _switch("named_losses")] = False,
     no_pinning: Annotated[bool, _switch("pinning")] = False,
 ) -> None:
     """Check the protocol: in no order of events is acknowledged data lost, truncated or contradicted.

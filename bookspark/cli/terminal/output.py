@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from bookspark.plain_text import PROBLEM
+from bookspark.protocol.ledger.accepted_loss import AcceptedLoss
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 
 _PLAIN_WIDTH = 200
@@ -82,4 +83,23 @@ def metadata_document(metadata: LedgerMetadata) -> dict[str, Any]:
             {"first_entry_id": fragment.first_entry_id, "last_entry_id": last, "ensemble": list(fragment.ensemble)}
             for fragment, last in metadata.fragment_ranges()
         ],
+        "accepted_loss": None if metadata.accepted_loss is None else _loss_document(metadata.accepted_loss),
+    }
+
+
+def _loss_document(loss: AcceptedLoss) -> dict[str, Any]:
+    return {
+        "by": loss.by,
+        "at_ms": loss.at_ms,
+        "named": list(loss.named),
+        "losses": [
+            {
+                "kind": one.kind.value,
+                "first_entry_id": one.first,
+                "last_entry_id": one.last,
+                "bookies": list(one.bookies),
+            }
+            for one in loss.losses
+        ],
+        "not_known": list(loss.not_known),
     }

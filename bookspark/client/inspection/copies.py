@@ -66,7 +66,7 @@ def copies_on(
                     continue
                 # An explicit negative: the ledger was deleted and collected meanwhile.
                 break
-            if answer.response.reason is not UnknownReason.IO_ERROR:
+            if answer.response.reason not in (UnknownReason.IO_ERROR, UnknownReason.LOST):
                 raise ReadError(f"bookie {bookie_id} did not tell what it has of ledger {ledger_id}: {answer.response}")
             # A row is part of one batch on disk, and is good or bad as a whole. Between two rows lie entries that the bookie has
             # lost, and that its index does not name any more.

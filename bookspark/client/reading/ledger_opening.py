@@ -10,14 +10,22 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Collection
 
 from bookspark.client.reading.read_handle import ReadHandle
 from bookspark.client.runtime.client_context import ClientContext
 from bookspark.client.runtime.machine_driver import MachineDriver
-from bookspark.errors import BookKeeperError, LedgerRecoveryError, NoSuchLedgerError, UnauthorizedAccessError
+from bookspark.config_checks import check_names
+from bookspark.errors import (
+    BookKeeperError,
+    ConfigurationError,
+    LedgerRecoveryError,
+    NoSuchLedgerError,
+    UnauthorizedAccessError,
+)
 from bookspark.metadata.records.versioned import Versioned
 from bookspark.protocol.ledger import actions as act
-from bookspark.protocol.ledger.accepted_loss import AcceptedLoss, accepted_loss_of
+from bookspark.protocol.ledger.accepted_loss import AcceptedLoss
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.reading.recovery import LedgerRecovery
 from bookspark.wire.digests import master_key
@@ -26,12 +34,18 @@ log = logging.getLogger(__name__)
 
 
 def open_with_recovery(
-    context: ClientContext, ledger_id: int, password: bytes, accept_loss_as: str | None
+    context: ClientContext, ledger_id: int, password: bytes, accept_loss_as: str | None, lost_bookies: Collection[str]
 ) -> ReadHandle:
     """A handle of the closed ledger; one that was not closed is recovered first. ``BookKeeper.open_ledger`` lists the errors."""
+    if isinstance(lost_bookies, str) or (lost_bookies and accept_loss_as is None):
+        raise ConfigurationError(
+            f"lost_bookies={lost_bookies!r}: give a list of bookie ids, and accept_loss_as, the name of who declares them lost"
+        )
     found = _read_metadata(context, ledger_id, password)
+    check_names(lost_bookies, found.value.bookies(), f"bookie of ledger {ledger_id}")
     if not found.value.closed:
-        accepted = None if accept_loss_as is None else AcceptedLoss(accept_loss_as, time.time_ns() // 1_000_000)
+        named = tuple(sorted(set(lost_bookies)))
+        accepted = None if accept_loss_as is None else AcceptedLoss(accept_loss_as, time.time_ns() // 1_000_000, named)
         found = _recover(context, found, password, accepted)
     return ReadHandle(context, found.value, found.version, password)
 
@@ -65,7 +79,7 @@ def _recover(
         raise
     except BookKeeperError as error:
         raise LedgerRecoveryError(f"ledger {ledger_id} was not recovered: {error}") from error
-    loss = accepted_loss_of(closed.metadata)
+    loss = closed.metadata.accepted_loss
     if loss is not None:
         log.warning(
             "ledger %d was closed at entry %d with a loss that %s accepted; not known: %s",

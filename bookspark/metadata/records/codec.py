@@ -10,7 +10,9 @@ A ledger's record has the field names of BookKeeper's ``LedgerMetadataFormat`` (
      "password": "<master key, base64>", "ctime": 1700000000000, "customMetadata": {"name": "<base64>"}, "cToken": 42,
      "ledgerType": "PD_JOURNAL", "replication": "best_effort"}
 
-``quorumSize`` is the write quorum. The ledger's id is not in it: it is the record's path.
+``quorumSize`` is the write quorum. The ledger's id is not in it: it is the record's path. A ledger that was closed with an
+accepted loss has one field more, ``acceptedLoss``, and format version 2; the records of all others are of version 1 as before, so
+that older clients read them.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from crc32c import crc32c
 from bookspark.errors import ConfigurationError, MetadataStoreError
 from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.protocol.bookie.cookie import Cookie
+from bookspark.protocol.ledger.accepted_loss import AcceptedLoss, Loss, LossKind
 from bookspark.protocol.ledger.ledger_metadata import (
     DigestType,
     Fragment,
@@ -36,6 +39,8 @@ from bookspark.protocol.repair.underreplication_task import Missed, Reason, Task
 FORMAT_VERSION = 1
 TASK_FORMAT_VERSION = 2
 """Of a task that names entries; others are written as version 1."""
+LEDGER_FORMAT_VERSION = 2
+"""The version of a ledger's record with an accepted loss."""
 
 Document = TypeVar("Document", bound="_Document")
 
@@ -55,6 +60,21 @@ class _Segment(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
     first_entry_id: int
 
 
+class _LossDocument(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    kind: LossKind
+    first_entry_id: int
+    last_entry_id: int
+    bookies: tuple[str, ...]
+
+
+class _AcceptedLossDocument(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    accepted_by: str
+    at: int
+    named_bookies: tuple[str, ...]
+    losses: tuple[_LossDocument, ...]
+    not_known: tuple[str, ...]
+
+
 class _LedgerDocument(_Document, frozen=True, kw_only=True):
     quorum_size: int
     ensemble_size: int
@@ -70,6 +90,7 @@ class _LedgerDocument(_Document, frozen=True, kw_only=True):
     c_token: int
     ledger_type: LedgerType
     replication: Replication
+    accepted_loss: _AcceptedLossDocument | msgspec.UnsetType = msgspec.UNSET
 
 
 class _CookieDocument(_Document, frozen=True, kw_only=True):
@@ -95,8 +116,10 @@ class _TaskDocument(_Document, frozen=True, kw_only=True):
 
 def encode_ledger(metadata: LedgerMetadata) -> bytes:
     """The JSON document of a ledger's metadata."""
+    loss = metadata.accepted_loss
     return msgspec.json.encode(
         _LedgerDocument(
+            format_version=FORMAT_VERSION if loss is None else LEDGER_FORMAT_VERSION,
             quorum_size=metadata.write_quorum,
             ensemble_size=metadata.ensemble_size,
             length=metadata.length,
@@ -111,14 +134,25 @@ def encode_ledger(metadata: LedgerMetadata) -> bytes:
             c_token=metadata.c_token,
             ledger_type=metadata.ledger_type,
             replication=metadata.replication,
+            accepted_loss=msgspec.UNSET if loss is None else _loss_document(loss),
         )
     )
+
+
+def _loss_document(loss: AcceptedLoss) -> _AcceptedLossDocument:
+    losses = tuple(_LossDocument(*one) for one in loss.losses)
+    return _AcceptedLossDocument(loss.by, loss.at_ms, loss.named, losses, loss.not_known)
+
+
+def _accepted_loss(found: _AcceptedLossDocument) -> AcceptedLoss:
+    losses = tuple(Loss(one.kind, one.first_entry_id, one.last_entry_id, one.bookies) for one in found.losses)
+    return AcceptedLoss(found.accepted_by, found.at, found.named_bookies, losses, found.not_known)
 
 
 def decode_ledger(ledger_id: int, document: bytes) -> LedgerMetadata:
     """The metadata of ledger ``ledger_id``. Raises MetadataStoreError, naming the ledger."""
     what = f"metadata of ledger {ledger_id}"
-    found = _decode(document, _LedgerDocument, what)
+    found = _decode(document, _LedgerDocument, what, LEDGER_FORMAT_VERSION)
     try:
         return LedgerMetadata(
             ledger_id=ledger_id,
@@ -136,6 +170,7 @@ def decode_ledger(ledger_id: int, document: bytes) -> LedgerMetadata:
             ctime_ms=found.ctime,
             c_token=found.c_token,
             custom_metadata=found.custom_metadata,
+            accepted_loss=None if found.accepted_loss is msgspec.UNSET else _accepted_loss(found.accepted_loss),
         )
     except ConfigurationError as error:
         raise MetadataStoreError(f"{what} contradicts itself: {error}") from error

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from bookspark.errors import ConfigurationError
+from bookspark.protocol.ledger.accepted_loss import AcceptedLoss
 
 NO_ENTRY = -1
 """The id before the first entry: an empty ledger's last entry, and a LAC (last add confirmed) that confirms nothing."""
@@ -84,6 +85,8 @@ class LedgerMetadata:
     c_token: int = 0
     """A random number of the creating client. It tells its own record from another's when the answer to a create is lost."""
     custom_metadata: Mapping[str, bytes] = field(default_factory=dict, hash=False)
+    accepted_loss: AcceptedLoss | None = None
+    """What an operator declared lost so that the ledger could be closed; None if nothing had to be."""
 
     def __post_init__(self) -> None:
         check_quorums(self.ensemble_size, self.write_quorum, self.ack_quorum)
@@ -94,6 +97,11 @@ class LedgerMetadata:
                 raise ConfigurationError(
                     f"ledger {self.ledger_id}: ensemble {fragment.ensemble} has not {self.ensemble_size} distinct bookies"
                 )
+        loss = self.accepted_loss
+        if loss is not None and not (self.closed and all(one.first <= self.last_entry_id + 1 for one in loss.losses)):
+            raise ConfigurationError(
+                f"ledger {self.ledger_id}: a loss was accepted that is not one of its {self.state.value} record"
+            )
 
     @property
     def closed(self) -> bool:
@@ -111,6 +119,10 @@ class LedgerMetadata:
     @property
     def last_fragment(self) -> Fragment:
         return self.fragments[-1]
+
+    def bookies(self) -> list[str]:
+        """All bookies that a fragment names, sorted."""
+        return sorted({bookie for fragment in self.fragments for bookie in fragment.ensemble})
 
     def fragment_of(self, entry_id: int) -> Fragment:
         """The fragment that ``entry_id`` belongs to."""
@@ -156,7 +168,11 @@ class LedgerMetadata:
             else f
             for f in self.fragments
         )
-        return replace(self, fragments=fragments)
+        loss = self.accepted_loss
+        if loss is not None:
+            (last,) = (end for f, end in self.fragment_ranges() if f.first_entry_id == first_entry_id)
+            loss = loss.taken_over(first_entry_id, self.last_entry_id if last is None else last, swap)
+        return replace(self, fragments=fragments, accepted_loss=loss)
 
 
 def check_quorums(ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:

@@ -26,6 +26,7 @@ class UnknownReason(Enum):
     UNREACHABLE = "not reachable"
     IO_ERROR = "I/O error"
     LIMBO = "in limbo after a lossy boot"
+    LOST = "lost its copy of the entry"
     TOO_MANY_REQUESTS = "too many requests"
     BAD_REQUEST = "request refused as malformed"
     DIGEST_MISMATCH = "digest mismatch"

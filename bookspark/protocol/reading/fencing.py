@@ -8,6 +8,8 @@ Source: ``FencingPhase`` of bookkeeper-tlaplus.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from bookspark.protocol.ledger.actions import Action, LacAnswered, SendReadLac
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, LedgerMetadata
 from bookspark.protocol.ledger.quorum import Verdict, fencing_verdict
@@ -39,10 +41,11 @@ class Fencing:
             self.last_add_confirmed = max(self.last_add_confirmed, event.last_add_confirmed)
             self.last_add_fully_replicated = max(self.last_add_fully_replicated, event.last_add_fully_replicated)
 
-    def verdict(self) -> Verdict:
-        """PRESENT: fenced. UNKNOWN: no further answer can make it so. PENDING: more answers can decide it."""
+    def verdict(self, lost: Collection[str] = ()) -> Verdict:
+        """PRESENT: fenced. UNKNOWN: no further answer can make it so. PENDING: more answers can decide it. ``lost``: bookies that
+        can't acknowledge anything any more, fenced or not."""
         m = self._metadata
-        positives = [i for i, b in enumerate(self._ensemble) if isinstance(self.answers.get(b), Positive)]
+        positives = [i for i, b in enumerate(self._ensemble) if b in lost or isinstance(self.answers.get(b), Positive)]
         others = [i for i, b in enumerate(self._ensemble) if b in self.answers and i not in positives]
         return fencing_verdict(m.ensemble_size, m.write_quorum, m.ack_quorum, positives, others)
 

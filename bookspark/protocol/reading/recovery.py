@@ -20,8 +20,9 @@ confirmed entries after it may be on an ack quorum only. Its end is never below 
 that LAC which seems absent stops the recovery.
 
 Recovery can never know enough of some ledgers (ack quorum 1 with a bookie in limbo, bookies that are gone for good). Then an
-operator may *accept the loss*: an entry that stays unknown after all bookies were asked counts as "not there" (``loss_notes``).
-An entry that is known to be confirmed is never cut off: it stays in the ledger, unreadable.
+operator may *accept the loss*: an entry that stays unknown after all bookies were asked counts as "not there", if each bookie
+that did not deny it says that it lost it or is named as lost for good (``loss_notes``). An entry that is known to be confirmed is
+never cut off: it stays in the ledger, unreadable.
 
 Sources: bookkeeper-overview, "Closing"; ``FencingPhase`` and ``ReadWritePhase`` of bookkeeper-tlaplus; BP-46 for the classes
 of answers; BookKeeper's ``LedgerRecoveryOp``.
@@ -34,7 +35,7 @@ from enum import Enum, auto
 
 from bookspark.errors import BookKeeperError, LedgerRecoveryError
 from bookspark.protocol.ledger import actions as act
-from bookspark.protocol.ledger.accepted_loss import AcceptedLoss
+from bookspark.protocol.ledger.accepted_loss import LOSSES_MAX, AcceptedLoss, LossKind
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerState
 from bookspark.protocol.ledger.quorum import Verdict
 from bookspark.protocol.ledger.responses import Response
@@ -91,7 +92,8 @@ class LedgerRecovery:
     ``run_entries_max``: how many entries one recovery read asks for at most. Striped ledgers, whose consecutive entries lie on
     different bookies, are read one by one. ``replaces_bookies``: the driver answers ``ChooseBookies``; otherwise too many
     refused write-backs stop the recovery. ``ack_quorum_reads``: an entry is recovered once an ack quorum of bookies has it, as
-    the text of BP-46 says, and not at the first one. ``accepted_loss``: who counts what can't be known as lost.
+    the text of BP-46 says, and not at the first one. ``accepted_loss``: who counts what can't be known as lost, and which bookies
+    they name.
     ``replication`` in place of the ledger's own policy is for the simulator.
     """
 
@@ -203,9 +205,11 @@ class LedgerRecovery:
             verdict is Verdict.UNKNOWN and self._loss.may_accept and not fencing.all_answered
         ):
             return []
-        what = "whether the writer is fenced everywhere, and the last confirmed entry"
-        if verdict is Verdict.UNKNOWN and not self._loss.accept(what, fencing.answers):
-            return self._stop("too few bookies could be fenced")
+        if verdict is Verdict.UNKNOWN:
+            if fencing.verdict(self._loss.lost(fencing.answers)) is not Verdict.PRESENT:
+                return self._stop("too few bookies could be fenced")
+            what = "whether the writer is fenced everywhere, and the last confirmed entry"
+            self._loss.accept_fence(what, fencing.answers)
         self.last_add_confirmed, self.last_add_fully_replicated = (
             fencing.last_add_confirmed,
             fencing.last_add_fully_replicated,
@@ -236,15 +240,21 @@ class LedgerRecovery:
         if verdict is Verdict.PENDING:
             return []
         if first <= self.last_add_confirmed:
+            # Of a confirmed entry that may be given up, everybody is heard first.
+            if self._loss.may_accept and not read.all_answered:
+                return []
             return self._pass_over(first, "may or may not exist" if verdict is Verdict.UNKNOWN else "seems absent")
-        if verdict is Verdict.UNKNOWN and not self._loss.accept(f"whether there is an entry {first}", read.answers):
+        what = f"whether there is an entry {first}"
+        if verdict is Verdict.UNKNOWN and not self._loss.accept(LossKind.END, first, what, read.answers):
             return self._stop(f"entry {first} may or may not exist")
         return self._measure()
 
     def _pass_over(self, entry_id: int, how: str) -> list[act.Action]:
         """A confirmed entry that no bookie returned."""
-        if not self._loss.accept(f"entry {entry_id}", self._answers()):
+        if not self._loss.accept(LossKind.ENTRIES, entry_id, f"entry {entry_id}", self._answers()):
             return self._stop(f"entry {entry_id} is confirmed, but {how}")
+        if self._loss.too_many:
+            return self._stop(f"more than {LOSSES_MAX} separate losses are more than the ledger's record has room for")
         self.next_entry_id, self._length = entry_id + 1, None
         return self._read()
 
@@ -323,7 +333,8 @@ class LedgerRecovery:
         read.heard(event)
         if read.read_verdict() is Verdict.PENDING:
             return []
-        if not self._loss.accept(f"entry {event.first}, and with it the ledger's length", read.answers):
+        what = f"entry {event.first}, and with it the ledger's length"
+        if not self._loss.accept(LossKind.ENTRIES, event.first, what, read.answers):
             return self._stop(f"entry {event.first} is confirmed, but no bookie returned it")
         self._length = 0
         return self._close()
@@ -362,6 +373,7 @@ class LedgerRecovery:
         return self._fail(
             LedgerRecoveryError(
                 f"ledger {self._metadata.ledger_id} was not recovered ({self.phase.name.lower()}): {why}; answers: "
-                f"{in_words(self._answers())}. Nothing was truncated; try again when more of its bookies are up"
+                f"{in_words(self._answers())}. Nothing was truncated; "
+                f"{self._loss.advice(self._metadata.ledger_id, self._answers())}"
             )
         )

@@ -45,6 +45,10 @@ class RunRead:
         if present and (self.found is None or event.last < self.found.last):
             self.found = event
 
+    @property
+    def all_answered(self) -> bool:
+        return len(self.answers) == self._metadata.write_quorum
+
     def recovery_verdict(self, ack_quorum_reads: bool) -> Verdict:
         """Is the first entry recovered, or does the ledger end before it?"""
         m = self._metadata

@@ -20,7 +20,7 @@ from bookspark.protocol.repair.underreplication_task import Missed
 
 _TOLD_MAX = 1000
 """A message names at most this many ranges."""
-_NOT_GIVEN = frozenset((UnknownReason.IO_ERROR, UnknownReason.DIGEST_MISMATCH))
+_NOT_GIVEN = frozenset((UnknownReason.IO_ERROR, UnknownReason.DIGEST_MISMATCH, UnknownReason.LOST))
 """Reasons that a bookie gives which was asked and can't read its copy."""
 
 

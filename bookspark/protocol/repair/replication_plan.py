@@ -102,7 +102,7 @@ def copies(metadata: LedgerMetadata, repair: Repair, chosen: Mapping[str, str]) 
     assert chosen.keys() <= set(repair.lost) and not set(chosen.values()) & set(repair.ensemble)
     for bookie, target in chosen.items():
         position = repair.ensemble.index(bookie)
-        for first, last in stripe(metadata, position, repair.first, repair.last):
+        for first, last in _but_lost(metadata, bookie, stripe(metadata, position, repair.first, repair.last)):
             yield Copy(first, last, target)
 
 
@@ -206,9 +206,17 @@ def assigned(metadata: LedgerMetadata, bookie: str, last_add_confirmed: int = NO
 
 
 def lacks(metadata: LedgerMetadata, bookie: str, held: Ranges, last_add_confirmed: int = NO_ENTRY) -> Iterator[Copy]:
-    """The entries that are assigned to ``bookie`` and that it does not hold, as copies to it."""
-    for first, last in missing(assigned(metadata, bookie, last_add_confirmed), held):
+    """The entries that are assigned to ``bookie`` and that it does not hold, as copies to it; without those that an operator
+    accepted as lost on it."""
+    wanted = _but_lost(metadata, bookie, assigned(metadata, bookie, last_add_confirmed))
+    for first, last in missing(wanted, held):
         yield Copy(first, last, bookie)
+
+
+def _but_lost(metadata: LedgerMetadata, bookie: str, wanted: Ranges) -> Ranges:
+    """The ids of ``wanted`` that nobody accepted as lost on ``bookie``."""
+    loss = metadata.accepted_loss
+    return wanted if loss is None else missing(wanted, loss.lost_on(bookie))
 
 
 def missing(wanted: Ranges, held: Ranges) -> Iterator[tuple[int, int]]:

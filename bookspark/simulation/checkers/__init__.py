@@ -11,6 +11,7 @@ Names are those of the TLA+ specification, where it has the invariant.
 ``last_add_confirmed_is_confirmed``                    a LAC that a bookie tells is confirmed
 ``no_dirty_reads``                                     readers see confirmed entries only, and what they see stays so
 ``closed_length_is_that_of_the_last_entry``            a closed ledger's length is that of its entries
+``accepted_losses_are_losses``                         what an operator accepts as lost is on no bookie
 ``what_recovery_wrote_is_synced``                      what recovery wrote back outlives any crash
 ``tail_fragments_reach_write_quorum``                  guaranteed ledgers: all but the last fragment is on the write quorum
 ``all_entries_of_closed_ledger_reached_write_quorum``  guaranteed ledgers: a closed one is on the write quorum
@@ -24,6 +25,7 @@ Example::
 """
 
 from bookspark.simulation.checkers import (
+    accepted_losses_are_losses,
     all_acked_entries_are_readable,
     all_committed_entries_reach_ack_quorum,
     all_entries_of_closed_ledger_are_readable,
@@ -48,6 +50,7 @@ CHECKERS = {
         last_add_confirmed_is_confirmed,
         no_dirty_reads,
         closed_length_is_that_of_the_last_entry,
+        accepted_losses_are_losses,
         what_recovery_wrote_is_synced,
         tail_fragments_reach_write_quorum,
         all_entries_of_closed_ledger_reached_write_quorum,

@@ -1,7 +1,8 @@
 """A reader sees confirmed entries only, and what it saw stays so.
 
 Law: no reader reads an entry that is not confirmed, reads repeat, a LAC never goes back, and no entry up to the LAC is ever said
-not to exist (as long as fewer than AQ copies may have been lost with disks). TLA+: ``NoDirtyReads``.
+not to exist (as long as fewer than AQ copies may have been lost with disks). What an operator accepted as lost may have been read
+before. TLA+: ``NoDirtyReads``.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def check(view: WorldView) -> str | None:
                 return f"a reader read entry {entry_id}, and only {confirmed} is confirmed"
             if content != content_of(entry_id):
                 return f"a reader read {content} as entry {entry_id}"
-            if view.metadata.closed and entry_id > view.metadata.last_entry_id:
+            if view.metadata.closed and entry_id > view.metadata.last_entry_id and view.metadata.accepted_loss is None:
                 return f"a reader read entry {entry_id}, and the ledger is closed at {view.metadata.last_entry_id}"
         if reader.denied and not view.deleted and view.lost_boots < view.options.ack_quorum:
             return f"a reader was told that entry {min(reader.denied)} does not exist, and it is confirmed"

@@ -18,7 +18,7 @@ def check(view: WorldView) -> str | None:
     last = max(view.writer.last_add_fully_replicated, view.metadata.last_fragment.first_entry_id - 1)
     for entry_id in range(last + 1):
         holders = view.holders(entry_id)
-        if len(holders) < needed:
+        if len(holders) < needed and not view.accepted_as_lost(entry_id):
             return (
                 f"entry {entry_id} is below LAFR or the last fragment, and only {', '.join(holders) or 'nobody'} has it"
             )

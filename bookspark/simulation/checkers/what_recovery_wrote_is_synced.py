@@ -7,19 +7,17 @@ enough for a recovery read (docs/decisions/one-log.md and three-valued-answers.m
 
 from __future__ import annotations
 
-from bookspark.simulation.simulation_options import CrashLoses
 from bookspark.simulation.view import WorldView
 
 
 def check(view: WorldView) -> str | None:
     if view.deleted:
         return None
-    disks_lost = view.lost_boots if view.options.crash_loses is CrashLoses.EVERYTHING else 0
     for recoverer in view.recoverers:
         if recoverer.outcome != "finished":
             continue
         for entry_id in recoverer.wrote_back:
             holders = view.holders(entry_id)
-            if len(holders) < view.options.ack_quorum - disks_lost:
+            if len(holders) < view.options.ack_quorum - view.disks_lost:
                 return f"entry {entry_id} was written back and closed, and only {', '.join(holders) or 'nobody'} has it"
     return None

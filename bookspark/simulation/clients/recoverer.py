@@ -1,18 +1,28 @@
 """Somebody who opens the ledger, and so recovers it.
 
-Law: as in ``client``. Each recoverer begins once, at any time.
+Law: as in ``client``. Each recoverer begins once, at any time. If losses are accepted, its operator names the bookies that are
+gone for good at that moment.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
+from bookspark.protocol.ledger.accepted_loss import AcceptedLoss
 from bookspark.protocol.ledger.actions import MetadataWritten, ReadMetadata, SendAdd
 from bookspark.protocol.reading.recovery import LedgerRecovery
 from bookspark.protocol.writing.ensemble_change import ChangeMode
 from bookspark.simulation.clients.client import BEGIN, Begin, Client, Step
 from bookspark.simulation.messages import Request
 from bookspark.simulation.simulation_options import SimulationOptions
+
+
+@dataclass(frozen=True)
+class BeginAccepting(Begin):
+    """A user opens the ledger and accepts the loss of what can't be known; ``named`` are the bookies declared lost."""
+
+    named: tuple[str, ...]
 
 
 class RecovererClient(Client):
@@ -30,7 +40,9 @@ class RecovererClient(Client):
 
     def step(self, event: Any, options: SimulationOptions) -> Step:
         if isinstance(event, Begin):
-            self.machine = LedgerRecovery(replaces_bookies=options.ensemble_changes is not ChangeMode.OFF)
+            accepted = AcceptedLoss("operator", 0, event.named) if isinstance(event, BeginAccepting) else None
+            changes = options.ensemble_changes is not ChangeMode.OFF
+            self.machine = LedgerRecovery(replaces_bookies=changes, accepted_loss=accepted)
             self.store = ReadMetadata()
             return [], []
         step = super().step(event, options)

@@ -52,6 +52,8 @@ def draw_options(random: Random, given: Mapping[str, Any]) -> SimulationOptions:
     }
     drawn |= _little(random) if small else _of_everything(random)
     drawn |= {"abandons": random.random() < 0.1, "holds_back": random.random() < 0.3}
+    accept_loss, departures = random.random() < 0.2, random.choice((0, 1, 2))
+    drawn |= {"accept_loss": accept_loss, "departures": departures * given.get("accept_loss", accept_loss)}
     return SimulationOptions(**{**drawn, **given})
 
 

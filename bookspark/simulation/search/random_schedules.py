@@ -116,6 +116,8 @@ class _Likelihoods:
         random, world = self._random, self._world
         self._kinds = {kind: 4.0 ** random.uniform(-1, 1) for kind in self._KINDS}
         self._kinds |= {kind: 4.0 ** random.uniform(-3, 0.5) for kind in self._TROUBLES}
+        # Nothing is drawn for it, so that other schedules stay as they are.
+        self._kinds["depart"] = self._kinds["crash"]
         places = (METADATA, *range(CLIENTS, len(world.initial)))
         self._places = {place: random.choice(_PLACES) for place in places}
         self._by_message = random.random() < 0.5

@@ -53,11 +53,13 @@ class Reductions:
     def __init__(self, world: World, *, exchange: bool = True, prune: bool = True) -> None:
         o = world.options
         self.exchanges = (
-            exchange and o.ensemble == o.write_quorum and not (o.readers or o.spares or o.heals or o.replicators)
+            exchange
+            and o.ensemble == o.write_quorum
+            and not (o.readers or o.spares or o.heals or o.replicators or o.accept_loss)
         )
         self.prunes = (
             prune
-            and not (o.spares or o.heals or o.losses or o.duplicates or o.replicators)
+            and not (o.spares or o.heals or o.losses or o.duplicates or o.replicators or o.departures)
             and o.ensemble_changes is ChangeMode.OFF
             and o.ledger_type is LedgerType.PD_JOURNAL
         )

@@ -114,14 +114,15 @@ def _not_audited(findings: Sequence[Finding]) -> str:
 
 def _section(finding: Finding) -> str:
     head = f"<h2>{escape(finding.title)}</h2>"
+    note = f"<p>{escape(finding.note[:1].upper() + finding.note[1:])}.</p>" if finding.note else ""
     if not finding.rows:
-        return f'{head}<p class="good">None.</p>'
+        return f'{head}<p class="good">None.</p>{note}'
     shown = finding.rows[:ROWS_SHOWN_MAX]
     first, others = shown[:ROWS_OPEN_MAX], shown[ROWS_OPEN_MAX:]
     more = f"<details><summary>{len(others)} more rows, of {finding.total:,} in all</summary>{_table(finding, others)}</details>"
     return (
         f"{head}<p>{escape(finding.explanation[:1].upper() + finding.explanation[1:])}</p>"
-        f"{_table(finding, first)}{more if others else ''}"
+        f"{note}{_table(finding, first)}{more if others else ''}"
     )
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from itertools import takewhile
@@ -22,20 +23,27 @@ from bookspark.config_checks import check_names
 from bookspark.daemon.settings import of_environment
 from bookspark.errors import ConfigurationError
 from bookspark.spark import snapshots
+from bookspark.spark.tables.system_tables import TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from rich.console import Console
 
-VIEWS = ("copies", "entry_ranges", "not_judged")
+VIEWS = ("copies", "entry_ranges", "not_judged", "readability")
 """The files in ``views/``, in the order in which they use each other."""
 ROWS_MAX = 1000
 """The most rows of a finding. Its ``total`` tells how many there are."""
 _FOLDER = files(__package__)
 NEEDS = {"divergence": "entry_checksums", "unreadable_copies": "entry_checksums"}
 """Queries over a table that not every snapshot has, and that table."""
+_RESTS_ON_READABILITY = "one_loss_from_unreadable"
+"""The query whose answer is only as good as the knowledge of damaged copies."""
 _EMPTY_IS_GOOD = frozenset(
     {
+        "autorecovery_disabled",
+        "bookies_down",
+        "damaged_copies",
+        "directories_out_of_use",
         "divergence",
         "missing_entries",
         "not_judged_ledgers",
@@ -67,6 +75,8 @@ class Finding:
     """The first rows, ROWS_MAX at most, each with a value for each column."""
     total: int
     """How many rows the answer has."""
+    note: str = ""
+    """What the answer rests on and does not show, for people; empty if there is nothing of the kind."""
 
     @property
     def good(self) -> bool | None:
@@ -111,16 +121,20 @@ def run_over(
     spark: SparkSession, tables: Mapping[str, DataFrame], queries: Iterable[str], placement: str = "random"
 ) -> list[Finding]:
     """Run ``queries`` over these system tables. ``placement``: the client's option that copies are judged by."""
+    chosen = list(queries)
     policy = spark.createDataFrame([(placement,)], "placement STRING")
     listed = spark.createDataFrame([(snapshots.UNKNOWN,)], snapshots.LISTED)
     with _views(spark, {"listed": listed, **tables, "policy": policy}):
-        return [_answer(spark, name, _FOLDER / f"{name}.sql") for name in queries]
+        note = _readability(spark, "entry_checksums" in tables) if _RESTS_ON_READABILITY in chosen else ""
+        answers = [_answer(spark, name, _FOLDER / f"{name}.sql") for name in chosen]
+        return [replace(one, note=note) if one.name == _RESTS_ON_READABILITY else one for one in answers]
 
 
 def safe_to_stop(spark: SparkSession, path: str, bookies: Sequence[str]) -> Finding:
     """What would break if ``bookies`` (ids) were lost, by the newest snapshot under ``path``. No rows: it is safe to stop them.
 
-    Rows are entries that would have fewer copies than their ack quorum, and ledgers that could not be recovered. Raises
+    Rows are entries that would have fewer copies than their ack quorum, and ledgers that could not be recovered. Copies that are
+    known to be unreadable do not count; ``note`` tells how old that knowledge is, or on which bookies nobody looked. Raises
     ConfigurationError if there is no snapshot, or it does not know a bookie; BookKeeperError if a table is missing; and Spark's
     errors.
     """
@@ -128,7 +142,8 @@ def safe_to_stop(spark: SparkSession, path: str, bookies: Sequence[str]) -> Find
     check_names(bookies, [row.bookie_id for row in tables["bookies"].select("bookie_id").collect()], "bookie")
     stopped = spark.createDataFrame([(bookie,) for bookie in bookies], "bookie_id STRING")
     with _views(spark, {**tables, "stopped": stopped}):
-        return _answer(spark, "safe_to_stop", _FOLDER / "questions" / "safe_to_stop.sql")
+        answer = _answer(spark, "safe_to_stop", _FOLDER / "questions" / "safe_to_stop.sql")
+        return replace(answer, note=_readability(spark, "entry_checksums" in tables, bookies))
 
 
 @contextmanager
@@ -140,7 +155,7 @@ def question(spark: SparkSession, tables: Mapping[str, DataFrame], name: str) ->
 
 @contextmanager
 def _views(spark: SparkSession, tables: Mapping[str, DataFrame]) -> Iterator[None]:
-    """Within, ``tables`` and the files in ``views/`` are temporary views."""
+    """Within, ``tables`` and the files in ``views/`` are temporary views. System tables that are not given are empty."""
     # Each is read once for all queries: Delta takes longer to plan a scan than a small table takes to be read.
     views: dict[str, DataFrame] = {}
 
@@ -151,6 +166,8 @@ def _views(spark: SparkSession, tables: Mapping[str, DataFrame]) -> Iterator[Non
     try:
         for table, content in tables.items():
             add(table, content)
+        for name in TABLES.keys() - tables.keys():
+            add(name, spark.createDataFrame([], TABLES[name].schema))
         for view in VIEWS:
             add(view, spark.sql((_FOLDER / "views" / f"{view}.sql").read_text()))
         yield
@@ -158,6 +175,24 @@ def _views(spark: SparkSession, tables: Mapping[str, DataFrame]) -> Iterator[Non
         for name, content in reversed(views.items()):
             spark.catalog.dropTempView(name)
             content.unpersist()
+
+
+def _readability(spark: SparkSession, checksums: bool, without: Sequence[str] = ()) -> str:
+    """When the copies that an answer counts were last read, for people. ``checksums``: the snapshot read all of them itself.
+    ``without``: bookies whose copies don't count."""
+    if checksums:
+        return "every copy was read when the snapshot was taken"
+    rows = [row for row in spark.table("readability").where("NOT down").collect() if row.bookie_id not in without]
+    unchecked = sorted(row.bookie_id for row in rows if row.read_at is None)
+    read = [row.read_at.astimezone(UTC) for row in rows if row.read_at is not None]
+    notes = []
+    if read:
+        hours = (datetime.now(UTC) - min(read)).total_seconds() / 3600
+        when = f"{hours:,.1f} hours ago or later ({min(read):%Y-%m-%d %H:%M} UTC)"
+        notes.append(f"all copies of a bookie were last read {when}; what came since then was not read again")
+    if unchecked:
+        notes.append(f"readability was not checked on {', '.join(unchecked)}: copies there may be damaged")
+    return "; ".join(notes)
 
 
 def _answer(spark: SparkSession, name: str, file: Traversable) -> Finding:
@@ -182,7 +217,7 @@ def show(findings: Iterable[Finding], console: Console, rows_max: int = 20) -> N
 
     for finding in findings:
         if finding.good:
-            console.print(f"[green]✓[/] {finding.title}: none")
+            console.print(f"[green]✓[/] {finding.title}: none{f' ({finding.note})' if finding.note else ''}")
             continue
         style = "red" if finding.good is False else None
         table = Table(title=finding.title, title_justify="left", title_style=style or "bold", caption_justify="left")
@@ -193,6 +228,8 @@ def show(findings: Iterable[Finding], console: Console, rows_max: int = 20) -> N
         if finding.total > rows_max:
             table.caption = f"{rows_max} of {finding.total:,}"
         console.print(table)
+        if finding.note:
+            console.print(finding.note)
 
 
 def cell(value: Any) -> str:

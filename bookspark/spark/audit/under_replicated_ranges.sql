@@ -5,5 +5,5 @@ SELECT r.ledger_id, r.log, r.state, r.fragment, r.first_entry_id, r.last_entry_i
        FILTER(r.missing_on, bookie -> ARRAY_CONTAINS(d.bookies, bookie)) AS of_them_down
 FROM entry_ranges r
 CROSS JOIN (SELECT COLLECT_LIST(bookie_id) AS bookies FROM bookies WHERE state = 'down') d
-WHERE r.replication_factor < r.write_quorum
+WHERE SIZE(r.missing_on) > 0
 ORDER BY r.replication_factor, r.ledger_id, r.first_entry_id

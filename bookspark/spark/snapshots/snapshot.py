@@ -45,10 +45,13 @@ ORDER = (
     "logs",
     "log_commits",
     "fragments",
+    "accepted_losses",
     "bookies",
     "cookies",
     "underreplication",
+    "autorecovery",
     "limbo",
+    "disks",
     "entry_logs",
     "entry_checksums",
     "index_ranges",
@@ -58,6 +61,8 @@ LAST = ORDER[-1]
 """The table that is written last."""
 ON_REQUEST = frozenset({"entry_checksums"})
 """Tables that a snapshot has only if asked."""
+NEWER = frozenset({"accepted_losses", "autorecovery", "disks"})
+"""Tables that snapshots of earlier versions lack."""
 assert set(ORDER) == set(TABLES)
 LISTED = "last_ledger_id BIGINT"
 """The schema of the table ``listed``, which ``tables`` adds."""
@@ -138,9 +143,9 @@ def history(spark: SparkSession, path: str) -> list[Snapshot]:
 def tables(spark: SparkSession, path: str, version: int | None = None) -> dict[str, DataFrame]:
     """The tables of a snapshot under ``path``, by name. ``version``: that of the snapshot; None: the newest.
 
-    Tables of ON_REQUEST are there if the snapshot has them. One table is added: ``listed``, of one row, with the snapshot's
-    ``last_ledger_id``. Raises ConfigurationError if there is no such snapshot, BookKeeperError if a table of it is missing, and
-    Spark's errors.
+    Tables of ON_REQUEST, and of NEWER, are there if the snapshot has them. One table is added: ``listed``, of one row, with the
+    snapshot's ``last_ledger_id``. Raises ConfigurationError if there is no such snapshot, BookKeeperError if a table of it is
+    missing, and Spark's errors.
     """
     found_commits = commits(spark, path)
     known = kept(found_commits)
@@ -167,7 +172,7 @@ def tables_of(
         if table in versions:
             reader = spark.read.format("delta").option("versionAsOf", versions[table])
             result[table] = reader.load(location(path, table))
-        elif table not in ON_REQUEST:
+        elif table not in ON_REQUEST | NEWER:
             raise BookKeeperError(
                 f"{location(path, table)} has no version of snapshot {snapshot.snapshot_id}; was it vacuumed, or copied in part?"
             )

@@ -3,9 +3,10 @@
 =====================  ===================================================================
 ``system_tables``      all tables by name, each with one line
 ``table``              what a system table is
-``ledgers``            ``ledgers`` and ``fragments``, from the metadata
+``ledgers``            ``ledgers``, ``fragments`` and ``accepted_losses``, from the metadata
 ``bookies``            ``bookies`` and ``cookies``
 ``contents``           ``index_ranges``, ``entry_logs``, ``limbo`` and ``entry_checksums``, from each bookie
+``condition``          ``disks``, from each bookie, and ``autorecovery``
 ``replication_tasks``  ``underreplication``: what autorecovery has to do
 ``logs``               ``logs`` and ``log_commits``
 =====================  ===================================================================

@@ -82,6 +82,41 @@ def _fragment_rows(bookkeeper: BookKeeper, ids: list[int], password: bytes) -> R
             yield metadata.ledger_id, version, number, fragment.first_entry_id, last, list(fragment.ensemble)
 
 
+def _loss_rows(bookkeeper: BookKeeper, ids: list[int], password: bytes) -> Rows:
+    for metadata, version in _metadata(bookkeeper, ids):
+        accepted = metadata.accepted_loss
+        if accepted is None:
+            continue
+        for loss in accepted.losses:
+            yield (
+                metadata.ledger_id, version, loss.kind.value, loss.first, loss.last, list(loss.bookies),
+                accepted.by, time(accepted.at_ms), list(accepted.named),
+            )  # fmt: skip
+
+
+ACCEPTED_LOSSES = SystemTable(
+    "accepted_losses",
+    "One row per loss that an operator accepted so that a ledger could be closed.",
+    (
+        ("ledger_id", LONG, "The ledger"),
+        ("metadata_version", INT, "Version of its record when this row was read"),
+        (
+            "kind",
+            TEXT,
+            "entries: confirmed entries that nobody returned; end: whether there was a next entry; "
+            "fence: whether bookies are fenced",
+        ),
+        ("first_entry_id", LONG, "First entry; -1 of a fence"),
+        ("last_entry_id", LONG, "Last entry; -1 of a fence"),
+        ("bookies", TEXTS, "The bookies that it is about; of entries, repair copies none of them to these"),
+        ("accepted_by", TEXT, "Who accepted it"),
+        ("accepted_at", TIME, "When"),
+        ("named", TEXTS, "The bookies that they declared lost for good"),
+    ),
+    _plan_ledgers,
+    _loss_rows,
+)
+
 LEDGERS = SystemTable(
     "ledgers",
     "One row per ledger: its metadata.",

@@ -8,6 +8,7 @@ slightly different times. Where that matters, ``metadata_version`` tells whether
 ====================  =======================================================================================
 ``ledgers``           one row per ledger: its metadata
 ``fragments``         one row per fragment of each ledger: which bookies hold which entries
+``accepted_losses``   one row per loss that an operator accepted so that a ledger could be closed
 ``bookies``           one row per bookie that has a cookie or is registered
 ``cookies``           one row per cookie in the metadata store
 ``index_ranges``      one row per run of entries in a bookie's index
@@ -15,6 +16,8 @@ slightly different times. Where that matters, ``metadata_version`` tells whether
 ``limbo``             one row per ledger that a bookie has in limbo
 ``entry_checksums``   the checksum of every copy on every bookie; this reads all copies
 ``underreplication``  one row per ledger that is to be repaired and bookie that is the reason
+``disks``             one row per directory of a bookie that is up
+``autorecovery``      one row: whether lost copies are replaced by themselves
 ``logs``              one row per log: its record
 ``log_commits``       one row per range of entries that a commit of a log names
 ====================  =======================================================================================
@@ -24,17 +27,19 @@ from __future__ import annotations
 
 from bookspark.config_checks import check_names
 from bookspark.spark.tables.bookies import BOOKIES, COOKIES
+from bookspark.spark.tables.condition import AUTORECOVERY, DISKS
 from bookspark.spark.tables.contents import ENTRY_CHECKSUMS, ENTRY_LOGS, INDEX_RANGES, LIMBO
-from bookspark.spark.tables.ledgers import FRAGMENTS, LEDGERS
+from bookspark.spark.tables.ledgers import ACCEPTED_LOSSES, FRAGMENTS, LEDGERS
 from bookspark.spark.tables.logs import LOG_COMMITS, LOGS
 from bookspark.spark.tables.replication_tasks import UNDERREPLICATION
 from bookspark.spark.tables.table import SystemTable
 
 _FAMILIES = (
-    (LEDGERS, FRAGMENTS),
+    (LEDGERS, FRAGMENTS, ACCEPTED_LOSSES),
     (BOOKIES, COOKIES),
     (INDEX_RANGES, ENTRY_LOGS, LIMBO, ENTRY_CHECKSUMS),
-    (UNDERREPLICATION,),
+    (UNDERREPLICATION, AUTORECOVERY),
+    (DISKS,),
     (LOGS, LOG_COMMITS),
 )
 TABLES = {table.name: table for family in _FAMILIES for table in family}
