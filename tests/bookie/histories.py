@@ -17,6 +17,8 @@ from typing import Any
 from unittest.mock import patch
 
 from bookspark.bookie.commit.background_sync import BackgroundSync, Sync, Synced
+from bookspark.bookie.commit.commit_items import NoteSync
+from bookspark.bookie.commit.completions import ignore
 from bookspark.bookie.disk.steps import run_steps
 from bookspark.bookie.storage import Storage
 from bookspark.daemon.lossy_boot import fence_check, fence_what_may_be_lost, why_lossy
@@ -37,8 +39,15 @@ ME = "bookie-1"
 _ALL = Assignment(0)
 _PAYLOADS = (b"payload", b"x" * 300, b"volatile")
 _VOLATILE_SLOT = 2
+_BOOTS_MAX = 5
+"""How often a boot is tried, where something was injected: each file may have an error to tell."""
 _QUIET = frozenset({"add", "confirm", "fence", "room", "fault"})
 """Steps that change nothing of what a check could find."""
+
+
+BIT_ABOVE_THE_NOTE = "a bad bit that is synced and not noted durably yet, and a power cut"
+KNOWN_OPEN = {BIT_ABOVE_THE_NOTE}
+"""What still breaks the law. It is excused where it may have been the cause, and nowhere else."""
 
 
 class StaysDown(Exception):
@@ -87,11 +96,13 @@ class History(Stepped):
         self.metadata = MemoryStore()
         self.hurt = False
         """Was an I/O error or a lie injected?"""
-        self.lied = False
+        self.lied = self.disk_lost_a_write = False
         self.lossy = False
         """Was there a lossy boot?"""
         self.killed = True
         self.boots = self.power_cuts = 0
+        self.noted: tuple[dict[int, set[int]], set[int]] = ({}, set())
+        """What was acknowledged, and fenced, when the notes were made durable last."""
         self.lost_early: dict[int, set[int]] = {}
         """Early acknowledged entries that a lossy boot did not find."""
         self.slots = [self.new_ledger() for _ in _PAYLOADS]
@@ -178,6 +189,17 @@ class History(Stepped):
         for directory in self.storage.holdings.directories:
             directory.commit._writer.note_idle()
 
+    def do_second(self) -> None:
+        """A second passes, after which the notes are durable."""
+        self.commit()
+        for directory in self.storage.live:
+            directory.commit.submit(NoteSync(ignore))
+        self.commit()
+        self.noted = (
+            {ledger_id: set(acked) for ledger_id, acked in self.promises.acked.items()},
+            set(self.promises.fenced),
+        )
+
     def do_checkpoint(self) -> None:
         self.checkpoint()
 
@@ -200,10 +222,11 @@ class History(Stepped):
                 self.add(ledger_id, entry_id, flags=RECOVERY, payload=self.payload(ledger_id)) for entry_id in missing
             ]
             self.commit()
+            limbo_boot = limbo.pop(ledger_id, None)
             if any(answer != [Status.OK] for answer in answers):
                 healed = False
-            elif ledger_id in limbo:
-                boots.clear_limbo(ledger_id, limbo.pop(ledger_id), self._cleared(ledger_id))
+            elif limbo_boot is not None:
+                boots.clear_limbo(ledger_id, limbo_boot, self._cleared(ledger_id))
         for ledger_id, limbo_boot in limbo.items():
             boots.clear_limbo(ledger_id, limbo_boot, self._cleared(ledger_id))
         self.commit()
@@ -234,23 +257,25 @@ class History(Stepped):
         """A power cut: one of ``LOSSES``, or one that is drawn."""
         self.killed = True
         self.power_cuts += 1
+        if self.disk_lost_a_write or (self.lied and BIT_ABOVE_THE_NOTE in KNOWN_OPEN):
+            self.excuse_what_no_note_covers()
         self.disk = self.disk.crashed(LOSSES[seed] if seed < 0 else drawn(seed))
         self.boot(fault)
 
     def boot(self, fault: str) -> None:
-        """A boot that fails because of ``fault`` is tried again without it."""
-        self.files = FaultyFileSystem(self.disk, *filter(None, [fault]))
+        """A boot that fails because of ``fault``, of a full disk, or of an error that nobody was told yet, is tried again."""
         self.hurt |= bool(fault)
-        try:
-            self.open()
-        except (StorageError, BookieError, OSError) as error:
-            if fault:
-                self.killed = True
-                self.boot("")
+        for left in range(_BOOTS_MAX)[::-1]:
+            self.files = FaultyFileSystem(self.disk, *filter(None, [fault]))
+            try:
+                self.open()
                 return
-            if self.lied:
-                raise StaysDown from error
-            raise
+            except (StorageError, BookieError, OSError) as error:
+                if not left and self.lied:
+                    raise StaysDown from error
+                if not left or not (self.hurt or "No space left" in str(error)):
+                    raise
+                self.killed, fault, self.disk.capacity_bytes = True, "", 1 << 50
 
     def open(self) -> None:
         self.boots += 1
@@ -285,12 +310,18 @@ class History(Stepped):
 
     def do_fault(self, rule: str) -> None:
         self.files.add(rule)
-        self.hurt |= "no-space" not in rule
-        self.lied |= "lost" in rule or "misdirected" in rule
+        self.hurt |= rule.rpartition(" ")[2] not in ("no-space", "too-many-files")
+        self.disk_lost_a_write |= "lost" in rule or "misdirected" in rule
+        self.lied |= self.disk_lost_a_write
+
+    def do_full(self, left: int) -> None:
+        """Somebody else fills the disk, up to this number of bytes."""
+        self.disk.capacity_bytes = self.disk.used_bytes() + left
 
     def do_room(self) -> None:
-        """No rule strikes any more, and the disks are looked at."""
+        """There is room again, no rule strikes any more, and the disks are looked at."""
         self.files.clear()
+        self.disk.capacity_bytes = 1 << 50
         for directory in self.storage.live:
             deque(self.storage.disks.look(directory, 0.1), maxlen=0)
         self.commit()
@@ -310,6 +341,16 @@ class History(Stepped):
 
     def do_evict(self) -> None:
         self.disk.evict()
+
+    def excuse_what_no_note_covers(self) -> None:
+        """Known limit (docs/formats.md, synced notes): what was synced within a second before a power cut, and was lost or put
+        elsewhere by a disk that said it had it, looks like a write that was cut short, and is taken for one that nobody
+        acknowledged."""
+        acked, fenced = self.noted
+        for ledger_id, entry_ids in self.promises.acked.items():
+            entry_ids &= acked.get(ledger_id, set())
+        self.promises.fenced &= fenced
+        self.promises.confirmed.clear()
 
     # -- the law
 

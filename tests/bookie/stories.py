@@ -39,8 +39,10 @@ def drawn_story(trouble: str, seed: int) -> Story:
     source = random.Random(f"{trouble} {seed}")
     steps = [_step(source, trouble) for _ in range(source.randint(10, 60))]
     if trouble in ("lie", "all"):
-        # Something is to be there that the lie is about.
-        steps.insert(source.randint(5, len(steps)), _lie(source))
+        # Something is to be there that the lie is about, and something soon after that looks at it.
+        place = source.randint(5, len(steps))
+        after = source.choice([(), ("crash", -1 - source.randrange(8), ""), ("kill", ""), ("reclaim", 0.99, True)])
+        steps[place:place] = [_lie(source), *([after] if after else [])]
     return Story(
         disks=source.choice([1, 1, 2]),
         entry_log_bytes_max=source.choice([1500, 2500]),
@@ -79,6 +81,7 @@ def _step(source: random.Random, trouble: str) -> Step:
         "sync": (3, lambda: ("sync",)),
         "fence": (4, lambda: ("fence", slot)),
         "confirm": (4, lambda: ("confirm", slot, source.randint(0, 12))),
+        "second": (6, lambda: ("second",)),
         "checkpoint": (5, lambda: ("checkpoint",)),
         "seal": (4, lambda: ("seal",)),
         "reclaim": (5, lambda: ("reclaim", source.choice([0.0, 0.7, 0.99]), source.random() < 0.8)),
@@ -87,13 +90,19 @@ def _step(source: random.Random, trouble: str) -> Step:
         "heal": (3, lambda: ("heal",)),
         "stop": (3, lambda: ("stop", _boot_fault(source, trouble))),
         "kill": (4, lambda: ("kill", _boot_fault(source, trouble))),
-        "crash": (5, lambda: ("crash", source.randint(-8, 999), _boot_fault(source, trouble))),
+        "crash": (5, lambda: ("crash", _power_cut(source), _boot_fault(source, trouble))),
         "fault": (5 if trouble in ("io", "space", "all") else 0, lambda: ("fault", _fault(source, trouble))),
+        "full": (3 if trouble in ("space", "all") else 0, lambda: ("full", source.choice([0, 0, 200, 1000, 3000]))),
         "room": (3 if trouble in ("space", "all") else 0, lambda: ("room",)),
         "evict": (3 if trouble != "none" else 0, lambda: ("evict",)),
     }  # fmt: skip
     [kind] = source.choices(list(kinds), [weight for weight, _ in kinds.values()])
     return kinds[kind][1]()
+
+
+def _power_cut(source: random.Random) -> int:
+    """Below 0: one of ``LOSSES``, else the seed of one that is drawn."""
+    return source.choice([source.randint(-8, -1), source.randrange(999)])
 
 
 def _boot_fault(source: random.Random, trouble: str) -> str:
@@ -106,7 +115,9 @@ def _boot_fault(source: random.Random, trouble: str) -> str:
 def _fault(source: random.Random, trouble: str) -> str:
     path, which = source.choice(_PATHS), f"{source.randint(1, 6)}{source.choice(['', '', '..'])}"
     if trouble == "space" or (trouble == "all" and source.random() < 0.2):
-        return f"{source.choice(['write', 'create', 'preallocate'])} {path} {which} no-space"
+        return (
+            f"{source.choice(['create', 'preallocate'])} {path} {which} {source.choice(['no-space', 'too-many-files'])}"
+        )
     if source.random() < 0.4:
         return f"{source.choice(['sync', 'sync', 'write', 'sync_directory'])} {path} {which} write-back:{source.randrange(99)}"
     return f"{source.choice(_IO)} {path} {which} io-error"
