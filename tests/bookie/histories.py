@@ -72,10 +72,13 @@ def stepped() -> Iterator[None]:
         self._queue.put(sync)
         self._told = synced
 
+    def stop(self: Any, *synced: Synced) -> None:
+        sync_in_background(self)
+
     with (
         without_threads(),
         patch("bookspark.bookie.disk.control_log._REWRITE_BYTES_MIN", 150),
-        patch.multiple(BackgroundSync, submit=submit, stop=sync_in_background),
+        patch.multiple(BackgroundSync, submit=submit, stop=stop),
     ):
         yield
 

@@ -6,10 +6,9 @@ from __future__ import annotations
 
 import pytest
 
-from bookspark.bookie.disk.control_log import ControlLog
 from bookspark.protocol.bookie.bookie_ledger import NO_SUCH_ENTRY
 from bookspark.testing.memory_files import MemoryFile
-from tests.bookie.histories import failure_of, stepped
+from tests.bookie.histories import History, failure_of, stepped
 from tests.bookie.stories import TROUBLES, Story, drawn_story, shortened
 
 SEEDS = range(50)
@@ -44,10 +43,10 @@ def test_a_bookie_that_denies_what_it_can_not_find_is_found_out(monkeypatch):
 
 
 def test_a_story_is_shortened_to_what_its_failure_needs(monkeypatch):
-    monkeypatch.setattr(ControlLog, "sync_note", lambda log: 1 / 0)
+    monkeypatch.setattr(History, "do_fence", lambda history, slot: 1 / slot)
     story = next(story for seed in range(99) if "Zero" in failure_of(story := drawn_story("none", seed)))
     short = shortened(story, lambda other: "Zero" in failure_of(other))
-    assert len(short.steps) == 1 < len(story.steps) and short.steps[0] in story.steps
+    assert short.steps == (("fence", 0),) and len(story.steps) > 1
 
 
 def test_a_clean_stop_on_a_full_disk_leaves_no_marker():
