@@ -216,7 +216,7 @@ class History(Stepped):
         """Copy what is missing from other bookies, then end limbo."""
         self.commit()
         boots, healed = self.storage.lossy_boots, True
-        boot, limbo = boots.mark.boot, boots.limbo()
+        boot, limbo = boots.mark.boot, self.limbo()
         for ledger_id in self.promised_ledgers():
             missing = [
                 entry_id for entry_id in self.promised(ledger_id) if not self.read(ledger_id, entry_id, entry_id)[0]
@@ -236,6 +236,11 @@ class History(Stepped):
         if boot > boots.healed_boot and healed:
             boots.note_healed(boot, lambda status: None)
             self.commit()
+
+    def limbo(self) -> dict[int, int]:
+        """The ledgers in limbo, and the lossy boot that each is in limbo for."""
+        known = map(self.storage.holdings.control.known, self.metadata.list_ledgers())
+        return {ledger.ledger_id: ledger.limbo_boot for ledger in known if ledger.limbo}
 
     def _cleared(self, ledger_id: int) -> Any:
         def done(status: int) -> None:
