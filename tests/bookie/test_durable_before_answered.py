@@ -168,7 +168,7 @@ def test_that_all_is_healed_survives_a_power_cut_once_it_is_answered():
     run.commit()
     assert healed == [Status.OK]
     boots = Stepped(JOURNAL, disk.crashed(nothing_kept)).storage.lossy_boots
-    assert (boots.mark.boot, boots.healed_boot, boots.limbo()) == (1, 1, {})
+    assert (boots.mark.boot, boots.healed_boot) == (1, 1)
 
 
 @pytest.mark.parametrize("left", TWO_DISKS.directories)
@@ -177,7 +177,7 @@ def test_each_directory_alone_tells_what_phase_one_of_a_lossy_boot_wrote(left):
     after_phase_one(TWO_DISKS, disk)
     alone = Stepped(config(Path(left)), disk.crashed(nothing_kept))
     assert alone.storage.lossy_boots.mark == (1, 20)
-    assert alone.storage.lossy_boots.limbo() == {5: 1}
+    assert alone.storage.ledger(5).limbo_boot == 1
     assert alone.add(5, 0) == [Status.FENCED]
 
 
