@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from bookspark.bookie.commit.background_sync import BackgroundSync, Sync, Synced
 from bookspark.bookie.commit.commit_items import NoteSync
 from bookspark.bookie.commit.completions import ignore
 from bookspark.bookie.disk.steps import run_steps
@@ -31,7 +30,8 @@ from bookspark.testing.memory_files import MemoryFileSystem
 from bookspark.testing.power_cuts import LOSSES, drawn
 from bookspark.wire.header import Status
 from tests.bookie.kit import KEY, config
-from tests.bookie.stepped import Promises, Stepped, without_threads
+from tests.bookie.known_open import BIT_WITHIN_A_SECOND, KNOWN_OPEN, LOST_WITHIN_A_SECOND, MARKER_VANISHED
+from tests.bookie.stepped import Promises, Stepped, overlapping_syncs, sync_in_background, without_threads
 from tests.bookie.stories import RECOVERY, VOLATILE, Step, Story
 from tests.metadata.kit import ledger as ledger_metadata
 
@@ -43,17 +43,6 @@ _BOOTS_MAX = 5
 """How often a boot is tried, where something was injected: each file may have an error to tell."""
 _QUIET = frozenset({"add", "confirm", "fence", "room", "fault"})
 """Steps that change nothing of what a check could find."""
-
-
-LOST_WITHIN_A_SECOND = "a disk loses a write that it reported and synced, and the power goes before the note is durable"
-"""It looks like a write that was cut short, which nobody acknowledged. Only a note for each sync could tell, and would cost another
-sync each time."""
-MARKER_VANISHED = "the unclean marker vanishes before a crash"
-"""The marker is the only witness of entries that were acknowledged before their sync."""
-BIT_WITHIN_A_SECOND = "a synced bit flips, or a file vanishes, and the power goes before the note is durable"
-"""A bad bit is taken for a torn write. To be mended: what a write that was cut short can't have left is damage."""
-KNOWN_OPEN = {LOST_WITHIN_A_SECOND, MARKER_VANISHED, BIT_WITHIN_A_SECOND}
-"""What still breaks the law. It is excused for what it may have cost, and for nothing else."""
 
 
 class StaysDown(Exception):
@@ -73,26 +62,12 @@ class _Now:
 @contextmanager
 def stepped() -> Iterator[None]:
     """No threads, small control logs, and background syncs that wait until ``sync_in_background``."""
-
-    def submit(self: Any, sync: Sync, synced: Synced, *, apart: bool) -> None:
-        self._queue.put(sync)
-        self._told = synced
-
-    def stop(self: Any, *synced: Synced) -> None:
-        sync_in_background(self)
-
     with (
         without_threads(),
+        overlapping_syncs(),
         patch("bookspark.bookie.disk.control_log._REWRITE_BYTES_MIN", 150),
-        patch.multiple(BackgroundSync, submit=submit, stop=stop),
     ):
         yield
-
-
-def sync_in_background(background: Any) -> None:
-    """Make the background syncs that wait."""
-    while not background._queue.empty():
-        background.sync_queued(background._told)
 
 
 class History(Stepped):
