@@ -56,7 +56,8 @@ class Flips:
 
     def flipped(self, path: str, offset: int, bit: int) -> MemoryFileSystem:
         disk = self.disk.crashed(everything_kept)
-        disk.flip(path, offset, bit)
+        flip(disk, path, offset, bit)
+        disk.sync_all()
         return disk
 
     def judge(self, path: str, offset: int, bit: int) -> str:
@@ -85,3 +86,9 @@ class Flips:
             assert storage.add(ledger_id, 1 << 40) == [Status.FENCED]
         assert storage.read(7, 0, 9)[0] == []
         return outcome
+
+
+def flip(disk: MemoryFileSystem, path: str, offset: int, bit: int) -> None:
+    file = disk.open(path)
+    [byte] = file.read(1, offset)
+    file.write([bytes([byte ^ 1 << bit])], offset)
