@@ -3,7 +3,7 @@
 Law: a reader sees the page cache, a boot after a power cut the disk. ``pending`` is what the disk does not have yet: a sync puts
 it there, a power cut decides the fate of each piece of it. A write-back that fails leaves on the disk what its ``Loss`` keeps and
 takes all pages for clean, so that a later sync succeeds and brings nothing. It is told once to each file that was open before,
-and to one that is opened before anybody was told: Linux since 4.17 (``errseq_t``).
+and to one that is opened before anybody was told: Linux since 4.17 does so.
 
 Source: pebble's ``vfs.MemFS``; "Can Applications Recover from fsync Failures?" (USENIX ATC 2020).
 """
