@@ -13,10 +13,15 @@ Law: an operation that no rule names is passed on unchanged. A rule is data, one
                   too-many-files   it fails with EMFILE
                   short:N      a write writes only N bytes, and returns N
                   flip:N.B     bit B (0 is the lowest) of the file's byte N is wrong in what is read, or in what is written
+                  lost         a write is reported done, and the disk does not have it
+                  misdirected:N   a write is reported done, and lies N bytes further on (N may be negative) on the disk
+                  write-back:SEED   a sync fails with EIO, or a write's data is written back and the next sync fails: the disk has
+                               some of it, drawn from SEED, and later syncs succeed without the rest
                   slow:S       the operation takes S seconds longer
                   hold         the operation waits until ``release()``
 
-The first rule that strikes decides. Every rule counts all operations that match it.
+The first rule that strikes decides. Every rule counts all operations that match it. ``lost``, ``misdirected`` and ``write-back``
+need a ``MemoryFileSystem`` below, which tells page cache and disk apart.
 
 Source: pebble's ``errorfs``.
 """
@@ -35,6 +40,8 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from bookspark.bookie.disk.file_system import File, FileSystem
+from bookspark.testing.memory_files import MemoryFile, MemoryFileSystem
+from bookspark.testing.power_cuts import drawn
 from bookspark.wire.entry_batch import Buffer
 
 HOLD_SECONDS_MAX = 60.0
@@ -164,7 +171,12 @@ class FaultyFileSystem:
         self._inner.unlink(path)
 
     def sync_directory(self, path: str) -> None:
-        self.strike("sync_directory", path)
+        rule = self.strike("sync_directory", path)
+        if rule is not None and rule.fault == "write-back":
+            if not isinstance(self._inner, MemoryFileSystem):
+                raise TypeError(_NEEDS_MEMORY)
+            self._inner.fail_directory_write_back(path, drawn(int(rule.argument)))
+            raise OSError(errno.EIO, f"{os.strerror(errno.EIO)} (on purpose)", path)
         self._inner.sync_directory(path)
 
     def free_bytes(self, path: str) -> int:
@@ -218,7 +230,13 @@ class _FaultyFile:
             return self._inner.write([b"".join(buffers)[: int(rule.argument)]], position)
         if rule is not None and rule.fault == "flip":
             return self._inner.write([_flipped(b"".join(buffers), position, rule.argument)], position)
-        return self._inner.write(buffers, position)
+        if rule is not None and rule.fault in ("lost", "misdirected"):
+            target = None if rule.fault == "lost" else position + int(rule.argument)
+            return self._memory().write_elsewhere(buffers, position, target)
+        written = self._inner.write(buffers, position)
+        if rule is not None and rule.fault == "write-back":
+            self._memory().fail_write_back(drawn(int(rule.argument)))
+        return written
 
     def read(self, size: int, position: int) -> bytes:
         rule = self._file_system.strike("read", self._path)
@@ -233,7 +251,9 @@ class _FaultyFile:
         return is_cached
 
     def sync(self) -> None:
-        self._file_system.strike("sync", self._path)
+        rule = self._file_system.strike("sync", self._path)
+        if rule is not None and rule.fault == "write-back":
+            self._memory().fail_write_back(drawn(int(rule.argument)))
         self._inner.sync()
 
     def preallocate(self, size: int) -> None:
@@ -250,6 +270,11 @@ class _FaultyFile:
 
     def close(self) -> None:
         self._inner.close()
+
+    def _memory(self) -> MemoryFile:
+        if not isinstance(self._inner, MemoryFile):
+            raise TypeError(_NEEDS_MEMORY)
+        return self._inner
 
 
 def _flipped(content: Buffer, position: int, place: str) -> bytes:
@@ -268,5 +293,8 @@ _NAME_OPERATIONS = (
     "total_bytes",
 )  # fmt: skip
 _OPERATIONS = (*_FILE_OPERATIONS, *_NAME_OPERATIONS)
-_WITH_ARGUMENT = frozenset({"short", "flip", "slow"})
-_FAULTS = ("io-error", "no-space", "too-many-files", "short", "flip", "slow", "hold")
+_WITH_ARGUMENT = frozenset({"short", "flip", "slow", "misdirected", "write-back"})
+_FAULTS = (
+    "io-error", "no-space", "too-many-files", "short", "flip", "slow", "hold", "lost", "misdirected", "write-back",
+)  # fmt: skip
+_NEEDS_MEMORY = "this fault needs a MemoryFileSystem below, which tells what is on the disk"

@@ -1,9 +1,13 @@
-"""A file system in memory that tells what a power cut leaves of it.
+"""A file system in memory that tells what a power cut leaves of it, and that lies when it is told to.
 
 Law: it loses all that POSIX allows to be lost, and nothing else. Synced data stays. Each piece of unsynced data is kept or lost
 on its own: a write sector by sector (so perhaps partly, out of order, or with zeros for its data), and a creation, a rename or an
 unlink until its directory is synced. A synced file whose name is not durable is lost. ``crashed`` changes nothing: one moment can
 be asked for every disk that it might leave, while the bookie goes on.
+
+A disk that breaks this law does so only by a call of its own: ``flip``, ``lose``, and of an open file ``fail_write_back`` and
+``write_elsewhere``. ``evict`` shows what is on the disk without a crash. ``faulty_files`` calls them by rules. Who is killed, and
+not its host, goes on with the same file system.
 
 ::
 
@@ -22,7 +26,8 @@ import threading
 from collections.abc import Sequence
 
 from bookspark.bookie.disk.file_system import File
-from bookspark.testing.power_cuts import Change, Fate, Loss
+from bookspark.testing.memory_nodes import Directory, Node, Nodes
+from bookspark.testing.power_cuts import Loss
 from bookspark.wire.entry_batch import Buffer
 
 SECTOR_BYTES = 128
@@ -30,115 +35,30 @@ SECTOR_BYTES = 128
 _UNBOUNDED = 1 << 50
 
 
-class _Node:
-    """The content of a file, whatever its name."""
-
-    def __init__(self, content: bytes = b"") -> None:
-        self.content = bytearray(content)
-        self.durable = bytes(content)
-        self.pending: list[tuple[int, bytes | None]] = []
-        """The changes since the last sync: (position, what was written there), or (length, None) for a truncation."""
-        self.reserved = 0
-        """The size that was preallocated, in bytes."""
-
-    def sync(self) -> None:
-        self.durable = bytes(self.content)
-        self.pending.clear()
-
-    def crashed(self, path: str, sector_bytes: int, loss: Loss) -> _Node:
-        changes = [piece for change in self.pending for piece in _sectors(*change, sector_bytes)]
-        content = bytearray(self.durable)
-        for index, (position, data) in enumerate(changes):
-            fate = loss(Change(path, "truncate" if data is None else "write", index, len(changes)))
-            if fate is Fate.LOST:
-                continue
-            if data is None:
-                _resize(content, position)
-            elif fate is Fate.KEPT:
-                _put(content, position, data)
-            elif len(content) < position + len(data):
-                _resize(content, position + len(data))
-        return _Node(bytes(content))
-
-
-_Names = dict[str, "_Node | _Directory"]
-_Nodes = list["_Node | _Directory"]
-
-
-class _Directory:
-    """A directory's names. ``pending`` has the changes since the last sync: (name that goes, name that comes, its node)."""
-
-    def __init__(self) -> None:
-        self.names: _Names = {}
-        self.durable: _Names = {}
-        self.pending: list[tuple[str | None, str | None, _Node | _Directory]] = []
-
-    def change(self, gone: str | None, came: str | None, node: _Node | _Directory) -> None:
-        self.pending.append((gone, came, node))
-        _rename(self.names, gone, came, node)
-
-    def sync(self) -> None:
-        self.durable = dict(self.names)
-        self.pending.clear()
-
-    def crashed(self, path: str, sector_bytes: int, loss: Loss) -> _Directory:
-        found = dict(self.durable)
-        for index, change in enumerate(self.pending):
-            if loss(Change(path, "name", index, len(self.pending))) is not Fate.LOST:
-                _rename(found, *change)
-        after = _Directory()
-        after.names = {name: node.crashed(f"{path}/{name}", sector_bytes, loss) for name, node in found.items()}
-        after.sync()
-        return after
-
-
-def _rename(names: _Names, gone: str | None, came: str | None, node: _Node | _Directory) -> None:
-    if gone is not None and names.get(gone) is node:
-        del names[gone]
-    if came is not None:
-        names[came] = node
-
-
-def _sectors(position: int, data: bytes | None, sector_bytes: int) -> list[tuple[int, bytes | None]]:
-    if data is None:
-        return [(position, None)]
-    end = position + len(data)
-    starts = [position, *range((position // sector_bytes + 1) * sector_bytes, end, sector_bytes)]
-    return [
-        (start, data[start - position : stop - position])
-        for start, stop in zip(starts, [*starts[1:], end], strict=True)
-    ]
-
-
-def _resize(content: bytearray, size: int) -> None:
-    del content[size:]
-    content.extend(bytes(size - len(content)))
-
-
-def _put(content: bytearray, position: int, data: bytes) -> None:
-    if len(content) < position:
-        _resize(content, position)
-    content[position : position + len(data)] = data
-
-
-class _MemoryFile:
+class MemoryFile:
     """An open file. It stays usable when its name is renamed or unlinked."""
 
-    def __init__(self, file_system: MemoryFileSystem, node: _Node, lock: threading.RLock) -> None:
+    def __init__(self, file_system: MemoryFileSystem, path: str, node: Node, lock: threading.RLock) -> None:
         self._file_system = file_system
+        self._path = path
         self._node = node
         self._lock = lock
+        self._errors_told = node.errors if node.told else node.errors - 1
 
     def write(self, buffers: Sequence[Buffer], position: int) -> int:
         data = b"".join(buffers)
         with self._lock:
-            node = self._node
-            growth = position + len(data) - max(len(node.content), node.reserved)
-            data = data[: len(data) - max(0, growth - self._file_system.room(growth))]
-            if not data and growth > 0:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            _put(node.content, position, data)
-            node.pending.append((position, data))
+            data = self._that_fits(data, position)
+            self._node.write(position, data)
+        return len(data)
+
+    def write_elsewhere(self, buffers: Sequence[Buffer], position: int, target: int | None) -> int:
+        """A write that the disk reports as done and makes at ``target`` of the same file, or (None) nowhere. It shows once the
+        page cache is gone."""
+        data = b"".join(buffers)
+        with self._lock:
+            data = self._that_fits(data, position)
+            self._node.write_elsewhere(position, data, target)
         return len(data)
 
     def read(self, size: int, position: int) -> bytes:
@@ -152,7 +72,17 @@ class _MemoryFile:
 
     def sync(self) -> None:
         with self._lock:
-            self._node.sync()
+            node = self._node
+            if self._errors_told != node.errors:
+                self._errors_told, node.told = node.errors, True
+                raise _error(errno.EIO, self._path)
+            node.sync()
+
+    def fail_write_back(self, loss: Loss) -> None:
+        """What is not synced is written back, and the disk fails: ``loss`` says what of it is on the disk. The next sync tells of
+        it (``memory_nodes``), and the syncs after that one succeed."""
+        with self._lock:
+            self._node.fail_write_back(self._path, self._file_system.sector_bytes, loss)
 
     def preallocate(self, size: int) -> None:
         with self._lock:
@@ -164,15 +94,20 @@ class _MemoryFile:
 
     def truncate(self, size: int) -> None:
         with self._lock:
-            _resize(self._node.content, size)
-            self._node.pending.append((size, None))
-            self._node.reserved = 0
+            self._node.truncate(size)
 
     def size(self) -> int:
         return len(self._node.content)
 
     def close(self) -> None:
         """Do nothing: an open file holds nothing."""
+
+    def _that_fits(self, data: bytes, position: int) -> bytes:
+        growth = position + len(data) - max(len(self._node.content), self._node.reserved)
+        data = data[: len(data) - max(0, growth - self._file_system.room(growth))]
+        if not data and growth > 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return data
 
 
 class MemoryFileSystem:
@@ -181,8 +116,8 @@ class MemoryFileSystem:
     def __init__(self, *directories: str, capacity_bytes: int = _UNBOUNDED, sector_bytes: int = SECTOR_BYTES) -> None:
         """``capacity_bytes`` may be changed at any time. A write beyond it fails with ENOSPC."""
         self.capacity_bytes = capacity_bytes
-        self._sector_bytes = sector_bytes
-        self._root = _Directory()
+        self.sector_bytes = sector_bytes
+        self._root = Directory()
         self._lock = threading.RLock()
         for directory in directories:
             self.make_directory(directory)
@@ -191,8 +126,8 @@ class MemoryFileSystem:
     def crashed(self, loss: Loss) -> MemoryFileSystem:
         """A file system with what is on the disk after the power cut ``loss``. This one stays as it is."""
         with self._lock:
-            after = MemoryFileSystem(capacity_bytes=self.capacity_bytes, sector_bytes=self._sector_bytes)
-            after._root = self._root.crashed("", self._sector_bytes, loss)
+            after = MemoryFileSystem(capacity_bytes=self.capacity_bytes, sector_bytes=self.sector_bytes)
+            after._root = self._root.crashed("", self.sector_bytes, loss)
             return after
 
     def sync_all(self) -> None:
@@ -201,6 +136,31 @@ class MemoryFileSystem:
             for node in self._nodes():
                 node.sync()
 
+    def flip(self, path: str, byte: int, bit: int) -> None:
+        """Invert one bit of a file, durably (0 is the lowest bit). Raises OSError if there is no such file."""
+        with self._lock:
+            self._node(path).flip(byte, bit)
+
+    def lose(self, path: str) -> None:
+        """Lose a file with its name, durably. Raises OSError if there is none."""
+        with self._lock:
+            self._node(path)
+            directory, name = self._parent(path)
+            directory.lose(name)
+
+    def evict(self) -> None:
+        """Empty the page cache: reads show what is on the disk, and what is not synced."""
+        with self._lock:
+            for node in self._nodes():
+                if isinstance(node, Node):
+                    node.evict()
+
+    def fail_directory_write_back(self, path: str, loss: Loss) -> None:
+        """What changed in a directory's names is written back, and the disk fails: ``loss`` says what of it is on the disk. Later
+        syncs of the directory bring nothing of it."""
+        with self._lock:
+            self._directory(path).fail_write_back(path, loss)
+
     def files(self) -> dict[str, bytes]:
         """The content of every file by its path, sorted by path."""
         with self._lock:
@@ -208,7 +168,7 @@ class MemoryFileSystem:
 
     def used_bytes(self) -> int:
         """The bytes that all files take, with what is preallocated for them."""
-        return sum(max(len(node.content), node.reserved) for node in self._nodes() if isinstance(node, _Node))
+        return sum(max(len(node.content), node.reserved) for node in self._nodes() if isinstance(node, Node))
 
     def room(self, wanted: int) -> int:
         """How many more bytes fit, ``wanted`` at most."""
@@ -225,11 +185,11 @@ class MemoryFileSystem:
             if node is None:
                 if not create:
                     raise _error(errno.ENOENT, path)
-                node = _Node()
+                node = Node()
                 directory.change(None, name, node)
-            if isinstance(node, _Directory):
+            if isinstance(node, Directory):
                 raise _error(errno.EISDIR, path)
-            return _MemoryFile(self, node, self._lock)
+            return MemoryFile(self, path, node, self._lock)
 
     def exists(self, path: str) -> bool:
         with self._lock:
@@ -249,9 +209,9 @@ class MemoryFileSystem:
             for name in _parts(path):
                 node = at.names.get(name)
                 if node is None:
-                    node = _Directory()
+                    node = Directory()
                     at.change(None, name, node)
-                if isinstance(node, _Node):
+                if isinstance(node, Node):
                     raise _error(errno.ENOTDIR, path)
                 at = node
 
@@ -272,7 +232,7 @@ class MemoryFileSystem:
             node = directory.names.get(name)
             if node is None:
                 raise _error(errno.ENOENT, path)
-            if isinstance(node, _Directory):
+            if isinstance(node, Directory):
                 raise _error(errno.EISDIR, path)
             directory.change(name, None, node)
 
@@ -289,22 +249,29 @@ class MemoryFileSystem:
 
     # -- inside
 
-    def _directory(self, path: str) -> _Directory:
+    def _directory(self, path: str) -> Directory:
         at = self._root
         for name in _parts(path):
             node = at.names.get(name)
-            if not isinstance(node, _Directory):
+            if not isinstance(node, Directory):
                 raise _error(errno.ENOENT if node is None else errno.ENOTDIR, path)
             at = node
         return at
 
-    def _parent(self, path: str) -> tuple[_Directory, str]:
+    def _node(self, path: str) -> Node:
+        directory, name = self._parent(path)
+        node = directory.names.get(name)
+        if not isinstance(node, Node):
+            raise _error(errno.ENOENT if node is None else errno.EISDIR, path)
+        return node
+
+    def _parent(self, path: str) -> tuple[Directory, str]:
         return self._directory(os.path.dirname(path)), os.path.basename(path)
 
-    def _nodes(self) -> _Nodes:
-        found: _Nodes = [self._root]
+    def _nodes(self) -> Nodes:
+        found: Nodes = [self._root]
         for node in found:
-            if isinstance(node, _Directory):
+            if isinstance(node, Directory):
                 found += node.names.values()
         return found
 
@@ -313,11 +280,11 @@ def _parts(path: str) -> list[str]:
     return [part for part in path.split("/") if part]
 
 
-def _contents(directory: _Directory, path: str) -> list[tuple[str, bytes]]:
+def _contents(directory: Directory, path: str) -> list[tuple[str, bytes]]:
     found: list[tuple[str, bytes]] = []
     for name, node in directory.names.items():
         below = f"{path}/{name}"
-        found += [(below, bytes(node.content))] if isinstance(node, _Node) else _contents(node, below)
+        found += [(below, bytes(node.content))] if isinstance(node, Node) else _contents(node, below)
     return found
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 from bookspark.bookie.bookie_config import BookieConfig
+from bookspark.bookie.commit.background_sync import BackgroundSync, Sync, Synced
 from bookspark.bookie.commit.commit_items import SealLog
 from bookspark.bookie.commit.commit_thread import CommitThread, Completed, Post, Soon
 from bookspark.bookie.commit.completions import ignore
@@ -46,6 +47,27 @@ def without_threads() -> Iterator[None]:
 
     with patch.multiple(CommitThread, start=start, join=join, step=step, create=True):
         yield
+
+
+@contextmanager
+def overlapping_syncs() -> Iterator[None]:
+    """Within ``without_threads``: background syncs wait until ``sync_in_background``, so others come between."""
+
+    def submit(background: Any, sync: Sync, synced: Synced, *, apart: bool) -> None:
+        background._queue.put(sync)
+        background._told = synced
+
+    def stop(background: Any, *synced: Synced) -> None:
+        sync_in_background(background)
+
+    with patch.multiple(BackgroundSync, submit=submit, stop=stop):
+        yield
+
+
+def sync_in_background(background: Any) -> None:
+    """Make the background syncs that wait."""
+    while not background._queue.empty():
+        background.sync_queued(background._told)
 
 
 class Promises:

@@ -7,9 +7,10 @@ import threading
 
 import pytest
 
-from bookspark.bookie.disk.file_system import read_all, write_all
+from bookspark.bookie.disk.file_system import RealFileSystem, read_all, write_all
 from bookspark.testing.faulty_files import FaultyFileSystem, Rule
 from bookspark.testing.memory_files import MemoryFileSystem
+from bookspark.testing.power_cuts import nothing_kept
 
 A, B = "/disk/a", "/disk/logs/b"
 
@@ -145,3 +146,41 @@ def test_a_rule_that_is_none_is_refused_by_name(text, complaint):
 
 def test_a_path_with_spaces_is_quoted():
     assert Rule.parse("write '*/without a/*' 3..5 short:7") == Rule("write", "*/without a/*", 3, 5, "short", "7")
+
+
+def test_a_disk_that_loses_misdirects_or_fails_to_write_back_is_found_out_later():
+    files = faulty(
+        "write */a 2 lost", "write */a 3 misdirected:-2", "sync */a 2 write-back:1", "write */b 1 write-back:1"
+    )
+    file = files.open(A)
+    for position in (0, 4, 8):
+        assert file.write([b"data"], position) == 4
+    file.sync()
+    assert read_all(file) == b"datadatadata"
+    files._inner.evict()
+    assert read_all(file) == b"data\0\0data\0\0"
+    file.write([b"more"], 0)
+    assert [outcome(file.sync), outcome(file.sync)] == [errno.EIO, None]
+    other = files.open(B)
+    other.write([b"data"], 0)
+    assert [outcome(other.sync), outcome(other.sync)] == [errno.EIO, None]
+
+
+def test_a_directory_whose_sync_fails_has_lost_names_for_good():
+    files = faulty("sync_directory * 1.. write-back:3")
+    for number in range(20):
+        files.open(f"/disk/{number}", create=True)
+    assert outcome(files.sync_directory, "/disk") == errno.EIO
+    files.clear()
+    files.sync_directory("/disk")
+    lost = 22 - len(files._inner.crashed(nothing_kept).list("/disk"))
+    assert 0 < lost < 20
+
+
+def test_a_fault_of_the_disk_needs_the_memory_below(tmp_path):
+    (tmp_path / "a").touch()
+    files = FaultyFileSystem(RealFileSystem(), "* * 1.. write-back:1")
+    with pytest.raises(TypeError, match="needs a MemoryFileSystem"):
+        files.sync_directory(str(tmp_path))
+    with pytest.raises(TypeError, match="needs a MemoryFileSystem"):
+        files.open(str(tmp_path / "a")).sync()

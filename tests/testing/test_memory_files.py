@@ -183,3 +183,86 @@ def test_the_fates_of_a_seed_are_always_the_same(files):
         assert first == second
     assert any(a != b for a, b in pairwise(files.crashed(drawn(seed)).files()[A] for seed in range(5)))
     assert set(Fate) == {Fate.KEPT, Fate.LOST, Fate.ZEROED}
+
+
+# -- disks that fail and lie
+
+
+def synced(files, path, content):
+    file = put(files, path, content, sync=True)
+    files.sync_directory("/disk")
+    return file
+
+
+def on_the_disk(files):
+    return files.crashed(nothing_kept).files()
+
+
+def test_after_a_write_back_that_failed_a_later_sync_succeeds_without_the_data(files):
+    file = synced(files, A, b"old-old-")
+    file.write([b"new-new-"], 0)
+    file.fail_write_back(last_kept)
+    with pytest.raises(OSError, match="Input/output error"):
+        file.sync()
+    file.sync()
+    assert files.files() == {A: b"new-new-"}, "the page cache has it"
+    assert files.crashed(everything_kept).files() == on_the_disk(files) == {A: b"old-new-"}
+    file.write([b"new-"], 0)
+    file.sync()
+    assert on_the_disk(files) == {A: b"new-new-"}, "what is written again is on its way again"
+
+
+def test_of_two_files_that_were_open_each_is_told_of_a_failed_write_back_and_a_later_one_is_not(files):
+    one, other = synced(files, A, b""), files.open(A)
+    one.write([b"data"], 0)
+    one.fail_write_back(nothing_kept)
+    for file in (one, other):
+        with pytest.raises(OSError, match="Input/output error"):
+            file.sync()
+        file.sync()
+    files.open(A).sync()
+    one.fail_write_back(nothing_kept)
+    with pytest.raises(OSError, match="Input/output error"):
+        files.open(A).sync()
+
+
+def test_a_page_cache_that_is_emptied_shows_the_disk_and_what_is_not_synced(files):
+    file = synced(files, A, b"old-")
+    file.write([b"new-"], 0)
+    file.fail_write_back(nothing_kept)
+    file.write([b"more"], 4)
+    files.evict()
+    assert files.files() == {A: b"old-more"}
+
+
+def test_a_write_that_the_disk_loses_or_puts_elsewhere_shows_after_a_crash(files):
+    file = synced(files, A, b"0123456789")
+    assert file.write_elsewhere([b"ab"], 2, None) == file.write_elsewhere([b"cd"], 10, None) == 2
+    assert file.write_elsewhere([b"ef"], 4, 7) == file.write_elsewhere([b"gh"], 0, -1) == 2
+    file.sync()
+    assert files.files() == {A: b"ghabef6789cd"}
+    assert on_the_disk(files) == {A: b"h123456ef9\0\0"}
+
+
+def test_names_that_a_failed_sync_of_the_directory_loses_are_not_brought_by_a_later_one(files):
+    put(files, A, b"content", sync=True)
+    files.fail_directory_write_back("/disk", nothing_kept)
+    files.sync_directory("/disk")
+    assert files.exists(A) and on_the_disk(files) == {}
+    files.rename(A, A + "2")
+    files.fail_directory_write_back("/disk", everything_kept)
+    assert on_the_disk(files) == {A + "2": b"content"}
+
+
+def test_a_file_vanishes_and_a_bit_flips_whether_there_is_a_crash_or_not(files):
+    synced(files, A, b"\0\0")
+    files.flip(A, 1, 7)
+    assert files.files() == on_the_disk(files) == {A: b"\0\x80"}
+    synced(files, "/disk/b", b"other")
+    files.unlink("/disk/b")
+    synced(files, "/disk/c", b"stays")
+    files.lose(A)
+    assert files.files() == files.crashed(everything_kept).files() == on_the_disk(files) == {"/disk/c": b"stays"}
+    for call in (files.lose, lambda path: files.flip(path, 0, 0)):
+        with pytest.raises(FileNotFoundError):
+            call(A)

@@ -238,6 +238,7 @@ class GroupWriter:
         """The last group found no room; what was written before can be synced."""
         try:
             self._leave_log()
+            self._marker.clear()
         except OSError as error:
             self._fail(error)
 

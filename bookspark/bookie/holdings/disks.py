@@ -103,8 +103,8 @@ class Disks:
 
     @property
     def full(self) -> dict[str, str]:
-        """The directories that do not take every add, and what they take."""
-        return {d.path: f"it takes {_TAKES[d.takes]}" for d in self._live if d.takes is not Takes.ALL}
+        """The directories that do not take every add, and why, with what to do about it."""
+        return {d.path: d.why for d in self._live if d.takes is not Takes.ALL}
 
     def sort(self) -> None:
         """A directory takes something else now, or has failed: choose ``writable`` and ``for_recovery`` anew."""

@@ -1,0 +1,141 @@
+"""Stories for ``histories``: what happens to one bookie's storage, drawn from a seed, and shortened when one ends badly.
+
+Law: a story is data, and its outcome follows from it alone. A step that a story names by a number (a file, a byte) is looked up
+when it is its turn, so a story stays one when others of its steps are left out.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from bookspark.wire.header import Flag
+
+Step = tuple[Any, ...]
+RECOVERY, VOLATILE = int(Flag.RECOVERY), int(Flag.VOLATILE)
+TROUBLES = ("none", "space", "io", "lie", "all")
+"""What is injected besides kills and power cuts: nothing, full disks, I/O errors, one lie of a disk, all of it."""
+
+_PATHS = ("*", "*", "/disk0/*", "*/control*", "*/logs/*", "*.arrow*", "*.synced", "*/checkpoint*", "*/unclean*")
+_IO = ("*", "read", "write", "sync", "open", "create", "sync_directory", "rename", "unlink", "truncate", "size", "list")
+
+
+class Story(NamedTuple):
+    """The options of the bookie, and what happens."""
+
+    disks: int
+    entry_log_bytes_max: int
+    journal: bool
+    background_sync_bytes: int
+    apart: bool
+    """Background syncs wait for a step of their own, so that they overlap with the commit thread's."""
+    trusts_boot_id: bool
+    steps: tuple[Step, ...]
+
+
+def drawn_story(trouble: str, seed: int) -> Story:
+    """The story of a seed. ``trouble``: one of ``TROUBLES``."""
+    source = random.Random(f"{trouble} {seed}")
+    steps = [_step(source, trouble) for _ in range(source.randint(10, 60))]
+    if trouble in ("lie", "all"):
+        # Something is to be there that the lie is about, and something soon after that looks at it.
+        place = source.randint(5, len(steps))
+        after = source.choice([(), ("crash", -1 - source.randrange(8), ""), ("kill", ""), ("reclaim", 0.99, True)])
+        steps[place:place] = [_lie(source), *([after] if after else [])]
+    return Story(
+        disks=source.choice([1, 1, 2]),
+        entry_log_bytes_max=source.choice([1500, 2500]),
+        journal=source.random() < 0.7,
+        background_sync_bytes=source.choice([1, 1000, 100_000]),
+        apart=source.random() < 0.5,
+        trusts_boot_id=source.random() < 0.2,
+        steps=tuple(steps),
+    )
+
+
+def shortened(story: Story, fails: Callable[[Story], bool]) -> Story:
+    """The story without the steps, and with the plainest options, that its failure does not need."""
+    for options in (
+        {"disks": 1}, {"journal": True}, {"apart": False}, {"trusts_boot_id": False}, {"background_sync_bytes": 100_000},
+    ):  # fmt: skip
+        if fails(plainer := story._replace(**options)):
+            story = plainer
+    size = len(story.steps) // 2
+    while size:
+        for start in range(len(story.steps) - size, -1, -1):
+            shorter = story._replace(steps=story.steps[:start] + story.steps[start + size :])
+            if fails(shorter):
+                story = shorter
+        size //= 2
+    return story
+
+
+def _step(source: random.Random, trouble: str) -> Step:
+    slot = source.randrange(3)
+    kinds: dict[str, tuple[float, Callable[[], Step]]] = {
+        "add": (45, lambda: ("add", slot, source.randint(0, 12), source.randint(1, 4), source.choice([0, 0, 0, RECOVERY]))),
+        "commit": (16, lambda: ("commit",)),
+        "background": (4, lambda: ("background",)),
+        "idle": (1, lambda: ("idle",)),
+        "sync": (3, lambda: ("sync",)),
+        "fence": (4, lambda: ("fence", slot)),
+        "confirm": (4, lambda: ("confirm", slot, source.randint(0, 12))),
+        "second": (6, lambda: ("second",)),
+        "checkpoint": (5, lambda: ("checkpoint",)),
+        "seal": (4, lambda: ("seal",)),
+        "reclaim": (5, lambda: ("reclaim", source.choice([0.0, 0.7, 0.99]), source.random() < 0.8)),
+        "delete": (2, lambda: ("delete", slot)),
+        "new": (1, lambda: ("new", slot)),
+        "heal": (3, lambda: ("heal",)),
+        "stop": (3, lambda: ("stop", _boot_fault(source, trouble))),
+        "kill": (4, lambda: ("kill", _boot_fault(source, trouble))),
+        "crash": (5, lambda: ("crash", _power_cut(source), _boot_fault(source, trouble))),
+        "fault": (5 if trouble in ("io", "space", "all") else 0, lambda: ("fault", _fault(source, trouble))),
+        "full": (3 if trouble in ("space", "all") else 0, lambda: ("full", source.choice([0, 0, 200, 1000, 3000]))),
+        "room": (3 if trouble in ("space", "all") else 0, lambda: ("room",)),
+        "evict": (3 if trouble != "none" else 0, lambda: ("evict",)),
+    }  # fmt: skip
+    [kind] = source.choices(list(kinds), [weight for weight, _ in kinds.values()])
+    return kinds[kind][1]()
+
+
+def _power_cut(source: random.Random) -> int:
+    """Below 0: one of ``LOSSES``, else the seed of one that is drawn."""
+    return source.choice([source.randint(-8, -1), source.randrange(999)])
+
+
+def _boot_fault(source: random.Random, trouble: str) -> str:
+    """The rule that the files have during the next boot; "": none."""
+    if trouble not in ("io", "all") or source.random() < 0.7:
+        return ""
+    return f"{source.choice(_IO)} {source.choice(_PATHS)} {source.randint(1, 25)} io-error"
+
+
+def _fault(source: random.Random, trouble: str) -> str:
+    path, which = source.choice(_PATHS), f"{source.randint(1, 6)}{source.choice(['', '', '..'])}"
+    if trouble == "space" or (trouble == "all" and source.random() < 0.2):
+        return (
+            f"{source.choice(['create', 'preallocate'])} {path} {which} {source.choice(['no-space', 'too-many-files'])}"
+        )
+    if source.random() < 0.4:
+        return f"{source.choice(['sync', 'sync', 'write', 'sync_directory'])} {path} {which} write-back:{source.randrange(99)}"
+    return f"{source.choice(_IO)} {path} {which} io-error"
+
+
+def _lie(source: random.Random) -> Step:
+    """What breaks the law of disks: once in a story, because a bookie alone can't outlive any number of lies."""
+    which, where = source.random(), source.random()
+    path = source.choice(_PATHS)
+    return source.choice(
+        [
+            ("flip", which, where, source.randrange(8)),
+            ("flip", which, where, source.randrange(8)),
+            ("vanish", which),
+            ("fault", f"write {path} {source.randint(1, 6)} lost"),
+            (
+                "fault",
+                f"write {path} {source.randint(1, 6)} misdirected:{source.choice([-400, -128, -8, 8, 128, 512])}",
+            ),
+        ]
+    )
