@@ -11,6 +11,7 @@ The rooms, from the top to the bottom; each imports only what stands below it:
 ``holdings``       what a bookie holds: ledgers, index, directories and logs; reads, checkpoints, how full disks are
 ``commit``         writing in groups: a thread for each directory
 ``disk``           every byte on the disk: logs, control log, index, checkpoint, notes and markers
+``steps``          background work in steps, which the loop, a test or a simulator carries through
 ``bookie_config``  ``BookieConfig``: a bookie's options
 =================  ==============================================================================================
 

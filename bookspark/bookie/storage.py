@@ -22,7 +22,6 @@ from bookspark.bookie.commit.commit_items import NoteSync
 from bookspark.bookie.commit.commit_thread import Post, Soon
 from bookspark.bookie.commit.completions import Done, ignore
 from bookspark.bookie.disk.file_system import FileSystem, RealFileSystem
-from bookspark.bookie.disk.steps import Steps
 from bookspark.bookie.holdings.boot import read_directories
 from bookspark.bookie.holdings.checkpointing import Checkpoints, Prepared
 from bookspark.bookie.holdings.commit_results import CommitResults
@@ -44,6 +43,7 @@ from bookspark.bookie.ledgers.unsure_adds import FenceCheck, no_metadata
 from bookspark.bookie.ledgers.volatile_syncs import VolatileSyncs
 from bookspark.bookie.space.garbage_collection import GarbageCollection
 from bookspark.bookie.space.reclaiming import Reclaiming
+from bookspark.bookie.steps import Steps
 from bookspark.errors import StorageError
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger
 from bookspark.protocol.ledger.entry_ranges import EntryRanges

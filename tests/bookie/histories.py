@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 from bookspark.bookie.commit.commit_items import NoteSync
 from bookspark.bookie.commit.completions import ignore
-from bookspark.bookie.disk.steps import run_steps
+from bookspark.bookie.steps import run_steps
 from bookspark.bookie.storage import Storage
 from bookspark.daemon.lossy_boot import fence_check, fence_what_may_be_lost, why_lossy
 from bookspark.errors import BookieError, StorageError

@@ -19,10 +19,10 @@ from bookspark.bookie.bookie_config import BookieConfig
 from bookspark.bookie.commit.commit_items import SealLog
 from bookspark.bookie.commit.commit_thread import Soon
 from bookspark.bookie.disk.file_system import FileSystem, RealFileSystem
-from bookspark.bookie.disk.steps import Steps, run_steps
 from bookspark.bookie.serving.server import BookieServer
 from bookspark.bookie.space.reclaiming import unlimited
 from bookspark.bookie.space.rewriting import Job, Rewritten, rewrite
+from bookspark.bookie.steps import Steps, run_steps
 from bookspark.bookie.storage import Storage
 from bookspark.wire.entry_batch import Entry, EntryBatch, encode_entries
 from bookspark.wire.frames import Frame, FrameReceiver, control_frame

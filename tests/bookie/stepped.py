@@ -14,8 +14,8 @@ from bookspark.bookie.commit.commit_items import SealLog
 from bookspark.bookie.commit.commit_thread import CommitThread, Completed, Post, Soon
 from bookspark.bookie.commit.completions import ignore
 from bookspark.bookie.disk.file_system import FileSystem
-from bookspark.bookie.disk.steps import run_steps
 from bookspark.bookie.space.reclaiming import unlimited
+from bookspark.bookie.steps import run_steps
 from bookspark.bookie.storage import Storage
 from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.wire.entry_batch import Entry, EntryBatch

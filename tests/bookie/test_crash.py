@@ -10,9 +10,9 @@ import pytest
 
 from bookspark.bookie.disk.file_system import RealFileSystem
 from bookspark.bookie.disk.log_scan import SCHEMA, scan_log
-from bookspark.bookie.disk.steps import run_steps
 from bookspark.bookie.offline.power_loss import lose_unsynced
 from bookspark.bookie.offline.scrub import scrub
+from bookspark.bookie.steps import run_steps
 from bookspark.bookie.storage import Storage
 from bookspark.errors import StorageError
 from bookspark.protocol.bookie.bookie_ledger import NO_SUCH_ENTRY, NO_SUCH_LEDGER, STORAGE_DAMAGED

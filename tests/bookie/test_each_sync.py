@@ -10,8 +10,8 @@ import pytest
 from bookspark.bookie.commit.commit_items import SyncWritten
 from bookspark.bookie.disk.control_log import control_note
 from bookspark.bookie.disk.index import log_of, position_of
-from bookspark.bookie.disk.steps import run_steps
 from bookspark.bookie.disk.synced_note import SyncedNote
+from bookspark.bookie.steps import run_steps
 from bookspark.daemon.directories import read_cookie, write_cookie
 from bookspark.errors import StorageError
 from bookspark.protocol.bookie.bookie_boot import phase_one

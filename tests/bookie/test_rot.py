@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from bookspark.bookie.disk.index import Row
-from bookspark.bookie.disk.steps import run_steps
 from bookspark.bookie.holdings.reads import Stop
 from bookspark.bookie.holdings.scrubbing import Scrubbing
+from bookspark.bookie.steps import run_steps
 from bookspark.protocol.bookie.bookie_ledger import ENTRY_LOST, NO_SUCH_ENTRY
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.testing.memory_files import MemoryFileSystem

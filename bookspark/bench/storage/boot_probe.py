@@ -24,7 +24,7 @@ from bookspark.bookie.disk.entry_log import EntryLog
 from bookspark.bookie.disk.file_system import RealFileSystem
 from bookspark.bookie.disk.index import ROW_BYTES, ChangingRows, Index, LedgerRows, location
 from bookspark.bookie.disk.log_scan import SCHEMA
-from bookspark.bookie.disk.steps import Steps
+from bookspark.bookie.steps import Steps
 from bookspark.bookie.storage import Storage
 from bookspark.protocol.bookie.bookie_ledger import MasterKeyNoted
 

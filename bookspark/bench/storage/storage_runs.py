@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from bookspark.bookie.bookie_config import BookieConfig
 from bookspark.bookie.disk.file_system import RealFileSystem, write_all
-from bookspark.bookie.disk.steps import Steps, Wait
+from bookspark.bookie.steps import Steps, Wait
 from bookspark.bookie.storage import Storage
 from bookspark.errors import StorageError
 from bookspark.wire.entry_batch import Entry, EntryBatch, encode_entries

@@ -16,7 +16,6 @@
 ``packed_dict``      what is known of ledgers that nobody uses, packed; in memory
 ``unclean_marker``   the marker that a crash may lose acknowledged entries
 ``file_system``      files: the seam for tests that lose or fail something
-``steps``            background work in steps
 ===================  ============================================================================
 
 An example::

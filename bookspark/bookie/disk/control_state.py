@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from bookspark.bookie.disk.packed_dict import PackedDict
 from bookspark.bookie.disk.sorted_ids import SortedIds
-from bookspark.bookie.disk.steps import Steps
+from bookspark.bookie.steps import Steps
 from bookspark.protocol.bookie.bookie_boot import (
     NO_LOSSY_BOOT,
     HealedNoted,

@@ -22,8 +22,8 @@ from bookspark.bookie.disk.checkpoint import DamagedPartError, Snapshot, write_c
 from bookspark.bookie.disk.control_state import ControlState
 from bookspark.bookie.disk.file_system import FileSystem
 from bookspark.bookie.disk.index import Index, LedgerRows
-from bookspark.bookie.disk.steps import Steps
 from bookspark.bookie.holdings.log_directory import LogDirectory
+from bookspark.bookie.steps import Steps
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
 

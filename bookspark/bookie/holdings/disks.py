@@ -20,9 +20,9 @@ from bookspark.bookie.bookie_config import BookieConfig
 from bookspark.bookie.commit.commit_items import SealLog
 from bookspark.bookie.commit.completions import Done, ignore
 from bookspark.bookie.disk.file_system import NO_DESCRIPTOR, FileSystem
-from bookspark.bookie.disk.steps import Steps
 from bookspark.bookie.holdings.disk_marks import Takes, Thresholds, takes, used_part
 from bookspark.bookie.holdings.log_directory import LogDirectory
+from bookspark.bookie.steps import Steps
 from bookspark.wire.header import Status
 
 _TAKES = {Takes.NOTHING: "nothing", Takes.RECOVERY: "what recovery writes, no other adds", Takes.ALL: "all adds"}

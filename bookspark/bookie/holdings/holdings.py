@@ -15,11 +15,11 @@ from bookspark.bookie.disk.entry_log import EntryLog
 from bookspark.bookie.disk.file_system import File, FileSystem
 from bookspark.bookie.disk.index import Index, Row, log_of, position_of
 from bookspark.bookie.disk.rewritten_log import RewrittenLog
-from bookspark.bookie.disk.steps import Steps
 from bookspark.bookie.holdings.log_directory import LogDirectory
 from bookspark.bookie.holdings.long_polls import LongPolls
 from bookspark.bookie.holdings.reads import LogFiles, Piece, ReadPlan, Stop, plan_read
 from bookspark.bookie.holdings.volatile_ledgers import VolatileLedgers
+from bookspark.bookie.steps import Steps
 from bookspark.protocol.bookie.bookie_ledger import NO_COPY, BookieLedger, EntriesLost, may_read
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
 from bookspark.wire.entry_batch import Buffer

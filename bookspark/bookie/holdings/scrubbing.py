@@ -23,9 +23,9 @@ import msgspec
 
 from bookspark.bookie.disk.file_system import FileSystem, read_all, replace_file
 from bookspark.bookie.disk.index import log_of
-from bookspark.bookie.disk.steps import Steps
 from bookspark.bookie.holdings.holdings import Holdings
 from bookspark.bookie.holdings.reads import LogFiles, Piece, Stop
+from bookspark.bookie.steps import Steps
 
 NAME = "scrub"
 

@@ -1,7 +1,7 @@
 """What a bookie does beside serving: checkpoints, looks at its disks, garbage collection, rewriting of logs, the scrub.
 
 Law: no step holds up the loop for more than some milliseconds; a step that waits for a disk or for the metadata runs in a thread.
-Two of these works never have the index at the same time (``disk.steps``). A failed work is logged and tried again when it is due
+Two of these works never have the index at the same time (``bookie.steps``). A failed work is logged and tried again when it is due
 next, because serving depends on none of them.
 
 A garbage collection comes at its interval, at once when a directory is full (forced collection), and at once when somebody asks
@@ -24,12 +24,12 @@ from functools import partial
 from typing import TypeVar
 
 from bookspark.bookie.bookie_config import BookieConfig
-from bookspark.bookie.disk.steps import Finished, Outcome, Steps, Wait, advance
 from bookspark.bookie.holdings.log_directory import LogDirectory
 from bookspark.bookie.holdings.reads import Piece
 from bookspark.bookie.holdings.scrubbing import ROUND_PART
 from bookspark.bookie.space.pacing import Round, Rounds, rate
 from bookspark.bookie.space.reclaiming import Rewriter
+from bookspark.bookie.steps import Finished, Outcome, Steps, Wait, advance
 from bookspark.bookie.storage import Storage
 from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.repair.audit_plan import mark_of_lacking
@@ -301,7 +301,7 @@ class Maintenance:
     # -- carrying steps through
 
     async def _drive(self, steps: Steps[Result]) -> Result:
-        """Carry ``steps`` through: on the loop, with their functions in a thread (``disk.steps``)."""
+        """Carry ``steps`` through: on the loop, with their functions in a thread (``bookie.steps``)."""
         outcome = Outcome()
         while True:
             async with self._index:

@@ -13,7 +13,7 @@
 An example, with the ``storage`` of ``bookie.storage`` and a metadata ``store``; ``bookie.serving.maintenance`` does the same in
 the background::
 
-    from bookspark.bookie.disk.steps import run_steps
+    from bookspark.bookie.steps import run_steps
 
     forgotten = run_steps(storage.garbage_collection.collect(store), wait)
 """

@@ -16,10 +16,10 @@ from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 
 from bookspark.bookie.commit.completions import Done
-from bookspark.bookie.disk.steps import WAIT, Steps
 from bookspark.bookie.holdings.checkpointing import Checkpoints
 from bookspark.bookie.holdings.holdings import Holdings
 from bookspark.bookie.ledgers.control_records import ControlRecords
+from bookspark.bookie.steps import WAIT, Steps
 from bookspark.errors import BookKeeperError, NoSuchLedgerError
 from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.bookie.garbage_collection import (

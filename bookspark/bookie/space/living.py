@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from bookspark.bookie.disk.index import Index, log_of, position_of
 from bookspark.bookie.disk.packed_dict import PackedDict
-from bookspark.bookie.disk.steps import Steps
 from bookspark.bookie.space.rewriting import LedgerFacts
+from bookspark.bookie.steps import Steps
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger
 from bookspark.wire.messages import Ranges
 

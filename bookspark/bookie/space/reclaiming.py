@@ -33,7 +33,6 @@ from bookspark.bookie.disk.entry_log import EntryLog
 from bookspark.bookie.disk.file_system import FileSystem
 from bookspark.bookie.disk.index import Row, location
 from bookspark.bookie.disk.rewritten_log import RewrittenLog, rewritten_path, temporary_path
-from bookspark.bookie.disk.steps import WAIT, Steps
 from bookspark.bookie.holdings.checkpointing import Checkpoints
 from bookspark.bookie.holdings.holdings import Holdings, StoredLog
 from bookspark.bookie.holdings.log_directory import LogDirectory
@@ -41,6 +40,7 @@ from bookspark.bookie.space.choosing import LogUse, choose
 from bookspark.bookie.space.choosing import live_bytes as bytes_of
 from bookspark.bookie.space.living import Spans, live_bytes, living, spans
 from bookspark.bookie.space.rewriting import Job, Rewritten, SealedLog
+from bookspark.bookie.steps import WAIT, Steps
 from bookspark.wire.header import Status
 from bookspark.wire.messages import Ranges
 
