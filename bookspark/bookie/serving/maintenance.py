@@ -1,8 +1,8 @@
 """What a bookie does beside serving: checkpoints, looks at its disks, garbage collection, rewriting of logs, the scrub.
 
 Law: no step holds up the loop for more than some milliseconds; a step that waits for a disk or for the metadata runs in a thread.
-Two of these works never have the index at the same time (``bookie.steps``). A failed work is logged and tried again when it is due
-next, because serving depends on none of them.
+Two of these works never have the index at the same time (``bookie.steps``). A failed work is logged and tried again when it is
+due next, because serving depends on none of them.
 
 A garbage collection comes at its interval, at once when a directory is full (forced collection), and at once when somebody asks
 for one. A round of rewriting follows it, in bounded passes (``space.pacing``). Rounds run beside the collections: a round that
