@@ -149,7 +149,7 @@ class BookieStatus(msgspec.Struct):
     failed_directories: dict[str, str] = {}
     """The directories that are not in use, and why."""
     full_directories: dict[str, str] = {}
-    """The directories that do not take every add, and what they take."""
+    """The directories that do not take every add, and why, with what to do about it."""
     read_errors: dict[str, int] = {}
     """How many batches the disk of a directory could not read since the start, for those that had any."""
     lost_copies: int = 0

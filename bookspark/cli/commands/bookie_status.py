@@ -89,8 +89,6 @@ def lines(found: BookieStatus) -> Iterator[str]:
     yield f"  directories: {', '.join(found.directories) or 'none in use'}"
     for path, why in found.failed_directories.items():
         yield f"  {path} is not in use: {why}; check the disk and start the bookie again"
-    for path, why in found.full_directories.items():
-        yield f"  {path} is full: {why}; free space there, or add a directory"
     if found.lacking_ledgers:
         yield f"  entries of {found.lacking_ledgers:,} ledgers were lost here; autorecovery brings them back"
     for path, count in found.read_errors.items():
