@@ -83,9 +83,8 @@ def test_how_far_a_bookie_is_with_healing() -> None:
     *_, lossy, progress = bookie_status.lines(status)
     assert lossy == "  lossy boot 3 is not healed: 4 ledgers are in limbo"
     assert progress == "  healing: 80 of 120 ledgers, 12,000 entries, 1.2 MB copied in 60 s, about 30 s left"
-    full = {"/b": "it takes nothing"}
-    told = list(bookie_status.lines(replace(status, full_directories=full)))
-    assert "  /b is full: it takes nothing; free space there, or add a directory" in told
+    why = "/b is full, 96.0 % is used: it takes no adds"
+    assert f"  {why}" in list(bookie_status.lines(replace(status, full_directories={"/b": why}, reasons=[why])))
     healed = replace(status, healed_boot=3, healing=replace(healing, ledgers_left=0))
     *_, lossy, progress = bookie_status.lines(healed)
     assert lossy == "  lossy boot 3 is healed"
