@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections import deque
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +18,7 @@ from bookspark.testing.memory_files import MemoryFileSystem
 from bookspark.testing.power_cuts import nothing_kept
 from bookspark.wire.header import Flag, Status
 from tests.bookie.kit import Client, Pumped, add_frame, config, serving
+from tests.bookie.stepped import Stepped, without_threads
 
 RECOVERY = int(Flag.RECOVERY)
 MARKS = Thresholds(warn=0.90, low_water_mark=0.85, full=0.95, recovery=0.98)
@@ -366,3 +369,36 @@ def test_a_server_refuses_and_comes_back_by_itself(tmp_path):
         assert client.add(5, 1).status == Status.OK
         assert told == [True, False]
         client.close()
+
+
+def test_a_look_at_the_disks_while_a_write_finds_no_room_leaves_no_hole_in_the_log():
+    """The look said that the loop knew of the failed write, and the next add went behind the hole."""
+    disk = MemoryFileSystem("/disk")
+    files = FaultyFileSystem(disk)
+    with without_threads():
+        run = Stepped(config(Path("/disk")), files)
+        posted = []
+        (directory,) = run.storage.live
+        disks = run.storage.disks
+        deque(disks.look(directory, 0.96), maxlen=0)
+        assert directory.takes is Takes.RECOVERY
+        run.commit()
+        run.add(5, 0, flags=RECOVERY)
+        run.commit()
+        write = directory.commit._tell
+        directory.commit._tell = lambda post, completed: write(lambda *call: posted.append(call), completed)
+        files.add("write *.arrows 1 no-space")
+        lost = run.add(5, 1, flags=RECOVERY)
+        run.commit()
+        deque(disks.look(directory, 0.1), maxlen=0)
+        kept = run.add(5, 2, flags=RECOVERY)
+        run.commit()
+        for function, *arguments in posted:
+            function(*arguments)
+        assert lost == [Status.READ_ONLY]
+        directory.commit._tell = write
+        again = Stepped(config(Path("/disk")), disk.crashed(nothing_kept))
+        assert not again.storage.damaged
+        assert [entry.entry_id for entry in again.read(5, 0, 9, sparse=True)[0]] == (
+            [0, 2] if kept == [Status.OK] else [0]
+        )

@@ -100,3 +100,20 @@ def test_a_fence_overtakes_adds_that_are_compared_and_refuses_them(files, client
     files.clear()
     assert [slow.receive().header.status for _ in range(2)] == [Status.FENCED] * 2
     assert other.read(SLOW, 0, 9)[1].last_entry_id == 3, "a refused add leaves no trace"
+
+
+@pytest.mark.parametrize("flags", [0, RECOVERY])
+def test_an_unreadable_copy_that_a_thread_finds_is_lost_and_replaced(files, bookie, clients, flags):
+    server, _ = bookie
+    slow, _ = clients
+    files.add("read */b/logs/*.arrows 1.. io-error")
+    files.add("read_cached */b/logs/*.arrows 1.. io-error")
+    assert slow.add(SLOW, 1, 3, flags=flags, payload=b"another").status == Status.OK
+    assert server.storage.status().lost_copies == 1
+    assert server.storage.bytes_in_flight == 0 and not server.storage._adds.comparisons.waiting
+    files.clear()
+    found, end = slow.read(SLOW, 1, 3)
+    assert (end.status, end.last_entry_id) == (Status.OK, 3)
+    assert [entry.payload[9:] for entry in found] == [b"another"] * 3
+    assert slow.read(SLOW, 0, 0)[1].status == Status.LOST, "it was in the same batch"
+    assert slow.read(SLOW, 4, 4)[1].status == Status.NO_SUCH_ENTRY

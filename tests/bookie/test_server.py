@@ -455,7 +455,8 @@ def test_a_disk_that_fails_is_answered_and_the_bookie_lives(tmp_path):
         assert client.add(1, 1).status == Status.IO_ERROR
         assert client.add(1, 1).status == Status.READ_ONLY
         entries, end = client.read(1, 0, 1)
-        assert (entries, end.status) == ([], Status.IO_ERROR), "it holds nothing any more, and denies nothing"
+        assert (entries, end.status) == ([], Status.LOST), "it holds nothing any more, and denies nothing"
+        assert client.read(1, 2, 2)[1].status == Status.NO_SUCH_ENTRY, "nobody added it"
         (why,) = client.status().failed_directories.values()
         assert "Input/output error" in why
         client.close()
@@ -545,10 +546,11 @@ def test_a_long_answer_of_which_the_rest_is_not_at_hand(tmp_path, monkeypatch, r
     def fail(*_):
         raise OSError(errno.EIO, "the disk is broken")
 
-    monkeypatch.setattr(file_system._RealFile, "read_cached", read_cached)
     with serving(config(tmp_path)) as (_, address):
         client = Client(address)
         add_long_entries(client)
+        assert client.read(1, 0, 0)[1].status == Status.OK, "the log is open from now on"
+        monkeypatch.setattr(file_system._RealFile, "read_cached", read_cached)
         found, end = client.read(1, 0, 4)
         assert [entry.entry_id for entry in found] == list(range(last + 1))
         assert (end.last_entry_id, end.value, end.status) == (last, last + 1, status)

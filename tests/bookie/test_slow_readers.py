@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from bookspark.bookie.disk.file_system import RealFileSystem
 from bookspark.bookie.holdings.reads import PART_BYTES
 from bookspark.bookie.serving import read_room
 from bookspark.bookie.serving.read_room import ReadRoom
+from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.wire.entry_batch import EntryBatch
 from bookspark.wire.frames import control_frame
 from bookspark.wire.header import Header, Kind, Status
@@ -160,6 +162,48 @@ def test_who_finds_no_room_waits_for_its_turn():
     _on_a_loop(test)
 
 
+def test_nobody_waits_behind_a_long_entry_with_a_first_part_or_once_its_reader_is_gone():
+    """Both waited until somebody gave room back."""
+
+    async def test() -> None:
+        room = ReadRoom(100 * _PART)
+        full, long, quick = (_Reader(room, name) for name in ("full", "long", "quick"))
+        begun: list[str] = []
+        room.hold(full, 45 * _PART)
+        room.hold(quick, _PART)
+        room.ask(long, 60 * _PART, lambda: begun.append("long"))
+        room.ask(quick, _PART, lambda: begun.append("quick"))
+        assert begun == []
+        room.hold(quick, 0)
+        assert begun == ["quick"]
+        room.hold(quick, _PART)
+        room.ask(quick, _PART, lambda: begun.append("quick"))
+        room.forget(long)
+        assert begun == ["quick", "quick"]
+
+    _on_a_loop(test)
+
+
+def test_room_that_comes_free_while_others_begin_is_seen():
+    async def test() -> None:
+        room = ReadRoom(100 * _PART)
+        full, one, other = (_Reader(room, name) for name in ("full", "one", "other"))
+        begun: list[str] = []
+
+        def begin() -> None:
+            begun.append("other")
+            room.hold(full, 0)
+
+        room.hold(full, 60 * _PART)
+        room.hold(one, 40 * _PART)
+        room.ask(one, _PART, lambda: begun.append("one"))
+        room.ask(other, 10 * _PART, begin)
+        room.hold(full, 50 * _PART)
+        assert begun == ["other", "one"]
+
+    _on_a_loop(test)
+
+
 def test_a_reader_that_takes_nothing_is_ended_only_for_a_long_entry_and_only_if_that_helps(monkeypatch):
     """One that takes a little now and then stays."""
     monkeypatch.setattr(read_room, "_LOOK_SECONDS", 0.01)
@@ -183,3 +227,26 @@ def test_a_reader_that_takes_nothing_is_ended_only_for_a_long_entry_and_only_if_
         assert (stuck.ended, small.ended, slow.ended) == (True, False, False)
 
     _on_a_loop(test)
+
+
+def test_many_short_reads_that_had_to_wait_are_answered(tmp_path):
+    """Each one that ended began the next one, in a call of its own."""
+    _fill(tmp_path, rewritten=False)
+    files = FaultyFileSystem(RealFileSystem())
+    with serving(config(tmp_path), files) as (server, address):
+        client = Client(address)
+        files.add("open */logs/*.arrows 1.. hold")
+        for request_id in range(8):
+            client.send(control_frame(Header(Kind.READ, request_id, 5, 0, 0)))
+        client.send(control_frame(Header(Kind.READ, 8, 5, 5000, 5000)))
+        files.wait_held()
+        [connection] = await_that(lambda: [one for one in server.connections if one._held])
+        # How many come before nothing more is read from the socket is up to the system.
+        connection._loop.call_soon_threadsafe(connection._held.extend, 1000 * list(connection._held))
+        connection._loop.call_soon_threadsafe(files.clear)
+        ends = []
+        while len(ends) < 8 + 1001:
+            if (frame := client.receive()).batch is None:
+                ends.append(frame.header.status)
+        assert sorted(ends) == [Status.OK] * 8 + [Status.NO_SUCH_ENTRY] * 1001
+        client.close()

@@ -296,15 +296,22 @@ class Index:
         return removed
 
     def remove(self, first_where: int, last_where: int) -> dict[int, list[Row]]:
-        """Remove all rows whose frames lie in ``first_where..last_where``; returns them by ledger."""
-        return {
-            ledger_id: removed
-            for ledger_id in self.ledger_ids()
-            if (rows := self.get(ledger_id)) is not None
-            and max(rows.where, default=-1) >= first_where
-            and (changing := self.changing(ledger_id)) is not None
-            and (removed := changing.remove(first_where, last_where))
-        }
+        """Remove all rows whose frames lie in ``first_where..last_where``, also in part; returns them by ledger."""
+        log_start = location(log_of(first_where), 0)
+        removed: dict[int, list[Row]] = {}
+        for ledger_id in self.ledger_ids():
+            rows = self.get(ledger_id)
+            if rows is None or max(rows.where, default=-1) < log_start:
+                continue
+            begun = [
+                where
+                for where, extent in zip(rows.where, rows.extent, strict=True)
+                if log_start <= where < first_where < where + (extent & _LOW)
+            ]
+            found = self.of(ledger_id).remove(min(begun, default=first_where), last_where)
+            if found:
+                removed[ledger_id] = found
+        return removed
 
     # -- for checkpoints
 

@@ -156,7 +156,9 @@ class Disks:
                 directory.takes, directory.control_behind = after, False
                 self.sort()
 
-        directory.commit.submit(SealLog(None, ignore))
+        # A write in the open log may have found no room, and this loop not have heard of it: nothing goes behind such a hole.
+        directory.commit.submit(SealLog(directory.current, ignore))
+        directory.current = None
         if directory.control_behind:
             yield from self._rewrite_control_log(directory, written)
         else:

@@ -153,6 +153,11 @@ class LogFiles:
                 self._files.move_to_end(number)
             return file
 
+    def is_open(self, number: int) -> bool:
+        """Is the log of this number open? (It need not be as soon as this returns.)"""
+        with self._lock:
+            return number in self._files
+
     def forget(self, number: int) -> None:
         """The log is removed. Who reads it now may go on."""
         with self._lock:

@@ -112,8 +112,9 @@ class Adds:
                 if compared.refusal is not None:
                     done(compared.refusal)
                     return ()
-                # Of what was held something may have turned out lost.
-                kept = list(rows.covering(first, last))
+                # Of what was held something may have turned out lost. Rows that were only looked at before don't show that.
+                rows = self._index.get(ledger_id)
+                kept = list(rows.covering(first, last)) if rows is not None else ()
                 if kept and flags & _DURABILITY == _VOLATILE:
                     self._volatile.added_again(ledger_id, header.assignment(), kept)
                 if sum(min(last, row.last) - max(first, row.first) + 1 for row in kept) == last - first + 1:

@@ -7,6 +7,7 @@ replaced meanwhile is compared again. Adds of one ledger, and its SYNCs, keep th
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -22,6 +23,8 @@ from bookspark.wire.header import Status
 
 Decide = Callable[[WaitingAdd, Compared | None], Sequence[Row]]
 """``decide(add, compared)``: decide an add; returns no rows, or those that have to be compared first."""
+
+log = logging.getLogger(__name__)
 
 
 class Comparisons:
@@ -93,6 +96,8 @@ class Comparisons:
             compared = Compared(held, Status.IO_ERROR)
             try:
                 compared = self._held.compare(held, pieces, add.batch)
+            except Exception:
+                log.exception("entries of ledger %d could not be compared", add.header.ledger_id)
             finally:
                 if post is not None:
                     post(self._compared, add, compared)

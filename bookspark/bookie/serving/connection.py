@@ -68,6 +68,8 @@ class Connection(asyncio.BufferedProtocol):
         """How large those are that are being read."""
         self._writing_paused = False
         self._reading_paused = False
+        self._going_on = False
+        """Does ``_go_on`` run? What it begins may end at once, and calls it again."""
 
     # -- asyncio
 
@@ -181,15 +183,22 @@ class Connection(asyncio.BufferedProtocol):
 
     def _go_on(self) -> None:
         """Handle held requests, and read parts of answers, for as long as the peer and the disk keep up."""
-        while self._held and not self._is_behind():
-            self._dispatch.handle(self._held.popleft())
-        while self._parts and not self._writing_paused and self._parts_asked < _PARTS_MAX:
-            size, begin = self._parts.popleft()
-            if self._room.is_roomy(_LARGE_PART_BYTES):
-                # Each part costs a change of threads.
-                size = max(size, _LARGE_PART_BYTES)
-            self._parts_asked += 1
-            self._room.ask(self, size, partial(self._begin_part, size, begin))
+        if self._going_on:
+            # The loops below see what has changed. A call for each request that is held would need a stack as long.
+            return
+        self._going_on = True
+        try:
+            while self._held and not self._is_behind():
+                self._dispatch.handle(self._held.popleft())
+            while self._parts and not self._writing_paused and self._parts_asked < _PARTS_MAX:
+                size, begin = self._parts.popleft()
+                if self._room.is_roomy(_LARGE_PART_BYTES):
+                    # Each part costs a change of threads.
+                    size = max(size, _LARGE_PART_BYTES)
+                self._parts_asked += 1
+                self._room.ask(self, size, partial(self._begin_part, size, begin))
+        finally:
+            self._going_on = False
         self.adjust_reading()
 
     def adjust_reading(self) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from bookspark.bookie.disk.index import log_of
 from bookspark.bookie.holdings.reads import PART_BYTES, READ_BYTES_MAX, Fetched, ReadPlan, Stop
 from bookspark.bookie.ledgers.statuses import status_of
 from bookspark.bookie.serving.answers import Answers
@@ -85,23 +86,28 @@ class EntryReads:
     def _send_entries(self, header: Header) -> None:
         self._peer.read_begins()
         limit = min(header.limit or READ_BYTES_MAX, READ_BYTES_MAX)
-        self._go_on(header, _Answer(header.first_entry_id, 0, limit, cached=True))
+        self._next(header, _Answer(header.first_entry_id, 0, limit, cached=True))
 
     def _plan(self, header: Header, answer: _Answer, size: int = PART_BYTES) -> ReadPlan:
-        """Find the next part of an answer, of about ``size`` bytes."""
-        return self._storage.plan_read(
+        """Find the next part of an answer, of ``size`` bytes at most unless it is a single batch."""
+        plan = self._storage.plan_read(
             header.ledger_id,
             answer.first,
             header.last_entry_id,
             min(answer.left, size),
             sparse=bool(header.flags & _SPARSE),
         )
+        return _within(plan, size)
+
+    def _next(self, header: Header, answer: _Answer) -> None:
+        self._guarded(header, answer, 0, partial(self._go_on, header, answer))
 
     def _go_on(self, header: Header, answer: _Answer) -> None:
         """Send the next part if that can be done at once, and leave what follows to the loop's next turn. Otherwise wait until
         the peer has taken what was sent, or for a thread."""
-        if answer.cached and self._peer.takes(PART_BYTES):
-            plan = self._plan(header, answer)
+        plan = self._plan(header, answer)
+        size = max(PART_BYTES, plan.pieces[0].size) if plan.pieces else PART_BYTES
+        if answer.cached and self._peer.takes(size):
             fetched = self._fetch_cached(plan)
             if fetched is not None:
                 following = self._send_part(header, answer, plan, fetched)
@@ -112,27 +118,25 @@ class EntryReads:
                 if following is None:
                     self._peer.read_ends()
                 else:
-                    self._loop.call_soon(partial(self._guarded, header, 0, partial(self._go_on, header, following)))
+                    self._loop.call_soon(self._next, header, following)
                 return
             answer = answer._replace(cached=False)
-        plan = self._plan(header, answer)
-        size = max(PART_BYTES, plan.pieces[0].size) if plan.pieces else PART_BYTES
         self._peer.when_it_takes(size, partial(self._begin_part, header, answer))
 
     def _begin_part(self, header: Header, answer: _Answer, size: int) -> None:
-        self._guarded(header, size, partial(self._read_part, header, answer, size))
+        self._guarded(header, answer, size, partial(self._read_part, header, answer, size))
 
-    def _guarded(self, header: Header, size: int, act: Callable[[], None]) -> None:
-        """Go on with an answer in a turn of its own. If that fails, so does the read. ``size``: of the part that was begun."""
+    def _guarded(self, header: Header, answer: _Answer, size: int, act: Callable[[], None]) -> None:
+        """Go on with an answer. If that fails, so does the read. ``size``: of the part that was begun and has not ended."""
         try:
             act()
         except Exception:
             log.exception("read %r from %s failed", header, self._peer.peer)
-            self._end(header, Status.IO_ERROR, size)
+            self._end(header, answer, Status.IO_ERROR, size)
 
-    def _end(self, header: Header, status: int, size: int) -> None:
-        """End the read without its last part."""
-        self._answer_without_entries(header, status)
+    def _end(self, header: Header, answer: _Answer, status: int, size: int) -> None:
+        """End the read before its next part."""
+        self._answers.answer(header._replace(last_entry_id=answer.first - 1), status, value=answer.sent)
         if size:
             self._peer.part_ends(size)
         self._peer.read_ends()
@@ -145,15 +149,17 @@ class EntryReads:
         if fetched is not None or where is None:
             self._part_read(header, answer, plan, size, fetched or Fetched([]))
             return
+        # A log that was not open will be, and then its next entries may well be in the page cache.
+        after = answer._replace(cached=not self._storage.files.is_open(log_of(where)))
         fetch = partial(self._storage.files.fetch, plan.pieces, cached_only=False, bytes_max=size)
         try:
             reading = asyncio.wrap_future(self._storage.disk_threads.run(where, fetch))
         except RuntimeError as error:
             log.warning("no thread for the read %r: %s", header, error)
-            self._end(header, Status.TOO_MANY_REQUESTS, size)
+            self._end(header, answer, Status.TOO_MANY_REQUESTS, size)
             return
-        ended = partial(self._thread_ended, header, answer._replace(cached=False), plan, size)
-        reading.add_done_callback(lambda reading: self._guarded(header, size, partial(ended, reading)))
+        ended = partial(self._thread_ended, header, after, plan, size)
+        reading.add_done_callback(lambda reading: self._guarded(header, answer, size, partial(ended, reading)))
 
     def _fetch_cached(self, plan: ReadPlan, size: int = PART_BYTES) -> Fetched | None:
         return self._storage.files.fetch(plan.pieces, cached_only=True, bytes_max=size)
@@ -174,7 +180,8 @@ class EntryReads:
         if following is None:
             self._peer.read_ends()
         else:
-            self._go_on(header, following)
+            # The part has ended: what goes wrong from here on must not end it again.
+            self._next(header, following)
 
     def _send_part(self, header: Header, answer: _Answer, plan: ReadPlan, fetched: Fetched) -> _Answer | None:
         """Send a part. Returns what is to follow; None if this was the last part, which tells about the id after it."""
@@ -217,3 +224,13 @@ class EntryReads:
                 self._peer.send(batch.slice(piece.first, piece.last, part))
             sent += piece.last - piece.first + 1
         return sent
+
+
+def _within(plan: ReadPlan, size: int) -> ReadPlan:
+    """As much of a plan as lies in ``size`` bytes of the logs, but one batch at least."""
+    total = 0
+    for count, piece in enumerate(plan.pieces):
+        total += piece.size
+        if count and total > size:
+            return ReadPlan(plan.pieces[:count], piece.first - 1, None)
+    return plan

@@ -174,14 +174,18 @@ class Maintenance:
         """Collect, and have a round of rewriting begin; returns how many seconds the collection took."""
         self._begun += 1
         started, below = self._clock(), self._storage.holdings.next_log
-        if self._round is None:
-            self._tally = _Tally(started)
+        ledgers, problem = 0, ""
         try:
             if self._metadata is not None:
-                self._tally.ledgers += await self._drive(self._storage.garbage_collection.collect(self._metadata))
+                ledgers = await self._drive(self._storage.garbage_collection.collect(self._metadata))
         except Exception as error:
             log.exception("the garbage collection did not finish; it is tried again later")
-            self._tally.problem = f"{type(error).__name__}: {error}"
+            problem = f"{type(error).__name__}: {error}"
+        if self._round is None:
+            # The round before may have ended, and been told of, while this collection ran.
+            self._tally = _Tally(started)
+        self._tally.ledgers += ledgers
+        self._tally.problem = problem or self._tally.problem
         self._collected = self._begun
         following = self._rounds.begin(self._clock(), below, forced=forced)
         self._round = following if self._round is None else self._round.followed_by(following)
@@ -247,7 +251,8 @@ class Maintenance:
             if not scrubbing.under_way:
                 over = scrubbing.progress.began_ms / 1000 + ROUND_PART * period - time.time()
                 if scrubbing.progress.began_ms and over > 0:
-                    await self._pause_scrub(over, period)
+                    await _tried("the scrub could not wait", partial(self._pause_scrub, over, period))
+                    await asyncio.sleep(min(_SCRUB_PAUSE, period / 100))
                     continue
                 scrubbing.begin(_now_ms())
             await _tried("the scrub could not go on", lambda: self._scrub_group(period))

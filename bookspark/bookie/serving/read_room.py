@@ -54,6 +54,8 @@ class ReadRoom:
         self._seen: dict[Reader, int] = {}
         """What the sockets had not taken at the last look."""
         self._beginning = False
+        self._look_again = False
+        """Did room come free while those that wait were looked at?"""
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -86,30 +88,39 @@ class ReadRoom:
         if size:
             self._held[reader] = size
         self._total += size - before
-        if size < before and self._waiting and not self._beginning:
-            self._beginning = True
-            try:
-                self._begin_those_that_fit()
-            finally:
-                self._beginning = False
+        if size < before:
+            self._begin_those_that_fit()
 
     def forget(self, reader: Reader) -> None:
         """The reader's connection has ended."""
         self._waiting = [one for one in self._waiting if one.reader is not reader]
         self._seen.pop(reader, None)
         self.hold(reader, 0)
+        # It may have held nothing, and been the first.
+        self._begin_those_that_fit()
 
     def _begin_those_that_fit(self) -> None:
+        self._look_again = bool(self._waiting)
+        if self._beginning:
+            return
+        self._beginning = True
+        try:
+            while self._look_again:
+                self._look_again = False
+                self._look_at_waiting()
+        finally:
+            self._beginning = False
+
+    def _look_at_waiting(self) -> None:
         before, self._waiting = self._waiting, []
-        for place, one in enumerate(before):
-            if self.has_room(one.reader, one.size):
+        behind_first = False
+        for one in before:
+            # Behind one that holds nothing and has no room yet, only first parts of the usual size begin.
+            if self.has_room(one.reader, one.size) and (not behind_first or one.size <= PART_BYTES):
                 one.begin()
             else:
                 self._waiting.append(one)
-                if self._is_first(one):
-                    # Nobody who holds something overtakes it.
-                    self._waiting += before[place + 1 :]
-                    return
+                behind_first |= self._is_first(one)
 
     def _is_first(self, waiting: _Waiting) -> bool:
         """Does its reader hold nothing, and so can't help to make room?"""

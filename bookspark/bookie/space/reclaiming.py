@@ -128,9 +128,12 @@ class Reclaiming:
             if sum(doomed.end for _, doomed in self._doomed) >= _REMOVE_BYTES:
                 given_back += yield from self._remove()
             directory, live = sources[0].directory, bytes_of(sources)
-            if self._doomed and self._file_system.free_bytes(directory.path) < live:
+            free_bytes = partial(self._file_system.free_bytes, directory.path)
+            room: int = yield free_bytes
+            if self._doomed and room < live:
                 given_back += yield from self._remove()
-            if (room := self._file_system.free_bytes(directory.path)) < live:
+                room = yield free_bytes
+            if room < live:
                 log.warning("%s: %d bytes are free, too few for rewriting its logs", directory.path, room)
                 continue
             try:
