@@ -48,6 +48,7 @@ from bookspark.errors import StorageError
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger
 from bookspark.protocol.ledger.entry_ranges import EntryRanges
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
+from bookspark.protocol.ledger.responses import Negative, Unknown
 from bookspark.protocol.ledger.sync_cursor import Assignment
 from bookspark.wire.entry_batch import EntryBatch
 from bookspark.wire.header import Header
@@ -344,9 +345,9 @@ class Storage:
         """Was something lost that had been synced, and phase one of the lossy boot is not over?"""
         return self.holdings.damaged
 
-    def unsure_of(self, ledger_id: int) -> bool:
-        """May entries of this ledger be lost? Then one that is not found is unknown, not absent."""
-        return self.holdings.unsure_of(ledger_id)
+    def absent(self, ledger_id: int) -> Negative | Unknown:
+        """The answer for a ledger that was never heard of."""
+        return self.holdings.absent(ledger_id)
 
     @property
     def live(self) -> list[LogDirectory]:

@@ -52,6 +52,12 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self.now
 
+    def after(self, seconds: float) -> asyncio.Future[None]:
+        """Done when the clock has gone on by that much."""
+        due = self.create_future()
+        self.call_later(seconds, due.set_result, None)
+        return due
+
     def run_in_executor(self, executor: Any, function: Callable[..., Any], *arguments: Any) -> Any:
         done = self.create_future()
         self.takes = 0.0
@@ -122,7 +128,7 @@ class SteadyLoad:
             maintenance.start()
             for second in range(seconds):
                 self._append(second)
-                await asyncio.sleep(1.0)
+                await self._loop.after(1.0)
                 self._run.commit()
                 self.used.append(storage.status().log_bytes)
                 self.live.append(self._live)

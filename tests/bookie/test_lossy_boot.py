@@ -19,7 +19,13 @@ from bookspark.daemon.lossy_boot import fence_check, fence_what_may_be_lost, why
 from bookspark.errors import BookieError, MetadataStoreError, StorageError
 from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.protocol.bookie.bookie_boot import LossyBootNoted, phase_one
-from bookspark.protocol.bookie.bookie_ledger import IN_LIMBO, NO_SUCH_ENTRY, NO_SUCH_LEDGER, STORAGE_DAMAGED
+from bookspark.protocol.bookie.bookie_ledger import (
+    IN_LIMBO,
+    LOST_AT_BOOT,
+    NO_SUCH_ENTRY,
+    NO_SUCH_LEDGER,
+    STORAGE_DAMAGED,
+)
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.ledger.responses import FENCED, Positive
 from bookspark.testing.faulty_files import FaultyFileSystem
@@ -51,7 +57,7 @@ def test_limbo_turns_absence_into_unknown_and_reads_go_on(tmp_path):
     assert [entry.entry_id for entry in again.read(5, 0, 9)[0]] == [0, 1, 2, 3, 4]
     assert again.read(5, 5, 5)[1] == again.read(6, 0, 0)[1] == IN_LIMBO
     assert again.read(5, 0, 9, sparse=True)[1] == IN_LIMBO
-    assert again.read(7, 0, 0)[1] == STORAGE_DAMAGED, "it may have been closed, and held here"
+    assert again.read(7, 0, 0)[1] == LOST_AT_BOOT, "it may have been closed, and held here"
     assert again.read(21, 0, 0)[1] == NO_SUCH_LEDGER, "it was made after the lossy boot"
     assert again.add(5, 5) is again.add(6, 0) is Status.FENCED
     assert again.add(5, 5, flags=int(Flag.RECOVERY)) is Status.OK
@@ -99,7 +105,7 @@ def test_the_answers_of_a_bookie_in_limbo_on_the_wire(tmp_path):
             Header(Kind.READ_LAC, 0, 5, first_entry_id=3, limit=20, master_key=KEY),
         ):
             assert client.call(header).header.status == Status.LIMBO
-        assert client.call(Header(Kind.READ_LAC, 0, 6)).header.status == Status.IO_ERROR
+        assert client.call(Header(Kind.READ_LAC, 0, 6)).header.status == Status.LOST
         assert client.call(Header(Kind.READ_LAC, 0, 21)).header.status == Status.NO_SUCH_LEDGER
         assert client.read(5, 0, 0)[1].status == Status.LIMBO
         client.close()
@@ -223,10 +229,10 @@ def test_phase_one_fences_what_names_the_bookie_and_is_not_closed(tmp_path):
     assert storage.storage.lossy_boots.mark == LossyBootNoted(1, 5)
     assert [storage.read(ledger_id, 0, 0)[1] for ledger_id in range(5)] == [
         IN_LIMBO,
-        STORAGE_DAMAGED,
+        LOST_AT_BOOT,
         IN_LIMBO,
         IN_LIMBO,
-        STORAGE_DAMAGED,
+        LOST_AT_BOOT,
     ], "a closed ledger may have lost entries too, until everything is healed"
     assert storage.run(storage.storage.lossy_boots.note_healed, 1) is Status.OK
     assert storage.read(1, 0, 0)[1] == NO_SUCH_LEDGER

@@ -124,6 +124,28 @@ class _Reader:
         asyncio.get_running_loop().call_soon(self.room.hold, self, 0)
 
 
+class _SlowReader(_Reader):
+    """It takes a byte between two looks."""
+
+    def __init__(self, room: ReadRoom, name: str) -> None:
+        super().__init__(room, name)
+        self.looked = asyncio.Event()
+
+    @property
+    def unsent_bytes(self) -> int:
+        self._unsent_bytes -= 1
+        self.looked.set()
+        return self._unsent_bytes
+
+    @unsent_bytes.setter
+    def unsent_bytes(self, unsent: int) -> None:
+        self._unsent_bytes = unsent
+
+    async def is_looked_at(self) -> None:
+        self.looked.clear()
+        await self.looked.wait()
+
+
 def _on_a_loop(test):
     uvloop.run(test())
 
@@ -210,20 +232,18 @@ def test_a_reader_that_takes_nothing_is_ended_only_for_a_long_entry_and_only_if_
 
     async def test() -> None:
         room = ReadRoom(100 * _PART)
-        stuck, small, slow, long = (_Reader(room, name) for name in ("stuck", "small", "slow", "long"))
+        stuck, small, long = (_Reader(room, name) for name in ("stuck", "small", "long"))
+        slow = _SlowReader(room, "slow")
         for reader, parts in ((stuck, 60), (small, 10), (slow, 30)):
             reader.unsent_bytes = parts * _PART
             room.hold(reader, reader.unsent_bytes)
         room.ask(slow, _PART, lambda: None)
         for _ in range(5):
-            slow.unsent_bytes -= 1
-            await asyncio.sleep(0.02)
+            await slow.is_looked_at()
         assert not stuck.ended, "who waits holds something itself"
         begun = asyncio.Event()
         room.ask(long, 50 * _PART, begun.set)
-        while not begun.is_set():
-            slow.unsent_bytes -= 1
-            await asyncio.sleep(0.005)
+        await begun.wait()
         assert (stuck.ended, small.ended, slow.ended) == (True, False, False)
 
     _on_a_loop(test)

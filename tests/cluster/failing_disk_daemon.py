@@ -15,6 +15,8 @@ from bookspark.daemon.__main__ import main
 from bookspark.testing.faulty_files import FaultyFileSystem
 
 FAILING = "BOOKSPARK_TEST_FAILING"
+FAILS = b"the disks fail from now on\n"
+"""What the process writes to its log then: a request that comes before that may still be served."""
 
 
 def run(options: str) -> int:
@@ -25,6 +27,7 @@ def run(options: str) -> int:
     def fail(*_: object) -> None:
         for path in os.environ[FAILING].split(":"):
             files.add(f"* {path}/* 1.. io-error")
+        os.write(sys.stderr.fileno(), FAILS)
 
     signal.signal(signal.SIGUSR1, fail)
     return main([options])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +25,8 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> None:
 def fail(bookie: LocalBookie) -> None:
     assert bookie.pid is not None
     os.kill(bookie.pid, signal.SIGUSR1)
+    log = Path(bookie.directories[0], "bookie.log")
+    await_that(lambda: failing_disk_daemon.FAILS in log.read_bytes())
 
 
 def test_a_bookie_whose_last_disk_fails_ends_and_says_why(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bookspark.protocol.bookie.bookie_ledger import LOST_AT_BOOT
 from bookspark.protocol.ledger.actions import (
     AddAnswered,
     DeadlinePassed,
@@ -108,12 +109,14 @@ def all_read(machine, actions, answers):
     return ends
 
 
-BROKEN = Unknown(UnknownReason.IO_ERROR)
+DAMAGED = Unknown(UnknownReason.LOST)
 IN_LIMBO = Unknown(UnknownReason.LIMBO)
 
 
 class TestEntriesThatNoPeerGives:
-    @pytest.mark.parametrize("answer", [LOST, IN_LIMBO, Unknown(UnknownReason.TIMEOUT)])
+    @pytest.mark.parametrize(
+        "answer", [LOST, IN_LIMBO, Unknown(UnknownReason.TIMEOUT), Unknown(UnknownReason.IO_ERROR)]
+    )
     def test_one_that_may_come_back_leaves_it_in_limbo(self, answer):
         machine, _ = healing()
         actions = machine.step(HeldListed(((0, 8),)))
@@ -122,10 +125,12 @@ class TestEntriesThatNoPeerGives:
         assert machine.step(LimboIsCleared()) == []
 
     @pytest.mark.parametrize(
-        ("one", "other"), [(NO, NO), (NO, BROKEN), (BROKEN, Unknown(UnknownReason.DIGEST_MISMATCH))]
+        ("one", "other"),
+        [(NO, NO), (NO, DAMAGED), (DAMAGED, Unknown(UnknownReason.DIGEST_MISMATCH)), (LOST_AT_BOOT, LOST_AT_BOOT)],
     )
     def test_one_that_nobody_has_any_more_is_noted_as_lost_and_limbo_ends(self, one, other):
-        """Healing never ended, and the exact check left that bookie out for ever."""
+        """Healing never ended, and the exact check left that bookie out for ever. Bookies that are being healed at the same time
+        don't wait for each other."""
         machine, _ = healing()
         actions = machine.step(HeldListed(()))
         answers = {"b1": one, "b2": IN_LIMBO, "b3": other}

@@ -134,7 +134,9 @@ def test_absence_is_negative_only_where_the_storage_is_whole():
     assert answer_absent(used(), 0, storage_damaged=False) == Negative(NegativeReason.NO_SUCH_ENTRY)
     for ledger in (None, used()):
         answer = answer_absent(ledger, 0, storage_damaged=True)
-        assert isinstance(answer, Unknown) and answer.reason is UnknownReason.IO_ERROR
+        assert isinstance(answer, Unknown) and answer.reason is UnknownReason.IO_ERROR, "it may be readable tomorrow"
+        answer = answer_absent(ledger, 0, storage_damaged=False, boot_unsure=True)
+        assert isinstance(answer, Unknown) and answer.reason is UnknownReason.LOST, "only another copy brings it back"
 
 
 def test_absence_is_unknown_where_a_copy_was_lost_and_nowhere_else():
@@ -146,6 +148,7 @@ def test_absence_is_unknown_where_a_copy_was_lost_and_nowhere_else():
     assert [absence_proven(ledger, first, 11, storage_damaged=False) for first in (0, 3, 6, 7, 10)] == [2, 2, 5, 8, 11]
     assert absence_proven(ledger, 0, 2, storage_damaged=False) == 2
     assert absence_proven(ledger, 0, 11, storage_damaged=True) == -1
+    assert absence_proven(ledger, 0, 11, storage_damaged=False, boot_unsure=True) == -1
     ledger.entries_back([(0, 4), (4, 5), (9, 20)])
     assert ledger.lost == ((6, 6),)
 

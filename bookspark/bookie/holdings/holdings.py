@@ -20,8 +20,9 @@ from bookspark.bookie.holdings.long_polls import LongPolls
 from bookspark.bookie.holdings.reads import LogFiles, Piece, ReadPlan, Stop, plan_read
 from bookspark.bookie.holdings.volatile_ledgers import VolatileLedgers
 from bookspark.bookie.steps import Steps
-from bookspark.protocol.bookie.bookie_ledger import NO_COPY, BookieLedger, EntriesLost, may_read
+from bookspark.protocol.bookie.bookie_ledger import NO_COPY, BookieLedger, EntriesLost, answer_absent, may_read
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
+from bookspark.protocol.ledger.responses import Negative, Unknown
 from bookspark.wire.entry_batch import Buffer
 from bookspark.wire.header import NO_KEY
 from bookspark.wire.messages import Ranges
@@ -84,8 +85,14 @@ class Holdings:
             self.recent,
             (first, last, limit),
             sparse=sparse,
-            storage_damaged=self.unsure_of(ledger_id),
+            storage_damaged=self.damaged,
+            boot_unsure=self.control.unsure_of(ledger_id),
         )
+
+    def absent(self, ledger_id: int) -> Negative | Unknown:
+        """The answer for a ledger that was never heard of."""
+        boot_unsure = self.control.unsure_of(ledger_id)
+        return answer_absent(None, NO_ENTRY, storage_damaged=self.damaged, boot_unsure=boot_unsure)
 
     def has_moved(self, piece: Piece) -> bool:
         """Do the entries of a planned piece lie elsewhere by now, or nowhere?"""
@@ -129,10 +136,6 @@ class Holdings:
         """Was something lost that had been synced, and phase one of the lossy boot is not over? Then an entry that is not found
         is unknown, not absent."""
         return bool(self.unreadable) or any(directory.damaged for directory in self.directories)
-
-    def unsure_of(self, ledger_id: int) -> bool:
-        """May entries of this ledger be lost? Then one that is not found is unknown, not absent."""
-        return self.damaged or self.control.unsure_of(ledger_id)
 
     def is_synced(self, where: int) -> bool:
         """Is the frame at ``where`` durable? (In a log that was removed it was.)"""

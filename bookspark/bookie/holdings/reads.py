@@ -65,6 +65,7 @@ def plan_read(
     *,
     sparse: bool,
     storage_damaged: bool,
+    boot_unsure: bool,
 ) -> ReadPlan:
     """Find entries ``first..last`` of ``request`` (first, last, limit in bytes; limit 0: as much as one answer takes). Where
     absence proves nothing, a sparse read stops at the first absent id too: to skip it would say that it is not held."""
@@ -77,10 +78,11 @@ def plan_read(
         """The last of ``wanted..gap_end``, which are not held, that a sparse read may skip."""
         if not sparse or ledger is None:
             return wanted - 1
-        return absence_proven(ledger, wanted, gap_end, storage_damaged=storage_damaged)
+        return absence_proven(ledger, wanted, gap_end, storage_damaged=storage_damaged, boot_unsure=boot_unsure)
 
     def refused(end: int) -> ReadPlan:
-        return ReadPlan(pieces, end, answer_absent(ledger, end + 1, storage_damaged=storage_damaged))
+        absent = answer_absent(ledger, end + 1, storage_damaged=storage_damaged, boot_unsure=boot_unsure)
+        return ReadPlan(pieces, end, absent)
 
     for row in rows.covering(first, last) if rows is not None else ():
         if row.first > wanted and (end := passed(row.first - 1)) < row.first - 1:

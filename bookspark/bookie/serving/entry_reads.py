@@ -191,9 +191,10 @@ class EntryReads:
         end, status = plan.end, Status.OK if plan.refusal is None else status_of(plan.refusal)
         if stop is not None and plan.pieces:
             following = plan.pieces[len(frames)]
-            if stop is Stop.MOVED and self._storage.has_moved(following):
-                return _Answer(following.first, sent, max(left, 1), answer.cached)
             self._storage.holdings.lose_unreadable(plan.pieces[len(frames) :], stop)
+            if stop is not Stop.LIMIT and self._storage.has_moved(following):
+                # Another copy is read instead; if there is none, the plan says that the entry is lost.
+                return _Answer(following.first, sent, max(left, 1), answer.cached)
             end, status = following.first - 1, Status.OK if stop is Stop.LIMIT else Status.IO_ERROR
         if status == Status.OK and end < header.last_entry_id and left > 0:
             return _Answer(end + 1, sent, left, answer.cached)

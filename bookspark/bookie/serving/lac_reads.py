@@ -13,7 +13,7 @@ from bookspark.bookie.ledgers.statuses import status_of
 from bookspark.bookie.serving.answers import Answers
 from bookspark.bookie.serving.entry_reads import EntryReads
 from bookspark.bookie.serving.served_bookie import ServedBookie
-from bookspark.protocol.bookie.bookie_ledger import answer_absent, answer_last_add_confirmed
+from bookspark.protocol.bookie.bookie_ledger import answer_last_add_confirmed
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
 from bookspark.wire.header import Flag, Header, Status
 
@@ -57,9 +57,9 @@ class LacReads:
     def _answer(self, header: Header, status: int) -> None:
         ledger = self._storage.ledger(header.ledger_id)
         if status == Status.OK:
-            unsure = self._storage.unsure_of(header.ledger_id)
-            absent = answer_absent(ledger, header.first_entry_id, storage_damaged=unsure)
-            status = status_of(absent if ledger is None else answer_last_add_confirmed(ledger))
+            status = status_of(
+                self._storage.absent(header.ledger_id) if ledger is None else answer_last_add_confirmed(ledger)
+            )
         if status == _OK and header.flags & _ENTRY and ledger is not None:
             wanted = header.first_entry_id
             if 0 <= wanted <= ledger.last_add_confirmed:

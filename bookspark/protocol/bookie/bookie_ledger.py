@@ -123,6 +123,7 @@ _REFUSED_KEY = Decision(UNAUTHORIZED)
 NO_SUCH_LEDGER = Negative(NegativeReason.NO_SUCH_LEDGER)
 NO_SUCH_ENTRY = Negative(NegativeReason.NO_SUCH_ENTRY)
 STORAGE_DAMAGED = Unknown(UnknownReason.IO_ERROR, "storage is damaged, so an absent entry proves nothing")
+LOST_AT_BOOT = Unknown(UnknownReason.LOST, "the entry may be among what a lossy boot had lost, which is not healed yet")
 ENTRY_LOST = Unknown(UnknownReason.LOST, "the copy of the entry can't be read any more")
 IN_LIMBO = Unknown(UnknownReason.LIMBO)
 FENCE_UNSURE = Unknown(UnknownReason.LIMBO, "a fence may have been lost, the ledger's metadata has to be read first")
@@ -304,11 +305,16 @@ def may_read(ledger: BookieLedger | None, master_key: bytes | None) -> bool:
     return master_key is None or ledger is None or ledger.master_key is None or ledger.master_key == master_key
 
 
-def answer_absent(ledger: BookieLedger | None, entry_id: int, *, storage_damaged: bool) -> Negative | Unknown:
+def answer_absent(
+    ledger: BookieLedger | None, entry_id: int, *, storage_damaged: bool, boot_unsure: bool = False
+) -> Negative | Unknown:
     """The answer to a read of an entry that the index does not know. Only this function makes a Negative. ``storage_damaged``:
-    something was lost, and it is not known what."""
+    something can't be read, and it is not known what; it may be readable tomorrow. ``boot_unsure``: a lossy boot may have lost
+    the entry (``bookie_boot.absence_unsure``). That is final here: only another bookie's copy brings it back."""
     if storage_damaged:
         return STORAGE_DAMAGED
+    if boot_unsure:
+        return LOST_AT_BOOT
     if ledger is None:
         return NO_SUCH_LEDGER
     if ledger.limbo:
@@ -316,10 +322,12 @@ def answer_absent(ledger: BookieLedger | None, entry_id: int, *, storage_damaged
     return NO_SUCH_ENTRY if first_within(ledger.lost, entry_id, entry_id) is None else ENTRY_LOST
 
 
-def absence_proven(ledger: BookieLedger | None, first: int, last: int, *, storage_damaged: bool) -> int:
+def absence_proven(
+    ledger: BookieLedger | None, first: int, last: int, *, storage_damaged: bool, boot_unsure: bool = False
+) -> int:
     """How far absence is Negative: ``first - 1``, or the highest id up to which none of ``first..last``, which the index does not
     know, can have been lost."""
-    if storage_damaged or (ledger is not None and ledger.limbo):
+    if storage_damaged or boot_unsure or (ledger is not None and ledger.limbo):
         return first - 1
     lost = None if ledger is None else first_within(ledger.lost, first, last)
     return last if lost is None else lost - 1

@@ -1,8 +1,9 @@
 """Entries that a copying could not copy: which ids, to whom, and what each bookie answered.
 
-Law: an entry is *lost* only if every bookie of its write set was reached, and each said that it has no such entry or can't read
-its copy. The bookies that the copies were for don't count, because they are known to lack them. An entry is *not reached* if any
-other bookie could not be asked, or is in limbo: the next attempt may read it, so nothing final may be written about it.
+Law: an entry is *lost* only if every bookie of its write set was reached, and each said that it has no such entry or lost its
+copy, or gave bytes with a wrong digest. The bookies that the copies were for don't count, because they are known to lack them.
+An entry is *not reached* if any other bookie could not be asked, is in limbo, or can't read now (an I/O error, as when it has no
+file descriptor left): the next attempt may read it, so nothing final may be written about it.
 
 Ids are told as ranges. Neighbours with the same answers make one range.
 """
@@ -20,8 +21,8 @@ from bookspark.protocol.repair.underreplication_task import Missed
 
 _TOLD_MAX = 1000
 """A message names at most this many ranges."""
-_NOT_GIVEN = frozenset((UnknownReason.IO_ERROR, UnknownReason.DIGEST_MISMATCH, UnknownReason.LOST))
-"""Reasons that a bookie gives which was asked and can't read its copy."""
+_NOT_GIVEN = frozenset((UnknownReason.DIGEST_MISMATCH, UnknownReason.LOST))
+"""What a bookie answers, or is found to answer, whose copy can't be read any more."""
 
 
 class NotCopied(NamedTuple):
@@ -37,7 +38,7 @@ class NotCopied(NamedTuple):
 
     @property
     def unreached(self) -> tuple[str, ...]:
-        """The bookies that may have the entries and could not be asked."""
+        """The bookies that may have the entries, and could not be asked or can't read them now."""
         if self.refused:
             return ()
         return tuple(b for b, answer in self.answers.items() if b not in self.targets and not is_not_given(answer))
@@ -59,7 +60,7 @@ class NotCopied(NamedTuple):
 
 
 def is_not_given(answer: Response) -> bool:
-    """Was the bookie reached, and does it not give the entry: is the entry absent there, or the copy unreadable?"""
+    """Was the bookie reached, and will it never give the entry: is the entry absent there, or the copy lost or damaged?"""
     return isinstance(answer, Negative) or (isinstance(answer, Unknown) and answer.reason in _NOT_GIVEN)
 
 
