@@ -66,7 +66,7 @@ class LogDirectory:
         self.marker = UncleanMarker(file_system, path, boot_id)
         self.unclean = False
         """A crash may have lost entries of this directory that were acknowledged."""
-        writer = GroupWriter(file_system, path, self.control, self.marker, config)
+        writer = GroupWriter(path, self.control, self.marker, config)
         self.commit = CommitThread(path, writer)
 
     def prepare(self) -> None:
