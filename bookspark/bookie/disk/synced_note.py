@@ -20,7 +20,7 @@ import struct
 
 from crc32c import crc32c
 
-from bookspark.bookie.disk.file_system import File, FileSystem, needing_space
+from bookspark.bookie.disk.file_system import File, FileSystem, needing_space, write_all
 from bookspark.errors import StorageError
 
 _NOTE = struct.Struct("<qII")
@@ -78,9 +78,8 @@ class SyncedNote:
             checksum = crc32c(_WRITE_NUMBERED.pack(self._number, position, write_number))
             content += _NOTE.pack(write_number, checksum, 0)
         with needing_space():
-            size = self._opened().write([content], 0)
-        if size != len(content):
-            raise OSError(f"{self._path}: short write")
+            file = self._opened()
+        write_all(file, [content], 0)
         self.is_written = True
 
     def sync(self) -> None:
