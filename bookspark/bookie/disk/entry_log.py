@@ -127,8 +127,13 @@ class EntryLog:
         if self.file is not None:
             self.file.truncate(self.synced)
             self.note.sync()
+        self._close()
+
+    def _close(self) -> None:
+        if self.file is not None:
             self.file.close()
-            self.file = None
+        # The second thread may still use its file, which is closed when it is done.
+        self.file = self.second_file = None
         self.note.close()
 
     # -- boot
@@ -174,8 +179,11 @@ class EntryLog:
                     write_all(file, [file.read(frame.size, frame.position)], frame.position)
             file.sync()
             if not scan.damaged:
-                self.note.write(scan.end)
-                self.note.sync()
+                noted = scan.end
+        if noted is not None:
+            # Also a note that stays as it is: the process that wrote it may have died, or failed, before it was durable.
+            self.note.write(noted)
+            self.note.sync()
 
     def adopt(self) -> bool:
         """Take over a log that a checkpoint covers whole, unread; False if it is shorter than it was."""
