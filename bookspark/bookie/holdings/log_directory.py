@@ -105,7 +105,20 @@ class LogDirectory:
         """Open the control log (``ControlLog.begin``). If there is no room for ``content``, the directory is full, but not lost.
         Raises OSError."""
         if not self.control.begin(content, scan, write_number):
-            self.control_behind, self.takes = True, Takes.NOTHING
+            self._fall_behind()
+
+    def append_at_boot(self, content: bytes, number: int) -> bool:
+        """Append write ``number`` to the control log. False without room: the directory is full, but not lost. Raises
+        OSError."""
+        try:
+            self.control.append(content, number)
+        except NoSpaceError:
+            self._fall_behind()
+            return False
+        return True
+
+    def _fall_behind(self) -> None:
+        self.control_behind, self.takes = True, Takes.NOTHING
 
     def recover(self, noted: LogsNoted | None) -> Recovered:
         """Read the checkpoint, and scan every log from there on. ``noted``: the logs that there have to be, by the control log;
