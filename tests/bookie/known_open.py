@@ -14,4 +14,4 @@ MARKER_VANISHED = "the unclean marker vanishes before a crash"
 BIT_WITHIN_A_SECOND = "a synced bit flips, or a file vanishes, and the power goes before the note is durable"
 """A bad bit is taken for a torn write. To be mended: what a write that was cut short can't have left is damage."""
 
-KNOWN_OPEN = {LOST_WITHIN_A_SECOND, MARKER_VANISHED, BIT_WITHIN_A_SECOND}
+KNOWN_OPEN = {LOST_WITHIN_A_SECOND, MARKER_VANISHED}

@@ -213,9 +213,10 @@ class LogDirectory:
         return entry_log, position
 
     def covered(self) -> int:
-        """The location below which everything in this directory is synced."""
+        """The location below which everything in this directory is synced. It is in a log that holds something: the next boot
+        removes the others, and what is covered may not be gone."""
         for entry_log in reversed(self.logs):
-            if entry_log.synced:
+            if entry_log.synced > len(SCHEMA):
                 return location(entry_log.number, entry_log.synced)
         return 0
 
