@@ -138,13 +138,14 @@ class EntryLog:
 
     # -- boot
 
-    def recover(self, covered: int, lose: Callable[[str], None]) -> LogScan:
+    def recover(self, covered: int, lose: Callable[[str], None], *, begun: bool = False) -> LogScan:
         """Scan the log from position ``covered`` on (0: all of it) and settle its tail: cut what is torn, make the rest durable.
         Nothing is cut below the note, and nothing at all without a note or in a damaged log. ``lose(why)`` is called before
-        anything is changed in a log that has lost what may have been acknowledged. Raises OSError."""
+        anything is changed in a log that has lost what may have been acknowledged. ``begun``: the log was there once, and was not
+        removed on purpose. Raises OSError."""
         noted = self.note.read()
         if not self._file_system.exists(self.path):
-            damaged = (noted != 0 and not self.note.is_blank()) or covered > 0
+            damaged = (noted != 0 and not self.note.is_blank()) or covered > 0 or begun
             if damaged:
                 lose(f"{self.path} is gone")
             return LogScan([], 0, damaged)

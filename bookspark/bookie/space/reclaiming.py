@@ -128,12 +128,12 @@ class Reclaiming:
             if sum(doomed.end for _, doomed in self._doomed) >= _REMOVE_BYTES:
                 given_back += yield from self._remove()
             directory, live = sources[0].directory, bytes_of(sources)
-            if self._doomed and self._file_system.free_bytes(directory.path) < live:
-                given_back += yield from self._remove()
-            if (room := self._file_system.free_bytes(directory.path)) < live:
-                log.warning("%s: %d bytes are free, too few for rewriting its logs", directory.path, room)
-                continue
             try:
+                if self._doomed and self._file_system.free_bytes(directory.path) < live:
+                    given_back += yield from self._remove()
+                if (room := self._file_system.free_bytes(directory.path)) < live:
+                    log.warning("%s: %d bytes are free, too few for rewriting its logs", directory.path, room)
+                    continue
                 given_back -= yield from self._rewrite(rewriter, sources, found, pace(directory, left_bytes))
             except OSError as error:
                 log.warning("no log was rewritten in %s: %s", directory.path, error)
@@ -218,7 +218,7 @@ class Reclaiming:
     def _doom(self, uses: Sequence[LogUse]) -> None:
         for directory, found, _ in uses:
             if isinstance(found, EntryLog):
-                directory.logs.remove(found)
+                directory.forget(found)
             else:
                 del directory.rewritten[found.number]
             self._doomed.append((directory, found))
