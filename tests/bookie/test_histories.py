@@ -109,3 +109,36 @@ WHILE_IT_IS_WRITTEN_ANEW = (
 def test_a_control_log_that_vanishes_is_missed_from_its_first_moment_on(steps):
     """As long as its note was 0, nobody knew that there had been one: the bookie began anew, without a fence."""
     assert failure_of(Story(1, 2500, True, 100_000, False, False, steps)) == ""
+
+
+def test_a_control_log_that_is_written_anew_at_the_boot_has_what_phase_one_noted():
+    """The new content was taken before phase one: it replaced the lossy boot, its fences and its limbo."""
+    adds = ("add", 1, 11, 1, 0), ("add", 0, 6, 3, 0), ("commit",)
+    for left in range(0, 120, 20):
+        steps = (*adds, ("full", left), ("crash", -4, ""), ("commit",), ("crash", -8, ""))
+        assert failure_of(Story(1, 1500, False, 100_000, False, False, steps)) == ""
+
+
+def test_logs_that_are_removed_on_a_full_disk_are_not_looked_for():
+    """There was no room to note the removal, and the checkpoint covered nothing any more."""
+    adds = ("add", 0, 7, 1, 0), ("commit",), ("add", 0, 3, 4, 0), ("seal",)
+    for left in range(0, 200, 20):
+        steps = (*adds, ("full", left), ("delete", 0), ("reclaim", 0.0, True), ("crash", -8, ""))
+        assert failure_of(Story(1, 1500, True, 100_000, False, False, steps)) == ""
+
+
+def test_an_unsynced_log_that_vanishes_under_a_trusted_boot_id_is_missed():
+    """Its note was 0, as that of a log that was removed: what was acknowledged before the sync was denied."""
+    steps = (("add", 0, 2, 3, 0), ("seal",), ("add", 0, 5, 3, 0), ("commit",), ("vanish", 0.65), ("kill", ""))
+    assert failure_of(Story(1, 1500, False, 100_000, False, True, steps)) == ""
+
+
+def test_what_the_checkpoint_names_in_a_covered_log_that_vanished_leaves_the_index():
+    """A recovery add of it ended the loop with a KeyError."""
+    steps = (("add", 1, 7, 3, 0), ("stop", ""), ("vanish", 0.7), ("kill", ""), ("add", 1, 6, 3, RECOVERY), ("commit",))
+    assert failure_of(Story(1, 1500, True, 100_000, False, False, steps)) == ""
+
+
+def test_a_disk_whose_free_space_can_not_be_read_ends_no_reclaiming():
+    steps = (("add", 2, 9, 4, 0), ("seal",), ("fault", "free_bytes * 1 io-error"), ("reclaim", 0.0, True))
+    assert failure_of(Story(1, 2500, True, 100_000, False, False, steps)) == ""
