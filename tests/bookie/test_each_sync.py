@@ -160,7 +160,7 @@ def test_a_log_below_the_checkpoint_that_lost_its_end_is_noticed_at_the_boot():
     file.truncate(file.size() - 8)
     file.sync()
     again = Stepped(JOURNAL, disk)
-    assert again.storage.damaged or held(again, 5)[0][0][0] > 0, "nobody has read the log yet"
+    assert not again.storage.damaged and held(again, 5) == [[(1, 3)]], "nobody has read the log yet"
     found, refusal = again.read(5, 0, 0)
     assert found == [] and not isinstance(refusal, Negative)
 
