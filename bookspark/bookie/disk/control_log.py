@@ -305,8 +305,7 @@ class ControlLog:
             own.append(self._logs_noted())
         content = [*content, encode_records(own)]
         size = sum(map(len, content))
-        # This holds of the old log and of the new one.
-        self._note.write(min(self._noted, size), self._write_number)
+        self._note.write(min(self._noted, size), self._write_number)  # It holds of the old log and of the new one.
         self._note.sync()
         try:
             replace_file(self._file_system, self.path, content)
