@@ -30,7 +30,7 @@ from bookspark.testing.memory_files import MemoryFileSystem
 from bookspark.testing.power_cuts import LOSSES, drawn
 from bookspark.wire.header import Status
 from tests.bookie.kit import KEY, config
-from tests.bookie.known_open import BIT_WITHIN_A_SECOND, KNOWN_OPEN, LOST_WITHIN_A_SECOND, MARKER_VANISHED
+from tests.bookie.known_open import KNOWN_OPEN, LOST_WITHIN_A_SECOND, MARKER_VANISHED
 from tests.bookie.stepped import Promises, Stepped, overlapping_syncs, sync_in_background, without_threads
 from tests.bookie.stories import RECOVERY, VOLATILE, Step, Story
 from tests.metadata.kit import ledger as ledger_metadata
@@ -246,8 +246,7 @@ class History(Stepped):
         """A power cut: one of ``LOSSES``, or one that is drawn."""
         self.killed = True
         self.power_cuts += 1
-        excused = LOST_WITHIN_A_SECOND if self.disk_lost_a_write else BIT_WITHIN_A_SECOND if self.lied else ""
-        if excused in KNOWN_OPEN:
+        if self.disk_lost_a_write and LOST_WITHIN_A_SECOND in KNOWN_OPEN:
             noted, fenced = self.noted
             self.excuse((self.promises.acked, self.promises.acked_early), noted)
             self.promises.fenced &= fenced

@@ -11,7 +11,5 @@ LOST_WITHIN_A_SECOND = "a disk loses a write that it reported and synced, and th
 sync each time."""
 MARKER_VANISHED = "the unclean marker vanishes before a crash"
 """The marker is the only witness of entries that were acknowledged before their sync."""
-BIT_WITHIN_A_SECOND = "a synced bit flips, or a file vanishes, and the power goes before the note is durable"
-"""A bad bit is taken for a torn write. To be mended: what a write that was cut short can't have left is damage."""
 
-KNOWN_OPEN = {LOST_WITHIN_A_SECOND, MARKER_VANISHED, BIT_WITHIN_A_SECOND}
+KNOWN_OPEN = {LOST_WITHIN_A_SECOND, MARKER_VANISHED}

@@ -57,7 +57,7 @@ def overlapping_syncs() -> Iterator[None]:
         background._queue.put(sync)
         background._told = synced
 
-    def stop(background: Any, *synced: Synced) -> None:
+    def stop(background: Any) -> None:
         sync_in_background(background)
 
     with patch.multiple(BackgroundSync, submit=submit, stop=stop):

@@ -21,7 +21,7 @@ from bookspark.protocol.ledger.responses import Negative
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.testing.memory_files import MemoryFileSystem
 from bookspark.testing.power_cuts import everything_kept, nothing_kept
-from bookspark.wire.header import Status
+from bookspark.wire.header import Flag, Status
 from tests.bookie.kit import KEY, config
 from tests.bookie.stepped import Stepped, without_threads
 from tests.metadata.kit import ledger
@@ -134,6 +134,21 @@ def test_the_notes_are_durable_once_a_checkpoint_is_made():
     assert noted(disk, 0) == len(disk.files()["/disk/control.log"])
 
 
+def test_a_boot_makes_the_notes_durable_that_it_rests_on():
+    disk = MemoryFileSystem("/disk")
+    run = Stepped(JOURNAL, disk)
+    run.add(5, 0)
+    run.commit()
+    run.fence(5)
+    run.add(5, 1, flags=int(Flag.RECOVERY))
+    run.commit()
+    behind = noted(disk), noted(disk, 0)
+    Stepped(JOURNAL, disk)
+    sizes = len(disk.files()[LOG]), len(disk.files()["/disk/control.log"])
+    assert (noted(disk), noted(disk, 0)) == sizes, "a killed process had written them only"
+    assert all(before < now for before, now in zip(behind, sizes, strict=True)), "so this test is about something"
+
+
 def test_a_log_below_the_checkpoint_that_lost_its_end_is_noticed_at_the_boot():
     disk = MemoryFileSystem("/disk")
     run = Stepped(JOURNAL, disk)
@@ -146,7 +161,7 @@ def test_a_log_below_the_checkpoint_that_lost_its_end_is_noticed_at_the_boot():
     file.truncate(file.size() - 8)
     file.sync()
     again = Stepped(JOURNAL, disk)
-    assert held(again, 5)[0][0][0] > 0, "nobody has read the log yet, and the batch that is cut is not held"
+    assert not again.storage.damaged and held(again, 5) == [[(1, 3)]], "nobody has read the log yet"
     assert again.read(5, 0, 0) == ([], ENTRY_LOST)
 
 

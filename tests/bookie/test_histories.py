@@ -9,7 +9,7 @@ import pytest
 from bookspark.protocol.bookie.bookie_ledger import NO_SUCH_ENTRY
 from bookspark.testing.memory_files import MemoryFile
 from tests.bookie.histories import History, failure_of, stepped
-from tests.bookie.stories import TROUBLES, Story, drawn_story, shortened
+from tests.bookie.stories import RECOVERY, TROUBLES, Story, drawn_story, shortened
 
 SEEDS = range(50)
 
@@ -53,3 +53,92 @@ def test_a_clean_stop_on_a_full_disk_leaves_no_marker():
     """The marker was made for an add that found no room: the next boot fenced all ledgers, although nothing could be lost."""
     steps = (("full", 1000), ("add", 0, 5, 1, 0), ("stop", ""))
     assert failure_of(Story(1, 2500, False, 100_000, False, False, steps)) == ""
+
+
+def test_a_background_sync_is_told_of_an_error_that_the_commit_thread_was_told_of():
+    """Its descriptor was opened for the sync, and the kernel tells nobody of an error from before that was told already: the
+    note got ahead of the disk, and what recovery added again was acknowledged at once and lost by the next power cut."""
+    first, again = ("add", 0, 0, 2, 0), ("add", 0, 0, 5, RECOVERY)
+    failing = (first, ("commit",), ("add", 0, 2, 3, RECOVERY), ("commit",), ("background",))
+    for seed in range(5):
+        steps = (
+            ("fault", f"sync *.arrows 1 write-back:{seed}"),
+            *failing,
+            ("kill", ""),
+            again,
+            ("commit",),
+            ("crash", -8, ""),
+        )
+        history = History(Story(1, 2500, False, 1, True, False, steps))
+        history.run()
+        slot = history.slots[0]
+        assert [entry.entry_id for entry in history.read(slot, 0, 4)[0]] == sorted(history.promises.acked[slot])
+        assert history.promises.acked[slot] == {0, 1, 2, 3, 4}
+
+
+def test_a_note_that_finds_no_room_retires_no_directory():
+    """A part of the note fitted: that was taken for an I/O error, and all entries of the directory were lost here."""
+    for left in range(0, 60, 3):
+        steps = (("add", 0, 0, 2, 0), ("seal",), ("full", left), ("add", 0, 2, 2, 0), ("commit",))
+        assert failure_of(Story(1, 1500, True, 1, False, False, steps)) == ""
+
+
+def test_a_lossy_boot_that_finds_no_room_in_one_directory_goes_on_with_the_others():
+    """The directory was given up, so its unclean marker stayed: the boot after a clean stop was lossy again."""
+    crash = ("crash", -2, "")
+    before = ("add", 0, 4, 4, 0), ("checkpoint",), crash, ("delete", 0), ("delete", 1)
+    after = ("add", 1, 5, 4, 0), ("commit",), crash, ("stop", "")
+    for left in range(100, 400, 20):
+        assert failure_of(Story(2, 1500, False, 100_000, False, False, (*before, ("full", left), *after))) == ""
+
+
+def test_a_log_that_found_no_room_is_not_looked_for():
+    """A checkpoint covered it, the next boot removed it because nothing was in it, and the one after that missed it."""
+    steps = (("add", 1, 2, 2, 0), ("full", 1000), ("stop", ""), ("kill", ""))
+    assert failure_of(Story(1, 1500, True, 100_000, False, False, steps)) == ""
+
+
+FAILING_NOTE = ("fault", "sync *control.synced 1 write-back:25")
+IN_ITS_FIRST_SECOND = ("fence", 0), ("commit",), ("vanish", 0.0), ("crash", -8, "")
+WHILE_IT_IS_WRITTEN_ANEW = (
+    ("fence", 1), ("fence", 2), ("second",), FAILING_NOTE, ("vanish", 0.0), ("fence", 0), ("delete", 2), ("stop", ""),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("steps", [IN_ITS_FIRST_SECOND, WHILE_IT_IS_WRITTEN_ANEW])
+def test_a_control_log_that_vanishes_is_missed_from_its_first_moment_on(steps):
+    """As long as its note was 0, nobody knew that there had been one: the bookie began anew, without a fence."""
+    assert failure_of(Story(1, 2500, True, 100_000, False, False, steps)) == ""
+
+
+def test_a_control_log_that_is_written_anew_at_the_boot_has_what_phase_one_noted():
+    """The new content was taken before phase one: it replaced the lossy boot, its fences and its limbo."""
+    adds = ("add", 1, 11, 1, 0), ("add", 0, 6, 3, 0), ("commit",)
+    for left in range(0, 120, 20):
+        steps = (*adds, ("full", left), ("crash", -4, ""), ("commit",), ("crash", -8, ""))
+        assert failure_of(Story(1, 1500, False, 100_000, False, False, steps)) == ""
+
+
+def test_logs_that_are_removed_on_a_full_disk_are_not_looked_for():
+    """There was no room to note the removal, and the checkpoint covered nothing any more."""
+    adds = ("add", 0, 7, 1, 0), ("commit",), ("add", 0, 3, 4, 0), ("seal",)
+    for left in range(0, 200, 20):
+        steps = (*adds, ("full", left), ("delete", 0), ("reclaim", 0.0, True), ("crash", -8, ""))
+        assert failure_of(Story(1, 1500, True, 100_000, False, False, steps)) == ""
+
+
+def test_an_unsynced_log_that_vanishes_under_a_trusted_boot_id_is_missed():
+    """Its note was 0, as that of a log that was removed: what was acknowledged before the sync was denied."""
+    steps = (("add", 0, 2, 3, 0), ("seal",), ("add", 0, 5, 3, 0), ("commit",), ("vanish", 0.65), ("kill", ""))
+    assert failure_of(Story(1, 1500, False, 100_000, False, True, steps)) == ""
+
+
+def test_what_the_checkpoint_names_in_a_covered_log_that_vanished_leaves_the_index():
+    """A recovery add of it ended the loop with a KeyError."""
+    steps = (("add", 1, 7, 3, 0), ("stop", ""), ("vanish", 0.7), ("kill", ""), ("add", 1, 6, 3, RECOVERY), ("commit",))
+    assert failure_of(Story(1, 1500, True, 100_000, False, False, steps)) == ""
+
+
+def test_a_disk_whose_free_space_can_not_be_read_ends_no_reclaiming():
+    steps = (("add", 2, 9, 4, 0), ("seal",), ("fault", "free_bytes * 1 io-error"), ("reclaim", 0.0, True))
+    assert failure_of(Story(1, 2500, True, 100_000, False, False, steps)) == ""

@@ -298,7 +298,7 @@ def test_a_failed_background_sync_retires_the_directory(storage, tmp_path, monke
     def fail(*arguments):
         raise OSError(5, "Input/output error (on purpose)")
 
-    monkeypatch.setattr("bookspark.bookie.commit.background_sync.BackgroundSync._sync", fail)
+    monkeypatch.setattr("bookspark.bookie.disk.entry_log.EntryLog.sync_beside", fail)
     assert sync(storage, 5) is Status.IO_ERROR
     assert storage.read(5, 1, 1) == ([], ENTRY_LOST), "an acked entry that may be lost is never absent"
     assert sync(storage, 5) is Status.IO_ERROR, "and the writer is told, so that it looks for another bookie"

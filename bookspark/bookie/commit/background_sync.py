@@ -2,10 +2,8 @@
 
 Law: a sync covers the writes before its request, and no later ones. The synced note is written after it, as after every sync. No
 write waits for it. A sync that fails retires the directory, as one of the commit thread's own does: each thread has a file
-descriptor of its own, so the kernel tells both of a failed write-back. Whatever else goes wrong is told like a failed sync.
-
-A sync that gets no file descriptor was not made, and says nothing of the disk: it is tried again until there is one. When the
-directory stops, or where there is no second thread, the commit thread makes it with the descriptor that the log is written by.
+descriptor of its own, open since before the first write, so the kernel tells both of a failed write-back. Whatever else goes
+wrong is told like a failed sync.
 
 Syncs that pile up are made as one. The thread is started by the first sync, so a bookie that needs none has none. If it can't be
 started, the commit thread makes the sync.
@@ -18,12 +16,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import NamedTuple
 
 from bookspark.bookie.commit.commit_items import Item
 from bookspark.bookie.disk.entry_log import EntryLog
-from bookspark.bookie.disk.file_system import NO_DESCRIPTOR, FileSystem
 
 
 class Sync(NamedTuple):
@@ -39,17 +36,13 @@ Synced = Callable[[Sequence[Item], int, Exception | None], None]
 """``synced(items, byte_count, failure)``, in the thread of the sync."""
 
 
-_RETRY_SECONDS = 0.05
-"""The pause before a sync that got no file descriptor is tried again."""
-
 log = logging.getLogger(__name__)
 
 
 class BackgroundSync:
     """The second thread of a directory."""
 
-    def __init__(self, file_system: FileSystem, directory: str) -> None:
-        self._file_system = file_system
+    def __init__(self, directory: str) -> None:
         self._directory = directory
         self._queue: SimpleQueue[Sync | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -61,13 +54,12 @@ class BackgroundSync:
         if not (apart and self._has_thread(synced)):
             self.sync_queued(synced)
 
-    def stop(self, synced: Synced) -> None:
-        """Finish what is queued and end the thread. ``synced`` is told of syncs that got no file descriptor before."""
+    def stop(self) -> None:
+        """Finish what is queued and end the thread."""
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join()
             self._thread = None
-            self._make(self._queued(), synced)
 
     def sync_queued(self, synced: Synced) -> None:
         """Make the queued syncs as one, in the thread that writes the logs."""
@@ -89,53 +81,21 @@ class BackgroundSync:
         return [sync for sync in queued if sync is not None]
 
     def _run(self, synced: Synced) -> None:
-        """Make syncs until ``stop``. What gets no file descriptor until then is left in the queue."""
-        syncs: list[Sync] = []
         goes_on = True
         while goes_on:
-            if not syncs:
-                queued = [self._queue.get()]
-            else:
-                try:
-                    queued = [self._queue.get(timeout=_RETRY_SECONDS)]
-                except Empty:
-                    queued = []
+            queued = [self._queue.get()]
             queued += [self._queue.get() for _ in range(self._queue.qsize())]
             goes_on = None not in queued
-            syncs += [sync for sync in queued if sync is not None]
-            if self._make(syncs, synced, apart=True):
-                syncs = []
-        for sync in syncs:
-            self._queue.put(sync)
+            self._make([sync for sync in queued if sync is not None], synced)
 
-    def _make(self, syncs: Sequence[Sync], synced: Synced, *, apart: bool = False) -> bool:
-        """Make ``syncs`` as one and tell. False if there was no file descriptor for that in the second thread (``apart``)."""
+    def _make(self, syncs: Sequence[Sync], synced: Synced) -> None:
+        """Make ``syncs`` as one and tell."""
         failure: Exception | None = None
         try:
             # The last sync of a log covers the earlier ones.
             for sync in reversed(syncs):
-                if not self._sync(sync.log, sync.end, apart):
-                    return False
+                sync.log.sync_beside(sync.end)
         except Exception as error:
             failure = error
         if syncs:
             synced([item for sync in syncs for item in sync.items], sum(sync.byte_count for sync in syncs), failure)
-        return True
-
-    def _sync(self, entry_log: EntryLog, end: int, apart: bool) -> bool:
-        if entry_log.synced >= end:
-            return True
-        try:
-            file = self._file_system.open(entry_log.path)
-        except OSError as error:
-            if error.errno not in NO_DESCRIPTOR:
-                raise
-            if apart:
-                return False
-            entry_log.sync(end)
-            return True
-        try:
-            entry_log.sync(end, file)
-        finally:
-            file.close()
-        return True

@@ -39,7 +39,7 @@ from bookspark.bookie.commit.commit_items import (
 )
 from bookspark.bookie.disk.control_log import ControlLog
 from bookspark.bookie.disk.entry_log import EntryLog
-from bookspark.bookie.disk.file_system import FileSystem, NoSpaceError
+from bookspark.bookie.disk.file_system import NoSpaceError
 from bookspark.bookie.disk.unclean_marker import UncleanMarker
 
 Tell = Callable[[Sequence[Item], int, OSError | None], None]
@@ -58,13 +58,11 @@ log = logging.getLogger(__name__)
 class GroupWriter:
     """Writes the groups of one directory. One thread uses it at a time; the background sync has a thread of its own."""
 
-    def __init__(
-        self, file_system: FileSystem, directory: str, control: ControlLog, marker: UncleanMarker, config: BookieConfig
-    ) -> None:
+    def __init__(self, directory: str, control: ControlLog, marker: UncleanMarker, config: BookieConfig) -> None:
         self._directory = directory
         self._control = control
         self._marker = marker
-        self._background = BackgroundSync(file_system, directory)
+        self._background = BackgroundSync(directory)
         self._log_bytes = config.entry_log_bytes_max
         self._sync_bytes = config.background_sync_bytes
         self._sync_seconds = config.background_sync_interval_ms / 1000
@@ -94,7 +92,7 @@ class GroupWriter:
         rest: Sequence[Item] = items
         group = Group(items)
         if group.stop:
-            self._background.stop(partial(self._synced, tell))
+            self._background.stop()
         if group.relaxed:
             if not self.relaxed_bytes:
                 self._sync_at = monotonic() + self._sync_seconds

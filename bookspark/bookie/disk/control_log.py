@@ -213,9 +213,7 @@ class ControlLog:
         self._file_system = file_system
         self.path, self._note = control_note(file_system, directory)
         self._file: File | None = None
-        self._end = 0
-        self._rewritten_bytes = 0
-        self._write_number = 0
+        self._end = self._noted = self._rewritten_bytes = self._write_number = 0
         self._logs: set[int] = set()
         self._rewritten: frozenset[int] = frozenset()
 
@@ -265,10 +263,9 @@ class ControlLog:
         if not damaged:
             return ControlCopy(True, complete_to, seen)
         noted, number = self._note.read(), self._note.read_write_number()
-        unknown = (
-            noted is None or number is None or any(isinstance(item, _Bad) and item.start >= noted for item in found)
-        )
-        return ControlCopy(False, complete_to, None if unknown else max(seen, number or 0))
+        if noted is None or number is None or any(isinstance(item, _Bad) and item.start >= noted for item in found):
+            return ControlCopy(False, complete_to, None)
+        return ControlCopy(False, complete_to, max(seen, number))
 
     def begin(self, content: Sequence[bytes] | None, scan: ControlScan, write_number: int = 0) -> bool:
         """Open the log for appending, after ``scan``. ``content``: encoded records, in pieces, that replace what is there; None
@@ -276,11 +273,14 @@ class ControlLog:
         ``content``: the log goes on with the good records that are there. Raises NoSpaceError if records would be lost by that,
         and OSError."""
         self._end = self._rewritten_bytes = scan.end
+        self._noted = min(scan.noted or 0, scan.end)
         if scan.logs is not None:
             self._logs, self._rewritten = set(scan.logs.entry_logs), frozenset(scan.logs.rewritten)
         if content is None:
             self._write_number = write_number
             self._file = self._file_system.open(self.path)
+            # The process that wrote the note may have died before it was durable.
+            self._settle_note()
             return True
         try:
             self.rewrite(content, write_number)
@@ -291,7 +291,7 @@ class ControlLog:
             self._file = self._file_system.open(self.path)
             self._file.truncate(self._end)
             self._file.sync()
-            self._note.sync()
+            self._settle_note()
             return False
         return True
 
@@ -299,24 +299,25 @@ class ControlLog:
         """Replace the whole log by ``content`` (encoded records, in pieces: everything up to ``write_number``), and go on
         appending to it. A crash meanwhile leaves the old log or the new one, and a note that is not above its end. Raises
         NoSpaceError, with the log as it was, and OSError."""
-        own: list[CopyRecord] = [WrittenUpTo(write_number)] if write_number else []
+        # The first log has this too, so its note is never 0: that there is a log is known from then on.
+        own: list[CopyRecord] = [WrittenUpTo(write_number)]
         if self._logs or self._rewritten:
             own.append(self._logs_noted())
         content = [*content, encode_records(own)]
-        self._note.write(0, self._write_number)
+        size = sum(map(len, content))
+        self._note.write(min(self._noted, size), self._write_number)  # It holds of the old log and of the new one.
         self._note.sync()
         try:
             replace_file(self._file_system, self.path, content)
         except NoSpaceError:
-            self._note.write(self._end, self._write_number)
+            self._note.write(self._noted, self._write_number)
             raise
         if self._file is not None:
             self._file.close()
         self._file = with_descriptor(lambda: self._file_system.open(self.path))
-        self._end = self._rewritten_bytes = sum(map(len, content))
+        self._end = self._rewritten_bytes = size
         self._write_number = max(self._write_number, write_number)
-        self._note.write(self._end, self._write_number)
-        self._note.sync()
+        self._settle_note()
 
     def append(self, content: bytes, write_number: int = 0) -> None:
         """Append encoded records; durable when this returns. ``write_number``: of the last write among them, if there is one.
@@ -330,7 +331,15 @@ class ControlLog:
         self._file.sync()
         self._end = end
         self._write_number = max(self._write_number, write_number)
+        self._note_end()
+
+    def _note_end(self) -> None:
+        self._noted = self._end
         self._note.write(self._end, self._write_number)
+
+    def _settle_note(self) -> None:
+        self._note_end()
+        self._note.sync()
 
     # -- the logs of the directory
 

@@ -34,7 +34,7 @@ NOTE_SUFFIX = ".synced"
 class EntryLog:
     """One log. The loop decides where frames go (``end``); the directory's commit thread does everything to the file."""
 
-    __slots__ = ("_file_system", "_noting", "directory", "end", "file", "note", "number", "synced")
+    __slots__ = ("_file_system", "_noting", "directory", "end", "file", "note", "number", "second_file", "synced")
 
     def __init__(self, file_system: FileSystem, directory: str, number: int) -> None:
         self._file_system = file_system
@@ -46,6 +46,10 @@ class EntryLog:
         """Bytes that are durable. Set by the directory's own threads only."""
         self.file: File | None = None
         """Open while the log is being written."""
+        self.second_file: File | None = None
+        """Open as long, and since before the first write, for the syncs of a second thread. The kernel tells a failed write-back
+        to each descriptor that was open then, and to a later one only if nobody was told before (Linux, errseq_t): the sync of a
+        descriptor that is opened for it may succeed although the disk lacks what was written."""
         self.note = SyncedNote(file_system, self._stem + NOTE_SUFFIX, number)
         self._noting = threading.Lock()
 
@@ -65,10 +69,7 @@ class EntryLog:
             with needing_space():
                 self._create(size, begun)
         except NoSpaceError:
-            if self.file is not None:
-                self.file.close()
-                self.file = None
-            self.note.close()
+            self._close()
             self._unlink()
             raise
 
@@ -79,6 +80,7 @@ class EntryLog:
         # The note is durable before the log is made: a log without its note counts as damaged.
         self._file_system.sync_directory(directory)
         self.file = self._file_system.open(self.path, create=True)
+        self.second_file = self._file_system.open(self.path)
         write_all(self.file, [SCHEMA], 0)
         self._file_system.sync_directory(directory)
         begun()
@@ -92,11 +94,22 @@ class EntryLog:
         assert self.file is not None
         return write_all(self.file, frames, position)
 
-    def sync(self, position: int, file: File | None = None) -> None:
-        """Make everything up to ``position`` durable, and note it. A second thread may do so too, with a ``file`` of its own.
-        Raises OSError, after which nobody knows what the disk holds."""
-        file = file or self.file
-        assert file is not None
+    def sync(self, position: int) -> None:
+        """Make everything up to ``position`` durable, and note it. Raises OSError, after which nobody knows what the disk
+        holds."""
+        assert self.file is not None
+        self._sync(self.file, position)
+
+    def sync_beside(self, position: int) -> None:
+        """``sync``, in a second thread. The first one may write and sync meanwhile, and may seal the log if all of it is
+        synced."""
+        # In this order: a log without a file is sealed, so all of it is synced.
+        file = self.second_file
+        if position > self.synced:
+            assert file is not None
+            self._sync(file, position)
+
+    def _sync(self, file: File, position: int) -> None:
         file.sync()
         with self._noting:
             if position > self.synced:
@@ -114,19 +127,25 @@ class EntryLog:
         if self.file is not None:
             self.file.truncate(self.synced)
             self.note.sync()
+        self._close()
+
+    def _close(self) -> None:
+        if self.file is not None:
             self.file.close()
-            self.file = None
+        # The second thread may still use its file, which is closed when it is done.
+        self.file = self.second_file = None
         self.note.close()
 
     # -- boot
 
-    def recover(self, covered: int, lose: Callable[[str], None]) -> LogScan:
+    def recover(self, covered: int, lose: Callable[[str], None], *, begun: bool = False) -> LogScan:
         """Scan the log from position ``covered`` on (0: all of it) and settle its tail: cut what is torn, make the rest durable.
         Nothing is cut below the note, and nothing at all without a note or in a damaged log. ``lose(why)`` is called before
-        anything is changed in a log that has lost what may have been acknowledged. Raises OSError."""
+        anything is changed in a log that has lost what may have been acknowledged. ``begun``: the log was there once, and was not
+        removed on purpose. Raises OSError."""
         noted = self.note.read()
         if not self._file_system.exists(self.path):
-            damaged = (noted != 0 and not self.note.is_blank()) or covered > 0
+            damaged = (noted != 0 and not self.note.is_blank()) or covered > 0 or begun
             if damaged:
                 lose(f"{self.path} is gone")
             return LogScan([], 0, damaged)
@@ -161,8 +180,11 @@ class EntryLog:
                     write_all(file, [file.read(frame.size, frame.position)], frame.position)
             file.sync()
             if not scan.damaged:
-                self.note.write(scan.end)
-                self.note.sync()
+                noted = scan.end
+        if noted is not None:
+            # Also a note that stays as it is: the process that wrote it may have died, or failed, before it was durable.
+            self.note.write(noted)
+            self.note.sync()
 
     def adopt(self) -> bool:
         """Take over a log that a checkpoint covers whole, unread; False if it is shorter than it was."""

@@ -82,6 +82,10 @@ class LedgerRows:
         """The three arrays, one after the other."""
         return self.first.tobytes() + self.where.tobytes() + self.extent.tobytes()
 
+    def ends(self) -> list[int]:
+        """The location behind the frame of each row."""
+        return [where + (extent & _LOW) for where, extent in zip(self.where, self.extent, strict=True)]
+
     def row(self, index: int) -> Row:
         first, extent = self.first[index], self.extent[index]
         return Row(first, first + (extent >> 32) - 1, self.where[index], extent & _LOW)
@@ -191,12 +195,15 @@ class ChangingRows(LedgerRows):
                 self.clean, self.lost_some = min(self.clean, index), True
 
     def remove(self, first_where: int, last_where: int) -> list[Row]:
-        """Remove the rows whose frames lie at ``first_where..last_where``; returns them, ascending by entry id."""
-        removed = [i for i, where in enumerate(self.where) if first_where <= where <= last_where]
+        """Remove the rows whose frames reach into ``first_where..last_where``; returns them, ascending by entry id."""
+        reaching = [
+            first_where < end and where <= last_where for where, end in zip(self.where, self.ends(), strict=True)
+        ]
+        removed = [i for i, reaches in enumerate(reaching) if reaches]
         rows = [self.row(i) for i in removed]
         if removed:
             self.clean, self.lost_some = min(self.clean, removed[0]), True
-            kept = [i for i, where in enumerate(self.where) if not first_where <= where <= last_where]
+            kept = [i for i, reaches in enumerate(reaching) if not reaches]
             for name in LedgerRows.__slots__:
                 column = getattr(self, name)
                 setattr(self, name, array("q", (column[i] for i in kept)))
@@ -296,22 +303,15 @@ class Index:
         return removed
 
     def remove(self, first_where: int, last_where: int) -> dict[int, list[Row]]:
-        """Remove all rows whose frames lie in ``first_where..last_where``, also in part; returns them by ledger."""
-        log_start = location(log_of(first_where), 0)
-        removed: dict[int, list[Row]] = {}
-        for ledger_id in self.ledger_ids():
-            rows = self.get(ledger_id)
-            if rows is None or max(rows.where, default=-1) < log_start:
-                continue
-            begun = [
-                where
-                for where, extent in zip(rows.where, rows.extent, strict=True)
-                if log_start <= where < first_where < where + (extent & _LOW)
-            ]
-            found = self.of(ledger_id).remove(min(begun, default=first_where), last_where)
-            if found:
-                removed[ledger_id] = found
-        return removed
+        """Remove all rows whose frames reach into ``first_where..last_where``; returns them by ledger."""
+        return {
+            ledger_id: removed
+            for ledger_id in self.ledger_ids()
+            if (rows := self.get(ledger_id)) is not None
+            and max(rows.ends(), default=-1) > first_where
+            and (changing := self.changing(ledger_id)) is not None
+            and (removed := changing.remove(first_where, last_where))
+        }
 
     # -- for checkpoints
 

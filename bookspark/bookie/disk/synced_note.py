@@ -1,10 +1,9 @@
 """Synced notes: up to which position a file is known to be durable.
 
 Law: a note is made before its file, holds 0, and is synced with its name. It is written after each sync of the file, and before
-anything that rests on that sync is answered. It is synced itself about once a second, when the
-file is sealed, at a checkpoint and at a clean stop. So
-after the death of the process it is exact, and after the death of the host it may be behind, but never ahead. It tells damage
-from a torn write; BookKeeper #2908 lost data because it could not::
+anything that rests on that sync is answered. It is synced itself about once a second, when the file is sealed, at a checkpoint,
+at a clean stop, and by a boot that rests on it. So after the death of the process it is exact, and after the death of the host it
+may be behind, but never ahead. It tells damage from a torn write; BookKeeper #2908 lost data because it could not::
 
     i64 position │ u32 CRC32C(i64 file number, i64 position) │ u32 0
 
@@ -20,7 +19,7 @@ import struct
 
 from crc32c import crc32c
 
-from bookspark.bookie.disk.file_system import File, FileSystem, needing_space
+from bookspark.bookie.disk.file_system import File, FileSystem, needing_space, write_all
 from bookspark.errors import StorageError
 
 _NOTE = struct.Struct("<qII")
@@ -78,9 +77,8 @@ class SyncedNote:
             checksum = crc32c(_WRITE_NUMBERED.pack(self._number, position, write_number))
             content += _NOTE.pack(write_number, checksum, 0)
         with needing_space():
-            size = self._opened().write([content], 0)
-        if size != len(content):
-            raise OSError(f"{self._path}: short write")
+            file = self._opened()
+        write_all(file, [content], 0)
         self.is_written = True
 
     def sync(self) -> None:

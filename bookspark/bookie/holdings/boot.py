@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from bookspark.bookie.disk.control_log import ControlScan, WriteNumbered, encode_records, live_bytes
-from bookspark.bookie.disk.control_state import ControlState
+from bookspark.bookie.disk.control_state import ControlState, Record
 from bookspark.bookie.disk.index import ROW_BYTES, ChangingRows, Index, location, log_of
 from bookspark.bookie.disk.log_scan import FILLER_LEDGER, LoggedFrame
 from bookspark.bookie.disk.rewritten_block import Block, runs
@@ -70,10 +70,20 @@ def _note_lost_places(holdings: Holdings) -> None:
         for first, last in directory.lost_places:
             holdings.lose_between(first, last)
     if holdings.lost_at_boot:
-        number = holdings.control.next_write()
-        content = encode_records((WriteNumbered(number), *holdings.lost_at_boot))
-        in_each(holdings.live, lambda directory: directory.control.append(content, number))
+        note_in_each(holdings.live, holdings.control, holdings.lost_at_boot)
         holdings.lost_at_boot.clear()
+
+
+def note_in_each(directories: list[LogDirectory], state: ControlState, records: Sequence[Record]) -> None:
+    """At the boot: append ``records`` to the control log of each directory, durably. A directory that fails is removed from
+    ``directories``. One without room is full, and no more than that: its copy is known to be behind. Raises StorageError if no
+    directory took them."""
+    number = state.next_write()
+    content = encode_records((WriteNumbered(number), *records))
+    took = in_each(directories, lambda directory: directory.append_at_boot(content, number))
+    if not any(taken for _, taken in took):
+        paths = ", ".join(directory.path for directory, _ in took)
+        raise StorageError(f"{paths}: No space left on device for what the boot found out; free some space there")
 
 
 @contextmanager

@@ -130,10 +130,12 @@ class Disks:
         return measured
 
     def look_at_all(self) -> None:
-        """At the boot, before anything is served: measure every disk, and have each directory take what it should."""
+        """At the boot, before anything is served: measure every disk, and have each directory take what it should. One that needs
+        a new control log waits for the next look: phase one of a lossy boot has to be in it."""
         for directory, used in self.measure():
-            # Nothing is served yet, so all steps run at once.
-            deque(self.look(directory, used), maxlen=0)
+            if not directory.control_behind:
+                # Nothing is served yet, so all steps run at once.
+                deque(self.look(directory, used), maxlen=0)
         self.sort()
 
     def look(self, directory: LogDirectory, used: float) -> Steps[None]:

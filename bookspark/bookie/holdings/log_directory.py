@@ -48,6 +48,8 @@ class LogDirectory:
         has not dealt with it."""
         self._found: set[int] = set()
         """At the boot: the logs of which a file or a note is there, and the rewritten ones that the checkpoint names."""
+        self._removed_below = 0
+        """The location behind the last log that was removed."""
         self.lost_places: list[tuple[int, int]] = []
         """At the boot: locations (first, last) below which the index names entries that are gone."""
         self.parts: list[Part] | None = None
@@ -66,7 +68,7 @@ class LogDirectory:
         self.marker = UncleanMarker(file_system, path, boot_id)
         self.unclean = False
         """A crash may have lost entries of this directory that were acknowledged."""
-        writer = GroupWriter(file_system, path, self.control, self.marker, config)
+        writer = GroupWriter(path, self.control, self.marker, config)
         self.commit = CommitThread(path, writer)
 
     def prepare(self) -> None:
@@ -105,13 +107,27 @@ class LogDirectory:
         """Open the control log (``ControlLog.begin``). If there is no room for ``content``, the directory is full, but not lost.
         Raises OSError."""
         if not self.control.begin(content, scan, write_number):
-            self.control_behind, self.takes = True, Takes.NOTHING
+            self._fall_behind()
+
+    def append_at_boot(self, content: bytes, number: int) -> bool:
+        """Append write ``number`` to the control log. False without room: the directory is full, but not lost. Raises
+        OSError."""
+        try:
+            self.control.append(content, number)
+        except NoSpaceError:
+            self._fall_behind()
+            return False
+        return True
+
+    def _fall_behind(self) -> None:
+        self.control_behind, self.takes = True, Takes.NOTHING
 
     def recover(self, noted: LogsNoted | None) -> Recovered:
         """Read the checkpoint, and scan every log from there on. ``noted``: the logs that there have to be, by the control log;
         None if it never said. Raises OSError."""
         checkpoint = read_checkpoint(self.file_system, self.path)
         covered = checkpoint.covered if checkpoint is not None else 0
+        self._removed_below = location(log_of(covered), 0)
         self.parts = checkpoint.parts if checkpoint is not None else None
         remove_parts(self.file_system, self.path, self.parts or ())
         if checkpoint is not None and checkpoint.damaged:
@@ -126,7 +142,11 @@ class LogDirectory:
                 if not entry_log.is_removed and not entry_log.adopt():
                     self._lose_rows(number, "was cut short, or is gone", entry_log.end)
             else:
-                scan = entry_log.recover(position_of(covered) if number == log_of(covered) else 0, self.lose)
+                start = position_of(covered) if number == log_of(covered) else 0
+                begun = noted is not None and number in noted.entry_logs
+                scan = entry_log.recover(start, self.lose, begun=begun)
+                if scan.end < start:
+                    self._lose_rows(number, "is gone")
                 if scan.frames or scan.end > len(SCHEMA):
                     scans.append((entry_log, scan))
                 elif not scan.damaged:
@@ -162,9 +182,11 @@ class LogDirectory:
     def _look_for_lost(self, numbers: Sequence[int], checkpoint: Checkpoint | None, noted: LogsNoted | None) -> None:
         """Look for entry logs of which not even the note is there. The checkpoint tells what was in those below its covered
         log."""
-        covered = log_of(checkpoint.covered) if checkpoint is not None else 0
-        expected = {number for number in (noted.entry_logs if noted is not None else ()) if number >= covered}
-        for number in sorted((expected | ({covered} if covered else set())).difference(numbers)):
+        covered = checkpoint.covered if checkpoint is not None else 0
+        expected = {number for number in (noted.entry_logs if noted is not None else ()) if number >= log_of(covered)}
+        if position_of(covered):
+            expected.add(log_of(covered))
+        for number in sorted(expected.difference(numbers)):
             self.lose(f"log {number:08x} of {self.path} is gone")
 
     def look_for_named(self, named: set[int]) -> None:
@@ -200,11 +222,17 @@ class LogDirectory:
         return entry_log, position
 
     def covered(self) -> int:
-        """The location below which everything in this directory is synced."""
+        """The location below which everything in this directory is synced. It is in a log that holds something: the next boot
+        removes the others, and what is covered may not be gone."""
         for entry_log in reversed(self.logs):
-            if entry_log.synced:
-                return location(entry_log.number, entry_log.synced)
-        return 0
+            if entry_log.synced > len(SCHEMA):
+                return max(location(entry_log.number, entry_log.synced), self._removed_below)
+        return self._removed_below
+
+    def forget(self, entry_log: EntryLog) -> None:
+        """A sealed log is about to be removed. A checkpoint that covers it says so: a full disk has no room for another note."""
+        self.logs.remove(entry_log)
+        self._removed_below = max(self._removed_below, location(entry_log.number + 1, 0))
 
     @property
     def sealed(self) -> list[EntryLog | RewrittenLog]:

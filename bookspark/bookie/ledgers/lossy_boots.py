@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from bookspark.bookie.commit.completions import Done
-from bookspark.bookie.disk.control_log import WriteNumbered, encode_records
 from bookspark.bookie.disk.control_state import Record
-from bookspark.bookie.holdings.boot import in_each
+from bookspark.bookie.holdings.boot import note_in_each
 from bookspark.bookie.holdings.disks import Disks
 from bookspark.bookie.holdings.holdings import Holdings
 from bookspark.bookie.ledgers.control_records import ControlRecords
@@ -60,8 +59,8 @@ class LossyBoots:
         return self._state.ledgers.looks()
 
     def note_lossy_boot(self, found: PhaseOne) -> None:
-        """Make the lossy-boot mark durable, and with it what is fenced and in limbo. A directory that can't take it is used no
-        more. Raises StorageError if no directory took it."""
+        """Make the lossy-boot mark durable, and with it what is fenced and in limbo. A directory that fails is used no more, one
+        without room takes nothing. Raises StorageError if no directory took it."""
         self._note([found.mark, *found.records])
 
     def note_first_mark(self, last_ledger_id: int) -> None:
@@ -71,9 +70,7 @@ class LossyBoots:
             self._note([mark])
 
     def _note(self, noted: Sequence[Record]) -> None:
-        number = self._state.next_write()
-        content = encode_records((WriteNumbered(number), *noted))
-        in_each(self._live, lambda directory: directory.control.append(content, number))
+        note_in_each(self._live, self._state, noted)
         for directory in self._holdings.directories:
             directory.retired = directory not in self._live
         self._disks.sort()

@@ -129,14 +129,14 @@ class Reclaiming:
                 given_back += yield from self._remove()
             directory, live = sources[0].directory, bytes_of(sources)
             free_bytes = partial(self._file_system.free_bytes, directory.path)
-            room: int = yield free_bytes
-            if self._doomed and room < live:
-                given_back += yield from self._remove()
-                room = yield free_bytes
-            if room < live:
-                log.warning("%s: %d bytes are free, too few for rewriting its logs", directory.path, room)
-                continue
             try:
+                room: int = yield free_bytes
+                if self._doomed and room < live:
+                    given_back += yield from self._remove()
+                    room = yield free_bytes
+                if room < live:
+                    log.warning("%s: %d bytes are free, too few for rewriting its logs", directory.path, room)
+                    continue
                 given_back -= yield from self._rewrite(rewriter, sources, found, pace(directory, left_bytes))
             except OSError as error:
                 log.warning("no log was rewritten in %s: %s", directory.path, error)
@@ -221,7 +221,7 @@ class Reclaiming:
     def _doom(self, uses: Sequence[LogUse]) -> None:
         for directory, found, _ in uses:
             if isinstance(found, EntryLog):
-                directory.logs.remove(found)
+                directory.forget(found)
             else:
                 del directory.rewritten[found.number]
             self._doomed.append((directory, found))
