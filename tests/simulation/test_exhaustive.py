@@ -209,7 +209,9 @@ def reachable(world, visited, states_max=1_000_000):
 
 def test_what_is_merely_away_is_never_accepted_as_lost():
     options = SimulationOptions(2, 2, 1, losses=1, departures=1, accept_loss=True, closes=False)
-    assert Exhaustive(options).run().violation is None
+    result = Exhaustive(options).run()
+    assert result.finished
+    assert result.violation is None
 
 
 def test_without_named_losses_an_operator_cuts_off_what_a_bookie_has():
