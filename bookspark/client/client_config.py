@@ -55,8 +55,8 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     read_own_host_first: bool = False
     """True: ask a replica on this host before the others."""
     delay_ensemble_change: bool = False
-    """True: replace a failed bookie only when an ack quorum can't be reached without it. False: replace it at its first
-    failure."""
+    """True: replace a failed bookie only when an ack quorum can't be reached without it, or when it is read-only. False: replace
+    it at its first failure."""
     quarantine_seconds: SecondsOrNone = 10.0
     """How long a bookie that failed is avoided, in seconds. It is chosen for an ensemble only if there is no other, and read
     from last."""

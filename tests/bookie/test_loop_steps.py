@@ -57,11 +57,12 @@ def test_what_an_add_brought_is_dropped_without_a_look_at_the_other_rows():
     rows, twin = Counted.empty(), ChangingRows.empty()
     for entry_id in range(MANY):
         for each in (rows, twin):
-            each.insert(entry_id, entry_id, 1 << 32 | entry_id, 100)
+            each.insert(entry_id, entry_id, 1 << 32 | 100 * entry_id, 100)
     Counted.looked_at = 0
     for entry_id in (MANY - 1, MANY // 2, 0):
-        rows.drop(entry_id, entry_id, 1 << 32 | entry_id)
-        twin.remove(1 << 32 | entry_id, 1 << 32 | entry_id)
+        where = 1 << 32 | 100 * entry_id
+        rows.drop(entry_id, entry_id, where)
+        twin.remove(where, where)
     rows.drop(5, 9, 77)
     assert (rows.first, rows.where, rows.extent) == (twin.first, twin.where, twin.extent)
     assert Counted.looked_at == 0

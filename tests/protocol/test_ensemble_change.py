@@ -191,6 +191,24 @@ class TestDelayed:
         pair.writer.refuses("b2", 1)
         assert pair.writer.wanted == [ChooseBookies(("b1", "b2", "b3"), ("b2", "b3"))]
 
+    def test_one_that_is_read_only_is_replaced_at_once_with_all_that_failed(self):
+        pair = LedgerPair(changes=ChangeMode.DELAYED, e=5, wq=5, aq=2)
+        pair.append()
+        pair.writer.refuses("b2", 0)
+        assert pair.writer.wanted == []
+        pair.writer.refuses("b4", 0, response=Unknown(UnknownReason.READ_ONLY))
+        assert pair.writer.wanted == [ChooseBookies(("b1", "b2", "b3", "b4", "b5"), ("b2", "b4"))]
+
+    def test_one_that_was_read_only_and_is_back_is_waited_for_again(self):
+        pair = LedgerPair(changes=ChangeMode.DELAYED, e=5, wq=5, aq=2)
+        pair.append()
+        pair.writer.refuses("b4", 0, response=Unknown(UnknownReason.READ_ONLY))
+        pair.writer.step(NoBookies(NotEnoughBookiesError("none")))
+        pair.writer.step(BookieBack("b4"))
+        pair.writer.refuses("b2", 0)
+        pair.writer.step(BookiesChanged())
+        assert pair.writer.wanted[1:] == []
+
     def test_one_that_goes_on_taking_adds_has_not_failed_any_more(self):
         pair = failing(ChangeMode.DELAYED)
         pair.writer.answers("b2", 1)

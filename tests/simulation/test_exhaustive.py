@@ -89,6 +89,7 @@ SMALL = [
     SimulationOptions(2, 2, 1, replication=Replication.GUARANTEED, closes=False),
     SimulationOptions(2, 2, 1, deletes=True, closes=False),
     SimulationOptions(2, 2, 1, entries=2, explicit_lacs=1, recoverers=0, closes=False),
+    SimulationOptions(2, 2, 1, entries=2, explicit_lacs=1, recoverers=0, closes=False, holds_back=True),
 ]
 
 
@@ -104,12 +105,30 @@ def test_the_reductions_leave_no_state_out(options):
     assert len(reduced) < len(plain)
 
 
-@pytest.mark.parametrize("options", [BP46, SMALL[3]], ids=["disks lost", "unsynced lost"])
+TINY = SimulationOptions(2, 2, 1, closes=False, recoverers=0)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *(BP46, SMALL[3]),
+        *(replace(TINY, losses=1), replace(TINY, duplicates=1), replace(TINY, departures=1)),
+        replace(TINY, recoverers=1, accept_loss=True),
+        replace(TINY, holds_back=True, entries=2),
+        replace(TINY, holds_back=True, ledger_type=LedgerType.VD_JOURNAL),
+        replace(TINY, crashes=1, ledger_type=LedgerType.VD_JOURNAL),
+        replace(TINY, crashes=1, heals=True, journal_write_data=False),
+        replace(TINY, deletes=True, explicit_lacs=1, abandons=True),
+        replace(TINY, readers=1, reads=1, long_polls=True),
+        replace(TINY, spares=1, replicators=1, ensemble_changes=ChangeMode.AT_ONCE),
+    ],
+    ids=lambda options: options.arguments(),
+)
 def test_the_search_makes_every_move(options):
     """Its own successors are what ``moves`` and ``apply`` say."""
     search = Exhaustive(options)
     world = search.world
-    for state in sorted(reachable(world, Reductions(world).visited))[::7]:
+    for state in sorted(reachable(world, Reductions(world).visited, states_max=4_000))[::7]:
         assert set(search.successors(state)) == {world.apply(state, move) for move in world.moves(state)}
 
 
@@ -175,10 +194,10 @@ def test_other_modes_within_small_bounds(options):
     assert result.violation is None
 
 
-def reachable(world, visited):
+def reachable(world, visited, states_max=1_000_000):
     first = visited(world.initial)
     seen, left = {first}, [first]
-    while left:
+    while left and len(seen) < states_max:
         state = left.pop()
         for move in world.moves(state):
             after = visited(world.apply(state, move))
@@ -190,7 +209,9 @@ def reachable(world, visited):
 
 def test_what_is_merely_away_is_never_accepted_as_lost():
     options = SimulationOptions(2, 2, 1, losses=1, departures=1, accept_loss=True, closes=False)
-    assert Exhaustive(options).run().violation is None
+    result = Exhaustive(options).run()
+    assert result.finished
+    assert result.violation is None
 
 
 def test_without_named_losses_an_operator_cuts_off_what_a_bookie_has():

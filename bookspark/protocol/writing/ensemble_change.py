@@ -18,10 +18,11 @@ A metadata store that does not answer says nothing about bookies: the writer ask
 (``MetadataFailed``).
 
 ``AT_ONCE`` replaces a bookie at its first failure. ``DELAYED`` waits until some write set can't be completed by the bookies that
-have not failed. ``OFF`` leaves the ensemble as it is; a driver that can't choose bookies uses this.
+have not failed, or until a bookie says that it is read-only: that is no failure that passes, so waiting for it only leaves more
+entries with a copy less. ``OFF`` leaves the ensemble as it is; a driver that can't choose bookies uses this.
 
 Source: bookkeeper-overview, "Writing" point 5; BookKeeper's ``LedgerHandle.ensembleChangeLoop`` and
-``delayEnsembleChange``; docs/decisions/traps.md, trap 3.
+``delayEnsembleChange``; its ``PendingAddOp.writeComplete`` for a read-only bookie; docs/decisions/traps.md, trap 3.
 """
 
 from __future__ import annotations
@@ -44,13 +45,15 @@ class ChangeMode(Enum):
 class EnsembleChanges:
     """The part of a writer that remembers failed bookies and the change under way."""
 
-    __slots__ = ("_missed", "failed", "mode", "outdated", "put_off", "replaced", "target")
+    __slots__ = ("_missed", "failed", "mode", "outdated", "put_off", "read_only", "replaced", "target")
 
     def __init__(self, mode: ChangeMode) -> None:
         self.mode = mode
         self.failed: frozenset[str] = frozenset()
         self._missed: dict[str, int] = {}
         """The last entry that each of ``failed`` is known to have missed."""
+        self.read_only: frozenset[str] = frozenset()
+        """Those of ``failed`` that said that they take no adds."""
         self.put_off: frozenset[str] = frozenset()
         """Those of ``failed`` for which there was no replacement."""
         self.replaced: frozenset[str] = frozenset()
@@ -64,10 +67,11 @@ class EnsembleChanges:
     def under_way(self) -> bool:
         return bool(self.replaced)
 
-    def fail(self, bookie: str, last: int) -> None:
-        """The bookie refused, or did not answer, a request that ended with entry ``last``."""
+    def fail(self, bookie: str, last: int, *, read_only: bool = False) -> None:
+        """The bookie refused, or did not answer, a request that ended with entry ``last``; ``read_only``: it takes none."""
         if self.mode is not ChangeMode.OFF:
             self.failed |= {bookie}
+            self.read_only |= {bookie} if read_only else frozenset()
             self._missed[bookie] = max(last, self._missed.get(bookie, NO_ENTRY))
 
     def took(self, bookie: str, released: int) -> None:
@@ -89,6 +93,7 @@ class EnsembleChanges:
 
     def _forgive(self, *bookies: str) -> None:
         self.failed = self.failed.difference(bookies)
+        self.read_only = self.read_only.difference(bookies)
         for bookie in bookies:
             self._missed.pop(bookie, None)
 
@@ -96,7 +101,8 @@ class EnsembleChanges:
         """The bookies that ought to be replaced now."""
         if not self.failed:
             return self.failed
-        if self.mode is ChangeMode.DELAYED and not quorum_lost(metadata, self.failed, copies):
+        waits = self.mode is ChangeMode.DELAYED and not self.read_only
+        if waits and not quorum_lost(metadata, self.failed, copies):
             return frozenset()
         if self.failed <= self.put_off and not (gives_up and quorum_lost(metadata, self.failed, copies)):
             return frozenset()

@@ -252,7 +252,7 @@ class LedgerWriter:
         # A bookie with too much to do has not failed: the driver tries again (``BookieBack``).
         if reason is UnknownReason.TOO_MANY_REQUESTS or bookie not in self._ensemble:
             return []
-        self._changes.fail(bookie, last)
+        self._changes.fail(bookie, last, read_only=reason is UnknownReason.READ_ONLY)
         return self._change_if_due()
 
     def _back(self, event: BookieBack) -> list[Action]:

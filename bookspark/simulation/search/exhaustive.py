@@ -10,6 +10,7 @@ import time
 from array import array
 from dataclasses import dataclass
 
+from bookspark.protocol.ledger.ledger_metadata import LedgerType
 from bookspark.simulation.search.reductions import Reductions
 from bookspark.simulation.simulation_options import SimulationOptions
 from bookspark.simulation.state import CLIENTS, CRASHES, METADATA, Move, State
@@ -36,6 +37,7 @@ class Exhaustive:
     def __init__(self, options: SimulationOptions, *, exchange: bool = True, prune: bool = True) -> None:
         self.world = World(options)
         self._visited = Reductions(self.world, exchange=exchange, prune=prune).visited
+        self._plain = _entangled(options)
         self._local: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._told: dict[tuple[int, int], tuple[tuple[int, int, int], ...]] = {}
 
@@ -79,7 +81,7 @@ class Exhaustive:
     def successors(self, state: State) -> list[State]:
         """The states after each of ``World.moves(state)``, perhaps with repetitions."""
         world = self.world
-        if state[CRASHES + 1] or state[CRASHES + 2] or world.options.heals or world.options.deletes:
+        if self._plain:
             return [world.apply(state, move) for move in world.moves(state)]
         found: list[State] = []
         crashes, record = state[CRASHES], state[METADATA]
@@ -140,3 +142,12 @@ class Exhaustive:
             moves.append(move)
             here = after
         return tuple(moves)
+
+
+def _entangled(options: SimulationOptions) -> bool:
+    """May a move depend on, or change, more than its slot, its client, the record and the crashes that are left? Then no lookup
+    stands for it: budgets are spent, a connection that is made anew ends what was under way on the old one, a bookie that is
+    gone answers nobody, the writer's own progress forgets requests, and an operator names bookies."""
+    o = options
+    connects_anew = bool(o.losses or (o.crashes and o.ledger_type is LedgerType.VD_JOURNAL))
+    return bool(connects_anew or o.duplicates or o.departures or o.heals or o.deletes or o.holds_back or o.accept_loss)
