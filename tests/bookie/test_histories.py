@@ -142,3 +142,13 @@ def test_what_the_checkpoint_names_in_a_covered_log_that_vanished_leaves_the_ind
 def test_a_disk_whose_free_space_can_not_be_read_ends_no_reclaiming():
     steps = (("add", 2, 9, 4, 0), ("seal",), ("fault", "free_bytes * 1 io-error"), ("reclaim", 0.0, True))
     assert failure_of(Story(1, 2500, True, 100_000, False, False, steps)) == ""
+
+
+def test_a_part_of_the_checkpoint_that_the_disk_lost_is_not_read_as_blocks():
+    """Where the disk had lost a write there were zeros: a block without ids, and the next checkpoint ended in an IndexError."""
+    lost = ("fault", "write */checkpoint* 2 lost")
+    steps = (
+        ("add", 1, 11, 2, 0), ("add", 1, 3, 2, 0), lost, ("second",), ("reclaim", 0.7, True),
+        ("add", 1, 7, 3, 0), ("evict",), ("stop", ""),
+    )  # fmt: skip
+    assert failure_of(Story(1, 1500, True, 100_000, False, False, steps)) == ""

@@ -282,9 +282,11 @@ def _is_whole(file_system: FileSystem, directory: str, part: Part) -> bool:
 
 
 def _read_part(file_system: FileSystem, directory: str, part: Part) -> Iterator[Block]:
-    """The blocks of a part. Raises DamagedPartError, at its end at the latest: it may have been sound when it was looked at
-    last."""
+    """The blocks of a part, which is looked through first: of bytes that changed since it was written no block is made. Raises
+    DamagedPartError, at its end at the latest."""
     path = part_path(directory, part.number)
+    if not _is_whole(file_system, directory, part):
+        raise DamagedPartError(f"{path}: a part of the checkpoint has changed since it was written, or can't be read")
     try:
         file = file_system.open(path)
     except OSError as error:
