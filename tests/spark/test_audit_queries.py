@@ -21,6 +21,7 @@ pytestmark = pytest.mark.spark
 
 UNDER = ("first_entry_id", "last_entry_id", "replication_factor", "held_by", "missing_on")
 OVER = ("bookie_id", "first_entry_id", "last_entry_id")
+OF_HISTORY = ("ledgers", "fragments", "log_commits", "index_ranges")
 
 
 @pytest.fixture(scope="module")
@@ -288,9 +289,9 @@ def test_the_history_counts_entries_missing_copies_and_bytes_of_each_snapshot(sp
         if number:  # no LAC was told: what is confirmed is its first fragment, though a commit names less
             cluster.ledger(2, 9, {0: [A, B, C], 5: [A, B, D]}, state="OPEN", last_add_confirmed=None)
             cluster.rows["log_commits"].append({"log": "orders", "ledger_id": 2, "last_entry_id": 1})
-        for name, rows in cluster.tables(spark).items():
+        for name, rows in cluster.tables(spark, *OF_HISTORY).items():
             snapshots_of.setdefault(name, []).append(rows.selectExpr("*", f"'s{number}' AS snapshot_id"))
-    tables = {name: first.unionByName(second) for name, (first, second) in snapshots_of.items()}
+    tables = {name: snapshots_of[name][0].unionByName(snapshots_of[name][1]) for name in OF_HISTORY}
     with question(spark, tables, "history") as answer:
         assert sorted(map(tuple, answer.collect())) == [("s0", 10, 0, 50), ("s1", 15, 19, 50)]
 
@@ -416,7 +417,9 @@ def test_runs_of_one_batch_have_its_bytes_together(spark: SparkSession) -> None:
     (found,) = cluster.audit(spark, "bytes_per_bookie").values()
     columns = ("bookie_id", "ledgers", "entries", "bytes", "entry_logs")
     assert select(found, *columns)[:3] == [(A, 1, 4, 10, 1), (B, 1, 4, 10, 1), (C, 0, 0, 0, 0)]
-    tables = {name: rows.selectExpr("*", "'s' AS snapshot_id") for name, rows in cluster.tables(spark).items()}
+    tables = {
+        name: rows.selectExpr("*", "'s' AS snapshot_id") for name, rows in cluster.tables(spark, *OF_HISTORY).items()
+    }
     with question(spark, tables, "history") as answer:
         assert [row.bytes for row in answer.collect()] == [20]
 

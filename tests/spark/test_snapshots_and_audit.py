@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from bookspark.autorecovery.autorecovery_config import AutorecoveryConfig
 from bookspark.autorecovery.worker import ReplicationWorker
 from bookspark.client import BookKeeper
+from bookspark.client.inspection.copies import Unreadable, copies_on
 from bookspark.errors import ConfigurationError
 from bookspark.local import LocalBookie, LocalCluster
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
@@ -27,7 +28,7 @@ from bookspark.wire.entry_batch import Entry, encode_entries
 from bookspark.wire.header import Flag, Header, Kind, Status
 from tests.awaiting import await_that
 from tests.bookie.kit import Client
-from tests.surgery import remove_entries
+from tests.surgery import remove_entries, turn_a_bit
 
 pytestmark = pytest.mark.spark
 
@@ -303,3 +304,28 @@ def test_system_tables_are_live(spark: SparkSession, cluster: LocalCluster, book
     )
     assert holders == sorted(row.ensemble)
     assert {r.bookie_id: r.state for r in table("bookies")} == {b.bookie_id: "writable" for b in cluster.bookies}
+
+
+def test_a_copy_that_rotted_is_damaged_and_missing_in_an_audit_once_it_was_read(
+    spark: SparkSession, cluster: LocalCluster, bookkeeper: BookKeeper
+) -> None:
+    """It counted as held for ever, as the index of its bookie listed it."""
+    with bookkeeper.create_ledger(ack_quorum=3) as ledger:
+        for _ in range(3):
+            ledger.append_batch([b"entry"] * 10)
+    bookie = next(one for one in cluster.bookies if one.bookie_id == ledger.metadata.last_fragment.ensemble[0])
+    batches = bookkeeper.list_ranges(bookie.bookie_id, ledger.ledger_id).to_pylist()
+    turn_a_bit(bookie, batches[1])
+    ranges = [(row["first_entry_id"], row["last_entry_id"]) for row in batches]
+    read = list(copies_on(bookkeeper.context, bookie.bookie_id, ledger.ledger_id, ranges))
+    assert [one for one in read if isinstance(one, Unreadable)] == [Unreadable(10, 19)]
+
+    names = ("disks", "ledgers", "fragments", "log_commits", "index_ranges", "bookies")
+    live = {name: spark.read.format("bookspark").option("table", name).load() for name in names}
+    found = bad(run_over(spark, live, ["damaged_copies", "under_replicated_ranges"]))
+    assert only(found["damaged_copies"], "bookie_id", "ledgers") == [(bookie.bookie_id, 1)]
+    lacking = only(
+        found["under_replicated_ranges"], "ledger_id", "first_entry_id", "last_entry_id", "missing_on", "of_them_down"
+    )
+    assert (ledger.ledger_id, 10, 19, [bookie.bookie_id], []) in lacking
+    assert [row for row in lacking if row[0] == ledger.ledger_id and row[1] != 10] == []

@@ -9,12 +9,12 @@ explanation.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from bookspark.spark.tables.system_tables import TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
     from rich.console import Console
 
 VIEWS = ("copies", "entry_ranges", "not_judged", "readability")
@@ -124,9 +125,10 @@ def run_over(
     chosen = list(queries)
     policy = spark.createDataFrame([(placement,)], "placement STRING")
     listed = spark.createDataFrame([(snapshots.UNKNOWN,)], snapshots.LISTED)
-    with _views(spark, {"listed": listed, **tables, "policy": policy}):
+    texts = [(_FOLDER / f"{name}.sql").read_text() for name in chosen]
+    with _views(spark, {"listed": listed, **tables, "policy": policy}, texts):
         note = _readability(spark, "entry_checksums" in tables) if _RESTS_ON_READABILITY in chosen else ""
-        answers = [_answer(spark, name, _FOLDER / f"{name}.sql") for name in chosen]
+        answers = [_answer(spark, name, text) for name, text in zip(chosen, texts, strict=True)]
         return [replace(one, note=note) if one.name == _RESTS_ON_READABILITY else one for one in answers]
 
 
@@ -141,40 +143,69 @@ def safe_to_stop(spark: SparkSession, path: str, bookies: Sequence[str]) -> Find
     tables = snapshots.tables(spark, path)
     check_names(bookies, [row.bookie_id for row in tables["bookies"].select("bookie_id").collect()], "bookie")
     stopped = spark.createDataFrame([(bookie,) for bookie in bookies], "bookie_id STRING")
-    with _views(spark, {**tables, "stopped": stopped}):
-        answer = _answer(spark, "safe_to_stop", _FOLDER / "questions" / "safe_to_stop.sql")
+    text = (_FOLDER / "questions" / "safe_to_stop.sql").read_text()
+    # How old the knowledge of damage is stands in view readability, which this query does not read itself.
+    with _views(spark, {**tables, "stopped": stopped}, [text, "readability"]):
+        answer = _answer(spark, "safe_to_stop", text)
         return replace(answer, note=_readability(spark, "entry_checksums" in tables, bookies))
 
 
 @contextmanager
 def question(spark: SparkSession, tables: Mapping[str, DataFrame], name: str) -> Iterator[DataFrame]:
     """The whole answer to the file ``name`` in ``questions/``. It can be read inside the ``with`` block only."""
-    with _views(spark, tables):
-        yield spark.sql((_FOLDER / "questions" / f"{name}.sql").read_text())
+    text = (_FOLDER / "questions" / f"{name}.sql").read_text()
+    with _views(spark, tables, [text]):
+        yield spark.sql(text)
 
 
 @contextmanager
-def _views(spark: SparkSession, tables: Mapping[str, DataFrame]) -> Iterator[None]:
-    """Within, ``tables`` and the files in ``views/`` are temporary views. System tables that are not given are empty."""
-    # Each is read once for all queries: Delta takes longer to plan a scan than a small table takes to be read.
-    views: dict[str, DataFrame] = {}
+def _views(spark: SparkSession, tables: Mapping[str, DataFrame], queries: Iterable[str]) -> Iterator[None]:
+    """Within, the ``tables`` and the files in ``views/`` that the texts of ``queries`` name are temporary views. System tables
+    that are not given are empty."""
+    # Spark plans what is cached whether anybody reads it or not, and that takes longer than to read a small table.
+    texts = {view: (_FOLDER / "views" / f"{view}.sql").read_text() for view in VIEWS}
+    named = set().union(*map(_words, queries))
+    for view in reversed(VIEWS):
+        named |= _words(texts[view]) if view in named else set()
+    cached: list[DataFrame] = []
+    views: list[str] = []
 
     def add(name: str, content: DataFrame) -> None:
-        views[name] = content.cache()
+        views.append(name)
         content.createOrReplaceTempView(name)
 
+    def add_cached(name: str, content: DataFrame) -> None:
+        cached.append(content.cache())
+        add(name, content)
+
     try:
-        for table, content in tables.items():
-            add(table, content)
-        for name in TABLES.keys() - tables.keys():
-            add(name, spark.createDataFrame([], TABLES[name].schema))
+        # Each is read once for all queries: Delta takes longer to plan a scan than a small table takes to be read.
+        for table in tables.keys() & named:
+            add_cached(table, tables[table])
+        for table in (TABLES.keys() - tables.keys()) & named:
+            add(table, _nothing(spark, TABLES[table].schema))
         for view in VIEWS:
-            add(view, spark.sql((_FOLDER / "views" / f"{view}.sql").read_text()))
+            if view in named:
+                add_cached(view, spark.sql(texts[view]))
         yield
     finally:
-        for name, content in reversed(views.items()):
+        for name in reversed(views):
             spark.catalog.dropTempView(name)
+        for content in reversed(cached):
             content.unpersist()
+
+
+def _words(text: str) -> set[str]:
+    """The words of a query: among them the names of all tables that it reads."""
+    return set(re.findall(r"\w+", text))
+
+
+def _nothing(spark: SparkSession, schema: StructType) -> DataFrame:
+    """A table without rows. Unlike one made of an empty list, Spark sees that it is empty, and leaves it out of its plans."""
+    from pyspark.sql.functions import lit
+
+    columns = [lit(None).cast(field.dataType).alias(field.name) for field in schema.fields]
+    return spark.range(1).where("FALSE").select(columns)
 
 
 def _readability(spark: SparkSession, checksums: bool, without: Sequence[str] = ()) -> str:
@@ -195,8 +226,7 @@ def _readability(spark: SparkSession, checksums: bool, without: Sequence[str] = 
     return "; ".join(notes)
 
 
-def _answer(spark: SparkSession, name: str, file: Traversable) -> Finding:
-    text = file.read_text()
+def _answer(spark: SparkSession, name: str, text: str) -> Finding:
     title, explanation = head_of(text)
     answer = spark.sql(text)
     rows = answer.limit(ROWS_MAX + 1).collect()
