@@ -17,7 +17,8 @@ The tables are read one after the other while writes go on, in the order of ``OR
 first, and indexes last. So a confirmed entry that an index lacks is really missing there, with two exceptions. The last copies of
 the newest entries of an open ledger may still be on their way. And a ledger whose metadata changed between the reading of
 ``ledgers`` and ``fragments`` has two values of ``metadata_version``; the audits leave it to the next snapshot. The commits are
-read between these two tables, so that the entries that they name lie where the fragments say.
+read between these two tables, so that the entries that they name lie where the fragments say. ``disks`` follows
+``entry_checksums``, because reading every copy finds damage.
 """
 
 from __future__ import annotations
@@ -51,9 +52,9 @@ ORDER = (
     "underreplication",
     "autorecovery",
     "limbo",
-    "disks",
     "entry_logs",
     "entry_checksums",
+    "disks",
     "index_ranges",
 )
 """The tables of a snapshot, in the order in which they are written."""
