@@ -3,20 +3,19 @@
 A ledger is an append-only sequence of entries with one writer. Each entry is kept on several bookies, which are processes on the
 hosts of Spark's executors. This module holds what a client needs:
 
-=======
-==================  ==============================================================================================================
-``BookKeeper``      a client: creates, opens, lists and deletes ledgers
-``LedgerHandle``    the only writer of a ledger; ``create_ledger`` returns it
-``ReadHandle``      a reader of a ledger; ``open_ledger`` and ``open_ledger_no_recovery`` return it
-``Entry``           one entry that was read: its id and payload, and what its writer said with it
-=======
-``LedgerMetadata``  a ledger's record in the metadata store; four of its fields have the types that follow
-``LedgerState``     open, in recovery or closed
-``LedgerType``      when an append is acknowledged: after the sync, or before it
-``DigestType``      how entries are protected against damage
-``Replication``     what write quorum means: an aim, or a promise
-``errors``          every error that Bookspark raises on purpose
-==================  ==============================================================================================================
+===================  =============================================================================================================
+``BookKeeper``       a client: creates, opens, lists and deletes ledgers
+``LedgerHandle``     the only writer of a ledger; ``create_ledger`` returns it
+``LedgerHandleAdv``  the same, with entry ids that the caller gives; ``create_ledger_adv`` returns it
+``ReadHandle``       a reader of a ledger; ``open_ledger`` and ``open_ledger_no_recovery`` return it
+``Entry``            one entry that was read: its id and payload, and what its writer said with it
+``LedgerMetadata``   a ledger's record in the metadata store; four of its fields have the types that follow
+``LedgerState``      open, in recovery or closed
+``LedgerType``       when an append is acknowledged: after the sync, or before it
+``DigestType``       how entries are protected against damage
+``Replication``      what write quorum means: an aim, or a promise
+``errors``           every error that Bookspark raises on purpose
+===================  =============================================================================================================
 
 Example::
 
@@ -34,7 +33,9 @@ The rooms of the package:
 ``metadata``          ledgers, cookies and registrations in ZooKeeper, or in memory
 ``bookie``            a bookie's disk and its server
 ``client``            ``BookKeeper``, its handles, connections and placement
+``bookkeeper``        Apache BookKeeper's wire protocol on a second port of a bookie
 ``autorecovery``      copies what was lost: the auditor, the replication workers, the healing of a bookie
+``changes``           carries out changes of a cluster that lives: restarts, growing, shrinking, moves, new disks
 ``daemon``            a bookie as a process: directories, lease, start and stop
 ``spark``             the bookies' Spark application, ``format("bookspark")``, logs, snapshots, audits
 ``local``             a cluster on one host, for tests and development
@@ -43,10 +44,14 @@ The rooms of the package:
 ``bench``             measurements, alone and beside other systems
 ``cli``               the command ``bookspark``
 ``jobs``, ``conf``    the jobs for spark-submit and the settings files; ``packaged_files`` finds them
+``arguments``         judges what callers hand in: types, bounds and choices of arguments and options
 ``extras``            the extras of the package, and the error that names a missing one
+``protobuf_messages`` messages of Protocol Buffers, made from tables
 ``plain_text``        short texts that commands, jobs and the demo share
+``threads``           threads of the client's own, and waits that a signal handler may interrupt
 ``cache_folder``      where files lie that can be made again
-``config_checks``     names, types and bounds of options
+``command_line``      exit statuses, and how commands and jobs end
+``private_files``     files and directories that only their owner may read
 ====================  ===========================================================================================================
 
 Law: a name is imported when it is first used. So a bookie's process does not load the client, and neither of them loads pyarrow.
@@ -59,7 +64,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bookspark import errors
-    from bookspark.client import BookKeeper, LedgerHandle, ReadHandle
+    from bookspark.client import BookKeeper, LedgerHandle, LedgerHandleAdv, ReadHandle
     from bookspark.protocol.ledger.ledger_metadata import (
         DigestType,
         LedgerMetadata,
@@ -75,6 +80,7 @@ __version__ = "0.1.0"
 _HOME = {
     "BookKeeper": "bookspark.client",
     "LedgerHandle": "bookspark.client",
+    "LedgerHandleAdv": "bookspark.client",
     "ReadHandle": "bookspark.client",
     "DigestType": "bookspark.protocol.ledger.ledger_metadata",
     "LedgerMetadata": "bookspark.protocol.ledger.ledger_metadata",
@@ -90,6 +96,7 @@ __all__ = [
     "DigestType",
     "Entry",
     "LedgerHandle",
+    "LedgerHandleAdv",
     "LedgerMetadata",
     "LedgerState",
     "LedgerType",

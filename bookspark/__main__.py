@@ -1,12 +1,13 @@
 """``python -m bookspark``, and what the command ``bookspark`` starts: the command line of ``bookspark.cli``.
 
-Law: without the extra ``[cli]`` it ends with status 1 and one line that says what to install.
+Law: without the extra ``[cli]`` it ends with status 2 and one line that says what to install.
 """
 
 from __future__ import annotations
 
 import sys
 
+from bookspark.command_line import COULD_NOT
 from bookspark.extras import missing_extra
 from bookspark.plain_text import PROBLEM
 
@@ -18,7 +19,8 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if (missing := missing_extra(error, "the command bookspark")) is None:
             raise
-        sys.exit(f"{PROBLEM}{missing}")
+        print(f"{PROBLEM}{missing}", file=sys.stderr)
+        sys.exit(COULD_NOT)
     run()
 
 

@@ -38,6 +38,14 @@ class LedgerExistsError(BookKeeperError):
     """A ledger with this id exists already."""
 
 
+class NoSuchClusterError(BookKeeperError):
+    """There is no cluster at this place of the metadata store. The message names clusters that are near."""
+
+
+class DuplicateEntryIdError(BookKeeperError):
+    """An entry with this id was appended before; the first one counts."""
+
+
 class NoSuchLedgerError(BookKeeperError):
     """The metadata store has no ledger of this id."""
 
@@ -72,6 +80,13 @@ class MetadataVersionError(BookKeeperError):
 
 class MetadataStoreError(BookKeeperError):
     """The metadata store could not be reached or gave no answer in time; the outcome of a write is unknown."""
+
+
+class UnreadableRecordError(MetadataStoreError):
+    """A record of the metadata store can't be decoded: it is damaged, or a newer version of Bookspark wrote it. It concerns only
+    what the record describes. ``newer``: upgrade Bookspark to read it."""
+
+    newer: bool = False
 
 
 class LedgerRecoveryError(BookKeeperError):
@@ -115,3 +130,14 @@ class BookieError(BookKeeperError):
 
 class ConfigurationError(BookKeeperError, ValueError):
     """An option is unknown or has a value that can't be used."""
+
+
+class InvalidArgumentError(ConfigurationError, TypeError):
+    """An argument or option is unknown, of another type, out of its bounds or none of the choices. Nothing was written or sent.
+
+    It is a ConfigurationError, because its cause lies with the caller and not with the cluster. It is a ValueError and a
+    TypeError as well, because Python's own functions raise these. ``argument`` is the argument's name."""
+
+    def __init__(self, message: str, argument: str = "") -> None:
+        super().__init__(message)
+        self.argument = argument

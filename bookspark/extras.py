@@ -25,6 +25,8 @@ _EXTRAS = {
     "psutil": "cli",
     "matplotlib": "report",
     "prometheus_client": "metrics",
+    "puresasl": "sasl",
+    "google": "bookkeeper",
 }
 """Imported name → the smallest extra that brings it."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from bookspark.config_checks import check_names
+from bookspark.arguments import check_names
 
 _PACKAGE = Path(__file__).parent
 
@@ -33,12 +33,13 @@ def job_summary(path: Path) -> str:
 
 
 def settings_files() -> dict[str, Path]:
-    """The settings files by their names, such as ``spark-defaults.conf``."""
-    return {path.name: path for path in _files("conf", "*")}
+    """The settings files by their names, such as ``spark-defaults.conf``; ``kubernetes`` is a folder of manifests."""
+    found = [*_files("conf", "*"), *settings_folder().glob("*/")]
+    return {path.name: path for path in sorted(found)}
 
 
 def settings_file(name: str) -> Path:
-    """The path of a settings file. Raises ConfigurationError if there is no such file."""
+    """The path of a settings file, or of a folder of them. Raises ConfigurationError if there is none of this name."""
     found = settings_files()
     check_names([name], found, "settings file")
     return found[name]

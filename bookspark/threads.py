@@ -1,0 +1,205 @@
+"""Threads of the client's own, and waits that a signal handler may interrupt.
+
+Law: nothing that runs in such a thread ends it, whatever it raises. The threads are daemons and outlast the main thread, so that
+``atexit`` functions and other threads can still use a client then. (Those of ``concurrent.futures`` end with the main thread.)
+
+A finalizer (``__del__``) runs in any thread, also in one of these. It must not wait there for what this very thread does, so a
+call that would is refused at once (``check_may_wait``).
+
+Python runs a signal handler in the main thread, in the middle of whatever that was doing. If the main thread held a lock there, a
+handler that waits would wait for ever. So nobody waits with a lock held: who waits leaves a lock of his own, which whoever
+changes something releases (``Waiters``). A release is not lost if it comes before the wait, as the notification of a condition
+would be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from bookspark.errors import BookKeeperError
+
+log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+_JOIN_SECONDS = 5.0
+
+
+class _OwnThread(threading.local):
+    """What the calling thread is, if it is a thread of the client's own."""
+
+    what = ""
+    asks_store = False
+
+
+_here = _OwnThread()
+
+
+def mark_own_thread(what: str, *, asks_store: bool = False) -> None:
+    """From now on, what runs in the calling thread must not wait for the client; ``asks_store``: but it may for the metadata
+    store. ``what``: the thread's name, for errors."""
+    _here.what, _here.asks_store = what, asks_store
+
+
+def in_own_thread() -> bool:
+    """Whether the calling thread must not wait for the client."""
+    return bool(_here.what)
+
+
+def check_may_wait() -> None:
+    """Raises BookKeeperError in a thread of the client's own: it would wait for itself."""
+    if _here.what:
+        raise _refusal()
+
+
+def check_may_ask_store() -> None:
+    """Raises BookKeeperError in a thread of the client's own that must not wait for the metadata store."""
+    if _here.what and not _here.asks_store:
+        raise _refusal()
+
+
+def _refusal() -> BookKeeperError:
+    return BookKeeperError(
+        f"this runs in the client's own thread {_here.what!r}, as a finalizer (__del__) may, and must not wait for it; have "
+        "another thread wait"
+    )
+
+
+class Waiters:
+    """The threads that wait until a condition holds. ``wake`` has all of them look again."""
+
+    def __init__(self) -> None:
+        self._locks: dict[Any, None] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._locks)
+
+    def wait(self, condition: Callable[[], object], timeout_seconds: float | None = None) -> bool:
+        """Wait until ``condition()`` is true; False if it is not after ``timeout_seconds`` (None: no limit)."""
+        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        while True:
+            woken = threading.Lock()
+            woken.acquire()
+            # The lock is there before the look. Whoever changes something does that before he looks for locks.
+            self._locks[woken] = None
+            try:
+                if condition():
+                    return True
+                left = -1.0 if deadline is None else min(deadline - time.monotonic(), threading.TIMEOUT_MAX)
+                if deadline is not None and left <= 0:
+                    return False
+                woken.acquire(timeout=left)
+            finally:
+                self._locks.pop(woken, None)
+
+    def wake(self) -> None:
+        """Something has changed. May be called from any thread."""
+        for woken in list(self._locks):
+            if self._locks.pop(woken, self) is None:
+                woken.release()
+
+
+class Latch:
+    """``threading.Event``, for threads that a signal handler may interrupt."""
+
+    def __init__(self) -> None:
+        self._set = False
+        self._waiters = Waiters()
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def set(self) -> None:
+        self._set = True
+        self._waiters.wake()
+
+    def clear(self) -> None:
+        self._set = False
+
+    def wait(self, timeout_seconds: float | None = None) -> bool:
+        """Wait until it is set; False if it is not after ``timeout_seconds``."""
+        return self._set or self._waiters.wait(self.is_set, timeout_seconds)
+
+
+class Threads:
+    """``count`` threads that run what they are handed, in the order of the calls.
+
+    All are started at once, because none can be started any more when the interpreter ends.
+    """
+
+    def __init__(self, count: int, name: str, begin: Callable[[], None] = lambda: None) -> None:
+        """``begin`` is called in each thread before anything else."""
+        self._queue: queue.SimpleQueue[tuple[Callable[..., object], tuple[Any, ...]] | None] = queue.SimpleQueue()
+        self._begin = begin
+        self._stopped = False
+        self._threads = [threading.Thread(target=self._run, name=f"{name}-{k}", daemon=True) for k in range(count)]
+        started = 0
+        try:
+            for thread in self._threads:
+                thread.start()
+                started += 1
+        except BaseException:
+            del self._threads[started:]
+            self.stop()
+            raise
+
+    def post(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Run ``function`` soon. What it raises is logged. Never blocks. After ``stop`` it is run here and now."""
+        self._queue.put((function, arguments))
+        if self._stopped:
+            self._run_rest()
+
+    def submit(self, function: Callable[..., Result], *arguments: Any) -> Future[Result]:
+        """Run ``function`` soon; the future has what it returns or raises."""
+        future: Future[Result] = Future()
+        self.post(_settle, future, function, arguments)
+        return future
+
+    def stop(self, seconds: float = _JOIN_SECONDS) -> None:
+        """End the threads after what they were handed before, and wait for that, at most ``seconds``."""
+        self._stopped = True
+        self._queue.put(None)
+        deadline = time.monotonic() + seconds
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _run(self) -> None:
+        self._begin()
+        while (call := self._queue.get()) is not None:
+            _attempt(*call)
+            # Until the next call comes, nothing of this one is kept.
+            del call
+        # The end of the next thread.
+        self._queue.put(None)
+
+    def _run_rest(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                if (call := self._queue.get_nowait()) is not None:
+                    _attempt(*call)
+        self._queue.put(None)
+
+
+def _attempt(function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+    try:
+        function(*arguments)
+    except BaseException:
+        log.exception("%r failed", function)
+
+
+def _settle(future: Future[Result], function: Callable[..., Result], arguments: tuple[Any, ...]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = function(*arguments)
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)

@@ -1,0 +1,174 @@
+"""Threads that nothing ends, and waits that a signal handler may interrupt and repeat."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import queue
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from bookspark.errors import BookKeeperError
+from bookspark.threads import Latch, Threads, Waiters, check_may_ask_store, check_may_wait, mark_own_thread
+
+SECONDS = 60.0
+
+
+@contextmanager
+def interrupted_by(handler: Callable[..., Any], after: float = 0.05, every: float = 0.0) -> Iterator[None]:
+    """Have ``handler`` interrupt this thread, which has to be the main thread: once, or again ``every`` so many seconds after it
+    returned."""
+
+    # No timer of the process: pytest's own deadline has that one. And no ``Event``: its ``set`` holds a lock.
+    begun: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    returned: queue.SimpleQueue[bool] = queue.SimpleQueue()
+
+    def interrupt(*arguments: Any) -> None:
+        handler(*arguments)
+        returned.put(True)
+
+    def send() -> None:
+        pause = after
+        begun.get()
+        while True:
+            with contextlib.suppress(queue.Empty):
+                returned.get(timeout=pause)
+                return
+            os.kill(os.getpid(), signal.SIGUSR1)
+            if not every or not returned.get(timeout=SECONDS):
+                return
+            pause = every
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        begun.put(True)
+        yield
+    finally:
+        returned.put(False)
+        thread.join(SECONDS)
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_signal_handler_may_wait_for_what_it_interrupts_a_wait_for() -> None:
+    latch, seen = Latch(), []
+
+    def handler(*_: object) -> None:
+        threading.Timer(0.05, latch.set).start()
+        seen.append(latch.wait(SECONDS))
+
+    with interrupted_by(handler):
+        assert latch.wait(SECONDS)
+    assert seen == [True]
+
+
+def test_a_wake_that_comes_while_a_handler_runs_is_not_lost() -> None:
+    """The condition is looked at, the handler comes, what is waited for comes, and only then the wait begins."""
+    latch = Latch()
+
+    def looked_at() -> bool:
+        found = latch.is_set()
+        latch.set()  # as a handler would that waits until another thread has set it
+        return found
+
+    assert latch._waiters.wait(looked_at, SECONDS)
+
+
+def test_an_interrupted_wait_leaves_nothing_behind() -> None:
+    latch = Latch()
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with interrupted_by(interrupt), pytest.raises(KeyboardInterrupt):
+        latch.wait(SECONDS)
+    assert not latch._waiters
+    latch.set()
+    assert latch.wait(0)
+
+
+def test_a_wait_ends_at_its_deadline_and_when_the_condition_holds() -> None:
+    waiters = Waiters()
+    assert not waiters.wait(lambda: False, 0.01)
+    assert waiters.wait(lambda: True, 0)
+    latch = Latch()
+    threading.Timer(0.01, latch.set).start()
+    assert latch.wait() and latch.wait(float("inf"))
+    latch.clear()
+    assert not latch.wait(0)
+
+
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError, SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError, BaseException]
+)
+def test_whatever_is_raised_the_thread_goes_on(error: type[BaseException], caplog: pytest.LogCaptureFixture) -> None:
+    threads, done = Threads(1, "test"), threading.Event()
+
+    def fail() -> None:
+        raise error("from a callback")
+
+    threads.post(fail)
+    failed = threads.submit(fail)
+    threads.post(done.set)
+    assert done.wait(SECONDS)
+    assert isinstance(failed.exception(SECONDS), error)
+    assert threads.submit(lambda: 7).result(SECONDS) == 7
+    threads.stop()
+    assert "failed" in caplog.text
+
+
+def test_after_their_end_what_is_posted_is_done_here_and_now() -> None:
+    threads, seen = Threads(2, "test"), []
+    threads.stop()
+    threads.stop()
+    threads.post(seen.append, 1)
+    assert seen == [1]
+    assert threads.submit(lambda: 2).result(0) == 2
+
+
+def test_a_thread_that_stops_its_threads_does_not_wait_for_itself() -> None:
+    threads, done = Threads(2, "test"), threading.Event()
+    threads.post(lambda: (threads.stop(), done.set()))
+    assert done.wait(SECONDS / 10)
+
+
+def test_threads_that_cannot_all_be_started_are_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, started = threading.Thread.start, []
+
+    def two_at_most(thread: threading.Thread) -> None:
+        if len(started) == 2:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", two_at_most)
+        with pytest.raises(RuntimeError):
+            Threads(3, "test")
+    assert not any(thread.is_alive() for thread in started)
+
+
+def test_who_must_not_wait_is_refused_at_once() -> None:
+    def refused(asks_store: bool) -> list[object]:
+        mark_own_thread("a test's", asks_store=asks_store)
+        found: list[object] = []
+        for check in (check_may_wait, check_may_ask_store):
+            with contextlib.suppress(BookKeeperError):
+                check()
+                continue
+            found.append(check)
+        return found
+
+    threads = Threads(1, "test")
+    assert threads.submit(refused, True).result(SECONDS) == [check_may_wait]
+    assert threads.submit(refused, False).result(SECONDS) == [check_may_wait, check_may_ask_store]
+    threads.stop()
+    check_may_wait()
+    check_may_ask_store()
