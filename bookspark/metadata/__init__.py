@@ -7,7 +7,9 @@
 ``autorecovery``    the tasks of replication workers and the election of auditors, over documents
 ``documents``       small documents at paths, and locks made of them
 ``records``         values, their JSON documents, and the names and refusals that all stores share
+``bookie_homes``    where each bookie served last
 ``notifier``        the threads on which watchers are called
+``short_waits``     how long one caller waits, where he can do without an answer
 ==================  =========================================================================================
 
 Example::

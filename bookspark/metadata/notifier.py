@@ -1,6 +1,7 @@
 """The two threads of a metadata store, and the process that they belong to.
 
-Law: code of Bookspark runs in kazoo's own threads only to put something in a queue. ``Notifier`` calls the callbacks of users,
+Law: code of Bookspark runs in kazoo's own threads only to put something in a queue. What a callback or a task raises, whatever it
+is, keeps no other from running. ``Notifier`` calls the callbacks of users,
 which may take their time. ``Upkeep`` renews what a lost session took (registrations and watches); no user's callback can delay
 it.
 """
@@ -45,7 +46,7 @@ class Notifier:
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._thread: threading.Thread | None = None
         self._closed = False
 
@@ -55,8 +56,11 @@ class Notifier:
             if self._closed:
                 return
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="bookspark-metadata-notifier", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="bookspark-metadata-notifier", daemon=True)
+                # A signal handler may have come in between, and have started one.
+                if self._thread is None:
+                    self._thread = thread
+                    thread.start()
         self._queue.put(callback)
 
     def close(self) -> None:
@@ -71,7 +75,7 @@ class Notifier:
         while (callback := self._queue.get()) is not None and not self._closed:
             try:
                 callback()
-            except Exception:
+            except BaseException:
                 log.exception("a callback of a metadata watch failed")
 
 
@@ -98,6 +102,8 @@ class Upkeep:
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._warned = ""
+        """The last warning, which is not repeated at each attempt."""
 
     def request(self, task: Callable[[], None]) -> None:
         """Run ``task`` soon. Never blocks, so kazoo's listeners may call it."""
@@ -139,10 +145,11 @@ class Upkeep:
         try:
             task()
         except BookKeeperError as error:
-            if not self._closed:
-                log.warning("will try again: %s", error)
+            if not self._closed and self._warned != str(error):
+                self._warned = str(error)
+                log.warning("will try again until it is done: %s", error)
             return False
-        except Exception:
+        except BaseException:
             log.exception("upkeep of the metadata session failed; will try again")
             return False
         return True

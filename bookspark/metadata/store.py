@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from bookspark.metadata.autorecovery.auditors import Auditors
+from bookspark.metadata.autorecovery.change_lock import ChangeLock
 from bookspark.metadata.autorecovery.underreplication_tasks import Underreplication
 from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.metadata.records.versioned import Versioned
@@ -37,7 +38,13 @@ class MetadataStore(Protocol):
         """A ledger id that was never given out before. Ids start at 0 and may have gaps."""
 
     def last_ledger_id(self) -> int:
-        """The id that was given out last, which is the highest; −1 if none was."""
+        """The id that ``new_ledger_id`` gave out last, which is its highest; −1 if it gave none."""
+
+    def note_given_id(self, ledger_id: int) -> None:
+        """Before a ledger is created whose id a user gives: ``highest_ledger_id`` counts that id from now on, for ever."""
+
+    def highest_ledger_id(self) -> int:
+        """No ledger ever had a higher id, whether it was given out or a user gave it; −1 if there was none."""
 
     def create_ledger(self, metadata: LedgerMetadata) -> int:
         """Make the record of ``metadata.ledger_id`` and return its version. Raises LedgerExistsError.
@@ -45,10 +52,11 @@ class MetadataStore(Protocol):
         A record with the same ``c_token`` is no error: this call made it, and the answer to an earlier attempt was lost."""
 
     def read_ledger(self, ledger_id: int) -> Versioned[LedgerMetadata]:
-        """The metadata of a ledger. Raises NoSuchLedgerError."""
+        """The metadata of a ledger. Raises NoSuchLedgerError, and UnreadableRecordError if its record can't be decoded."""
 
-    def read_ledgers(self, ledger_ids: Iterable[int]) -> Iterator[LedgerMetadata]:
-        """The metadata of many ledgers, read many at a time. Ledgers that are deleted meanwhile are left out."""
+    def read_ledgers(self, ledger_ids: Iterable[int], unreadable: dict[int, str]) -> Iterator[LedgerMetadata]:
+        """The metadata of many ledgers, read many at a time. Ledgers that are deleted meanwhile are left out. Of a ledger whose
+        record can't be decoded, the reason is put into ``unreadable``: the caller has to name it."""
 
     def write_ledger(self, metadata: LedgerMetadata, version: int) -> int:
         """Compare-and-set; returns the new version. Raises MetadataVersionError, NoSuchLedgerError."""
@@ -64,7 +72,8 @@ class MetadataStore(Protocol):
 
     # -- bookies
     def register_bookie(self, registration: BookieRegistration) -> None:
-        """Announce a bookie until ``unregister_bookie`` or ``close``. After the loss of a session it is registered again.
+        """Announce a bookie until ``unregister_bookie`` or ``close``. After the loss of a session it is registered again, and
+        after somebody deleted the registration.
 
         A registration of the same id that another session left behind is replaced. The locks of the directories, not the metadata
         store, keep two processes from being one bookie."""
@@ -73,7 +82,8 @@ class MetadataStore(Protocol):
         """Remove the registration that this store made."""
 
     def bookies(self) -> dict[str, BookieRegistration]:
-        """Every registered bookie by id, read-only bookies included."""
+        """Every registered bookie by id, read-only bookies included. One whose registration can't be decoded is a
+        read-only bookie without an address."""
 
     def watch_bookies(self, changed: Callable[[], None]) -> None:
         """Call ``changed`` whenever the set of registered bookies changes, until ``close``."""
@@ -115,3 +125,7 @@ class MetadataStore(Protocol):
     @property
     def auditors(self) -> Auditors:
         """The election of the auditor, what it is told and what it reports."""
+
+    @property
+    def change_lock(self) -> ChangeLock:
+        """The lock of the one who applies a change of the cluster."""

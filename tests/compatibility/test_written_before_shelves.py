@@ -26,6 +26,7 @@ from bookspark.metadata.records.codec import (
     encode_task,
 )
 from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bookspark.protocol.ledger.ledger_metadata import DigestType
 from bookspark.spark.logs import codec
 from bookspark.wire.messages import BookieStatus
 from tests.compatibility.restored import WRITTEN, manifest, payload, records, restore, unpack
@@ -119,8 +120,10 @@ def test_each_cookie_on_disk_is_written_as_it_was(tmp_path) -> None:
         assert encode_cookie(decode_cookie(value, str(home))) == value
 
 
-LATER = {"kind COLLECT", "kind SWITCH_READ_ONLY"}
-"""Requests that came later. An older bookie answers them BAD_REQUEST."""
+LATER = {"kind COLLECT", "kind SWITCH_READ_ONLY", "kind FETCH"} | {
+    f"{shape} {one.name}" for shape in ("batch", "one entry") for one in DigestType if one.bookkeepers
+}
+"""Requests that came later, which an older bookie answers BAD_REQUEST, and entries of later digest types."""
 
 
 @pytest.mark.parametrize("name", sorted(samples().keys() - LATER - {"status"}))

@@ -12,12 +12,18 @@ from typing import Any
 
 from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.metadata.store import MetadataStore
+from bookspark.metadata.zookeeper.layout import LedgerManager
 from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata
 
 EVENT_SECONDS = 60.0
 CREATE, SET_DATA, MULTI = 1, 5, 14
 """Operation codes of ZooKeeper's protocol."""
+
+
+def begun(connect: str, **options: Any) -> ZooKeeperStore:
+    """A store of the cluster at ``connect``, which is begun if none is there."""
+    return ZooKeeperStore(connect, begin=LedgerManager.HIERARCHICAL, **options)
 
 
 def ledger(ledger_id: int, **fields: Any) -> LedgerMetadata:
@@ -33,7 +39,7 @@ def clients(chroot: str, manager: str = "hierarchical") -> Iterator[Callable[[],
 
     def new() -> MetadataStore:
         if chroot:
-            made.append(ZooKeeperStore(chroot, manager=manager))
+            made.append(ZooKeeperStore(chroot, begin=LedgerManager(manager)))
         else:
             made.append(made[0].another() if made and isinstance(made[0], MemoryStore) else MemoryStore())
         return made[-1]

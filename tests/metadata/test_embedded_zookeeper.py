@@ -18,7 +18,7 @@ from bookspark.metadata.zookeeper import embedded
 from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper, PortInUseError
 from bookspark.metadata.zookeeper.java import find_java
 from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
-from tests.metadata.kit import EVENT_SECONDS
+from tests.metadata.kit import EVENT_SECONDS, begun
 
 
 def await_end(pid: int) -> None:
@@ -54,7 +54,7 @@ def test_it_serves_on_loopback_until_stopped_and_keeps_its_data(tmp_path: Path) 
 
 class ZooKeeperStoreOf:
     def __init__(self, server: EmbeddedZooKeeper) -> None:
-        self._store = ZooKeeperStore(server.connection_string)
+        self._store = begun(server.connection_string)
 
     def __enter__(self) -> ZooKeeperStore:
         return self._store

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -19,6 +20,7 @@ from bookspark.errors import (
 from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.bookie.cookie import Cookie
+from bookspark.protocol.ledger.ledger_metadata import LEDGER_ID_MAX
 from tests.awaiting import Changes
 from tests.metadata.kit import clients, ledger
 
@@ -84,6 +86,27 @@ def test_ledger_ids_start_at_0_and_are_never_given_twice(store: MetadataStore, o
     given = [client.new_ledger_id() for _ in range(3) for client in (store, other)]
     assert store.last_ledger_id() == other.last_ledger_id() == given[-1]
     assert given == [0, 1, 2, 3, 4, 5]
+
+
+def test_the_highest_id_counts_what_users_gave_also_once_it_is_deleted(
+    store: MetadataStore, other: MetadataStore
+) -> None:
+    assert store.highest_ledger_id() == -1
+    assert [store.new_ledger_id(), store.highest_ledger_id()] == [0, 0]
+    for given in (50, 7, LEDGER_ID_MAX):
+        store.note_given_id(given)
+        store.create_ledger(ledger(given))
+        store.delete_ledger(given)
+        assert other.highest_ledger_id() == max(given, 50)
+        other.note_given_id(3)
+        assert store.highest_ledger_id() == max(given, 50)
+    assert store.last_ledger_id() == 0 and store.new_ledger_id() == 1
+
+
+def test_the_highest_id_is_that_of_all_who_give_at_once(store: MetadataStore, other: MetadataStore) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda given: (store, other)[given % 2].note_given_id(given), range(8)))
+    assert store.highest_ledger_id() == other.highest_ledger_id() == 7
 
 
 def test_ledger_ids_are_unique_over_threads(store: MetadataStore) -> None:

@@ -12,9 +12,8 @@ from bookspark.errors import ConfigurationError, MetadataStoreError
 from bookspark.metadata.autorecovery.auditors import AuditorState, CheckReport
 from bookspark.metadata.autorecovery.underreplication_tasks import Progress, TaskPicker, Underreplication
 from bookspark.metadata.store import MetadataStore
-from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.protocol.repair.underreplication_task import Mark, Missed, Reason
-from tests.metadata.kit import CREATE, EVENT_SECONDS, MULTI, LossyProxy, clients, ledger
+from tests.metadata.kit import CREATE, EVENT_SECONDS, MULTI, LossyProxy, begun, clients, ledger
 
 LOST = {"bookie-1": Reason.LOST}
 
@@ -95,7 +94,7 @@ def test_a_ledger_id_that_has_no_place_is_refused(tasks: Underreplication) -> No
 
 def test_a_write_whose_reply_is_lost_is_done_once(chroot: str) -> None:
     servers, _, path = chroot.partition("/")
-    with LossyProxy(servers) as proxy, contextlib.closing(ZooKeeperStore(f"{proxy.address}/{path}")) as store:
+    with LossyProxy(servers) as proxy, contextlib.closing(begun(f"{proxy.address}/{path}")) as store:
         tasks = store.underreplication
         proxy.lose_reply(CREATE)
         tasks.mark(Mark(i, LOST) for i in range(3))
@@ -179,31 +178,32 @@ def test_a_lock_whose_release_failed_orphans_no_task(
     interrupted.fail(method, path)
     with contextlib.suppress(MetadataStoreError):
         ENDS[end](tasks, taken)
-    mine, another = TaskPicker(tasks, "worker-1"), TaskPicker(others, "worker-2")
+    mine, another = TaskPicker(tasks), TaskPicker(others)
     if (method, path) == ("delete", "locks") and others.task(1) is not None:
-        again = mine.next()
-        assert again is not None, "it may be taken although the lock stands"
+        assert mine.next() == 1, "it may be taken although the lock stands"
+        again = tasks.take(1, "worker-1")
+        assert again is not None
         with contextlib.suppress(MetadataStoreError):
             tasks.release(again)
     interrupted.work()
     tasks.mark([Mark(1, LOST)])
     tasks.release_left()
     assert others.holders() == {}
-    taken_by_another = another.next()
-    assert taken_by_another is not None and mine.next() is None
+    assert another.next() == 1 and others.take(1, "worker-2") is not None
+    assert mine.next() is None
 
 
 @pytest.mark.parametrize("made", [False, True])
-@pytest.mark.parametrize(("method", "path"), [("create", "locks"), ("read", "ledgers")])
 def test_a_lock_that_may_have_been_taken_orphans_no_task(
-    tasks: Underreplication, others: Underreplication, interrupted: Interrupted, method: str, path: str, made: bool
+    tasks: Underreplication, others: Underreplication, interrupted: Interrupted, made: bool
 ) -> None:
     tasks.mark([Mark(1, LOST)])
-    interrupted.fail(method, path, made=made)
+    interrupted.fail("create_and_read", "locks", made=made)
     with pytest.raises(MetadataStoreError):
         tasks.take(1, "worker-1")
     interrupted.work()
-    assert TaskPicker(tasks, "worker-1").next() is not None
+    assert TaskPicker(tasks).next() == 1
+    assert tasks.take(1, "worker-1") is not None
     tasks.release_left()
     assert others.holders() == {1: "worker-1"}, "a lock that was taken after all is kept"
 
@@ -292,16 +292,14 @@ def test_a_picker_takes_what_is_due_and_free(tasks: Underreplication, others: Un
     put_off = tasks.take(1, "worker")
     assert put_off is not None
     tasks.failed(put_off, "no", 1000.0)
-    picker = TaskPicker(tasks, "worker")
-    picked = []
-    while taken := picker.next(exclude=(2,)):
-        picked.append(taken)
-    assert sorted(taken.ledger_id for taken in picked) == [3, 4]
-    for taken in picked:
-        assert tasks.done(taken)
+    picker = TaskPicker(tasks)
+    picked = [picker.next(exclude=(2,)), picker.next(exclude=(2,))]
+    assert sorted(picked) == [3, 4]
+    for ledger_id in picked:
+        taken = tasks.take(ledger_id, "worker")
+        assert taken is not None and tasks.done(taken)
     assert picker.next(exclude=(2,)) is None
-    last = picker.next()
-    assert last is not None and last.ledger_id == 2
+    assert picker.next() == 2
 
 
 # -- the switch, and those who wait
@@ -315,6 +313,19 @@ def test_the_switch(tasks: Underreplication, others: Underreplication) -> None:
     for _ in range(2):
         tasks.enable()
         assert others.enabled()
+
+
+def test_no_task_is_taken_while_replication_is_switched_off(tasks: Underreplication, others: Underreplication) -> None:
+    tasks.mark(Mark(i, LOST) for i in range(3))
+    picker = TaskPicker(tasks)
+    first = picker.next()
+    assert first is not None
+    others.disable()
+    assert tasks.take(first, "worker") is None and others.holders() == {}
+    picker.forget()
+    assert picker.next() is None
+    others.enable()
+    assert picker.next() is not None and tasks.take(first, "worker") is not None
 
 
 def test_who_waits_is_told_of_marks_and_of_the_switch(tasks: Underreplication, others: Underreplication) -> None:
@@ -415,4 +426,4 @@ def test_many_ledgers_are_read_and_those_that_are_gone_left_out(store: MetadataS
     for ledger_id in range(5):
         store.create_ledger(ledger(ledger_id))
     store.delete_ledger(3)
-    assert [one.ledger_id for one in store.read_ledgers(range(7))] == [0, 1, 2, 4]
+    assert [one.ledger_id for one in store.read_ledgers(range(7), {})] == [0, 1, 2, 4]

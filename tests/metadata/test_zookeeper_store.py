@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from kazoo.client import KazooClient
 
@@ -23,19 +25,20 @@ from bookspark.errors import (
     NoSuchLedgerError,
 )
 from bookspark.metadata.records.bookie_registration import BookieRegistration
+from bookspark.metadata.short_waits import waits_at_most
 from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from bookspark.metadata.zookeeper.layout import Address, parse_address
+from bookspark.metadata.zookeeper.layout import Access, Address, LedgerManager, parse_address
 from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.protocol.bookie.cookie import Cookie
-from tests.awaiting import Changes
-from tests.metadata.kit import CREATE, EVENT_SECONDS, MULTI, SET_DATA, LossyProxy, ledger
+from tests.awaiting import Changes, await_that
+from tests.metadata.kit import CREATE, EVENT_SECONDS, MULTI, SET_DATA, LossyProxy, begun, ledger
 
 BOOKIE = BookieRegistration("bookie-1", "127.0.0.1:3181", incarnation=7)
 
 
 @pytest.fixture
 def store(chroot: str) -> Iterator[ZooKeeperStore]:
-    made = ZooKeeperStore(chroot)
+    made = begun(chroot)
     yield made
     made.close()
 
@@ -58,7 +61,7 @@ def proxy(zookeeper: EmbeddedZooKeeper) -> Iterator[LossyProxy]:
 @pytest.fixture
 def lossy(store: ZooKeeperStore, proxy: LossyProxy, chroot: str) -> Iterator[ZooKeeperStore]:
     """A second client of the same cluster, whose replies can be lost."""
-    made = ZooKeeperStore(proxy.address + "/" + chroot.partition("/")[2])
+    made = begun(proxy.address + "/" + chroot.partition("/")[2])
     yield made
     made.close()
 
@@ -78,7 +81,7 @@ def lossy(store: ZooKeeperStore, proxy: LossyProxy, chroot: str) -> Iterator[Zoo
 )
 def test_connection_strings(connect: str, servers: str, chroot: str) -> None:
     assert parse_address(connect) == Address(servers, chroot)
-    assert parse_address(connect.strip() + "?auth_file=/a/b?c") == Address(servers, chroot, "/a/b?c")
+    assert parse_address(connect.strip() + "?auth_file=/a/b?c") == Address(servers, chroot, Access("/a/b?c"))
 
 
 @pytest.mark.parametrize(
@@ -86,7 +89,7 @@ def test_connection_strings(connect: str, servers: str, chroot: str) -> None:
 )
 def test_a_bad_connection_string_is_named(connect: str) -> None:
     with pytest.raises(ConfigurationError, match=r"does not name a ZooKeeper.*zk://"):
-        ZooKeeperStore(connect)
+        begun(connect)
 
 
 # -- layout
@@ -111,7 +114,7 @@ def test_the_layout_is_bookkeepers(store: ZooKeeperStore, chroot: str, kazoo: Ka
 
 
 def test_a_client_follows_the_manager_that_layout_names(chroot: str, kazoo: KazooClient) -> None:
-    flat = ZooKeeperStore(chroot, manager="flat")
+    flat = ZooKeeperStore(chroot, begin=LedgerManager.FLAT)
     hierarchical = ZooKeeperStore(chroot)
     hierarchical.create_ledger(ledger(7))
     assert kazoo.exists("/" + chroot.partition("/")[2] + "/ledgers/L0000000007")
@@ -120,19 +123,14 @@ def test_a_client_follows_the_manager_that_layout_names(chroot: str, kazoo: Kazo
         each.close()
 
 
-def test_an_unknown_manager_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"'flt'.*flat"):
-        ZooKeeperStore("h", manager="flt")
-
-
 def test_a_foreign_layout_is_refused(chroot: str, kazoo: KazooClient) -> None:
     layout = "/" + chroot.partition("/")[2] + "/ledgers/LAYOUT"
     kazoo.create(layout, b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1", makepath=True)
     with pytest.raises(MetadataStoreError, match="another chroot"):
-        ZooKeeperStore(chroot)
+        begun(chroot)
     kazoo.delete(layout)
     with pytest.raises(MetadataStoreError, match="has no LAYOUT"):
-        ZooKeeperStore(chroot)
+        ZooKeeperStore(chroot, begin=LedgerManager.HIERARCHICAL)
 
 
 def test_a_damaged_record_is_an_error_that_names_the_ledger(store: ZooKeeperStore) -> None:
@@ -166,11 +164,11 @@ def test_a_zookeeper_that_lost_its_data_does_not_say_that_ledgers_were_deleted(
     chroot: str, manager: str, made_anew: bool
 ) -> None:
     """Both looks of garbage collection agreed then, and every bookie deleted all that it had."""
-    with contextlib.closing(ZooKeeperStore(chroot, manager=manager)) as store:
+    with contextlib.closing(ZooKeeperStore(chroot, begin=LedgerManager(manager))) as store:
         store.create_ledger(ledger(5))
         store.client.delete(store.layout.ledgers, recursive=True)
         if made_anew:
-            ZooKeeperStore(chroot, manager=manager).close()
+            ZooKeeperStore(chroot, begin=LedgerManager(manager)).close()
         for operation in (
             store.list_ledgers,
             lambda: store.read_ledger(5),
@@ -186,15 +184,15 @@ def test_a_client_of_a_cluster_that_was_there_before_changes_nothing(chroot: str
     """Ledger ids and versions begin anew: the old client's close went over another ledger's record, and what it deleted was
     another ledger."""
     with (
-        contextlib.closing(ZooKeeperStore(chroot, manager=manager)) as old,
-        contextlib.closing(ZooKeeperStore(chroot, manager=manager)) as old_bookie,
+        contextlib.closing(ZooKeeperStore(chroot, begin=LedgerManager(manager))) as old,
+        contextlib.closing(ZooKeeperStore(chroot, begin=LedgerManager(manager))) as old_bookie,
     ):
         metadata = ledger(old.new_ledger_id())
         old.create_ledger(metadata)
         old.write_cookie(Cookie("bookie-1", ("/a",), old.instance_id, "n"), None)
         old.write_record("logs", "orders", b"old", None)
         old.client.delete(old.layout.root, recursive=True)
-        with contextlib.closing(ZooKeeperStore(chroot, manager=manager)) as new:
+        with contextlib.closing(ZooKeeperStore(chroot, begin=LedgerManager(manager))) as new:
             assert new.new_ledger_id() == metadata.ledger_id
             new.create_ledger(ledger(metadata.ledger_id, c_token=2))
             cookie = Cookie("bookie-1", ("/b",), new.instance_id, "m")
@@ -218,11 +216,11 @@ def test_a_client_of_a_cluster_that_was_there_before_changes_nothing(chroot: str
 
 
 def test_a_cluster_that_an_earlier_version_made_is_marked(chroot: str) -> None:
-    with contextlib.closing(ZooKeeperStore(chroot)) as store:
+    with contextlib.closing(begun(chroot)) as store:
         store.create_ledger(ledger(5))
         mark = store.layout.mark(store.instance_id)
         store.client.delete(mark)
-        with contextlib.closing(ZooKeeperStore(chroot)) as later:
+        with contextlib.closing(begun(chroot)) as later:
             assert later.client.exists(mark)
             assert later.write_ledger(ledger(5).in_recovery(), 0) == 1
 
@@ -235,7 +233,7 @@ def test_with_an_auth_file_only_those_who_know_its_credentials_get_in(chroot: st
     for user in ("us", "them"):
         files[user] = tmp_path / user
         files[user].write_text(f"{user}:secret\n")
-    ours = ZooKeeperStore(f"{chroot}?auth_file={files['us']}")
+    ours = begun(f"{chroot}?auth_file={files['us']}")
     ours.create_ledger(ledger(5))
     ours.register_bookie(BOOKIE)
     ours.write_record("logs", "orders", b"{}", None)
@@ -248,21 +246,21 @@ def test_with_an_auth_file_only_those_who_know_its_credentials_get_in(chroot: st
     ):
         (acl,) = ours.client.get_acls(f"{ours.layout.root}/{path}")[0]
         assert (acl.id.scheme, acl.id.id.partition(":")[0]) == ("digest", "us")
-    again = ZooKeeperStore(f"{chroot}?auth_file={files['us']}")
+    again = begun(f"{chroot}?auth_file={files['us']}")
     assert again.read_ledger(5).value == ledger(5)
     for stranger in (chroot, f"{chroot}?auth_file={files['them']}"):
         with pytest.raises(MetadataStoreError, match=r"NoAuthError.*\?auth_file="):
-            ZooKeeperStore(stranger)
+            begun(stranger)
     for each in (ours, again):
         each.close()
 
 
 def test_an_auth_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="auth_file /nowhere can't be read"):
-        ZooKeeperStore("h?auth_file=/nowhere")
+        begun("h?auth_file=/nowhere")
     (tmp_path / "empty").touch()
     with pytest.raises(ConfigurationError, match="does not hold user:password"):
-        ZooKeeperStore(f"h?auth_file={tmp_path / 'empty'}")
+        begun(f"h?auth_file={tmp_path / 'empty'}")
 
 
 # -- lost replies
@@ -270,7 +268,7 @@ def test_an_auth_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 
 def test_the_layout_is_made_although_the_reply_is_lost(zookeeper: EmbeddedZooKeeper, proxy: LossyProxy) -> None:
     proxy.lose_reply(MULTI)
-    made = ZooKeeperStore(proxy.address + "/tests/lost-layout")
+    made = begun(proxy.address + "/tests/lost-layout")
     assert proxy.lost == 1 and made.instance_id
     made.close()
 
@@ -373,6 +371,18 @@ def test_new_ledger_id_may_leave_a_gap_and_repeats_nothing(
     assert [lossy.new_ledger_id(), store.new_ledger_id()] == [1, 2]
 
 
+def test_note_given_id(lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeperStore) -> None:
+    proxy.lose_reply(CREATE)
+    lossy.note_given_id(50)
+    assert proxy.lost == 1 and store.highest_ledger_id() == 50
+    proxy.lose_reply(MULTI)
+    lossy.note_given_id(60)
+    assert proxy.lost == 2 and store.highest_ledger_id() == 60
+    store.client.set(store.layout.idgiven, b"rubbish")
+    with pytest.raises(MetadataStoreError, match="not a ledger id"):
+        store.highest_ledger_id()
+
+
 def test_watchers_are_called_when_the_connection_is_lost(
     lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeperStore
 ) -> None:
@@ -404,7 +414,7 @@ def expire(store: ZooKeeperStore, zookeeper: EmbeddedZooKeeper) -> None:
 def test_registration_and_watches_outlive_the_session(
     store: ZooKeeperStore, chroot: str, zookeeper: EmbeddedZooKeeper
 ) -> None:
-    watcher, calls, own_calls = ZooKeeperStore(chroot), Changes(), Changes()
+    watcher, calls, own_calls = begun(chroot), Changes(), Changes()
     store.register_bookie(BOOKIE)
     store.watch_bookies(own_calls)
     watcher.watch_bookies(calls)
@@ -418,6 +428,45 @@ def test_registration_and_watches_outlive_the_session(
     store.unregister_bookie("bookie-1")
     assert set(watcher.bookies()) == {"bookie-2"}
     watcher.close()
+
+
+def test_a_registration_that_somebody_deletes_is_made_again(
+    store: ZooKeeperStore, chroot: str, kazoo: KazooClient
+) -> None:
+    """The bookie served on, and nobody found it, until it was started again."""
+    watcher, calls = begun(chroot), Changes()
+    watcher.watch_bookies(calls)
+    for read_only in (False, True):
+        registration = msgspec.structs.replace(BOOKIE, read_only=read_only)
+        store.register_bookie(registration)
+        path = store.layout.bookie("bookie-1", read_only)
+        for _ in range(2):
+            made = kazoo.get(path)[1].czxid
+            kazoo.delete(path)
+            calls.await_that(lambda path=path, made=made: _created_after(kazoo, path, made))
+        assert watcher.bookies() == {"bookie-1": registration}
+        kazoo.set(path, b"{}")
+        calls.await_that(lambda path=path: kazoo.get(path)[0] != b"{}")
+    store.unregister_bookie("bookie-1")
+    assert watcher.bookies() == {}
+    watcher.close()
+
+
+def _created_after(kazoo: KazooClient, path: str, zxid: int) -> bool:
+    found = kazoo.exists(path)
+    return found is not None and found.czxid > zxid
+
+
+def test_two_sessions_that_register_one_bookie_do_not_take_it_from_each_other_for_ever(
+    store: ZooKeeperStore, chroot: str, kazoo: KazooClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = begun(chroot)
+    store.register_bookie(BOOKIE)
+    other.register_bookie(BOOKIE)
+    await_that(lambda: "another process is registered as it" in caplog.text)
+    node = kazoo.exists(store.layout.bookie("bookie-1", False))
+    assert node is not None and node.ephemeralOwner == other.client.client_id[0]
+    other.close()
 
 
 def test_a_registration_that_was_withdrawn_does_not_come_back(
@@ -445,23 +494,23 @@ def test_an_unreachable_server_is_an_error_within_seconds_that_names_it() -> Non
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         for connect in (f"127.0.0.1:{port}", "127.0.0.1:1", "no-such-host.invalid:2181"):
-            begun = time.monotonic()
+            started = time.monotonic()
             with pytest.raises(MetadataStoreError, match=f"ZooKeeper at {connect} could not be reached"):
-                ZooKeeperStore(connect, start_timeout_seconds=0.5)
-            assert time.monotonic() - begun < 20
+                begun(connect, start_timeout_seconds=0.5)
+            assert time.monotonic() - started < 20
 
 
 @contextlib.contextmanager
 def takes_less_than(seconds: float) -> Iterator[None]:
     """Than the deadline of a call by default: what takes it did not go by the one that was set."""
-    begun = time.monotonic()
+    started = time.monotonic()
     yield
-    assert time.monotonic() - begun < seconds
+    assert time.monotonic() - started < seconds
 
 
 def test_a_hanging_server_costs_a_call_its_deadline_and_no_more(tmp_path: Path) -> None:
     with EmbeddedZooKeeper(tmp_path) as server:
-        store = ZooKeeperStore(server.connection_string)
+        store = begun(server.connection_string)
         store._connection.timeout_seconds = 1.0  # not before it is connected: a server that just starts may take longer
         assert server.pid
         os.kill(server.pid, signal.SIGSTOP)
@@ -473,6 +522,8 @@ def test_a_hanging_server_costs_a_call_its_deadline_and_no_more(tmp_path: Path) 
                 store.create_ledger(ledger(5, c_token=3))
             with takes_less_than(10), pytest.raises(MetadataStoreError, match="listing the ledgers"):
                 store.list_ledgers()
+            with waits_at_most(0.05), pytest.raises(MetadataStoreError, match=r"no answer .* in 0\.05 s"):
+                store.read_ledger(5)
             with takes_less_than(10):
                 store.close()
         finally:
@@ -482,7 +533,7 @@ def test_a_hanging_server_costs_a_call_its_deadline_and_no_more(tmp_path: Path) 
 def test_a_restarted_server_finds_its_clients_again(tmp_path: Path) -> None:
     with EmbeddedZooKeeper(tmp_path) as server:
         port = server.port
-        store, calls = ZooKeeperStore(server.connection_string), Changes()
+        store, calls = begun(server.connection_string), Changes()
         store.create_ledger(ledger(5))
         store.register_bookie(BOOKIE)
         store.watch_bookies(calls)
@@ -509,4 +560,4 @@ def test_a_watch_that_is_being_set_when_the_store_is_closed_ends_without_a_word(
     store.register_bookie(BOOKIE)
     assert begun.wait(EVENT_SECONDS)
     store.close()
-    assert caplog.messages == []
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []

@@ -15,14 +15,23 @@ Source: BookKeeper's ``AuditorElector``, ``ZkLedgerUnderreplicationManager``.
 
 from __future__ import annotations
 
+import logging
+import math
+from typing import TypeVar
+
 import msgspec
 
-from bookspark.errors import MetadataStoreError
+from bookspark.errors import UnreadableRecordError
 from bookspark.metadata.autorecovery.underreplication_tasks import DISABLE
 from bookspark.metadata.documents.locks import Changes, Lock, give_back, held, holder_of, new_token, take_lock
 from bookspark.metadata.documents.tree import Tree, publish
 from bookspark.metadata.records.codec import learn
+from bookspark.metadata.records.documents import proven_struct, read_struct
 from bookspark.metadata.records.names import encode_name
+
+log = logging.getLogger(__name__)
+
+Value = TypeVar("Value")
 
 _ELECTION, _STATES, _DELAY, _CHECK, _TRIGGER = (
     "auditorelection",
@@ -55,6 +64,8 @@ class CheckReport(msgspec.Struct, frozen=True):
     """Number of these ledgers that lack copies."""
     skipped: dict[str, str] = {}
     """Bookies that could not be asked, and why: what they hold is not known."""
+    unreadable: dict[int, str] = {}
+    """Ledgers whose records can't be decoded, and why: what they lack is not known."""
 
 
 class Auditors:
@@ -87,16 +98,20 @@ class Auditors:
     # -- what it is told
 
     def delay_seconds(self) -> float | None:
-        """Seconds after which a bookie that is gone counts as lost. None: each auditor's own option holds."""
+        """Seconds after which a bookie that is gone counts as lost. None: each auditor's own option holds. Raises
+        UnreadableRecordError for what is no number of seconds."""
         found = self._tree.read(_DELAY)
         if found is None:
             return None
         try:
-            return float(found.value)
+            seconds = float(found.value)
         except ValueError:
-            raise MetadataStoreError(
+            seconds = math.nan
+        if not 0 <= seconds < math.inf:
+            raise UnreadableRecordError(
                 f"{_DELAY} is {found.value[:40]!r} and no number of seconds; set it by `bookspark autorecovery delay SECONDS`"
-            ) from None
+            )
+        return seconds
 
     def set_delay(self, seconds: float | None) -> None:
         """Set the delay for all auditors. None: each auditor's own option holds."""
@@ -126,18 +141,18 @@ class Auditors:
 
     def publish_state(self, state: AuditorState) -> None:
         """Publish the state until the session ends."""
-        publish(self._tree, _state_path(state.auditor), msgspec.json.encode(state))
+        publish(self._tree, _state_path(state.auditor), proven_struct(state, "state of an auditor"))
 
     def state(self) -> AuditorState | None:
         """The auditor's state; None if there is no auditor or it has not looked yet."""
         auditor = self.auditor()
         found = None if auditor is None else self._tree.read(_state_path(auditor))
-        return None if found is None else msgspec.json.decode(found.value, type=AuditorState)
+        return None if found is None else _decoded(found.value, AuditorState)
 
     def note_check(self, report: CheckReport) -> None:
         """Keep the report of a check for ``last_check``."""
         found = self._tree.read(_CHECK)
-        document = msgspec.json.encode(report)
+        document = proven_struct(report, "report of a check")
         # Another auditor's report of the same moment is as good as this one.
         if found is None:
             self._tree.create(_CHECK, document)
@@ -147,7 +162,7 @@ class Auditors:
     def last_check(self) -> CheckReport | None:
         """The report of the last exact check; None if there was none."""
         found = self._tree.read(_CHECK)
-        return None if found is None else msgspec.json.decode(found.value, type=CheckReport)
+        return None if found is None else _decoded(found.value, CheckReport)
 
     # -- those who wait
 
@@ -159,6 +174,15 @@ class Auditors:
     def wake(self) -> None:
         """End the wait of another thread."""
         self._changes.wake()
+
+
+def _decoded(document: bytes, kind: type[Value]) -> Value | None:
+    """The value in ``document``. None if it can't be decoded: it is written again before long."""
+    try:
+        return read_struct(document, kind, f"{kind.__name__} of the auditor")
+    except UnreadableRecordError as error:
+        log.warning("%s", error)
+        return None
 
 
 def _state_path(auditor: str) -> str:

@@ -28,16 +28,17 @@ import logging
 import random
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
 import msgspec
 
-from bookspark.errors import BookKeeperError, MetadataStoreError
-from bookspark.metadata.documents.locks import Changes, Lock, give_back, holder_of, new_lock, new_token, take_lock
+from bookspark.errors import BookKeeperError, UnreadableRecordError
+from bookspark.metadata.documents.locks import Changes, Lock, give_back, held, holder_of, new_lock, new_token
 from bookspark.metadata.documents.tree import Tree, contended, publish
 from bookspark.metadata.records.codec import decode_task, encode_task, learn
+from bookspark.metadata.records.documents import proven_struct, read_struct
 from bookspark.metadata.records.names import check_ledger_id, decode_name, encode_name
 from bookspark.metadata.records.versioned import Versioned
 from bookspark.protocol.repair.underreplication_task import Mark, Missed, Task, new_task
@@ -100,9 +101,22 @@ class Underreplication:
             self._tree.touch(_LEDGERS)
 
     def task(self, ledger_id: int) -> Task | None:
-        """The task of a ledger; None if it has none."""
+        """The task of a ledger; None if it has none. Raises UnreadableRecordError."""
         found = self._read(ledger_id)
         return None if found is None else found.value
+
+    def tasks(self, ledger_ids: Iterable[int], unreadable: dict[int, str]) -> Iterator[Task]:
+        """The tasks of those of the ledgers that have one. Of a task that can't be decoded, the reason is put into
+        ``unreadable``: the caller has to name it."""
+        rest = iter(ledger_ids)
+        while group := list(islice(rest, _READ_AT_ONCE)):
+            documents = self._tree.read_each([_task_path(ledger_id) for ledger_id in group])
+            for ledger_id, document in zip(group, documents, strict=True):
+                try:
+                    if document is not None:
+                        yield decode_task(ledger_id, document)
+                except UnreadableRecordError as error:
+                    unreadable[ledger_id] = str(error)
 
     def due(self, task: Task) -> bool:
         """May the task be tried now?"""
@@ -116,7 +130,7 @@ class Underreplication:
             try:
                 if document is not None and self.due(decode_task(ledger_id, document)):
                     found.append(ledger_id)
-            except MetadataStoreError as error:
+            except UnreadableRecordError as error:
                 # It must not keep the other ledgers from being repaired.
                 log.warning("ledger %d is left out: %s", ledger_id, error)
         return found
@@ -144,18 +158,23 @@ class Underreplication:
         return self.holders().keys() - {int(path[-10:]) for path in self._left_locks.copy()}
 
     def take(self, ledger_id: int, holder: str) -> Taken | None:
-        """Lock a task and then read it. None if another object holds it or the task is gone."""
+        """Lock a task and then read it, in one round trip. None if another object holds it, the task is gone, or replication is
+        switched off."""
         path = f"{_LOCKS}/{_name(ledger_id)}"
-        # Until it is known to be free or somebody's: an answer that is lost must not leave a lock that nobody knows of.
-        self._left_locks[path] = new_lock(path, holder, self._token)
-        lock = take_lock(self._tree, path, holder, self._token)
-        found = None if lock is None else self._read(ledger_id)
-        if lock is not None and found is None:
-            self._release(lock)
+        lock = new_lock(path, holder, self._token)
         self._left_locks.pop(path, None)
-        if lock is None or found is None:
-            return None
-        return Taken(found.value, found.version, lock)
+        try:
+            made, (task, disabled) = self._tree.create_and_read(path, lock.document, (_task_path(ledger_id), DISABLE))
+            if not made and not held(self._tree, lock):
+                return None
+            if task is not None and disabled is None:
+                return Taken(decode_task(ledger_id, task.value), task.version, lock)
+        except BaseException:
+            # An answer that is lost must not leave a lock that nobody knows of.
+            self._left_locks[path] = lock
+            raise
+        self._release(lock)
+        return None
 
     def release(self, taken: Taken) -> None:
         """Release the lock and leave the task as it is. Raises MetadataStoreError; then ``release_left`` releases it later."""
@@ -232,14 +251,20 @@ class Underreplication:
 
     def publish_progress(self, worker: str, progress: Progress) -> None:
         """Tell what a worker has done; it stands until its session ends."""
-        publish(self._tree, f"{_WORKERS}/{encode_name(worker)}", msgspec.json.encode(progress))
+        publish(self._tree, f"{_WORKERS}/{encode_name(worker)}", proven_struct(progress, f"progress of {worker}"))
 
     def progress(self) -> dict[str, Progress]:
-        """The workers that there are, and what each has done."""
+        """The workers that there are, and what each has done. One whose document can't be decoded is left out."""
         names = self._tree.children(_WORKERS)
         documents = self._tree.read_each([f"{_WORKERS}/{name}" for name in names])
-        found = zip(names, documents, strict=True)
-        return {decode_name(name): msgspec.json.decode(doc, type=Progress) for name, doc in found if doc is not None}
+        found: dict[str, Progress] = {}
+        for name, document in zip(map(decode_name, names), documents, strict=True):
+            try:
+                if document is not None:
+                    found[name] = read_struct(document, Progress, f"progress of worker {name}")
+            except UnreadableRecordError as error:
+                log.warning("%s", error)
+        return found
 
     # -- within
 
@@ -250,50 +275,72 @@ class Underreplication:
     def _merge(self, mark: Mark) -> None:
         path = _task_path(mark.ledger_id)
         for _ in range(_ATTEMPTS):
-            found = self._read(mark.ledger_id)
+            found = self._tree.read(path)
             if found is None:
                 marked = self._tree.create(path, encode_task(new_task(mark, self._now_ms())))
             else:
-                marked = self._tree.write(path, encode_task(found.value.marked(mark)), found.version)
+                marked = self._tree.write(path, self._marked(mark, found.value), found.version)
             if marked:
                 return
         raise contended(path)
+
+    def _marked(self, mark: Mark, document: bytes) -> bytes:
+        """The task in ``document`` after another mark."""
+        try:
+            return encode_task(decode_task(mark.ledger_id, document).marked(mark))
+        except UnreadableRecordError as error:
+            if error.newer:
+                # It stands, and those who can read it do it.
+                log.warning("ledger %d is marked already: %s", mark.ledger_id, error)
+                return document
+            log.warning("a damaged task is made anew: %s", error)
+            return encode_task(new_task(mark, self._now_ms()))
 
     def _now_ms(self) -> int:
         return round(1000 * self._clock())
 
 
 class TaskPicker:
-    """Picks the task that a worker takes next: any task that is due and that no other worker holds."""
+    """Picks the ledger whose task a worker takes next: any task that was due, and that nobody held, a moment ago. ``take`` finds
+    out whether that still holds. Owned by one thread, but for ``forget``."""
 
-    def __init__(self, tasks: Underreplication, holder: str) -> None:
+    def __init__(self, tasks: Underreplication) -> None:
         self._tasks = tasks
-        self._holder = holder
         self._candidates: list[int] = []
         self._due: list[int] = []
         """Candidates whose tasks were due a moment ago."""
+        self._forgets = False
 
-    def next(self, exclude: Collection[int] = ()) -> Taken | None:
-        """A task whose ledger is not in ``exclude``; None if there is none now."""
-        return self._from_candidates(exclude) or (self._list() and self._from_candidates(exclude)) or None
+    def next(self, exclude: Collection[int] = ()) -> int | None:
+        """A ledger that is not in ``exclude``; None if there is none now, or replication is switched off."""
+        if self._forgets:
+            self._forgets, self._candidates, self._due = False, [], []
+        found = self._from_candidates(exclude)
+        return self._from_candidates(exclude) if found is None and self._list() else found
+
+    def forget(self) -> None:
+        """Look at all tasks again before the next one is picked. From any thread."""
+        self._forgets = True
 
     def _list(self) -> bool:
         self._tasks.release_left()
+        if not self._tasks.enabled():
+            return False
         at_work = self._tasks.at_work()
         self._candidates = [ledger_id for ledger_id in self._tasks.list_tasks() if ledger_id not in at_work]
         # Workers should not all try the same task.
         random.shuffle(self._candidates)
         return bool(self._candidates)
 
-    def _from_candidates(self, exclude: Collection[int]) -> Taken | None:
+    def _from_candidates(self, exclude: Collection[int]) -> int | None:
         while self._due or self._candidates:
             if not self._due:
                 together, self._candidates = self._candidates[:_READ_AT_ONCE], self._candidates[_READ_AT_ONCE:]
                 self._due = self._tasks.due_of([ledger_id for ledger_id in together if ledger_id not in exclude])
             else:
                 ledger_id = self._due.pop()
-                if ledger_id not in exclude and (taken := self._tasks.take(ledger_id, self._holder)):
-                    return taken
+                if ledger_id not in exclude:
+                    return ledger_id
         return None
 
 

@@ -16,8 +16,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from bookspark.errors import UnreadableRecordError
 from bookspark.metadata.documents.tree import Tree
 from bookspark.metadata.records.codec import learn
+from bookspark.metadata.records.documents import proven_struct, read_struct
 
 
 class Lock(NamedTuple):
@@ -39,7 +41,7 @@ def new_token() -> str:
 
 def new_lock(path: str, holder: str, token: str) -> Lock:
     """The lock as this holder has it, if it has it."""
-    return Lock(path, msgspec.json.encode(_LockDocument(holder, token)))
+    return Lock(path, proven_struct(_LockDocument(holder, token), f"lock {path}"))
 
 
 def take_lock(tree: Tree, path: str, holder: str, token: str) -> Lock | None:
@@ -65,8 +67,13 @@ def give_back(tree: Tree, lock: Lock) -> None:
 
 
 def holder_of(document: bytes | None) -> str | None:
-    """The name of the holder that this document tells; None without a document."""
-    return None if document is None else msgspec.json.decode(document, type=_LockDocument).holder
+    """The name of the holder that this document tells; None without a document. A lock that can't be decoded is held too."""
+    if document is None:
+        return None
+    try:
+        return read_struct(document, _LockDocument, "lock").holder
+    except UnreadableRecordError as error:
+        return f"somebody ({error})"
 
 
 class Changes:

@@ -29,6 +29,11 @@ class Tree(Protocol):
     def create(self, path: str, value: bytes, ephemeral: bool = False) -> bool:
         """Make a document. False if the path has one. The value of an ephemeral document must be unique to its maker."""
 
+    def create_and_read(
+        self, path: str, value: bytes, paths: Sequence[str]
+    ) -> tuple[bool, list[Versioned[bytes] | None]]:
+        """Make an ephemeral document as ``create`` does, and then read those at ``paths``, in one round trip."""
+
     def create_each(self, documents: Sequence[tuple[str, bytes]]) -> list[bool]:
         """Make many at once. False where one may be there already: ``create`` tells for certain."""
 
@@ -42,7 +47,8 @@ class Tree(Protocol):
         """Delete a document. False if it is at another version. An absent document counts as deleted."""
 
     def forget_empty(self, *paths: str) -> None:
-        """Remove those of ``paths`` that have nothing below them. It happens later, and nobody waits for it."""
+        """Remove those of ``paths``, each above the one before it, that have nothing below them. It happens later, and nobody
+        waits for it."""
 
     def children(self, path: str) -> list[str]:
         """All names below a path."""

@@ -7,12 +7,12 @@ process.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from bookspark.errors import MetadataStoreError, NoSuchLedgerError
+from bookspark.errors import MetadataStoreError, NoSuchLedgerError, UnreadableRecordError
 from bookspark.metadata.autorecovery.auditors import Auditors
+from bookspark.metadata.autorecovery.change_lock import ChangeLock
 from bookspark.metadata.autorecovery.underreplication_tasks import Underreplication
 from bookspark.metadata.memory.memory_tree import MemoryTree
 from bookspark.metadata.memory.world import Key, World
@@ -21,10 +21,11 @@ from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.metadata.records.codec import (
     decode_cookie,
     decode_ledger,
-    decode_registration,
     encode_cookie,
     encode_ledger,
     encode_registration,
+    readable_ledger,
+    readable_registration,
 )
 from bookspark.metadata.records.names import check_ledger_id, check_name, check_record
 from bookspark.metadata.records.refusals import ledger_exists, no_cookie, no_such_ledger, sized, version_changed
@@ -86,13 +87,20 @@ class MemoryStore:
         with self._open() as world:
             return world.ledger_ids - 1
 
+    def note_given_id(self, ledger_id: int) -> None:
+        with self._open() as world:
+            world.highest_given = max(world.highest_given, check_ledger_id(ledger_id))
+
+    def highest_ledger_id(self) -> int:
+        return max(self.last_ledger_id(), self._world.highest_given)
+
     def create_ledger(self, metadata: LedgerMetadata) -> int:
         with self._open() as world:
             key = _ledger_key(metadata.ledger_id)
             document = sized(encode_ledger(metadata), f"creating ledger {metadata.ledger_id}")
             if world.put(key, document, None) is None:
-                found = decode_ledger(metadata.ledger_id, world.documents[key].value)
-                if not metadata.c_token or found.c_token != metadata.c_token:
+                found = readable_ledger(metadata.ledger_id, world.documents[key].value, {})
+                if not metadata.c_token or found is None or found.c_token != metadata.c_token:
                     raise ledger_exists(metadata.ledger_id)
             return 0
 
@@ -103,10 +111,14 @@ class MemoryStore:
             raise no_such_ledger(ledger_id)
         return Versioned(decode_ledger(ledger_id, found.value), found.version)
 
-    def read_ledgers(self, ledger_ids: Iterable[int]) -> Iterator[LedgerMetadata]:
+    def read_ledgers(self, ledger_ids: Iterable[int], unreadable: dict[int, str]) -> Iterator[LedgerMetadata]:
         for ledger_id in ledger_ids:
-            with contextlib.suppress(NoSuchLedgerError):
+            try:
                 yield self.read_ledger(ledger_id).value
+            except NoSuchLedgerError:
+                continue
+            except UnreadableRecordError as error:
+                unreadable[ledger_id] = str(error)
 
     def write_ledger(self, metadata: LedgerMetadata, version: int) -> int:
         with self._open() as world:
@@ -156,7 +168,7 @@ class MemoryStore:
 
     def bookies(self) -> dict[str, BookieRegistration]:
         with self._open() as world:
-            return {i: decode_registration(i, document) for i, (_, document) in world.registrations.items()}
+            return {i: readable_registration(i, document) for i, (_, document) in world.registrations.items()}
 
     def watch_bookies(self, changed: Callable[[], None]) -> None:
         with self._open():
@@ -225,6 +237,10 @@ class MemoryStore:
     @property
     def auditors(self) -> Auditors:
         return Auditors(self._tree())
+
+    @property
+    def change_lock(self) -> ChangeLock:
+        return ChangeLock(self._tree())
 
     def _tree(self) -> MemoryTree:
         return MemoryTree(self._open, self._notifier, self)

@@ -36,6 +36,11 @@ class MemoryTree:
                 world.ephemerals[_KIND, path] = self._owner
             return made
 
+    def create_and_read(
+        self, path: str, value: bytes, paths: Sequence[str]
+    ) -> tuple[bool, list[Versioned[bytes] | None]]:
+        return self.create(path, value, ephemeral=True), [self.read(each) for each in paths]
+
     def create_each(self, documents: Sequence[tuple[str, bytes]]) -> list[bool]:
         return [self.create(path, value) for path, value in documents]
 

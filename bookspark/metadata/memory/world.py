@@ -30,6 +30,7 @@ class World:
         self.lock = threading.RLock()
         self.instance_id = str(uuid.uuid4())
         self.ledger_ids = 0
+        self.highest_given = -1
         self.documents: dict[Key, Versioned[bytes]] = {}
         self.watches: dict[Key, list[Once]] = {}
         self.registrations: dict[str, tuple[Session, bytes]] = {}

@@ -4,6 +4,7 @@
 ``versioned``              a record together with its version
 ``bookie_registration``    what a bookie publishes while it serves
 ``codec``                  ledgers, cookies, tasks and registrations as JSON documents, and back
+``bookkeeper_format``      the same for ledgers and bookies that BookKeeper's own clients use, in their formats
 ``names``                  which names and ids can be used
 ``refusals``               the errors that all stores raise in the same words
 =========================  ==================================================================================

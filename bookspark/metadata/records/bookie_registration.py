@@ -22,3 +22,5 @@ class BookieRegistration(msgspec.Struct, frozen=True):
     """The rack, for placement: bookies of one rack fail together. Bookies that name none count as one rack."""
     labels: dict[str, str] = {}
     """Anything else that placement may want to keep apart, such as the executor."""
+    bookkeeper_address: str | msgspec.UnsetType = msgspec.UNSET
+    """``host:port`` where it speaks BookKeeper's own protocol. Not there if it does not."""

@@ -12,18 +12,33 @@ A ledger's record has the field names of BookKeeper's ``LedgerMetadataFormat`` (
 
 ``quorumSize`` is the write quorum. The ledger's id is not in it: it is the record's path. A ledger that was closed with an
 accepted loss has one field more, ``acceptedLoss``, and format version 2; the records of all others are of version 1 as before, so
-that older clients read them.
+that older clients read them. The record of a ledger with a digest of BookKeeper's is no JSON, but BookKeeper's own
+(``bookkeeper_format``).
 """
 
 from __future__ import annotations
 
-from typing import TypeVar
+import logging
+from functools import partial
+from itertools import pairwise
+from typing import Annotated, TypeVar
 
 import msgspec
 from crc32c import crc32c
+from msgspec import Meta
 
-from bookspark.errors import ConfigurationError, MetadataStoreError
+from bookspark.errors import ConfigurationError, UnreadableRecordError
 from bookspark.metadata.records.bookie_registration import BookieRegistration
+from bookspark.metadata.records.bookkeeper_format import (
+    BOOKKEEPERS_DIGESTS,
+    is_bookkeepers,
+    is_service_info,
+    ledger_document,
+    ledger_of,
+    registration_in,
+    service_info,
+)
+from bookspark.metadata.records.documents import NOT_DECODED, proven, proven_struct, read_struct, unreadable
 from bookspark.protocol.bookie.cookie import Cookie
 from bookspark.protocol.ledger.accepted_loss import AcceptedLoss, Loss, LossKind
 from bookspark.protocol.ledger.ledger_metadata import (
@@ -42,7 +57,14 @@ TASK_FORMAT_VERSION = 2
 LEDGER_FORMAT_VERSION = 2
 """The version of a ledger's record with an accepted loss."""
 
+log = logging.getLogger(__name__)
+
 Document = TypeVar("Document", bound="_Document")
+_Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+_Last = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]
+_Copies = Annotated[int, Meta(ge=1, le=(1 << 31) - 1)]
+_Milliseconds = Annotated[int, Meta(ge=0, le=253_402_300_799_999)]
+"""Since 1970, up to the year 9999."""
 
 
 class _Document(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -57,35 +79,35 @@ class _AnyDocument(msgspec.Struct, frozen=True, rename="camel"):
 
 class _Segment(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     ensemble_member: tuple[str, ...]
-    first_entry_id: int
+    first_entry_id: _Count
 
 
 class _LossDocument(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     kind: LossKind
-    first_entry_id: int
-    last_entry_id: int
+    first_entry_id: _Last
+    last_entry_id: _Last
     bookies: tuple[str, ...]
 
 
 class _AcceptedLossDocument(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     accepted_by: str
-    at: int
+    at: _Milliseconds
     named_bookies: tuple[str, ...]
     losses: tuple[_LossDocument, ...]
     not_known: tuple[str, ...]
 
 
 class _LedgerDocument(_Document, frozen=True, kw_only=True):
-    quorum_size: int
-    ensemble_size: int
-    length: int
-    last_entry_id: int
+    quorum_size: _Copies
+    ensemble_size: _Copies
+    length: _Count
+    last_entry_id: _Last
     state: LedgerState
     segment: tuple[_Segment, ...]
     digest_type: DigestType
     password: bytes
-    ack_quorum_size: int
-    ctime: int
+    ack_quorum_size: _Copies
+    ctime: _Milliseconds
     custom_metadata: dict[str, bytes]
     c_token: int
     ledger_type: LedgerType
@@ -106,16 +128,22 @@ class _CookieDocument(_Document, frozen=True, kw_only=True):
 class _TaskDocument(_Document, frozen=True, kw_only=True):
     replica: dict[str, Reason]
     detail: str
-    ctime: int
-    marks: int
-    attempts: int
+    ctime: _Milliseconds
+    marks: _Count
+    attempts: _Count
     error: str
-    not_before: int
+    not_before: _Milliseconds
     missed: tuple[Missed, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 def encode_ledger(metadata: LedgerMetadata) -> bytes:
-    """The JSON document of a ledger's metadata."""
+    """The record of a ledger's metadata. Raises InvalidArgumentError for what could not be read again."""
+    what = f"metadata of ledger {metadata.ledger_id}"
+    document = ledger_document if metadata.digest_type in BOOKKEEPERS_DIGESTS else _ledger_document
+    return proven(metadata, document, partial(decode_ledger, metadata.ledger_id), what)
+
+
+def _ledger_document(metadata: LedgerMetadata) -> bytes:
     loss = metadata.accepted_loss
     return msgspec.json.encode(
         _LedgerDocument(
@@ -150,9 +178,14 @@ def _accepted_loss(found: _AcceptedLossDocument) -> AcceptedLoss:
 
 
 def decode_ledger(ledger_id: int, document: bytes) -> LedgerMetadata:
-    """The metadata of ledger ``ledger_id``. Raises MetadataStoreError, naming the ledger."""
+    """The metadata of ledger ``ledger_id``. Raises UnreadableRecordError, naming the ledger."""
+    if is_bookkeepers(document):
+        return ledger_of(ledger_id, document)
     what = f"metadata of ledger {ledger_id}"
     found = _decode(document, _LedgerDocument, what, LEDGER_FORMAT_VERSION)
+    starts = [segment.first_entry_id for segment in found.segment]
+    if any(later <= earlier for earlier, later in pairwise(starts)):
+        raise unreadable(what, document, f"its fragments start at {starts[:20]}, which does not ascend")
     try:
         return LedgerMetadata(
             ledger_id=ledger_id,
@@ -173,11 +206,17 @@ def decode_ledger(ledger_id: int, document: bytes) -> LedgerMetadata:
             accepted_loss=None if found.accepted_loss is msgspec.UNSET else _accepted_loss(found.accepted_loss),
         )
     except ConfigurationError as error:
-        raise MetadataStoreError(f"{what} contradicts itself: {error}") from error
+        raise UnreadableRecordError(f"{what} contradicts itself: {error}") from error
 
 
 def encode_cookie(cookie: Cookie) -> bytes:
-    """The JSON document of a cookie, in the metadata store and in each of the bookie's directories."""
+    """The JSON document of a cookie, in the metadata store and in each of the bookie's directories. Raises InvalidArgumentError
+    for what could not be read again."""
+    where = f"of {cookie.bookie_id}"
+    return proven(cookie, _cookie_document, lambda document: decode_cookie(document, where), f"cookie {where}")
+
+
+def _cookie_document(cookie: Cookie) -> bytes:
     document = _CookieDocument(
         bookie_id=cookie.bookie_id,
         directories=cookie.directories,
@@ -188,15 +227,20 @@ def encode_cookie(cookie: Cookie) -> bytes:
 
 
 def decode_cookie(document: bytes, where: str) -> Cookie:
-    """A cookie; ``where`` it was found goes into the MetadataStoreError."""
+    """A cookie; ``where`` it was found goes into the UnreadableRecordError."""
     found = _decode(document, _CookieDocument, f"cookie {where}")
     if found.checksum not in (None, _checksum(found)):
-        raise MetadataStoreError(f"cookie {where}: its checksum does not match")
+        raise UnreadableRecordError(f"cookie {where}: its checksum does not match")
     return Cookie(found.bookie_id, found.directories, found.instance_id, found.nonce)
 
 
 def encode_task(task: Task) -> bytes:
-    """The JSON document of an underreplication task."""
+    """The JSON document of an underreplication task. Raises InvalidArgumentError for what could not be read again."""
+    what = f"underreplication task of ledger {task.ledger_id}"
+    return proven(task, _task_document, partial(decode_task, task.ledger_id), what)
+
+
+def _task_document(task: Task) -> bytes:
     return msgspec.json.encode(
         _TaskDocument(
             replica=dict(task.bookies),
@@ -213,7 +257,7 @@ def encode_task(task: Task) -> bytes:
 
 
 def decode_task(ledger_id: int, document: bytes) -> Task:
-    """The task of ledger ``ledger_id``. Raises MetadataStoreError, naming the ledger."""
+    """The task of ledger ``ledger_id``. Raises UnreadableRecordError, naming the ledger."""
     t = _decode(document, _TaskDocument, f"underreplication task of ledger {ledger_id}", TASK_FORMAT_VERSION)
     missed = () if isinstance(t.missed, msgspec.UnsetType) else t.missed
     return Task(ledger_id, t.replica, t.detail, t.ctime, t.marks, t.attempts, t.error, t.not_before, missed)
@@ -224,38 +268,63 @@ def _checksum(document: _CookieDocument) -> int:
 
 
 def encode_registration(registration: BookieRegistration) -> bytes:
-    """The JSON document in a bookie's ephemeral node. It lives no longer than its process, so it has no format version."""
-    return msgspec.json.encode(registration)
+    """The document in a bookie's ephemeral node. It lives no longer than its process, so it has no format version."""
+    document = proven_struct(registration, f"registration of {registration.bookie_id}")
+    address = registration.bookkeeper_address
+    return document if isinstance(address, msgspec.UnsetType) else service_info(address, document)
 
 
 def decode_registration(bookie_id: str, document: bytes) -> BookieRegistration:
-    """A registration. Fields that a newer bookie added are ignored. Raises MetadataStoreError, naming the bookie."""
+    """A registration. Fields that a newer bookie added are ignored. Raises UnreadableRecordError, naming the bookie."""
+    what = f"registration of {bookie_id}"
+    if not is_service_info(document):
+        return read_struct(document, BookieRegistration, what)
     try:
-        return msgspec.json.decode(document, type=BookieRegistration)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise MetadataStoreError(f"registration of {bookie_id} can't be read: {error}") from error
+        return read_struct(registration_in(document), BookieRegistration, what)
+    except ValueError as error:
+        raise unreadable(what, document, error) from error
+
+
+def readable_ledger(ledger_id: int, document: bytes, unreadable: dict[int, str]) -> LedgerMetadata | None:
+    """The metadata of a ledger. None if its record can't be decoded: ``unreadable`` says why."""
+    try:
+        return decode_ledger(ledger_id, document)
+    except UnreadableRecordError as error:
+        unreadable[ledger_id] = str(error)
+        return None
+
+
+def readable_registration(bookie_id: str, document: bytes) -> BookieRegistration:
+    """A registration. One that can't be decoded says that the bookie is there and not where, so nothing is sent to it."""
+    try:
+        return decode_registration(bookie_id, document)
+    except UnreadableRecordError as error:
+        log.warning("%s", error)
+        return BookieRegistration(bookie_id, address="", incarnation=0, read_only=True)
 
 
 def _decode(document: bytes, kind: type[Document], what: str, newest: int = FORMAT_VERSION) -> Document:
     try:
         found = msgspec.json.decode(document, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except NOT_DECODED as error:
         try:
             version = msgspec.json.decode(document, type=_AnyDocument).format_version
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except NOT_DECODED:
             version = 0
         if version > newest:
             raise _newer(what, version, newest) from error
-        raise MetadataStoreError(f"{what} can't be read: {error}; it begins with {document[:80]!r}") from error
+        raise unreadable(what, document, error) from error
     if found.format_version > newest:
         raise _newer(what, found.format_version, newest)
     return found
 
 
-def _newer(what: str, version: int, newest: int) -> MetadataStoreError:
-    return MetadataStoreError(
+def _newer(what: str, version: int, newest: int) -> UnreadableRecordError:
+    error = UnreadableRecordError(
         f"{what} has format version {version} and this version of Bookspark knows up to {newest}; upgrade Bookspark"
     )
+    error.newer = True
+    return error
 
 
 def learn(*kinds: type) -> None:

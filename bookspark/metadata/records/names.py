@@ -6,12 +6,19 @@ Law: what one store refuses, every store refuses, in the same words.
 from __future__ import annotations
 
 import re
+from typing import Annotated
 from urllib.parse import quote, unquote
 
-from bookspark.errors import ConfigurationError
+from msgspec import Meta
 
-LEDGER_ID_MAX = 9_999_999_999
-"""The largest ledger id that the layout of ZooKeeper's paths has a place for: ten digits."""
+from bookspark.arguments import Rule
+from bookspark.errors import InvalidArgumentError
+from bookspark.protocol.ledger.ledger_metadata import LEDGER_ID_MAX
+
+LedgerId = Annotated[int, Meta(ge=0, le=LEDGER_ID_MAX)]
+"""The id of a ledger."""
+CopyCount = Annotated[int, Meta(ge=1, le=10_000)]
+"""The size of an ensemble or quorum. More bookies would not fit a ledger's record."""
 
 READONLY = "readonly"
 """No bookie id: the node of this name holds the registrations of read-only bookies."""
@@ -20,25 +27,34 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
 
 
 def check_name(name: str, what: str) -> str:
-    """``name`` if it can be a node's, else a ConfigurationError; ``what`` is e.g. "bookie id"."""
-    if not _NAME.fullmatch(name) or name == READONLY:
-        raise ConfigurationError(
-            f"{what} {name!r} can't be used: take letters, digits and _ . : - with a letter or digit first, and not {READONLY!r}"
+    """``name`` if it can be a node's, else an InvalidArgumentError; ``what`` is e.g. "bookie id"."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name == READONLY:
+        raise InvalidArgumentError(
+            f"{what} {name!r} can't be used: take letters, digits and _ . : - with a letter or digit first, and not {READONLY!r}",
+            what.replace(" ", "_"),
         )
     return name
+
+
+BookieId = Annotated[str, Rule("a bookie id", lambda name: check_name(name, "bookie id"))]
+"""The id of a bookie."""
 
 
 def check_record(kind: str, name: str) -> None:
     """A record's kind is a name as above; its own name may be any text but the empty one."""
     check_name(kind, "record kind")
-    if not name:
-        raise ConfigurationError(f"a record of kind {kind!r} needs a name that is not empty")
+    if not isinstance(name, str) or not name:
+        raise InvalidArgumentError(
+            f"a record of kind {kind!r} needs a name that is not empty, a text, and not {name!r}", "name"
+        )
 
 
 def check_ledger_id(ledger_id: int) -> int:
-    """``ledger_id`` if it has a place in the layout, else a ConfigurationError."""
-    if not 0 <= ledger_id <= LEDGER_ID_MAX:
-        raise ConfigurationError(f"ledger id {ledger_id} can't be used: they go from 0 to {LEDGER_ID_MAX}")
+    """``ledger_id`` if it has a place in the layout, else an InvalidArgumentError."""
+    if type(ledger_id) is not int or not 0 <= ledger_id <= LEDGER_ID_MAX:
+        raise InvalidArgumentError(
+            f"ledger id {ledger_id!r} can't be used: they go from 0 to {LEDGER_ID_MAX}", "ledger_id"
+        )
     return ledger_id
 
 

@@ -2,6 +2,7 @@
 
 ===================  ========================================================================================
 ``zookeeper_store``  the store
+``cluster``          which cluster is at a place, and how a new one is begun
 ``zookeeper_tree``   its documents for autorecovery
 ``registration``     a bookie's ephemeral node, kept over the loss of sessions
 ``nodes``            single nodes: compare-and-set and watches, with lost replies settled

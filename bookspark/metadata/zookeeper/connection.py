@@ -9,10 +9,12 @@ begins its paths, ids and versions anew. A forked child can't use a connection.
 
 from __future__ import annotations
 
+import importlib
 import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,19 +33,24 @@ from kazoo.exceptions import (
     RuntimeInconsistency,
     SessionExpiredError,
 )
-from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.handlers.threading import AsyncResult, KazooTimeoutError, SequentialThreadingHandler
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL
 
 from bookspark.errors import ConfigurationError, MetadataStoreError
+from bookspark.extras import extra_needed
 from bookspark.metadata.notifier import Owner
+from bookspark.metadata.short_waits import patience_seconds
 from bookspark.metadata.zookeeper.layout import Address
+from bookspark.threads import Latch, Waiters, check_may_ask_store, mark_own_thread
 
 log = logging.getLogger(__name__)
 _kazoo_log = logging.getLogger(f"{__name__}.kazoo")
 # Kazoo's warnings about connections go only to those who set up logging.
 _kazoo_log.addHandler(logging.NullHandler())
+# Below this level it logs each request whole: master keys of ledgers, and the password of the auth_file.
+_kazoo_log.setLevel(logging.INFO)
 
 Result = TypeVar("Result")
 DefiniteError = (NoNodeError, NodeExistsError, BadVersionError, NotEmptyError)
@@ -52,6 +59,47 @@ _LOST = (ConnectionLoss, SessionExpiredError, OperationTimeoutError)
 _ANY_VERSION = -1
 _PAUSE_SECONDS = 0.02
 _START_STEP_SECONDS = 1.0
+
+
+class _Answer(AsyncResult):  # type: ignore[misc]
+    """A kazoo result. Nobody waits for it with its lock held: a signal handler may run in the middle of the wait, and wait for
+    kazoo's thread, which needs the lock."""
+
+    def __init__(self, handler: SequentialThreadingHandler) -> None:
+        super().__init__(handler)
+        self._waiters = Waiters()
+
+    def set(self, value: Any = None) -> None:
+        super().set(value)
+        self._waiters.wake()
+
+    def set_exception(self, exception: Exception) -> None:
+        super().set_exception(exception)
+        self._waiters.wake()
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        if block:
+            self._waiters.wait(self.ready, timeout)
+        return super().get(block=False)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self._waiters.wait(self.ready, timeout)
+
+
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
+    """Kazoo's threads, marked as ours: a finalizer that runs in one must not ask ZooKeeper, and wait for that very thread."""
+
+    def async_result(self) -> _Answer:
+        return _Answer(self)
+
+    def spawn(self, func: Callable[..., object], *args: Any, **kwargs: Any) -> threading.Thread:
+        @wraps(func)
+        def marked(*args: Any, **kwargs: Any) -> None:
+            mark_own_thread("kazoo")
+            func(*args, **kwargs)
+
+        thread: threading.Thread = super().spawn(marked, *args, **kwargs)
+        return thread
 
 
 class Connection:
@@ -72,16 +120,27 @@ class Connection:
         """Path of the node that every commit checks for; "" until it is known."""
         self._owner = Owner("connection to ZooKeeper")
         self._on_connected = connected
-        self._connected = threading.Event()
-        self._closed = threading.Event()
-        credentials = _credentials(address.auth_file)
+        self._connected = Latch()
+        self._closed = Latch()
+        access = address.access
+        credentials, sasl = _credentials("auth_file", access.auth_file), _credentials("sasl_file", access.sasl_file)
+        for option, file in access._asdict().items():
+            if file:
+                _check_readable(option, file)
         self.client = KazooClient(
             hosts=address.servers,
             timeout=session_timeout_seconds,
+            handler=_Handler(),
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=1.0),
             logger=_kazoo_log,
             auth_data=[] if credentials is None else [("digest", credentials)],
-            default_acl=None if credentials is None else CREATOR_ALL_ACL,
+            default_acl=None if credentials is None and sasl is None else CREATOR_ALL_ACL,
+            sasl_options=None if sasl is None else _sasl_options(sasl),
+            use_ssl=bool(access.tls_ca),
+            check_hostname=bool(access.tls_ca),
+            ca=access.tls_ca or None,
+            certfile=access.tls_certificate or None,
+            keyfile=access.tls_key or access.tls_certificate or None,
         )
         self.client.add_listener(self._state_changed)
         self._start(start_timeout_seconds)
@@ -155,21 +214,34 @@ class Connection:
             self._stop_client(self.timeout_seconds)
 
     def _start(self, seconds: float) -> None:
-        started = self.client.start_async()
-        started.wait(seconds)
-        if not started.is_set():
-            self._closed.set()
-            self._stop_client(_START_STEP_SECONDS)
+        try:
+            self.client.start_async()
+            connected = self._connected.wait(seconds)
+        except BaseException:
+            self._give_up()
+            raise
+        if not connected:
+            self._give_up()
+            secured = " and the files of its options" if any(self.address.access) else ""
             raise MetadataStoreError(
                 f"ZooKeeper at {self.address.servers} could not be reached in {seconds:g} s; "
-                "check the address, and that it is running"
+                f"check the address{secured}, and that it is running"
             )
+
+    def _give_up(self) -> None:
+        self._closed.set()
+        self._stop_client(_START_STEP_SECONDS)
 
     def _stop_client(self, seconds: float) -> None:
         """Stop kazoo, in a thread that is left behind if it hangs in a connect."""
         thread = threading.Thread(target=self._stop_kazoo, name="bookspark-metadata-stop", daemon=True)
-        thread.start()
-        thread.join(seconds)
+        try:
+            thread.start()
+        except RuntimeError:
+            # The interpreter ends, and starts no thread any more.
+            self._stop_kazoo()
+        else:
+            thread.join(seconds)
 
     def _stop_kazoo(self) -> None:
         try:
@@ -186,28 +258,30 @@ class Connection:
             self._connected.clear()
 
     def _check_usable(self, what: str) -> None:
+        check_may_ask_store()
         self._owner.check()
         if self._closed.is_set():
             raise MetadataStoreError(f"{what}: this connection to ZooKeeper is closed; make a new one")
 
     def _gather(self, what: str, send: Callable[[], Sequence[Any]]) -> tuple[list[Any], bool]:
-        deadline = time.monotonic() + self.timeout_seconds
+        seconds = min(self.timeout_seconds, patience_seconds())
+        deadline = time.monotonic() + seconds
         repeated = False
         while True:
             self._check_usable(what)
             if not self._connected.wait(max(0.0, deadline - time.monotonic())):
-                raise self._no_answer(what)
+                raise self._no_answer(what, seconds)
             self._check_usable(what)
             try:
-                return [self._outcome(what, result, deadline) for result in send()], repeated
+                return [self._outcome(what, result, deadline, seconds) for result in send()], repeated
             except _LOST:
                 repeated = True
                 if time.monotonic() > deadline:
-                    raise self._no_answer(what) from None
+                    raise self._no_answer(what, seconds) from None
                 # kazoo tells its waiters of a loss before it tells its listeners.
                 self._closed.wait(_PAUSE_SECONDS)
 
-    def _outcome(self, what: str, result: Any, deadline: float) -> Any:
+    def _outcome(self, what: str, result: Any, deadline: float, seconds: float) -> Any:
         try:
             return result.get(timeout=max(0.0, deadline - time.monotonic()))
         except DefiniteError as error:
@@ -215,7 +289,7 @@ class Connection:
         except _LOST:
             raise
         except KazooTimeoutError:
-            raise self._no_answer(what) from None
+            raise self._no_answer(what, seconds) from None
         except KazooException as error:
             raise self._refused(what, error) from error
 
@@ -226,27 +300,42 @@ class Connection:
             return settle(outcome)
         raise outcome
 
-    def _no_answer(self, what: str) -> MetadataStoreError:
+    def _no_answer(self, what: str, seconds: float) -> MetadataStoreError:
         return MetadataStoreError(
-            f"{what}: no answer from ZooKeeper at {self.address.servers} in {self.timeout_seconds:g} s; "
+            f"{what}: no answer from ZooKeeper at {self.address.servers} in {seconds:g} s; "
             "whether a write was done is unknown: look before repeating it"
         )
 
     def _refused(self, what: str, error: Exception) -> MetadataStoreError:
         text = f"{type(error).__name__} {error}".strip()
         if isinstance(error, NoAuthError | AuthFailedError):
-            text += "; end the connection string with ?auth_file=FILE, a file with user:password that its nodes were made with"
+            text += (
+                "; end the connection string with ?auth_file=FILE, or with ?sasl_file=FILE for SASL: a file with user:password "
+                "that its nodes were made with"
+            )
         return MetadataStoreError(f"{what}: ZooKeeper at {self.address.servers} answered with {text}")
 
 
-def _credentials(path: str) -> str | None:
+def _credentials(option: str, path: str) -> str | None:
     """``user:password`` from the file; None if none is named. Raises ConfigurationError."""
     if not path:
         return None
-    try:
-        found = Path(path).read_text().strip()
-    except OSError as error:
-        raise ConfigurationError(f"auth_file {path} can't be read: {error.strerror}") from error
+    found = _check_readable(option, path).decode(errors="replace").strip()
     if ":" not in found:
-        raise ConfigurationError(f"auth_file {path} does not hold user:password")
+        raise ConfigurationError(f"{option} {path} does not hold user:password")
     return found
+
+
+def _check_readable(option: str, path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"{option} {path} can't be read: {error.strerror}") from error
+
+
+def _sasl_options(credentials: str) -> dict[str, str]:
+    """For kazoo, which needs the package pure-sasl. Raises ConfigurationError if it is not installed."""
+    with extra_needed("sasl_file"):
+        importlib.import_module("puresasl")
+    user, _, password = credentials.partition(":")
+    return {"mechanism": "DIGEST-MD5", "username": user, "password": password}

@@ -29,9 +29,12 @@ from typing import IO
 from bookspark.errors import ConfigurationError, MetadataStoreError
 from bookspark.extras import advice
 from bookspark.metadata.zookeeper.java import find_java
+from bookspark.private_files import make_private_directory, open_private
 
 HOST = "127.0.0.1"
-_WATCHED_JVM = 'exec 3<&0 </dev/null; { read -r _ <&3; kill -s KILL -- -$$; } >/dev/null 2>&1 & exec 3<&-; exec "$@"'
+_WATCHED_JVM = (
+    'umask 077; exec 3<&0 </dev/null; { read -r _ <&3; kill -s KILL -- -$$; } >/dev/null 2>&1 & exec 3<&-; exec "$@"'
+)
 _JARS = ("zookeeper", "slf4j-api-", "log4j-", "netty-", "metrics-core-", "snappy-java-")
 """The jars on the class path. The JVM starts in half the time that it takes with all of Spark's jars."""
 _HEAP = "-Xmx192m"
@@ -115,8 +118,11 @@ class EmbeddedZooKeeper:
     def stop(self) -> None:
         """End the server, by force if it takes longer than ``stop_seconds``. Every change that it confirmed is on disk
         already."""
+        if self._process is not None and os.getpid() != self._owner_pid:
+            # A forked process: the server is its parent's.
+            return
         process, self._process, self._port = self._process, None, 0
-        if process is None or os.getpid() != self._owner_pid:
+        if process is None:
             return
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
@@ -130,13 +136,12 @@ class EmbeddedZooKeeper:
     def _start_at(self, java: str, port: int, deadline: float) -> None:
         jars = _jars()
         with _locked_log(self.directory) as log:
-            (self.directory / "data").mkdir(exist_ok=True)
+            make_private_directory(self.directory / "data")
             settings = resources.files(__package__).joinpath("zoo.cfg").read_text("utf-8")
-            (self.directory / "zoo.cfg").write_text(
-                # A relative dataDir needs none of the escapes of Java's property files.
-                f"{settings}\n# Added at this start\ndataDir=./data\nclientPort={port}\nclientPortAddress={HOST}\n",
-                "utf-8",
-            )
+            # A relative dataDir needs none of the escapes of Java's property files.
+            added = f"# Added at this start\ndataDir=./data\nclientPort={port}\nclientPortAddress={HOST}\n"
+            with open_private(self.directory / "zoo.cfg") as file:
+                file.write(f"{settings}\n{added}".encode())
             command = [
                 *(java, _HEAP, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dfile.encoding=UTF-8"),
                 *("-Dorg.apache.logging.log4j.level=WARN", "-cp", os.pathsep.join(jars)),
@@ -237,8 +242,8 @@ def _jars() -> list[str]:
 def _locked_log(directory: Path) -> IO[bytes]:
     """The log file, empty and locked. The JVM inherits it, and with it the lock, which so lasts as long as the JVM."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        log = (directory / "zookeeper.log").open("ab")
+        make_private_directory(directory)
+        log = open_private(directory / "zookeeper.log", append=True)
     except OSError as error:
         raise ConfigurationError(f"ZooKeeper's directory {directory} can't be written: {error.strerror}") from error
     deadline = time.monotonic() + _LOCK_SECONDS

@@ -3,14 +3,17 @@
 Law: LAYOUT is made once, together with the other nodes, and says how ledger ids become paths. Every client follows it, whatever
 its options say. Below the chroot (BookKeeper's layout; docs/decisions/zookeeper.md)::
 
-    /ledgers/LAYOUT                  "2\\nhierarchical:1"   format, ledger manager, the manager's version
+    /ledgers/LAYOUT                  "2\\nhierarchical:1"   format, ledger manager, the manager's version; for BookKeeper's
+                                     clients the manager is "org.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory"
     /ledgers/INSTANCEID              a random uuid
     /ledgers/INSTANCEID/<uuid>       exists as long as it is that cluster: every change checks for it
     /ledgers/available/<bookie>      ephemeral, a BookieRegistration
     /ledgers/available/readonly/<bookie>
     /ledgers/cookies/<bookie>        a Cookie
     /ledgers/underreplication/…      see ``metadata.autorecovery``
-    /ledgers/idgen                   its version counts the ledger ids that were given out
+    /ledgers/idgen                   its version counts the ledger ids that were given out; for BookKeeper's clients the
+                                     nodes ``ID-<number>`` below it do
+    /ledgers/idgiven                 the highest ledger id that a user gave; not there if nobody gave one
     /ledgers/00/0000/L0001           ledger 1 with the hierarchical manager: its ten digits cut 2, 4, 4
     /ledgers/L0000000001             ledger 1 with the flat manager
     /bookspark/<kind>/<name>         records of other layers; the name is percent-encoded
@@ -23,30 +26,51 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum
+from typing import Annotated, NamedTuple
 
-from bookspark.errors import ConfigurationError, MetadataStoreError
+from bookspark.arguments import Rule
+from bookspark.errors import ConfigurationError, InvalidArgumentError, MetadataStoreError
 from bookspark.metadata.records.names import READONLY, check_ledger_id, check_name, check_record, encode_name
+from bookspark.protocol.ledger.ledger_metadata import BOOKKEEPERS_LEDGER_ID_MAX
 
 DEFAULT_PORT = 2181
 _LAYOUT_FORMAT = 2
 _MANAGER_VERSION = 1
+_BOOKKEEPERS_MANAGER = "org.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory"
+"""What BookKeeper's clients look for."""
 
 
 class LedgerManager(Enum):
     """How the records of ledgers are spread over nodes. The flat manager lists all ledgers in one answer, however many they
-    are."""
+    are. BOOKKEEPER is the hierarchical one, and clients of BookKeeper know it as theirs."""
 
     HIERARCHICAL = "hierarchical"
     FLAT = "flat"
+    BOOKKEEPER = "bookkeeper"
+
+    @property
+    def told(self) -> str:
+        """Its name in LAYOUT."""
+        return _BOOKKEEPERS_MANAGER if self is LedgerManager.BOOKKEEPER else self.value
 
 
-def ledger_manager(name: str) -> LedgerManager:
-    """The manager of that name, or a ConfigurationError."""
-    try:
-        return LedgerManager(name)
-    except ValueError:
-        known = ", ".join(m.value for m in LedgerManager)
-        raise ConfigurationError(f"there is no ledger manager {name!r}; known are: {known}") from None
+class Access(NamedTuple):
+    """The options of a connection string, which all end with the name of a file on each host that connects; "" is none."""
+
+    auth_file: str = ""
+    """``user:password`` for the digest scheme. Nodes are made for this user alone."""
+    sasl_file: str = ""
+    """``user:password`` for SASL (DIGEST-MD5). Nodes are made for this user alone."""
+    tls_ca: str = ""
+    """PEM file of the CA that signed the servers' certificates, for the hosts that are dialled. With it the connection is
+    TLS."""
+    tls_certificate: str = ""
+    """PEM file of the client's own certificate, for servers that ask for one."""
+    tls_key: str = ""
+    """PEM file of the certificate's key. "": the key is in the file of the certificate."""
+
+
+_NO_ACCESS = Access()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +79,16 @@ class Address:
 
     servers: str
     chroot: str
-    auth_file: str = ""
-    """File with ``user:password`` for the digest scheme, on each host that connects; "" without ACLs."""
+    access: Access = _NO_ACCESS
+    """How the servers know who connects, and the other way round."""
 
     def __str__(self) -> str:
         return self.servers + self.chroot
 
 
 def parse_address(connect: str) -> Address:
-    """An Address from ``[zk://]host[:port][,host[:port]…][/chroot][?auth_file=path]``; anything else is a ConfigurationError."""
+    """An Address from ``[zk://]host[:port][,host[:port]…][/chroot][?option=file[&option=file…]]``, with the options of
+    ``Access``; anything else is a ConfigurationError."""
 
     def refused(why: str) -> ConfigurationError:
         return ConfigurationError(
@@ -74,9 +99,17 @@ def parse_address(connect: str) -> Address:
     if separator and scheme != "zk":
         raise refused(f"the scheme is {scheme!r}")
     rest, _, query = rest.partition("?")
-    option, _, auth_file = query.partition("=")
-    if query and (option != "auth_file" or not auth_file):
-        raise refused(f"?{query} is not ?auth_file=path")
+    options: dict[str, str] = {}
+    for one in query.split("&") if query else ():
+        name, _, file = one.partition("=")
+        if name not in Access._fields or not file or name in options:
+            raise refused(f"{one!r} in ?{query} is not one of {', '.join(Access._fields)} with =path, each once")
+        options[name] = file
+    access = Access(**options)
+    if (access.tls_certificate or access.tls_key) and not access.tls_ca:
+        raise refused("tls_certificate and tls_key are of no use without tls_ca")
+    if access.tls_key and not access.tls_certificate:
+        raise refused("tls_key is of no use without tls_certificate")
     hosts, _, path = rest.partition("/")
     parts = [part for part in path.split("/") if part]
     if any(part in (".", "..", "zookeeper") for part in parts) or "\0" in path:
@@ -90,7 +123,11 @@ def parse_address(connect: str) -> Address:
         if not 1 <= port <= 65535:
             raise refused(f"{port} is not a port")
         servers.append(f"{found[1]}:{port}")
-    return Address(",".join(servers), "".join(f"/{part}" for part in parts), auth_file)
+    return Address(",".join(servers), "".join(f"/{part}" for part in parts), access)
+
+
+ConnectionString = Annotated[str, Rule("host:port[,host:port…][/chroot]", parse_address)]
+"""Where a cluster's metadata is: ``[zk://]host[:port][,host[:port]…][/chroot]``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +172,10 @@ class Layout:
     def idgen(self) -> str:
         return f"{self.ledgers}/idgen"
 
+    @property
+    def idgiven(self) -> str:
+        return f"{self.ledgers}/idgiven"
+
     def bookie(self, bookie_id: str, read_only: bool) -> str:
         return f"{self.readonly if read_only else self.available}/{check_name(bookie_id, 'bookie id')}"
 
@@ -154,14 +195,24 @@ class Layout:
             return f"{self.ledgers}/L{digits}"
         return f"{self.ledgers}/{digits[:2]}/{digits[2:6]}/L{digits[6:]}"
 
+    def check_new(self, ledger_id: int) -> int:
+        """``ledger_id`` if a ledger can be made with it, else an InvalidArgumentError."""
+        if check_ledger_id(ledger_id) > BOOKKEEPERS_LEDGER_ID_MAX and self.manager is LedgerManager.BOOKKEEPER:
+            raise InvalidArgumentError(
+                f"ledger id {ledger_id} can't be used: in a cluster for BookKeeper's clients they go from 0 to "
+                f"{BOOKKEEPERS_LEDGER_ID_MAX}",
+                "ledger_id",
+            )
+        return ledger_id
+
     def document(self) -> bytes:
         """What stands in LAYOUT."""
-        return f"{_LAYOUT_FORMAT}\n{self.manager.value}:{_MANAGER_VERSION}".encode()
+        return f"{_LAYOUT_FORMAT}\n{self.manager.told}:{_MANAGER_VERSION}".encode()
 
     def follow(self, document: bytes) -> Layout:
         """This layout under the manager that a LAYOUT names. Raises MetadataStoreError for one that is not known."""
-        found = re.fullmatch(rb"(\d+)\n(\w+):(\d+)", document)
-        managers = {m.value: m for m in LedgerManager}
+        found = re.fullmatch(rb"(\d+)\n([\w.]+):(\d+)", document)
+        managers = {m.told: m for m in LedgerManager}
         if found is None or int(found[1]) != _LAYOUT_FORMAT or int(found[3]) != _MANAGER_VERSION:
             manager = None
         else:

@@ -66,6 +66,31 @@ class Nodes:
                 continue
         raise MetadataStoreError(f"{what}: the nodes above {path} are removed as fast as they are made; try again")
 
+    def create_and_read(
+        self, what: str, path: str, value: bytes, others: list[str]
+    ) -> tuple[bool, list[Versioned[bytes] | None]]:
+        """Make an ephemeral node, then read ``others``, in one round trip. False if the node is there; its value tells whether
+        an earlier attempt of this call made it."""
+
+        def send() -> list[Any]:
+            # The servers take a session's requests in order, and apply the first one after all that was answered before. So
+            # these reads need no sync.
+            return [
+                self._client.create_async(path, value, ephemeral=True),
+                *(self._client.get_async(other) for other in others),
+            ]
+
+        made, *found = self._connection.gather(what, send)
+        if isinstance(made, NoNodeError):
+            with contextlib.suppress(NodeExistsError):
+                self.create(what, path.rpartition("/")[0], b"")
+            made, *found = self._connection.gather(what, send)
+        if isinstance(made, NoNodeError):
+            raise _damaged(what, path.rpartition("/")[0])
+        return not isinstance(made, Exception), [
+            None if isinstance(one, NoNodeError) else Versioned(one[0], one[1].version) for one in found
+        ]
+
     def create_each(self, what: str, root: str, nodes: list[tuple[str, bytes]]) -> list[bool]:
         """Make many nodes at once, and the ones between ``root`` and them. False for each that is there, or whose parent was
         removed meanwhile: ``create`` tells which."""
@@ -114,9 +139,15 @@ class Nodes:
         self._connection.commit(what, lambda transaction: transaction.delete(path, version), settle)
 
     def forget_empty(self, *paths: str) -> None:
-        """Remove those of ``paths`` that have nothing below them; nobody waits for it, and nothing depends on it."""
-        for path in paths:
-            self._client.delete_async(path)
+        """Remove those of ``paths``, each above the one before it, that have nothing below them. It ends at the first one that
+        has; nobody waits for it, and nothing depends on it."""
+        if paths:
+            self._client.delete_async(paths[0]).rawlink(partial(self._forget_above, paths[1:]))
+
+    def _forget_above(self, paths: tuple[str, ...], deleted: Any) -> None:
+        """Called from kazoo's thread."""
+        if deleted.successful():
+            self.forget_empty(*paths)
 
     def count(self, what: str, path: str) -> int:
         """A number that was never returned before, from 1 on: the node's version after one more change."""
@@ -131,6 +162,29 @@ class Nodes:
         if found is None:
             raise _damaged(what, path)
         return found.version
+
+    def count_below(self, what: str, path: str) -> int:
+        """A number that was never returned before, from 0 on: that of a node ``ID-<number>``, which ZooKeeper makes below
+        ``path`` and which is removed at once. So BookKeeper's clients count. What is left of a lost reply goes with the
+        session."""
+        below = f"{path}/ID-"
+        try:
+            made: str = self._connection.call(
+                what, lambda: self._client.create_async(below, b"", ephemeral=True, sequence=True)
+            )
+        except NoNodeError as error:
+            raise _damaged(what, path) from error
+        self._client.delete_async(made)
+        return int(made.removeprefix(below))
+
+    def counted_below(self, what: str, path: str) -> int:
+        """How many numbers ``count_below`` and BookKeeper's clients got. A node's ``cversion`` goes up when a node below it is
+        made, and when one is removed; it is an i32 that runs over."""
+        try:
+            _, stat = self._connection.read(what, path, lambda: self._client.get_async(path))
+        except NoNodeError as error:
+            raise _damaged(what, path) from error
+        return int(stat.cversion + stat.numChildren) % (1 << 32) // 2
 
     def children(self, what: str, path: str) -> list[str]:
         """The names below a node, whole; none if there is no such node."""

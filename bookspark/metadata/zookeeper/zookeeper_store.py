@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
@@ -21,26 +20,27 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
 from bookspark.errors import MetadataStoreError, NoSuchLedgerError
 from bookspark.metadata.autorecovery.auditors import Auditors
+from bookspark.metadata.autorecovery.change_lock import ChangeLock
 from bookspark.metadata.autorecovery.underreplication_tasks import Underreplication
 from bookspark.metadata.notifier import Notifier, Once, Upkeep
 from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.metadata.records.codec import (
     decode_cookie,
     decode_ledger,
-    decode_registration,
     encode_cookie,
     encode_ledger,
+    readable_ledger,
+    readable_registration,
 )
 from bookspark.metadata.records.names import decode_name
 from bookspark.metadata.records.refusals import ledger_exists, no_cookie, no_such_ledger, sized, version_changed
 from bookspark.metadata.records.versioned import Versioned
+from bookspark.metadata.zookeeper.cluster import find_cluster, identify
 from bookspark.metadata.zookeeper.connection import Connection
 from bookspark.metadata.zookeeper.layout import (
-    Layout,
     LedgerManager,
     four_digits,
     ledger_ids,
-    ledger_manager,
     parse_address,
     two_digits,
 )
@@ -57,8 +57,12 @@ _LEDGERS_AT_ONCE = 500
 class ZooKeeperStore:
     """A ``MetadataStore`` on the ensemble that ``connect`` names: ``[zk://]host[:port][,…][/chroot]``.
 
-    A new chroot is laid out with ``manager`` ("hierarchical" or "flat"); one that has a LAYOUT keeps its own. Raises
-    MetadataStoreError if no server answers within ``start_timeout_seconds``. Not for use after a fork.
+    ``begin``: where no cluster is, one is begun, and its ledgers are spread over nodes in this way; a cluster that is there
+    keeps its own. None: then the cluster has to be there. Only who may begin one says how: ``bookspark init``, a bookie's first
+    start, a cluster for tests. For anybody else a chroot without a cluster is most likely mistyped.
+
+    Raises NoSuchClusterError, and MetadataStoreError if no server answers within ``start_timeout_seconds``. Not for use after a
+    fork.
     """
 
     def __init__(
@@ -68,17 +72,16 @@ class ZooKeeperStore:
         *,
         session_timeout_seconds: float = 10.0,
         start_timeout_seconds: float = 5.0,
-        manager: str = LedgerManager.HIERARCHICAL.value,
+        begin: LedgerManager | None = None,
     ) -> None:
         address = parse_address(connect)
-        wanted = Layout(address.chroot, ledger_manager(manager))
         self._notifier = Notifier()
         self._upkeep = Upkeep()
         self._registrar: Registrar | None = None
         self._known_bookies: tuple[Marks, dict[str, BookieRegistration]] | None = None
         """The last listing, and the marks that tell whether it still holds."""
         self._bookies_changed: list[Callable[[], None]] = []
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._connection = Connection(
             address,
             timeout_seconds=timeout_seconds,
@@ -88,12 +91,12 @@ class ZooKeeperStore:
         )
         self._nodes = Nodes(self._connection)
         try:
-            self.layout = self._lay_out(wanted)
-            self._instance_id = self._identify()
+            self.layout = find_cluster(self._connection, self._nodes, begin)
+            self._instance_id = identify(self._connection, self._nodes, self.layout)
         except BaseException:
             self.close()
             raise
-        self._registrar = Registrar(self._connection, self.layout)
+        self._registrar = Registrar(self._connection, self.layout, self._registration_event)
 
     # -- cluster
 
@@ -116,7 +119,11 @@ class ZooKeeperStore:
     # -- ledgers
 
     def new_ledger_id(self) -> int:
-        count = self._nodes.count("getting a ledger id", self.layout.idgen)
+        what, path = "getting a ledger id", self.layout.idgen
+        if self.layout.manager is LedgerManager.BOOKKEEPER:
+            count = self._nodes.count_below(what, path) + 1
+        else:
+            count = self._nodes.count(what, path)
         if count < 1:
             raise MetadataStoreError(
                 f"all 2^31 ledger ids of {self.layout.ledgers} are given out; begin another chroot"
@@ -124,10 +131,33 @@ class ZooKeeperStore:
         return count - 1
 
     def last_ledger_id(self) -> int:
-        return self._nodes.counted("reading the last ledger id", self.layout.idgen) - 1
+        bookkeepers = self.layout.manager is LedgerManager.BOOKKEEPER
+        counted = self._nodes.counted_below if bookkeepers else self._nodes.counted
+        return counted("reading the last ledger id", self.layout.idgen) - 1
+
+    def note_given_id(self, ledger_id: int) -> None:
+        what, path = f"noting the given id {ledger_id}", self.layout.idgiven
+        value = b"%d" % self.layout.check_new(ledger_id)
+        for _ in range(_ATTEMPTS):
+            found = self._nodes.read(what, path)
+            if found is not None and _noted_id(found.value, path) >= ledger_id:
+                return
+            with contextlib.suppress(NodeExistsError, BadVersionError):
+                if found is None:
+                    self._nodes.create(what, path, value)
+                else:
+                    self._nodes.write(what, path, value, found.version)
+                return
+        raise MetadataStoreError(f"{what}: others note theirs faster than it can be read; try again")
+
+    def highest_ledger_id(self) -> int:
+        path = self.layout.idgiven
+        given = self._nodes.read("reading the highest given id", path)
+        return max(self.last_ledger_id(), -1 if given is None else _noted_id(given.value, path))
 
     def create_ledger(self, metadata: LedgerMetadata) -> int:
-        what, path = f"creating ledger {metadata.ledger_id}", self.layout.ledger(metadata.ledger_id)
+        path = self.layout.ledger(self.layout.check_new(metadata.ledger_id))
+        what = f"creating ledger {metadata.ledger_id}"
         try:
             return self._nodes.create(what, path, sized(encode_ledger(metadata), what))
         except NodeExistsError:
@@ -136,7 +166,8 @@ class ZooKeeperStore:
             if (
                 found
                 and metadata.c_token
-                and decode_ledger(metadata.ledger_id, found.value).c_token == metadata.c_token
+                and (one := readable_ledger(metadata.ledger_id, found.value, {})) is not None
+                and one.c_token == metadata.c_token
             ):
                 return 0
             raise ledger_exists(metadata.ledger_id) from None
@@ -147,13 +178,13 @@ class ZooKeeperStore:
             raise self._absent(ledger_id)
         return Versioned(decode_ledger(ledger_id, found.value), found.version)
 
-    def read_ledgers(self, ledger_ids: Iterable[int]) -> Iterator[LedgerMetadata]:
+    def read_ledgers(self, ledger_ids: Iterable[int], unreadable: dict[int, str]) -> Iterator[LedgerMetadata]:
         rest = iter(ledger_ids)
         while group := list(islice(rest, _LEDGERS_AT_ONCE)):
-            found = self._nodes.read_each("reading ledgers", [self.layout.ledger(ledger_id) for ledger_id in group])
-            for ledger_id, document in zip(group, found, strict=True):
-                if document is not None:
-                    yield decode_ledger(ledger_id, document)
+            documents = self._nodes.read_each("reading ledgers", [self.layout.ledger(ledger_id) for ledger_id in group])
+            for ledger_id, document in zip(group, documents, strict=True):
+                if document is not None and (found := readable_ledger(ledger_id, document, unreadable)) is not None:
+                    yield found
 
     def write_ledger(self, metadata: LedgerMetadata, version: int) -> int:
         what, path = f"changing ledger {metadata.ledger_id}", self.layout.ledger(metadata.ledger_id)
@@ -170,7 +201,7 @@ class ZooKeeperStore:
             self._nodes.delete(f"deleting ledger {ledger_id}", path)
         except NoNodeError:
             raise self._absent(ledger_id) from None
-        if self.layout.manager is LedgerManager.HIERARCHICAL:
+        if self.layout.manager is not LedgerManager.FLAT:
             second = path.rpartition("/")[0]
             self._nodes.forget_empty(second, second.rpartition("/")[0])
 
@@ -222,7 +253,7 @@ class ZooKeeperStore:
             # found.
             if None not in values:
                 names = [path.rpartition("/")[2] for path in paths]
-                found = {n: decode_registration(n, v) for n, v in zip(names, values, strict=True) if v is not None}
+                found = {n: readable_registration(n, v) for n, v in zip(names, values, strict=True) if v is not None}
                 self._known_bookies = marks, found
                 return dict(found)
         raise MetadataStoreError(f"{what}: the bookies come and go faster than they can be read; try again")
@@ -236,6 +267,11 @@ class ZooKeeperStore:
         """Called from kazoo's thread at each connection."""
         if self._registrar is not None:
             self._upkeep.request(self._registrar.renew)
+
+    def _registration_event(self, _: object) -> None:
+        """Called from kazoo's thread: the node of a bookie that is registered here was changed or deleted."""
+        if self._registrar is not None:
+            self._upkeep.request(self._registrar.restore)
 
     def _bookies_event(self, _: object) -> None:
         """Called from kazoo's thread: bookies came or went, or the watch was lost together with the connection."""
@@ -312,6 +348,10 @@ class ZooKeeperStore:
     def auditors(self) -> Auditors:
         return Auditors(self._tree())
 
+    @property
+    def change_lock(self) -> ChangeLock:
+        return ChangeLock(self._tree())
+
     def _tree(self) -> ZooKeeperTree:
         return ZooKeeperTree(self._nodes, self._notifier, self.layout.underreplication)
 
@@ -344,45 +384,16 @@ class ZooKeeperStore:
         except (NodeExistsError, NoNodeError, BadVersionError):
             raise version_changed(what, version) from None
 
-    def _identify(self) -> str:
-        """The cluster's id. Nothing is changed from here on unless it is still that cluster."""
-        what, path = "reading INSTANCEID", self.layout.instance_id
-        found = self._nodes.read(what, path)
-        if found is None:
-            raise MetadataStoreError(
-                f"{self.layout.ledgers} has a LAYOUT but no INSTANCEID; restore it, or use another chroot"
-            )
-        instance_id = found.value.decode()
-        mark = self.layout.mark(instance_id)
-        # A cluster that an earlier version of Bookspark laid out has no such node.
-        if instance_id not in self._nodes.children(what, path):
-            with contextlib.suppress(NodeExistsError):
-                self._nodes.create("marking the cluster", mark, b"")
-        self._connection.mark = mark
-        return instance_id
 
-    def _lay_out(self, wanted: Layout) -> Layout:
-        """The layout that is there. If none is, it is made first, in one transaction."""
-        for _ in range(2):
-            found = self._nodes.read("reading LAYOUT", wanted.layout)
-            if found is not None:
-                return wanted.follow(found.value)
-            if wanted.root:
-                self._connection.call("making the chroot", lambda: self.client.ensure_path_async(wanted.root))
-
-            def build(transaction: Any) -> None:
-                for path in (wanted.ledgers, wanted.available, wanted.readonly, wanted.cookies, wanted.idgen):
-                    transaction.create(path)
-                transaction.create(wanted.underreplication)
-                instance_id = str(uuid.uuid4())
-                transaction.create(wanted.instance_id, instance_id.encode())
-                transaction.create(wanted.mark(instance_id))
-                transaction.create(wanted.layout, wanted.document())
-
-            # NodeExists: another client was faster; or our own first attempt was, and its reply was lost.
-            with contextlib.suppress(NodeExistsError):
-                self._connection.commit("making the layout", build)
+def _noted_id(value: bytes, path: str) -> int:
+    if not value.isdigit():
         raise MetadataStoreError(
-            f"{wanted.ledgers} in ZooKeeper at {self._connection.address.servers} has no LAYOUT: it belongs to another system; "
-            "use another chroot"
+            f"{path} holds {value!r}, not a ledger id; write the highest id that a user gave into it"
         )
+    return int(value)
+
+
+def begin_cluster(connect: str, manager: LedgerManager = LedgerManager.HIERARCHICAL) -> str:
+    """Begin a cluster at ``connect`` if none is there; returns its id. Raises MetadataStoreError."""
+    with contextlib.closing(ZooKeeperStore(connect, begin=manager)) as store:
+        return store.instance_id

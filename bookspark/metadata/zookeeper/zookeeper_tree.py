@@ -33,6 +33,12 @@ class ZooKeeperTree:
             return False
         return True
 
+    def create_and_read(
+        self, path: str, value: bytes, paths: Sequence[str]
+    ) -> tuple[bool, list[Versioned[bytes] | None]]:
+        what, others = f"creating {path}", [self._at(each) for each in paths]
+        return self._nodes.create_and_read(what, self._at(path), sized(value, path), others)
+
     def create_each(self, documents: Sequence[tuple[str, bytes]]) -> list[bool]:
         what = f"creating {len(documents)} documents"
         return self._nodes.create_each(

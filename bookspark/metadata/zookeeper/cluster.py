@@ -1,0 +1,115 @@
+"""Which cluster is at a place of ZooKeeper, and how a new one is begun.
+
+Law: a cluster is begun only by who says so: ``bookspark init``, the bookies' Spark job, a bookie's first start, a cluster for
+tests. For anybody else a place without a cluster is an error, not an empty cluster, because it is most likely mistyped: a report
+that finds nothing wrong with nothing is worse than none. All nodes of a new cluster are made in one transaction.
+
+Source: BookKeeper's ``ZKRegistrationManager.initNewCluster`` and ``bookkeeper shell initnewcluster``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from difflib import get_close_matches
+from itertools import islice
+from typing import Any
+
+from kazoo.exceptions import KazooException, NodeExistsError
+
+from bookspark.errors import MetadataStoreError, NoSuchClusterError
+from bookspark.metadata.zookeeper.connection import Connection
+from bookspark.metadata.zookeeper.layout import Layout, LedgerManager
+from bookspark.metadata.zookeeper.nodes import Nodes
+
+_LEVELS_LOOKED_AT = 3
+_PLACES_LOOKED_AT = 100
+_CLUSTERS_NAMED = 3
+_NO_CHROOTS = frozenset({"zookeeper", "ledgers", "bookspark"})
+
+
+def find_cluster(connection: Connection, nodes: Nodes, begin: LedgerManager | None) -> Layout:
+    """The layout that is at the connection's chroot. If none is, a cluster is begun there with the manager ``begin``. Raises
+    NoSuchClusterError if that is None, and MetadataStoreError, also if ``begin`` is BOOKKEEPER and the cluster that is there has
+    another manager."""
+    wanted = Layout(connection.address.chroot, begin or LedgerManager.HIERARCHICAL)
+    for _ in range(2):
+        found = nodes.read("reading LAYOUT", wanted.layout)
+        if found is not None:
+            return _as_begun(connection, wanted, wanted.follow(found.value))
+        if begin is None:
+            raise _no_cluster(connection, nodes)
+        if wanted.root:
+            connection.call("making the chroot", lambda: connection.client.ensure_path_async(wanted.root))
+        # NodeExists: another client was faster; or our own first attempt was, and its reply was lost.
+        with contextlib.suppress(NodeExistsError):
+            connection.commit("making the layout", lambda transaction: _build(transaction, wanted))
+    raise MetadataStoreError(
+        f"{wanted.ledgers} in ZooKeeper at {connection.address.servers} has no LAYOUT: it belongs to another system; "
+        "use another chroot"
+    )
+
+
+def _as_begun(connection: Connection, wanted: Layout, found: Layout) -> Layout:
+    if wanted.manager is LedgerManager.BOOKKEEPER and found.manager is not wanted.manager:
+        raise MetadataStoreError(
+            f"{found.ledgers} in ZooKeeper at {connection.address.servers} was begun with the ledger manager "
+            f"{found.manager.value} and stays as it is; BookKeeper's clients don't accept that: begin a cluster for them at "
+            "another chroot"
+        )
+    return found
+
+
+def identify(connection: Connection, nodes: Nodes, layout: Layout) -> str:
+    """The cluster's id. Nothing is changed through the connection from here on unless it is still that cluster. Raises
+    MetadataStoreError."""
+    what, path = "reading INSTANCEID", layout.instance_id
+    found = nodes.read(what, path)
+    if found is None:
+        raise MetadataStoreError(f"{layout.ledgers} has a LAYOUT but no INSTANCEID; restore it, or use another chroot")
+    instance_id = found.value.decode()
+    mark = layout.mark(instance_id)
+    # A cluster that an earlier version of Bookspark laid out has no such node.
+    if instance_id not in nodes.children(what, path):
+        with contextlib.suppress(NodeExistsError):
+            nodes.create("marking the cluster", mark, b"")
+    connection.mark = mark
+    return instance_id
+
+
+def _build(transaction: Any, layout: Layout) -> None:
+    for path in (layout.ledgers, layout.available, layout.readonly, layout.cookies, layout.idgen):
+        transaction.create(path)
+    transaction.create(layout.underreplication)
+    instance_id = str(uuid.uuid4())
+    transaction.create(layout.instance_id, instance_id.encode())
+    transaction.create(layout.mark(instance_id))
+    transaction.create(layout.layout, layout.document())
+
+
+def _no_cluster(connection: Connection, nodes: Nodes) -> NoSuchClusterError:
+    """The error for a chroot without a cluster. It names clusters that are near."""
+    address = connection.address
+    near = _clusters_near(nodes, address.chroot)
+    there = ", ".join(f"zk://{address.servers}{chroot}" for chroot in near)
+    return NoSuchClusterError(
+        f"no cluster at zk://{address}{f'; there is one at {there}' if near else ''}; name the place of a cluster, or begin one "
+        f"there: `bookspark init --zookeeper zk://{address}`"
+    )
+
+
+def _clusters_near(nodes: Nodes, root: str) -> list[str]:
+    """Chroots of clusters above ``root``, and a little below these, the one most like it first. Only a few places are
+    looked at."""
+    what, parts = "looking for clusters", root.split("/")
+    # The nearest first: of a place with many names only some are looked at.
+    places, found = ["/".join(parts[:count]) for count in range(len(parts) - 1, 0, -1)], set[str]()
+    # A place that is not for our eyes ends the looking.
+    with contextlib.suppress(KazooException, MetadataStoreError):
+        for _ in range(_LEVELS_LOOKED_AT):
+            names = dict(zip(places, nodes.children_of_each(what, [place or "/" for place in places]), strict=True))
+            begun = (place for place in places if "ledgers" in names[place])
+            found |= {place for place in begun if nodes.read(what, Layout(place).layout) is not None}
+            below = (f"{place}/{name}" for place in places for name in sorted(names[place]) if name not in _NO_CHROOTS)
+            places = list(islice(dict.fromkeys(below), _PLACES_LOOKED_AT))
+    return get_close_matches(root, sorted(found), _CLUSTERS_NAMED, cutoff=0.0)
