@@ -87,7 +87,7 @@ def ends_after(start: int, offsets: bytes) -> bytes:
 
 def ascends(offsets: memoryview, total: int) -> bool:
     """Do the offsets (a view of i32) ascend from 0? Their last one is ``total``."""
-    if _size_of_each(offsets, total) is not None:
+    if size_of_each(offsets, total) is not None:
         return True
     numbers = offsets.tolist()
     # Sorting sorted numbers takes one pass.
@@ -97,7 +97,7 @@ def ascends(offsets: memoryview, total: int) -> bool:
 def values(offsets: memoryview, data: Value) -> Iterator[bytes] | Iterator[Value]:
     """The values of a binary column: ``data`` divided at ``offsets`` (a view of i32 from 0). They are slices of ``data`` (views
     if it is a view), or copies where a copy costs less."""
-    size = _size_of_each(offsets, len(data))
+    size = size_of_each(offsets, len(data))
     if size is None or not 0 < size <= _COPIED_BYTES_MAX:
         return map(data.__getitem__, map(slice, offsets, offsets[1:]))
     return _divided(memoryview(data), size)
@@ -112,6 +112,17 @@ def rows(columns: Sequence[Buffer]) -> Iterator[bytes]:
     return _divided(memoryview(packed), _LONG * len(columns))
 
 
+def scatter(column: Buffer, size: int, into: memoryview, at: int, stride: int) -> None:
+    """Copy each value of ``size`` bytes of a column into ``into``, the first one to ``at`` and the others each ``stride`` bytes
+    further. All three numbers are multiples of 4, and so is the length of ``into``."""
+    width = _LONG if (size | at | stride | len(into)) % _LONG == 0 else _INT
+    numbers, target = (memoryview(one).cast("B").cast("q" if width == _LONG else "i") for one in (column, into))
+    step, count = stride // width, len(column) // size
+    for part in range(size // width):
+        first = at // width + part
+        target[first : first + step * (count - 1) + 1 : step] = numbers[part :: size // width]
+
+
 def _divided(data: memoryview, size: int) -> Iterator[bytes]:
     """``data`` in pieces of ``size`` bytes, many of them by one call."""
     rest = len(data) % (_TOGETHER * size)
@@ -119,7 +130,7 @@ def _divided(data: memoryview, size: int) -> Iterator[bytes]:
     return chain(chain.from_iterable(together), _divider(size, rest // size).unpack(data[len(data) - rest :]))
 
 
-def _size_of_each(offsets: memoryview, total: int) -> int | None:
+def size_of_each(offsets: memoryview, total: int) -> int | None:
     """The size of every value, None if they differ."""
     count = len(offsets) - 1
     if total % count or offsets.tobytes() != equal_offsets(count, total // count):

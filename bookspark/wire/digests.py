@@ -4,8 +4,17 @@ Law: a digest covers (ledger, entry, LAC, length, payload) as they stand in the 
 valid. The writer makes it, each reader checks it, and a bookie does neither. Two keys come from the password: the *master key* is
 shown to bookies and kept in the metadata; the MAC key never leaves the clients. LAC: last add confirmed.
 
-Source: BookKeeper's ``DigestManager`` and ``MacDigestManager`` (which uses HMAC-SHA-1; ours is SHA-256 and, for parity,
-SHA-1 by its own name).
+The digests of BookKeeper's own clients (``BOOKKEEPER_…``) cover the same row in big-endian, are big-endian themselves, and have
+keys of their own (``bookkeeper_keys``). So the bytes (row, digest, payload) are the entry's body as those clients send it.
+
+The CRC32C digests of a whole batch are checked by one sum, where its payloads are of one size, short and many. CRC32C(M) is, but
+for a constant of M's length, the remainder of the polynomial M·x³² modulo P. So row + payload + digest has the same remainder for
+every good entry of that size. The sum of all of these, each times the power of x that moves it behind those before it, is the
+remainder of one long message: the payloads as they lie in the batch, and over them rows and digests at their places. A power of x
+has an inverse modulo P, so one bad entry always changes the sum, and several bad ones leave it as it is once in 2³² times, as any
+CRC32C does. If the sum is another one, each entry is checked by itself.
+
+Source: BookKeeper's ``DigestManager`` and ``MacDigestManager``. HMAC_SHA1 has their algorithm, but our row and key.
 """
 
 from __future__ import annotations
@@ -14,6 +23,7 @@ import hashlib
 import hmac
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from itertools import repeat
 from operator import concat
 from zlib import crc32
@@ -21,18 +31,27 @@ from zlib import crc32
 from crc32c import crc32c
 
 from bookspark.errors import DigestMismatchError
+from bookspark.protocol.ledger.bookkeeper_keys import bookkeeper_mac_key, bookkeeper_master_key, kept_key
 from bookspark.protocol.ledger.ledger_metadata import DigestType
-from bookspark.wire.columns import Buffer, equal_offsets, rows
+from bookspark.wire.columns import Buffer, equal_offsets, rows, scatter, size_of_each
 from bookspark.wire.entry_batch import Entry, EntryBatch
 
 _ROW = struct.Struct("<qqqq")
+_BOOKKEEPERS_ROW = struct.Struct(">qqqq")
 _SUM = struct.Struct("<I")
+_WITH_PASSWORD = frozenset((DigestType.HMAC, DigestType.HMAC_SHA1, DigestType.BOOKKEEPER_HMAC))
 _JOINED_BYTES_MAX = 2048
 """Payloads up to about this size are copied behind their rows: a second call for each would cost more."""
+_ROW_BYTES = _ROW.size
+_FOLDED_BYTES_MAX = 4096
+_FOLDED_MIN = 16
+"""Batches of at least so many payloads of at most so many bytes are checked by one sum. Others are quicker one by one."""
 
 
-def master_key(password: bytes) -> bytes:
+def master_key(password: bytes, digest_type: DigestType = DigestType.CRC32C) -> bytes:
     """16 bytes that prove knowledge of ``password`` to a bookie."""
+    if digest_type.bookkeepers:
+        return kept_key(bookkeeper_master_key(password))
     return hashlib.sha256(b"bookspark ledger\0" + password).digest()[:16]
 
 
@@ -51,6 +70,13 @@ class Digester:
         """The digests of many rows, one after the other. ``columns`` are the bytes of ledger_id, entry_id, last_add_confirmed and
         length, i64 × n each."""
         return b""
+
+    def all_match(self, batch: EntryBatch) -> bool:
+        """Do all entries carry their digests? To check them together is ten times as quick as one by one."""
+        _, _, offsets, digests = batch.binary_columns()
+        if offsets.tobytes() != equal_offsets(batch.count, self.size):
+            return False
+        return hmac.compare_digest(self.column(_numbers(batch), batch.payloads()), digests)
 
 
 class _Checksum(Digester):
@@ -74,6 +100,45 @@ class _Checksum(Digester):
         return struct.pack(f"<{len(sums)}I", *sums)
 
 
+class _Crc32c(_Checksum):
+    def __init__(self) -> None:
+        super().__init__(crc32c)
+
+    def all_match(self, batch: EntryBatch) -> bool:
+        count = batch.count
+        offsets, payload, digest_offsets, digests = batch.binary_columns()
+        size = size_of_each(offsets, len(payload)) if count >= _FOLDED_MIN else None
+        if size is None or size % _SUM.size or not _ROW_BYTES + self.size <= size <= _FOLDED_BYTES_MAX:
+            return super().all_match(batch)
+        if digest_offsets.tobytes() != equal_offsets(count, self.size):
+            return False
+        return _folded(_numbers(batch), payload, digests, count, size) == _folded_if_good(count, size)
+
+
+def _numbers(batch: EntryBatch) -> list[memoryview]:
+    return [batch.column(index).cast("B") for index in range(4)]
+
+
+def _folded(columns: Sequence[Buffer], payload: Buffer, digests: Buffer, count: int, size: int) -> int:
+    """One CRC32C over all rows, payloads of ``size`` bytes and digests (see above). A row ends where its payload begins, and a
+    digest begins where its payload ends, so that rows and digests lie over other entries' payloads. Both are summed up apart."""
+    over = bytearray((count + 1) * size + _SUM.size)
+    view = memoryview(over)
+    blocks, end = view[: -_SUM.size], view[-_SUM.size :]
+    for index, column in enumerate(columns):
+        scatter(column, 8, blocks, size - _ROW_BYTES + 8 * index, size)
+    scatter(digests[: -_SUM.size], _SUM.size, blocks, 2 * size, size)
+    end[:] = digests[-_SUM.size :]
+    return crc32c(over) ^ crc32c(bytes(_SUM.size), crc32c(payload))
+
+
+@lru_cache(maxsize=64)
+def _folded_if_good(count: int, size: int) -> int:
+    """What ``_folded`` is of good entries: that of entries of zeros."""
+    digest = _SUM.pack(crc32c(bytes(_ROW_BYTES + size)))
+    return _folded([bytes(8 * count)] * 4, bytes(count * size), digest * count, count, size)
+
+
 class _Mac(Digester):
     def __init__(self, password: bytes, algorithm: str) -> None:
         self._keyed = hmac.new(hashlib.sha256(b"bookspark mac\0" + password).digest(), digestmod=algorithm)
@@ -89,18 +154,54 @@ class _Mac(Digester):
         return running.digest()
 
 
+class _BookKeepers(Digester):
+    """A digest of BookKeeper's own clients. ``make(row, payload)`` is the digest."""
+
+    def __init__(self, size: int, make: Callable[[bytes, Buffer], bytes]) -> None:
+        super().__init__(size)
+        self._make = make
+
+    def __call__(self, ledger_id: int, entry_id: int, last_add_confirmed: int, length: int, payload: Buffer) -> bytes:
+        return self._make(_BOOKKEEPERS_ROW.pack(ledger_id, entry_id, last_add_confirmed, length), payload)
+
+    def column(self, columns: Sequence[Buffer], payloads: Iterable[Buffer]) -> bytes:
+        """The digests of many rows."""
+        big = map(_BOOKKEEPERS_ROW.pack, *(memoryview(column).cast("B").cast("q") for column in columns))
+        return b"".join(map(self._make, big, payloads))
+
+
+def _bookkeepers(digest_type: DigestType, password: bytes) -> Digester:
+    if digest_type is DigestType.BOOKKEEPER_CRC32C:
+        return _BookKeepers(4, lambda row, payload: struct.pack(">I", crc32c(payload, crc32c(row))))
+    if digest_type is DigestType.BOOKKEEPER_CRC32:
+        return _BookKeepers(8, lambda row, payload: struct.pack(">Q", crc32(payload, crc32(row))))
+    keyed = hmac.new(bookkeeper_mac_key(password), digestmod="sha1")
+
+    def mac(row: bytes, payload: Buffer) -> bytes:
+        running = keyed.copy()
+        running.update(row)
+        running.update(payload)
+        return running.digest()
+
+    return _BookKeepers(keyed.digest_size, mac)
+
+
 def digester(digest_type: DigestType, password: bytes) -> Digester:
     """The digest function of a ledger. ``password`` counts for the HMAC types only."""
-    if digest_type is DigestType.DUMMY:
+    if digest_type in (DigestType.DUMMY, DigestType.BOOKKEEPER_DUMMY):
         return Digester(0)
-    if digest_type in (DigestType.CRC32C, DigestType.CRC32):
-        return _Checksum(crc32c if digest_type is DigestType.CRC32C else crc32)
+    if digest_type.bookkeepers:
+        return _bookkeepers(digest_type, password)
+    if digest_type is DigestType.CRC32C:
+        return _Crc32c()
+    if digest_type is DigestType.CRC32:
+        return _Checksum(crc32)
     return _Mac(password, "sha256" if digest_type is DigestType.HMAC else "sha1")
 
 
 def digester_without_password(digest_type: DigestType) -> Digester | None:
     """The digest function of a ledger, for repair, which does not know the password. None if the digest needs one."""
-    return None if digest_type in (DigestType.HMAC, DigestType.HMAC_SHA1) else digester(digest_type, b"")
+    return None if digest_type in _WITH_PASSWORD else digester(digest_type, b"")
 
 
 def check(entry: Entry, digest: Digester) -> None:
@@ -115,7 +216,7 @@ def check(entry: Entry, digest: Digester) -> None:
 
 def first_mismatch(batch: EntryBatch, digest: Digester) -> int | None:
     """The id of the first entry in the batch that does not carry the digest of its own content, None if all do."""
-    if batch.count > 1 and _all_match(batch, digest):
+    if batch.count > 1 and digest.all_match(batch):
         return None
     for entry in batch.entries():
         try:
@@ -123,12 +224,3 @@ def first_mismatch(batch: EntryBatch, digest: Digester) -> int | None:
         except DigestMismatchError:
             return entry.entry_id
     return None
-
-
-def _all_match(batch: EntryBatch, digest: Digester) -> bool:
-    """Do all entries carry their digests? To check them at once is ten times as quick as one by one."""
-    _, _, offsets, digests = batch.binary_columns()
-    if offsets.tobytes() != equal_offsets(batch.count, digest.size):
-        return False
-    expected = digest.column([batch.column(i).cast("B") for i in range(4)], batch.payloads())
-    return hmac.compare_digest(expected, digests)

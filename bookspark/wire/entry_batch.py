@@ -122,6 +122,11 @@ def with_header(frame: Buffer, header: Header) -> tuple[bytes, memoryview]:
     return head, view[PREFIX_BYTES:]
 
 
+def put_header(frame: memoryview, header: Header) -> None:
+    """Put another header into a frame, in place. Its body stays as it is."""
+    frame[HEADER_OFFSET:_HEADER_END] = header.encode(_UNSIGNED.unpack_from(frame, HEADER_OFFSET + 92)[0])
+
+
 class EntryBatch:
     """A view of one batch frame: its entries by raw offsets, without pyarrow, and without a copy until one is asked for.
 

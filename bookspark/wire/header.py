@@ -39,8 +39,8 @@ The kinds, and what a bookie does for each (``-`` after a name: the request is a
     looked for.
 ``READ_LAC-``
     The LAC, the LAFR and (``value``) the highest entry id that is held.
-    ``FENCE``: fence first, durably. (This is the first step of ledger recovery. It makes a ledger known that was never seen, so
-    it has no Negative.)
+    ``FENCE``: fence first, durably. (This is the first step of ledger recovery. It makes a ledger known that was never seen, if
+    the metadata has it with this bookie and this master key; so it has no Negative.)
     ``limit`` > 0: wait up to ``limit`` ms until the LAC is at least ``first_entry_id`` (long poll).
     ``ENTRY``: that entry comes along, as a batch frame with ``MORE`` before the answer, if the LAC covers it, the page cache
     has it, and it is short; otherwise it has to be read.
@@ -66,6 +66,11 @@ The kinds, and what a bookie does for each (``-`` after a name: the request is a
 ``SWITCH_READ_ONLY-``
     ``value`` 1: take no adds but those of recovery and repair from now on, also after a restart. 0: take that back. The answer
     comes once that is durable.
+``FETCH-``
+    Copy the entries ``first..last`` of a ledger from another bookie, which the body names (``messages.FetchFrom``). Sent by a
+    repair. Each entry is read as a client reads it and then added, with the LAC and the LAFR of this request, as an ``ADD`` with
+    ``RECOVERY``. ``last_entry_id`` of the answer is the last id that is here, synced, and ``value`` how many bytes were fetched.
+    A fetch that could not read goes no further, and is no error: the answer is OK, and its body says why, for people.
 ``REFUSAL-``
     Sent by bookies only: the last frame of a connection that sent bytes that are no frame. The body says why, for people.
 
@@ -118,6 +123,7 @@ class Kind(IntEnum):
     REFUSAL = 12
     COLLECT = 13
     SWITCH_READ_ONLY = 14
+    FETCH = 15
 
 
 class Flag(IntFlag):
@@ -188,6 +194,11 @@ class Header(NamedTuple):
     master_key: bytes = NO_KEY
     limit: int = 0
     value: int = 0
+
+    def __repr__(self) -> str:
+        # Log lines have it, and whoever knows the master key may fence the ledger.
+        told = [f"{name}={value!r}" for name, value in zip(self._fields, self, strict=True) if name != "master_key"]
+        return f"Header({', '.join(told)})"
 
     def encode(self, body_crc: int) -> bytes:
         """The 112 bytes. ``body_crc``: the CRC32C of the body that will follow."""

@@ -88,6 +88,24 @@ class Hello(msgspec.Struct):
             raise WireError(f"the body of a HELLO: {error}") from error
 
 
+class FetchFrom(msgspec.Struct):
+    """Where a ``FETCH`` gets entries from."""
+
+    bookie_id: str
+    digest_type: str
+    """The digests of the ledger, by the name that its metadata has for them."""
+
+    def encode(self) -> bytes:
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def decode(cls, body: bytes | memoryview) -> FetchFrom:
+        try:
+            return msgspec.json.decode(body, type=cls)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise WireError(f"the body of a FETCH: {error}") from error
+
+
 class HealingStatus(msgspec.Struct):
     """How far a bookie has brought back what a lossy boot lost."""
 
@@ -126,7 +144,7 @@ class CollectionStatus(msgspec.Struct):
     """What the disks got back, less what rewriting took."""
     seconds: float
     problem: str = ""
-    """Why it did not come to its end; "": it did."""
+    """Why it did not come to its end, or which ledgers it could not judge; "": neither."""
 
 
 class BookieStatus(msgspec.Struct):
@@ -162,12 +180,22 @@ class BookieStatus(msgspec.Struct):
     """When the round began, in ms since 1970. 0: nothing was scrubbed yet."""
     scrub_finished_ms: int = 0
     """When the last whole round ended, in ms since 1970. 0: none did yet."""
+    scrub_dead_bytes: int = 0
+    """Damaged bytes of logs that hold no entry any more, as the scrub found them since the start. Nothing is lost by them."""
+    renewed_files: int = 0
+    """How many control logs, checkpoints, notes, markers and cookies were damaged and written anew since the start."""
     healing: HealingStatus | None = None
     """The healing of the last lossy boot, while this process heals it and afterwards. None: this process does not heal."""
     reasons: list[str] = []
     """Why the bookie does not take every add in every directory, and what to do about it: a sentence for each reason."""
+    keeper: str = ""
+    """Who looks after the bookie's process; "": nobody does."""
+    stops_in_seconds: float | None = None
+    """When the bookie stops if nobody comes to look after it, in seconds from now. None: somebody looks after it."""
     collection: CollectionStatus | None = None
     """The last garbage collection. None: there was none since the start."""
+    version: str = ""
+    """The version of Bookspark that the process runs. Empty: one that did not tell it yet."""
 
 
 class EntryLogFacts(msgspec.Struct, frozen=True, array_like=True):
@@ -202,6 +230,6 @@ class Limbo(msgspec.Struct):
         return msgspec.json.encode(self)
 
 
-for _kind in (Hello, BookieStatus, EntryLogs, Limbo):
+for _kind in (Hello, FetchFrom, BookieStatus, EntryLogs, Limbo):
     # msgspec learns the types now, at import: two threads that make it learn the same type at once crash the process.
     msgspec.json.Decoder(_kind)

@@ -7,19 +7,35 @@ signed, for the host that was dialled. A file that can't be used is refused at s
 The secret itself is never sent. A HELLO without a proof is answered UNAUTHORIZED, with a challenge (32 random bytes) in the body.
 The proof, in the next HELLO, is HMAC-SHA256(secret, challenge ‖ bookie id). That keeps strangers out. Against somebody who can
 listen to the connection, or change it, TLS is needed as well.
+
+Files are looked at when a connection is made, and read again if they changed. A file of secrets holds one a line: a bookie
+accepts each of them, and a client tries them in their order. So a secret is replaced without a restart: first every file gets the
+new one as a second line, then as its first, then alone. Certificates and CAs are replaced in the same way (a CA file may hold
+several).
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-import secrets
+import logging
+import os
 import ssl
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from secrets import token_bytes
+from typing import Generic, TypeVar
 
 from bookspark.errors import ConfigurationError
+from bookspark.wire.header import WireError
+
+Value = TypeVar("Value")
 
 _CHALLENGE_BYTES = 32
+_HANDSHAKE = 22
+_RECORD_START_BYTES, _RECORD_BYTES_MAX = 5, 1 << 14
+
+log = logging.getLogger(__name__)
 
 
 def server_context(certificate: str, key: str, client_ca: str) -> ssl.SSLContext | None:
@@ -30,6 +46,8 @@ def server_context(certificate: str, key: str, client_ca: str) -> ssl.SSLContext
             raise ConfigurationError("tls_key and tls_client_ca are of no use without tls_certificate; set that too")
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    # Each one costs the bookie ten times what it costs the peer.
+    context.options |= ssl.OP_NO_RENEGOTIATION
     _load_certificate(context, certificate, key)
     if client_ca:
         _load_ca(context, client_ca, "tls_client_ca")
@@ -50,24 +68,72 @@ def client_context(ca: str, certificate: str, key: str) -> ssl.SSLContext | None
     return context
 
 
-def read_secret(path: str) -> bytes:
-    """The content of the file, without white space around it. b"" if no file is named. Raises ConfigurationError."""
+def client_hello_size(seen: bytes) -> int:
+    """How long the first record of a TLS connection is that begins with ``seen``, or how many bytes it takes to tell. Raises
+    WireError if a ClientHello does not begin so (RFC 8446, 5.1)."""
+    if seen and (seen[0] != _HANDSHAKE or seen[1:2] not in (b"", b"\x03")):
+        raise WireError("bytes that are no ClientHello: this bookie speaks TLS only")
+    if len(seen) < _RECORD_START_BYTES:
+        return _RECORD_START_BYTES
+    size = int.from_bytes(seen[3:_RECORD_START_BYTES], "big")
+    if not 0 < size <= _RECORD_BYTES_MAX:
+        raise WireError(f"a TLS record of {size} bytes")
+    return _RECORD_START_BYTES + size
+
+
+def read_secrets(path: str) -> tuple[bytes, ...]:
+    """The lines of the file that are not empty, without white space around them. () if no file is named. Raises
+    ConfigurationError."""
     if not path:
-        return b""
+        return ()
     try:
-        secret = Path(path).read_bytes().strip()
+        lines = Path(path).read_bytes().splitlines()
     except OSError as error:
         raise ConfigurationError(f"shared_secret_file {path} can't be read: {error.strerror}") from error
-    if not secret:
+    secrets = tuple(line.strip() for line in lines if line.strip())
+    if not secrets:
         raise ConfigurationError(
             f"shared_secret_file {path} is empty; put the secret in it, the same one on both sides"
         )
-    return secret
+    return secrets
+
+
+class FromFiles(Generic[Value]):
+    """A value made of files, and made again when one of them has changed. While it can't be made, the one before is used."""
+
+    def __init__(self, paths: Iterable[str], make: Callable[[], Value]) -> None:
+        """``paths``: "" is no file. ``make`` raises ConfigurationError, here as well."""
+        self._paths = [path for path in paths if path]
+        self._make = make
+        self._seen = self._look()
+        self._value = make()
+
+    def now(self) -> Value:
+        """The value as the files are now."""
+        if (seen := self._look()) != self._seen:
+            self._seen = seen
+            try:
+                self._value = self._make()
+                log.info("%s: read again", ", ".join(self._paths))
+            except ConfigurationError as error:
+                log.warning("%s; what was read before is used further", error)
+        return self._value
+
+    def _look(self) -> list[tuple[int, int, int] | None]:
+        found: list[tuple[int, int, int] | None] = []
+        for path in self._paths:
+            try:
+                status = os.stat(path)
+            except OSError:
+                found.append(None)
+            else:
+                found.append((status.st_ino, status.st_size, status.st_mtime_ns))
+        return found
 
 
 def new_challenge() -> bytes:
     """32 random bytes."""
-    return secrets.token_bytes(_CHALLENGE_BYTES)
+    return token_bytes(_CHALLENGE_BYTES)
 
 
 def proof(secret: bytes, challenge: bytes, bookie_id: str) -> bytes:
@@ -75,9 +141,11 @@ def proof(secret: bytes, challenge: bytes, bookie_id: str) -> bytes:
     return hmac.digest(secret, challenge + bookie_id.encode(), hashlib.sha256)
 
 
-def is_proof(given: bytes, secret: bytes, challenge: bytes, bookie_id: str) -> bool:
-    """Is ``given`` the proof that answers ``challenge``? Never, if there was no challenge."""
-    return bool(challenge) and hmac.compare_digest(given, proof(secret, challenge, bookie_id))
+def is_proof(given: bytes, secrets: Iterable[bytes], challenge: bytes, bookie_id: str) -> bool:
+    """Is ``given`` the proof, by one of the secrets, that answers ``challenge``? Never, if there was no challenge."""
+    return bool(challenge) and any(
+        hmac.compare_digest(given, proof(secret, challenge, bookie_id)) for secret in secrets
+    )
 
 
 def _load_certificate(context: ssl.SSLContext, certificate: str, key: str) -> None:

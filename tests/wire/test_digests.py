@@ -5,9 +5,12 @@ from __future__ import annotations
 import struct
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bookspark.errors import DigestMismatchError
 from bookspark.protocol.ledger.ledger_metadata import DigestType
+from bookspark.wire.batch_prefix import PREFIX_BYTES
 from bookspark.wire.digests import check, digester, first_mismatch, master_key
 from bookspark.wire.entry_batch import Entry, EntryBatch, encode_entries
 from bookspark.wire.header import Header, Kind
@@ -18,8 +21,12 @@ SIZES = {
     DigestType.HMAC: 32,
     DigestType.HMAC_SHA1: 20,
     DigestType.DUMMY: 0,
+    DigestType.BOOKKEEPER_CRC32C: 4,
+    DigestType.BOOKKEEPER_CRC32: 8,
+    DigestType.BOOKKEEPER_HMAC: 20,
+    DigestType.BOOKKEEPER_DUMMY: 0,
 }
-REAL = [digest_type for digest_type in DigestType if digest_type is not DigestType.DUMMY]
+REAL = [digest_type for digest_type, size in SIZES.items() if size]
 
 
 def signed(digest_type, password=b"secret"):
@@ -104,3 +111,72 @@ def test_digests_that_fit_only_one_after_the_other_do_not_match():
     first, second = (Entry(*row, digest(*row)) for row in ROWS[:2])
     shifted = [first._replace(digest=first.digest + second.digest[:1]), second._replace(digest=second.digest[1:])]
     assert first_mismatch(batch_of(shifted), digest) == 0
+    many = [Entry(*row, digest(*row)) for row in rows_of_one_size(16, 40)]
+    first, second = many[:2]
+    many[0] = first._replace(digest=first.digest + second.digest[:1])
+    many[1] = second._replace(digest=second.digest[1:])
+    assert first_mismatch(batch_of(many), digest) == 250
+
+
+def rows_of_one_size(count, size):
+    return [(7, 250 + i, i - 1, (i + 1) * size, bytes((i + k) % 256 for k in range(size))) for i in range(count)]
+
+
+@pytest.mark.parametrize("digest_type", [DigestType.CRC32C, DigestType.CRC32])
+@pytest.mark.parametrize("size", [32, 36, 37, 40, 100, 1000, 4096, 4100])
+@pytest.mark.parametrize("count", [2, 15, 16, 17, 40])
+def test_many_entries_of_one_size_are_checked_together(digest_type, count, size):
+    digest = digester(digest_type, b"")
+    good = [Entry(*row, digest(*row)) for row in rows_of_one_size(count, size)]
+    assert digest.all_match(batch_of(good))
+    for at in {0, 1, count // 2, count - 2, count - 1}:
+        other = bytes([good[at].payload[0] ^ 1]) + good[at].payload[1:]
+        for change in ({"payload": other}, {"length": 1}, {"last_add_confirmed": 9}, {"digest": b"four"}):
+            bad = [*good[:at], good[at]._replace(**change), *good[at + 1 :]]
+            assert not digest.all_match(batch_of(bad)), (at, change)
+            assert first_mismatch(batch_of(bad), digest) == 250 + at
+
+
+def test_each_bit_of_a_batch_that_is_checked_by_one_sum_counts():
+    digest = digester(DigestType.CRC32C, b"")
+    good = encode_entries(
+        Header(Kind.ADD, 1, 7, 250, 265), [Entry(*row, digest(*row)) for row in rows_of_one_size(16, 36)]
+    )
+    _, payload, _, digests = EntryBatch(good).binary_columns()
+    offsets_bytes = 72
+    at_payload = PREFIX_BYTES + 4 * 8 * 16 + offsets_bytes
+    at_digests = at_payload + len(payload) + offsets_bytes
+    assert good[at_payload : at_payload + len(payload)] == payload
+    assert good[at_digests : at_digests + len(digests)] == digests
+    covered = [
+        (PREFIX_BYTES, at_payload - offsets_bytes),
+        (at_payload, at_payload + len(payload)),
+        (at_digests, at_digests + len(digests)),
+    ]
+    for start, end in covered:
+        for bit in range(8 * start, 8 * end):
+            bad = bytearray(good)
+            bad[bit // 8] ^= 1 << bit % 8
+            assert not digest.all_match(EntryBatch(bad)), bit
+
+
+@pytest.mark.parametrize("distance", [1, 2, 15])
+@pytest.mark.parametrize("columns", [("payload",), ("payload", "digest"), ("digest",), ("length", "payload", "digest")])
+def test_entries_that_changed_their_contents_do_not_cancel_each_other_in_the_sum(distance, columns):
+    digest = digester(DigestType.CRC32C, b"")
+    entries = [Entry(*row, digest(*row)) for row in rows_of_one_size(16, 40)]
+    one, other = entries[0], entries[distance]
+    entries[0] = one._replace(**{name: getattr(other, name) for name in columns})
+    entries[distance] = other._replace(**{name: getattr(one, name) for name in columns})
+    assert not digest.all_match(batch_of(entries))
+
+
+@given(st.integers(16, 80), st.integers(9, 60), st.data())
+def test_one_sum_says_what_the_entries_say_one_by_one(count, quarter, data):
+    digest = digester(DigestType.CRC32C, b"")
+    entries = [Entry(*row, digest(*row)) for row in rows_of_one_size(count, 4 * quarter)]
+    for at in data.draw(st.lists(st.integers(0, count - 1), max_size=4)):
+        change = data.draw(st.binary(min_size=4, max_size=4))
+        entries[at] = entries[at]._replace(digest=change)
+    good = all(digest(*entry[:5]) == entry.digest for entry in entries)
+    assert digest.all_match(batch_of(entries)) == good
