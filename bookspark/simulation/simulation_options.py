@@ -47,6 +47,8 @@ class SimulationOptions:
     """May the writer's client end without a close, at any moment?"""
     holds_back: bool = False
     """Do adds wait for a bookie that is behind? Entries that the writer is done with meanwhile are not sent to it any more."""
+    hold_ups: int = 0
+    """How often the writer finds that a bookie holds it up, beside the others."""
     recoverers: int = 1
     """How many attempts at ledger recovery are made. They begin at any time, and may run at once."""
     readers: int = 0

@@ -20,7 +20,7 @@ from bookspark.protocol.bookie.bookie_ledger import (
     may_read,
     same_content,
 )
-from bookspark.protocol.ledger.entry_ranges import NO_RANGES, first_within, with_range, without_ranges
+from bookspark.protocol.ledger.entry_ranges import NO_RANGES, first_within, with_ranges, without_ranges
 from bookspark.protocol.ledger.responses import (
     FENCED,
     UNAUTHORIZED,
@@ -160,7 +160,7 @@ def test_ranges_of_entries_are_the_same_sets():
         for _ in range(random.randrange(6)):
             first = random.randrange(20)
             last = first + random.randrange(5)
-            ranges, ids = with_range(ranges, first, last), ids | set(range(first, last + 1))
+            ranges, ids = with_ranges(ranges, [(first, last)]), ids | set(range(first, last + 1))
         assert [i for first, last in ranges for i in range(first, last + 1)] == sorted(ids)
         assert all(one[1] + 1 < other[0] for one, other in pairwise(ranges))
         others = sorted((first, first + random.randrange(5)) for first in random.choices(range(25), k=3))

@@ -136,7 +136,7 @@ def test_a_directory_that_cannot_be_read_is_neither_found_nor_lost() -> None:
         (lambda: permit(STAMP, {ONE: MINE, TWO: None}, MINE, data=(ONE, TWO)), ["other files", TWO]),
         (
             lambda: permit(CookiePermissions(named="bookie-aa"), {ONE: None, TWO: None}, MINE),
-            ["expected bookie-aa", f"cookie generate --zookeeper zk:2181 bookie-aa {ONE} {TWO}"],
+            ["expected bookie-aa", f"cookie fix --zookeeper zk:2181 --bookie bookie-aa {ONE} {TWO}"],
         ),
         (
             lambda: permit(NAMED, {ONE: None, TWO: None}, replace(MINE, directories=(ONE,))),

@@ -23,7 +23,7 @@ from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerState
 from bookspark.protocol.ledger.responses import Unknown, UnknownReason
 from bookspark.protocol.ledger.transitions import IllegalEventError
 from bookspark.protocol.writing.ensemble_change import ChangeMode
-from bookspark.protocol.writing.writer import Append, BookieBack, BookiesChanged, Close, LedgerWriter, State
+from bookspark.protocol.writing.writer import Append, BookieBack, BookiesChanged, Close, HeldUp, LedgerWriter, State
 from tests.protocol.ledger_pair import LedgerPair
 from tests.protocol.ledgers import LOST, OK, metadata
 
@@ -468,3 +468,54 @@ def test_no_answer_of_placement_is_used_after_the_end():
     pair.writer.refuses("b2", 1, response=Unknown(UnknownReason.UNAUTHORIZED))
     assert pair.writer.machine.step(NoBookies(NotEnoughBookiesError("x"))) == []
     assert pair.writer.machine.step(BookiesChosen(("b4",))) == []
+
+
+# -- a bookie that is much slower than the others
+
+
+def held_up(*bookies, **quorums):
+    """A writer with e0 under way and acknowledged by b3, that was held up by ``bookies``."""
+    pair = LedgerPair(changes=ChangeMode.AT_ONCE, **quorums)
+    pair.append()
+    pair.writer.answers("b3", 0)
+    pair.writer.step(HeldUp(bookies))
+    return pair
+
+
+def test_a_bookie_that_holds_the_writer_up_is_replaced_by_one_that_has_not_failed():
+    pair = held_up("b1")
+    assert pair.writer.wanted == [ChooseBookies(("b1", "b2", "b3"), ("b1",), sound_only=True)]
+    pair.writer.chooses("b4")
+    pair.writer.writes()
+    pair.writer.answers("b4", 0)
+    assert pair.writer.confirmed == 0
+
+
+def test_of_two_bookies_that_hold_the_writer_up_the_worse_one_is_replaced_as_an_ack_quorum_needs_the_other():
+    """To fail both would close the ledger if there is one spare bookie, although the slow one serves."""
+    pair = held_up("b2", "b1")
+    assert pair.writer.wanted == [ChooseBookies(("b1", "b2", "b3"), ("b2",), sound_only=True)]
+
+
+def test_a_bookie_without_which_there_is_no_ack_quorum_does_not_fail_of_being_slow():
+    assert held_up("b1", aq=3).writer.wanted == []
+
+
+def test_a_slow_bookie_for_which_there_is_no_other_stays_and_the_ledger_goes_on():
+    pair = held_up("b1")
+    pair.writer.chooses()
+    assert pair.writer.machine.state is State.OPEN
+    pair.writer.step(HeldUp(("b1",)))
+    assert pair.writer.wanted == []
+    pair.writer.answers("b2", 0)
+    assert pair.writer.confirmed == 0
+    pair.append()
+    assert pair.writer.waits_for("b1")[-1] == 1
+
+
+def test_a_bookie_that_was_slow_and_then_failed_is_replaced_by_whatever_there_is():
+    pair = held_up("b1")
+    pair.writer.chooses()
+    pair.writer.refuses("b1", 0)
+    pair.writer.step(BookiesChanged())
+    assert pair.writer.wanted == [ChooseBookies(("b1", "b2", "b3"), ("b1",))]

@@ -13,8 +13,10 @@ from bookspark.protocol.bookie.garbage_collection import (
     Incomplete,
     collectable,
     note_collection,
+    sort_suspects,
     suspects,
 )
+from bookspark.protocol.ledger.ledger_metadata import LEDGER_ID_MAX
 from bookspark.protocol.ledger.responses import FENCED, Negative, NegativeReason, Positive, Unknown, UnknownReason
 from tests.protocol.ledgers import metadata
 
@@ -38,6 +40,15 @@ class TestSuspects:
         held_now = {1, 2}
         assert suspects(held_before, listing) == ()
         assert suspects(held_now, listing) == (2,), "which is why it has to be noted before"
+
+
+class TestWhatCanBeSaid:
+    def test_of_what_was_given_out_of_what_was_not_and_of_what_can_not_be(self):
+        found = sort_suspects((-5, 0, 7, 8, LEDGER_ID_MAX, LEDGER_ID_MAX + 1, 1 << 62), 7)
+        assert found == ((0, 7), (8, LEDGER_ID_MAX), (-5, LEDGER_ID_MAX + 1, 1 << 62))
+
+    def test_of_a_store_that_gave_out_nothing(self):
+        assert sort_suspects((0,), -1) == ((), (0,), ())
 
 
 class TestCollectable:

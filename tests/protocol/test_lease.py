@@ -50,6 +50,15 @@ def test_a_held_lease_is_refused_to_another_and_names_the_holder() -> None:
     assert held().step(Claim(SECOND, "task 1"), 102.0) == [Refuse(SECOND, "the lease is held by task 0", "task 0")]
 
 
+def test_a_bookie_in_the_foreground_holds_its_own_lease_until_it_is_stopped() -> None:
+    own = Lease(60.0, 100.0, "itself")
+    assert own.deadline is None and own.step(Tick(), 1e9) == []
+    assert own.step(Claim(FIRST, "task 0"), 1e9) == [Refuse(FIRST, "the lease is held by itself", "itself")]
+    assert own.step(Drop(FIRST), 1e9) == [] and own.state is LeaseState.HELD
+    [end] = own.step(Stop("SIGTERM"), 1e9)
+    assert isinstance(end, End) and own.state is LeaseState.STOPPING
+
+
 def test_the_holder_may_claim_again_under_another_name() -> None:
     same = held()
     assert same.step(Claim(FIRST, "task 7"), 102.0) == [Grant(FIRST)]

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from bookspark.errors import ConfigurationError
-from bookspark.protocol.ledger.ledger_choices import check_choices, choice_of, risk_of
+from bookspark.protocol.ledger.ledger_choices import check_choices, risk_of
 from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
 
 PD, VD = LedgerType.PD_JOURNAL, LedgerType.VD_JOURNAL
@@ -38,18 +38,6 @@ def test_one_copy_is_allowed_where_nothing_is_promised_about_copies():
 def test_what_makes_none_is_refused_with_the_reason(choices, why):
     with pytest.raises(ConfigurationError, match=why):
         check_choices(*choices)
-
-
-def test_choices_by_name_in_any_case():
-    assert choice_of(LedgerType, "vd_journal", "ledger_type") is VD
-    assert choice_of(Replication, "GUARANTEED", "replication") is GUARANTEED
-    assert choice_of(Replication, BEST_EFFORT, "replication") is BEST_EFFORT
-
-
-@pytest.mark.parametrize("value", ["all", "", None, LedgerType.PD_JOURNAL])
-def test_a_name_that_is_none(value):
-    with pytest.raises(ConfigurationError, match="is none of best_effort, guaranteed"):
-        choice_of(Replication, value, "replication")
 
 
 def test_the_risk_of_one_acknowledgement_without_a_journal():

@@ -7,7 +7,6 @@ import pytest
 from bookspark.errors import ConfigurationError
 from bookspark.protocol.logs.commits import (
     QUERIES_MAX,
-    CheckpointRewoundError,
     Commit,
     CommitHeader,
     EntryRange,
@@ -15,11 +14,13 @@ from bookspark.protocol.logs.commits import (
     merged,
 )
 from bookspark.protocol.logs.log_record import (
+    BATCH_WRITE_MS_MAX,
     COMMIT_ROLE,
     DATA_ROLE,
     EPOCH_LABEL,
     LOG_LABEL,
     ROLE_LABEL,
+    AnotherQueryError,
     CommitLedger,
     LogChangedError,
     LogOptions,
@@ -27,10 +28,15 @@ from bookspark.protocol.logs.log_record import (
     LogTakenOverError,
     is_orphan,
 )
+from bookspark.protocol.logs.replays import Batch, CheckpointRewoundError, is_committed
 
 
 def commit(query: str, batch: int, epoch: int = 1, run: str = "run", *ranges: EntryRange) -> Commit:
     return Commit(query, batch, run, epoch, ranges or (EntryRange(7, 0, 9, 10, 100),))
+
+
+def contains(header: CommitHeader, query: str, number: int) -> bool:
+    return is_committed(header, Batch("orders", query, number))
 
 
 def test_each_new_run_gets_the_next_epoch() -> None:
@@ -93,6 +99,113 @@ def test_one_commit_ledger_takes_the_place_of_neighbours() -> None:
         record.claim("e").with_compacted((two, three), 9, "d", 4)
 
 
+# -- batch writes and other queries beside the owner
+
+
+def test_a_batch_write_becomes_no_owner_and_commits_beside_it() -> None:
+    record = LogRecord("orders").claim("a", "q").with_commit_ledger(4, "a", 1, ())
+    begun = record.batch_write_begun("w", 0)
+    assert (begun.owner, begun.epoch, begun.newest_epoch) == ("a", 1, 2)
+    assert begun.batch_write_begun("w", 5) is begun
+    written = begun.with_commit_ledger(5, "w", 2, begun.commit_ledgers)
+    after = written.with_commit_ledger(6, "a", 1, written.commit_ledgers)
+    assert after.commit_ledgers == (CommitLedger(4, 1), CommitLedger(5, 2), CommitLedger(6, 1))
+    with pytest.raises(LogChangedError):
+        written.with_commit_ledger(6, "a", 1, record.commit_ledgers)
+
+
+def test_a_batch_write_is_linked_once_even_if_its_commit_ledger_was_compacted_before_it_heard_of_it() -> None:
+    record = LogRecord("orders").claim("a").with_commit_ledger(1, "a", 1, ()).batch_write_begun("w", 0)
+    record = record.with_commit_ledger(2, "w", 2, record.commit_ledgers)
+    record = record.with_commit_ledger(3, "a", 1, record.commit_ledgers)
+    compacted = record.with_compacted(record.commit_ledgers[:2], 9, "a", 1)
+    assert compacted.with_commit_ledger(2, "w", 2, (CommitLedger(1, 1),)) is compacted
+
+
+def test_a_batch_write_that_has_ended_or_never_began_commits_nothing_and_never_begins_again() -> None:
+    begun = LogRecord("orders").claim("a").batch_write_begun("w", 0)
+    ended = begun.batch_write_ended("w", closed=False)
+    assert ended.batch_write_ended("w", closed=False) is ended
+    for record in (ended, LogRecord("orders", epoch=7, owner="b")):
+        with pytest.raises(LogTakenOverError, match="if its id is not in the table log_commits, nothing was written"):
+            record.with_commit_ledger(5, "w", 2, ())
+    with pytest.raises(LogTakenOverError):
+        ended.batch_write_begun("w", 0)
+
+
+def test_a_batch_write_of_more_than_a_day_is_dropped_when_another_begins_unless_readers_may_not_see_its_commit() -> (
+    None
+):
+    dead = LogRecord("orders").batch_write_begun("dead", 0)
+    committed = dead.batch_write_begun("committed", 0).with_commit_ledger(5, "committed", 2, ())
+    later = committed.batch_write_begun("next", BATCH_WRITE_MS_MAX)
+    assert [write.run for write in later.batch_writes] == ["committed", "next"]
+    with pytest.raises(LogTakenOverError):
+        later.with_commit_ledger(6, "dead", 1, later.commit_ledgers)
+
+
+def test_a_batch_write_that_has_committed_does_not_end_before_readers_see_its_commit() -> None:
+    """Its data ledgers were taken for orphans if its commit ledger was left open."""
+    committed = LogRecord("orders").batch_write_begun("w", 0).with_commit_ledger(4, "w", 1, ())
+    assert committed.batch_write_ended("w", closed=False) is committed
+    assert not is_orphan(committed, 3, labels(1), set())
+    assert is_orphan(committed.batch_write_ended("w", closed=True), 3, labels(1), set())
+
+
+def test_nothing_of_a_writer_that_may_still_commit_is_an_orphan() -> None:
+    record = LogRecord("orders").claim("a", "q").with_commit_ledger(4, "a", 1, ()).batch_write_begun("w", 0)
+    later = record.batch_write_begun("x", 0).with_commit_ledger(9, "x", 3, record.commit_ledgers)
+    later = later.batch_write_ended("x", closed=True)
+    assert not is_orphan(later, 6, labels(1), set()) and not is_orphan(later, 7, labels(2), set())
+    assert is_orphan(later, 8, labels(3), set()) and not is_orphan(later, 8, labels(3), {8})
+    assert is_orphan(later.batch_write_ended("w", closed=False), 7, labels(2), set())
+    taken = later.claim("b", "q")
+    assert not is_orphan(taken, 6, labels(1), set()), "the former owner may still commit"
+    recovered = taken.with_commit_ledger(10, "b", taken.epoch, taken.commit_ledgers)
+    assert is_orphan(recovered, 6, labels(1), set()) and not is_orphan(recovered, 7, labels(2), set())
+
+
+def test_the_oldest_live_epoch_is_that_of_the_writer_that_began_first_or_the_next_one() -> None:
+    record = LogRecord("orders")
+    assert record.oldest_live_epoch == 0
+    record = record.batch_write_begun("v", 0).batch_write_begun("w", 0)
+    assert record.oldest_live_epoch == 1
+    record = record.claim("a", "q").batch_write_ended("v", closed=False)
+    assert (record.oldest_live_epoch, record.live_epochs) == (2, {2, 3})
+    assert LogRecord("orders").batch_write_begun("w", 0).batch_write_ended("w", closed=False).oldest_live_epoch == 2
+
+
+def test_a_compacted_ledger_has_the_highest_epoch_of_its_commits() -> None:
+    """Data ledgers are looked for in commit ledgers of their epoch and above."""
+    record = LogRecord("orders").claim("a").batch_write_begun("w", 0)
+    for ledger, run, epoch in ((1, "a", 1), (2, "w", 2), (3, "a", 1), (4, "a", 1)):
+        record = record.with_commit_ledger(ledger, run, epoch, record.commit_ledgers)
+    assert record.with_compacted(record.commit_ledgers[:3], 9, "a", 1).commit_ledgers[0] == CommitLedger(9, 2)
+
+
+def test_a_query_that_is_new_to_another_querys_log_is_refused_unless_it_names_that_query() -> None:
+    record = LogRecord("orders").claim("a", "q")
+    assert record.claim("b", "q").owner == "b", "the query itself, started again"
+    with pytest.raises(AnotherQueryError, match=r"log 'orders' is written by query q.*option follows to 'q'"):
+        record.claim("c", "new")
+    with pytest.raises(AnotherQueryError):
+        record.claim("c", "new", follows="third")
+    taken = record.claim("c", "new", follows="q")
+    assert (taken.owner, taken.owner_query) == ("c", "new")
+    with pytest.raises(AnotherQueryError):
+        taken.claim("d", "q")
+    with pytest.raises(AnotherQueryError):
+        taken.claim("d", "newest", follows="q")  # the option does no harm if it stays
+
+
+def test_a_record_of_an_earlier_version_goes_by_the_query_that_committed_last() -> None:
+    record = LogRecord("orders", epoch=3, owner="a", claims=("a",))
+    with pytest.raises(AnotherQueryError):
+        record.claim("b", "new", last_query="q")
+    assert record.claim("b", "q", last_query="q").owner_query == "q"
+    assert record.claim("b", "new").owner == "b", "only batch writes are in the log"
+
+
 def test_options_are_checked_as_quorums_are() -> None:
     with pytest.raises(ConfigurationError, match="write_quorum 3 ≥ ack_quorum 4"):
         LogOptions(ack_quorum=4)
@@ -100,8 +213,8 @@ def test_options_are_checked_as_quorums_are() -> None:
 
 def test_a_header_contains_what_was_committed_and_adds_up() -> None:
     header = CommitHeader().followed_by(commit("q", 0)).followed_by(commit("q", 1)).followed_by(commit("p", 5))
-    assert header.contains("q", 1) and header.contains("p", 5)
-    assert not header.contains("q", 2) and not header.contains("r", 0)
+    assert contains(header, "q", 1) and contains(header, "p", 5)
+    assert not contains(header, "q", 2) and not contains(header, "r", 0)
     assert header.position == Position(batches=3, rows=30, size=300)
 
 
@@ -111,17 +224,15 @@ def test_a_batch_before_the_last_one_of_its_query_is_refused_and_not_taken_for_a
         with pytest.raises(
             CheckpointRewoundError, match=f"batch {number} of query q is not written: the log has batch 2"
         ):
-            header.contains("q", number)
-    assert header.contains("q", 2) and not header.contains("q", 3)
+            contains(header, "q", number)
+    assert contains(header, "q", 2) and not contains(header, "q", 3)
 
 
 def test_streaming_queries_are_remembered_over_epochs_and_batch_writes_are_not() -> None:
     header = CommitHeader().followed_by(commit("q", 3)).followed_by(commit("w", 0, 2, "w"))
-    assert header.contains("w", 0)
-    assert header.entering(2).contains("w", 0)
     later = header.entering(3)
-    assert later.contains("q", 3) and not later.contains("w", 0)
-    assert later.position == header.position
+    assert contains(later, "q", 3) and later.last_batches == {"q": 3}
+    assert later.position == header.position == Position(2, 20, 200)
 
 
 def test_a_header_keeps_the_queries_that_committed_last() -> None:
@@ -130,7 +241,8 @@ def test_a_header_keeps_the_queries_that_committed_last() -> None:
         header = header.followed_by(commit(f"q{number}", 0))
     kept = header.entering(2)
     assert len(kept.last_batches) == QUERIES_MAX
-    assert not kept.contains("old", 0) and kept.contains("q0", 0)
+    assert not contains(kept, "old", 0) and contains(kept, "q0", 0)
+    assert kept.fingerprints.keys() == kept.last_batches.keys()
     again = CommitHeader().followed_by(commit("q0", 0)).followed_by(commit("q1", 0)).followed_by(commit("q0", 1))
     assert list(again.last_batches) == ["q1", "q0"]
 
@@ -195,3 +307,9 @@ def test_truncation_keeps_the_last_commit_ledger_even_if_it_is_said_to_end_befor
 def test_a_truncation_is_never_undone() -> None:
     record = LONG.truncated(150, ENDS)
     assert record.truncated(20, ENDS) == record.truncated(150, ENDS) == record
+
+
+@pytest.mark.parametrize("epoch", [b"", b"one", b"-1", b"1.5", b"\xff", b"9" * 5000])
+def test_a_ledger_whose_epoch_is_no_number_is_nobodys_orphan(epoch: bytes) -> None:
+    """A user's own label of that name ended the collection of a log's orphans."""
+    assert not is_orphan(RECOVERED, 6, {**labels(1), EPOCH_LABEL: epoch}, referenced=set())

@@ -61,6 +61,7 @@ def test_options_that_are_given_are_kept():
     [
         ({"holds_back": True}, range(80, 100), "waited for b1 and is forgotten, as the writer is done with it"),
         ({"abandons": True}, range(20), "the writer's client ends without a close"),
+        ({"hold_ups": 2}, range(20), "the writer is held up by b"),
     ],
 )
 def test_what_a_client_may_do_to_its_machine_is_done(given, seeds, told):

@@ -95,7 +95,10 @@ def test_they_are_the_protocols_own(machine):
 # -- events and actions
 
 LEASE = "a barrier task's lease on its bookie: the world of the simulator has one ledger, and no tasks"
+GIVEN_IDS = "ids are put in order before anything is sent; tests/protocol/test_given_ids.py tries every order"
 ONE_SIDED = {
+    "Given": GIVEN_IDS,
+    "NoMore": GIVEN_IDS,
     "Claim": LEASE,
     "Drop": LEASE,
     "Stop": LEASE,

@@ -2,6 +2,7 @@
 
 ======================  ========================================================================================================
 ``bookie_ledger``       one ledger on one bookie: who may add, what fencing changes, what an absent entry is answered
+``first_request``       whether a request without an entry may make a ledger known
 ``bookie_boot``         what a lossy boot forbids before the bookie serves again (phase one)
 ``control_copies``      what the copies of a control log tell together, when some are damaged
 ``cookie``              who the bookie is, and whether its directories are its own

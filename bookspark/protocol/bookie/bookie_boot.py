@@ -4,7 +4,8 @@ Law: before a bookie serves again, everything that its lost state had forbidden 
 or fences may be gone. The bookie does not serve before phase one is done, and stays down if phase one fails. The steps are:
 
 1. the *lossy-boot mark*: the highest ledger id allocated so far, durably;
-2. every ledger that is not closed and whose last fragment names the bookie is fenced and put in limbo, durably;
+2. every ledger that is not closed and whose last fragment names the bookie is fenced and put in limbo, durably, and so is every
+   ledger whose record can't be decoded;
 3. the cookie is stamped.
 
 Why the mark: step 2 covers ledgers that are not closed yet. Take a ledger that was closed, on a disk that was lost after the
@@ -80,9 +81,11 @@ def phase_one(
     highest_ledger_id: int,
     before: LossyBootNoted = NO_LOSSY_BOOT,
     known: Iterable[BookieLedger] = (),
+    unreadable: Iterable[int] = (),
 ) -> PhaseOne:
     """The records that phase one writes. ``ledgers``: all ledgers of the cluster, read after the crash. ``before``: the mark that
-    was found, if there was one. ``known``: the ledgers that the other directories know, if one is lost."""
+    was found, if there was one. ``known``: the ledgers that the other directories know, if one is lost. ``unreadable``: ledgers
+    whose records can't be decoded; looked at after ``ledgers``."""
     mark = LossyBootNoted(before.boot + 1, max(highest_ledger_id, before.highest_ledger_id))
     records: list[ControlRecord] = []
     for ledger in ledgers:
@@ -92,6 +95,9 @@ def phase_one(
                 FenceNoted(ledger.ledger_id),
                 LimboNoted(ledger.ledger_id, mark.boot),
             )
+    # Such a ledger may be open and name the bookie.
+    for ledger_id in unreadable:
+        records += (FenceNoted(ledger_id), LimboNoted(ledger_id, mark.boot))
     fenced = {record.ledger_id for record in records}
     records += (FenceUnsureNoted(one.ledger_id) for one in known if not one.fenced and one.ledger_id not in fenced)
     return PhaseOne(mark, tuple(records))
@@ -112,12 +118,12 @@ def absence_unsure(ledger_id: int, ledger: BookieLedger | None, mark: LossyBootN
     return ledger is None or not (ledger.limbo or ledger.limbo_cleared_boot >= mark.boot)
 
 
-def first_mark(last_ledger_id: int, before: LossyBootNoted = NO_LOSSY_BOOT) -> LossyBootNoted | None:
-    """The mark that a bookie notes when it has none: at its first boot. ``last_ledger_id``: the highest id that was given out.
+def first_mark(highest_ledger_id: int, before: LossyBootNoted = NO_LOSSY_BOOT) -> LossyBootNoted | None:
+    """The mark that a bookie notes when it has none: at its first boot. ``highest_ledger_id``: no ledger had a higher id.
     Its id may be that of a bookie that was there before, with fences that nobody has any more; so a ledger that was there
     before it is made anew with an unsure fence. Nothing is lost that could be healed, so it is the mark of no lossy boot. None:
     there is nothing to note."""
-    return LossyBootNoted(0, last_ledger_id) if before == NO_LOSSY_BOOT and last_ledger_id >= 0 else None
+    return LossyBootNoted(0, highest_ledger_id) if before == NO_LOSSY_BOOT and highest_ledger_id >= 0 else None
 
 
 def answer_unsure(bookie: str, metadata: LedgerMetadata | None) -> Positive | Unknown:

@@ -29,10 +29,10 @@ writer's add: the fence needs no entry to stand on, and when a deleted ledger is
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from bookspark.protocol.ledger.entry_ranges import NO_RANGES, EntryRanges, first_within, with_range, without_ranges
+from bookspark.protocol.ledger.entry_ranges import NO_RANGES, EntryRanges, first_within, with_ranges, without_ranges
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
 from bookspark.protocol.ledger.responses import (
     FENCED,
@@ -51,6 +51,9 @@ class MasterKeyNoted(NamedTuple):
 
     ledger_id: int
     master_key: bytes
+
+    def __repr__(self) -> str:
+        return f"MasterKeyNoted(ledger_id={self.ledger_id})"
 
 
 class FenceNoted(NamedTuple):
@@ -125,6 +128,9 @@ NO_SUCH_ENTRY = Negative(NegativeReason.NO_SUCH_ENTRY)
 STORAGE_DAMAGED = Unknown(UnknownReason.IO_ERROR, "storage is damaged, so an absent entry proves nothing")
 LOST_AT_BOOT = Unknown(UnknownReason.LOST, "the entry may be among what a lossy boot had lost, which is not healed yet")
 ENTRY_LOST = Unknown(UnknownReason.LOST, "the copy of the entry can't be read any more")
+ENTRY_AWAY = Unknown(
+    UnknownReason.IO_ERROR, "the copy of the entry is in a directory that failed; the next start may find it readable"
+)
 IN_LIMBO = Unknown(UnknownReason.LIMBO)
 FENCE_UNSURE = Unknown(UnknownReason.LIMBO, "a fence may have been lost, the ledger's metadata has to be read first")
 _ASK_METADATA = Decision(FENCE_UNSURE, ask_metadata=True)
@@ -135,7 +141,7 @@ class BookieLedger:
     """One ledger on one bookie. A ledger that a bookie never heard of has none."""
 
     ledger_id: int
-    master_key: bytes | None = None
+    master_key: bytes | None = field(default=None, repr=False)
     fenced: bool = False
     last_add_confirmed: int = NO_ENTRY
     last_add_fully_replicated: int = NO_ENTRY
@@ -143,6 +149,9 @@ class BookieLedger:
     """The highest LAC that came without an entry: it is in the control log only."""
     lost: EntryRanges = NO_RANGES
     """Entries of which a copy was lost here. Those of them that are held again are here still until ``entries_back``."""
+    away: EntryRanges = NO_RANGES
+    """Entries of which the copy is in a directory that this process uses no more. No record is written of them: the next start
+    finds the directory readable, or is lossy. So nobody may count them as lost for good."""
     limbo_boot: int = 0
     """The last lossy boot that may have lost entries of the ledger. 0: there was none."""
     limbo_cleared_boot: int = 0
@@ -251,7 +260,7 @@ class BookieLedger:
         elif isinstance(record, LimboCleared):
             self.limbo_cleared_boot = max(self.limbo_cleared_boot, record.boot)
         elif isinstance(record, EntriesLost):
-            self.lost = with_range(self.lost, record.first, record.last)
+            self.lose([(record.first, record.last)])
         else:
             self.fence_unsure = True
 
@@ -286,9 +295,24 @@ class BookieLedger:
         self.replay(record)
         return Decision(Positive(), (record,))
 
+    def lose(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Copies of these entries are lost."""
+        self.lost = with_ranges(self.lost, ranges)
+
+    def lose_for_now(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Copies of these entries are in a directory that is used no more."""
+        self.away = with_ranges(self.away, ranges)
+
+    @property
+    def lacking(self) -> EntryRanges:
+        """Entries of which a copy was here that can't be read now, for good or not. Those that are held again are among them
+        until ``entries_back``."""
+        return with_ranges(self.lost, self.away) if self.away else self.lost
+
     def entries_back(self, held: Iterable[tuple[int, int]]) -> None:
         """The entries in ``held`` (ascending ranges) are held and durable, so none of them is lost any more."""
-        self.lost = without_ranges(self.lost, held)
+        held = list(held)
+        self.lost, self.away = without_ranges(self.lost, held), without_ranges(self.away, held)
 
     def fence_is_sure(self) -> None:
         """The metadata said that the ledger had no fence to lose. No record is written: after the next boot it is asked again."""
@@ -319,7 +343,9 @@ def answer_absent(
         return NO_SUCH_LEDGER
     if ledger.limbo:
         return IN_LIMBO
-    return NO_SUCH_ENTRY if first_within(ledger.lost, entry_id, entry_id) is None else ENTRY_LOST
+    if first_within(ledger.lost, entry_id, entry_id) is not None:
+        return ENTRY_LOST
+    return NO_SUCH_ENTRY if first_within(ledger.away, entry_id, entry_id) is None else ENTRY_AWAY
 
 
 def absence_proven(
@@ -329,7 +355,7 @@ def absence_proven(
     know, can have been lost."""
     if storage_damaged or boot_unsure or (ledger is not None and ledger.limbo):
         return first - 1
-    lost = None if ledger is None else first_within(ledger.lost, first, last)
+    lost = None if ledger is None else first_within(ledger.lacking, first, last)
     return last if lost is None else lost - 1
 
 

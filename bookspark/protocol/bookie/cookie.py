@@ -149,7 +149,7 @@ def _without_cookie(copies: CookieCopies, fresh: Cookie, zookeeper: str, permitt
         raise InvalidCookieError(
             f"no directory has the cookie of {permitted.named}: expected {_text(recorded)}, found none in "
             f"{', '.join(configured)}. Mount its disks again; if all of its entries are lost: "
-            + _command("generate", zookeeper, (permitted.named, *configured))
+            + _command("fix", zookeeper, ("--bookie", permitted.named, *configured))
         )
     return Stamps(recorded, configured, lost=configured)
 

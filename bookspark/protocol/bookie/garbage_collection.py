@@ -5,10 +5,21 @@ that came to its end, and then a read of its own record that was answered with a
 failed or was partial proves nothing, nor does a record that could not be read. ::
 
     held ──listing complete──► suspects ──its own record: NoSuchLedger──► collected ──CollectionNoted synced──► forgotten
+                               └────────────── a request is granted before that ──────────────┘──► kept
 
 The bookie has to note the ledgers that it holds (``held``) **before** the listing begins. A ledger's record is made before its
 first add. So a ledger that was held by then and is not in the listing was deleted. A younger ledger may be missing because it is
 young, and is kept. Ledger ids are not used twice.
+
+The metadata can judge only what it gave out, or noted before a user gave it. Whoever may send adds can make a ledger known whose
+id is still to be given out: its record is missing because it is not made yet, and forgetting it could hit the ledger that is made
+at that moment. So a suspect beyond ``given_out``, which is read before ``held``, is kept and told of. An id that no ledger can
+have (a bookie once took them) names nothing that could come: it goes without a question. One suspect that can't be judged keeps
+nobody else.
+
+An id that was given out may get its record while this look goes on. What a bookie granted before it read the record was granted
+to a ledger that has a record, or to one that was not made yet. A request that is granted later keeps the ledger until another
+look. (BookKeeper deletes whatever its last look did not find.)
 
 A fence goes with its ledger, and the old writer's add may still be under way (#4462). BookKeeper remembers collected
 ledgers that were fenced for seven days, in memory. Here one number is kept for all of them, for ever, and is
@@ -26,6 +37,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Set
 from typing import NamedTuple
 
+from bookspark.protocol.ledger.ledger_metadata import LEDGER_ID_MAX
 from bookspark.protocol.ledger.responses import Negative, NegativeReason, Response
 
 
@@ -54,10 +66,31 @@ NOTHING_COLLECTED = CollectionNoted(-1)
 
 
 def suspects(held: Iterable[int], listing: Listing) -> tuple[int, ...]:
-    """The ledgers whose own record is to be read now. ``held``: the ledgers that were held before the listing began."""
+    """The ledgers that may be gone. ``held``: the ledgers that were held before the listing began."""
     if isinstance(listing, Incomplete):
         return ()
     return tuple(sorted(ledger_id for ledger_id in held if ledger_id not in listing.ledgers))
+
+
+class Suspected(NamedTuple):
+    """Suspects by what can be said of them, each ascending."""
+
+    asked: tuple[int, ...]
+    """Their own records are to be read now."""
+    not_given_out: tuple[int, ...]
+    """Nobody can say that these were deleted: they are kept."""
+    no_ledgers: tuple[int, ...]
+    """Ids that no ledger can have: they may be thrown away."""
+
+
+def sort_suspects(suspected: Collection[int], given_out: int) -> Suspected:
+    """``given_out``: the highest id that the metadata had given out, or noted as a user's, before ``held`` was noted."""
+    possible = [ledger_id for ledger_id in suspected if 0 <= ledger_id <= LEDGER_ID_MAX]
+    return Suspected(
+        tuple(ledger_id for ledger_id in possible if ledger_id <= given_out),
+        tuple(ledger_id for ledger_id in possible if ledger_id > given_out),
+        tuple(ledger_id for ledger_id in suspected if not 0 <= ledger_id <= LEDGER_ID_MAX),
+    )
 
 
 def collectable(suspected: Iterable[int], records: Mapping[int, Response]) -> tuple[int, ...]:

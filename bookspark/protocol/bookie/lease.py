@@ -9,7 +9,8 @@ why::
     HELD         Refuse (names the holder)  UNCLAIMED, counts down    – (it has none)      STOPPING, End
     STOPPING     Refuse (is stopping)       –                         –                    –
 
-A bookie starts UNCLAIMED, counting down. Time comes in as an argument, in seconds of any clock that only goes forward. It is
+A bookie starts UNCLAIMED, counting down. One that runs in the foreground starts HELD: its own process holds the lease until it
+stops, so nobody else can claim it. Time comes in as an argument, in seconds of any clock that only goes forward. It is
 looked at before the event is: a claim that comes after the deadline finds the bookie stopping.
 
 Source: docs/decisions/bookies-outlive-tasks.md.
@@ -93,13 +94,14 @@ TRANSITIONS = {
 
 
 class Lease:
-    """One bookie's lease. ``deadline`` is the time at which a ``Tick`` is due; None if none is."""
+    """One bookie's lease. ``deadline`` is the time at which a ``Tick`` is due; None if none is. ``holder``: who holds it from the
+    beginning and for good, for people; "": nobody does."""
 
-    def __init__(self, lease_seconds: float, now: float) -> None:
+    def __init__(self, lease_seconds: float, now: float, holder: str = "") -> None:
         self.lease_seconds = lease_seconds
-        self.state = LeaseState.UNCLAIMED
-        self.deadline: float | None = now + lease_seconds
-        self.holder = ""
+        self.state = LeaseState.HELD if holder else LeaseState.UNCLAIMED
+        self.deadline: float | None = None if holder else now + lease_seconds
+        self.holder = holder
         self._connection: int | None = None
 
     def step(self, event: Event, now: float) -> list[Action]:

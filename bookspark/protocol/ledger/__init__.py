@@ -9,6 +9,7 @@
 ``transitions``      tables of states and events, and the error for what they do not list
 ``sync_cursor``      what a bookie has synced of a VD ledger (volatile durability), as one number
 ``entry_ranges``     sets of entry ids, as ranges
+``bookkeeper_keys``  how BookKeeper makes keys from a password, and what a bookie keeps of them
 ``accepted_loss``    an operator's declaration that what can't be known of a ledger is lost
 ===================  ===========================================================================================================
 

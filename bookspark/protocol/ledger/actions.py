@@ -44,8 +44,9 @@ class WriteMetadata:
 class SendAdd:
     """Send ``first..last`` to each of ``bookies``; each is answered by ``AddAnswered``.
 
-    ``entries``: only from a recoverer. ``last_add_fully_replicated``: only of a guaranteed ledger. ``assignment``: only of a VD
-    ledger; it goes with the request, and with the answer into its ``SyncReport``.
+    ``entries``: only from a recoverer or a repair; those of a repair may have gaps between ``first`` and ``last``.
+    ``last_add_fully_replicated``: only of a guaranteed ledger. ``assignment``: only of a VD ledger; it goes with the request, and
+    with the answer into its ``SyncReport``.
     """
 
     bookies: tuple[str, ...]
@@ -107,6 +108,8 @@ class ChooseBookies:
 
     ensemble: tuple[str, ...]
     replaced: tuple[str, ...]
+    sound_only: bool = False
+    """Those that are replaced are slow, and better than a bookie that failed a moment ago."""
 
 
 @dataclass(frozen=True, slots=True)

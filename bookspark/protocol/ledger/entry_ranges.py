@@ -5,7 +5,7 @@ Law: every function returns such ranges again, and changes nothing.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterable
 from operator import itemgetter
 
@@ -14,13 +14,16 @@ EntryRanges = tuple[tuple[int, int], ...]
 NO_RANGES: EntryRanges = ()
 
 
-def with_range(ranges: EntryRanges, first: int, last: int) -> EntryRanges:
-    """``ranges`` and ``first..last``; ranges that touch are one."""
-    start = bisect_left(ranges, first - 1, key=itemgetter(1))
-    stop = bisect_right(ranges, last + 1, key=itemgetter(0))
-    if start < stop:
-        first, last = min(first, ranges[start][0]), max(last, ranges[stop - 1][1])
-    return (*ranges[:start], (first, last), *ranges[stop:])
+def with_ranges(ranges: EntryRanges, others: Iterable[tuple[int, int]]) -> EntryRanges:
+    """``ranges`` and ``others``, which may come in any order and overlap. It takes the time of one sort, however many they
+    are."""
+    joined: list[tuple[int, int]] = []
+    for first, last in sorted((*ranges, *others)):
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
+        else:
+            joined.append((first, last))
+    return tuple(joined)
 
 
 def without_ranges(ranges: EntryRanges, others: Iterable[tuple[int, int]]) -> EntryRanges:

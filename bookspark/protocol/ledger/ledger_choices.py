@@ -6,27 +6,12 @@ merely risky is allowed, with a warning. ``docs/durability.md`` tells users what
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import TypeVar
-
 from bookspark.errors import ConfigurationError
-from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication, check_quorums
+from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerType, Replication, check_quorums
 
 STRIPED_ENSEMBLE_MAX = 1023
 """The largest ensemble of a striped VD ledger (volatile durability): each request tells the bookie its stripe, in numbers of ten
 bits."""
-
-Choice = TypeVar("Choice", bound=Enum)
-
-
-def choice_of(kind: type[Choice], value: Choice | str, option: str) -> Choice:
-    """``value`` as a member of ``kind``, by its value in any case, or a ConfigurationError that names all of them."""
-    if isinstance(value, kind):
-        return value
-    for member in kind:
-        if isinstance(value, str) and member.value.lower() == value.lower():
-            return member
-    raise ConfigurationError(f"{option} {value!r} is none of {', '.join(str(member.value) for member in kind)}")
 
 
 def check_choices(
@@ -43,6 +28,16 @@ def check_choices(
         raise ConfigurationError(
             f"a VD_JOURNAL ledger is striped over at most {STRIPED_ENSEMBLE_MAX} bookies, not {ensemble_size}; choose a smaller "
             "ensemble_size, or PD_JOURNAL"
+        )
+
+
+def check_digest(digest_type: DigestType, ledger_type: LedgerType, replication: Replication) -> None:
+    """Raise a ConfigurationError if BookKeeper's own clients may write the ledger and can't keep what was chosen."""
+    if digest_type.bookkeepers and (ledger_type, replication) != (LedgerType.PD_JOURNAL, Replication.BEST_EFFORT):
+        raise ConfigurationError(
+            f"digest_type {digest_type.value} is for ledgers that BookKeeper's own clients read and write, and they know neither "
+            f"{LedgerType.VD_JOURNAL.value} nor replication {Replication.GUARANTEED.value!r}; leave these out, or choose "
+            f"{DigestType.CRC32C.value}"
         )
 
 

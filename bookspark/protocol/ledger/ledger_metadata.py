@@ -18,11 +18,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from bookspark.errors import ConfigurationError
+from bookspark.errors import ConfigurationError, InvalidArgumentError
 from bookspark.protocol.ledger.accepted_loss import AcceptedLoss
 
 NO_ENTRY = -1
 """The id before the first entry: an empty ledger's last entry, and a LAC (last add confirmed) that confirms nothing."""
+
+LEDGER_ID_MAX = 9_999_999_999
+"""Ledger ids go from 0 to this one: the layout of ZooKeeper's paths has a place for ten digits."""
+BOOKKEEPERS_LEDGER_ID_MAX = (1 << 31) - 2
+"""In a cluster for BookKeeper's clients: these have other paths for the ledgers beyond (``HierarchicalLedgerManager``)."""
 
 
 class LedgerState(Enum):
@@ -32,13 +37,25 @@ class LedgerState(Enum):
 
 
 class DigestType(Enum):
-    """How a writer protects each entry, over (ledger, entry, LAC, length, payload)."""
+    """How a writer protects each entry, over (ledger, entry, LAC, length, payload).
+
+    ``BOOKKEEPER_…``: exactly as BookKeeper's own clients do it. Such a ledger's record is BookKeeper's own too, so they can write
+    and read it (docs/compatibility.md)."""
 
     CRC32C = "CRC32C"
     CRC32 = "CRC32"
     HMAC = "HMAC"
     HMAC_SHA1 = "HMAC_SHA1"
     DUMMY = "DUMMY"
+    BOOKKEEPER_CRC32C = "BOOKKEEPER_CRC32C"
+    BOOKKEEPER_CRC32 = "BOOKKEEPER_CRC32"
+    BOOKKEEPER_HMAC = "BOOKKEEPER_HMAC"
+    BOOKKEEPER_DUMMY = "BOOKKEEPER_DUMMY"
+
+    @property
+    def bookkeepers(self) -> bool:
+        """Is it a digest of BookKeeper's own clients?"""
+        return self.value.startswith("BOOKKEEPER_")
 
 
 class LedgerType(Enum):
@@ -77,8 +94,10 @@ class LedgerMetadata:
     last_entry_id: int = NO_ENTRY
     length: int = 0
     digest_type: DigestType = DigestType.CRC32C
-    master_key: bytes = b""
+    master_key: bytes = field(default=b"", repr=False)
     """A hash of the password. The password itself is not kept."""
+    password: bytes = field(default=b"", repr=False)
+    """Only of a ledger with a digest of BookKeeper: its clients compare the password itself, so its record has it."""
     ledger_type: LedgerType = LedgerType.PD_JOURNAL
     replication: Replication = Replication.BEST_EFFORT
     ctime_ms: int = 0
@@ -176,9 +195,10 @@ class LedgerMetadata:
 
 
 def check_quorums(ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
-    """E ≥ WQ ≥ AQ ≥ 1, or a ConfigurationError that names the three."""
+    """E ≥ WQ ≥ AQ ≥ 1, or an InvalidArgumentError that names the three."""
     if not ensemble_size >= write_quorum >= ack_quorum >= 1:
-        raise ConfigurationError(
+        raise InvalidArgumentError(
             f"ensemble_size {ensemble_size} ≥ write_quorum {write_quorum} ≥ ack_quorum {ack_quorum} ≥ 1 does not hold; "
-            "choose for example 3, 3, 2"
+            "choose for example 3, 3, 2",
+            "write_quorum" if write_quorum > ensemble_size else "ack_quorum",
         )

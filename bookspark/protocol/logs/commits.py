@@ -1,12 +1,10 @@
 """The commits of a log: what one is, what sums up those before it, and whether a batch is committed already.
 
-Law: a batch is committed once. Whoever writes commits first looks for (query id, batch id) in what the chain says. A batch before
-the last one of its query is refused: a Spark checkpoint that was set back makes new batches under old numbers, and taking
-them for the batches that are there would lose their rows.
+Law: a batch is committed once. Whoever writes commits first looks for (query id, batch id) in what the chain says (``replays``).
 
 Each commit ledger starts with a header that sums up all ledgers before it, so a writer reads one ledger to know all commits. A
-batch write has no Spark checkpoint to be replayed from: its query id *is* its run id, and no header of a later epoch keeps it. A
-header keeps the ``QUERIES_MAX`` streaming queries that committed last.
+batch write has no Spark checkpoint to be replayed from: its query id *is* its run id, no header keeps it, and the log's record
+says whether it is committed. A header keeps the ``QUERIES_MAX`` streaming queries that committed last.
 
 Entry 0 of a commit ledger is a ``CommitHeader``, every other entry a ``Commit``, both JSON. ``bookspark.spark.logs.codec`` makes
 the bytes. Source: docs/decisions/logs.md.
@@ -15,17 +13,11 @@ the bytes. Source: docs/decisions/logs.md.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
-
-from bookspark.errors import BookKeeperError
 
 QUERIES_MAX = 1000
 """How many streaming queries a header keeps."""
-
-
-class CheckpointRewoundError(BookKeeperError):
-    """A query writes a batch that is older than its last one in the log: its Spark checkpoint was set back."""
 
 
 class EntryRange(NamedTuple):
@@ -63,6 +55,27 @@ class Position(NamedTuple):
 START = Position()
 
 
+class Fingerprint(NamedTuple):
+    """What tells a batch from another one of the same number."""
+
+    rows: int
+    """The number of its rows."""
+    values: str = ""
+    """A sum over its rows, in any order. Empty: not known."""
+    plan: str = ""
+    """A digest of the plan that Spark wrote before it ran the batch: the offsets, and when they were made. Empty: not known."""
+    offsets: str = ""
+    """A digest of the sources' offsets in the plan. Empty: not known."""
+
+    def same_as(self, other: Fingerprint) -> bool:
+        """Are both of the same batch, if they are of one number?"""
+        if self.plan and self.plan == other.plan:
+            return True
+        if self.offsets and other.offsets and self.offsets != other.offsets:
+            return False
+        return self.rows == other.rows and (not self.values or not other.values or self.values == other.values)
+
+
 @dataclass(frozen=True, slots=True)
 class Commit:
     """One micro-batch, or one batch write. Its rows are those of ``ranges``, in this order, and no others."""
@@ -73,6 +86,8 @@ class Commit:
     epoch: int
     ranges: tuple[EntryRange, ...]
     time_ms: int = 0
+    fingerprint: Fingerprint | None = None
+    """What tells a micro-batch from another one of its number. None: an earlier version wrote it, or it is a batch write."""
 
     @property
     def rows(self) -> int:
@@ -90,37 +105,29 @@ class CommitHeader:
     epoch: int = 0
     position: Position = START
     last_batches: Mapping[str, int] = field(default_factory=dict)
-    batch_write: str = ""
-    """The query id of the epoch's batch write, once it is committed; empty before."""
+    fingerprints: Mapping[str, Fingerprint] = field(default_factory=dict)
+    """What tells the last batch of each query; none for a batch of which an earlier version wrote a header."""
 
-    def contains(self, query: str, batch: int) -> bool:
-        """Is this batch of this query committed? Spark numbers batches upwards, and replays the last one only, with its rows.
-
-        Raises CheckpointRewoundError for a batch before the last one: nobody knows which rows it has by now.
-        """
-        last = self.last_batches.get(query, -1)
-        if batch < last:
-            raise CheckpointRewoundError(
-                f"batch {batch} of query {query} is not written: the log has batch {last} of it, and what was in batch {batch} "
-                "then need not be what is in it now. The query's Spark checkpoint was restored from an older copy, or two "
-                "queries have copies of one. Give it the newest checkpoint again; or start it with a new checkpointLocation, "
-                "from where the log's rows end"
-            )
-        return query == self.batch_write or batch == last
+    @property
+    def last_query(self) -> str:
+        """The streaming query that committed last; empty if none did."""
+        return next(reversed(tuple(self.last_batches)), "")
 
     def followed_by(self, commit: Commit) -> CommitHeader:
         """The header after one more commit."""
         position = self.position.followed_by(commit)
         if commit.query == commit.run:
-            return CommitHeader(commit.epoch, position, self.last_batches, commit.query)
+            return replace(self, epoch=commit.epoch, position=position)
         batches = {query: batch for query, batch in self.last_batches.items() if query != commit.query}
         batches[commit.query] = commit.batch
-        return CommitHeader(commit.epoch, position, batches, self.batch_write)
+        told = {**self.fingerprints, commit.query: commit.fingerprint or Fingerprint(commit.rows)}
+        return CommitHeader(commit.epoch, position, batches, told)
 
     def entering(self, epoch: int) -> CommitHeader:
         """The header that opens a commit ledger of ``epoch``."""
         newest = dict(list(self.last_batches.items())[-QUERIES_MAX:])
-        return CommitHeader(epoch, self.position, newest, self.batch_write if epoch == self.epoch else "")
+        told = {query: self.fingerprints[query] for query in newest if query in self.fingerprints}
+        return CommitHeader(epoch, self.position, newest, told)
 
 
 def merged(ranges: Iterable[EntryRange]) -> tuple[EntryRange, ...]:

@@ -4,11 +4,14 @@ Law: a log is the chain of its commit ledgers, in the record's order, and nothin
 record, each written by compare-and-set:
 
 =======================  ======================================================================================================
-``claim(run)``           A run that never claimed before becomes the owner, in the next epoch. The owner stays the owner. A run
-                         that claimed and lost never claims again: its query ends, so two runs can't take turns for ever.
-``with_commit_ledger``   The owner of the epoch that stands appends a commit ledger, if the last one still is the one that it
-                         recovered.
-``with_compacted``       The owner puts one commit ledger, with the same commits, in the place of several, but never of the last.
+``claim(run)``           A run of a streaming query that never claimed before becomes the owner, in the next epoch. The owner
+                         stays the owner. A run that claimed and lost never claims again: its query ends, so two runs can't take
+                         turns for ever. A query that is new to a log of another query must name that one.
+``batch_write_begun``,   A batch write gets the next epoch too, beside the owner, who stays the owner.
+``batch_write_ended``
+``with_commit_ledger``   A writer (the owner, or a batch write that has begun) appends a commit ledger, if the last one still is
+                         the one that it recovered.
+``with_compacted``       A writer puts one commit ledger, with the same commits, in the place of several, but never of the last.
 ``truncated(row)``       Anyone who may write says that the rows before ``row`` are not wanted any more. Ledgers of the chain
                          that hold nothing else leave it, but the last one stays.
 ``with_dictionary``      Anyone who may write sets, once, what values are compressed with.
@@ -19,7 +22,11 @@ record, each written by compare-and-set:
 Why that is exactly-once (docs/decisions/logs.md): a commit (``commits``) is one entry of the last commit ledger. Whoever is to
 write the next commit in another process, or in another epoch, first *recovers* that ledger, which fences it. From then on the
 former writer's append fails, and the new writer reads what was written. It looks there for (query id, batch id), and only then
-begins a new commit ledger. That ledger is put into the record only once its header is confirmed.
+begins a new commit ledger. That ledger is put into the record only once its header and the commit are confirmed.
+
+Why a batch write ends no query: it is a writer with an epoch of its own. Its commit fences the owner's commit ledger, so the
+owner's next commit finds itself fenced, recovers, sees that its epoch stands, and goes on in a new ledger. Batch writes queue by
+compare-and-set: each one that loses has another's success before it, recovers that, and tries again.
 """
 
 from __future__ import annotations
@@ -36,6 +43,9 @@ from bookspark.protocol.logs.log_offload import Offload, OffloadError
 
 CLAIMS_MAX = 1000
 """How many runs the record remembers. An older run could claim again: two runs would fight for the log, and lose no entry."""
+BATCH_WRITE_MS_MAX = 24 * 3600 * 1000
+"""A batch write that takes longer is taken for dead when another one begins, so that what it left can be collected. If it lives,
+its commit is refused, and it has written nothing."""
 
 LOG_LABEL, EPOCH_LABEL, ROLE_LABEL, RUN_LABEL = "bookspark.log", "bookspark.epoch", "bookspark.role", "bookspark.run"
 ENCODING_LABEL = "bookspark.encoding"
@@ -44,6 +54,10 @@ COMMIT_ROLE, DATA_ROLE = "commit", "data"
 
 class LogTakenOverError(BookKeeperError):
     """Another run owns the log now. What this run has not committed never will be."""
+
+
+class AnotherQueryError(BookKeeperError):
+    """The log is another streaming query's. This one has a Spark checkpoint that is new to the log. It has written nothing."""
 
 
 class NoSuchLogError(BookKeeperError):
@@ -108,18 +122,30 @@ class CommitLedger(NamedTuple):
     epoch: int
 
 
+class BatchWrite(NamedTuple):
+    """A batch write that is under way."""
+
+    run: str
+    epoch: int
+    begun_ms: int
+    """When it began, in ms since 1970, by its own clock."""
+    commit_ledger: int = -1
+    """The commit ledger that has its commit; −1: it has not committed yet."""
+
+
 @dataclass(frozen=True, slots=True)
 class LogRecord:
-    """One version of ``/bookspark/logs/<name>``. Epoch 0: nobody has claimed the log yet."""
+    """One version of ``/bookspark/logs/<name>``."""
 
     name: str
     options: LogOptions = field(default_factory=LogOptions)
-    master_key: bytes = b""
+    master_key: bytes = field(default=b"", repr=False)
     """The hash of the password. Every ledger of the log has the same."""
     epoch: int = 0
+    """The owner's epoch; 0: there never was an owner."""
     owner: str = ""
     claims: tuple[str, ...] = ()
-    """Run ids in the order of their claims, the owner last."""
+    """Runs that claimed the log, and batch writes that ended, in this order."""
     commit_ledgers: tuple[CommitLedger, ...] = ()
     ctime_ms: int = 0
     """When the log was made. It tells the log from a later one of the same name."""
@@ -129,16 +155,41 @@ class LogRecord:
     """The dictionary that values are compressed with. Empty until it is trained, if the options ask for one. Never replaced."""
     offload: Offload | None = None
     """Which rows are in a table as well; None if none are."""
+    owner_query: str = ""
+    """The owner's streaming query. Empty: an earlier version wrote the record, or no query has written to the log."""
+    batch_writes: tuple[BatchWrite, ...] = ()
+    """Batch writes that are under way."""
+    batch_epoch: int = 0
+    """The highest epoch of a batch write."""
+
+    @property
+    def newest_epoch(self) -> int:
+        """The highest epoch that was given out."""
+        return max(self.epoch, self.batch_epoch)
 
     @property
     def recovered(self) -> bool:
-        """Is the owner's own commit ledger in the chain? Until then a commit of an earlier epoch may still appear."""
-        return bool(self.commit_ledgers) and self.commit_ledgers[-1].epoch == self.epoch
+        """Has a writer recovered the chain since the owner claimed it? Until then a commit of an earlier owner may still
+        appear."""
+        return self.epoch == 0 or any(link.epoch >= self.epoch for link in self.commit_ledgers)
 
-    def claim(self, run: str) -> LogRecord:
+    @property
+    def live_epochs(self) -> frozenset[int]:
+        """The epochs whose writers may still commit."""
+        owners = {self.epoch} if self.epoch else set()
+        return frozenset(owners.union(write.epoch for write in self.batch_writes))
+
+    @property
+    def oldest_live_epoch(self) -> int:
+        """The lowest epoch whose writer may still commit; of a log without writers the next one, 0 if it never had one."""
+        return min(self.live_epochs, default=self.newest_epoch + 1 if self.newest_epoch else 0)
+
+    def claim(self, run: str, query: str = "", follows: str = "", last_query: str = "") -> LogRecord:
         """The record with ``run`` as its owner.
 
-        Raises LogTakenOverError if ``run`` owned the log and has lost it, or ValueError if ``run`` is empty.
+        ``query``: the streaming query that the run is of. ``follows``: the query whose log it may take over. ``last_query``: the
+        query that committed last, for a record that does not name it. Raises AnotherQueryError if the log is of a third query,
+        LogTakenOverError if ``run`` owned the log and has lost it, or ValueError if ``run`` is empty.
         """
         if not run:
             raise ValueError(f"log {self.name!r}: a run without an id can't own a log")
@@ -146,41 +197,90 @@ class LogRecord:
             return self
         if run in self.claims:
             raise self._taken_over(run)
-        return replace(self, epoch=self.epoch + 1, owner=run, claims=(*self.claims, run)[-CLAIMS_MAX:])
+        before = self.owner_query or last_query
+        if before and before not in (query, follows):
+            raise self._another_query(query, before)
+        claims = (*self.claims, run)[-CLAIMS_MAX:]
+        return replace(self, epoch=self.newest_epoch + 1, owner=run, claims=claims, owner_query=query)
 
-    def check_owner(self, run: str, epoch: int) -> None:
-        """Raise LogTakenOverError unless ``run``'s ``epoch`` stands."""
-        if (self.owner, self.epoch) != (run, epoch):
+    def batch_write_begun(self, run: str, now_ms: int) -> LogRecord:
+        """The record with the batch write ``run`` under way. Done twice it changes nothing.
+
+        Raises LogTakenOverError if it has ended, or ValueError if ``run`` is empty.
+        """
+        if not run:
+            raise ValueError(f"log {self.name!r}: a batch write without an id can't write")
+        if self.batch_write(run) is not None:
+            return self
+        if run in self.claims:
             raise self._taken_over(run)
+        epoch = self.newest_epoch + 1
+        last = self.commit_ledgers[-1].ledger_id if self.commit_ledgers else -1
+        kept = [
+            write
+            for write in self.batch_writes
+            # The last ledger of the chain may be open: readers need not see the commit in it yet.
+            if now_ms - write.begun_ms < BATCH_WRITE_MS_MAX or write.commit_ledger == last != -1
+        ]
+        return replace(self, batch_writes=(*kept, BatchWrite(run, epoch, now_ms)), batch_epoch=epoch)
+
+    def batch_write_ended(self, run: str, closed: bool) -> LogRecord:
+        """The record without the batch write ``run``, which can never begin again. Done twice it changes nothing.
+
+        ``closed``: whether its commit ledger is closed, if it has one. If not, readers need not see its commit yet, and would
+        take its data ledgers for orphans. So it stays under way.
+        """
+        write = self.batch_write(run)
+        if write is None or (write.commit_ledger >= 0 and not closed):
+            return self
+        others = tuple(write for write in self.batch_writes if write.run != run)
+        return replace(self, batch_writes=others, claims=(*self.claims, run)[-CLAIMS_MAX:])
+
+    def batch_write(self, run: str) -> BatchWrite | None:
+        """The batch write ``run``; None if it is not under way."""
+        return next((write for write in self.batch_writes if write.run == run), None)
+
+    def check_writer(self, run: str, epoch: int) -> None:
+        """Raise LogTakenOverError unless ``run`` may commit in ``epoch``."""
+        write = self.batch_write(run)
+        if (self.owner, self.epoch) == (run, epoch) or (write is not None and write.epoch == epoch):
+            return
+        raise self._taken_over(run)
+
+    def ended(self, epoch: int) -> bool:
+        """Is the epoch over, and is all that was committed in it there to be read?"""
+        return self.recovered and epoch <= self.newest_epoch and epoch not in self.live_epochs
 
     def with_commit_ledger(
         self, ledger_id: int, run: str, epoch: int, recovered: tuple[CommitLedger, ...]
     ) -> LogRecord:
-        """The record with one more commit ledger, for the owner that ``recovered`` the last of that chain.
+        """The record with one more commit ledger, for the writer that ``recovered`` the last of that chain.
 
-        Raises LogTakenOverError if ``run``'s ``epoch`` does not stand, or LogChangedError if the last one is another. Done twice
+        Raises LogTakenOverError if ``run`` is no writer in ``epoch``, or LogChangedError if the last one is another. Done twice
         it changes nothing.
         """
-        self.check_owner(run, epoch)
-        link = CommitLedger(ledger_id, epoch)
-        if self.commit_ledgers and self.commit_ledgers[-1] == link:
+        self.check_writer(run, epoch)
+        link, write = CommitLedger(ledger_id, epoch), self.batch_write(run)
+        if self.commit_ledgers[-1:] == (link,) or (write is not None and write.commit_ledger == ledger_id):
             return self
         if self.commit_ledgers[-1:] != recovered[-1:]:
             raise LogChangedError(
                 f"log {self.name!r}: commit ledgers changed to {[c.ledger_id for c in self.commit_ledgers]}"
             )
-        return replace(self, commit_ledgers=(*self.commit_ledgers, link))
+        writes = tuple(w._replace(commit_ledger=ledger_id) if w.run == run else w for w in self.batch_writes)
+        return replace(self, commit_ledgers=(*self.commit_ledgers, link), batch_writes=writes)
 
     def with_compacted(self, replaced: tuple[CommitLedger, ...], by: int, run: str, epoch: int) -> LogRecord:
         """The record with one commit ledger in the place of neighbours, which are closed and whose commits it has.
 
-        Raises LogTakenOverError if ``run``'s ``epoch`` does not stand, LogChangedError if they are not in the chain like that, or
+        Raises LogTakenOverError if ``run`` is no writer in ``epoch``, LogChangedError if they are not in the chain like that, or
         ValueError if there are none. Done twice it changes nothing.
         """
         if not replaced:
             raise ValueError(f"log {self.name!r}: ledger {by} was to take the place of no commit ledgers")
-        self.check_owner(run, epoch)
-        link = CommitLedger(by, replaced[-1].epoch)
+        self.check_writer(run, epoch)
+        # Epochs of batch writes and of the owner mix. The highest says that no commit in it is of a later epoch.
+        link = CommitLedger(by, max(link.epoch for link in replaced))
         if link in self.commit_ledgers:
             return self
         at = self.commit_ledgers.index(replaced[0]) if replaced[0] in self.commit_ledgers else 0
@@ -223,22 +323,41 @@ class LogRecord:
         return replace(self, offload=self.offload.done(end, version))
 
     def _taken_over(self, run: str) -> LogTakenOverError:
-        return LogTakenOverError(
-            f"log {self.name!r}: another run took over: run {self.owner} owns it in epoch {self.epoch}, run {run} does not. "
-            "A log has one writer at a time: stop one of the two, then start the other again, a streaming query from its "
-            "checkpoint; a batch write that ends with this error wrote nothing"
+        owner = (
+            f"another run took over: run {self.owner} owns it in epoch {self.epoch}, "
+            if self.owner
+            else "nobody owns it, "
         )
+        return LogTakenOverError(
+            f"log {self.name!r}: {owner}run {run} does not. A log has one streaming query at a time: stop one of the two, then "
+            f"start the other again from its checkpoint. If {run} is a batch write, it ended, took more than "
+            f"{BATCH_WRITE_MS_MAX // 3_600_000} hours, or the log was deleted and made anew: if its id is not in the table "
+            "log_commits, nothing was written, and it can be run again"
+        )
+
+    def _another_query(self, query: str, before: str) -> AnotherQueryError:
+        return AnotherQueryError(
+            f"log {self.name!r} is written by query {before}, and query {query or '(without an id)'} is new to it: nothing of it "
+            "is written. If it is the same query, its Spark checkpoint was deleted or is another query's: give it its own "
+            "again, else its rows would be in the log twice. If it is another query, use another log. If it may take this log "
+            f"over, from a source that starts where the log's rows end, stop the other one and set the sink's option follows "
+            f"to {before!r}"
+        )
+
+
+def epoch_of(labels: Mapping[str, bytes]) -> int:
+    """The epoch that a ledger's labels say, 0 without such a label. A label that is no number is somebody else's. Its ledger
+    counts as one of an epoch to come, so it is nobody's orphan."""
+    found = labels.get(EPOCH_LABEL, b"0")
+    return int(found) if found.isdigit() and len(found) < 19 else 1 << 62
 
 
 def is_orphan(record: LogRecord, ledger_id: int, labels: Mapping[str, bytes], referenced: Collection[int]) -> bool:
     """Was the ledger made for the log, and can it never become part of it? Judged by epoch, never by age.
 
-    ``labels`` is the ledger's custom metadata. ``referenced`` are the data ledgers that *all* commits of ``record``'s chain name,
-    read after the owner of the current epoch had put its own commit ledger into the chain. Until then a commit of an earlier
-    epoch may still appear, and nothing is an orphan.
+    ``labels`` is the ledger's custom metadata. ``referenced`` are the data ledgers that *all* commits of the log's chain name,
+    read after ``record``. A ledger of an epoch whose writer may still commit is never an orphan.
     """
-    if labels.get(LOG_LABEL) != record.name.encode():
-        return False
-    if not record.recovered or int(labels.get(EPOCH_LABEL, b"0")) >= record.epoch:
+    if labels.get(LOG_LABEL) != record.name.encode() or not record.ended(epoch_of(labels)):
         return False
     return ledger_id not in referenced and all(ledger_id != link.ledger_id for link in record.commit_ledgers)

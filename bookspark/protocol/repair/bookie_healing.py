@@ -35,7 +35,7 @@ from bookspark.protocol.ledger.actions import (
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.ledger.transitions import LATE, cell_of, row
 from bookspark.protocol.reading.recovery import LedgerRecovery
-from bookspark.protocol.repair.entry_copying import EntryCopying
+from bookspark.protocol.repair.entry_copying import ALONE, EntryCopying, Room
 from bookspark.protocol.repair.not_copied import NotCopied
 from bookspark.protocol.repair.replication_plan import lacks
 
@@ -98,11 +98,12 @@ class LedgerHealing:
     """Heals one ledger on ``bookie`` after its lossy boot number ``boot``. Start it with ``step(MetadataRead(…))``; it ends with
     a Finish, or with a Fail after which it is tried again later."""
 
-    def __init__(self, bookie: str, boot: int, run_entries_max: int = 10_000) -> None:
+    def __init__(self, bookie: str, boot: int, run_entries_max: int = 10_000, room: Room = ALONE) -> None:
         self.phase = HealingPhase.NEW
         self._bookie = bookie
         self._boot = boot
         self._run_entries_max = run_entries_max
+        self._room = room
         self._recovery: LedgerRecovery | None = LedgerRecovery(run_entries_max)
         self._metadata: LedgerMetadata | None = None
         self._copying: EntryCopying | None = None
@@ -149,7 +150,7 @@ class LedgerHealing:
         assert self._metadata is not None
         self.phase = HealingPhase.COPYING
         plan = lacks(self._metadata, self._bookie, held.ranges)
-        self._copying = EntryCopying(self._metadata, plan, self._run_entries_max, {self._bookie})
+        self._copying = EntryCopying(self._metadata, plan, self._run_entries_max, {self._bookie}, self._room)
         return self._copied(self._copying.start())
 
     def _copied(self, actions: list[Action]) -> list[HealingAction]:

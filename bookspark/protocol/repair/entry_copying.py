@@ -1,15 +1,19 @@
 """Copying entries from a ledger's bookies to others: the common part of re-replication and of a bookie's healing.
 
 Law: a copy counts once its target has it synced, so it is written as a recoverer writes. Reads run ahead of writes, several of
-each under way, and what is under way is bounded. An entry that several targets need is read once. An entry that can't be read,
-or that its target refuses, stops nothing else: the copying goes on behind it, and its end says which entries those are
-(``not_copied``). The replica that delivered is asked first for what follows, so a dead one costs time once. ::
+each under way, and the bytes that are under way are bounded (``Room``), for several ledgers together if they share one. A copying
+that has nothing under way may always begin one run, so none waits for another. An entry that several targets need is read once.
+An entry that can't be read, or that its target refuses, stops nothing else: the copying goes on behind it, and its end says which
+entries those are (``not_copied``). The replica that delivered is asked first for what follows, so a dead one costs time once. ::
 
     NEW ──Start──► COPYING ──everything was tried──► DONE
                     │   ▲  entries came: write them; an ack, an entry that nobody gives: read on
                     └───┘
 
 * A bookie that gave no answer many times running counts as unreachable from then on: it is not asked for the rest.
+* The entries of a striped ledger lie on different bookies in turn, and one request for each would cost more than all else. So one
+  bookie is asked for all that it holds of many runs (a *sweep*, by a sparse read), and the next one for what is left. It also
+  sends entries that are not needed, so this is done for short entries only. What a sweep should have brought is read by itself.
 * A run that its target refuses because of some of its entries is halved until these are found. A target that refuses everything,
   or does not answer, gets nothing more.
 
@@ -19,9 +23,10 @@ fragment. Source: ``LedgerFragmentReplicator`` of BookKeeper, which gives a frag
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from typing import NamedTuple
 
 from bookspark.errors import BookKeeperError, LedgerRecoveryError
 from bookspark.protocol.ledger.actions import (
@@ -42,15 +47,20 @@ from bookspark.protocol.ledger.transitions import LATE, IllegalEventError, cell_
 from bookspark.protocol.reading.range_read import RangeRead
 from bookspark.protocol.reading.read_order import ReadOrder
 from bookspark.protocol.repair.not_copied import NotCopied, not_copied_error
-from bookspark.protocol.repair.replication_plan import Copy, Piece, pieces
+from bookspark.protocol.repair.replication_plan import Copy, Piece, pieces, runs_of
 
 RUN_BYTES = 1 << 20
 """About how many bytes one read asks for, if the size of the entries is known."""
 RUNS_MAX = 8
-"""At most so many runs of that size are read or written at the same time. Four ledgers at once are then well within what a client
-queues for one bookie."""
+"""At most so many runs of that size are read or written at the same time, if the copying shares its room with no other."""
 REQUESTS_MAX = 64
 """At most so many runs of any size: those of a striped ledger have one entry."""
+_SWEPT_MIN = 64
+"""A striped ledger is swept if a run has at least so many entries."""
+_SWEPT_MAX = 256
+_SWEPT_BYTES = 8 << 10
+"""A sweep is for at most so many entries. Each counts as so many bytes under way, because it is a request of its own to its
+target, which takes only some thousand requests at a time."""
 _SILENT_MAX = 16
 """A bookie that did not answer so many times running is not asked for the rest."""
 _REFUSED_MAX = 64
@@ -76,6 +86,20 @@ TRANSITIONS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How much may be under way, read or written, in bytes."""
+
+    bytes_max: int = RUNS_MAX * RUN_BYTES
+
+    def fits(self, held: int, size: int) -> bool:
+        """May a copying with ``held`` bytes under way begin a run of ``size``? It is asked again after each answer."""
+        return not held or held + size <= self.bytes_max
+
+
+ALONE = Room()
+
+
 @dataclass(slots=True)
 class _Reading:
     """A run whose first entry is being read."""
@@ -83,6 +107,23 @@ class _Reading:
     piece: Piece
     read: RangeRead
     asked: SendRead
+    size: int
+
+
+class _Sweep(NamedTuple):
+    """Entries of a striped ledger that one bookie is asked for together: those of the pieces that it holds."""
+
+    ids: list[int]
+    targets: tuple[str, ...]
+    asked: SendRead
+    size: int
+
+
+class _Writing(NamedTuple):
+    """Runs that one target is sent together, and about how many bytes they have."""
+
+    runs: list[tuple[int, int]]
+    size: int
 
 
 class EntryCopying:
@@ -90,7 +131,12 @@ class EntryCopying:
     EntriesNotCopiedError tells what is not copied."""
 
     def __init__(
-        self, metadata: LedgerMetadata, copies: Iterable[Copy], run_entries_max: int, doubtful: Collection[str] = ()
+        self,
+        metadata: LedgerMetadata,
+        copies: Iterable[Copy],
+        run_entries_max: int,
+        doubtful: Collection[str] = (),
+        room: Room = ALONE,
     ) -> None:
         """``doubtful``: bookies that are asked after the others, as they are believed to be lost, or to lack the entries."""
         self.phase = CopyingPhase.NEW
@@ -99,11 +145,16 @@ class EntryCopying:
         """What no read was begun for yet. The next piece is the last of the list."""
         self._run_entries = _run_entries(metadata, run_entries_max)
         self._order = ReadOrder(doubtful=frozenset(doubtful))
-        self._readings: dict[int, _Reading] = {}
-        """The runs that are being read, by their first entry."""
-        self._writing: dict[tuple[str, int, int], int] = {}
-        """Target, first and last entry of each run that is being written; and its number of entries."""
-        self._entries_under_way = 0
+        striped = metadata.ensemble_size > metadata.write_quorum
+        self._sweeps = striped and self._run_entries >= _SWEPT_MIN
+        self._alone: set[int] = set()
+        """Entries that are read by themselves, because a sweep did not bring them, or because their target refused them."""
+        self._readings: dict[int, _Reading | _Sweep] = {}
+        """What is being read, by its first entry."""
+        self._writing: dict[tuple[str, int, int], _Writing] = {}
+        """What is being written, by its target, first and last entry."""
+        self._room = room
+        self._bytes_under_way = 0
         self._silent: dict[str, int] = {}
         """How often each bookie gave no answer, since its last one."""
         self._unreachable: dict[str, Unknown] = {}
@@ -130,7 +181,11 @@ class EntryCopying:
                 return self._go_on()
             case ReadAnswered():
                 self._note_silence(event)
-                actions = self._hand_over(self._readings[event.first], event)
+                reading = self._readings.pop(event.first)
+                self._bytes_under_way -= reading.size
+                actions = (
+                    self._swept(reading, event) if isinstance(reading, _Sweep) else self._hand_over(reading, event)
+                )
                 return actions + self._go_on()
             case AddAnswered():
                 self._written(event)
@@ -148,6 +203,7 @@ class EntryCopying:
             reading is not None
             and event.bookie == reading.asked.bookie
             and event.first - 1 <= event.last <= reading.asked.last
+            and all(event.last < entry_id <= reading.asked.last for entry_id, _ in event.ahead)
         )
 
     # -- reading
@@ -166,9 +222,11 @@ class EntryCopying:
 
     def _has_room(self) -> bool:
         requests = len(self._readings) + len(self._writing)
-        return not requests or (
-            requests < REQUESTS_MAX and self._entries_under_way + self._run_entries <= RUNS_MAX * self._run_entries
-        )
+        return requests < REQUESTS_MAX and self._room.fits(self._bytes_under_way, RUN_BYTES)
+
+    def _size(self, count: int) -> int:
+        """About how many bytes so many entries have."""
+        return max(_SWEPT_BYTES * count if self._sweeps else 1, RUN_BYTES * count // self._run_entries)
 
     def _begin(self, piece: Piece) -> list[Action]:
         """Read the first run of the piece, and leave the rest."""
@@ -185,6 +243,8 @@ class EntryCopying:
             return []
         run = piece._replace(last=min(piece.last, piece.first + self._run_entries - 1))
         self._leave(piece, run.last)
+        if self._sweeps and piece.first not in self._alone:
+            return self._sweep(run, [bookie for bookie in others if bookie not in self._unreachable])
         read = RangeRead(self._metadata, run.first, run.last, self._order)
         return self._read_on(run, read, read.start())
 
@@ -203,8 +263,6 @@ class EntryCopying:
     def _hand_over(self, reading: _Reading, event: ReadAnswered) -> list[Action]:
         piece, read, asked = reading.piece, reading.read, reading.asked
         actions = read.step(event)
-        del self._readings[piece.first]
-        self._entries_under_way -= piece.last - piece.first + 1
         if event.last < asked.last and event.last >= event.first and isinstance(event.following, Positive):
             # The answer was full. A run that is not longer than an answer needs no second one.
             self._run_entries = min(self._run_entries, event.last - event.first + 1)
@@ -218,11 +276,12 @@ class EntryCopying:
                     self._order = replace(self._order, first=read.delivered_by)
                     # The read's other requests are dropped: the next run starts after these entries.
                     self._leave(piece, last)
-                    return self._write(piece, first, last, entries)
+                    return self._write(piece.targets, [(first, last)], entries)
                 case [SendRead() as request]:
                     if request.bookie not in self._unreachable:
-                        self._readings[piece.first] = _Reading(piece, read, request)
-                        self._entries_under_way += piece.last - piece.first + 1
+                        size = self._size(piece.last - piece.first + 1)
+                        self._readings[piece.first] = _Reading(piece, read, request, size)
+                        self._bytes_under_way += size
                         return actions
                     why = self._unreachable[request.bookie]
                     actions = read.step(ReadAnswered(request.bookie, piece.first, piece.first - 1, why))
@@ -230,6 +289,43 @@ class EntryCopying:
                     self._not_copied.append(NotCopied(piece.first, piece.first, piece.targets, dict(read.answers)))
                     self._leave(piece, piece.first)
                     return []
+
+    def _sweep(self, piece: Piece, bookies: Sequence[str]) -> list[Action]:
+        """Ask the bookie that holds the most, of ``bookies``, for this piece and those after it."""
+        ids = list(range(piece.first, piece.last + 1))
+        while self._left and len(ids) < _SWEPT_MAX:
+            more = self._left[-1]
+            # Behind a gap it is another sweep's part, whose entries this one would bring once more.
+            if more.targets != piece.targets or not ids[-1] < more.first <= ids[-1] + 2 * self._metadata.ensemble_size:
+                break
+            self._left.pop()
+            ids += range(more.first, more.last + 1)
+        near = [self._metadata.write_set_of(entry_id) for entry_id in ids[: 2 * self._metadata.ensemble_size]]
+        doubtful = self._order.doubtful
+        bookie = max(bookies, key=lambda one: (one not in doubtful, sum(one in write_set for write_set in near)))
+        request = SendRead(bookie, ids[0], ids[-1], sparse=True)
+        self._readings[ids[0]] = sweep = _Sweep(ids, piece.targets, request, self._size(len(ids)))
+        self._bytes_under_way += sweep.size
+        return [request]
+
+    def _swept(self, sweep: _Sweep, event: ReadAnswered) -> list[Action]:
+        """Write what came, and leave the rest: to another bookie, or to be read by itself if this one should hold it.
+
+        The entries of the first run can't be told apart, so it is of use only if all of it is wanted."""
+        wanted, came = set(sweep.ids), dict(event.ahead)
+        run = range(event.first, event.last + 1)
+        whole = run if wanted.issuperset(run) else ()
+        content = list(event.entries) if whole else []
+        ids = [*whole, *(entry_id for entry_id in sweep.ids if entry_id in came)]
+        for entry_id in ids[len(whole) :]:
+            content += came[entry_id]
+        looked_to = max((event.first, event.last, *came))
+        rest = sorted(wanted.difference(ids))
+        for entry_id in rest:
+            if entry_id <= looked_to and sweep.asked.bookie in self._metadata.write_set_of(entry_id):
+                self._alone.add(entry_id)
+        self._left += reversed([Piece(*each, sweep.targets) for each in runs_of(rest)])
+        return self._write(sweep.targets, runs_of(ids), content) if ids else []
 
     def _note_silence(self, event: ReadAnswered) -> None:
         bookie, answer = event.bookie, event.following
@@ -242,30 +338,37 @@ class EntryCopying:
 
     # -- writing
 
-    def _write(self, piece: Piece, first: int, last: int, entries: object) -> list[Action]:
-        targets = tuple(target for target in piece.targets if target not in self._dropped)
-        self._note_refused(Piece(first, last, piece.targets), [t for t in piece.targets if t in self._dropped])
+    def _write(self, wanted_by: tuple[str, ...], runs: list[tuple[int, int]], entries: object) -> list[Action]:
+        first, last = runs[0][0], runs[-1][1]
+        targets = tuple(target for target in wanted_by if target not in self._dropped)
+        for run in runs:
+            self._note_refused(Piece(*run, wanted_by), [t for t in wanted_by if t in self._dropped])
+        writing = _Writing(runs, self._size(sum(end - start + 1 for start, end in runs)))
         for target in targets:
-            self._writing[target, first, last] = last - first + 1
-            self._entries_under_way += last - first + 1
+            self._writing[target, first, last] = writing
+            self._bytes_under_way += writing.size
         return [SendAdd(targets, first, last, self._confirmed(), entries)] if targets else []
 
     def _written(self, event: AddAnswered) -> None:
         target, first, last, answer = event.bookie, event.first, event.last, event.response
-        self._entries_under_way -= self._writing.pop((target, first, last))
+        runs, size = self._writing.pop((target, first, last))
+        self._bytes_under_way -= size
         if isinstance(answer, Positive):
             return
         if not (isinstance(answer, Unknown) and answer.reason in _OF_ENTRIES):
             self._dropped.setdefault(target, answer)
         elif first < last and target not in self._dropped:
+            if self._sweeps:
+                self._alone.update(i for start, end in runs for i in range(start, end + 1))
             middle = (first + last) // 2
-            self._left += [Piece(middle + 1, last, (target,)), Piece(first, middle, (target,))]
+            parts = runs if len(runs) > 1 else [(first, middle), (middle + 1, last)]
+            self._left += reversed([Piece(*part, (target,)) for part in parts])
             return
         else:
             self._refused[target] = self._refused.get(target, 0) + 1
             if self._refused[target] >= _REFUSED_MAX:
                 self._dropped.setdefault(target, answer)
-        self._not_copied.append(NotCopied(first, last, (target,), {target: answer}, refused=True))
+        self._not_copied += (NotCopied(*run, (target,), {target: answer}, refused=True) for run in runs)
 
     def _note_refused(self, piece: Piece, targets: Iterable[str]) -> None:
         """These targets get nothing more, and so not this piece either."""

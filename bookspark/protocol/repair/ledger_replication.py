@@ -48,7 +48,7 @@ from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.ledger.transitions import LATE, IllegalEventError, cell_of, row
 from bookspark.protocol.reading.recovery import LedgerRecovery
 from bookspark.protocol.reading.write_back import replaces
-from bookspark.protocol.repair.entry_copying import EntryCopying
+from bookspark.protocol.repair.entry_copying import ALONE, EntryCopying, Room
 from bookspark.protocol.repair.not_copied import NotCopied, not_copied_error
 from bookspark.protocol.repair.replication_plan import (
     Copy,
@@ -134,6 +134,7 @@ class LedgerReplication:
         grace_seconds: float,
         run_entries_max: int = 10_000,
         misplaced: Collection[str] = (),
+        room: Room = ALONE,
     ) -> None:
         self.phase = ReplicationPhase.NEW
         self._lost = frozenset(lost)
@@ -141,6 +142,7 @@ class LedgerReplication:
         self._grace_seconds = grace_seconds
         self._waited_seconds = 0.0
         self._run_entries_max = run_entries_max
+        self._room = room
         self._metadata: LedgerMetadata | None = None
         """The record as it was at the last look."""
         self._target: LedgerMetadata | None = None
@@ -281,7 +283,7 @@ class LedgerReplication:
         self.phase = ReplicationPhase.COPYING
         self._chosen = dict(zip(replaced, bookies, strict=True))
         plan = copies(self._metadata, self._repair, self._chosen)
-        self._copying = EntryCopying(self._metadata, plan, self._run_entries_max, self._lost)
+        self._copying = EntryCopying(self._metadata, plan, self._run_entries_max, self._lost, self._room)
         return self._copied(self._copying.start())
 
     def _copied(self, actions: list[Action]) -> list[ReplicationAction]:

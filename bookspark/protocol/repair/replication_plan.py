@@ -126,6 +126,17 @@ def pieces(copies: Iterable[Copy]) -> list[Piece]:
     return found
 
 
+def runs_of(ids: Iterable[int]) -> list[tuple[int, int]]:
+    """Ascending ids as runs of consecutive ones."""
+    found: list[tuple[int, int]] = []
+    for entry_id in ids:
+        if found and found[-1][1] == entry_id - 1:
+            found[-1] = found[-1][0], entry_id
+        else:
+            found.append((entry_id, entry_id))
+    return found
+
+
 def unreadable(metadata: LedgerMetadata, repair: Repair) -> Iterator[Unreadable]:
     """The entries of the fragment of which no copy can be made."""
     size = metadata.ensemble_size

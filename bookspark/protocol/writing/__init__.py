@@ -6,6 +6,7 @@
 ``writer_state``     the states of a writer, what it has asked, and its pending adds
 ``writer_adds``      how entries are sent, sent again and synced
 ``writer_cursors``   how far a writer is: released, confirmed, acknowledged, pushed; acks of replaced bookies are taken back
+``given_ids``        the order of appends whose ids their caller gives
 ``writer_errors``    what a writer ends with when it ends without a close
 ``ensemble_change``  which bookies have failed, when they are replaced, and how the record is changed
 ``durability``       when an add counts as durable: PD (persistent) and VD (volatile) ledgers

@@ -14,6 +14,9 @@ A bookie that failed may stay: there was no other, or the change is delayed. It 
 it again, or until it takes adds again and no entry that it missed is waited for. From then on it counts as a working bookie,
 should another one fail.
 
+A bookie that is much slower than the others (``HeldUp``) counts as failed too, as long as an ack quorum can be had without it. It
+is better than a bookie that has really failed, and is not replaced by one.
+
 A metadata store that does not answer says nothing about bookies: the writer asks for new bookies again until it answers
 (``MetadataFailed``).
 
@@ -45,7 +48,7 @@ class ChangeMode(Enum):
 class EnsembleChanges:
     """The part of a writer that remembers failed bookies and the change under way."""
 
-    __slots__ = ("_missed", "failed", "mode", "outdated", "put_off", "read_only", "replaced", "target")
+    __slots__ = ("_missed", "failed", "mode", "outdated", "put_off", "read_only", "replaced", "slow", "target")
 
     def __init__(self, mode: ChangeMode) -> None:
         self.mode = mode
@@ -54,6 +57,8 @@ class EnsembleChanges:
         """The last entry that each of ``failed`` is known to have missed."""
         self.read_only: frozenset[str] = frozenset()
         """Those of ``failed`` that said that they take no adds."""
+        self.slow: frozenset[str] = frozenset()
+        """Those of ``failed`` that only held the writer up."""
         self.put_off: frozenset[str] = frozenset()
         """Those of ``failed`` for which there was no replacement."""
         self.replaced: frozenset[str] = frozenset()
@@ -71,8 +76,19 @@ class EnsembleChanges:
         """The bookie refused, or did not answer, a request that ended with entry ``last``; ``read_only``: it takes none."""
         if self.mode is not ChangeMode.OFF:
             self.failed |= {bookie}
+            self.slow -= {bookie}
             self.read_only |= {bookie} if read_only else frozenset()
             self._missed[bookie] = max(last, self._missed.get(bookie, NO_ENTRY))
+
+    def held_up(self, metadata: LedgerMetadata, bookies: tuple[str, ...], last: int) -> None:
+        """Appends up to ``last`` waited too long for ``bookies``, the worst first. Those fail without which each write set still
+        has an ack quorum: the others are slow, and better than none."""
+        for bookie in bookies:
+            missing = self.failed | {bookie}
+            if bookie in metadata.last_fragment.ensemble and not quorum_lost(metadata, missing, metadata.ack_quorum):
+                slow = self.slow if bookie in self.failed else self.slow | {bookie}
+                self.fail(bookie, last)
+                self.slow = slow & self.failed
 
     def took(self, bookie: str, released: int) -> None:
         """The bookie took an add. No copy of an entry up to ``released`` is waited for."""
@@ -94,6 +110,7 @@ class EnsembleChanges:
     def _forgive(self, *bookies: str) -> None:
         self.failed = self.failed.difference(bookies)
         self.read_only = self.read_only.difference(bookies)
+        self.slow = self.slow.difference(bookies)
         for bookie in bookies:
             self._missed.pop(bookie, None)
 
@@ -118,7 +135,7 @@ class EnsembleChanges:
         self.replaced = replaced
         self.outdated = False
         ensemble = metadata.last_fragment.ensemble
-        return ChooseBookies(ensemble, tuple(bookie for bookie in ensemble if bookie in replaced))
+        return ChooseBookies(ensemble, tuple(b for b in ensemble if b in replaced), sound_only=replaced <= self.slow)
 
     def misfit(self, metadata: LedgerMetadata, chosen: tuple[str, ...]) -> str | None:
         """Why ``chosen`` can't be an answer to what was asked; None if they can."""

@@ -46,6 +46,7 @@ from bookspark.protocol.writing.writer_events import (
     BookiesChanged,
     Close,
     ExplicitLacAnswered,
+    HeldUp,
     Idle,
     PassedOver,
     Sync,
@@ -54,7 +55,7 @@ from bookspark.protocol.writing.writer_events import (
 )
 from bookspark.protocol.writing.writer_state import Asked, State
 
-_ADDS = (act.AddAnswered, act.SyncAnswered, BookieBack, BookiesChanged, PassedOver)
+_ADDS = (act.AddAnswered, act.SyncAnswered, BookieBack, BookiesChanged, PassedOver, HeldUp)
 _OTHERS = (TellLac, Idle, ExplicitLacAnswered, Abandon, act.DeadlinePassed)
 
 TRANSITIONS: Table[State] = {
@@ -140,6 +141,9 @@ class LedgerWriter:
                 return self._back(event)
             case PassedOver():
                 return self._adds.dropped(event.bookie) if event.bookie in self._ensemble else []
+            case HeldUp():
+                self._changes.held_up(self.metadata, event.bookies, self.cursors.last_add_pushed)
+                return self._change_if_due()
             case Sync():
                 return self._adds.sync()
             case Close():

@@ -82,3 +82,11 @@ def late(
         f"ledger {ledger_id}: all appends were acknowledged, but entries {pending[0].first}..{last} are not yet synced on "
         f"{copies} bookies (waiting for {waiting}{why}), so it was not closed; open it to recover it"
     )
+
+
+def missing_for_long(ledger_id: int, missing: int, seconds: float) -> AddTimeoutError:
+    """The error when entries wait for an earlier one, whose id nobody has given for ``seconds``."""
+    return AddTimeoutError(
+        f"ledger {ledger_id}: entry {missing} was not appended in {seconds:g} s, and later ones wait for it; entries up to "
+        f"{missing - 1} may be part of the ledger: open it to recover it"
+    )

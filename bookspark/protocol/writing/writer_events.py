@@ -96,6 +96,13 @@ class PassedOver:
     bookie: str
 
 
+@dataclass(frozen=True, slots=True)
+class HeldUp:
+    """Appends have waited too long for ``bookies``, the worst first, while others were quick."""
+
+    bookies: tuple[str, ...]
+
+
 WriterEvent = (
     Append
     | Close
@@ -107,6 +114,7 @@ WriterEvent = (
     | BookieBack
     | BookiesChanged
     | PassedOver
+    | HeldUp
     | AddAnswered
     | SyncAnswered
     | BookiesChosen

@@ -29,6 +29,7 @@ from bookspark.protocol.writing.writer_events import (
     BookiesChanged,
     Close,
     ExplicitLacAnswered,
+    HeldUp,
     Idle,
     Sync,
     TellLac,
@@ -62,6 +63,7 @@ class WriterClient(Client):
         self.may_close = options.closes
         self.may_abandon = options.abandons
         self.tells_left = options.explicit_lacs
+        self.hold_ups_left = options.hold_ups
         self.may_sync = metadata.ledger_type is LedgerType.VD_JOURNAL
         self.may_retry = False
         """Were there no bookies for an ensemble change?"""
@@ -87,6 +89,8 @@ class WriterClient(Client):
             self._idle(): self.tells_left > 0 and self.machine is not None and self.machine.owes_explicit_lac,
             _ABANDON: self.may_abandon,
         }
+        if self.hold_ups_left and self.machine is not None and self.machine.cursors.pending:
+            possible |= {HeldUp((bookie,)): True for bookie in self.machine.metadata.last_fragment.ensemble}
         return [event for event, may in possible.items() if may and not self.outcome]
 
     def step(self, event: Any, options: SimulationOptions) -> Step:
@@ -97,6 +101,8 @@ class WriterClient(Client):
                 self.may_sync = False
             case TellLac() | Idle():
                 self.tells_left -= 1
+            case HeldUp():
+                self.hold_ups_left -= 1
             case ExplicitLacAnswered():
                 event = replace(event, now=self._now)
             case Close():
@@ -135,7 +141,7 @@ class WriterClient(Client):
         super()._end(action)
         self._no_more()
         self.may_retry = self.may_abandon = False
-        self.tells_left = 0
+        self.tells_left = self.hold_ups_left = 0
 
     def _no_more(self) -> None:
         """Nothing is appended any more."""

@@ -54,6 +54,7 @@ def draw_options(random: Random, given: Mapping[str, Any]) -> SimulationOptions:
     drawn |= {"abandons": random.random() < 0.1, "holds_back": random.random() < 0.3}
     accept_loss, departures = random.random() < 0.2, random.choice((0, 1, 2))
     drawn |= {"accept_loss": accept_loss, "departures": departures * given.get("accept_loss", accept_loss)}
+    drawn["hold_ups"] = random.choice((0, 0, 0, 1, 2))
     return SimulationOptions(**{**drawn, **given})
 
 

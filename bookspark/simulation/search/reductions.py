@@ -55,7 +55,7 @@ class Reductions:
         self.exchanges = (
             exchange
             and o.ensemble == o.write_quorum
-            and not (o.readers or o.spares or o.heals or o.replicators or o.accept_loss)
+            and not (o.readers or o.spares or o.heals or o.replicators or o.accept_loss or o.hold_ups)
         )
         self.prunes = (
             prune

@@ -1,0 +1,37 @@
+"""What it takes to make a ledger known to a bookie without an entry of it: a fence or an explicit LAC (last add confirmed).
+
+Law: the first request that a bookie hears of a ledger fixes the ledger's master key there, for ever. A fence or an explicit LAC
+is granted only if the ledger's metadata, read after the request came, has that ledger, names this bookie in a fragment, and has
+the same master key. So whoever guesses an id can't fence a ledger that this bookie has not seen, nor one that is still to be
+made.
+
+It breaks no recovery. A recoverer marks the ledger IN_RECOVERY before its first fence, and fences the bookies that this metadata
+names, with the master key of the password. So a bookie that never got an entry can be fenced by whoever knows the password.
+While the metadata can't be read, this bookie counts towards no coverage; the recoverer needs the metadata as well.
+
+An entry needs no such look: an append must not wait for the metadata store. Whoever may send adds at all can take an id that is
+not given out yet; the shared secret or client certificates keep strangers from that (docs/security.md).
+
+BookKeeper takes the master key of the first request as it comes, fences included (``LedgerDescriptor``, ``HandleFactoryImpl``).
+"""
+
+from __future__ import annotations
+
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from bookspark.protocol.ledger.responses import UNAUTHORIZED, Positive, Unknown, UnknownReason
+
+METADATA_UNREADABLE = Unknown(
+    UnknownReason.LIMBO, "the ledger's metadata could not be read, and nothing else is known of it"
+)
+_NO_RECORD = Unknown(UnknownReason.LIMBO, "there is no such ledger, and this bookie holds nothing of it")
+_NOT_NAMED = Unknown(UnknownReason.LIMBO, "the ledger's metadata does not name this bookie, and it holds nothing of it")
+
+
+def answer_first_request(bookie: str, metadata: LedgerMetadata | None, master_key: bytes) -> Positive | Unknown:
+    """May a request without an entry make the ledger known here? ``metadata``: as it was read after the request came; None:
+    there is no such ledger."""
+    if metadata is None:
+        return _NO_RECORD
+    if not any(bookie in fragment.ensemble for fragment in metadata.fragments):
+        return _NOT_NAMED
+    return Positive() if metadata.master_key == master_key else UNAUTHORIZED

@@ -1,0 +1,151 @@
+"""What is seen of a cluster: its bookies, and the fragments that each is named for.
+
+Law: a fragment is here once for each look, and is found by its bookies without a walk over all: a cluster may have a thousand
+bookies and millions of fragments. What is not known is never taken for good: a bookie that does not answer, or heals itself, is
+not *settled*, and its copies don't count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+
+
+class Placed(NamedTuple):
+    """One fragment of a ledger."""
+
+    ledger_id: int
+    first_entry_id: int
+    ensemble: tuple[str, ...]
+    write_quorum: int
+    ack_quorum: int
+    open: bool
+    """It may still get entries: the last fragment of a ledger that is not closed."""
+    byte_count: int
+    """Bytes that each bookie of the ensemble holds of it, about. 0 where the length is not known yet."""
+
+
+def placed(metadata: LedgerMetadata) -> Iterator[Placed]:
+    """The fragments of a ledger. All entries of it are taken for equally large."""
+    entries = metadata.last_entry_id + 1 if metadata.closed else 0
+    for fragment, last in metadata.fragment_ranges():
+        count = max(0, last + 1 - fragment.first_entry_id) if last is not None and entries else 0
+        share = metadata.length * count * metadata.write_quorum // (max(1, entries) * metadata.ensemble_size)
+        yield Placed(
+            metadata.ledger_id,
+            fragment.first_entry_id,
+            fragment.ensemble,
+            metadata.write_quorum,
+            metadata.ack_quorum,
+            last is None,
+            share,
+        )
+
+
+class Fragments:
+    """The fragments of a cluster, by ledger and by bookie."""
+
+    def __init__(self, found: Iterable[Placed] = ()) -> None:
+        self._of_ledger: dict[int, tuple[Placed, ...]] = {}
+        self._by_bookie: dict[str, dict[tuple[int, int], Placed]] = {}
+        self._open: dict[str, dict[tuple[int, int], Placed]] = {}
+        self.bytes_of: dict[str, int] = {}
+        """Bytes of all fragments that name a bookie, about."""
+        ledgers: dict[int, list[Placed]] = {}
+        for one in found:
+            ledgers.setdefault(one.ledger_id, []).append(one)
+        for ledger_id, each in ledgers.items():
+            self.put(ledger_id, each)
+
+    def put(self, ledger_id: int, fragments: Iterable[Placed]) -> None:
+        """These are the fragments of the ledger now; none: it is gone."""
+        for old in self._of_ledger.pop(ledger_id, ()):
+            key = old.ledger_id, old.first_entry_id
+            for bookie in old.ensemble:
+                del self._by_bookie[bookie][key]
+                self._open.get(bookie, {}).pop(key, None)
+                self.bytes_of[bookie] -= old.byte_count
+        now = tuple(fragments)
+        if now:
+            self._of_ledger[ledger_id] = now
+        for one in now:
+            key = one.ledger_id, one.first_entry_id
+            for bookie in one.ensemble:
+                self._by_bookie.setdefault(bookie, {})[key] = one
+                self.bytes_of[bookie] = self.bytes_of.get(bookie, 0) + one.byte_count
+                if one.open:
+                    self._open.setdefault(bookie, {})[key] = one
+
+    def of_ledger(self, ledger_id: int) -> tuple[Placed, ...]:
+        """The fragments of a ledger, by first entry id."""
+        return self._of_ledger.get(ledger_id, ())
+
+    def of(self, bookie_id: str) -> Collection[Placed]:
+        """The fragments that name a bookie."""
+        return self._by_bookie.get(bookie_id, {}).values()
+
+    def open_on(self, bookie_id: str) -> Collection[Placed]:
+        """Those of them that may still get entries."""
+        return self._open.get(bookie_id, {}).values()
+
+    def ledgers(self) -> Collection[int]:
+        """The ids of all ledgers."""
+        return self._of_ledger.keys()
+
+    def all(self) -> Iterator[Placed]:
+        """Every fragment."""
+        for each in self._of_ledger.values():
+            yield from each
+
+    def copy(self) -> Fragments:
+        """Another index of the same fragments."""
+        return Fragments(self.all())
+
+
+@dataclass(frozen=True)
+class ObservedBookie:
+    """One bookie as it was seen."""
+
+    bookie_id: str
+    registered: bool = True
+    has_cookie: bool = True
+    read_only: bool = False
+    settled: bool = True
+    """It answers, nothing of it is in limbo, and it lacks nothing that it knows of."""
+    unsettled_why: str = ""
+    incarnation: int = 1
+    lossy_boot: int = 0
+    version: str = ""
+    host: str = ""
+    rack: str = ""
+
+    @property
+    def counts(self) -> bool:
+        """Do its copies count?"""
+        return self.registered and self.settled
+
+    @property
+    def writable(self) -> bool:
+        """May new entries and copies go to it?"""
+        return self.counts and not self.read_only
+
+
+@dataclass
+class Observed:
+    """A cluster at one moment."""
+
+    bookies: dict[str, ObservedBookie]
+    fragments: Fragments = field(default_factory=Fragments)
+    lacking: Mapping[int, frozenset[str]] = field(default_factory=dict)
+    """By ledger, the bookies that are known to lack entries of it."""
+    unreadable: Mapping[int, str] = field(default_factory=dict)
+    """Ledgers whose records can't be decoded, and why."""
+    autorecovery_enabled: bool = True
+
+    def counts(self, bookie_id: str, ledger_id: int) -> bool:
+        """Do the bookie's copies of this ledger count?"""
+        bookie = self.bookies.get(bookie_id)
+        return bookie is not None and bookie.counts and bookie_id not in self.lacking.get(ledger_id, ())

@@ -1,0 +1,319 @@
+"""(wanted, progress, observed) → the next safe steps of a change, what is waited for, or why it can't be made.
+
+Law: the planner keeps nothing. What it decides follows from what is wanted, from ``Progress``, and from what is seen at this
+moment; so whoever goes on after a crash decides the same. It begins with no further bookie while one that it did not take down is
+missing or heals itself, and has no more than ``at_once`` of them read-only or down. What it began it ends first. A bookie goes
+through these; each arrow back is a crash, or a bookie that fails meanwhile::
+
+    serves ──SetReadOnly──► writers replace it ──Restart, ReplaceDisk──► down ──► heals ──Resume──► serves
+       │                                                                     (of itself)
+       └────SetReadOnly──► writers replace it ──Move, Move, …──► named by no ledger ──Stop──► down ──Forget──► gone
+
+Source: BookKeeper's ``BookieDecommission``, which stops the bookie first and copies afterwards; here the copies are moved while
+the bookie still gives them, so no entry ever has fewer. docs/clusters/changes.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from bookspark.protocol.changes.observed import Observed, ObservedBookie, Placed
+from bookspark.protocol.changes.placing import evacuation, levelling
+from bookspark.protocol.changes.safety import is_in_the_way, left_over
+from bookspark.protocol.changes.steps import (
+    Decision,
+    Forget,
+    Move,
+    ReplaceDisk,
+    Restart,
+    Resume,
+    SetReadOnly,
+    Step,
+    Stop,
+    Takes,
+)
+from bookspark.protocol.changes.wanted import Before, Progress, Wanted
+
+MOVES_MAX = 256
+"""So many moves are decided at one look."""
+
+
+def decide(wanted: Wanted, progress: Progress, observed: Observed, moves_max: int = MOVES_MAX) -> Decision:
+    """What is to be done now."""
+    return _Deciding(wanted, progress, observed, moves_max).decided()
+
+
+def permitted(wanted: Wanted, progress: Progress, observed: Observed, step: Step) -> str:
+    """Why the step must not be made after all, in words; empty if it may be. ``observed`` is from a look just before the step."""
+    if not isinstance(step, Takes):
+        return ""
+    decision = decide(wanted, progress, observed)
+    if step in decision.steps:
+        return ""
+    return "; ".join((*decision.waits, *decision.refusals)) or "it is not needed any more"
+
+
+@dataclass
+class _Deciding:
+    wanted: Wanted
+    progress: Progress
+    observed: Observed
+    moves_max: int
+    steps: list[Step] = field(default_factory=list)
+    waits: list[str] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)
+
+    def decided(self) -> Decision:
+        self._refuse()
+        if self.refusals:
+            return Decision(refusals=tuple(self.refusals))
+        begun = sorted(self.progress.quieted | self.progress.away)
+        for bookie in begun:
+            self._go_on(bookie)
+        if not self.refusals:
+            self._begin_others(len(begun))
+        if not (self.steps or self.waits or self.refusals) and self.wanted.balance:
+            self.steps += levelling(self.observed, self._takers(), self.moves_max)
+        return Decision(tuple(self.steps), tuple(self.waits), tuple(self.refusals))
+
+    # -- what can't be done at all
+
+    def _refuse(self) -> None:
+        wanted, bookies = self.wanted, self.observed.bookies
+        for bookie in sorted(wanted.named()):
+            if bookie not in bookies and not (bookie in wanted.leaving and bookie in self.progress.before):
+                self.refusals.append(f"there is no bookie {bookie}; `bookspark bookies` shows those that there are")
+        for bookie in sorted(wanted.leaving & (wanted.restart | wanted.replace_disks.keys())):
+            self.refusals.append(f"{bookie} is to leave: don't ask for anything else of it")
+        for bookie, targets in sorted(wanted.move.items()):
+            for target in targets:
+                if target not in bookies or target in wanted.leaving:
+                    self.refusals.append(f"{target}, which is to get the copies of {bookie}, is no bookie that stays")
+        if wanted.named() and self.observed.unreadable:
+            ledger_id, why = next(iter(self.observed.unreadable.items()))
+            self.refusals.append(
+                f"ledger {ledger_id} may name any bookie, because its record is unreadable ({why}): delete it, restore its "
+                "record, or upgrade the one who applies this"
+            )
+        if (
+            wanted.at_once > 1
+            and self.observed.autorecovery_enabled
+            and len(wanted.restart | wanted.replace_disks.keys()) > 1
+        ):
+            self.refusals.append(
+                "autorecovery copies at once what two missing bookies hold: `bookspark autorecovery disable` it while several "
+                "bookies are restarted at a time, and enable it afterwards"
+            )
+
+    # -- what was begun
+
+    def _go_on(self, bookie_id: str) -> None:
+        bookie = self.observed.bookies.get(bookie_id)
+        if bookie_id in self.wanted.leaving:
+            self._leave(bookie_id, bookie)
+        elif bookie is None:
+            self.waits.append(f"{bookie_id} is gone, and so is its cookie")
+        elif self._done(bookie):
+            if bookie.settled:
+                self.steps.append(Resume(bookie_id))
+            else:
+                self.waits.append(f"{bookie_id} is back and not whole yet: {bookie.unsettled_why}")
+        elif bookie_id in self.progress.away:
+            self._down(bookie)
+        else:
+            self._take_down(bookie)
+
+    def _done(self, bookie: ObservedBookie) -> bool:
+        """Is the bookie back, and as it is wanted?"""
+        if not bookie.registered:
+            return False
+        before = self.progress.before.get(bookie.bookie_id, Before(0, 0))
+        if bookie.bookie_id in self.wanted.replace_disks and bookie.lossy_boot <= before.lossy_boot:
+            return False
+        if bookie.bookie_id in self.wanted.restart:
+            if self.wanted.version:
+                return bookie.version == self.wanted.version
+            return bookie.incarnation != before.incarnation
+        return True
+
+    def _down(self, bookie: ObservedBookie) -> None:
+        """The change has taken the bookie down, or was about to."""
+        name, wanted = bookie.bookie_id, self.wanted
+        before = self.progress.before.get(name, Before(0, 0))
+        if bookie.registered and bookie.incarnation != before.incarnation and name not in wanted.replace_disks:
+            self.waits.append(
+                f"{name} was restarted and runs version {bookie.version or 'unknown'}, not {wanted.version}: install that on its "
+                "host, and restart it"
+            )
+        else:
+            self._take_down(bookie)
+
+    def _take_down(self, bookie: ObservedBookie) -> None:
+        """The bookie is read-only, or it is gone of itself. It is restarted once nothing is in the way."""
+        name = bookie.bookie_id
+        quiet_first = not (self.wanted.below_write_quorum and name in self.wanted.restart)
+        if bookie.registered and not bookie.read_only and quiet_first:
+            if self._room_without(name):
+                self.steps.append(SetReadOnly(name))
+            return
+        disk = self.wanted.replace_disks.get(name)
+        if name not in self.wanted.restart and disk is None:
+            # The change was given up meanwhile: whoever is back is let go.
+            self.waits.append(f"{name} is down: start it again")
+            return
+        step: Step = Restart(name, self.wanted.version) if disk is None else ReplaceDisk(name, disk)
+        below = self.wanted.below_write_quorum and disk is None
+        if bookie.registered and self._move_first(name):
+            return
+        others = (self.progress.away | {one.bookie_id for one in self.steps if isinstance(one, Takes)}) - {name}
+        why = is_in_the_way(self.observed, name, others, below)
+        if why:
+            self.waits.append(why)
+        else:
+            self.steps.append(step)
+
+    def _move_first(self, name: str) -> bool:
+        """Copies whose ack quorum needs every bookie are moved before theirs goes down. Returns whether there are any."""
+        needing = [
+            one for one in self.observed.fragments.of(name) if not one.open and left_over(one, (name,)) < one.ack_quorum
+        ]
+        if not needing:
+            return False
+        finished = [b for b in self._takers() if b in self.wanted.restart and self._done(self.observed.bookies[b])]
+        self._evacuate(name, needing, self._takers(), finished)
+        return True
+
+    # -- leaving
+
+    def _leave(self, name: str, bookie: ObservedBookie | None) -> None:
+        fragments = self.observed.fragments
+        if bookie is None:
+            self.steps.append(Forget(name))
+            return
+        if bookie.registered and not bookie.read_only:
+            self.steps.append(SetReadOnly(name))
+            return
+        candidates = self._takers()
+        chosen = self.wanted.move.get(name)
+        self._evacuate(name, fragments.of(name), candidates, chosen or (), required=chosen is not None)
+        if open_ones := fragments.open_on(name):
+            told = ", ".join(str(one.ledger_id) for one in list(open_ones)[:5])
+            self.waits.append(
+                f"ledgers are being written to {name} ({len(open_ones)}: {told}): a writer replaces the bookie at its next "
+                "append; `bookspark ledger recover` closes one that nobody writes any more"
+            )
+        elif not fragments.of(name):
+            self.steps.append(Stop(name) if bookie.registered else Forget(name))
+
+    def _evacuate(
+        self,
+        name: str,
+        fragments: Iterable[Placed],
+        candidates: list[str],
+        preferred: Iterable[str],
+        required: bool = False,
+    ) -> None:
+        preferred = set(preferred)
+        if required and not preferred & set(candidates):
+            self.waits.append(f"{', '.join(sorted(preferred))} does not take copies now: start it, or make it writable")
+            return
+        moving = {(one.ledger_id, one.first_entry_id) for one in self.steps if isinstance(one, Move)}
+        left = (one for one in fragments if (one.ledger_id, one.first_entry_id) not in moving)
+        moves, stuck = evacuation(
+            self.observed, name, self._readable(left), candidates, self.moves_max - len(moving), preferred
+        )
+        self.steps += moves
+        if stuck is not None and not moves:
+            self.waits.append(
+                f"ledger {stuck.ledger_id} needs {len(stuck.ensemble)} bookies, and {len(candidates)} take copies: start more"
+            )
+
+    def _readable(self, fragments: Iterable[Placed]) -> Iterator[Placed]:
+        """Those of which every entry has a copy that counts; the others are told."""
+        for one in fragments:
+            gone = [b for b in one.ensemble if not self.observed.counts(b, one.ledger_id)]
+            if not gone or left_over(one, gone):
+                yield one
+            elif not any("no copy" in wait for wait in self.waits):
+                self.waits.append(f"no copy of entries of ledger {one.ledger_id} counts: start {', '.join(gone)}")
+
+    # -- who comes next
+
+    def _begin_others(self, under_way: int) -> None:
+        begun = self.progress.quieted | self.progress.away
+        missing = [
+            one
+            for name, one in sorted(self.observed.bookies.items())
+            if not one.counts and one.has_cookie and name not in begun and name not in self.wanted.named()
+        ]
+        for name in self._order():
+            bookie = self.observed.bookies.get(name)
+            if name in begun or bookie is None:
+                continue
+            if name in self.wanted.leaving:
+                if not bookie.registered and not bookie.has_cookie:
+                    continue
+            elif self._done(bookie):
+                if bookie.settled:
+                    continue
+                self.waits.append(f"{name} is not whole: {bookie.unsettled_why}")
+                return
+            if under_way >= self.wanted.at_once:
+                # More is to be done, and what is under way says what is done or waited for.
+                return
+            if bookie.registered and missing:
+                why = missing[0].unsettled_why or "is down: start it, or remove it"
+                self.waits.append(f"nothing else is begun, because {missing[0].bookie_id} {why}")
+                return
+            under_way += 1
+            self._begin(name, bookie)
+
+    def _order(self) -> Iterator[str]:
+        """Bookies that are down come first, so that a change never takes another one beside them."""
+        wanted = self.wanted
+        kinds = (wanted.replace_disks, wanted.restart, wanted.move, wanted.remove)
+        every = list(dict.fromkeys(name for kind in kinds for name in sorted(kind)))
+        down = [name for name in every if name in self.observed.bookies and not self.observed.bookies[name].counts]
+        yield from dict.fromkeys((*down, *every))
+
+    def _begin(self, name: str, bookie: ObservedBookie) -> None:
+        if name in self.wanted.leaving:
+            if not bookie.registered or bookie.read_only:
+                self._leave(name, bookie)
+            elif self._room_without(name):
+                self.steps.append(SetReadOnly(name))
+            return
+        self._take_down(bookie)
+
+    def _room_without(self, name: str) -> bool:
+        """Can others take what this bookie has to give away before it goes down? If not, that is told."""
+        others = [one for one in self._takers() if one != name]
+        stay = [one for one in self.observed.bookies if one != name and one not in self.wanted.leaving]
+        for one in self.observed.fragments.of(name):
+            if not (one.open or name in self.wanted.leaving or left_over(one, (name,)) < one.ack_quorum):
+                continue
+            if any(other not in one.ensemble for other in others):
+                continue
+            text = (
+                f"ledger {one.ledger_id} has {', '.join(one.ensemble)}, and no other writable bookie can take the place of "
+                f"{name}: start one more bookie"
+            )
+            if one.open and name in self.wanted.restart:
+                text += ", or allow --below-write-quorum"
+            possible = any(other not in one.ensemble for other in stay)
+            (self.waits if possible else self.refusals).append(text)
+            return False
+        return True
+
+    def _takers(self) -> list[str]:
+        """Bookies that take copies and new entries, and stay."""
+        made_read_only = {one.bookie_id for one in self.steps if isinstance(one, SetReadOnly)}
+        return [
+            name
+            for name, one in sorted(self.observed.bookies.items())
+            if one.writable
+            and name not in self.wanted.leaving
+            and name not in self.progress.quieted
+            and name not in made_read_only
+        ]

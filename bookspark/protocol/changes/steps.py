@@ -1,0 +1,107 @@
+"""The steps of a change, and what is decided at one moment.
+
+Law: each step may be made twice. Whoever goes on after a crash does not know whether the last step was made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SetReadOnly:
+    """The bookie takes no new entries from now on, so writers replace it. Repairs still write to it."""
+
+    bookie_id: str
+
+    def __str__(self) -> str:
+        return f"make {self.bookie_id} read-only, so that writers replace it"
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """The bookie's process ends, and another one serves the same directories."""
+
+    bookie_id: str
+    version: str = ""
+
+    def __str__(self) -> str:
+        return f"restart {self.bookie_id}" + (f" with version {self.version}" if self.version else "")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceDisk:
+    """The bookie's process ends, the directory gets an empty disk, and the bookie heals itself."""
+
+    bookie_id: str
+    directory: str
+
+    def __str__(self) -> str:
+        return f"stop {self.bookie_id}, put an empty disk under {self.directory}, and start it again"
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """The bookie is back: it takes new entries again, if the change had made it read-only."""
+
+    bookie_id: str
+
+    def __str__(self) -> str:
+        return f"{self.bookie_id} is back, and needs nothing any more: let it take new entries again"
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """The copies that ``source`` has of a fragment go to ``target``, and the record names it instead."""
+
+    ledger_id: int
+    first_entry_id: int
+    source: str
+    target: str
+    byte_count: int
+
+    def __str__(self) -> str:
+        what = f"ledger {self.ledger_id} from entry {self.first_entry_id} on"
+        return f"move {what} from {self.source} to {self.target}"
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The bookie's process ends for good. No ledger names it any more."""
+
+    bookie_id: str
+
+    def __str__(self) -> str:
+        return f"stop {self.bookie_id} for good"
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """The cookie of a bookie that is stopped, and that no ledger names, is removed."""
+
+    bookie_id: str
+
+    def __str__(self) -> str:
+        return f"remove the cookie of {self.bookie_id}"
+
+
+Step = SetReadOnly | Restart | ReplaceDisk | Resume | Move | Stop | Forget
+Takes = (Restart, ReplaceDisk, Stop)
+"""The steps that take a bookie down."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What is to be done now. All empty: the change is complete."""
+
+    steps: tuple[Step, ...] = ()
+    """Safe to make now. After each one that is no ``Move`` the cluster is looked at again."""
+    waits: tuple[str, ...] = ()
+    """What has to happen by itself before more can be done, in words."""
+    refusals: tuple[str, ...] = ()
+    """Why the change can't be made as the cluster is, in words, with what to do about it."""
+
+    @property
+    def complete(self) -> bool:
+        """Is all as it is wanted?"""
+        return not (self.steps or self.waits or self.refusals)

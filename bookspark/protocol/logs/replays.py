@@ -1,0 +1,88 @@
+"""Is a micro-batch new, a replay of one that is committed, or one of a Spark checkpoint that was set back?
+
+Law: a batch is committed once, and no new rows are taken for rows that are committed. Spark numbers the batches of a query
+upwards and replays the last one only. So the number, and for the last number the *fingerprint* that its commit keeps, decide:
+
+============================  ===============================================================================================
+number                        the batch is
+============================  ===============================================================================================
+above the query's last one    new
+the last one, the same batch  a replay: it is committed, nothing is written
+the last one, another batch   refused
+below the last one            refused: nobody knows any more what was in it
+============================  ===============================================================================================
+
+Two batches of one number are *the same* if one of these holds, the first that can be told:
+
+1. They have the same plan: Spark planned the batch once. Its rows may come in another order, in other partitions, and may even be
+   others, if the query's values are random. Spark writes a plan before it runs the batch, and a replay runs the same plan.
+2. They have the same offsets (where both are known), the same number of rows and the same sum over the rows. A batch that was
+   planned anew and is the same batch all the same: a Spark checkpoint was set back by one batch, and nothing came in since.
+3. Of a commit that has no sum (an earlier version wrote it), the number of rows is all there is to compare.
+
+A plan can't be told if the Spark checkpoint can't be read where the batch is committed (``spark.connector.fingerprints``). A
+replay with random values is then refused, and its error names the option that takes it for the same.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from bookspark.errors import BookKeeperError
+from bookspark.protocol.logs.commits import CommitHeader, Fingerprint
+
+
+class CheckpointRewoundError(BookKeeperError):
+    """A query writes a batch under a number that the log has with other rows: its Spark checkpoint was set back."""
+
+
+class Batch(NamedTuple):
+    """A micro-batch that is to be committed, and what an error about it names."""
+
+    log: str
+    """The name of the log."""
+    query: str
+    """The query's id."""
+    number: int
+    """Its number in the query."""
+    fingerprint: Fingerprint | None = None
+    """What tells it. None: not known yet, or whatever it is, it is to be taken for the batch of its number."""
+    checkpoint: str = ""
+    """Where the query's Spark checkpoint is. Empty: not known."""
+
+
+def is_committed(header: CommitHeader, batch: Batch) -> bool:
+    """Is the batch part of the log, whose commits ``header`` sums up?
+
+    Raises CheckpointRewoundError if the log has another batch of this number, or a later one.
+    """
+    last = header.last_batches.get(batch.query, -1)
+    if batch.number > last:
+        return False
+    if batch.number < last:
+        raise CheckpointRewoundError(
+            _refusal(
+                batch, f"the log has batch {last} of it, and what was in batch {batch.number} then may be other rows"
+            )
+        )
+    kept = header.fingerprints.get(batch.query)
+    if batch.fingerprint is None or kept is None or kept.same_as(batch.fingerprint):
+        return True
+    raise CheckpointRewoundError(
+        _refusal(
+            batch,
+            f"the log has batch {last} of it with {kept.rows} rows, and this one of {batch.fingerprint.rows} rows is another",
+        )
+        + f" If it is the same, and the query's values are random, set the sink's option acceptReplay to {batch.number}: "
+        "the batch is then taken for the one in the log"
+    )
+
+
+def _refusal(batch: Batch, why: str) -> str:
+    where = f" ({batch.checkpoint})" if batch.checkpoint else ""
+    return (
+        f"log {batch.log!r}: batch {batch.number} of query {batch.query} is not written: {why}. The query's Spark "
+        f"checkpoint{where} was restored from an older copy, or two queries have copies of one. Give the query its newest "
+        "checkpoint again. Or start it with a new checkpointLocation and the sink's option follows set to "
+        f"{batch.query!r}, from a source that starts where the log's rows end."
+    )

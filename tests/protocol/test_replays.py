@@ -1,0 +1,75 @@
+"""What is taken for a replay, and what for a Spark checkpoint that was set back."""
+
+from __future__ import annotations
+
+import pytest
+
+from bookspark.protocol.logs.commits import Commit, CommitHeader, EntryRange, Fingerprint
+from bookspark.protocol.logs.replays import Batch, CheckpointRewoundError, is_committed
+
+KEPT = Fingerprint(10, "sum", "plan", "offsets")
+
+
+def header(fingerprint: Fingerprint | None = KEPT) -> CommitHeader:
+    """The header after batch 5 of query q."""
+    return CommitHeader().followed_by(
+        Commit("q", 5, "run", 1, (EntryRange(7, 0, 9, 10, 100),), fingerprint=fingerprint)
+    )
+
+
+def batch(number: int, fingerprint: Fingerprint | None) -> Batch:
+    return Batch("orders", "q", number, fingerprint, "/the/checkpoint")
+
+
+SAME = {
+    "the same in all": KEPT,
+    "the same plan, whatever its rows are by now": Fingerprint(11, "other", "plan", "offsets"),
+    "planned anew, with the same offsets and rows": Fingerprint(10, "sum", "later", "offsets"),
+    "the same rows, and the checkpoint can't be read": Fingerprint(10, "sum"),
+}
+OTHER = {
+    "more rows": Fingerprint(11, "other", "later", "offsets"),
+    "other rows, as many": Fingerprint(10, "other", "later", "offsets"),
+    "the same rows from other offsets": Fingerprint(10, "sum", "later", "further"),
+    "other rows, and the checkpoint can't be read": Fingerprint(10, "other"),
+    "no rows": Fingerprint(0, "", "later", "offsets"),
+}
+
+
+@pytest.mark.parametrize("case", SAME)
+def test_a_replay_is_taken_for_the_batch_that_is_committed(case: str) -> None:
+    assert is_committed(header(), batch(5, SAME[case]))
+    assert is_committed(header().entering(9), batch(5, SAME[case])), "also from a header"
+
+
+@pytest.mark.parametrize("case", OTHER)
+def test_another_batch_under_the_number_of_the_last_one_is_refused_with_the_way_out(case: str) -> None:
+    for known in (header(), header().entering(9)):
+        with pytest.raises(CheckpointRewoundError) as raised:
+            is_committed(known, batch(5, OTHER[case]))
+        text = str(raised.value)
+        for part in (
+            "log 'orders'",
+            "batch 5 of query q",
+            "/the/checkpoint",
+            "newest checkpoint",
+            "follows set to 'q'",
+        ):
+            assert part in text
+        assert "acceptReplay to 5" in text
+
+
+def test_what_is_to_be_taken_for_the_batch_of_its_number_is_and_an_older_one_is_not() -> None:
+    assert is_committed(header(), batch(5, None))
+    with pytest.raises(CheckpointRewoundError, match="the log has batch 5"):
+        is_committed(header(), batch(4, None))
+
+
+def test_a_commit_of_an_earlier_version_is_told_by_its_number_of_rows_and_its_header_by_the_batch_number() -> None:
+    assert is_committed(header(None), batch(5, KEPT))
+    with pytest.raises(CheckpointRewoundError):
+        is_committed(header(None), batch(5, KEPT._replace(rows=11)))
+    written_before = CommitHeader(1, last_batches={"q": 5})
+    assert is_committed(written_before, batch(5, KEPT._replace(rows=11)))
+    with pytest.raises(CheckpointRewoundError):
+        is_committed(written_before, batch(4, KEPT))

@@ -1,0 +1,122 @@
+"""What would break if bookies were stopped."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+
+from bookspark.protocol.ledger.accepted_loss import AcceptedLoss, Loss, LossKind
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from bookspark.protocol.repair.stopping import NOT_RECOVERABLE, TOO_FEW_COPIES, Danger, Known, dangers_of
+
+A, B, C, D = "a", "b", "c", "d"
+
+
+def ledger(
+    ensemble: tuple[str, ...] = (A, B, C),
+    write_quorum: int = 3,
+    ack_quorum: int = 2,
+    last: int | None = 99,
+    **more: object,
+) -> LedgerMetadata:
+    """A ledger of one fragment; ``last`` None: it is not closed."""
+    fields: dict[str, object] = {
+        "ledger_id": 7,
+        "ensemble_size": len(ensemble),
+        "write_quorum": write_quorum,
+        "ack_quorum": ack_quorum,
+        "fragments": (Fragment(0, ensemble),),
+        **more,
+    }
+    if last is not None:
+        fields |= {"state": LedgerState.CLOSED, "last_entry_id": last, "length": 1}
+    return LedgerMetadata(**fields)  # type: ignore[arg-type]
+
+
+def dangers(metadata: LedgerMetadata, *stopped: str, **known: object) -> list[Danger]:
+    return list(dangers_of(metadata, stopped, Known(**known)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("last", [99, None])
+def test_one_of_three_may_be_stopped_and_two_may_not(last: int | None) -> None:
+    assert dangers(ledger(last=last), A) == []
+    found = dangers(ledger(last=last), A, B)
+    assert found[0] == Danger(7, 0, last, 1, 2, TOO_FEW_COPIES)
+    assert [one.why for one in found[1:]] == ([] if last is not None else [NOT_RECOVERABLE])
+
+
+def test_a_bookie_that_is_down_counts_as_gone_and_is_itself_no_danger() -> None:
+    assert dangers(ledger(), A, down={B}) == [Danger(7, 0, 99, 1, 2, TOO_FEW_COPIES)]
+    assert dangers(ledger(), down={B, C}) == [], "nobody is to be stopped"
+    assert dangers(ledger(), D, down={B, C}) == [], "a stranger to the ledger"
+
+
+def test_entries_that_another_lacks_are_in_danger_and_no_others() -> None:
+    assert dangers(ledger(), A, lacking={B: [(10, 19)], C: [(15, 15)]}) == [
+        Danger(7, 10, 14, 1, 2, TOO_FEW_COPIES),
+        Danger(7, 15, 15, 0, 2, TOO_FEW_COPIES),
+        Danger(7, 16, 19, 1, 2, TOO_FEW_COPIES),
+    ]
+    assert dangers(ledger(), A, lacking={A: [(0, 99)], B: [(0, 99)]}) == [], "what it does not hold is not lost with it"
+
+
+def test_what_was_accepted_as_lost_is_no_danger() -> None:
+    loss = AcceptedLoss("me", 1, (A, B), (Loss(LossKind.ENTRIES, 0, 99, (A, B, C)),))
+    assert dangers(ledger(accepted_loss=loss), A) == []
+
+
+def test_an_ack_quorum_of_all_leaves_none_to_spare() -> None:
+    assert dangers(ledger(ack_quorum=3), A) == [Danger(7, 0, 99, 2, 3, TOO_FEW_COPIES)]
+
+
+def test_limbo_and_a_stop_together_keep_an_open_ledger_from_recovery() -> None:
+    assert dangers(ledger(last=None), A, limbo={B}) == [Danger(7, None, None, None, 2, NOT_RECOVERABLE)]
+    assert dangers(ledger(), A, limbo={B}) == [], "a closed one needs none"
+
+
+def test_of_a_striped_ledger_only_write_sets_that_have_entries_count() -> None:
+    striped = {"ensemble": (A, B, C, D), "write_quorum": 2, "ack_quorum": 1}
+    assert dangers(ledger(**striped), A, C) == []
+    assert dangers(ledger(**striped), A, B) == [Danger(7, 0, 99, 0, 1, TOO_FEW_COPIES)]
+    # Entries 1 and 2 lie on b, c and c, d.
+    fragments = (Fragment(0, (D, C, B, A)), Fragment(1, (A, B, C, D)))
+    assert dangers(ledger(**striped, last=2, fragments=fragments), A, B) == []
+    assert dangers(ledger(**striped, last=2, fragments=fragments), B, C) == [Danger(7, 1, 2, 0, 1, TOO_FEW_COPIES)]
+
+
+def test_an_empty_closed_ledger_is_in_no_danger() -> None:
+    assert dangers(ledger(last=-1), A, B, C) == []
+
+
+@pytest.mark.parametrize("write_quorum", [1, 2, 3])
+@pytest.mark.parametrize("closed", [True, False])
+def test_it_agrees_with_counting_entry_by_entry(write_quorum: int, closed: bool) -> None:
+    """The dumb twin: every entry of a few, every write set, every choice of who is stopped, is down, lacks or is in limbo."""
+    members = (A, B, C)
+    choices = [set(some) for count in range(3) for some in combinations(members, count)]
+    for ack_quorum in range(1, write_quorum + 1):
+        one = ledger(write_quorum=write_quorum, ack_quorum=ack_quorum, last=5 if closed else None)
+        for stopped in choices:
+            for down in choices:
+                for other in choices:
+                    lacking = {bookie: [(2, 3)] for bookie in other}
+                    gone = stopped | down
+                    wrong = {
+                        entry
+                        for entry in range(6)
+                        if (held := {b for b in one.write_set_of(entry) if b not in other or entry not in (2, 3)})
+                        & stopped
+                        and len(held - gone) < ack_quorum
+                    }
+                    found = dangers(one, *stopped, down=down, lacking=lacking)
+                    pieces = [(d.first_entry_id, d.last_entry_id) for d in found if d.first_entry_id is not None]
+                    told = {e for low, high in pieces for e in range(low, 6 if high is None else high + 1)}
+                    # A piece of a striped ledger is told whole if one of its entries is in danger.
+                    assert wrong <= told
+                    if write_quorum == 3:
+                        assert wrong == told
+                    assert bool(wrong) == bool(told) or not closed
+                    sets = [one.write_set_of(entry) for entry in range(3)]
+                    silent = any(set(s) & stopped and len(set(s) & gone) >= ack_quorum for s in sets)
+                    assert any(d.why == NOT_RECOVERABLE for d in found) == (silent and not closed)
