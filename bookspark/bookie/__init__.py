@@ -2,18 +2,20 @@
 
 The rooms, from the top to the bottom; each imports only what stands below it:
 
-=================  ==============================================================================================
-``serving``        requests of clients: connections, what each kind of request is answered, maintenance beside them
-``offline``        a stopped bookie's directories: looking into them, scrubbing them
-``storage``        ``Storage``: one set of calls for everything that a bookie holds
-``space``          getting space back: garbage collection, and rewriting of logs
-``ledgers``        what a request does to a ledger: adds, fences, explicit LACs, syncs, lossy boots
-``holdings``       what a bookie holds: ledgers, index, directories and logs; reads, checkpoints, how full disks are
-``commit``         writing in groups: a thread for each directory
-``disk``           every byte on the disk: logs, control log, index, checkpoint, notes and markers
-``steps``          background work in steps, which the loop, a test or a simulator carries through
-``bookie_config``  ``BookieConfig``: a bookie's options
-=================  ==============================================================================================
+==================  ==============================================================================================
+``serving``         requests of clients: connections, what each kind of request is answered, maintenance beside them
+``offline``         a stopped bookie's directories: looking into them, scrubbing them
+``storage``         ``Storage``: one set of calls for everything that a bookie holds
+``space``           getting space back: garbage collection, and rewriting of logs
+``ledgers``         what a request does to a ledger: adds, fences, explicit LACs, syncs, lossy boots
+``holdings``        what a bookie holds: ledgers, index, directories and logs; reads, checkpoints, how full disks are
+``commit``          writing in groups: a thread for each directory
+``checks``          what of a file is good and what is damaged, for every scrub
+``disk``            every byte on the disk: logs, control log, index, checkpoint, notes and markers
+``steps``           background work in steps, which the loop, a test or a simulator carries through
+``storage_status``  what a storage tells of itself
+``bookie_config``   ``BookieConfig``: a bookie's options
+==================  ==============================================================================================
 
 What a bookie decides about a ledger is pure code in ``protocol.bookie``. An example, without a network::
 

@@ -7,15 +7,17 @@ keeps the two the same.
 from __future__ import annotations
 
 import ipaddress
+import re
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-from bookspark.config_checks import AtLeastOne, BytesOrNone, IntervalSeconds, Seconds, make_config
+from bookspark.arguments import AtLeastOne, BytesOrNone, Config, IntervalSeconds, Seconds, make_config
 from bookspark.errors import ConfigurationError
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
+PortOrAny = Annotated[int, Meta(ge=-1, le=65535)]
 Part = Annotated[float, Meta(ge=0, le=1)]
 """A part of a whole: 0.25 is a quarter."""
 DiskUsage = Annotated[float, Meta(gt=0, le=1)]
@@ -26,12 +28,10 @@ Hours = Annotated[float, Meta(ge=0, le=1e6)]
 Milliseconds = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 
 
-class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that a bookie process is told. ``directories`` (one per disk) and ``zookeeper`` have no default.
+class BookieConfig(Config, frozen=True, kw_only=True):
+    """Everything that a bookie process is told. ``directories`` (one per disk) and ``zookeeper`` have no default."""
 
-    ``bookie_config(...)`` makes one from a user's options and checks types and bounds. This constructor checks only what several
-    options have to be together.
-    """
+    option_kind = "bookie option"
 
     directories: tuple[str, ...]
     """Absolute paths, one for each disk. They are the bookie's own: nothing else may lie in them."""
@@ -42,11 +42,17 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
     port: Port = 0
     """The port to listen on. 0: any free port. A bookie is known by its id, so it may come back at another port."""
     advertised_address: str = ""
-    """``host:port`` that clients are told instead of ``host`` and ``port``. Set it if clients come through a proxy or NAT."""
+    """``host:port`` that clients are told instead of ``host`` and ``port``. Set it if clients come through a proxy or NAT.
+    ``{host}``, ``{hostname}`` (the machine's own name), ``{port}`` and ``{bookie_id}`` stand for the bookie's own:
+    ``{hostname}.example.org:{port}`` is one setting for many bookies."""
+    bookkeeper_port: PortOrAny = 0
+    """The port at ``host`` where clients of Apache BookKeeper are served. 0: they are not served. -1: any free port, for hosts
+    with several bookies."""
     metrics_port: Port = 0
-    """The port at ``host`` where Prometheus is answered. 0: Prometheus is not answered."""
-    lease_seconds: Seconds = 60.0
-    """How long a bookie serves while nobody holds its lease, in seconds. After that it shuts down cleanly."""
+    """The port at ``host`` where Prometheus and probes (``/health``, ``/ready``) are answered. 0: nobody is answered."""
+    lease_seconds: Seconds = 600.0
+    """How long a bookie serves while nobody holds its lease, in seconds, from the last word of whoever held it. After that it
+    shuts down cleanly."""
     entry_log_bytes_max: EntryLogBytes = 64 << 20
     """An entry log of this size, in bytes, is sealed, and a new one is begun."""
     checkpoint_interval_seconds: IntervalSeconds = 60.0
@@ -67,8 +73,8 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How much rewriting may read and write together, in bytes a second. 0: no limit. There is none either while rewriting is
     behind, and for a directory that is nearly full (``space.pacing``)."""
     scrub_interval_hours: Hours = 168.0
-    """Every batch that the bookie holds is read and checked within this time, in hours. Another bookie's copy replaces what
-    can't be read. 0: only what somebody reads is checked."""
+    """Every byte that the bookie keeps is read from the disk and checked within this time, in hours. Another bookie's copy
+    replaces a batch that can't be read; what the process knows is written anew. 0: only what somebody reads is checked."""
     scrub_rate_bytes_per_second: BytesOrNone = 64 << 20
     """How much the scrub may read, in bytes a second, when it is behind its pace. 0: no limit."""
     disk_check_interval_seconds: IntervalSeconds = 10.0
@@ -84,7 +90,7 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A full directory takes what ledger recovery and repair write, until this part (0 to 1) of its disk is used."""
     directory_bytes_max: BytesOrNone = 0
     """Size limit of each directory, in bytes. 0: the size of its disk."""
-    request_bytes_in_flight_max: AtLeastOne = 64 << 20
+    request_bytes_in_flight_max: AtLeastOne = 32 << 20
     """When more bytes of adds than this wait for their sync, the bookie stops reading from its connections."""
     read_bytes_in_flight_max: AtLeastOne = 64 << 20
     """How many bytes of entries may be on their way to readers, over all connections. Reads beyond that wait."""
@@ -116,7 +122,7 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How long a bookie stays registered after a crash, in seconds. After a longer pause it registers again by itself."""
     rack: str = ""
     """Bookies of one rack fail together. The client's ``placement`` can put the copies of an entry on different racks."""
-    labels: dict[str, str] = {}
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
     """Other groups of bookies that fail together. ``placement`` can put copies on bookies with different values of a label."""
     tls_certificate: str = ""
     """PEM file of the bookie's certificate, for the host that clients dial. With it the bookie speaks nothing but TLS."""
@@ -125,16 +131,20 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
     tls_client_ca: str = ""
     """PEM file of a CA. With it the bookie serves only clients whose certificate this CA signed."""
     tls_ca: str = ""
-    """PEM file of the CA that signs bookies' certificates, for what the bookie reads from others while it heals. "":
-    ``tls_client_ca``."""
+    """PEM file of the CA that signs bookies' certificates, for what the bookie reads from others to heal, or for
+    a repair. "": ``tls_client_ca``."""
     shared_secret_file: str = ""
-    """File with a secret. With it the bookie serves only clients that know the secret."""
+    """File with secrets, one a line. With it the bookie serves only clients that know one of them. It is read again when it
+    changes."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.directories:
             raise ConfigurationError("a bookie needs at least one directory: set directories")
         if self.advertised_address:
-            host, _, port = self.advertised_address.rpartition(":")
+            host, _, port = advertised_address(self.advertised_address, "host", "hostname", "1", "bookie").rpartition(
+                ":"
+            )
             if _is_wildcard(host) or not (port.isdecimal() and 1 <= int(port) <= 65535):
                 raise ConfigurationError(
                     f"advertised_address {self.advertised_address!r} is not a host:port that clients can dial; give both"
@@ -143,6 +153,11 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigurationError(
                 f"host {self.host!r} can be listened on, but not dialled; set host to an address of this machine that clients "
                 "reach, or set advertised_address to the host:port that they are to be told"
+            )
+        if self.bookkeeper_port and (self.tls_certificate or self.shared_secret_file):
+            raise ConfigurationError(
+                "bookkeeper_port serves clients without TLS and without a secret, and this bookie asks its clients for "
+                f"{'TLS' if self.tls_certificate else 'a secret'}; leave out bookkeeper_port, or the other"
             )
         marks = (
             self.disk_usage_low_water_mark_threshold,
@@ -156,6 +171,28 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
+def advertised_address(pattern: str, host: str, hostname: str, port: str, bookie_id: str) -> str:
+    """What clients are told. Raises ConfigurationError for a name in braces that stands for nothing."""
+    fields = {"host": host, "hostname": hostname, "port": port, "bookie_id": bookie_id}
+    for name in re.findall(r"\{([^{}]*)\}", pattern):
+        if name not in fields:
+            raise ConfigurationError(
+                f"advertised_address {pattern!r}: {{{name}}} stands for nothing; known are "
+                + ", ".join(f"{{{field}}}" for field in fields)
+            )
+        pattern = pattern.replace(f"{{{name}}}", fields[name])
+    return pattern
+
+
+def is_name(host: str) -> bool:
+    """Is it a name, and not an address?"""
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return bool(host)
+    return False
+
+
 def _is_wildcard(host: str) -> bool:
     """Does it stand for all addresses of a machine?"""
     try:
@@ -165,6 +202,14 @@ def _is_wildcard(host: str) -> bool:
         return False
 
 
+def is_loopback(host: str) -> bool:
+    """Does only this machine reach it?"""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def bookie_config(**options: Any) -> BookieConfig:
     """A BookieConfig of ``options``. Raises ConfigurationError for one that is unknown or can't be used, by its name."""
-    return make_config(BookieConfig, options, "bookie option")
+    return make_config(BookieConfig, options)

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import NamedTuple
 
 from bookspark.bookie.bookie_config import BookieConfig
 from bookspark.bookie.commit.commit_items import NoteSync
@@ -28,6 +27,7 @@ from bookspark.bookie.holdings.commit_results import CommitResults
 from bookspark.bookie.holdings.disk_threads import DiskThreads
 from bookspark.bookie.holdings.disks import Disks
 from bookspark.bookie.holdings.holdings import Holdings, StoredLog
+from bookspark.bookie.holdings.kept_files import KeptFiles
 from bookspark.bookie.holdings.log_directory import LogDirectory
 from bookspark.bookie.holdings.reads import Piece, ReadPlan
 from bookspark.bookie.holdings.scrubbing import Scrubbing
@@ -35,6 +35,7 @@ from bookspark.bookie.ledgers.adds import Adds
 from bookspark.bookie.ledgers.control_records import ControlRecords
 from bookspark.bookie.ledgers.explicit_lacs import ExplicitLacs
 from bookspark.bookie.ledgers.fencing import Fences
+from bookspark.bookie.ledgers.first_requests import FirstRequestCheck, FirstRequests
 from bookspark.bookie.ledgers.held_copies import HeldCopies
 from bookspark.bookie.ledgers.losses import Losses
 from bookspark.bookie.ledgers.lossy_boots import LossyBoots
@@ -44,6 +45,7 @@ from bookspark.bookie.ledgers.volatile_syncs import VolatileSyncs
 from bookspark.bookie.space.garbage_collection import GarbageCollection
 from bookspark.bookie.space.reclaiming import Reclaiming
 from bookspark.bookie.steps import Steps
+from bookspark.bookie.storage_status import StorageStatus
 from bookspark.errors import StorageError
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger
 from bookspark.protocol.ledger.entry_ranges import EntryRanges
@@ -55,25 +57,6 @@ from bookspark.wire.header import Header
 from bookspark.wire.messages import Ranges
 
 _STOP_SECONDS_MAX = 60.0
-
-
-class StorageStatus(NamedTuple):
-    """How much a storage holds, and how much room is left. Sizes in bytes."""
-
-    ledgers: int
-    log_bytes: int
-    free_bytes: int
-    read_only: bool
-    failed_directories: dict[str, str]
-    """The directories that are not in use, and why."""
-    read_errors: dict[str, int]
-    """How many batches the disk of a directory could not read since the start, for those that had any."""
-    lost_copies: int
-    """How many copies of batches were found unreadable since the start."""
-    lacking_ledgers: int
-    """Ledgers of which entries are lost here and not back, or a lost copy still lies in a log."""
-    reasons: list[str]
-    """Why it does not take every add in every directory, and what to do about it."""
 
 
 class Storage:
@@ -90,13 +73,15 @@ class Storage:
         *,
         boot_id: str = "",
         check_fence: FenceCheck = no_metadata,
+        check_first: FirstRequestCheck | None = None,
         without: Collection[str] = (),
     ) -> None:
         """Read nothing yet.
 
         ``file_system``: None is the operating system's. ``boot_id``: the kernel's, if it is to be trusted (``unclean_marker``).
-        ``check_fence``: asks the metadata of ledgers whose fence a lossy boot may have lost (``unsure_adds``). ``without``: those
-        of the config's directories that can't be used.
+        ``check_fence``: asks the metadata of ledgers whose fence a lossy boot may have lost (``unsure_adds``).
+        ``check_first``: asks it of ledgers that a request would make known without an entry (``first_requests``); None grants
+        those requests. ``without``: those of the config's directories that can't be used.
         """
         self._file_system: FileSystem = file_system or RealFileSystem()
         directories = [LogDirectory(self._file_system, path, config, boot_id) for path in config.directories]
@@ -136,6 +121,7 @@ class Storage:
             self.disk_threads,
             journal_write_data=config.journal_write_data,
         )
+        self._first_requests = FirstRequests(check_first, holdings.ledgers)
         self._held_copies = HeldCopies(holdings)
         self._syncs = VolatileSyncs(holdings, self._held_copies)
         self._explicit_lacs = ExplicitLacs(holdings, self._records)
@@ -147,6 +133,8 @@ class Storage:
         """Rewriting and removing logs."""
         self.scrubbing = Scrubbing(self._file_system, holdings)
         """Reading and checking what is held, round after round."""
+        self.kept_files = KeptFiles(self._file_system, holdings, self.checkpoints, self._records.rewrite_in)
+        """Looking after control logs, checkpoints, notes and markers."""
 
     # -- life
 
@@ -166,6 +154,9 @@ class Storage:
         has one called on the loop once this turn of it is over. Without ``soon`` there is no loop that others need: each request
         goes to the disk by itself, and the caller compares entries that come again."""
         self._adds.unsure.start(post)
+        self._first_requests.start(post)
+        self._results.start(soon)
+        self.long_polls.start(soon)
         if soon is not None:
             self._adds.comparisons.start(post)
             self._held_copies.start(post)
@@ -179,7 +170,7 @@ class Storage:
         """Take at most ``ledgers_max`` of the ledgers that lost entries here since they were taken last: what lacks of each."""
         lacking = self.holdings.ledgers_lacking
         taken = [lacking.pop() for _ in range(min(ledgers_max, len(lacking)))]
-        return [(ledger_id, ledger.lost) for ledger_id in taken if (ledger := self.ledger(ledger_id)) is not None]
+        return [(ledger_id, self.holdings.lacking(ledger_id)) for ledger_id in taken]
 
     def when_none_is_left(self, tell: Callable[[str], None]) -> None:
         """Call ``tell(why)`` on the loop when the last directory has failed. The storage takes and holds nothing from then on."""
@@ -192,6 +183,7 @@ class Storage:
             return
         self._records.is_open = False
         self._adds.unsure.close()
+        self._first_requests.close()
         self._adds.comparisons.close()
         self.disk_threads.close()
         directories = self.holdings.directories
@@ -243,11 +235,13 @@ class Storage:
         self._syncs.sync(ledger_id, master_key, assignment, done)
 
     def fence(self, ledger_id: int, master_key: bytes, done: Done) -> None:
-        """Fence a ledger, known here or not. It takes no more adds from its writer from this call on.
+        """Fence a ledger, known here or not. It takes no more adds from its writer from this call on, or, if nothing was known of
+        it, from the metadata's answer on.
 
-        ``done``: OK once the fence is durable, UNAUTHORIZED, or IO_ERROR.
+        ``done``: OK once the fence is durable, UNAUTHORIZED, IO_ERROR; LIMBO or TOO_MANY_REQUESTS (``first_requests``).
         """
-        self._fences.fence(ledger_id, master_key, done)
+        go_on = partial(self._fences.fence, ledger_id, master_key, done)
+        self._first_requests.when_granted(ledger_id, master_key, go_on, done)
 
     def write_last_add_confirmed(
         self,
@@ -260,9 +254,12 @@ class Storage:
         """Note an explicit LAC (last add confirmed), and with it the LAFR (last add fully replicated), which is kept in memory
         only.
 
-        ``done``: OK once the LAC is durable, FENCED, UNAUTHORIZED, or IO_ERROR.
+        ``done``: OK once the LAC is durable, FENCED, UNAUTHORIZED, IO_ERROR; LIMBO or TOO_MANY_REQUESTS (``first_requests``).
         """
-        self._explicit_lacs.write(ledger_id, master_key, last_add_confirmed, done, last_add_fully_replicated)
+        go_on = partial(
+            self._explicit_lacs.write, ledger_id, master_key, last_add_confirmed, done, last_add_fully_replicated
+        )
+        self._first_requests.when_granted(ledger_id, master_key, go_on, done)
 
     def switch_read_only(self, read_only: bool, done: Done) -> None:
         """Make the bookie read-only, whatever room it has, or take that back. ``done``: OK once that is durable, or IO_ERROR."""
@@ -298,8 +295,9 @@ class Storage:
         """What is known of a ledger (not to be changed), None if it was never heard of."""
         return self.holdings.ledger(ledger_id)
 
-    def last_entry_id(self, ledger_id: int) -> int:
-        """The highest entry id that is held, NO_ENTRY if none."""
+    def last_entry_id(self, ledger_id: int) -> int | None:
+        """The highest entry id that is held, NO_ENTRY if none. None: so much of what was held is gone that it is not found yet;
+        ask again in another turn of the loop."""
         return self.holdings.last_entry_id(ledger_id)
 
     def ranges(self, ledger_id: int, first_entry_id: int, limit: int, *, only: bool) -> tuple[Ranges, int, int]:

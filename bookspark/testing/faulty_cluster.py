@@ -10,13 +10,17 @@ from typing import Any
 
 import msgspec
 
+from bookspark.arguments import checks_arguments
 from bookspark.bookie.bookie_config import BookieConfig
 from bookspark.daemon.launch import START_SECONDS
 from bookspark.errors import BookieError
-from bookspark.local import LocalBookie, LocalCluster
+from bookspark.local import BookieCount, LocalBookie, LocalCluster
+from bookspark.metadata.records.names import BookieId
+from bookspark.metadata.zookeeper.layout import ConnectionString
 from bookspark.testing.wire_proxy import Proxy, Wire
 
 
+@checks_arguments
 class FaultyCluster(LocalCluster):
     """A ``LocalCluster`` whose clients reach each bookie through a proxy in this process.
 
@@ -30,9 +34,9 @@ class FaultyCluster(LocalCluster):
 
     def __init__(
         self,
-        bookies: int = 3,
+        bookies: BookieCount = 3,
         directory: str | Path | None = None,
-        zookeeper: str | None = None,
+        zookeeper: ConnectionString | None = None,
         **bookie_options: Any,
     ) -> None:
         """Prepare a cluster; ``start``, or ``with``, starts it.
@@ -74,7 +78,7 @@ class FaultyCluster(LocalCluster):
                 bookie.resume()
             bookie.start()
 
-    def bookie(self, bookie_id: str) -> LocalBookie:
+    def bookie(self, bookie_id: BookieId) -> LocalBookie:
         """The bookie with this id. Raises BookieError if there is none."""
         bookies = {bookie.bookie_id: bookie for bookie in self.bookies}
         if bookie_id not in bookies:

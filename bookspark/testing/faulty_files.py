@@ -4,8 +4,9 @@ Law: an operation that no rule names is passed on unchanged. A rule is data, one
 
     <operation> <path pattern> <which> <fault>          sync */logs/*.arrows 1.. io-error
 
-    operation     write read read_cached sync preallocate truncate size · open create exists list make_directory rename unlink
-                  sync_directory free_bytes total_bytes · * for any of them (``create`` is an ``open`` that makes the file)
+    operation     write read read_cached drop_cached sync preallocate truncate size · open create exists list make_directory
+                  rename unlink sync_directory free_bytes total_bytes · * for any of them (``create`` is an ``open`` that makes
+                  the file)
     path pattern  a pattern of ``fnmatch`` for the whole path (for a rename: the source); in quotes if it has spaces
     which         which of the operations that match, counted from 1: ``3``, ``3..5`` or ``3..``
     fault         io-error     the operation fails with EIO
@@ -195,8 +196,10 @@ class FaultyFileSystem:
         operation = Operation(kind, path)
         if self._before is not None:
             self._before(operation)
+        self.calls.append(operation)
+        if not self._rules:
+            return None
         with self._lock:
-            self.calls.append(operation)
             rule = None
             for candidate in self._rules:
                 if candidate.matches(operation):
@@ -250,6 +253,10 @@ class _FaultyFile:
             into[:] = _flipped(into, position, rule.argument)
         return is_cached
 
+    def drop_cached(self) -> None:
+        self._file_system.strike("drop_cached", self._path)
+        self._inner.drop_cached()
+
     def sync(self) -> None:
         rule = self._file_system.strike("sync", self._path)
         if rule is not None and rule.fault == "write-back":
@@ -287,7 +294,7 @@ def _flipped(content: Buffer, position: int, place: str) -> bytes:
     return bytes(changed)
 
 
-_FILE_OPERATIONS = ("write", "read", "read_cached", "sync", "preallocate", "truncate", "size")
+_FILE_OPERATIONS = ("write", "read", "read_cached", "drop_cached", "sync", "preallocate", "truncate", "size")
 _NAME_OPERATIONS = (
     "open", "create", "exists", "list", "make_directory", "rename", "unlink", "sync_directory", "free_bytes",
     "total_bytes",

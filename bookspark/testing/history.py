@@ -23,6 +23,8 @@ from collections import Counter, defaultdict, deque
 from enum import Enum
 from typing import NamedTuple
 
+from bookspark.arguments import checks_methods
+
 EVENTS_KEPT = 200
 """How many events of each ledger are kept for excerpts."""
 _PAYLOAD_BYTES_SHOWN = 40
@@ -222,6 +224,7 @@ _RULES = {
 }
 
 
+@checks_methods
 class History:
     """Records events, from any thread, and checks each at once.
 

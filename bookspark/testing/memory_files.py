@@ -24,6 +24,7 @@ import errno
 import os
 import threading
 from collections.abc import Sequence
+from functools import lru_cache
 
 from bookspark.bookie.disk.file_system import File
 from bookspark.testing.memory_nodes import Directory, Node, Nodes
@@ -69,6 +70,10 @@ class MemoryFile:
         content = self.read(len(into), position)
         into[: len(content)] = content
         return len(content) == len(into)
+
+    def drop_cached(self) -> None:
+        with self._lock:
+            self._node.evict()
 
     def sync(self) -> None:
         with self._lock:
@@ -136,10 +141,11 @@ class MemoryFileSystem:
             for node in self._nodes():
                 node.sync()
 
-    def flip(self, path: str, byte: int, bit: int) -> None:
-        """Invert one bit of a file, durably (0 is the lowest bit). Raises OSError if there is no such file."""
+    def flip(self, path: str, byte: int, bit: int, *, cached: bool = False) -> None:
+        """Invert one bit of a file, durably (0 is the lowest bit). ``cached``: the page cache has the old one still. Raises
+        OSError if there is no such file."""
         with self._lock:
-            self._node(path).flip(byte, bit)
+            self._node(path).flip(byte, bit, cached=cached)
 
     def lose(self, path: str) -> None:
         """Lose a file with its name, durably. Raises OSError if there is none."""
@@ -266,7 +272,8 @@ class MemoryFileSystem:
         return node
 
     def _parent(self, path: str) -> tuple[Directory, str]:
-        return self._directory(os.path.dirname(path)), os.path.basename(path)
+        above, name = _split(path)
+        return self._directory(above), name
 
     def _nodes(self) -> Nodes:
         found: Nodes = [self._root]
@@ -276,8 +283,14 @@ class MemoryFileSystem:
         return found
 
 
-def _parts(path: str) -> list[str]:
-    return [part for part in path.split("/") if part]
+@lru_cache(4096)
+def _parts(path: str) -> tuple[str, ...]:
+    return tuple(part for part in path.split("/") if part)
+
+
+@lru_cache(4096)
+def _split(path: str) -> tuple[str, str]:
+    return os.path.split(path)
 
 
 def _contents(directory: Directory, path: str) -> list[tuple[str, bytes]]:

@@ -50,8 +50,8 @@ class Node:
         self.pending.append((size, None))
         self.reserved = 0
 
-    def flip(self, byte: int, bit: int) -> None:
-        for content in (self.content, self.durable):
+    def flip(self, byte: int, bit: int, *, cached: bool = False) -> None:
+        for content in (self.durable,) if cached else (self.content, self.durable):
             if byte < len(content):
                 content[byte] ^= 1 << bit
 

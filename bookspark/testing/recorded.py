@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bookspark.arguments import EntryId, LastEntryId, Payload, WaitSeconds, checks_methods
 from bookspark.client.reading.read_handle import ReadHandle
 from bookspark.client.writing.futures import AppendFuture
 from bookspark.client.writing.ledger_handle import LedgerHandle
@@ -14,6 +15,7 @@ from bookspark.errors import BookKeeperError, NoSuchEntryError
 from bookspark.testing.history import Event, EventKind, History
 
 
+@checks_methods
 class RecordedWriter:
     """The only user of a ``LedgerHandle``. All appends come from one thread, so that their ids are known before the call.
 
@@ -26,15 +28,15 @@ class RecordedWriter:
         self._client = client
         self._next_entry_id = 0
 
-    def append_async(self, payload: bytes) -> AppendFuture:
+    def append_async(self, payload: Payload) -> AppendFuture:
         """Append one entry, like ``LedgerHandle.append_async``, and with its errors. The outcome is recorded once it is known."""
         return self.append_batch_async([payload])
 
-    def append(self, payload: bytes) -> int:
+    def append(self, payload: Payload) -> int:
         """Append one entry and return its id, like ``LedgerHandle.append``, and with its errors."""
         return self.append_async(payload).result()
 
-    def append_batch_async(self, payloads: Sequence[bytes]) -> AppendFuture:
+    def append_batch_async(self, payloads: Sequence[Payload]) -> AppendFuture:
         """Append at least one entry, like ``LedgerHandle.append_batch_async``, and with its errors."""
         first = self._next_entry_id
         last = first + len(payloads) - 1
@@ -47,10 +49,10 @@ class RecordedWriter:
             self._record_outcome(first, last, error)
             raise
         assert future.entry_id == last, "a ledger has one writer, and this is its one user"
-        future.add_done_callback(lambda done: self._record_outcome(first, last, done.exception()))
+        future.tell_at_once(lambda done: self._record_outcome(first, last, done.exception()))
         return future
 
-    def close(self, timeout: float | None = None) -> None:
+    def close(self, timeout: WaitSeconds | None = None) -> None:
         """Close the ledger, like ``LedgerHandle.close``, and with its errors. Its last entry and length are recorded."""
         self.handle.close(timeout=timeout)
         metadata = self.handle.metadata
@@ -69,7 +71,7 @@ class RecordedWriter:
             return self.handle.append_async(payloads[0])
         return self.handle.append_batch_async(payloads)
 
-    def _record_outcome(self, first: int, last: int, error: BookKeeperError | None) -> None:
+    def _record_outcome(self, first: EntryId, last: LastEntryId, error: BookKeeperError | None) -> None:
         for entry_id in range(first, last + 1):
             if error is None or entry_id <= self.handle.last_add_confirmed:
                 self._record(EventKind.ACKED, entry_id)
@@ -80,6 +82,7 @@ class RecordedWriter:
         self._history.record(Event(kind, self._client, self.handle.ledger_id, entry_id, payload, note=note))
 
 
+@checks_methods
 class RecordedReader:
     """The only user of a ``ReadHandle``. ``client`` is this observer's name in the history; each handle needs a name of its
     own."""
@@ -103,7 +106,7 @@ class RecordedReader:
         self.saw()
         return confirmed
 
-    def wait_for(self, entry_id: int, timeout: float) -> bool:
+    def wait_for(self, entry_id: EntryId, timeout: WaitSeconds) -> bool:
         """Wait up to ``timeout`` seconds for an entry, like ``ReadHandle.read_last_add_confirmed_and_entry``, and with its
         errors.
 
@@ -120,7 +123,7 @@ class RecordedReader:
             self._record(EventKind.READ, entry.entry_id, entry.payload)
         return entry is not None
 
-    def read(self, first: int, last: int) -> int:
+    def read(self, first: EntryId, last: LastEntryId) -> int:
         """Read the entries ``first..last``, like ``ReadHandle.read``, and with its errors. Returns how many there were."""
         since, following = self._history.now(), first
         try:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from random import Random
 from typing import NamedTuple, Self, TypeVar
 
+from bookspark.arguments import BytesOrNone, WaitSeconds, checks_arguments, judged_tuple
 from bookspark.wire.header import Flag, Header, Kind
 
 WAIT_SECONDS = 30.0
@@ -71,15 +72,8 @@ class Pattern(NamedTuple):
     """Anything else: it has to return True for the message. It is called in the wire's thread."""
 
     def checked(self) -> Self:
-        """This pattern. Raises TypeError if no message could ever match it: a test with it would inject nothing."""
-        if not isinstance(self.kind, Kind | None):
-            raise TypeError(f"kind is {self.kind!r}; it has to be a bookspark.testing.Kind, such as Kind.ADD")
-        for name, value in (("bookie", self.bookie), ("client", self.client)):
-            if not isinstance(value, str | None):
-                raise TypeError(
-                    f"{name} is {value!r}; it has to be a name: the bookie_id of a bookie, or the client_name of a client"
-                )
-        return self
+        """This pattern. Raises InvalidArgumentError if no message could ever match it: a test with it would inject nothing."""
+        return judged_tuple("pattern", self)
 
     def matches(self, message: Message) -> bool:
         """Whether the rule is about this message."""
@@ -106,6 +100,7 @@ class Delivery(NamedTuple):
     abandon: Callable[[], None]
 
 
+@checks_arguments
 class Fault:
     """One rule. This one loses messages; its subclasses do other things to them.
 
@@ -113,16 +108,16 @@ class Fault:
     that it was applied to.
     """
 
-    def __init__(self, pattern: Pattern, count: int | None = None) -> None:
-        """``count``: how many messages it is applied to at most; None: to all. Raises TypeError for a pattern that nothing
-        matches."""
+    def __init__(self, pattern: Pattern, count: BytesOrNone | None = None) -> None:
+        """``count``: how many messages it is applied to at most; None: to all. Raises InvalidArgumentError for a pattern that
+        nothing matches."""
         self.pattern = pattern.checked()
         self.seen: list[Message] = []
         self._left = count
         self._changed = threading.Condition()
         self._removed = False
 
-    def wait(self, count: int = 1, timeout: float = WAIT_SECONDS) -> list[Message]:
+    def wait(self, count: BytesOrNone = 1, timeout: WaitSeconds = WAIT_SECONDS) -> list[Message]:
         """Wait until the rule was applied to ``count`` messages, and return all that it was applied to.
 
         Raises TimeoutError after ``timeout`` seconds.
@@ -167,11 +162,12 @@ class Fault:
         self.remove()
 
 
+@checks_arguments
 class Delay(Fault):
     """Messages come later: by ``seconds``, or, with a ``random``, by a time drawn from 0 to ``seconds``."""
 
     def __init__(
-        self, pattern: Pattern, seconds: float, count: int | None = None, random: Random | None = None
+        self, pattern: Pattern, seconds: WaitSeconds, count: BytesOrNone | None = None, random: Random | None = None
     ) -> None:
         super().__init__(pattern, count)
         self._seconds = seconds
@@ -181,10 +177,11 @@ class Delay(Fault):
         delivery.send(self._seconds if self._random is None else self._random.uniform(0.0, self._seconds))
 
 
+@checks_arguments
 class Duplicate(Fault):
     """Messages come twice, the second time ``seconds`` later."""
 
-    def __init__(self, pattern: Pattern, seconds: float, count: int | None = None) -> None:
+    def __init__(self, pattern: Pattern, seconds: WaitSeconds, count: BytesOrNone | None = None) -> None:
         super().__init__(pattern, count)
         self._seconds = seconds
 
@@ -193,10 +190,11 @@ class Duplicate(Fault):
         delivery.send(self._seconds)
 
 
+@checks_arguments
 class Park(Fault):
     """Messages wait until they are released or lost, in the order in which they came."""
 
-    def __init__(self, pattern: Pattern, count: int | None = None) -> None:
+    def __init__(self, pattern: Pattern, count: BytesOrNone | None = None) -> None:
         super().__init__(pattern, count)
         self._parked: list[Delivery] = []
 
@@ -206,14 +204,14 @@ class Park(Fault):
         with self._changed:
             return [delivery.message for delivery in self._parked]
 
-    def release(self, count: int | None = None) -> None:
+    def release(self, count: BytesOrNone | None = None) -> None:
         """Send on the first ``count`` parked messages. Without ``count``: all of them, and remove the rule."""
         if count is None:
             self.remove()
         for delivery in self._take_out(count):
             delivery.send(0.0)
 
-    def lose(self, count: int | None = None) -> None:
+    def lose(self, count: BytesOrNone | None = None) -> None:
         """Lose the first ``count`` parked messages; without ``count``, all of them. The rule goes on parking others."""
         for delivery in self._take_out(count):
             delivery.abandon()
@@ -227,7 +225,7 @@ class Park(Fault):
     def _apply(self, delivery: Delivery) -> None:
         self._parked.append(delivery)
 
-    def _take_out(self, count: int | None) -> list[Delivery]:
+    def _take_out(self, count: BytesOrNone | None) -> list[Delivery]:
         with self._changed:
             taken = self._parked[:count]
             del self._parked[: len(taken)]

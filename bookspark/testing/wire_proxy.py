@@ -23,6 +23,7 @@ import threading
 from random import Random
 from typing import Any
 
+from bookspark.arguments import BytesOrNone, WaitSeconds, check_names, checks_methods
 from bookspark.client.network.io_loop import IoLoop
 from bookspark.testing.wire_faults import Delay, Delivery, Duplicate, Fault, Message, Park, Pattern, Rules
 from bookspark.wire.frames import Frame, control_frame, frame_size, parse_frame
@@ -34,6 +35,12 @@ _READ_BYTES = 256 << 10
 log = logging.getLogger(__name__)
 
 
+def _pattern(kind: Kind | None, fields: dict[str, Any]) -> Pattern:
+    check_names(fields, set(Pattern._fields) - {"kind"}, "field of a pattern")
+    return Pattern(kind, **fields).checked()
+
+
+@checks_methods
 class Cut:
     """A cut link: connections are reset, old and new ones, until ``mend()`` or the end of the ``with`` statement."""
 
@@ -58,13 +65,14 @@ class Cut:
         self.mend()
 
 
+@checks_methods
 class Wire:
     """All proxies of a cluster, and the faults of its wire.
 
     ``park``, ``drop``, ``delay`` and ``duplicate`` set a rule and return it. The rule applies until its ``remove()`` or the end
     of its ``with`` statement. All take ``kind`` (the kind of request), ``count`` (how many messages at most; None: all) and, as
     ``pattern``, the other fields of ``Pattern``: ``bookie``, ``client``, ``response``, ``ledger_id``, ``entry_id``, ``flags``,
-    ``without``, ``where``. They raise TypeError for a pattern that no message can match.
+    ``without``, ``where``. They raise InvalidArgumentError for a pattern that no message can match.
     """
 
     def __init__(self) -> None:
@@ -75,31 +83,31 @@ class Wire:
 
     # -- faults
 
-    def park(self, kind: Kind | None = None, *, count: int | None = None, **pattern: Any) -> Park:
+    def park(self, kind: Kind | None = None, *, count: BytesOrNone | None = None, **pattern: Any) -> Park:
         """Hold messages back until they are released or lost."""
-        return self._rules.add(Park(Pattern(kind, **pattern), count))
+        return self._rules.add(Park(_pattern(kind, pattern), count))
 
-    def drop(self, kind: Kind | None = None, *, count: int | None = None, **pattern: Any) -> Fault:
+    def drop(self, kind: Kind | None = None, *, count: BytesOrNone | None = None, **pattern: Any) -> Fault:
         """Lose messages. ``drop(bookie=…)`` alone makes a bookie fall silent."""
-        return self._rules.add(Fault(Pattern(kind, **pattern), count))
+        return self._rules.add(Fault(_pattern(kind, pattern), count))
 
     def delay(
         self,
-        seconds: float,
+        seconds: WaitSeconds,
         kind: Kind | None = None,
         *,
-        count: int | None = None,
+        count: BytesOrNone | None = None,
         random: Random | None = None,
         **pattern: Any,
     ) -> Delay:
         """Make messages come ``seconds`` later or, with a ``random``, later by a time drawn from 0 to ``seconds``."""
-        return self._rules.add(Delay(Pattern(kind, **pattern), seconds, count, random))
+        return self._rules.add(Delay(_pattern(kind, pattern), seconds, count, random))
 
     def duplicate(
-        self, kind: Kind | None = None, *, seconds: float = 0.0, count: int | None = None, **pattern: Any
+        self, kind: Kind | None = None, *, seconds: WaitSeconds = 0.0, count: BytesOrNone | None = None, **pattern: Any
     ) -> Duplicate:
         """Make messages come twice, the second time ``seconds`` later."""
-        return self._rules.add(Duplicate(Pattern(kind, **pattern), seconds, count))
+        return self._rules.add(Duplicate(_pattern(kind, pattern), seconds, count))
 
     def cut(self, bookie: str | None = None, client: str | None = None) -> Cut:
         """Reset the connections between a client and a bookie, now and until the cut is mended.
@@ -331,7 +339,7 @@ class _Outgoing:
         self._frame = frame
         self._link = request_of
 
-    def send(self, delay_seconds: float) -> None:
+    def send(self, delay_seconds: WaitSeconds) -> None:
         if threading.get_ident() != self._thread:
             self._loop.call_soon_threadsafe(self._send, delay_seconds)
         else:
@@ -343,7 +351,7 @@ class _Outgoing:
         else:
             self._settle()
 
-    def _send(self, delay_seconds: float) -> None:
+    def _send(self, delay_seconds: WaitSeconds) -> None:
         if delay_seconds > 0:
             self._loop.call_later(delay_seconds, self._write)
         else:

@@ -17,7 +17,6 @@ from typing import Any
 from unittest.mock import patch
 
 from bookspark.bookie.commit.commit_items import NoteSync
-from bookspark.bookie.commit.completions import ignore
 from bookspark.bookie.steps import run_steps
 from bookspark.bookie.storage import Storage
 from bookspark.daemon.lossy_boot import fence_check, fence_what_may_be_lost, why_lossy
@@ -41,7 +40,7 @@ _PAYLOADS = (b"payload", b"x" * 300, b"volatile")
 _VOLATILE_SLOT = 2
 _BOOTS_MAX = 5
 """How often a boot is tried, where something was injected: each file may have an error to tell."""
-_QUIET = frozenset({"add", "confirm", "fence", "room", "fault"})
+_QUIET = frozenset({"add", "confirm", "fence", "room", "fault", "background", "idle", "new", "sync", "full"})
 """Steps that change nothing of what a check could find."""
 
 
@@ -52,11 +51,20 @@ class StaysDown(Exception):
 class _Now:
     """Threads that run at once."""
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self.map = map
+
     def submit(self, function: Any, *arguments: Any) -> None:
         function(*arguments)
 
     def shutdown(self, **options: Any) -> None:
         """There are none."""
+
+    def __enter__(self) -> _Now:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """There is nothing to wait for."""
 
 
 @contextmanager
@@ -66,6 +74,7 @@ def stepped() -> Iterator[None]:
         without_threads(),
         overlapping_syncs(),
         patch("bookspark.bookie.disk.control_log._REWRITE_BYTES_MIN", 150),
+        patch("bookspark.daemon.lossy_boot.ThreadPoolExecutor", _Now),
     ):
         yield
 
@@ -174,15 +183,15 @@ class History(Stepped):
             directory.commit._writer.note_idle()
 
     def do_second(self) -> None:
-        """A second passes, after which the notes are durable."""
+        """A second passes, after which the notes are durable: of a directory that fails they are not."""
         self.commit()
+        statuses: list[int] = []
         for directory in self.storage.live:
-            directory.commit.submit(NoteSync(ignore))
+            directory.commit.submit(NoteSync(statuses.append))
         self.commit()
-        self.noted = (
-            {ledger_id: set(acked) for ledger_id, acked in self.promises.acked.items()},
-            set(self.promises.fenced),
-        )
+        if all(status == Status.OK for status in statuses):
+            acked = {ledger_id: set(acked) for ledger_id, acked in self.promises.acked.items()}
+            self.noted = acked, set(self.promises.fenced)
 
     def do_checkpoint(self) -> None:
         self.checkpoint()
@@ -192,6 +201,11 @@ class History(Stepped):
 
     def do_reclaim(self, threshold: float, entry_logs: bool) -> None:
         self.reclaim(threshold, entry_logs=entry_logs)
+
+    def do_scrub(self) -> None:
+        """The scrub reads everything from the disk."""
+        self.commit()
+        self.scrub()
 
     def do_heal(self) -> None:
         """Copy what is missing from other bookies, then end limbo."""

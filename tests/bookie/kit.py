@@ -211,13 +211,23 @@ class Pumped:
 class Client:
     """A connection that sends frames and waits for frames."""
 
-    def __init__(self, address: tuple[str, int], *, greet: bool = True) -> None:
-        self.socket = socket.create_connection(address, timeout=SECONDS_MAX)
+    def __init__(
+        self,
+        address: tuple[str, int],
+        *,
+        greet: bool = True,
+        wrap: Callable[[socket.socket], socket.socket] = lambda plain: plain,
+    ) -> None:
+        self.socket = wrap(socket.create_connection(address, timeout=SECONDS_MAX))
         self._receiver = FrameReceiver()
         self._frames: list[Frame] = []
         self._requests = 0
         if greet:
-            self.call(Header(Kind.HELLO, 0, value=PROTOCOL_VERSION))
+            try:
+                self.call(Header(Kind.HELLO, 0, value=PROTOCOL_VERSION))
+            except BaseException:
+                self.close()
+                raise
 
     def send(self, *frames: bytes) -> None:
         self.socket.sendall(b"".join(frames))

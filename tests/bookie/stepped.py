@@ -31,21 +31,21 @@ _ALONE = {"value": 0, "limit": 1 << 20 | 1 << 10}
 @contextmanager
 def without_threads() -> Iterator[None]:
     """Commit threads made within have no thread: ``Stepped.commit`` does their work."""
-    told: dict[CommitThread, tuple[Post, Completed]] = {}
 
-    def start(thread: CommitThread, post: Post, completed: Completed, soon: Soon | None, *, alone: bool) -> None:
-        told[thread] = (post, completed)
+    def start(thread: Any, post: Post, completed: Completed, soon: Soon | None, *, alone: bool) -> None:
+        # The thread keeps it itself: a table of threads here would keep every storage until the end.
+        thread.told = post, completed
 
-    def step(thread: CommitThread) -> None:
+    def step(thread: Any) -> None:
         while thread.queued:
-            thread.commit_queued(*told[thread])
+            thread.commit_queued(*thread.told)
 
-    def join(thread: CommitThread, timeout: float) -> bool:
-        if thread in told:
+    def join(thread: Any, timeout: float) -> bool:
+        if thread.told is not None:
             step(thread)
         return True
 
-    with patch.multiple(CommitThread, start=start, join=join, step=step, create=True):
+    with patch.multiple(CommitThread, start=start, join=join, step=step, told=None, create=True):
         yield
 
 
@@ -170,10 +170,29 @@ class Stepped:
         )
         run_steps(steps, self.commit)
 
+    def scrub(self) -> None:
+        """A whole round, and a look at the other files."""
+        scrubbing = self.storage.scrubbing
+        scrubbing.begin(1000)
+        while scrubbing.under_way:
+            self.scrub_group()
+        run_steps(self.storage.kept_files.look(), self.commit)
+        self.commit()
+
+    def scrub_group(self) -> None:
+        """The next logs of a round."""
+        scrubbing = self.storage.scrubbing
+        logs, following = run_steps(scrubbing.group(), self.commit)
+        for number, pieces in logs.items():
+            for looked in scrubbing.look(number, pieces):
+                run_steps(scrubbing.looked(number, looked), self.commit)
+        scrubbing.end_group(following, 2000)
+
     def delete(self, *deleted: int) -> None:
         """Delete ledgers and collect them: from now on their entries may be there or not."""
         self.commit()
         metadata = MemoryStore()
+        metadata.note_given_id(max(deleted))
         for ledger_id in held_ledgers(self.storage) - set(deleted):
             metadata.create_ledger(ledger(ledger_id))
         for ledger_id in deleted:

@@ -41,7 +41,9 @@ def drawn_story(trouble: str, seed: int) -> Story:
     if trouble in ("lie", "all"):
         # Something is to be there that the lie is about, and something soon after that looks at it.
         place = source.randint(5, len(steps))
-        after = source.choice([(), ("crash", -1 - source.randrange(8), ""), ("kill", ""), ("reclaim", 0.99, True)])
+        after = source.choice(
+            [(), ("scrub",), ("crash", -1 - source.randrange(8), ""), ("kill", ""), ("reclaim", 0.99, True)]
+        )
         steps[place:place] = [_lie(source), *([after] if after else [])]
     return Story(
         disks=source.choice([1, 1, 2]),
@@ -85,6 +87,7 @@ def _step(source: random.Random, trouble: str) -> Step:
         "checkpoint": (5, lambda: ("checkpoint",)),
         "seal": (4, lambda: ("seal",)),
         "reclaim": (5, lambda: ("reclaim", source.choice([0.0, 0.7, 0.99]), source.random() < 0.8)),
+        "scrub": (3, lambda: ("scrub",)),
         "delete": (2, lambda: ("delete", slot)),
         "new": (1, lambda: ("new", slot)),
         "heal": (3, lambda: ("heal",)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from bookspark.bookie.disk.file_system import RealFileSystem
@@ -9,23 +11,30 @@ from bookspark.bookie.space.garbage_collection import list_ledgers, read_records
 from bookspark.errors import MetadataStoreError
 from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.protocol.bookie.bookie_ledger import NO_SUCH_LEDGER
-from bookspark.protocol.bookie.garbage_collection import Complete, Incomplete
+from bookspark.protocol.bookie.garbage_collection import NOTHING_COLLECTED, Complete, Incomplete
+from bookspark.protocol.ledger.ledger_metadata import LEDGER_ID_MAX
 from bookspark.protocol.ledger.responses import Negative, Positive, Unknown
 from bookspark.testing.faulty_files import FaultyFileSystem
-from bookspark.wire.header import Status
+from bookspark.wire.header import Flag, Status
 from tests.awaiting import await_that
-from tests.bookie.kit import OTHER_KEY, Client, Pumped, add_frame, config, crash_image, held_ledgers, serving
+from tests.bookie.kit import KEY, OTHER_KEY, Client, Pumped, add_frame, config, crash_image, held_ledgers, serving
 from tests.metadata.kit import ledger
 
 
 class Metadata(MemoryStore):
-    """``failing``: the calls that can't reach the store."""
+    """``failing``: the calls that can't reach the store. Ids up to ``given_out`` were given out."""
 
     def __init__(self, *ledger_ids: int) -> None:
         super().__init__()
         self.failing: set[str] = set()
+        self.given_out = 100
         for ledger_id in ledger_ids:
             self.create_ledger(ledger(ledger_id))
+
+    def last_ledger_id(self) -> int:
+        if "last" in self.failing:
+            raise MetadataStoreError("ZooKeeper does not answer")
+        return self.given_out
 
     def list_ledgers(self) -> list[int]:
         if "list" in self.failing:
@@ -123,8 +132,116 @@ def test_what_the_metadata_says_in_three_classes():
     assert (type(answers[5]), type(answers[6])) == (Positive, Negative)
     metadata.failing = {"list", "read"}
     assert isinstance(list_ledgers(metadata), Incomplete)
-    answers = read_records(metadata, [5, 6])
-    assert list(answers) == [5] and isinstance(answers[5], Unknown)
+    times = iter((0, 20, 20, 40, 40, 60))
+    answers = read_records(metadata, [5, 6, 7], lambda: next(times))
+    assert list(answers) == [5, 6] and isinstance(answers[5], Unknown), (
+        "a store that does not answer is not asked for ever"
+    )
+
+
+# -- one ledger that can't be judged
+
+
+class Unreadable(Metadata):
+    """The records of ``unreadable`` can't be decoded."""
+
+    unreadable: tuple[int, ...] = ()
+
+    def read_ledger(self, ledger_id: int):
+        if ledger_id in self.unreadable:
+            raise ValueError("not JSON")
+        return super().read_ledger(ledger_id)
+
+
+def test_collection_goes_on_past_a_ledger_that_it_cannot_judge_and_says_why(storage):
+    """The first record that could not be read ended each collection, for all ledgers behind it."""
+    metadata = Unreadable(7)
+    metadata.unreadable = (5,)
+    assert storage.collect(metadata) == 1
+    assert held_ledgers(storage.storage) == {5, 7}
+    assert storage.storage.garbage_collection.kept.endswith("that they were deleted: ledger 5: not JSON")
+    metadata.unreadable = ()
+    assert storage.collect(metadata) == 1
+    assert storage.storage.garbage_collection.kept == ""
+
+
+def test_a_ledger_that_was_never_given_out_is_kept_and_never_noted(storage):
+    """One FENCE of ledger 9,999,999,999, and every ledger that was made later had to ask the metadata at its first append."""
+    metadata = Metadata(5, 7)
+    metadata.given_out = 8
+    assert storage.fence(LEDGER_ID_MAX) is Status.OK
+    assert storage.add(9, 0) is Status.OK
+    assert storage.collect(metadata) == 1
+    assert storage.storage.holdings.control.collected.highest_ledger_id == 6
+    assert held_ledgers(storage.storage) == {5, 7, 9, LEDGER_ID_MAX}
+    assert "ledger 9 was never given out; ledger 9999999999 was" in storage.storage.garbage_collection.kept
+    metadata.given_out = 9
+    assert storage.collect(metadata) == 1
+    assert storage.storage.holdings.control.collected.highest_ledger_id == 9
+
+
+def test_a_ledger_whose_id_a_user_gave_is_collected(storage):
+    """Its id is above all that was given out, and no listing has a higher one: it was kept for ever."""
+    metadata = Metadata(5, 6, 7)
+    metadata.given_out = 8
+    metadata.note_given_id(1000)
+    assert storage.add(1000, 0) is Status.OK
+    assert storage.add(1001, 0) is Status.OK
+    assert storage.collect(metadata) == 1
+    assert held_ledgers(storage.storage) == {5, 6, 7, 1001}
+
+
+def test_what_is_held_of_an_id_that_no_ledger_can_have_goes_without_a_note(storage):
+    """Earlier bookies took such ids; one of them ended garbage collection for good."""
+    for ledger_id in (-5, LEDGER_ID_MAX + 1, 1 << 62):
+        assert storage.fence(ledger_id) is Status.OK
+    assert storage.collect(Metadata(5, 6, 7)) == 0
+    assert held_ledgers(storage.storage) == {5, 6, 7}
+    assert storage.storage.holdings.control.collected == NOTHING_COLLECTED
+
+
+def test_nothing_is_collected_when_nobody_knows_what_was_given_out(storage):
+    metadata = Metadata()
+    metadata.failing = {"last"}
+    assert storage.collect(metadata) == 0
+    assert held_ledgers(storage.storage) == {5, 6, 7}
+
+
+class MadeMeanwhile(Metadata):
+    """The record of ``made`` is made, and ``then`` is done, just after the record was read and not found."""
+
+    def __init__(self, made: int, then: Callable[[], object], *ledger_ids: int) -> None:
+        super().__init__(*ledger_ids)
+        self._made, self._then = made, then
+
+    def read_ledger(self, ledger_id: int):
+        try:
+            return super().read_ledger(ledger_id)
+        finally:
+            if ledger_id == self._made:
+                self.create_ledger(ledger(self._made))
+                self._then()
+
+
+@pytest.mark.parametrize(
+    "request_of_6",
+    [
+        lambda storage: storage.submit(add_frame(6, 10)),
+        lambda storage: storage.submit(add_frame(6, 0, 9)),
+        lambda storage: storage.submit(add_frame(6, 0, flags=Flag.RECOVERY)),
+        lambda storage: storage.storage.fence(6, KEY, lambda status: None),
+        lambda storage: storage.storage.write_last_add_confirmed(6, KEY, 9, lambda status: None),
+    ],
+    ids=["add", "the same add again", "recovery's add", "fence", "explicit LAC"],
+)
+def test_a_ledger_whose_record_is_made_while_collection_looks_is_kept(storage, request_of_6):
+    """Somebody had sent an add to an id that was given out, before its record was made. Collection read no record; then it was
+    made, and the ledger's writer added to it. All of that was forgotten."""
+    metadata = MadeMeanwhile(6, lambda: request_of_6(storage), 7)
+    assert storage.collect(metadata) == 1, "ledger 5 was deleted"
+    assert held_ledgers(storage.storage) == {6, 7}
+    assert storage.ids(6)[:10] == list(range(10))
+    assert storage.collect(Metadata(7)) == 1, "another look judges it"
 
 
 # -- trap 6

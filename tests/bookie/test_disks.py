@@ -12,7 +12,7 @@ from bookspark.bookie.disk.control_log import ControlLog, encode_records
 from bookspark.bookie.disk.file_system import NoSpaceError, RealFileSystem
 from bookspark.bookie.holdings.disk_marks import Takes, Thresholds, takes, used_part
 from bookspark.errors import ConfigurationError
-from bookspark.protocol.bookie.bookie_ledger import ENTRY_LOST, NO_SUCH_ENTRY, FenceNoted
+from bookspark.protocol.bookie.bookie_ledger import ENTRY_AWAY, NO_SUCH_ENTRY, FenceNoted
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.testing.memory_files import MemoryFileSystem
 from bookspark.testing.power_cuts import nothing_kept
@@ -131,7 +131,7 @@ def test_a_disk_that_fails_takes_only_its_directory_out(tmp_path):
     storage.add(5, 0)
     files.add(f"sync {tmp_path}/a/* 1.. io-error")
     assert storage.add(4, 1) is Status.IO_ERROR
-    assert storage.read(4, 1, 1)[1] == ENTRY_LOST and storage.read(4, 2, 2)[1] == NO_SUCH_ENTRY
+    assert storage.read(4, 1, 1)[1] == ENTRY_AWAY and storage.read(4, 2, 2)[1] == NO_SUCH_ENTRY
     assert storage.add(4, 1) is Status.OK
     assert [entry.entry_id for entry in storage.read(4, 1, 1)[0]] == [1]
     assert not storage.storage.status().read_only

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bookspark.bookie.disk.control_log import decode_records
 from bookspark.bookie.disk.control_state import ControlState
+from bookspark.bookie.holdings.disk_marks import Takes
 from bookspark.bookie.ledgers.control_records import ControlRecords
+from bookspark.protocol.bookie.bookie_ledger import NO_SUCH_ENTRY
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.testing.memory_files import MemoryFileSystem
 from bookspark.testing.power_cuts import nothing_kept
-from bookspark.wire.header import Status
+from bookspark.wire.header import Flag, Status
 from tests.bookie.kit import KEY, config
 from tests.bookie.stepped import Stepped, without_threads
 
@@ -117,3 +123,28 @@ def test_a_later_record_does_not_hide_that_an_earlier_one_is_lost():
     assert decode_records(content, len(content))[1:] == list(ledger.control_records())
     directory.items[2].done(Status.OK)
     assert answers[2:] == [Status.OK]
+
+
+def test_an_add_is_not_answered_ok_for_a_copy_whose_write_found_no_room() -> None:
+    """The disk was looked at, and was full, before the loop had heard of the failed write: the item that seals the log for that
+    ended the refusal, and the duplicate's wait for the copy ended well, although there was none."""
+    files = FaultyFileSystem(MemoryFileSystem("/disk"))
+    with without_threads():
+        run = Stepped(config("/disk"), files)
+        run.add(5, 0)
+        run.commit()
+        (directory,) = run.storage.live
+        posted: deque[Callable[[], Any]] = deque()
+        thread: Any = directory.commit
+        thread.told = (lambda function, *arguments: posted.append(partial(function, *arguments))), thread.told[1]
+        files.add("write */logs/*.arrows 1 no-space")
+        first = run.add(5, 1)
+        thread.step()
+        run.storage.disks.take_less(directory, Takes.RECOVERY, "it is full")
+        again = run.add(5, 1, flags=Flag.RECOVERY)
+        while posted or thread.queued:
+            thread.step()
+            while posted:
+                posted.popleft()()
+        assert first == again == [Status.READ_ONLY]
+        assert run.read(5, 1, 1) == ([], NO_SUCH_ENTRY)

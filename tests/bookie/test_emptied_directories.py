@@ -53,6 +53,14 @@ def test_a_directory_with_nothing_but_its_cookie_is_lost(tmp_path):
     storage.close()
 
 
+def test_the_first_mark_counts_ids_that_users_gave(tmp_path):
+    settings, store = config(tmp_path), MemoryStore()
+    store.note_given_id(70)
+    storage = boot(settings, store)
+    assert storage.lossy_boots.mark.highest_ledger_id == 70
+    storage.close()
+
+
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_crash_while_a_loss_is_marked_leaves_the_mark_or_nothing(loss, tmp_path):
     found = set()

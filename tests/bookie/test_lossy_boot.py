@@ -242,6 +242,24 @@ def test_phase_one_fences_what_names_the_bookie_and_is_not_closed(tmp_path):
     storage.storage.close()
 
 
+@pytest.mark.parametrize("noted", [True, False])
+def test_the_mark_counts_ids_that_users_gave(tmp_path, noted):
+    """The fence of a closed ledger with such an id was lost with its disk, and its old writer's late add was taken."""
+    store = MemoryStore()
+    store.create_ledger(open_ledger(70).close_at(-1, 0))
+    if noted:
+        store.note_given_id(70)
+        store.delete_ledger(70)
+    storage = Pumped(
+        config(tmp_path),
+        before_start=lambda opened: fence_what_may_be_lost(opened, store, ME, (), lambda text: None),
+        check_fence=fence_check(store, ME),
+    )
+    assert storage.storage.lossy_boots.mark == LossyBootNoted(1, 70)
+    assert storage.add(70, 0) is Status.FENCED
+    storage.storage.close()
+
+
 @pytest.mark.parametrize("emptied", [True, False])
 def test_a_fence_that_only_the_lost_directory_had_heard_of_is_unsure(tmp_path, emptied):
     """A directory that was out of use for a while, or had no room for the record, knew the ledger and not its fence: it took the
@@ -291,6 +309,7 @@ def test_the_bookie_s_process_says_which_directories_were_emptied(tmp_path):
         lost=(str(lost),),
         unreadable={},
         stamp=lambda: stamped.append(True),
+        kept_cookies=lambda directories: [],
     )
     with ExitStack() as stack:
         opened = bookie_process._open_storage(config(kept, lost), MemoryStore(), identity, stack, lambda phase: None)

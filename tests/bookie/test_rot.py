@@ -9,9 +9,7 @@ import pytest
 
 from bookspark.bookie.disk.index import Row
 from bookspark.bookie.holdings.reads import Stop
-from bookspark.bookie.holdings.scrubbing import Scrubbing
-from bookspark.bookie.steps import run_steps
-from bookspark.protocol.bookie.bookie_ledger import ENTRY_LOST, NO_SUCH_ENTRY
+from bookspark.protocol.bookie.bookie_ledger import ENTRY_AWAY, ENTRY_LOST, NO_SUCH_ENTRY
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.testing.memory_files import MemoryFileSystem
 from bookspark.wire.header import Flag, Status
@@ -61,23 +59,6 @@ class Rotting:
         self.run.commit()
         return Status(status[0])
 
-    def scrub(self) -> None:
-        """A whole round."""
-        scrubbing = self.run.storage.scrubbing
-        scrubbing.begin(1000)
-        while scrubbing.under_way:
-            scrub_group(scrubbing)
-        self.run.commit()
-
-
-def scrub_group(scrubbing: Scrubbing) -> None:
-    pieces, following = run_steps(scrubbing.group(), lambda: None)
-    while pieces:
-        count, bad = scrubbing.check(pieces, 1000)
-        scrubbing.checked(pieces[:count], bad)
-        pieces = pieces[count:]
-    scrubbing.end_group(following, 2000)
-
 
 @pytest.fixture
 def stepped() -> Iterator[None]:
@@ -108,7 +89,7 @@ def test_the_scrub_finds_rot_that_nobody_reads(stepped: None, rewritten: bool) -
     lost = {4: one.rot(4, 2).where, 5: one.rot(5, 9).where}
     # In a rewritten log several entries are in a block.
     gone = {one_id: {i for i in range(10) if one.row(one_id, i).where == where} for one_id, where in lost.items()}
-    one.scrub()
+    one.run.scrub()
     lacking = dict(one.run.storage.lacking(10))
     for ledger_id in (4, 5):
         assert one.held(ledger_id) == [i for i in range(10) if i not in gone[ledger_id]]
@@ -118,7 +99,7 @@ def test_the_scrub_finds_rot_that_nobody_reads(stepped: None, rewritten: bool) -
         for entry_id in range(10):
             assert one.added(ledger_id, entry_id) == Status.OK
     one.run.checkpoint()
-    one.scrub()
+    one.run.scrub()
     assert one.held(4) == one.held(5) == list(range(10)) and not one.run.storage.lacking(10)
     assert one.run.storage.ledger(4).lost == one.run.storage.ledger(5).lost == ()
     one.run.delete(4, 5)
@@ -135,7 +116,7 @@ def test_a_scrub_goes_on_after_a_restart(stepped: None) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bookspark.bookie.holdings.scrubbing._GROUP_BYTES", 1)
         scrubbing.begin(1000)
-        scrub_group(scrubbing)
+        one.run.scrub_group()
         scrubbing.save()
         before = scrubbing.progress
         assert 0 < scrubbing.part < 1 and scrubbing.under_way
@@ -146,7 +127,7 @@ def test_a_scrub_goes_on_after_a_restart(stepped: None) -> None:
         assert again.progress == before and again.part == scrubbing.part
         one.rot(4, 9)
         while again.under_way:
-            scrub_group(again)
+            one.run.scrub_group()
         assert again.part == 1 and again.progress.finished_ms == 2000 and one.held(4) == list(range(9))
 
 
@@ -180,14 +161,14 @@ def test_what_lies_on_a_dead_disk_is_not_held_and_goes_to_another_one(stepped: N
     assert [directory.path for directory in storage.live] == ["/disk0"] and not storage.disks.read_only
     assert "Input/output error" in storage.status().failed_directories["/disk1"]
     assert one.held(5) == [] and one.held(4) == list(range(10))
-    assert one.run.read(5, 0, 0)[1] == one.run.read(5, 10, 10)[1] == ENTRY_LOST
+    assert one.run.read(5, 0, 0)[1] == one.run.read(5, 10, 10)[1] == ENTRY_AWAY
     assert one.run.read(5, 11, 11)[1] == NO_SUCH_ENTRY
     assert dict(storage.lacking(10)) == {5: ((0, 10),)}
     for entry_id in range(10):
         assert one.added(5, entry_id) == Status.OK
     assert one.held(5) == list(range(10))
     one.run.checkpoint()
-    assert storage.ledger(5).lost == ((10, 10),)
+    assert storage.ledger(5).lacking == ((10, 10),)
 
 
 def test_a_disk_that_fails_too_many_reads_is_retired_and_the_last_one_ends_the_bookie(stepped: None) -> None:
@@ -199,7 +180,7 @@ def test_a_disk_that_fails_too_many_reads_is_retired_and_the_last_one_ends_the_b
         for number in (0, 1):
             assert told == []
             one.files.add(f"read /disk{number}/logs/*.arrows 1.. io-error")
-            one.scrub()
+            one.run.scrub()
             assert one.held(4 + number) == []
     assert len(told) == 1 and "its disk could not read 3 batches" in told[0] and "check the disk" in told[0]
     assert one.added(4, 20, 0) == Status.READ_ONLY

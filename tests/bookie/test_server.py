@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from bookspark.bookie.disk import file_system
 from bookspark.bookie.disk.file_system import RealFileSystem
+from bookspark.bookie.serving import refusals
 from bookspark.errors import BookieError
 from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.protocol.repair.underreplication_task import Reason
@@ -85,8 +86,9 @@ def test_a_frame_of_another_protocol_version_ends_the_connection(bookie):
     client.close()
 
 
-def test_a_peer_that_says_hello_again_and_again_has_one_name(bookie, caplog):
+def test_a_peer_that_says_hello_again_and_again_has_one_name(bookie, caplog, monkeypatch):
     """Each HELLO made the name longer: a client that said nothing else took the bookie's memory, and its time to copy it."""
+    monkeypatch.setattr(refusals, "TOLD_SECONDS", 0.0)
     client = Client(bookie[1], greet=False)
     for name in ("a" * 1000, "b" * 1000, "c"):
         client.send(control_frame(Header(Kind.HELLO, 0, value=PROTOCOL_VERSION), Hello(name).encode()))
@@ -94,7 +96,7 @@ def test_a_peer_that_says_hello_again_and_again_has_one_name(bookie, caplog):
     client.send(b"no frame at all, but long enough")
     assert client.receive().header.kind == Kind.REFUSAL
     (told,) = [record.getMessage() for record in caplog.records if "are no frame" in record.getMessage()]
-    assert "('c') closed" in told and "aaa" not in told and "bbb" not in told
+    assert "('c')" in told and "aaa" not in told and "bbb" not in told
     client.close()
 
 
@@ -301,18 +303,20 @@ def test_what_makes_no_sense_is_a_bad_request_and_the_connection_goes_on(client,
     assert client.call(Header(Kind.STATUS, 0)).header.status == Status.OK
 
 
-def test_more_requests_than_may_wait_are_too_many_and_those_that_wait_go_on(tmp_path):
-    """Long polls take memory for as long as they last, whatever is written meanwhile."""
+def test_long_polls_keep_no_add_of_their_connection_waiting_and_are_not_more_than_may_wait(tmp_path):
+    """A client that followed as many ledgers as requests may wait could write nothing."""
     with serving(config(tmp_path, requests_in_flight_max=5)) as (_, address):
         client = Client(address)
         polls = [control_frame(Header(Kind.READ_LAC, 10 + i, 1, first_entry_id=0, limit=60_000)) for i in range(5)]
         client.send(*polls)
-        assert client.call(Header(Kind.STATUS, 0)).header.status == Status.TOO_MANY_REQUESTS
-        assert client.add(1, 0).status == Status.TOO_MANY_REQUESTS
-        other = Client(address)
-        assert other.add(1, 0, 3, last_add_confirmed=2).status == Status.OK, "it is a matter of one connection"
-        assert sorted(client.receive().header.request_id for _ in polls) == list(range(10, 15))
         assert client.call(Header(Kind.STATUS, 0)).header.status == Status.OK
+        assert client.add(1, 0).status == Status.OK
+        poll = Header(Kind.READ_LAC, 0, 1, first_entry_id=0, limit=60_000)
+        assert client.call(poll).header.status == Status.TOO_MANY_REQUESTS
+        other = Client(address)
+        assert other.add(1, 1, 3, last_add_confirmed=2).status == Status.OK, "it is a matter of one connection"
+        assert sorted(client.receive().header.request_id for _ in polls) == list(range(10, 15))
+        assert client.call(poll).header.status == Status.OK
         client.close()
         other.close()
 
@@ -455,7 +459,7 @@ def test_a_disk_that_fails_is_answered_and_the_bookie_lives(tmp_path):
         assert client.add(1, 1).status == Status.IO_ERROR
         assert client.add(1, 1).status == Status.READ_ONLY
         entries, end = client.read(1, 0, 1)
-        assert (entries, end.status) == ([], Status.LOST), "it holds nothing any more, and denies nothing"
+        assert (entries, end.status) == ([], Status.IO_ERROR), "it holds nothing any more, and denies nothing"
         assert client.read(1, 2, 2)[1].status == Status.NO_SUCH_ENTRY, "nobody added it"
         (why,) = client.status().failed_directories.values()
         assert "Input/output error" in why

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from bookspark.bookie.disk.file_system import RealFileSystem
-from bookspark.protocol.bookie.bookie_ledger import ENTRY_LOST, NO_SUCH_ENTRY, NO_SUCH_LEDGER
+from bookspark.bookie.storage import Storage
+from bookspark.protocol.bookie.bookie_ledger import ENTRY_AWAY, NO_SUCH_ENTRY, NO_SUCH_LEDGER
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.wire.header import Flag, Status
 from tests.bookie.kit import KEY, OTHER_KEY, Pumped, add_frame, config, payloads
@@ -219,7 +222,7 @@ def test_a_failed_sync_retires_the_directory_for_good(tmp_path):
     assert storage.add(5, 6) is Status.READ_ONLY
     assert storage.fence(5) is Status.IO_ERROR
     assert sum(call == "sync" for call, _ in files.calls) == syncs, "never tried again"
-    assert [storage.read(5, i, i)[1] for i in (0, 5, 6)] == [ENTRY_LOST, ENTRY_LOST, NO_SUCH_ENTRY], "nothing is held"
+    assert [storage.read(5, i, i)[1] for i in (0, 5, 6)] == [ENTRY_AWAY, ENTRY_AWAY, NO_SUCH_ENTRY], "nothing is held"
     assert storage.storage.status().read_only and list(storage.storage.status().failed_directories) == [str(tmp_path)]
     assert len(none_left) == 1 and str(tmp_path) in none_left[0], "and the bookie ends"
     storage.storage.close()
@@ -236,6 +239,19 @@ def test_a_fence_that_was_not_made_durable_is_never_acked(tmp_path):
     storage.storage.close()
 
 
+def test_a_boot_does_not_put_off_the_collection_of_what_was_there_before(tmp_path):
+    """A boot set the counts of Python's collector to 0: a process that opened one bookie after the other kept all of them."""
+    thresholds = gc.get_threshold()
+    try:
+        gc.set_threshold(1_000_000)
+        for opened in range(1, 6):
+            gc.collect(0)
+            Storage(config(tmp_path)).open().close()
+            assert gc.get_count()[1] >= opened
+    finally:
+        gc.set_threshold(*thresholds)
+
+
 def test_other_directories_take_over(tmp_path):
     files = FaultyFileSystem(RealFileSystem())
     storage = Pumped(config(tmp_path / "a", tmp_path / "b"), files)
@@ -245,7 +261,7 @@ def test_other_directories_take_over(tmp_path):
     assert storage.add(4, 1) is Status.OK
     assert storage.add(5, 1) is Status.OK
     assert storage.fence(4) is Status.OK
-    assert storage.read(4, 0, 0)[1] == ENTRY_LOST, "what lies in a directory that failed is not held"
+    assert storage.read(4, 0, 0)[1] == ENTRY_AWAY, "what lies in a directory that failed is not held"
     assert [entry.entry_id for entry in storage.read(4, 1, 1)[0]] == [1] and storage.ids(5) == [0, 1]
     assert storage.read(4, 2, 2)[1] == storage.read(5, 2, 2)[1] == NO_SUCH_ENTRY
     again = Pumped(config(tmp_path / "a", tmp_path / "b"))

@@ -10,7 +10,7 @@ import pytest
 from bookspark.bookie.disk.file_system import RealFileSystem, replace_file
 from bookspark.bookie.disk.unclean_marker import UncleanMarker
 from bookspark.bookie.offline.power_loss import lose_unsynced
-from bookspark.protocol.bookie.bookie_ledger import ENTRY_LOST, NO_SUCH_ENTRY
+from bookspark.protocol.bookie.bookie_ledger import ENTRY_AWAY, NO_SUCH_ENTRY
 from bookspark.protocol.ledger.sync_cursor import Assignment, assignment
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.wire.entry_batch import EntryBatch
@@ -300,7 +300,7 @@ def test_a_failed_background_sync_retires_the_directory(storage, tmp_path, monke
 
     monkeypatch.setattr("bookspark.bookie.disk.entry_log.EntryLog.sync_beside", fail)
     assert sync(storage, 5) is Status.IO_ERROR
-    assert storage.read(5, 1, 1) == ([], ENTRY_LOST), "an acked entry that may be lost is never absent"
+    assert storage.read(5, 1, 1) == ([], ENTRY_AWAY), "an acked entry that may be lost is never absent"
     assert sync(storage, 5) is Status.IO_ERROR, "and the writer is told, so that it looks for another bookie"
     storage.storage.volatile.forget(5)
     assert sync(storage, 5) is Status.IO_ERROR, "also when the cursor is made anew"

@@ -1,17 +1,25 @@
-"""The command line that every soak has: ``python -m tests.soak.NAME [--rounds N]``; the last line is one JSON object."""
+"""The command line that every soak has: ``python -m tests.soak.NAME [--rounds N]``; the last line is one JSON object.
+
+A soak may have more numbers to choose: ``--first N`` where rounds are numbered, so that they can be spread over several runs, and
+``--processes N`` where several run at once."""
 
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import sys
 from collections.abc import Callable, Mapping
 
 
-def main(description: str, run: Callable[[int], Mapping[str, object]], rounds: int) -> None:
-    """Call ``run`` with the number of rounds, and print what it returns. An exception of it is the failure."""
+def main(description: str, run: Callable[..., Mapping[str, object]], rounds: int) -> None:
+    """Call ``run`` with what the command line says, and print what it returns. An exception of it is the failure."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--rounds", type=int, default=rounds)
-    result = run(parser.parse_args().rounds)
+    _, *others = inspect.signature(run).parameters
+    for name in others:
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=0)
+    given = vars(parser.parse_args())
+    result = run(given.pop("rounds"), **given)
     sys.stdout.flush()
     print(json.dumps(result))

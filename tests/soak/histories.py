@@ -1,38 +1,82 @@
 """Random histories of a bookie's storage on disks that fail, fill up and lie, with many more seeds than the gate tries.
 
-A round is one story; the kinds of trouble take turns. Each kind of failure is told once, with its seed and its shortest story."""
+A round is one story; the kinds of trouble take turns, and each process takes stories of its own. Each kind of failure is told
+once, with its seed and its shortest story. A story leaves nothing behind: a process that grows ends the soak."""
 
 from __future__ import annotations
 
 import logging
+import multiprocessing
+import os
+import resource
 from collections import Counter
 from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
 
 from tests.bookie.histories import failure_of, stepped
 from tests.bookie.stories import TROUBLES, drawn_story, shortened
 from tests.soak._command import main
 
+_STORIES_A_TASK = 500
+_STORIES_A_LINE = 5_000
+_TASKS_A_PROCESS = 40
+_PROCESS_MIB_MAX = 300
+"""A process has 40 MiB after its first story, and after its last one."""
 
-def run(rounds: int, first: int = 0, troubles: tuple[str, ...] = TROUBLES) -> Mapping[str, int]:
-    logging.disable(logging.CRITICAL)
+
+def run(rounds: int, first: int = 0, processes: int = 0) -> Mapping[str, int]:
+    """The stories ``first`` to ``first + rounds - 1``: number N is seed N // 5 of trouble N % 5. ``processes``: 0 is one for each
+    core."""
     counts: Counter[str] = Counter()
     failures: Counter[str] = Counter()
-    with stepped():
-        for number in range(rounds):
-            trouble, seed = troubles[number % len(troubles)], first + number // len(troubles)
-            story = drawn_story(trouble, seed)
-            counts["stories"] += 1
-            counts["steps"] += len(story.steps)
-            failure = failure_of(story)
-            if failure:
-                failures[failure] += 1
-                if failures[failure] == 1:
-                    short = shortened(story, lambda other, failure=failure: failure_of(other) == failure)
-                    print(f"{trouble} {seed}: {failure}\n  {short}", flush=True)
+    end = first + rounds
+    tasks = [range(start, min(start + _STORIES_A_TASK, end)) for start in range(first, end, _STORIES_A_TASK)]
+    processes = processes or os.cpu_count() or 1
+    fresh = multiprocessing.get_context("spawn")
+    at_once = processes * _TASKS_A_PROCESS
+    for start in range(0, len(tasks), at_once):
+        # New processes now and then. (A pool of Python 3.11 may not replace one that ends by itself.)
+        with ProcessPoolExecutor(processes, fresh) as pool:
+            for stories, steps, failed in pool.map(_told, tasks[start : start + at_once]):
+                for failure, (trouble, seed) in failed:
+                    failures[failure] += 1
+                    if failures[failure] == 1:
+                        print(f"{trouble} {seed}: {failure}\n  {_shortest(trouble, seed, failure)}", flush=True)
+                counts["steps"] += steps
+                counts["stories"] += stories
+                if counts["stories"] % _STORIES_A_LINE == 0:
+                    print(f"{counts['stories']:,} stories, {failures.total()} break the law", flush=True)
     for failure, count in failures.most_common():
         print(f"{count} x {failure}", flush=True)
     assert not failures, f"{failures.total()} of {rounds} stories break the law"
     return counts
+
+
+def _told(numbers: range) -> tuple[int, int, list[tuple[str, tuple[str, int]]]]:
+    """How many stories these were, how many steps they had, and which of them break the law."""
+    logging.disable(logging.CRITICAL)
+    steps = 0
+    failed = []
+    with stepped():
+        for number in numbers:
+            seed, kind = divmod(number, len(TROUBLES))
+            story = drawn_story(TROUBLES[kind], seed)
+            steps += len(story.steps)
+            if failure := failure_of(story):
+                failed.append((failure, (TROUBLES[kind], seed)))
+    used_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    if used_mib > _PROCESS_MIB_MAX:
+        raise MemoryError(
+            f"a process had {used_mib} MiB at the end of stories {numbers.start} to {numbers.stop - 1}, at most "
+            f"{_PROCESS_MIB_MAX} are expected: something keeps what stories that ended have made"
+        )
+    return len(numbers), steps, failed
+
+
+def _shortest(trouble: str, seed: int, failure: str) -> object:
+    logging.disable(logging.CRITICAL)
+    with stepped():
+        return shortened(drawn_story(trouble, seed), lambda other: failure_of(other) == failure)
 
 
 if __name__ == "__main__":

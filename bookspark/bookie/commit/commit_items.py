@@ -88,11 +88,13 @@ class NoteSync(NamedTuple):
 
 
 class SealLog(NamedTuple):
-    """Seal ``log`` if it is the one that is written to, which gives back the space that it reserves (None: seal nothing). The
-    item also says that the loop knows of a write that found no room, so what comes after it may be written again."""
+    """Seal ``log`` if it is the one that is written to, which gives back the space that it reserves (None: seal nothing).
+    ``failure``: the loop knows of this write that found no room, and has nothing of it any more. So the log is sealed whichever
+    it is, and what comes after this item may be written again."""
 
     log: EntryLog | None
     done: Done
+    failure: OSError | None = None
 
 
 class Stop(NamedTuple):

@@ -97,6 +97,11 @@ class CommitThread:
         return self._thread is None or not self._thread.is_alive()
 
     @property
+    def ended(self) -> bool:
+        """Was the thread started, and runs no more?"""
+        return self._thread is not None and not self._thread.is_alive()
+
+    @property
     def queued(self) -> int:
         """How many turns of the loop wait."""
         return self._queue.qsize()

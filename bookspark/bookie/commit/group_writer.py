@@ -12,7 +12,9 @@ tried again, because after a failed fdatasync nobody knows what the disk holds. 
 is told to who runs the bookie (``broken``), because it is a defect.
 
 A write that finds no room fails its group and all later items, because the loop queued them counting on the failed write. A
-``SealLog`` ends that: the loop queues it once it knows of the failure. It cuts off the written part of the failed group.
+``SealLog`` that names the failure ends that: the loop queues it once it knows of the failure. It cuts off the written part of
+the failed group. Any other item, also a ``SealLog`` that was queued for another reason, proves nothing: a ``Barrier`` behind it
+may be for a copy that the failed write was to make.
 """
 
 from __future__ import annotations
@@ -74,6 +76,8 @@ class GroupWriter:
         """Called, in any thread, when something failed that is not the disk's fault."""
         self._no_space: NoSpaceError | None = None
         """A write found no room, and the loop has not shown yet that it knows."""
+        self._cut = False
+        """The loop knows of it, and the log is to be sealed."""
         self._log: EntryLog | None = None
         """The log that is written to."""
         self._end = 0
@@ -169,6 +173,9 @@ class GroupWriter:
     # -- writing
 
     def _write(self, group: Group) -> None:
+        if self._cut:
+            self._cut = False
+            self._leave_log()
         if group.controls:
             self._write_controls(group.controls)
         if group.promised:
@@ -198,12 +205,19 @@ class GroupWriter:
 
     def _refuse(self, items: list[Item], tell: Tell) -> list[Item]:
         """Fail what was queued before the loop knew that there is no room; returns the rest."""
-        known = next((i for i, item in enumerate(items) if isinstance(item, (SealLog, Stop))), len(items))
+        known = next(
+            (
+                i
+                for i, item in enumerate(items)
+                if isinstance(item, Stop) or (isinstance(item, SealLog) and item.failure is self._no_space)
+            ),
+            len(items),
+        )
         if known:
             never_written = sum(len(item.frame) for item in items[:known] if type(item) is RelaxedWrite)
             self._tell(tell, items[:known], never_written, self._no_space)
         if known < len(items):
-            self._no_space = None
+            self._no_space, self._cut = None, True
         return items[known:]
 
     # -- syncing

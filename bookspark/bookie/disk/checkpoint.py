@@ -318,12 +318,17 @@ def _read(file: File, path: str, position: int, size: int, part: Part) -> bytes:
     return content
 
 
-def _decode_2(damaged: bool, content: memoryview) -> Checkpoint:
+def _decode_2(damaged: bool, content: memoryview) -> Checkpoint | None:
     """A checkpoint of format 2: i64 covered log number, covered position, ledgers n, rows m, rewritten logs r; r × number;
-    n × ledger id, LAC, LAFR, row count; m × first, where, extent."""
+    n × ledger id, LAC, LAFR, row count; m × first, where, extent. None if it is not of the size that it says: its checksum does
+    not cover the format's number, and is the same in both formats if all that follows is zeros."""
+    if len(content) < _COUNTS_2.size:
+        return None
     log, position, ledgers, rows, rewritten_count = _COUNTS_2.unpack_from(content)
-    values = content[_COUNTS_2.size :].cast("q")
     sizes = (rewritten_count, *[ledgers] * 4, *[rows] * 3)
+    if len(content) != _COUNTS_2.size + 8 * sum(sizes):
+        return None
+    values = content[_COUNTS_2.size :].cast("q")
     columns = [values[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
     rewritten, ids, confirmed, replicated, counts = columns[:5]
 

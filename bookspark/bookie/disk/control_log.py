@@ -34,7 +34,15 @@ from typing import Any, NamedTuple
 import msgspec
 from crc32c import crc32c
 
-from bookspark.bookie.disk.control_state import ControlState, LedgersNoted, Record
+from bookspark.bookie.disk.control_state import (
+    ControlState,
+    CopyRecord,
+    LedgersNoted,
+    LogsNoted,
+    Record,
+    WriteNumbered,
+    WrittenUpTo,
+)
 from bookspark.bookie.disk.file_system import (
     File,
     FileSystem,
@@ -62,28 +70,6 @@ from bookspark.protocol.bookie.read_only_switch import ReadOnlySwitched
 
 NAME = "control.log"
 NOTE_NAME = "control.synced"
-
-
-class WriteNumbered(NamedTuple):
-    """What follows, up to the next record of this kind, is write ``number``."""
-
-    number: int
-
-
-class WrittenUpTo(NamedTuple):
-    """All writes up to ``number`` stand in this copy."""
-
-    number: int
-
-
-class LogsNoted(NamedTuple):
-    """The logs of this directory, by number."""
-
-    entry_logs: list[int]
-    rewritten: list[int]
-
-
-CopyRecord = WriteNumbered | WrittenUpTo | LogsNoted
 
 _HEAD = struct.Struct("<II")
 _NAMES: dict[type[Record | CopyRecord], str] = {
@@ -195,15 +181,15 @@ def _is_torn(content: bytes, at: int, following: int | None) -> bool:
     if len(bad) < _HEAD.size:
         return True
     size, checksum = _HEAD.unpack_from(bad)
-    whole = [size ^ 1 << bit for bit in range(32) if 0 < size ^ 1 << bit <= len(bad) - _HEAD.size]
-    if any(crc32c(bad[_HEAD.size : _HEAD.size + other]) == checksum for other in whole):
+    sizes = (other for bit in range(32) if 0 < (other := size ^ 1 << bit) <= len(bad) - _HEAD.size)
+    if any(crc32c(bad[_HEAD.size : _HEAD.size + other]) == checksum for other in sizes):
         return False
     if _HEAD.size + size > len(bad):
         return following is None or lacks_sector(bad, at)
     body = bad[_HEAD.size : _HEAD.size + size]
-    if (crc32c(body) ^ checksum).bit_count() == 1 or flipped_bit(body, checksum) is not None:
-        return False
-    return lacks_sector(bad, at)
+    # No record is empty: of one that seems to be, the first sector is lost, and the checksum is of something else.
+    one_bit = size and ((crc32c(body) ^ checksum).bit_count() == 1 or flipped_bit(body, checksum) is not None)
+    return not one_bit and lacks_sector(bad, at)
 
 
 class ControlLog:
@@ -216,11 +202,17 @@ class ControlLog:
         self._end = self._noted = self._rewritten_bytes = self._write_number = 0
         self._logs: set[int] = set()
         self._rewritten: frozenset[int] = frozenset()
+        self.version = 0
+        """Odd while the log is being replaced, and another number afterwards."""
+
+    @property
+    def synced(self) -> int:
+        """The position up to which the log is known to be synced."""
+        return self._noted
 
     def scan(self) -> ControlScan:
         """Read what is there; nothing is changed. A directory that never had a control log has no note either. Raises OSError."""
-        noted = self._note.read()
-        content = b""
+        noted, content = self._note.read(), b""
         present = self._file_system.exists(self.path)
         if present:
             file = self._file_system.open(self.path)
@@ -289,8 +281,7 @@ class ControlLog:
                 raise
             self._write_number = scan.copy.complete_to
             self._file = self._file_system.open(self.path)
-            self._file.truncate(self._end)
-            self._file.sync()
+            self._cut_off()
             self._settle_note()
             return False
         return True
@@ -300,10 +291,14 @@ class ControlLog:
         appending to it. A crash meanwhile leaves the old log or the new one, and a note that is not above its end. Raises
         NoSpaceError, with the log as it was, and OSError."""
         # The first log has this too, so its note is never 0: that there is a log is known from then on.
-        own: list[CopyRecord] = [WrittenUpTo(write_number)]
-        if self._logs or self._rewritten:
-            own.append(self._logs_noted())
-        content = [*content, encode_records(own)]
+        logs = [self._logs_noted()] if self._logs or self._rewritten else []
+        self.version += 1
+        try:
+            self._replace([*content, encode_records([WrittenUpTo(write_number), *logs])], write_number)
+        finally:
+            self.version += 1
+
+    def _replace(self, content: Sequence[bytes], write_number: int) -> None:
         size = sum(map(len, content))
         self._note.write(min(self._noted, size), self._write_number)  # It holds of the old log and of the new one.
         self._note.sync()
@@ -326,12 +321,17 @@ class ControlLog:
         try:
             end = write_all(self._file, [content], self._end)
         except NoSpaceError:
-            self._file.truncate(self._end)
+            self._cut_off()
             raise
         self._file.sync()
         self._end = end
         self._write_number = max(self._write_number, write_number)
         self._note_end()
+
+    def _cut_off(self) -> None:
+        assert self._file is not None  # Durably: a power cut could mix what lies behind the end with the next write.
+        self._file.truncate(self._end)
+        self._file.sync()
 
     def _note_end(self) -> None:
         self._noted = self._end

@@ -49,9 +49,35 @@ class LedgersNoted(NamedTuple):
 
     ledgers: bytes
 
+    def __repr__(self) -> str:
+        return f"LedgersNoted({len(self.ledgers)} bytes)"
+
 
 Record = ControlRecord | LedgersNoted | LossyBootNoted | HealedNoted | CollectionNoted | ReadOnlySwitched
 """What a control log keeps: records of one ledger, of many, and records of the whole bookie."""
+
+
+class WriteNumbered(NamedTuple):
+    """What follows, up to the next record of this kind, is write ``number``."""
+
+    number: int
+
+
+class WrittenUpTo(NamedTuple):
+    """All writes up to ``number`` stand in this copy."""
+
+    number: int
+
+
+class LogsNoted(NamedTuple):
+    """The logs of this directory, by number."""
+
+    entry_logs: list[int]
+    rewritten: list[int]
+
+
+CopyRecord = WriteNumbered | WrittenUpTo | LogsNoted
+"""What a control log keeps about itself, as a copy."""
 
 
 def _packed(ledger: BookieLedger) -> bytes | None:
@@ -81,6 +107,8 @@ class ControlState:
         """The last lossy boot of which everything is back."""
         self.collected = NOTHING_COLLECTED
         """The highest ledger id that was garbage-collected."""
+        self.suspects: set[int] = set()
+        """Ledgers that garbage collection is about to forget. A granted request takes its ledger out."""
         self._in_limbo = SortedIds()
         self.switch = NEVER_SWITCHED
         """The read-only switch, as it was set last."""
@@ -126,8 +154,11 @@ class ControlState:
 
     def replay(self, records: Iterable[Record]) -> None:
         """Take over records, in any order and any number of times."""
+        lost: dict[int, list[EntriesLost]] = {}
         for record in records:
-            if isinstance(record, LedgersNoted):
+            if isinstance(record, EntriesLost):
+                lost.setdefault(record.ledger_id, []).append(record)
+            elif isinstance(record, LedgersNoted):
                 self._replay_plain(record.ledgers)
             elif isinstance(record, LossyBootNoted):
                 self.mark = max(self.mark, record)
@@ -138,18 +169,28 @@ class ControlState:
             elif isinstance(record, ReadOnlySwitched):
                 self.switch = max(self.switch, record)
             else:
-                ledger = self.ledgers.get(record.ledger_id)
-                if ledger is None:
-                    if self.ledgers.in_use_count >= _IN_USE_MAX:
-                        self.ledgers.rest_all()
-                    ledger = self.ledgers[record.ledger_id] = BookieLedger(record.ledger_id)
+                ledger = self._replayed(record.ledger_id)
                 ledger.replay(record)
                 if isinstance(record, (LimboNoted, LimboCleared)):
                     self.look_at_limbo(ledger)
-                if isinstance(record, EntriesLost):
-                    copies = self.lost_copies.setdefault(record.ledger_id, {})
-                    if record.where != NO_COPY:
-                        copies[record.where] = record
+        for ledger_id, of_ledger in lost.items():
+            # All at once: one by one they would take the square of their number.
+            self._replayed(ledger_id).lose([(record.first, record.last) for record in of_ledger])
+            copies = self.lost_copies.setdefault(ledger_id, {})
+            copies.update((record.where, record) for record in of_ledger if record.where != NO_COPY)
+
+    def lose_for_now(self, ledger_id: int, ranges: Iterable[tuple[int, int]]) -> None:
+        """The copies of these entries are in a directory that this process uses no more."""
+        self._replayed(ledger_id).lose_for_now(ranges)
+        self.lost_copies.setdefault(ledger_id, {})
+
+    def _replayed(self, ledger_id: int) -> BookieLedger:
+        ledger = self.ledgers.get(ledger_id)
+        if ledger is None:
+            if self.ledgers.in_use_count >= _IN_USE_MAX:
+                self.ledgers.rest_all()
+            ledger = self.ledgers[ledger_id] = BookieLedger(ledger_id)
+        return ledger
 
     def forget(self, ledger_id: int) -> None:
         """Drop everything that is known of a ledger; no error if nothing is."""
@@ -207,11 +248,9 @@ class ControlState:
 
     def rest(self) -> Steps[None]:
         """Pack the ledgers that were not used since the last call, in steps."""
-        for count, ledger_id in enumerate(self.ledgers.resting, 1):
-            self.ledgers.rest(ledger_id)
-            if count % _LEDGERS_A_STEP == 0:
-                yield None
-        self.ledgers.turn()
+        while self.ledgers.rest_some(_LEDGERS_A_STEP):
+            yield None
+        yield from self.ledgers.turn()
 
     def records(self) -> Iterator[list[Record]]:
         """The records that make this state again, in parts. The state may change between two parts: these records, and those that

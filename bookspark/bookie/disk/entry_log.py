@@ -34,7 +34,9 @@ NOTE_SUFFIX = ".synced"
 class EntryLog:
     """One log. The loop decides where frames go (``end``); the directory's commit thread does everything to the file."""
 
-    __slots__ = ("_file_system", "_noting", "directory", "end", "file", "note", "number", "second_file", "synced")
+    __slots__ = (
+        "_file_system", "_noting", "_removed", "directory", "end", "file", "note", "number", "second_file", "synced",
+    )  # fmt: skip
 
     def __init__(self, file_system: FileSystem, directory: str, number: int) -> None:
         self._file_system = file_system
@@ -52,10 +54,15 @@ class EntryLog:
         descriptor that is opened for it may succeed although the disk lacks what was written."""
         self.note = SyncedNote(file_system, self._stem + NOTE_SUFFIX, number)
         self._noting = threading.Lock()
+        self._removed = False
 
     @property
     def path(self) -> str:
         return self._stem + LOG_SUFFIX
+
+    @property
+    def note_path(self) -> str:
+        return self._stem + NOTE_SUFFIX
 
     @property
     def _stem(self) -> str:
@@ -117,6 +124,20 @@ class EntryLog:
                 if not self.synced:
                     self.note.sync()
                 self.synced = position
+
+    def renew_note(self) -> None:
+        """Write the note anew, durably, in any thread: what lies there is damaged. Nothing is done to a log that is removed, or
+        of which nothing is synced. Raises OSError."""
+        with self._noting:
+            if self._removed or not self.synced:
+                return
+            note = SyncedNote(self._file_system, self.note_path, self.number)
+            try:
+                note.write(self.synced)
+                note.sync()
+            finally:
+                note.close()
+            self._file_system.sync_directory(os.path.dirname(self.note_path))
 
     def sync_note(self) -> None:
         """Make the note itself durable, if it was written since."""
@@ -205,6 +226,8 @@ class EntryLog:
 
     def remove(self) -> None:
         """Unlink the log, then its note. (A log without a note is damage; a note that holds 0, without a log, is not.)"""
+        with self._noting:
+            self._removed = True
         self.note.write(0)
         self.note.sync()
         self.note.close()

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Protocol, TypeVar
 
+from bookspark.private_files import PRIVATE_DIRECTORY, PRIVATE_FILE
 from bookspark.wire.entry_batch import Buffer
 
 Result = TypeVar("Result")
@@ -35,6 +36,9 @@ class File(Protocol):
 
     def read_cached(self, into: memoryview, position: int) -> bool:
         """Fill ``into`` with what is there; False if that would have to wait for the disk, or the file ends before."""
+
+    def drop_cached(self) -> None:
+        """Have the page cache forget what is on the disk, so that the next read asks the disk. What is not synced may stay."""
 
     def sync(self) -> None:
         """Make the content durable."""
@@ -144,6 +148,22 @@ def read_all(file: File) -> bytes:
     return file.read(file.size(), 0)
 
 
+def uncached(file_system: FileSystem, path: str) -> None:
+    """Have the next read of a file ask the disk; nothing if there is no such file. Raises OSError.
+
+    Decision: the pages are dropped (``posix_fadvise``), and not passed by with direct reads. That works on every file system, and
+    the checks are made by the readers that everybody uses. Readers fetch what they need again. Pages that are not written yet
+    stay: what is checked is synced, and a page that it shares with what is not synced is seen the next time."""
+    try:
+        file = file_system.open(path)
+    except FileNotFoundError:
+        return
+    try:
+        file.drop_cached()
+    finally:
+        file.close()
+
+
 def replace_file(file_system: FileSystem, path: str, content: Sequence[Buffer]) -> None:
     """Put ``content`` in place of ``path`` atomically and durably: a crash leaves the old content or the new. Raises
     NoSpaceError, with the old one in place, and OSError."""
@@ -213,6 +233,9 @@ class _RealFile:
                 return False
             raise
 
+    def drop_cached(self) -> None:
+        os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
     def sync(self) -> None:
         os.fdatasync(self._descriptor)
 
@@ -247,7 +270,7 @@ class RealFileSystem:
 
     def open(self, path: str, *, create: bool = False) -> File:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return _RealFile(os.open(path, flags, 0o644))
+        return _RealFile(os.open(path, flags, PRIVATE_FILE))
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
@@ -256,7 +279,7 @@ class RealFileSystem:
         return sorted(os.listdir(directory))
 
     def make_directory(self, path: str) -> None:
-        os.makedirs(path, exist_ok=True)
+        os.makedirs(path, mode=PRIVATE_DIRECTORY, exist_ok=True)
 
     def rename(self, source: str, target: str) -> None:
         os.rename(source, target)

@@ -90,6 +90,16 @@ class LedgerRows:
         first, extent = self.first[index], self.extent[index]
         return Row(first, first + (extent >> 32) - 1, self.where[index], extent & _LOW)
 
+    def numbers_at(self, where: int) -> list[int]:
+        """The numbers of the rows that lie in the frame at ``where``, ascending. (A million rows take some milliseconds.)"""
+        content, sought = self.where.tobytes(), array("q", [where]).tobytes()
+        found, at = [], content.find(sought)
+        while at >= 0:
+            if at % len(sought) == 0:
+                found.append(at // len(sought))
+            at = content.find(sought, at + 1)
+        return found
+
     def covering(self, first: int, last: int) -> Iterator[Row]:
         """The rows that hold any of ``first..last``, ascending, whole. Not to be held over a change."""
         index = max(0, bisect_right(self.first, first) - 1)
@@ -196,18 +206,38 @@ class ChangingRows(LedgerRows):
 
     def remove(self, first_where: int, last_where: int) -> list[Row]:
         """Remove the rows whose frames reach into ``first_where..last_where``; returns them, ascending by entry id."""
-        reaching = [
-            first_where < end and where <= last_where for where, end in zip(self.where, self.ends(), strict=True)
-        ]
-        removed = [i for i, reaches in enumerate(reaching) if reaches]
-        rows = [self.row(i) for i in removed]
-        if removed:
-            self.clean, self.lost_some = min(self.clean, removed[0]), True
-            kept = [i for i, reaches in enumerate(reaching) if not reaches]
-            for name in LedgerRows.__slots__:
-                column = getattr(self, name)
-                setattr(self, name, array("q", (column[i] for i in kept)))
+        places = enumerate(zip(self.where, self.ends(), strict=True))
+        return self.remove_numbered([i for i, (where, end) in places if first_where < end and where <= last_where])
+
+    def remove_numbered(self, numbers: Sequence[int]) -> list[Row]:
+        """Remove the rows of these numbers (ascending); returns them."""
+        rows = [self.row(i) for i in numbers]
+        self.drop_numbered(numbers)
         return rows
+
+    def drop_numbered(self, numbers: Sequence[int]) -> None:
+        """Remove the rows of these numbers (ascending). It takes the time of the rows between the first and the last one."""
+        if not numbers:
+            return
+        start, stop = numbers[0], numbers[-1] + 1
+        self.clean, self.lost_some = min(self.clean, start), True
+        removed = frozenset(numbers)
+        kept = [i for i in range(start, stop) if i not in removed] if len(numbers) < stop - start else []
+        for column in (self.first, self.where, self.extent):
+            column[start:stop] = array("q", [column[i] for i in kept])
+
+    def ids_of(self, numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """The entry ids (first, last) of the rows of these numbers, ascending; what follows each other is one range."""
+        begin, end = 0, -1
+        for number in numbers:
+            first = self.first[number]
+            if first != end + 1 or end < begin:
+                if end >= begin:
+                    yield begin, end
+                begin = first
+            end = first + (self.extent[number] >> 32) - 1
+        if end >= begin:
+            yield begin, end
 
 
 def _joined(rows: Sequence[Row]) -> Iterator[Row]:
@@ -243,28 +273,33 @@ class Index:
 
     def __init__(self) -> None:
         self._rows: PackedDict[ChangingRows] = PackedDict(_packed, lambda _, content: ChangingRows.of_bytes(content))
-        self._used = self._rows.used
         self._ids = SortedIds()
+        self._changed = SortedIds()
+        """Ledgers that may have changed since the last checkpoint was taken, forgotten ones too, and those that may be packed."""
         self._forgotten: set[int] = set()
         """Ledgers that were forgotten since the last checkpoint was taken."""
 
     def get(self, ledger_id: int) -> LedgerRows | None:
         """The rows of a ledger, only to be read; None if it has none."""
-        return self._used.get(ledger_id) or self._rows.look(ledger_id)
+        return self._rows.used.get(ledger_id) or self._rows.look(ledger_id)
 
     def changing(self, ledger_id: int) -> ChangingRows | None:
         """The rows of a ledger, to be changed; None if it has none."""
-        return self._rows.get(ledger_id)
+        rows = self._rows.used.get(ledger_id)
+        if rows is None and (rows := self._rows.get(ledger_id)) is not None:
+            self._changed.add(ledger_id)
+        return rows
 
     def of(self, ledger_id: int) -> ChangingRows:
         """The rows of a ledger, to be added to."""
-        rows = self._used.get(ledger_id)
+        rows = self._rows.used.get(ledger_id)
         if rows is not None:
             return rows
-        rows = self._rows.get(ledger_id)
+        rows = self.changing(ledger_id)
         if rows is None:
             rows = self._rows[ledger_id] = ChangingRows.empty()
             self._ids.add(ledger_id)
+            self._changed.add(ledger_id)
         return rows
 
     def put(self, ledger_id: int, content: memoryview) -> None:
@@ -285,22 +320,17 @@ class Index:
         """The ledgers that have rows from id ``start`` on, ascending, at most ``count`` (None: all)."""
         return self._ids.since(start, count)
 
+    def ids(self) -> Iterator[int]:
+        """The ledgers that have rows, ascending, however many there are: it may be changed meanwhile, and a ledger that is added
+        then may be left out."""
+        return self._ids.ascending()
+
     def forget(self, ledger_id: int) -> None:
         """Remove a ledger with all its rows; no error if it has none."""
         if self._rows.pop(ledger_id):
             self._ids.discard(ledger_id)
+            self._changed.add(ledger_id)
             self._forgotten.add(ledger_id)
-
-    def remove_logs(self, numbers: set[int]) -> dict[int, list[Row]]:
-        """Remove all rows whose frames lie in these logs; returns them by ledger."""
-        removed: dict[int, list[Row]] = {}
-        for ledger_id in self.ledger_ids():
-            rows = self.get(ledger_id)
-            for number in set(map(log_of, rows.where)) & numbers if rows is not None else ():
-                removed[ledger_id] = removed.get(ledger_id, []) + self.of(ledger_id).remove(
-                    location(number, 0), location(number, _LOW)
-                )
-        return removed
 
     def remove(self, first_where: int, last_where: int) -> dict[int, list[Row]]:
         """Remove all rows whose frames reach into ``first_where..last_where``; returns them by ledger."""
@@ -315,11 +345,12 @@ class Index:
 
     # -- for checkpoints
 
-    def begin_checkpoint(self, *, whole: bool) -> tuple[list[int], set[int]]:
+    def begin_checkpoint(self, *, whole: bool) -> tuple[Iterator[int], set[int]]:
         """The ledgers that may have changed since the last checkpoint (``whole``: all), ascending, and those of them that were
-        forgotten meanwhile, whether they are there again or not."""
+        forgotten meanwhile, whether they are there again or not. Ledgers may be added until ``end_checkpoint``; then they may be
+        left to the next one."""
         forgotten, self._forgotten = self._forgotten, set()
-        return self.ledger_ids() if whole else sorted({*self._rows.ids_in_use, *forgotten}), forgotten
+        return (self._ids if whole else self._changed).ascending(), forgotten
 
     def take_change(self, ledger_id: int, *, anew: bool) -> Change | None:
         """What changed in the rows of a ledger since the last checkpoint, None if nothing did. ``anew``: all of its rows. From
@@ -347,7 +378,10 @@ class Index:
         rows = self._rows.in_use(ledger_id)
         if rows is not None and rows.is_clean:
             self._rows.rest(ledger_id)
+            rows = self._rows.in_use(ledger_id)
+        if rows is None and ledger_id not in self._forgotten:
+            self._changed.discard(ledger_id)
 
-    def end_checkpoint(self) -> None:
-        """All that changed was taken."""
-        self._rows.turn()
+    def end_checkpoint(self) -> Iterator[None]:
+        """All that changed was taken. In steps."""
+        return self._rows.turn()

@@ -123,7 +123,7 @@ class LogScan(NamedTuple):
     headless: bool = False
 
 
-class _Bad(NamedTuple):
+class BadBytes(NamedTuple):
     """Bytes ``start..end`` that are no good frames. ``end`` is None if nothing good follows."""
 
     start: int
@@ -135,9 +135,9 @@ def scan_log(file: File, size: int, covered: int, noted: int) -> LogScan:
     """Read a log of ``size`` bytes from position ``covered`` on. Below position ``noted`` every byte has to be good. Bytes that
     the disk can't read are bad."""
     start = max(covered, len(SCHEMA))
-    headless = covered < len(SCHEMA) and _read_tolerant(file, 0, len(SCHEMA)) != SCHEMA
+    headless = covered < len(SCHEMA) and read_tolerant(file, 0, len(SCHEMA)) != SCHEMA
     below = max(noted, covered)
-    content = memoryview(_read_tolerant(file, start, size))
+    content = memoryview(read_tolerant(file, start, size))
     frames = Frames()
     torn: list[tuple[int, int]] = []
     end, damaged = start, size < below
@@ -145,7 +145,7 @@ def scan_log(file: File, size: int, covered: int, noted: int) -> LogScan:
         if type(found) is LoggedFrame:
             frames.append(found)
             end = found.position + found.size
-        elif isinstance(found, _Bad):
+        elif isinstance(found, BadBytes):
             damaged |= not found.torn
             if found.end is not None:
                 end = found.end
@@ -156,7 +156,30 @@ def scan_log(file: File, size: int, covered: int, noted: int) -> LogScan:
     return LogScan(frames, end, damaged or end < noted, tuple(torn), headless)
 
 
-def _frames(content: memoryview, base: int, below: int) -> Iterator[LoggedFrame | _Bad]:
+def read_frames(file: File, start: int, end: int, below: int) -> Iterator[tuple[LoggedFrame, memoryview] | BadBytes]:
+    """The good frames of the bytes ``start..end`` of a log with their bytes, and what is bad between them. All of it is to be
+    good up to the position ``below``. It is read in parts of some MiB; behind bad bytes all that follows is read at once."""
+    at = start
+    while at < end:
+        base, stop = at, min(end, at + _READ_BYTES)
+        content = memoryview(read_tolerant(file, base, stop))
+        while (frame := parse_logged_frame(content, at - base, at)) is not None:
+            yield frame, content[at - base : at - base + frame.size]
+            at += frame.size
+        if at == stop or (at > base and stop < end):
+            # The last frame may only be cut off by the end of the part.
+            continue
+        content = memoryview(read_tolerant(file, at, end))
+        base = at
+        for found in _frames(content, base, below):
+            if isinstance(found, BadBytes):
+                yield found
+            else:
+                yield found, content[found.position - base : found.position - base + found.size]
+        return
+
+
+def _frames(content: memoryview, base: int, below: int) -> Iterator[LoggedFrame | BadBytes]:
     """The good frames of ``content``, which starts at ``base``, and what is bad between them. All of it is to be good up to the
     position ``below``."""
     at: int | None = 0
@@ -170,7 +193,7 @@ def _frames(content: memoryview, base: int, below: int) -> Iterator[LoggedFrame 
         torn = base + at >= below and _is_torn(content, at, following, base)
         if torn and following == len(content):
             following = None
-        yield _Bad(base + at, None if following is None else base + following, torn)
+        yield BadBytes(base + at, None if following is None else base + following, torn)
         at = following
 
 
@@ -273,7 +296,7 @@ def _is_torn(content: memoryview, at: int, following: int | None, base: int) -> 
     return lacks_sector(frame, base + at) and not is_frame_but_for_one_bit(frame)
 
 
-def _read_tolerant(file: File, start: int, end: int) -> Buffer:
+def read_tolerant(file: File, start: int, end: int) -> Buffer:
     """The bytes ``start..end``. What the disk can't read comes as bytes that pass no check and don't look like a torn write."""
     try:
         content = file.read(max(0, end - start), start)

@@ -14,6 +14,8 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
+_A_STEP = 4096
+
 
 class PackedDict(Generic[T]):
     """Values by id, packed while nobody uses them."""
@@ -25,7 +27,7 @@ class PackedDict(Generic[T]):
         self.packed: dict[int, bytes | T | None] = {}
         """All ids. Bytes may be put here directly, at boot, for ids that are not in use."""
         self.used: dict[int, T] = {}
-        """What was in use since the last ``turn``. It stays the same dict, so a hot path may look here first."""
+        """What was in use since the last ``turn``. A hot path may look here first; after a ``turn`` it is another dict."""
         self._resting: dict[int, T] = {}
         """What was in use since the ``turn`` before, and not since the last one."""
 
@@ -112,30 +114,36 @@ class PackedDict(Generic[T]):
         """How many values are objects because they were used."""
         return len(self._resting) + len(self.used)
 
-    @property
-    def ids_in_use(self) -> list[int]:
-        """The ids whose values are objects because they were used."""
-        return [*self._resting, *self.used]
-
-    @property
-    def resting(self) -> list[int]:
-        """The ids that may be packed: their values were not used since the last ``turn``."""
-        return list(self._resting)
-
     def rest(self, key: int) -> None:
         """Pack a value if it was not used since the last ``turn``."""
         value = self._resting.pop(key, None)
         if value is not None:
-            packed = self._pack(value)
-            self.packed[key] = value if packed is None else packed
+            self._rest(key, value)
+
+    def rest_some(self, count: int) -> bool:
+        """Pack up to ``count`` values that were not used since the last ``turn``. False if there is none left."""
+        for _ in range(min(count, len(self._resting))):
+            self._rest(*self._resting.popitem())
+        return bool(self._resting)
+
+    def _rest(self, key: int, value: T) -> None:
+        packed = self._pack(value)
+        self.packed[key] = value if packed is None else packed
 
     def rest_all(self) -> None:
         """Pack all that can be packed, at once. Nobody holds a value."""
-        self.turn()
-        for key in self.resting:
-            self.rest(key)
+        for _ in self.turn():
+            pass
+        self.rest_some(len(self._resting))
 
-    def turn(self) -> None:
-        """What is not used from now on until the next ``turn`` may rest then."""
-        self._resting.update(self.used)
-        self.used.clear()
+    def turn(self) -> Iterator[None]:
+        """What is not used from now on until the next ``turn`` may rest then. In steps, as far as there is something that could
+        not rest; what is in use, and may be all there is, is not walked over."""
+        count = 0
+        while self._resting:
+            key, value = self._resting.popitem()
+            self.used[key] = value
+            count += 1
+            if count % _A_STEP == 0:
+                yield None
+        self._resting, self.used = self.used, {}

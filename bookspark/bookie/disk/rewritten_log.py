@@ -18,12 +18,13 @@ from __future__ import annotations
 
 import os
 import struct
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from bookspark.bookie.disk.entry_log import LOGS
 from bookspark.bookie.disk.file_system import TEMPORARY_SUFFIX, FileSystem
-from bookspark.bookie.disk.log_scan import SCHEMA
+from bookspark.bookie.disk.log_scan import SCHEMA, read_tolerant
 from bookspark.bookie.disk.rewritten_block import (
     BLOCK_BYTES_MAX,
     BLOCK_PREFIX_BYTES,
@@ -109,26 +110,53 @@ def adopt(file_system: FileSystem, directory: str, number: int) -> RewrittenLog 
     return RewrittenLog(directory, number, size)
 
 
-def scan_rewritten(file_system: FileSystem, path: str) -> Iterator[tuple[Block, Buffer] | None]:
-    """Every good block of a rewritten log with its bytes, and None for each damaged place: a block, or (last) the head or the
-    footer. The blocks after a damaged one are found as long as its size can be believed. Raises OSError."""
+class BadPart(NamedTuple):
+    """Bytes of a rewritten log that are not what was written. ``content``: what belongs there, if the rest tells."""
+
+    position: int
+    size: int
+    what: str
+    content: bytes | None = None
+
+
+def scan_rewritten(
+    file_system: FileSystem, path: str, starts: Sequence[int] = ()
+) -> Iterator[tuple[Block, Buffer] | BadPart]:
+    """Every good block of a rewritten log with its bytes, and the bad parts: blocks, the head, the footer. The blocks after a bad
+    one are found as long as its size can be believed, or at the next one of ``starts``: positions of blocks, ascending. What the
+    disk can't read is bad. Raises OSError if the log can't be opened."""
     file = file_system.open(path)
     try:
         size = file.size()
-        intact = file.read(len(HEAD), 0) == HEAD
-        position = len(HEAD)
+        if read_tolerant(file, 0, min(size, len(HEAD))) != HEAD:
+            yield BadPart(0, len(HEAD), "the head of the rewritten log is not what was written", HEAD)
+        position, complete = len(HEAD), True
         places: list[tuple[int, int]] = []
         while True:
-            found = parse_block_prefix(file.read(BLOCK_PREFIX_BYTES, position), position)
+            prefix = read_tolerant(file, position, min(size, position + BLOCK_PREFIX_BYTES))
+            found = parse_block_prefix(prefix, position)
             if found is None or not BLOCK_PREFIX_BYTES < found[0].size <= min(BLOCK_BYTES_MAX, size - position):
-                break
-            content = memoryview(file.read(found[0].size, position))
+                following = bisect_right(starts, position)
+                if following == len(starts) or starts[following] >= size:
+                    break
+                yield BadPart(position, starts[following] - position, "a block of the rewritten log fails its checks")
+                position, complete = starts[following], False
+                continue
+            content = memoryview(read_tolerant(file, position, position + found[0].size))
             block = parse_block(content, position)
-            yield None if block is None else (block, content)
+            if block is None:
+                yield BadPart(position, found[0].size, "a block of the rewritten log fails its checks")
+            else:
+                yield block, content
             places.append((position, found[0].size))
             position += found[0].size
-        if file.read(max(0, size - position), position) != footer(places) or not intact:
-            yield None
+        end = footer(places)
+        if not complete or read_tolerant(file, position, size) != end:
+            # A block that can't be told from the footer may lie here too.
+            derived = end if complete and size == position + len(end) else None
+            yield BadPart(
+                position, max(0, size - position), "the footer, or a block before it, fails its checks", derived
+            )
     finally:
         file.close()
 

@@ -6,6 +6,7 @@ Law: each id is there once. The ids lie in parts of bounded length, so no change
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 
 _PART_MAX = 2048
 
@@ -77,6 +78,13 @@ class SortedIds:
             if count is not None and len(found) >= count:
                 return found[:count]
         return found
+
+    def ascending(self) -> Iterator[int]:
+        """All ids, looked at part by part: ids may be added and removed meanwhile, and an id that is added may be left out."""
+        start = 0
+        while part := self.since(start, _PART_MAX):
+            yield from part
+            start = part[-1] + 1
 
     def _part_of(self, one: int) -> int:
         return max(0, bisect_right(self._firsts, one) - 1)

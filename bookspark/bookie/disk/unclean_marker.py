@@ -22,9 +22,10 @@ Source: BP-46, "Detecting Data Loss On Boot"; docs/decisions/without-the-journal
 from __future__ import annotations
 
 import logging
+import threading
 from enum import IntEnum
 
-from bookspark.bookie.disk.file_system import FileSystem, needing_space, read_all, replace_file, sync_names
+from bookspark.bookie.disk.file_system import FileSystem, needing_space, read_all, replace_file, sync_names, uncached
 
 NAME = "unclean"
 
@@ -43,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 class UncleanMarker:
-    """The marker of one directory. The boot uses it first, later the commit thread alone."""
+    """The marker of one directory. The boot uses it first, later the commit thread, and ``renew`` any thread."""
 
     def __init__(self, file_system: FileSystem, directory: str, boot_id: str = "") -> None:
         """``boot_id``: the kernel's, if it is to be trusted."""
@@ -51,6 +52,9 @@ class UncleanMarker:
         self._directory = directory
         self._path = f"{directory}/{NAME}"
         self._boot_id = boot_id
+        self._content = b""
+        """What the marker says, while it stands."""
+        self._lock = threading.Lock()
         self._found = False
         self.stands = False
         """Does the marker lie in the directory?"""
@@ -62,7 +66,7 @@ class UncleanMarker:
         if not self.stands:
             return False
         file = self._file_system.open(self._path)
-        noted = read_all(file)
+        noted = self._content = read_all(file)
         file.close()
         self.lost = _WORDS.get(noted, Lost.NOTHING)
         # A trusted marker is like one that this process made: the boot makes everything durable before anything is written.
@@ -73,22 +77,41 @@ class UncleanMarker:
         """Make the marker, if it does not stand. It is durable when this returns. Raises NoSpaceError, OSError."""
         if not self.stands:
             # Nothing is acknowledged yet, so a lack of room does no harm.
-            with needing_space():
-                replace_file(self._file_system, self._path, [self._boot_id.encode()])
-            self.stands = True
+            with self._lock, needing_space():
+                self._content = self._boot_id.encode()
+                replace_file(self._file_system, self._path, [self._content])
+                self.stands = True
 
     def note_loss(self, lost: Lost) -> None:
         """A loss was found. The marker says so, durably when this returns, until ``settled`` and ``clear``. Raises OSError."""
         if lost > self.lost:
             [word] = [word for word, what in _WORDS.items() if what is lost]
             replace_file(self._file_system, self._path, [word])
-            self.lost = lost
+            self.lost, self._content = lost, word
         self.stands = self._found = True
+
+    def renew(self) -> bool:
+        """In any thread: read the marker from the disk. If it should stand and is gone, or is not what it was, it is made anew,
+        durably, and this is True. Raises OSError."""
+        with self._lock:
+            if not self.stands:
+                return False
+            uncached(self._file_system, self._path)
+            if self._file_system.exists(self._path):
+                file = self._file_system.open(self._path)
+                try:
+                    if read_all(file) == self._content:
+                        return False
+                finally:
+                    file.close()
+            replace_file(self._file_system, self._path, [self._content])
+            return True
 
     def spoil(self) -> None:
         """The disk failed, so no boot may trust the page cache: wipe the boot id out. Only a process under the same kernel could
         trust it, so this need not reach the disk."""
         if self.stands and self._boot_id:
+            self._content = b""
             try:
                 file = self._file_system.open(self._path)
                 file.truncate(0)
@@ -109,7 +132,9 @@ class UncleanMarker:
     def clear(self) -> None:
         """Everything in the directory is synced: remove the marker, if it may be. Raises OSError."""
         if self.removable:
-            self._file_system.unlink(self._path)
-            # Until the removal is durable a crash may bring the marker back, which does no harm.
-            self.stands = False
+            with self._lock:
+                if self._file_system.exists(self._path):
+                    self._file_system.unlink(self._path)
+                # Until the removal is durable a crash may bring the marker back, which does no harm.
+                self.stands = False
             sync_names(self._file_system, self._directory)

@@ -5,7 +5,8 @@
 ``log_directory``     one directory: its logs, its control log, its commit thread
 ``boot``              reading everything at a start
 ``reads``             reading stored batches
-``scrubbing``         reading and checking everything that is held, round after round
+``scrubbing``         reading and checking every byte of the logs, round after round
+``kept_files``        reading and checking the other files, and writing anew what is damaged
 ``read_memory``       memory that logs are read into
 ``checkpointing``     checkpoints of the index
 ``disk_threads``      threads for what has to wait for a disk

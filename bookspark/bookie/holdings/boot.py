@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-from bookspark.bookie.disk.control_log import ControlScan, WriteNumbered, encode_records, live_bytes
-from bookspark.bookie.disk.control_state import ControlState, Record
+from bookspark.bookie.disk.control_log import ControlScan, encode_records, live_bytes
+from bookspark.bookie.disk.control_state import ControlState, Record, WriteNumbered
 from bookspark.bookie.disk.index import ROW_BYTES, ChangingRows, Index, location, log_of
 from bookspark.bookie.disk.log_scan import FILLER_LEDGER, LoggedFrame
 from bookspark.bookie.disk.rewritten_block import Block, runs
-from bookspark.bookie.disk.rewritten_log import scan_rewritten
+from bookspark.bookie.disk.rewritten_log import BadPart, scan_rewritten
 from bookspark.bookie.disk.unclean_marker import Lost
 from bookspark.bookie.holdings.holdings import Holdings
 from bookspark.bookie.holdings.log_directory import LogDirectory, Recovered
@@ -32,6 +32,9 @@ from bookspark.protocol.bookie.control_copies import ControlCopy, CopiesTell, ju
 _LOST_LOGS_MAX = 1 << 16
 """A directory that can't be read may have logs of higher numbers than the others. They are fewer than this, so no number is used
 twice."""
+
+_MANY_OBJECTS = 100_000
+"""The collector walks fewer in about a millisecond."""
 
 Found = TypeVar("Found")
 
@@ -89,15 +92,18 @@ def note_in_each(directories: list[LogDirectory], state: ControlState, records: 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
     """Switch Python's cyclic garbage collector off. A boot makes millions of objects and no cycles, and the collector, which
-    walks all of them again and again, would take half of the time. Afterwards the collector treats them as old."""
+    walks all of them again and again, would take half of the time. Afterwards the collector treats them as old. A boot that made
+    few leaves the collector alone: ``freeze`` sets all of its counts to 0, and a process that opens one bookie after the other
+    would never come to collect the old ones."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if was_enabled:
-            gc.freeze()
-            gc.unfreeze()
+            if gc.get_count()[0] > _MANY_OBJECTS:
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 
@@ -169,11 +175,10 @@ def _are_settled(scans: Sequence[tuple[LogDirectory, ControlScan]]) -> bool:
 
 def _replay_logs(recovered: Sequence[tuple[LogDirectory, Recovered]], state: ControlState, index: Index) -> int:
     """Fill ``index``, and the LAC (last add confirmed) of each ledger; returns the highest log number that was ever used."""
-    highest = 0
+    highest = max((log_of(where) for wheres in state.lost_copies.values() for where in wheres), default=0)
     seen: dict[int, tuple[BookieLedger, ChangingRows]] = {}
     for directory, (checkpoint, scans) in recovered:
         if checkpoint is not None:
-            highest = max(highest, log_of(checkpoint.covered))
             named: set[int] = set()
             for block in checkpoint.blocks():
                 state.note(block.ids, block.confirmed, block.replicated)
@@ -187,7 +192,7 @@ def _replay_logs(recovered: Sequence[tuple[LogDirectory, Recovered]], state: Con
             directory.look_for_named(named)
         elif directory.rewritten:
             _replay_rewritten(directory, state, index)
-        highest = max(highest, *(stored.number for stored in directory.stored), 0)
+        highest = max(highest, directory.highest_log, *(stored.number for stored in directory.stored))
         for entry_log, scan in scans:
             start = location(entry_log.number, 0)
             for frame in scan.frames:
@@ -217,7 +222,7 @@ def _replay_rewritten(directory: LogDirectory, state: ControlState, index: Index
     """Read every rewritten log of a directory whose checkpoint is lost."""
     for rewritten in directory.rewritten.values():
         for found in scan_rewritten(directory.file_system, rewritten.path):
-            if found is None:
+            if isinstance(found, BadPart):
                 directory.lose(f"{rewritten.path} is damaged")
                 continue
             block, content = found

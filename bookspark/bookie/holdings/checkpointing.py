@@ -18,6 +18,7 @@ from array import array
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
+from bookspark.bookie.checks import Damage, check_checkpoint
 from bookspark.bookie.disk.checkpoint import DamagedPartError, Snapshot, write_checkpoint
 from bookspark.bookie.disk.control_state import ControlState
 from bookspark.bookie.disk.file_system import FileSystem
@@ -28,11 +29,13 @@ from bookspark.protocol.bookie.bookie_ledger import BookieLedger
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
 
 _WRITE_SECONDS_MAX = 60.0
-_WEIGHT_A_STEP = 1 << 15
+_WEIGHT_A_STEP = 1 << 13
 """How much one step takes, counted in rows."""
 _LEDGER_WEIGHT = 20
 """A ledger counts as this number of rows."""
-_ROWS_A_STEP = 1 << 13
+_UNCHANGED_WEIGHT = 4
+"""One that has not changed, and may be packed, as this number."""
+_ROWS_A_STEP = 1 << 11
 """To find out the directory of a single row takes longer."""
 _NO_ROWS = LedgerRows(array("q"), array("q"), array("q"))
 
@@ -70,6 +73,21 @@ class Checkpoints:
     def outdated(self) -> None:
         """Something else than adds changed the index: the next checkpoint is not left out."""
         self._taken = []
+
+    def damages(self, directory: LogDirectory) -> list[Damage]:
+        """What is damaged of the checkpoint on the disk, in any thread. Raises OSError."""
+        _, found = check_checkpoint(self._file_system, directory.path, directory.parts or ())
+        if found and self._writing.acquire(timeout=_WRITE_SECONDS_MAX):
+            # It may have been replaced meanwhile.
+            try:
+                _, found = check_checkpoint(self._file_system, directory.path, directory.parts or ())
+            finally:
+                self._writing.release()
+        return found
+
+    def spoiled(self) -> None:
+        """A checkpoint on a disk is damaged: the next one has to hold everything, and is not left out."""
+        self._whole, self._taken = True, []
 
     @property
     def due(self) -> bool:
@@ -148,7 +166,7 @@ def fill(
     for ledger_id in ids:
         change = index.take_change(ledger_id, anew=whole or ledger_id in forgotten)
         if change is None:
-            weight += 1
+            weight += _UNCHANGED_WEIGHT
         else:
             weight += _LEDGER_WEIGHT + len(change.rows)
             taker = next((snapshot for snapshot in snapshots if snapshot.holds_all(change.rows)), None)
@@ -168,7 +186,7 @@ def fill(
         if weight >= _WEIGHT_A_STEP:
             weight = 0
             yield None
-    index.end_checkpoint()
+    yield from index.end_checkpoint()
     for snapshot in snapshots:
         snapshot.end()
 

@@ -159,7 +159,7 @@ class Disks:
                 self.sort()
 
         # A write in the open log may have found no room, and this loop not have heard of it: nothing goes behind such a hole.
-        directory.commit.submit(SealLog(directory.current, ignore))
+        directory.commit.submit(SealLog(directory.current, ignore, directory.no_room))
         directory.current = None
         if directory.control_behind:
             yield from self._rewrite_control_log(directory, written)
@@ -172,13 +172,17 @@ class Disks:
         if failure.errno in NO_DESCRIPTOR:
             what, remedy = "could not be written to", _MORE_FILES
         self.take_less(
-            directory, Takes.NOTHING, f"{directory.path} {what} ({failure.strerror}): it takes nothing; {remedy}"
+            directory,
+            Takes.NOTHING,
+            f"{directory.path} {what} ({failure.strerror}): it takes nothing; {remedy}",
+            failure,
         )
 
-    def take_less(self, directory: LogDirectory, less: Takes, why: str) -> None:
-        """Have a directory take no more than ``less`` from now on. ``why``: for people, with what to do about it."""
+    def take_less(self, directory: LogDirectory, less: Takes, why: str, failure: OSError | None = None) -> None:
+        """Have a directory take no more than ``less`` from now on. ``why``: for people, with what to do about it. ``failure``: of
+        the write that found no room, of which the index has nothing any more."""
         directory.takes, directory.why = less, why
-        directory.commit.submit(SealLog(directory.current, ignore))
+        directory.commit.submit(SealLog(directory.current, ignore, failure))
         directory.current = None
         self.sort()
 

@@ -2,18 +2,24 @@
 
 Law: entries that were lost are unknown, never absent, and they are not held: their rows leave the index (``lose``). Owned by the
 loop, except ``files``, which any thread may use to read. Nothing is decided here, and nothing is written.
+
+The rows of a directory that failed leave the index in steps. Until then their logs are ``gone``, and whoever looks at rows has
+those that lie there leave before (``leave_gone``). So everybody finds the index as it will be.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from itertools import islice
 
 from bookspark.bookie.disk.control_state import ControlState
 from bookspark.bookie.disk.entry_log import EntryLog
 from bookspark.bookie.disk.file_system import File, FileSystem
-from bookspark.bookie.disk.index import Index, Row, log_of, position_of
+from bookspark.bookie.disk.index import Index, LedgerRows, Row, log_of, position_of
 from bookspark.bookie.disk.rewritten_log import RewrittenLog
 from bookspark.bookie.holdings.log_directory import LogDirectory
 from bookspark.bookie.holdings.long_polls import LongPolls
@@ -21,6 +27,7 @@ from bookspark.bookie.holdings.reads import LogFiles, Piece, ReadPlan, Stop, pla
 from bookspark.bookie.holdings.volatile_ledgers import VolatileLedgers
 from bookspark.bookie.steps import Steps
 from bookspark.protocol.bookie.bookie_ledger import NO_COPY, BookieLedger, EntriesLost, answer_absent, may_read
+from bookspark.protocol.ledger.entry_ranges import NO_RANGES, EntryRanges
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
 from bookspark.protocol.ledger.responses import Negative, Unknown
 from bookspark.wire.entry_batch import Buffer
@@ -32,10 +39,18 @@ RANGES_ROWS_MAX = 1 << 11
 """Rows of one answer, which is made on the loop: some milliseconds."""
 
 _LEDGERS_A_STEP = 256
+_ROWS_A_STEP = 2048
+_ROWS_LOOKED_AT = 1 << 13
+"""More rows than any single request looks at. To find those of them that are gone takes about a millisecond, and to have them
+leave three."""
 
 StoredLog = EntryLog | RewrittenLog
 
 log = logging.getLogger(__name__)
+
+
+def _at_once(steps: Steps[None]) -> None:
+    deque(steps, maxlen=0)
 
 
 class Holdings:
@@ -56,7 +71,7 @@ class Holdings:
         """Every log and its directory, by the log's number."""
         self.next_log = 1
         """The number of the next log."""
-        self.volatile = VolatileLedgers(self.index, self.is_synced, self._is_open)
+        self.volatile = VolatileLedgers(self.index, self.is_synced, self._is_open, self.lacking)
         self.long_polls = LongPolls()
         self.files = LogFiles(self._open_log)
         self.lost_at_boot: list[EntriesLost] = []
@@ -65,6 +80,10 @@ class Holdings:
         """Called with what was lost: it is to be written to the control logs."""
         self.ledgers_lacking: set[int] = set()
         """Ledgers that lost entries, until somebody takes them to have them repaired."""
+        self.gone: set[int] = set()
+        """Logs of directories that are used no more, while rows may still point into them."""
+        self.carry_through: Callable[[Steps[None]], None] = _at_once
+        """Carries background work through. Set by who has a loop to do it on; without one it is done at once."""
         self.suspected: set[int] = set()
         """Logs in which something unreadable was found: the scrub looks at them next."""
         self.lost_copies = 0
@@ -79,6 +98,8 @@ class Holdings:
 
     def plan_read(self, ledger_id: int, first: int, last: int, limit: int, *, sparse: bool) -> ReadPlan:
         """The batches that hold entries ``first..last``, up to about ``limit`` bytes (0: as much as one answer takes)."""
+        if self.gone:
+            self.leave_gone(ledger_id, first)
         return plan_read(
             self.ledgers.look(ledger_id),
             self.index.get(ledger_id),
@@ -96,6 +117,8 @@ class Holdings:
 
     def has_moved(self, piece: Piece) -> bool:
         """Do the entries of a planned piece lie elsewhere by now, or nowhere?"""
+        if self.gone:
+            self.leave_gone(piece.ledger_id, piece.first)
         rows = self.index.get(piece.ledger_id)
         return rows is None or piece.where not in [row.where for row in rows.covering(piece.first, piece.last)]
 
@@ -107,9 +130,17 @@ class Holdings:
         """May a reader with this key, or without one (``NO_KEY``), read the ledger?"""
         return may_read(self.ledgers.look(ledger_id), None if master_key == NO_KEY else master_key)
 
-    def last_entry_id(self, ledger_id: int) -> int:
-        """The highest entry id that is held, NO_ENTRY if none."""
+    def last_entry_id(self, ledger_id: int) -> int | None:
+        """The highest entry id that is held, NO_ENTRY if none. None: so many of the last rows are gone that it is not found yet;
+        ask again in another turn of the loop."""
         rows = self.index.get(ledger_id)
+        if rows is not None and self.gone:
+            start = max(0, len(rows) - _ROWS_LOOKED_AT)
+            self._leave(ledger_id, rows, start)
+            # What left is not in a copy that ``get`` may have handed out.
+            rows = self.index.get(ledger_id)
+            if rows is not None and 0 < start == len(rows):
+                return None
         return NO_ENTRY if rows is None else rows.last_entry_id
 
     def ranges(self, ledger_id: int, first_entry_id: int, limit: int, *, only: bool) -> tuple[Ranges, int, int]:
@@ -119,8 +150,10 @@ class Holdings:
         ranges = Ranges.empty()
         ids = [ledger_id] if only else self.index.ledger_ids(ledger_id, limit)
         for current in ids:
-            rows = self.index.get(current)
             start = first_entry_id if current == ledger_id else 0
+            if self.gone:
+                self.leave_gone(current, start)
+            rows = self.index.get(current)
             for row in rows.covering(start, rows.last_entry_id) if rows is not None else ():
                 if len(ranges.ledger_ids) == limit:
                     return ranges, current, row.first
@@ -167,47 +200,114 @@ class Holdings:
     # -- what was lost
 
     def lose(self, ledger_id: int, wheres: Collection[int]) -> list[EntriesLost]:
-        """The copies of a ledger's entries at these locations can't be read: they are not held from now on. The rows that lie
+        """The copies of a ledger's entries at these few locations can't be read: they are not held from now on. The rows that lie
         there leave the index, and a record of each goes to the control logs; returns the records. No error if there is no such
         row: it was moved, or it is lost already."""
         rows = self.index.changing(ledger_id)
         if rows is None:
             return []
-        return self._note_lost({ledger_id: [row for where in wheres for row in rows.remove(where, where)]})
+        numbers = sorted({number for where in wheres for number in rows.numbers_at(where)})
+        return self._note_lost({ledger_id: rows.remove_numbered(numbers)})
+
+    def lose_all(self, ledger_id: int, wheres: Collection[int]) -> Steps[list[EntriesLost]]:
+        """``lose`` for any number of locations, in steps."""
+        lost: list[EntriesLost] = []
+        sought, following = frozenset(wheres), 0
+        while (rows := self.index.get(ledger_id)) is not None:
+            start = bisect_left(rows.first, following)
+            part = rows.where[start : start + _ROWS_A_STEP]
+            if not part:
+                break
+            following = rows.first[start + len(part) - 1] + 1
+            numbers = [number for number, where in enumerate(part, start) if where in sought]
+            if numbers and (changing := self.index.changing(ledger_id)) is not None:
+                lost += self._note_lost({ledger_id: changing.remove_numbered(numbers)})
+            yield None
+        return lost
 
     def lose_unreadable(self, pieces: Sequence[Piece], stop: Stop | None) -> bool:
         """A read came to an end before ``pieces``, because of ``stop``: if that is damage, or a log that is gone though rows
         point into it, the copy of the first one is lost, and this is True."""
         if stop in (None, Stop.LIMIT, Stop.FAILED):
             return False
-        piece = pieces[0]
-        lost = self.lose(piece.ledger_id, [piece.where])
-        number, position = log_of(piece.where), position_of(piece.where)
-        if lost and (found := self.logs.get(number)) is not None:
-            directory, stored = found
+        if lost := self.lose(pieces[0].ledger_id, [pieces[0].where]):
+            self.suspected.add(log_of(pieces[0].where))
+            self._tell_lost(lost, stop)
+        return True
+
+    def lose_bad(self, bad: Sequence[tuple[Piece, Stop]]) -> Steps[None]:
+        """``lose_unreadable`` for any number of batches, in steps. A batch that was moved meanwhile is passed over."""
+        by_ledger: dict[int, dict[int, Stop]] = {}
+        for piece, stop in bad:
+            if stop not in (Stop.LIMIT, Stop.FAILED) and log_of(piece.where) not in self.gone:
+                by_ledger.setdefault(piece.ledger_id, {})[piece.where] = stop
+        for ledger_id, stops in by_ledger.items():
+            lost = yield from self.lose_all(ledger_id, stops)
             for record in lost:
-                log.error(
-                    "%s, byte %d: %s; entries %d to %d of ledger %d are lost here until another bookie's copy replaces them",
-                    stored.path,
-                    position,
-                    "the disk can't read it" if stop is Stop.UNREADABLE else "the bytes are not what was written",
-                    record.first,
-                    record.last,
-                    record.ledger_id,
-                )
-            self.lost_copies += len(lost)
+                self._tell_lost([record], stops[record.where])
+
+    def _tell_lost(self, lost: Sequence[EntriesLost], stop: Stop | None) -> None:
+        for record in lost:
+            found = self.logs.get(log_of(record.where))
+            if found is None:
+                continue
+            directory, stored = found
+            log.error(
+                "%s, byte %d: %s; entries %d to %d of ledger %d are lost here until another bookie's copy replaces them",
+                stored.path,
+                position_of(record.where),
+                "the disk can't read it" if stop is Stop.UNREADABLE else "the bytes are not what was written",
+                record.first,
+                record.last,
+                record.ledger_id,
+            )
             if stop is Stop.UNREADABLE:
                 self.read_failed(directory)
-        return True
 
     def lose_directory(self, directory: LogDirectory) -> None:
         """A directory is used no more, so nothing in it is held. That is not noted: the next start finds the directory as it is
         then, and if it can't be read, that boot is lossy."""
-        removed = self.index.remove_logs({stored.number for stored in directory.stored})
-        self.control.replay(
-            EntriesLost(ledger_id, row.first, row.last) for ledger_id, rows in removed.items() for row in rows
-        )
-        self.ledgers_lacking.update(removed)
+        begins = not self.gone
+        self.gone.update(stored.number for stored in directory.stored)
+        if begins:
+            self.carry_through(self._leave_gone())
+
+    def leave_gone(self, ledger_id: int, first: int) -> int | None:
+        """Of the rows of a ledger from entry ``first`` on, as many as any request looks at: those in logs that are gone leave the
+        index. Returns the entry id to go on with, None at the end."""
+        rows = self.index.get(ledger_id)
+        if rows is None:
+            return None
+        start = max(0, bisect_right(rows.first, first) - 1)
+        following = start + _ROWS_LOOKED_AT
+        after = rows.first[following] if following < len(rows) else None
+        self._leave(ledger_id, rows, start)
+        return after
+
+    def _leave(self, ledger_id: int, rows: LedgerRows, start: int) -> None:
+        part, gone = rows.where[start : start + _ROWS_LOOKED_AT], self.gone
+        numbers = [number for number, where in enumerate(part, start) if where >> 32 in gone]
+        if numbers and (changing := self.index.changing(ledger_id)) is not None:
+            self.control.lose_for_now(ledger_id, changing.ids_of(numbers))
+            changing.drop_numbered(numbers)
+            self.ledgers_lacking.add(ledger_id)
+
+    def _leave_gone(self) -> Steps[None]:
+        """All rows in logs that are gone leave the index."""
+        while True:
+            gone, start = frozenset(self.gone), 0
+            while ids := self.index.ledger_ids(start, _LEDGERS_A_STEP):
+                for ledger_id in ids:
+                    following = self.leave_gone(ledger_id, 0)
+                    while following is not None:
+                        yield None
+                        following = self.leave_gone(ledger_id, following)
+                start = ids[-1] + 1
+                yield None
+            if gone == self.gone:
+                # Otherwise another directory failed meanwhile.
+                self.gone.clear()
+                return
 
     def lose_between(self, first_where: int, last_where: int) -> list[EntriesLost]:
         """Everything at ``first_where..last_where`` is lost, as by ``lose``: a part of a log, or several logs."""
@@ -216,20 +316,51 @@ class Holdings:
     def note_what_is_back(self) -> Steps[None]:
         """Entries that were lost, and of which a durable copy is held again, are lost no more. A lost copy is remembered as long
         as its log is there."""
-        for count, (ledger_id, copies) in enumerate(list(self.control.lost_copies.items()), 1):
+        for count, ledger_id in enumerate(list(self.control.lost_copies), 1):
             if count % _LEDGERS_A_STEP == 0:
                 yield None
-            if self.control.lost_copies.get(ledger_id) is not copies:
+            copies = self.control.lost_copies.get(ledger_id)
+            if copies is None:
                 continue
-            ledger, rows = self.ledgers.get(ledger_id), self.index.get(ledger_id)
             for where in [where for where in copies if log_of(where) not in self.logs]:
                 del copies[where]
-            if ledger is not None and rows is not None:
-                for first, last in ledger.lost:
-                    held = rows.covering(first, last)
-                    ledger.entries_back([(row.first, row.last) for row in held if self.is_synced(row.where)])
-            if not copies and (ledger is None or not ledger.lost):
-                del self.control.lost_copies[ledger_id]
+            yield from self._note_back(ledger_id)
+            if not self.control.lost_copies.get(ledger_id) and not self.lacking(ledger_id):
+                self.control.lost_copies.pop(ledger_id, None)
+
+    def _note_back(self, ledger_id: int) -> Steps[None]:
+        """Of the lacking entries of a ledger, those of which a durable copy is held are back."""
+        ledger = self.ledgers.look(ledger_id)
+        held: list[tuple[int, int]] = []
+        for number, (first, last) in enumerate(ledger.lacking if ledger is not None else ()):
+            following: int | None = first
+            while following is not None and (rows := self.index.get(ledger_id)) is not None:
+                part = list(islice(rows.covering(following, last), _ROWS_A_STEP))
+                held += [
+                    (row.first, row.last)
+                    for row in part
+                    if self.is_synced(row.where) and log_of(row.where) not in self.gone
+                ]
+                following = part[-1].last + 1 if len(part) == _ROWS_A_STEP else None
+                if len(held) >= _ROWS_A_STEP or following is not None:
+                    self._are_back(ledger_id, held)
+                    held = []
+                    yield None
+            if number % _ROWS_A_STEP == _ROWS_A_STEP - 1:
+                yield None
+        self._are_back(ledger_id, held)
+
+    def _are_back(self, ledger_id: int, held: Sequence[tuple[int, int]]) -> None:
+        if held and (ledger := self.ledgers.get(ledger_id)) is not None:
+            ledger.entries_back(held)
+
+    def lacking(self, ledger_id: int) -> EntryRanges:
+        """Entries of a ledger of which a copy was here that can't be read (``BookieLedger.lacking``)."""
+        following: int | None = 0 if self.gone else None
+        while following is not None:
+            following = self.leave_gone(ledger_id, following)
+        ledger = self.ledgers.look(ledger_id)
+        return NO_RANGES if ledger is None else ledger.lacking
 
     def _note_lost(self, removed: dict[int, list[Row]]) -> list[EntriesLost]:
         records = [
@@ -238,6 +369,7 @@ class Holdings:
             for row in rows
         ]
         if records:
+            self.lost_copies += len(records)
             self.control.replay(records)
             self.ledgers_lacking.update(record.ledger_id for record in records)
             self.lost(records)

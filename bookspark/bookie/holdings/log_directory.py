@@ -16,7 +16,8 @@ from bookspark.bookie.bookie_config import BookieConfig
 from bookspark.bookie.commit.commit_thread import CommitThread
 from bookspark.bookie.commit.group_writer import GroupWriter
 from bookspark.bookie.disk.checkpoint import Checkpoint, Part, read_checkpoint, remove_parts
-from bookspark.bookie.disk.control_log import ControlLog, ControlScan, LogsNoted
+from bookspark.bookie.disk.control_log import ControlLog, ControlScan
+from bookspark.bookie.disk.control_state import LogsNoted
 from bookspark.bookie.disk.entry_log import LOGS, EntryLog, log_numbers
 from bookspark.bookie.disk.file_system import TEMPORARY_SUFFIX, FileSystem, NoSpaceError
 from bookspark.bookie.disk.index import location, log_of, position_of
@@ -48,6 +49,9 @@ class LogDirectory:
         has not dealt with it."""
         self._found: set[int] = set()
         """At the boot: the logs of which a file or a note is there, and the rewritten ones that the checkpoint names."""
+        self.highest_log = 0
+        """At the boot: the highest number that any file here has, in use or not. A file that could not be removed keeps its
+        number: a boot after that would take it for the log that has the number by then."""
         self._removed_below = 0
         """The location behind the last log that was removed."""
         self.lost_places: list[tuple[int, int]] = []
@@ -62,6 +66,10 @@ class LogDirectory:
         self.takes = Takes.ALL
         self.why = "its control log has no room; free some space on its disk"
         """Why it takes less than all adds, if it does, and what to do about it."""
+        self.refusals = 0
+        """How often writes found no room here, or were refused behind one that found none, and have left the index."""
+        self.no_room: OSError | None = None
+        """The last of those failures."""
         self.control_behind = False
         """A control record found no room here: a new control log has to be written before the directory takes anything."""
         self.control = ControlLog(file_system, path)
@@ -157,6 +165,7 @@ class LogDirectory:
             else:
                 unused.append(entry_log)
         unused += self._recover_rewritten(checkpoint, noted)
+        self.highest_log = max((log_of(covered), *self._found, *(found.number for found in unused)))
         self._look_for_lost(numbers, checkpoint, noted)
         self._settle_logs(unused)
         return checkpoint, scans

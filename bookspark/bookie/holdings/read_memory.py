@@ -7,6 +7,8 @@ slow reader gets memory of its own.
 
 from __future__ import annotations
 
+import mmap
+
 from bookspark.wire.chunks import is_viewed, new_chunk
 
 _CHUNK_BYTES = 1 << 20
@@ -16,7 +18,7 @@ class ReadMemory:
     """The memory that one thread reads logs into."""
 
     def __init__(self) -> None:
-        self._chunk = bytearray()
+        self._chunk: mmap.mmap | None = None
         self._lent = 0
         """How many bytes of the chunk are lent, from its start."""
 
@@ -24,9 +26,9 @@ class ReadMemory:
         """``size`` bytes to read into. Their content is undefined."""
         if size > _CHUNK_BYTES:
             return memoryview(bytearray(size))
-        if not is_viewed(self._chunk):
+        if self._chunk is not None and not is_viewed(self._chunk):
             self._lent = 0
-        if self._lent + size > len(self._chunk):
+        if self._chunk is None or self._lent + size > _CHUNK_BYTES:
             self._chunk, self._lent = new_chunk(_CHUNK_BYTES), 0
         start, self._lent = self._lent, self._lent + size
         return memoryview(self._chunk)[start : self._lent]

@@ -229,8 +229,16 @@ class LogFiles:
         return Fetched(frames)
 
 
+def is_no_damage(error: OSError) -> bool:
+    """Does the failure of a read say nothing of the disk? It may go well later."""
+    return error.errno in _NO_DAMAGE
+
+
 def _stop_of(error: OSError) -> Stop:
-    return Stop.FAILED if error.errno in _NO_DAMAGE else Stop.UNREADABLE
+    if isinstance(error, FileNotFoundError):
+        # The disk can be read, and the log is not there.
+        return Stop.DAMAGED
+    return Stop.FAILED if is_no_damage(error) else Stop.UNREADABLE
 
 
 def _extent_end(pieces: Sequence[Piece], start: int) -> int:

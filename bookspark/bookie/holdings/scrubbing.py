@@ -1,28 +1,36 @@
-"""Scrubbing what a bookie holds, while it serves: each batch that the index names is read and checked, round after round.
+"""Scrubbing what a bookie holds, while it serves: each byte of its logs is read from the disk and checked, round after round.
 
-Law: a round looks at every log that was there when it began, by ascending number, and at every row of the index that points
-into it. Two rounds fit into a period, so whatever is held is read at least once in each period, wherever a round was when it came
-or when it rotted. A copy that can't be read is lost (``Holdings.lose``). A round goes on after a start where the last process
-noted to be. What is moved to a new log meanwhile was read when it was moved.
+Law: a round looks at every log that was there when it began, by ascending number, up to where it is synced; and at every row of
+the index that points into it. Two rounds fit into a period, so whatever is held is read at least once in each period, wherever a
+round was when it came or when it rotted. What the checks (``checks``) do not find good is read once more, as a client reads it; a
+copy that can't be read is lost (``Holdings.lose``). A round goes on after a start where the last process noted to be. What is
+moved to a new log meanwhile was read when it was moved.
+
+Damage in *dead bytes*, batches that no row names, costs no entry: no read and no rewriting looks at them again. They are counted
+(``dead_bytes``), and no loss is told. A checkpoint covers the log a minute later, so that no boot takes them for a loss. What
+follows from the rest of a log (its schema, a footer) is written anew. The other files of a bookie are those of ``kept_files``.
 
 How far the round is stands in every directory; the furthest one counts. One file, replaced as a whole::
 
     <directory>/scrub    JSON: {"began_ms", "next_log", "end_log", "done_bytes", "finished_ms"}
                          times in ms since 1970; logs from next_log to below end_log have still to be read
 
-The checks are those of every read (``reads``). ``offline.scrub`` makes them for a stopped bookie.
+``offline.scrub`` makes the same checks for a stopped bookie.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import msgspec
 
-from bookspark.bookie.disk.file_system import FileSystem, read_all, replace_file
-from bookspark.bookie.disk.index import log_of
+from bookspark.bookie.checks import Damage, Stored, Torn, check_entry_log, check_rewritten_log
+from bookspark.bookie.disk.entry_log import EntryLog
+from bookspark.bookie.disk.file_system import FileSystem, read_all, replace_file, uncached, write_all
+from bookspark.bookie.disk.index import log_of, position_of
 from bookspark.bookie.holdings.holdings import Holdings
 from bookspark.bookie.holdings.reads import LogFiles, Piece, Stop
 from bookspark.bookie.steps import Steps
@@ -36,6 +44,8 @@ _PACE_PART = 0.45
 _GROUP_BYTES = 256 << 20
 """The index is looked through once for logs of about this size together."""
 _ROWS_A_STEP = 4096
+_LOOK_BYTES = 4 << 20
+"""How much is read between two pauses."""
 
 log = logging.getLogger(__name__)
 
@@ -51,11 +61,14 @@ class ScrubProgress(msgspec.Struct, frozen=True):
     """When the last whole round ended. 0: there was none."""
 
 
-class Bad(NamedTuple):
-    """A batch that could not be read, and why."""
+class Looked(NamedTuple):
+    """What a look at some bytes of a log came to."""
 
-    piece: Piece
-    stop: Stop
+    size: int
+    bad: list[tuple[Piece, Stop]]
+    """Batches that the index names and that can't be read, and why."""
+    dead_bytes: int = 0
+    """Damaged bytes of no batch that the index names."""
 
 
 class Scrubbing:
@@ -68,6 +81,8 @@ class Scrubbing:
         self.progress = ScrubProgress()
         self._read_bytes = 0
         """Bytes of the logs under way that are read."""
+        self.dead_bytes = 0
+        """Damaged bytes that hold no entry any more, as found since the start."""
 
     def load(self) -> None:
         """Read how far an earlier process was. A file that is missing or damaged costs reading again."""
@@ -127,14 +142,14 @@ class Scrubbing:
         """Are there logs that are to be looked at before all others?"""
         return bool(self._holdings.suspected)
 
-    def take_suspected(self) -> Steps[list[Piece]]:
-        """What the index names in the suspected logs, by location."""
+    def take_suspected(self) -> Steps[dict[int, list[Piece]]]:
+        """The suspected logs, with what the index names in each."""
         numbers = set(self._holdings.suspected)
         self._holdings.suspected.clear()
-        return self._pieces(numbers)
+        return (yield from self._pieces(numbers))
 
-    def group(self) -> Steps[tuple[list[Piece], int]]:
-        """What the index names in the next logs, by location, and the number of the log to go on with after them."""
+    def group(self) -> Steps[tuple[dict[int, list[Piece]], int]]:
+        """The next logs, with what the index names in each; and the number of the log to go on with after them."""
         numbers: set[int] = set()
         size, following = 0, self.progress.end_log
         for number in sorted(self._holdings.logs):
@@ -146,56 +161,107 @@ class Scrubbing:
                 size += self._holdings.logs[number][1].end
         return (yield from self._pieces(numbers)), following
 
-    def _pieces(self, numbers: set[int]) -> Steps[list[Piece]]:
-        pieces: list[Piece] = []
+    def _pieces(self, numbers: Iterable[int]) -> Steps[dict[int, list[Piece]]]:
+        pieces: dict[int, list[Piece]] = {number: [] for number in sorted(numbers)}
         seen = 0
-        for ledger_id in self._holdings.index.ledger_ids() if numbers else ():
+        for ledger_id in self._holdings.index.ids() if pieces else ():
             rows = self._holdings.index.get(ledger_id)
             if rows is None:
                 continue
             for start in range(0, len(rows), _ROWS_A_STEP):
                 for i, where in enumerate(rows.where[start : start + _ROWS_A_STEP], start):
-                    if log_of(where) in numbers and where not in self._holdings.recent:
-                        pieces.append(Piece(ledger_id, *rows.row(i), None))
+                    if log_of(where) in pieces and where not in self._holdings.recent:
+                        pieces[log_of(where)].append(Piece(ledger_id, *rows.row(i), None))
                 seen += min(_ROWS_A_STEP, len(rows) - start) + 1
                 if seen >= _ROWS_A_STEP:
                     seen = 0
                     yield None
-        pieces.sort(key=lambda piece: piece.where)
         return pieces
 
-    def check(self, pieces: Sequence[Piece], bytes_max: int) -> tuple[int, list[Bad]]:
-        """Read and check the first ``pieces``, about ``bytes_max`` of them but at least one; returns how many, and the bad ones.
-        In any thread."""
-        bad: list[Bad] = []
-        done = total = 0
-        while done < len(pieces) and (not done or total < bytes_max):
-            end = done
-            while end < len(pieces) and (end == done or total < bytes_max):
-                total += pieces[end].size
-                end += 1
-            while done < end:
-                fetched = self._files.fetch(pieces[done:end], cached_only=False)
-                assert fetched is not None
-                done += len(fetched.frames)
-                if fetched.stop not in (None, Stop.LIMIT):
-                    bad.append(Bad(pieces[done], fetched.stop))
-                    done += 1
-        return done, bad
+    def look(self, number: int, pieces: Sequence[Piece]) -> Iterator[Looked]:
+        """Read and check log ``number``, some bytes with each step; ``pieces`` are all that the index names in it. To be carried
+        through in any thread."""
+        found = self._holdings.logs.get(number)
+        if found is None or found[0].retired:
+            return
+        directory, stored = found
+        end, damages, read = stored.synced, [], 0
+        unseen: dict[int, list[Piece]] = {}
+        for piece in pieces:
+            if position_of(piece.where) + piece.size <= end:
+                unseen.setdefault(position_of(piece.where), []).append(piece)
+        try:
+            items: Iterator[Stored | Damage | Torn] = (
+                check_entry_log(self._file_system, stored.path, end, end)
+                if isinstance(stored, EntryLog)
+                else check_rewritten_log(self._file_system, stored.path, sorted(unseen))
+            )
+            for item in items if end else ():
+                if isinstance(item, Damage):
+                    damages.append(item)
+                elif isinstance(item, Stored) and all(_is(piece, item) for piece in unseen.get(item.position, ())):
+                    unseen.pop(item.position, None)
+                read += item.size
+                if read >= _LOOK_BYTES:
+                    yield Looked(read, [])
+                    read = 0
+        except OSError as error:
+            # A log that was removed, or that can't be opened now; the reads below tell more.
+            log.debug("%s could not be checked: %s", stored.path, error)
+        left = [piece for of_frame in unseen.values() for piece in of_frame]
+        bad = self._read_again(number, stored.path, left)
+        if self._holdings.logs.get(number) is found and not directory.retired:
+            for damage in damages:
+                self._mend(damage)
+            dead = sum(damage.size - _covered(damage, left) for damage in damages if damage.content is None)
+            yield Looked(read, bad, dead)
 
-    def checked(self, pieces: Sequence[Piece], bad: Sequence[Bad]) -> None:
-        """``pieces`` were read; the ``bad`` ones of them are lost, unless they were moved meanwhile."""
-        self._read_bytes += sum(piece.size for piece in pieces)
-        for piece, stop in bad:
-            if not self._holdings.has_moved(piece):
-                self._holdings.lose_unreadable([piece], stop)
+    def _read_again(self, number: int, path: str, pieces: Sequence[Piece]) -> list[tuple[Piece, Stop]]:
+        """Read what no check found good, as a client does; returns what can't be read."""
+        bad: list[tuple[Piece, Stop]] = []
+        self._files.forget(number)
+        if pieces:
+            with suppress(OSError):
+                uncached(self._file_system, path)
+        for piece in pieces:
+            fetched = self._files.fetch([piece], cached_only=False)
+            assert fetched is not None
+            if fetched.stop not in (None, Stop.LIMIT, Stop.FAILED, Stop.MOVED):
+                bad.append((piece, fetched.stop))
+        return bad
+
+    def _mend(self, damage: Damage) -> None:
+        """Write what follows from the rest of its log."""
+        if damage.content is None:
+            return
+        try:
+            file = self._file_system.open(damage.path)
+            try:
+                write_all(file, [damage.content], damage.position)
+                file.sync()
+            finally:
+                file.close()
+            log.warning("%s, byte %d: %s; it was written anew; check the disk", *damage[:2], damage.what)
+        except OSError as error:
+            log.warning("%s, byte %d: %s, and can't be written anew: %s", *damage[:2], damage.what, error)
+
+    def looked(self, number: int, looked: Looked) -> Steps[None]:
+        """Take over what a look at log ``number`` found. What was moved meanwhile is not lost."""
+        self._read_bytes += looked.size
+        if looked.dead_bytes:
+            self.dead_bytes += looked.dead_bytes
+            log.warning(
+                "%d bytes of log %08x that hold no entry any more are damaged: nothing is lost by that; check the disk",
+                looked.dead_bytes,
+                number,
+            )
+        yield from self._holdings.lose_bad(looked.bad)
 
     def end_group(self, following: int, now_ms: int) -> None:
         """All that the index names below log ``following`` is read."""
         numbers = range(self.progress.next_log, following)
         size = sum(stored.end for number, (_, stored) in self._holdings.logs.items() if number in numbers)
-        for number in numbers:
-            self._files.forget(number)
+        self._files.clear()
         self._read_bytes = 0
         self.progress = msgspec.structs.replace(
             self.progress,
@@ -203,3 +269,19 @@ class Scrubbing:
             done_bytes=self.progress.done_bytes + size,
             finished_ms=self.progress.finished_ms if following < self.progress.end_log else now_ms,
         )
+
+
+def _is(piece: Piece, found: Stored) -> bool:
+    """Is a good batch what the index says?"""
+    return (
+        (found.size, found.ledger_id) == (piece.size, piece.ledger_id)
+        and found.first <= piece.first
+        and piece.last <= found.last
+    )
+
+
+def _covered(damage: Damage, pieces: Sequence[Piece]) -> int:
+    """How many bytes of the damage are of these batches."""
+    end = damage.position + damage.size
+    frames = {(position_of(piece.where), piece.size) for piece in pieces}
+    return sum(max(0, min(end, at + size) - max(damage.position, at)) for at, size in frames)

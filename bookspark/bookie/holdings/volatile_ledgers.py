@@ -43,10 +43,16 @@ class VolatileLedgers:
     """The VD ledgers of one bookie. Owned by the loop."""
 
     def __init__(
-        self, index: Index, is_synced: Callable[[int], bool], is_open: Callable[[int], bool] = lambda ledger_id: False
+        self,
+        index: Index,
+        is_synced: Callable[[int], bool],
+        is_open: Callable[[int], bool] = lambda ledger_id: False,
+        look: Callable[[int], object] = lambda ledger_id: None,
     ) -> None:
-        """``is_synced(where)``: is the frame there durable? ``is_open(ledger_id)``: is the ledger known and not fenced?"""
+        """``is_synced(where)``: is the frame there durable? ``is_open(ledger_id)``: is the ledger known and not fenced?
+        ``look(ledger_id)``: called before all rows of a ledger are looked at."""
         self._index = index
+        self._look = look
         self._is_synced = is_synced
         self._is_open = is_open
         self._ledgers: dict[int, VolatileLedger] = {}
@@ -113,6 +119,7 @@ class VolatileLedgers:
         """The first request since the boot, or with another assignment, came: begin with what the index holds by now."""
         ledger = self._ledgers[ledger_id] = VolatileLedger()
         ledger.cursor.assign(assignment)
+        self._look(ledger_id)
         rows = self._index.get(ledger_id)
         if rows is not None:
             ledger.unsynced += (

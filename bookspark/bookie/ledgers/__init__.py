@@ -2,6 +2,7 @@
 
 ===================  =================================================================================
 ``adds``             adds: admitted or refused, placed in a log, queued for the disk
+``first_requests``   fences and explicit LACs of ledgers that the bookie never saw: the metadata is asked first
 ``unsure_adds``      adds to ledgers whose fence may be lost: the metadata is asked first
 ``comparisons``      adds that wait until they are compared with the copies that are held
 ``held_copies``      entries that are held already: are they the same, and are they durable?

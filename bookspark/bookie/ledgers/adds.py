@@ -12,10 +12,11 @@ Source: docs/decisions/one-log.md; BookKeeper's ``Bookie.addEntry``.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 from bookspark.bookie.commit.commit_items import EntryWrite, RelaxedWrite
 from bookspark.bookie.commit.completions import AllOf, Done, ignore
-from bookspark.bookie.disk.index import Row, location, log_of
+from bookspark.bookie.disk.index import Row, location
 from bookspark.bookie.holdings.commit_results import CommitResults
 from bookspark.bookie.holdings.disk_threads import DiskThreads
 from bookspark.bookie.holdings.disks import Disks
@@ -52,6 +53,7 @@ class Adds:
     ) -> None:
         self._holdings = holdings
         self._ledgers = holdings.ledgers
+        self._suspects = holdings.control.suspects
         self._index = holdings.index
         self._records = records
         self._disks = disks
@@ -61,15 +63,7 @@ class Adds:
         self.unsure = UnsureAdds(check_fence, self._add_again)
         self.comparisons = Comparisons(holdings, self._held, results, threads, self._decide_compared)
         self._waiting = self.comparisons.waiting
-        self._acked_after_sync = [
-            acked_after_sync(
-                recovery=bool(flags & _RECOVERY),
-                volatile=bool(flags & _VOLATILE),
-                journal_write_data=journal_write_data,
-            )
-            for flags in range(256)
-        ]
-        """Is an add with these flags acknowledged after its sync?"""
+        self._acked_after_sync = _acked_after_sync(journal_write_data)
 
     def add(self, header: Header, batch: EntryBatch, done: Done) -> None:
         """Add the entries of a batch frame that passed its checks (``EntryBatch.checked``), all or none.
@@ -97,6 +91,8 @@ class Adds:
             else:
                 done(status_of(decision.response))
             return ()
+        if holdings.gone:
+            holdings.leave_gone(ledger_id, first)
         rows = self._index.get(ledger_id)
         kept: Sequence[Row] = ()
         if rows is not None and first <= rows.last_entry_id:
@@ -138,8 +134,7 @@ class Adds:
         self._results.bytes_in_flight += size
         if kept:
             both = AllOf(2, done)
-            elsewhere = [row.where for row in kept if holdings.logs[log_of(row.where)][0] is not directory]
-            self._when_kept(elsewhere, both, self._acked_after_sync[flags])
+            self._when_kept([row.where for row in kept], both, self._acked_after_sync[flags])
             done = both
         if self._acked_after_sync[flags]:
             directory.commit.submit(EntryWrite(entry_log, position, frame, done))
@@ -160,6 +155,8 @@ class Adds:
             self.add(*add)
 
     def _note_added(self, ledger: BookieLedger, decision: Decision, header: Header) -> None:
+        if self._suspects:
+            self._suspects.discard(ledger.ledger_id)
         if decision.records:
             self._ledgers[ledger.ledger_id] = ledger
             # Nobody waits for it: each directory writes the record before the batch, so where the batch is, the record is.
@@ -173,3 +170,16 @@ class Adds:
             self._held.when_durable(wheres, done)
         else:
             self._held.when_written(wheres, done)
+
+
+@cache
+def _acked_after_sync(journal_write_data: bool) -> list[bool]:
+    """For each number of flags: is an add with them acknowledged after its sync?"""
+    return [
+        acked_after_sync(
+            recovery=bool(flags & _RECOVERY),
+            volatile=bool(flags & _VOLATILE),
+            journal_write_data=journal_write_data,
+        )
+        for flags in range(256)
+    ]

@@ -16,8 +16,8 @@ from functools import partial
 
 from bookspark.bookie.commit.commit_items import ControlRewrite, ControlWrite, Passing
 from bookspark.bookie.commit.completions import AnyOf, Done, ignore
-from bookspark.bookie.disk.control_log import WriteNumbered, encode_records
-from bookspark.bookie.disk.control_state import ControlState, Record
+from bookspark.bookie.disk.control_log import encode_records
+from bookspark.bookie.disk.control_state import ControlState, Record, WriteNumbered
 from bookspark.bookie.holdings.log_directory import LogDirectory
 from bookspark.bookie.steps import Steps
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger, ControlRecord

@@ -38,6 +38,7 @@ class ExplicitLacs:
         if type(decision.response) is not Positive:
             done(status_of(decision.response))
             return
+        holdings.control.suspects.discard(ledger_id)
         ledger.note(NO_ENTRY, last_add_fully_replicated)
         holdings.ledgers[ledger_id] = ledger
         holdings.long_polls.reached(ledger_id, ledger.last_add_confirmed)

@@ -33,6 +33,7 @@ class Fences:
         if type(decision.response) is not Positive:
             done(status_of(decision.response))
             return
+        self._state.suspects.discard(ledger_id)
         if decision.records:
             self._volatile.forget(ledger_id)
         self._records.note(ledger, decision.records, done)

@@ -8,6 +8,7 @@ copies ends after everything that was queued before in the directories that hold
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from bookspark.bookie.commit.commit_thread import Post
 from bookspark.bookie.commit.completions import AllOf, Done
 from bookspark.bookie.disk.index import Row, log_of
 from bookspark.bookie.holdings.holdings import Holdings
+from bookspark.bookie.holdings.log_directory import LogDirectory
 from bookspark.bookie.holdings.reads import Piece, Stop
 from bookspark.protocol.bookie.bookie_ledger import same_content
 from bookspark.wire.entry_batch import EntryBatch
@@ -73,6 +75,8 @@ class HeldCopies:
 
     def _look(self, ledger_id: int, start: int, ranges: list[tuple[int, int]], unsynced: list[int], done: Told) -> None:
         """Add the ranges from entry id ``start`` on: some thousand rows in this turn of the loop, the rest in later ones."""
+        if self._holdings.gone:
+            self._holdings.leave_gone(ledger_id, start)
         rows = self._holdings.index.get(ledger_id)
         last = -1 if rows is None else rows.last_entry_id
         looked_at = islice(rows.covering(start, last), _ROWS_A_TURN) if rows is not None else ()
@@ -103,7 +107,10 @@ class HeldCopies:
 
     def submit_behind(self, wheres: Sequence[int], done: Done, item: Callable[[Done], Item]) -> None:
         """Queue an ``item`` in every directory in which one of the frames at ``wheres`` is not durable yet. ``done``: OK if all
-        these items end OK, or if there is none."""
+        these items end OK, or if there is none.
+
+        A frame may be refused for want of room, and this loop not have heard of it: an item that is queued later than the seal
+        of the log ends OK all the same. So nothing counts that was waited for while writes left the index (READ_ONLY)."""
         waiting = dict.fromkeys(
             self._holdings.logs[log_of(where)][0] for where in wheres if not self._holdings.is_synced(where)
         )
@@ -112,4 +119,9 @@ class HeldCopies:
             return
         all_of = AllOf(len(waiting), done)
         for directory in waiting:
-            directory.commit.submit(item(all_of))
+            directory.commit.submit(item(partial(_told_of, directory, directory.refusals, all_of)))
+
+
+def _told_of(directory: LogDirectory, refusals: int, done: Done, status: int) -> None:
+    refused = status == Status.OK and directory.refusals != refusals
+    done(Status.READ_ONLY if refused else status)

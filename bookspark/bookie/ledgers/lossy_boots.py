@@ -63,9 +63,9 @@ class LossyBoots:
         without room takes nothing. Raises StorageError if no directory took it."""
         self._note([found.mark, *found.records])
 
-    def note_first_mark(self, last_ledger_id: int) -> None:
+    def note_first_mark(self, highest_ledger_id: int) -> None:
         """At the first boot: make the mark durable (``bookie_boot.first_mark``). Raises StorageError if no directory took it."""
-        mark = first_mark(last_ledger_id, self._state.mark)
+        mark = first_mark(highest_ledger_id, self._state.mark)
         if mark is not None:
             self._note([mark])
 

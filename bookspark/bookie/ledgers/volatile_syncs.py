@@ -32,9 +32,8 @@ class VolatileSyncs:
         is lost."""
 
         def synced(status: int) -> None:
-            ledger = self._holdings.ledger(ledger_id)
             response = decide().response
-            if status == Status.OK and ledger is not None and ledger.lost:
+            if status == Status.OK and self._holdings.lacking(ledger_id):
                 status = Status.IO_ERROR
             done(status if type(response) is Positive else status_of(response))
 

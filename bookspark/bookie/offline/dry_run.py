@@ -74,6 +74,10 @@ class _UnchangedFile:
     def read_cached(self, into: memoryview, position: int) -> bool:
         return self._inner is not None and self._inner.read_cached(into, position)
 
+    def drop_cached(self) -> None:
+        if self._inner is not None:
+            self._inner.drop_cached()
+
     def sync(self) -> None:
         """Nothing has changed."""
 

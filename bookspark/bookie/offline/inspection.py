@@ -18,7 +18,7 @@ from bookspark.bookie.disk.entry_log import EntryLog
 from bookspark.bookie.disk.file_system import FileSystem
 from bookspark.bookie.disk.log_scan import scan_log
 from bookspark.bookie.disk.rewritten_block import plain_frame, runs
-from bookspark.bookie.disk.rewritten_log import RewrittenLog, scan_rewritten
+from bookspark.bookie.disk.rewritten_log import BadPart, RewrittenLog, scan_rewritten
 from bookspark.bookie.offline.dry_run import DryRunFileSystem
 from bookspark.bookie.storage import Storage
 from bookspark.errors import StorageError
@@ -137,7 +137,7 @@ class Inspection:
 
     def _rewritten_batches(self, log: RewrittenLog) -> Iterator[Batch]:
         for found in scan_rewritten(self._file_system, log.path):
-            if found is None:
+            if isinstance(found, BadPart):
                 continue
             block, content = found
             view = memoryview(content)

@@ -9,22 +9,17 @@ The checkpoint tells which entries were hit by damage, as far as it knows. A log
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bookspark.bookie.disk.checkpoint import NAME as CHECKPOINT
-from bookspark.bookie.disk.checkpoint import Checkpoint, read_checkpoint
-from bookspark.bookie.disk.control_log import ControlLog
+from bookspark.bookie import checks
+from bookspark.bookie.checks import Stored, Torn
+from bookspark.bookie.disk.checkpoint import Checkpoint
 from bookspark.bookie.disk.entry_log import LOGS, EntryLog, log_numbers
-from bookspark.bookie.disk.file_system import File, FileSystem
-from bookspark.bookie.disk.index import Row, location, log_of
-from bookspark.bookie.disk.log_scan import SCHEMA, scan_log
-from bookspark.bookie.disk.rewritten_log import rewritten_numbers, rewritten_path, scan_rewritten
-from bookspark.wire.entry_batch import EntryBatch
-from bookspark.wire.header import WireError, decode
-
-_HEADER_AT = 88
+from bookspark.bookie.disk.file_system import FileSystem
+from bookspark.bookie.disk.index import Row, location, log_of, position_of
+from bookspark.bookie.disk.rewritten_log import rewritten_numbers, rewritten_path
 
 
 class EntryRange(NamedTuple):
@@ -61,115 +56,86 @@ class Scrubbed:
     """Bytes above the synced notes that the next boot cuts."""
 
 
-Located = Mapping[int, EntryRange]
-"""The good batches of a directory by location."""
+Located = Mapping[int, Stored]
+"""The good batches of a log by location."""
 
 
 def scrub(file_system: FileSystem, directory: str) -> Scrubbed:
     """Read and check everything in one directory of a stopped bookie. Raises OSError if the directory itself can't be read."""
     found = Scrubbed([])
-    try:
-        checkpoint = read_checkpoint(file_system, directory)
-    except OSError:
-        checkpoint = None
-    path = f"{directory}/{CHECKPOINT}"
-    if file_system.exists(path):
-        found.files += 1
-        if checkpoint is None:
-            found.damages.append(Damage(path, 0, _size(file_system, path), "the index checkpoint fails its checks"))
+    checkpoint, damages = checks.check_checkpoint(file_system, directory)
+    found.files += checkpoint is not None or bool(damages)
+    _tell(damages, [], found)
     rows = _rows_by_log(checkpoint)
-    _scrub_control_log(file_system, directory, found)
     entry_logs, rewritten_logs = log_numbers(file_system, directory), rewritten_numbers(file_system, directory)
+    _scrub_control_log(file_system, directory, found, expected=bool(entry_logs))
     for number in sorted(rows.keys() - {*entry_logs, *rewritten_logs}):
         lost = tuple(EntryRange(ledger_id, row.first, row.last) for ledger_id, row in rows[number])
         found.damages.append(Damage(f"{directory}/{LOGS}", 0, 0, f"log {number:08x} is missing", lost))
     for number in entry_logs:
-        batches = _scrub_log(EntryLog(file_system, directory, number), file_system, rows.get(number, []), found)
-        _check_rows(path, batches, rows.get(number, []), found)
+        _scrub_log(EntryLog(file_system, directory, number), file_system, rows.get(number, []), found)
     for number in rewritten_logs:
         if checkpoint is None or number in checkpoint.rewritten:
-            _scrub_rewritten(file_system, rewritten_path(directory, number), number, rows.get(number, []), found)
+            of_log = rows.get(number, [])
+            path = rewritten_path(directory, number)
+            starts = sorted({position_of(row.where) for _, row in of_log})
+            _take(path, number, checks.check_rewritten_log(file_system, path, starts), of_log, found)
+            found.size += _size(file_system, path)
     return found
 
 
-def _scrub_control_log(file_system: FileSystem, directory: str, found: Scrubbed) -> None:
-    control = ControlLog(file_system, directory)
-    scan = control.scan()
-    if not scan.present and log_numbers(file_system, directory):
-        found.damages.append(Damage(control.path, 0, 0, "the control log is missing"))
+def _scrub_control_log(file_system: FileSystem, directory: str, found: Scrubbed, *, expected: bool) -> None:
+    scan, damages = checks.check_control_log(file_system, directory, expected=expected)
+    _tell(damages, [], found)
     if scan.present:
         found.files += 1
         found.size += scan.size
-        if scan.size and control.note_is_bad():
-            found.damages.append(Damage(control.path, 0, 0, "its synced note is missing or fails its checks"))
-    if scan.damaged:
-        found.damages.append(Damage(control.path, scan.end, scan.size - scan.end, "a control record fails its checks"))
-    else:
+    if not scan.damaged:
         found.torn += scan.size - scan.end
-    control.close()
 
 
-def _scrub_log(entry_log: EntryLog, file_system: FileSystem, rows: list[_LedgerRow], found: Scrubbed) -> Located:
-    """Check one entry log and its note; returns the good batches."""
-    blank = entry_log.note.is_blank()
-    noted = entry_log.note.read()
+def _scrub_log(entry_log: EntryLog, file_system: FileSystem, rows: list[_LedgerRow], found: Scrubbed) -> None:
+    """Check one entry log and its note."""
+    blank, noted, path = entry_log.note.is_blank(), entry_log.note.read(), entry_log.path
     entry_log.note.close()
-    path = entry_log.path
     exists = file_system.exists(path)
-    if noted is None and (exists or not blank):
-        found.damages.append(Damage(path, 0, 0, "its synced note is missing or fails its checks"))
-    if not exists:
-        if noted:
-            found.damages.append(Damage(path, 0, noted, "the log is missing", _hit(rows, 0, noted)))
-        return {}
-    file = file_system.open(path)
-    try:
-        size = file.size()
-        below = size if noted is None else noted
-        scan = scan_log(file, size, 0, below)
-        found.files += 1
+    bad_note = checks.check_note(file_system, entry_log.note_path, entry_log.number)
+    if bad_note is not None and (exists or not blank):
+        found.damages.append(Damage(path, 0, 0, bad_note.what))
+    if exists:
+        size = _size(file_system, path)
         found.size += size
-        at = len(SCHEMA) if file.read(len(SCHEMA), 0) == SCHEMA else 0
-        located: dict[int, EntryRange] = {}
-        for frame in scan.frames:
-            if frame.position > at:
-                found.damages.append(_bad_batches(path, at, frame.position, rows))
-            at = frame.position + frame.size
-            located[location(entry_log.number, frame.position)] = EntryRange(
-                frame.ledger_id, frame.first_entry_id, frame.last_entry_id
-            )
-            found.batches += 1
-            found.entries += frame.last_entry_id - frame.first_entry_id + 1
-            if (wrong := _wrong_inside(file, frame.position, frame.size)) is not None:
-                found.damages.append(Damage(path, frame.position, frame.size, wrong, _hit(rows, frame.position, at)))
-        if at < min(below, size):
-            found.damages.append(_bad_batches(path, at, min(below, size), rows))
-        elif size > at:
-            found.torn += size - at
-        if size < below:
-            what = f"the log is shorter than the {below} bytes that were synced"
-            found.damages.append(Damage(path, size, below - size, what, _hit(rows, size, below)))
-        return located
-    finally:
-        file.close()
+        items = checks.check_entry_log(file_system, path, size if noted is None else noted)
+        _take(path, entry_log.number, items, rows, found)
+    elif noted:
+        found.damages.append(Damage(path, 0, noted, "the log is missing", _hit(rows, 0, noted)))
 
 
-def _scrub_rewritten(file_system: FileSystem, path: str, number: int, rows: list[_LedgerRow], found: Scrubbed) -> None:
+def _take(
+    path: str,
+    number: int,
+    items: Iterable[Stored | checks.Damage | Torn],
+    rows: list[_LedgerRow],
+    found: Scrubbed,
+) -> None:
+    """Take over what a check of a log found."""
     found.files += 1
-    found.size += _size(file_system, path)
-    good: set[int] = set()
-    damaged = False
-    for item in scan_rewritten(file_system, path):
-        if item is None:
-            damaged = True
-            continue
-        block, _ = item
-        good.add(location(number, block.position))
-        found.batches += 1
-        found.entries += block.entries
-    lost = tuple(EntryRange(ledger_id, row.first, row.last) for ledger_id, row in rows if row.where not in good)
-    if damaged or lost:
-        found.damages.append(Damage(path, 0, 0, "a block of the rewritten log, or its frame, fails its checks", lost))
+    located: dict[int, Stored] = {}
+    for item in items:
+        if isinstance(item, Stored):
+            located[location(number, item.position)] = item
+            found.batches += 1
+            found.entries += item.entries
+        elif isinstance(item, Torn):
+            found.torn += item.size
+        else:
+            _tell([item], rows, found)
+    _check_rows(path, located, rows, found)
+
+
+def _tell(damages: Iterable[checks.Damage], rows: list[_LedgerRow], found: Scrubbed) -> None:
+    for path, position, size, what, _ in damages:
+        found.damages.append(Damage(path, position, size, what, _hit(rows, position, position + size)))
 
 
 class _LedgerRow(NamedTuple):
@@ -197,10 +163,6 @@ def _check_rows(path: str, batches: Located, rows: list[_LedgerRow], found: Scru
             found.damages.append(Damage(path, 0, 0, "a row of the index names a batch of other entries", hit))
 
 
-def _bad_batches(path: str, start: int, end: int, rows: list[_LedgerRow]) -> Damage:
-    return Damage(path, start, end - start, "no good batch lies here", _hit(rows, start, end))
-
-
 def _hit(rows: list[_LedgerRow], start: int, end: int) -> tuple[EntryRange, ...]:
     """The entries whose batches touch the bytes ``start..end`` of their log."""
     return tuple(_hits(rows, start, end))
@@ -211,17 +173,6 @@ def _hits(rows: list[_LedgerRow], start: int, end: int) -> Iterator[EntryRange]:
         at = row.where & 0xFFFFFFFF
         if at < end and at + row.size > start:
             yield EntryRange(ledger_id, row.first, row.last)
-
-
-def _wrong_inside(file: File, position: int, size: int) -> str | None:
-    """What is wrong with the columns of a batch whose checksums are right, None if nothing is."""
-    frame = file.read(size, position)
-    try:
-        header, body_crc = decode(frame, _HEADER_AT)
-        EntryBatch.checked(frame, header, body_crc)
-    except WireError as error:
-        return str(error)
-    return None
 
 
 def _size(file_system: FileSystem, path: str) -> int:

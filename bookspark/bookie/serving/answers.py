@@ -6,7 +6,6 @@ last add confirmed; LAFR, last add fully replicated) and, of a volatile ledger's
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
 from bookspark.bookie.serving.peer import Peer
@@ -21,8 +20,6 @@ _RESPONSE = int(Flag.RESPONSE)
 _ADD, _SYNC = int(Kind.ADD), int(Kind.SYNC)
 _OK = int(Status.OK)
 
-log = logging.getLogger(__name__)
-
 
 class Answers:
     """Makes the answers to one ``peer`` and sends them."""
@@ -30,6 +27,7 @@ class Answers:
     def __init__(self, bookie: ServedBookie, peer: Peer) -> None:
         self._storage = bookie.storage
         self._incarnation = bookie.incarnation
+        self._refusals = bookie.refusals
         self._peer = peer
         self._send = peer.send
         self.under_way = 0
@@ -71,7 +69,7 @@ class Answers:
 
     def refuse(self, request: Header, why: str) -> None:
         """Answer BAD_REQUEST. The body says ``why``, for people."""
-        log.warning("request %d from %s refused: %s", request.request_id, self._peer.peer, why)
+        self._refusals.tell(self._peer.peer, why)
         self.answer(request, Status.BAD_REQUEST, body=why.encode())
 
 

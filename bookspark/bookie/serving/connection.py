@@ -8,19 +8,18 @@ Answers are gathered and written once per turn of the loop.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import cast
+from typing import Any, Protocol, cast
 
-from bookspark.bookie.serving.admission import Admission
+from bookspark.bookie.serving.admission import Admission, Stranger
 from bookspark.bookie.serving.answers import acks_frame, refusal_frame
 from bookspark.bookie.serving.dispatch import Dispatch
 from bookspark.bookie.serving.served_bookie import ServedBookie
 from bookspark.wire.chunks import ChunkPool
-from bookspark.wire.entry_batch import Buffer
-from bookspark.wire.frames import Frame, FrameReceiver
+from bookspark.wire.entry_batch import FRAME_BYTES_MAX, Buffer
+from bookspark.wire.frames import HELLO_BYTES_MAX, FrameReceiver
 from bookspark.wire.header import WireError
 from bookspark.wire.keepalive import notice_lost_peer
 
@@ -34,28 +33,44 @@ _PARTS_MAX = 4
 _PARTING_SECONDS = 10.0
 """How long a peer that is refused has to end the connection."""
 
-log = logging.getLogger(__name__)
+
+class Requests(Protocol):
+    """What takes the requests of a connection, one after the other."""
+
+    def handle(self, frame: Any) -> None:
+        """Take one. It is answered now or later; no error comes out of here."""
+
+    def end(self) -> None:
+        """The connection has ended."""
 
 
 class Connection(asyncio.BufferedProtocol):
-    """A ``peer.Peer`` on a socket. ``BookieServer`` makes one for each connection that it accepts."""
+    """A ``peer.Peer`` on a socket. ``porch`` makes one for each connection whose first message is there. One that speaks another
+    protocol has another ``receiver``, other ``requests`` and another ``refusal``."""
 
-    def __init__(self, bookie: ServedBookie, admission: Admission, chunks: ChunkPool) -> None:
+    def __init__(
+        self, bookie: ServedBookie, admission: Admission, chunks: ChunkPool, stranger: Stranger, address: str
+    ) -> None:
         self._admission = admission
+        self._stranger: Stranger | None = stranger
+        """What the connection is to the admission until it is greeted."""
+        self.origin = stranger.origin
+        self.heard = 0
         self._incarnation = bookie.incarnation
+        self._refusals = bookie.refusals
         self._loop = asyncio.get_running_loop()
-        self._receiver = FrameReceiver(chunks)
+        self._receiver = self.receiver(chunks)
         self._transport: asyncio.Transport | None = None
         self._refused: asyncio.Transport | None = None
         """The transport of a peer that is refused, until the connection ends. ``_transport`` is None then."""
-        self._address = "?"
-        self.peer = "?"
+        self._address = address
+        self.peer = address
         """Address and name, for log lines."""
-        self._dispatch = Dispatch(bookie, self)
+        self._dispatch = self.requests(bookie)
         self._answers: list[Buffer] = []
         self._acks: list[int] = []
         """Request ids of the adds that came to be OK in this turn of the loop."""
-        self._held: deque[Frame] = deque()
+        self._held: deque[Any] = deque()
         """Requests that came while the peer did not read its answers, or while too many of its reads were under way."""
         self._reads = 0
         """How many reads of this peer are under way."""
@@ -66,24 +81,39 @@ class Connection(asyncio.BufferedProtocol):
         """How many parts are being read, or wait for room."""
         self._part_bytes = 0
         """How large those are that are being read."""
+        self._aborted = False
         self._writing_paused = False
         self._reading_paused = False
         self._going_on = False
         """Does ``_go_on`` run? What it begins may end at once, and calls it again."""
 
+    # -- the protocol
+
+    def receiver(self, chunks: ChunkPool) -> FrameReceiver:
+        """What divides the bytes that come into requests."""
+        return FrameReceiver(chunks, frame_bytes_max=HELLO_BYTES_MAX)
+
+    def received(self, count: int) -> Iterator[Any]:
+        """The requests that ``count`` more bytes complete. Raises WireError."""
+        return self._receiver.received(count)
+
+    def requests(self, bookie: ServedBookie) -> Requests:
+        """What takes these requests."""
+        return Dispatch(bookie, self)
+
+    def refusal(self, why: str) -> bytes:
+        """The last words to a peer whose bytes make no sense."""
+        return refusal_frame(self._incarnation, why)
+
     # -- asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES_MAX)
-        if not self._admission.has_room():
-            self._send_refusal("it has as many connections as it may have open; try another bookie, or later")
-            self.close()
-            self._transport = None
+        if self._aborted:
+            self.abort()
             return
+        self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES_MAX)
         notice_lost_peer(transport.get_extra_info("socket"))
-        self.peer = self._address = str(transport.get_extra_info("peername"))
-        self._admission.admit(self)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = self._refused = None
@@ -95,7 +125,8 @@ class Connection(asyncio.BufferedProtocol):
         self._dispatch.end()
         # The two refer to each other. Without this cycle the receive buffer is freed at once.
         del self._dispatch
-        self._admission.lost(self)
+        stranger, self._stranger = self._stranger, None
+        self._admission.lost(stranger, self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._receiver.buffer()
@@ -104,15 +135,16 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None:
             # The peer was refused, so its bytes are dropped.
             return
+        self.heard = self._admission.heard = self._admission.heard + 1
         try:
-            for frame in self._receiver.received(count):
+            for frame in self.received(count):
                 if self._held or self._is_behind():
                     self._held.append(frame)
                 else:
                     self._dispatch.handle(frame)
         except WireError as error:
-            log.warning("connection from %s closed: %s", self.peer, error)
-            self._refuse(str(error))
+            self._refusals.tell(self.peer, error)
+            self.refuse(str(error))
         self._admission.check_pressure()
         self.adjust_reading()
 
@@ -125,6 +157,13 @@ class Connection(asyncio.BufferedProtocol):
         self._writing_paused = False
         self._hold()
         self._go_on()
+
+    def greeted(self) -> None:
+        """The peer may ask for anything from now on."""
+        stranger, self._stranger = self._stranger, None
+        if stranger is not None:
+            self._receiver.frame_bytes_max = FRAME_BYTES_MAX
+            self._admission.greeted(stranger, self)
 
     def name_peer(self, name: str) -> None:
         """Note the name that the client gave itself. It may give another one later."""
@@ -212,13 +251,13 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._transport.resume_reading()
 
-    def _refuse(self, why: str) -> None:
+    def refuse(self, why: str) -> None:
         """Tell the peer why, read nothing more, and give the peer a moment to end the connection. A socket that is closed with
         bytes unread resets the connection, and the reset would overtake the words."""
         transport = self._transport
         if transport is None:
             return
-        self._send_refusal(why)
+        self.send(self.refusal(why))
         self.flush()
         self._transport, self._refused = None, transport
         self._held.clear()
@@ -229,9 +268,6 @@ class Connection(asyncio.BufferedProtocol):
             transport.write_eof()
         self._loop.call_later(_PARTING_SECONDS, transport.abort)
 
-    def _send_refusal(self, why: str) -> None:
-        self.send(refusal_frame(self._incarnation, why))
-
     def close(self) -> None:
         """Send what is answered, then end the connection."""
         self.flush()
@@ -239,8 +275,11 @@ class Connection(asyncio.BufferedProtocol):
             transport.close()
 
     def abort(self) -> None:
-        """End the connection at once."""
+        """End the connection at once. It may not have begun."""
+        self._aborted = True
         if (transport := self._transport or self._refused) is not None:
+            # What is answered until its end is noticed can't be sent any more.
+            self._transport, self._refused = None, transport
             transport.abort()
 
     def send(self, *pieces: Buffer) -> None:

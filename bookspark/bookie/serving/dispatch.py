@@ -2,7 +2,8 @@
 
 Law: each request is answered once, whatever happens, unless the connection ends first. A frame whose header can be read but that
 makes no sense is answered BAD_REQUEST. A fault of the bookie's own is answered IO_ERROR, never a Negative. The first request of a
-connection is HELLO; a bookie with a secret serves nobody whose HELLO has no proof of it.
+connection is HELLO; a bookie with a secret serves nobody whose HELLO has no proof of it, and takes but a few requests until
+then. A ledger id that no ledger can have is refused in every kind of request.
 
 Reads are answered by ``entry_reads`` and ``lac_reads``, the rest here.
 """
@@ -20,16 +21,20 @@ from bookspark.bookie.serving.lac_reads import LacReads
 from bookspark.bookie.serving.listings import entry_logs, limbo
 from bookspark.bookie.serving.peer import Peer
 from bookspark.bookie.serving.served_bookie import ServedBookie
-from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
+from bookspark.protocol.ledger.ledger_metadata import LEDGER_ID_MAX, NO_ENTRY
 from bookspark.wire.entry_batch import EntryBatch
 from bookspark.wire.frames import Frame
 from bookspark.wire.header import PROTOCOL_VERSION, Flag, Header, Kind, Status, WireError
-from bookspark.wire.messages import Hello
+from bookspark.wire.messages import FetchFrom, Hello
 from bookspark.wire.security import is_proof, new_challenge
 
 _VOLATILE = int(Flag.VOLATILE)
 _ADD = int(Kind.ADD)
 _OK = int(Status.OK)
+_BEFORE_HELLO_MAX = 16
+_OF_A_LEDGER = frozenset((Kind.READ, Kind.READ_LAC, Kind.WRITE_LAC, Kind.SYNC, Kind.RANGES, Kind.LIMBO, Kind.FETCH))
+"""Requests that name a ledger, besides ADD. The others may name none."""
+_NO_LEDGER_ID = f"ledger ids go from 0 to {LEDGER_ID_MAX}"
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +51,8 @@ class Dispatch:
         self._lacs = LacReads(bookie, self._answers, self._entries)
         self._greeted = False
         self._challenge = b""
+        self._before_hello = 0
+        """How many requests came before the peer was greeted."""
 
     def end(self) -> None:
         """The connection has ended: nobody waits for anything any more."""
@@ -57,6 +64,11 @@ class Dispatch:
         answers = self._answers
         answers.under_way += 1
         try:
+            if not self._greeted:
+                self._before_hello += 1
+                if self._before_hello > _BEFORE_HELLO_MAX:
+                    self._peer.refuse(f"{_BEFORE_HELLO_MAX} requests came, and none was a HELLO that can be granted")
+                    return
             if answers.under_way > self._bookie.requests_in_flight_max:
                 answers.answer(header, Status.TOO_MANY_REQUESTS)
             elif header.kind == _ADD:
@@ -67,15 +79,17 @@ class Dispatch:
                 self._hello(header, frame.body)
             elif not self._greeted:
                 answers.refuse(header, "the first request of a connection is HELLO")
+            elif not (0 if header.kind in _OF_A_LEDGER else -1) <= header.ledger_id <= LEDGER_ID_MAX:
+                answers.refuse(header, _NO_LEDGER_ID)
             else:
-                self._answer_by_kind(header)
+                self._answer_by_kind(header, frame.body)
         except WireError as error:
             answers.refuse(header, str(error))
         except Exception:
             log.exception("request %r from %s failed", header, self._peer.peer)
             answers.answer(header, Status.IO_ERROR)
 
-    def _answer_by_kind(self, header: Header) -> None:
+    def _answer_by_kind(self, header: Header, body: memoryview) -> None:
         match header.kind:
             case Kind.READ:
                 self._entries.read(header)
@@ -101,6 +115,8 @@ class Dispatch:
             case Kind.SWITCH_READ_ONLY:
                 log.warning("%s switches read-only %s", self._peer.peer, "on" if header.value else "off")
                 self._storage.switch_read_only(bool(header.value), partial(self._answers.answer, header))
+            case Kind.FETCH:
+                self._fetch(header, body)
             case unknown:
                 self._answers.refuse(header, f"unknown kind {unknown}")
 
@@ -109,22 +125,25 @@ class Dispatch:
             self._answers.refuse(header, f"protocol version {header.value}; this bookie speaks {PROTOCOL_VERSION}")
             return
         hello = Hello.decode(body)
-        secret, bookie_id = self._bookie.secret, self._bookie.bookie_id
-        if secret and not is_proof(hello.proof, secret, self._challenge, bookie_id):
-            self._greeted, self._challenge = False, new_challenge()
+        secrets, bookie_id = self._bookie.secrets(), self._bookie.bookie_id
+        if secrets and not is_proof(hello.proof, secrets, self._challenge, bookie_id):
+            self._challenge = new_challenge()
             self._answers.answer(header, Status.UNAUTHORIZED, body=self._challenge)
             return
         if hello.client:
             self._peer.name_peer(hello.client)
-        self._greeted = True
+        self._greeted, self._challenge = True, b""
+        self._peer.greeted()
         self._answers.answer(header, _OK, value=PROTOCOL_VERSION, body=bookie_id.encode())
 
     def _add(self, frame: Frame) -> None:
         header = frame.header
         if not self._greeted:
             self._answers.refuse(header, "the first request of a connection is HELLO")
-        elif frame.batch is None or header.ledger_id < 0 or header.first_entry_id < 0:
+        elif frame.batch is None or header.first_entry_id < 0:
             self._answers.refuse(header, "an add is a batch of entries of one ledger, with ids from 0")
+        elif not 0 <= header.ledger_id <= LEDGER_ID_MAX:
+            self._answers.refuse(header, _NO_LEDGER_ID)
         else:
             if header.flags & _VOLATILE:
                 # Raises if the assignment makes no sense.
@@ -139,8 +158,8 @@ class Dispatch:
             self._answers.acknowledge(header)
 
     def _write_last_add_confirmed(self, header: Header) -> None:
-        if header.ledger_id < 0 or header.last_add_confirmed < NO_ENTRY:
-            self._answers.refuse(header, "an explicit LAC is of one ledger, and an entry id")
+        if header.last_add_confirmed < NO_ENTRY:
+            self._answers.refuse(header, "an explicit LAC is an entry id")
             return
         self._storage.write_last_add_confirmed(
             header.ledger_id,
@@ -154,9 +173,21 @@ class Dispatch:
         assignment = header.assignment()
         self._storage.sync(header.ledger_id, header.master_key, assignment, partial(self._answers.answer, header))
 
+    def _fetch(self, header: Header, body: memoryview) -> None:
+        fetch = self._bookie.fetch()
+        if fetch is None:
+            self._answers.refuse(header, "this bookie fetches nothing from others")
+        elif not 0 <= header.first_entry_id <= header.last_entry_id:
+            self._answers.refuse(header, f"a fetch of entries {header.first_entry_id}..{header.last_entry_id}")
+        else:
+            fetch(header, FetchFrom.decode(body), partial(self._fetched, header))
+
+    def _fetched(self, header: Header, status: int, last: int, byte_count: int, why: str) -> None:
+        self._answers.answer(header._replace(last_entry_id=last), status, value=byte_count, body=why.encode())
+
     def _ranges(self, header: Header) -> None:
         ranges, ledger_id, first = self._storage.ranges(
-            max(header.ledger_id, 0), max(header.first_entry_id, 0), header.limit, only=header.value == 1
+            header.ledger_id, max(header.first_entry_id, 0), header.limit, only=header.value == 1
         )
         answered = header._replace(first_entry_id=first)
         self._answers.answer(answered, _OK, value=ledger_id, body=ranges.encode())

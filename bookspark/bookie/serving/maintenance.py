@@ -41,9 +41,9 @@ _THREADS = 5
 """One for each work but the scrub."""
 _FORCED_PAUSE = 9.0
 """The pause after a forced collection or a pass that came to nothing, in multiples of the time that it took."""
-_SCRUB_BYTES = 4 << 20
-"""How much the scrub reads at once."""
 _SCRUB_PAUSE = 1.0
+_KEPT_FILES_PART = 0.01
+"""The part of a scrub's period after which the files beside the logs are looked at again."""
 _LOSSES_SECONDS = 1.0
 _MARKS_AT_ONCE = 256
 
@@ -104,6 +104,7 @@ class Maintenance:
         self._round: Round | None = None
         """The round of rewriting that is not through."""
         self._round_begins = asyncio.Event()
+        self._kept_files_at = time.monotonic() + _KEPT_FILES_PART * 3600 * config.scrub_interval_hours
 
     def start(self) -> None:
         """Begin all works, on the running loop."""
@@ -116,6 +117,7 @@ class Maintenance:
             self._losses(),
         )
         self._tasks = [asyncio.get_running_loop().create_task(work) for work in works]
+        self._storage.holdings.carry_through = self._carry_through
 
     async def stop(self) -> None:
         """End all works, wherever they are: a boot can deal with each state that they leave."""
@@ -178,6 +180,7 @@ class Maintenance:
         try:
             if self._metadata is not None:
                 ledgers = await self._drive(self._storage.garbage_collection.collect(self._metadata))
+                problem = self._storage.garbage_collection.kept
         except Exception as error:
             log.exception("the garbage collection did not finish; it is tried again later")
             problem = f"{type(error).__name__}: {error}"
@@ -260,32 +263,37 @@ class Maintenance:
 
     async def _scrub_group(self, period: float) -> None:
         """Scrub the next logs, and wait until the pace asks for more."""
-        scrubbing, rate = self._storage.scrubbing, self._config.scrub_rate_bytes_per_second
-        pieces, following = await self._drive(scrubbing.group())
-        while pieces:
-            begun = time.monotonic()
-            check = partial(scrubbing.check, pieces, _SCRUB_BYTES)
-            count, bad = await self._in_scrub_thread(check)
-            done, pieces = pieces[:count], pieces[count:]
-            scrubbing.checked(done, bad)
-            taken = sum(map(_size, done)) / rate if rate else 0.0
-            await asyncio.sleep(max(0.0, taken - (time.monotonic() - begun)))
+        scrubbing = self._storage.scrubbing
+        logs, following = await self._drive(scrubbing.group())
+        await self._scrub_logs(logs)
         scrubbing.end_group(following, _now_ms())
         await self._in_scrub_thread(scrubbing.save)
         # Paced after it is noted: a bookie that is often started again gets on with its round too.
         await self._pause_scrub(scrubbing.ahead_seconds(_now_ms(), period), period)
 
+    async def _scrub_logs(self, logs: dict[int, list[Piece]]) -> None:
+        """Read and check these logs, no faster than the rate."""
+        scrubbing, rate = self._storage.scrubbing, self._config.scrub_rate_bytes_per_second
+        for number in list(logs):
+            looks = scrubbing.look(number, logs.pop(number))
+            begun = time.monotonic()
+            while (looked := await self._in_scrub_thread(partial(next, looks, None))) is not None:
+                await self._drive(scrubbing.looked(number, looked))
+                begun += looked.size / rate if rate else 0.0
+                await asyncio.sleep(max(0.0, begun - time.monotonic()))
+
     async def _pause_scrub(self, seconds: float, period: float) -> None:
-        """Wait, at most a period; meanwhile look at logs in which something unreadable was found."""
+        """Wait, at most a period; meanwhile look at logs in which something unreadable was found, and at the other files."""
         scrubbing, until = self._storage.scrubbing, time.monotonic() + min(seconds, period)
         while True:
             if scrubbing.suspected:
-                pieces = await self._drive(scrubbing.take_suspected())
-                _, bad = await self._in_scrub_thread(partial(scrubbing.check, pieces, sum(map(_size, pieces))))
-                scrubbing.checked((), bad)
-            if (left := until - time.monotonic()) <= 0:
+                await self._scrub_logs(await self._drive(scrubbing.take_suspected()))
+            if (now := time.monotonic()) >= self._kept_files_at:
+                self._kept_files_at = now + _KEPT_FILES_PART * period
+                await _tried("not all files could be looked at", lambda: self._drive(self._storage.kept_files.look()))
+            if (left := until - now) <= 0:
                 return
-            await asyncio.sleep(min(left, _SCRUB_PAUSE))
+            await asyncio.sleep(min(left, _SCRUB_PAUSE, _KEPT_FILES_PART * period))
 
     async def _losses(self) -> None:
         while self._metadata is not None:
@@ -304,6 +312,10 @@ class Maintenance:
                 raise
 
     # -- carrying steps through
+
+    def _carry_through(self, steps: Steps[None]) -> None:
+        work = _tried("background work did not end", lambda: self._drive(steps))
+        self._tasks.append(asyncio.get_running_loop().create_task(work))
 
     async def _drive(self, steps: Steps[Result]) -> Result:
         """Carry ``steps`` through: on the loop, with their functions in a thread (``bookie.steps``)."""
@@ -330,10 +342,6 @@ class Maintenance:
 
     async def _in_thread(self, function: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function)
-
-
-def _size(piece: Piece) -> int:
-    return piece.size
 
 
 def _now_ms() -> int:

@@ -18,8 +18,14 @@ class Peer(Protocol):
     def peer(self) -> str:
         """Its address and name, for log lines."""
 
+    def greeted(self) -> None:
+        """It may ask for anything from now on: TLS, the secret and HELLO are through."""
+
     def name_peer(self, name: str) -> None:
         """Note the name that the client gave itself. It may give another one later."""
+
+    def refuse(self, why: str) -> None:
+        """Tell it why, take nothing more from it, and end the connection."""
 
     def send(self, *pieces: Buffer) -> None:
         """Send these bytes at the end of this turn of the loop, or with the next ``flush``."""

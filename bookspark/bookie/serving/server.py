@@ -13,21 +13,25 @@ import asyncio
 import errno
 import logging
 import os
+import socket
 from collections.abc import Callable
 
 from bookspark.bookie.bookie_config import BookieConfig
-from bookspark.bookie.serving.admission import Admission, Admitted
+from bookspark.bookie.serving.admission import Admission, Admitted, Stranger
 from bookspark.bookie.serving.connection import Connection
 from bookspark.bookie.serving.maintenance import Maintenance
+from bookspark.bookie.serving.poll_timers import PollTimers
+from bookspark.bookie.serving.porch import Porch, listening_sockets
 from bookspark.bookie.serving.read_room import ReadRoom
-from bookspark.bookie.serving.served_bookie import ServedBookie
+from bookspark.bookie.serving.refusals import Refusals
+from bookspark.bookie.serving.served_bookie import Fetch, ServedBookie
 from bookspark.bookie.space.reclaiming import Rewriter
 from bookspark.bookie.storage import Storage
 from bookspark.errors import BookieError
 from bookspark.metadata.store import MetadataStore
 from bookspark.wire.chunks import ChunkPool
 from bookspark.wire.messages import BookieStatus, HealingStatus
-from bookspark.wire.security import read_secret, server_context
+from bookspark.wire.security import FromFiles, read_secrets, server_context
 
 _STOP_SECONDS_MAX = 10.0
 
@@ -70,47 +74,61 @@ class BookieServer:
             storage,
             bookie_id,
             incarnation,
-            read_secret(config.shared_secret_file),
+            FromFiles((config.shared_secret_file,), lambda: read_secrets(config.shared_secret_file)).now,
             config.requests_in_flight_max,
             ReadRoom(config.read_bytes_in_flight_max),
+            PollTimers(),
+            Refusals(),
             self.status,
             lambda: self._maintenance.collect_now(),
+            lambda: self.fetch,
         )
-        self._tls = server_context(config.tls_certificate, config.tls_key, config.tls_client_ca)
+        files = config.tls_certificate, config.tls_key, config.tls_client_ca
+        self._tls = FromFiles(files, lambda: server_context(*files))
         self._admission = Admission(storage, config.request_bytes_in_flight_max)
         storage.loop_is_shared = lambda: len(self._admission.connections) > 1
         self._chunks = ChunkPool()
-        self._server: asyncio.Server | None = None
+        self._porch: Porch | None = None
         self._maintenance = Maintenance(config, storage, bookie_id, metadata, rewriter)
         self.healing_status: Callable[[], HealingStatus] | None = None
         """Tells how far healing is, for the status. Set by whoever heals; None while nobody does."""
+        self.keeper: Callable[[], tuple[str, float | None]] = lambda: ("", None)
+        """Who looks after the process, and in how many seconds it stops if nobody does."""
+        self.version = ""
+        """The version that the status tells. Set by the process, which knows it."""
+        self.fetch: Fetch | None = None
+        """Copies entries from other bookies. Set by whoever can; None while nobody does."""
 
     async def start(self) -> tuple[str, int]:
         """Listen and serve; returns host and port. Raises BookieError if the bookie can't listen there."""
         loop = asyncio.get_running_loop()
         host, port = self._config.host, self._config.port
         try:
-            self._server = await loop.create_server(self._connection, host, port, ssl=self._tls, start_serving=False)
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            listening = listening_sockets([(family, address) for family, *_, address in found], port)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise BookieError(
-                    f"port {port} on {host} is in use; set port to another one, or to 0 for any"
+                    f"port {port} on {host} is in use; set port to another one, or to 0 for any free one"
                 ) from error
             raise BookieError(
                 f"can't listen on {host}:{port}: {error}; set host to an address of this machine"
             ) from error
         self.storage.start(loop.call_soon_threadsafe, loop.call_soon)
         self._maintenance.start()
-        await self._server.start_serving()
-        address = self._server.sockets[0].getsockname()
+        self._porch = Porch(
+            self._admission, self._connection, self._bookie.incarnation, self._tls.now, self._bookie.refusals
+        )
+        self._porch.open(listening)
+        address = listening[0].getsockname()
         return address[0], address[1]
 
     async def stop(self) -> None:
         """Accept nothing more, answer what was asked, close the connections. It takes at most some 30 s, whatever the disk
         does."""
-        if self._server is None:
+        if self._porch is None:
             return
-        self._server.close()
+        await self._porch.close()
         self._admission.stop_reading()
         settled: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.storage.settle(lambda status: None if settled.done() else settled.set_result(status))
@@ -118,20 +136,26 @@ class BookieServer:
         await self._admission.end_all(_STOP_SECONDS_MAX)
         await self._maintenance.stop()
         self.storage.disk_threads.close()
-        self._server = None
+        self._porch = None
+
+    @property
+    def behind(self) -> tuple[ServedBookie, Admission, ChunkPool]:
+        """What a port with another protocol shares with this one."""
+        return self._bookie, self._admission, self._chunks
 
     @property
     def connections(self) -> set[Admitted]:
-        """Those that are open."""
+        """Those that are greeted."""
         return self._admission.connections
 
-    def _connection(self) -> Connection:
-        return Connection(self._bookie, self._admission, self._chunks)
+    def _connection(self, stranger: Stranger, address: str) -> Connection:
+        return Connection(self._bookie, self._admission, self._chunks, stranger, address)
 
     def status(self) -> BookieStatus:
         """What the bookie says of itself. To be called on the loop."""
         stored, lossy_boots = self.storage.status(), self.storage.lossy_boots
         scrubbing = self.storage.scrubbing
+        keeper, stops_in_seconds = self.keeper()
         return BookieStatus(
             bookie_id=self._bookie.bookie_id,
             incarnation=self._bookie.incarnation,
@@ -152,7 +176,12 @@ class BookieServer:
             scrub_part=round(scrubbing.part, 4),
             scrub_began_ms=scrubbing.progress.began_ms,
             scrub_finished_ms=scrubbing.progress.finished_ms,
+            scrub_dead_bytes=scrubbing.dead_bytes,
+            renewed_files=self.storage.kept_files.renewed,
+            keeper=keeper,
+            stops_in_seconds=stops_in_seconds,
             healing=None if self.healing_status is None else self.healing_status(),
             reasons=stored.reasons,
             collection=self._maintenance.collection,
+            version=self.version,
         )

@@ -3,15 +3,18 @@
 Law: every log in which nothing lives is removed. Rewritten are entry logs, once they are sealed, and logs of which less than a
 threshold lives, by BookKeeper's rules of minor and major compaction. Passes that find little to rewrite leave small logs; when
 there are many of them, neighbours are merged, so an entry is written anew only each time that its log grows eightfold. A pass
-rewrites a bounded number of bytes, of each directory in turn; the rest is left to the next pass.
+rewrites a bounded number of bytes, of each directory in turn; the rest is left to the next pass. Logs of a job that failed come
+last and each alone, and those that failed last behind the others: so a log that can't be rewritten keeps no other one waiting for
+ever.
 
 Source: BookKeeper's ``GarbageCollectorThread``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby, zip_longest
+from types import MappingProxyType
 from typing import NamedTuple
 
 from bookspark.bookie.disk.entry_log import EntryLog
@@ -55,15 +58,23 @@ class Choice(NamedTuple):
 
 
 def choose(
-    uses: Iterable[LogUse], threshold: float, job_bytes: int, *, entry_logs: bool, below: int | None = None
+    uses: Iterable[LogUse],
+    threshold: float,
+    job_bytes: int,
+    *,
+    entry_logs: bool,
+    below: int | None = None,
+    failed: Mapping[int, int] = MappingProxyType({}),
 ) -> Choice:
     """Choose all dead logs for removal. Choose for rewriting the logs of which less than ``threshold`` (0 to 1) is live, the
     emptiest first, gathered up to about ``job_bytes`` of one directory. With ``entry_logs``, all entry logs are rewritten too,
-    and small logs are merged. Logs of numbers from ``below`` on are not rewritten (None: there is no such bound)."""
+    and small logs are merged. Logs of numbers from ``below`` on are not rewritten (None: there is no such bound). ``failed``:
+    the logs whose last job failed, by number; the higher the value, the later it was."""
     dead: list[LogUse] = []
     jobs: list[list[list[LogUse]]] = []
     for _, of_directory in groupby(sorted(uses, key=_place), key=lambda use: use.directory.path):
         wanted: list[LogUse] = []
+        alone: list[list[LogUse]] = []
         small: list[LogUse] = []
         for use in of_directory:
             if use.live_bytes == 0:
@@ -71,14 +82,18 @@ def choose(
             elif below is not None and use.log.number >= below:
                 continue
             elif use.ratio < threshold or (entry_logs and isinstance(use.log, EntryLog)):
-                wanted.append(use)
+                if use.log.number in failed:
+                    alone.append([use])
+                else:
+                    wanted.append(use)
             elif entry_logs and use.log.end < _SMALL_PART * job_bytes:
                 small.append(use)
         of_one = list(_gathered(sorted(wanted, key=lambda use: use.ratio), job_bytes))
         if len(small) >= _SMALL_LOGS_MIN:
             of_one += (job for job in _gathered(small, job_bytes) if len(job) > 1)
-        jobs.append(of_one)
+        jobs.append(of_one + alone)
     in_turn = [job for job in chain.from_iterable(zip_longest(*jobs)) if job is not None]
+    in_turn.sort(key=lambda job: max(failed.get(use.log.number, 0) for use in job))
     count = _of_one_pass(in_turn)
     return Choice(dead, in_turn[:count], sum(map(live_bytes, in_turn[count:])))
 

@@ -2,7 +2,8 @@
 
 Law: as in ``protocol.bookie.garbage_collection``, which decides what may be forgotten. Here the metadata is asked, in a thread,
 and its answers are sorted into what that module knows: a listing that came to its end or did not, a record that is gone or that
-could not be read. Before a ledger is forgotten, a durable note says that it may have been fenced.
+could not be read. Before a ledger is forgotten, a durable note says that it may have been fenced. A ledger of which a request was
+granted since its record began to be read is kept: another collection judges it.
 
 The bytes of a forgotten ledger come back later, with a pass of ``reclaiming``.
 
@@ -12,7 +13,8 @@ Source: BookKeeper's ``ScanAndCompareGarbageCollector``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
+import time
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from functools import partial
 
 from bookspark.bookie.commit.completions import Done
@@ -20,14 +22,16 @@ from bookspark.bookie.holdings.checkpointing import Checkpoints
 from bookspark.bookie.holdings.holdings import Holdings
 from bookspark.bookie.ledgers.control_records import ControlRecords
 from bookspark.bookie.steps import WAIT, Steps
-from bookspark.errors import BookKeeperError, NoSuchLedgerError
+from bookspark.errors import BookKeeperError, NoSuchLedgerError, UnreadableRecordError
 from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.bookie.garbage_collection import (
     Complete,
     Incomplete,
     Listing,
+    Suspected,
     collectable,
     note_collection,
+    sort_suspects,
     suspects,
 )
 from bookspark.protocol.ledger.responses import Negative, NegativeReason, Positive, Response, Unknown, UnknownReason
@@ -36,6 +40,9 @@ from bookspark.wire.header import Status
 _IDS_AT_ONCE = 1 << 16
 """A single call that makes a set of a million keeps the interpreter from the loop, in whatever thread it is made."""
 _LEDGERS_A_STEP = 256
+_FAILING_SECONDS_MAX = 30.0
+_KEPT_TOLD = 3
+"""Of so many ledgers that are kept, the reason is told."""
 _FORGOTTEN_PART = 0.1
 """A new control log is written when the ledgers forgotten at once are more than this part of those that are left."""
 
@@ -49,18 +56,31 @@ class GarbageCollection:
         self._holdings = holdings
         self._records = records
         self._checkpoints = checkpoints
+        self.kept = ""
+        """Which ledgers the last collection could not judge, and why; "": it judged all."""
 
     def collect(self, store: MetadataStore) -> Steps[int]:
-        """Forget every ledger that was deleted; returns how many. Their bytes come back when the logs are looked at next."""
+        """Forget every ledger that was deleted; returns how many. Their bytes come back when the logs are looked at next.
+        ``kept`` tells of those that are neither there nor known to be deleted."""
+        self.kept = ""
+        given_out = yield partial(highest_ledger_id, store)
         held = yield from self.held()
-        listing: Listing = yield partial(list_ledgers, store)
+        listing: Listing = given_out if isinstance(given_out, Incomplete) else (yield partial(list_ledgers, store))
         if isinstance(listing, Incomplete):
             log.warning("no ledger is collected, because the ledgers could not be listed: %s", listing.why)
-        suspected: Sequence[int] = yield partial(suspects, held, listing)
-        if not suspected:
             return 0
-        records: dict[int, Response] = yield partial(read_records, store, suspected)
-        gone: Sequence[int] = yield partial(collectable, suspected, records)
+        suspected: Suspected = yield partial(_suspected, held, listing, given_out)
+        suspects = self._holdings.control.suspects
+        suspects.clear()
+        suspects.update(suspected.asked)
+        records: dict[int, Response] = yield partial(read_records, store, suspected.asked)
+        gone: Sequence[int] = yield partial(collectable, suspected.asked, records)
+        self._tell_kept(suspected, records)
+        if suspected.no_ledgers:
+            log.warning(
+                "%d ids that no ledger can have are forgotten: %s …", len(suspected.no_ledgers), suspected.no_ledgers[0]
+            )
+            yield from self.forget(suspected.no_ledgers)
         if not gone:
             return 0
         noted: list[int] = []
@@ -70,9 +90,24 @@ class GarbageCollection:
         if noted[0] != Status.OK:
             log.warning("no ledger is collected, because that could not be noted in a control log")
             return 0
-        yield from self.forget(gone)
-        log.info("%d deleted ledgers are collected", len(gone))
-        return len(gone)
+        collected = yield from self.forget(gone, suspects)
+        suspects.clear()
+        log.info("%d deleted ledgers are collected", collected)
+        return collected
+
+    def _tell_kept(self, suspected: Suspected, records: Mapping[int, Response]) -> None:
+        why = [
+            f"ledger {ledger_id}: {answer.detail}"
+            for ledger_id, answer in records.items()
+            if isinstance(answer, Unknown)
+        ]
+        why += [f"ledger {ledger_id} was never given out" for ledger_id in suspected.not_given_out]
+        unread = len(suspected.asked) - len(records)
+        if why:
+            more = len(why) + unread - _KEPT_TOLD
+            self.kept = f"{len(why) + unread} ledgers are kept, because nobody can say that they were deleted: "
+            self.kept += "; ".join(why[:_KEPT_TOLD]) + (f"; and {more} more" if more > 0 else "")
+            log.warning("%s", self.kept)
 
     def held(self) -> Steps[set[int]]:
         """Every ledger of which there were entries or control state at the first step."""
@@ -98,11 +133,15 @@ class GarbageCollection:
 
         self._records.write([note], noted)
 
-    def forget(self, ledger_ids: Collection[int]) -> Steps[None]:
-        """Forget deleted ledgers, with everything that is known of them."""
-        ids = list(ledger_ids)
+    def forget(self, ledger_ids: Collection[int], suspects: Container[int] | None = None) -> Steps[int]:
+        """Forget deleted ledgers, with everything that is known of them; returns how many. ``suspects``: those that are not in it
+        by then are kept."""
+        ids, forgotten = list(ledger_ids), 0
         for start in range(0, len(ids), _LEDGERS_A_STEP):
             part = ids[start : start + _LEDGERS_A_STEP]
+            if suspects is not None:
+                part = [ledger_id for ledger_id in part if ledger_id in suspects]
+            forgotten += len(part)
             self._records.forget(part)
             for ledger_id in part:
                 self._holdings.forget(ledger_id)
@@ -110,6 +149,7 @@ class GarbageCollection:
             yield None
         if len(ids) >= _FORGOTTEN_PART * len(self._holdings.ledgers):
             yield from self._records.rewrite()
+        return forgotten
 
 
 def list_ledgers(store: MetadataStore) -> Listing:
@@ -124,16 +164,40 @@ def list_ledgers(store: MetadataStore) -> Listing:
     return Complete(listed)
 
 
-def read_records(store: MetadataStore, ledger_ids: Iterable[int]) -> dict[int, Response]:
-    """The answer to the read of each ledger's record. The first read that fails is the last one."""
+def _suspected(held: Collection[int], listing: Complete, given_out: int) -> Suspected:
+    # What users gave was not noted in earlier versions; the listing has what is left of it.
+    return sort_suspects(suspects(held, listing), max(given_out, max(listing.ledgers, default=given_out)))
+
+
+def highest_ledger_id(store: MetadataStore) -> int | Incomplete:
+    """The highest id that a ledger may have had so far, or why that can't be told."""
+    try:
+        return store.highest_ledger_id()
+    except BookKeeperError as error:
+        return Incomplete(str(error))
+
+
+def read_records(
+    store: MetadataStore, ledger_ids: Iterable[int], clock: Callable[[], float] = time.monotonic
+) -> dict[int, Response]:
+    """The answer to the read of each ledger's record. A read that fails is about that ledger alone. But once such reads have
+    taken half a minute, the store does not answer, and no more are made."""
     answers: dict[int, Response] = {}
+    failing = 0.0
     for ledger_id in ledger_ids:
+        begun = clock()
         try:
             store.read_ledger(ledger_id)
             answers[ledger_id] = Positive()
         except NoSuchLedgerError:
             answers[ledger_id] = Negative(NegativeReason.NO_SUCH_LEDGER)
-        except BookKeeperError as error:
+        except UnreadableRecordError as error:
+            # The ledger has a record, so it was not deleted.
+            log.warning("ledger %d is kept: %s", ledger_id, error)
             answers[ledger_id] = Unknown(UnknownReason.UNREACHABLE, str(error))
-            return answers
+        except Exception as error:
+            answers[ledger_id] = Unknown(UnknownReason.UNREACHABLE, str(error) or repr(error))
+            failing += clock() - begun
+            if failing > _FAILING_SECONDS_MAX:
+                break
     return answers

@@ -114,9 +114,9 @@ def living(
 
 
 def _walk(index: Index) -> Iterator[_Part | None]:
-    """The rows of all ledgers that were there at the first step, in parts. None: some milliseconds were spent."""
+    """The rows of all ledgers that are there from the first step on, in parts. None: some milliseconds were spent."""
     counted = 0
-    for ledger_id in index.ledger_ids():
+    for ledger_id in index.ids():
         following = 0
         while (rows := index.get(ledger_id)) is not None:
             start = bisect_left(rows.first, following)

@@ -14,7 +14,8 @@ that the next boot or the next pass deals with::
 The rows of the index say what is rewritten, and every row that points into a source is read and checked (``living``). So no
 length that stands in a log is believed, and a log goes only when no row points into it. What can't be read is lost
 (``Holdings.lose``): its absence is unknown from then on. A directory that is damaged is left alone. Only sealed logs are looked
-at. Nothing is added to them, so what was counted dead stays dead. Which of them are rewritten is decided by ``choosing``.
+at. Nothing is added to them, so what was counted dead stays dead. Which of them are rewritten is decided by ``choosing``. A job
+that fails, for want of room or because of what its logs hold, ends no other job.
 
 Source: docs/decisions/one-log.md; BookKeeper's ``GarbageCollectorThread`` and ``TransactionalEntryLogCompactor``.
 """
@@ -39,7 +40,7 @@ from bookspark.bookie.holdings.log_directory import LogDirectory
 from bookspark.bookie.space.choosing import LogUse, choose
 from bookspark.bookie.space.choosing import live_bytes as bytes_of
 from bookspark.bookie.space.living import Spans, live_bytes, living, spans
-from bookspark.bookie.space.rewriting import Job, Rewritten, SealedLog
+from bookspark.bookie.space.rewriting import Job, NoRewriterError, Rewritten, SealedLog
 from bookspark.bookie.steps import WAIT, Steps
 from bookspark.wire.header import Status
 from bookspark.wire.messages import Ranges
@@ -55,7 +56,7 @@ class Rewriter(Protocol):
     """Does what ``rewriting`` does, in this process or in another one. Called in a thread."""
 
     def rewrite(self, job: Job) -> Rewritten:
-        """Write one new log under its temporary name, synced. Raises OSError."""
+        """Write one new log under its temporary name, synced. Raises NoRewriterError, or OSError if this job can't be done."""
 
 
 Pace = Callable[[LogDirectory, int], int]
@@ -90,6 +91,9 @@ class Reclaiming:
         self._checkpoints = checkpoints
         self._doomed: list[tuple[LogDirectory, StoredLog]] = []
         """Logs that nothing points into any more. They are removed once a checkpoint without them is durable."""
+        self._failures = 0
+        self._failed: dict[int, int] = {}
+        """The logs whose last job failed, by number: which of all failures it was."""
 
     def uses(self) -> Steps[list[LogUse]]:
         """Look through the index: how much of each sealed log is live."""
@@ -117,7 +121,9 @@ class Reclaiming:
         ``rewriter``: None rewrites nothing, and only dead logs are removed. ``threshold`` (0 to 1), ``job_bytes``, ``entry_logs``
         and ``below`` as in ``choosing.choose``. ``pace``: asked before each job.
         """
-        choice = choose((yield from self.uses()), threshold, job_bytes, entry_logs=entry_logs, below=below)
+        uses = yield from self.uses()
+        self._failed = {use.log.number: self._failed[use.log.number] for use in uses if use.log.number in self._failed}
+        choice = choose(uses, threshold, job_bytes, entry_logs=entry_logs, below=below, failed=self._failed)
         given_back = jobs_done = 0
         self._doom(choice.dead)
         jobs = choice.jobs if rewriter is not None else []
@@ -138,9 +144,16 @@ class Reclaiming:
                     log.warning("%s: %d bytes are free, too few for rewriting its logs", directory.path, room)
                     continue
                 given_back -= yield from self._rewrite(rewriter, sources, found, pace(directory, left_bytes))
-            except OSError as error:
-                log.warning("no log was rewritten in %s: %s", directory.path, error)
+            except NoRewriterError as error:
+                log.warning("no more logs are rewritten now: %s", error)
                 break
+            except OSError as error:
+                numbers = [use.log.number for use in sources]
+                names = ", ".join(f"{number:08x}" for number in numbers)
+                log.warning("%s: these logs are not rewritten yet: %s: %s", directory.path, names, error)
+                self._failures += 1
+                self._failed |= dict.fromkeys(numbers, self._failures)
+                continue
             left_bytes -= live
             jobs_done += 1
         given_back += yield from self._remove()
@@ -162,7 +175,7 @@ class Reclaiming:
             job = Job(directory.path, number, sealed, rows.encode(), facts, bytes_per_second)
             try:
                 rewritten: Rewritten = yield partial(rewriter.rewrite, job)
-                self._lose(rewritten.damaged)
+                yield from self._lose(rewritten.damaged)
                 if rewritten.rows.ledger_ids:
                     yield partial(self._publish, directory.path, number)
                     made = RewrittenLog(directory.path, number, rewritten.size)
@@ -178,7 +191,7 @@ class Reclaiming:
         self._doom(sources)
         return 0 if made is None else made.end
 
-    def _lose(self, damaged: Ranges) -> None:
+    def _lose(self, damaged: Ranges) -> Steps[None]:
         """What these rows hold can't be read: it is not held any more. That is durable before any log is removed, as no
         checkpoint is written earlier."""
         for ledger_id, found in groupby(zip(*damaged, strict=True), key=lambda row: row[0]):
@@ -193,7 +206,8 @@ class Reclaiming:
                 position,
                 number,
             )
-            self._holdings.lose(ledger_id, [location(number, position) for _, _, _, number, position, _ in rows])
+            wheres = [location(number, position) for _, _, _, number, position, _ in rows]
+            yield from self._holdings.lose_all(ledger_id, wheres)
 
     def _publish(self, directory: str, number: int) -> None:
         path = rewritten_path(directory, number)

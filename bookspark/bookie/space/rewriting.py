@@ -58,6 +58,13 @@ class LedgerFacts(msgspec.Struct, frozen=True, array_like=True):
     last_add_fully_replicated: int
     master_key: bytes
 
+    def __repr__(self) -> str:
+        return f"LedgerFacts({self.last_add_confirmed}, {self.last_add_fully_replicated})"
+
+
+class NoRewriterError(OSError):
+    """There is nobody who could do a job now. Nothing is wrong with the job."""
+
 
 class Job(msgspec.Struct, frozen=True, array_like=True):
     """Write the ``rows`` (``Ranges``, encoded) of ``sources`` into log ``number`` of ``directory``."""

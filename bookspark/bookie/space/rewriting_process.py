@@ -34,7 +34,7 @@ from typing import NamedTuple
 import msgspec
 
 from bookspark.bookie.disk.file_system import RealFileSystem
-from bookspark.bookie.space.rewriting import Job, Rewritten, rewrite
+from bookspark.bookie.space.rewriting import Job, NoRewriterError, Rewritten, rewrite
 from bookspark.wire.messages import Ranges
 
 _LENGTH = struct.Struct("<Q")
@@ -124,7 +124,9 @@ class RewritingProcess:
     def _begun(self) -> _Worker:
         if self._worker is None:
             if self._clock() < self._not_before:
-                raise OSError(errno.EAGAIN, "the rewriting process died, and it is not time yet to begin another one")
+                raise NoRewriterError(
+                    errno.EAGAIN, "the rewriting process died, and it is not time yet to begin another one"
+                )
             self._worker = self._fork()
         return self._worker
 
@@ -133,16 +135,16 @@ class RewritingProcess:
             self._requests.sendall(b".")
             content, descriptors, _, _ = socket.recv_fds(self._requests, _PID.size, 1)
         except OSError as error:
-            raise OSError(
+            raise NoRewriterError(
                 error.errno, f"no rewriting process can be begun until the bookie is restarted: {error}"
             ) from error
         if not content:
-            raise ConnectionResetError(
-                "no rewriting process can be begun until the bookie is restarted: its forker has ended"
+            raise NoRewriterError(
+                errno.ECHILD, "no rewriting process can be begun until the bookie is restarted: its forker has ended"
             )
         (pid,) = _PID.unpack(content)
         if pid < 0:
-            raise OSError(-pid, f"no rewriting process can be begun: {os.strerror(-pid)}")
+            raise NoRewriterError(-pid, f"no rewriting process can be begun: {os.strerror(-pid)}")
         connection = socket.socket(fileno=descriptors[0])
         connection.settimeout(_ANSWER_SECONDS_MAX)
         return _Worker(pid, connection)

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import NamedTuple
 
+from bookspark.arguments import AtLeastOne, BytesOrNone, Seconds, checks_arguments
 from bookspark.client import BookKeeper
 from bookspark.errors import BookKeeperError
 from bookspark.testing.chaos.clients import CLIENT_OPTIONS, Ledgers, Reader, Recoverer, Worker, Writer, read_whole
@@ -48,18 +49,19 @@ class ChaosResult(NamedTuple):
     """The history around the first violation."""
 
 
+@checks_arguments
 class Chaos:
     """One chaos run: call ``run()`` once."""
 
     def __init__(
         self,
-        seconds: float,
+        seconds: Seconds,
         seed: int,
-        bookies: int = 5,
-        writers: int = 3,
-        recoverers: int = 2,
-        readers: int = 2,
-        faults_at_once: int = 2,
+        bookies: AtLeastOne = 5,
+        writers: BytesOrNone = 3,
+        recoverers: BytesOrNone = 2,
+        readers: BytesOrNone = 2,
+        faults_at_once: BytesOrNone = 2,
     ) -> None:
         """Prepare a run.
 

@@ -1,0 +1,263 @@
+"""What a fuzzer feeds to whatever a stranger's bytes reach: HELLO, every kind of request, TLS, and records of ZooKeeper.
+
+``Target.take(data)`` raises only if something did what it may not: it tripped (an error in the log, an exception), sent bytes
+that are no frame, or left a request without an answer. The first byte of ``data`` says what is made of the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from bookspark.bookie.serving.admission import Admission
+from bookspark.bookie.serving.connection import Connection
+from bookspark.bookie.serving.porch import first_message_size
+from bookspark.bookie.serving.server import BookieServer
+from bookspark.errors import BookKeeperError
+from bookspark.metadata.records.codec import (
+    decode_cookie,
+    decode_ledger,
+    decode_registration,
+    decode_task,
+    encode_cookie,
+    encode_ledger,
+    encode_registration,
+    encode_task,
+)
+from bookspark.metadata.zookeeper.layout import Layout, parse_address
+from bookspark.wire.frames import FRAME_START_BYTES, HELLO_BYTES_MAX, FrameReceiver, control_frame
+from bookspark.wire.header import HEADER_BYTES, PROTOCOL_VERSION, Flag, Header, Kind, WireError
+from bookspark.wire.messages import Hello
+from bookspark.wire.security import client_hello_size
+from tests.bookie.kit import add_frame
+from tests.wire.fuzzing import batch, control, damaged_batch
+
+_ANSWER_SECONDS_MAX = 30.0
+_KIND_OFFSET, _LIMIT_OFFSET = 2, 88
+_POLL_MS_MAX = 1
+
+
+class Errors(logging.Handler):
+    """Whatever is logged as an error."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.told: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.told.append(self.format(record))
+
+
+class Transport(asyncio.Transport):
+    """Takes everything at once."""
+
+    def __init__(self) -> None:
+        super().__init__(extra={"socket": self})
+        self.sent: list[bytes] = []
+        self.wrote = asyncio.Event()
+        self.ended = False
+
+    def write(self, data):
+        self.sent.append(bytes(data))
+        self.wrote.set()
+
+    def writelines(self, parts):
+        self.write(b"".join(parts))
+
+    def abort(self):
+        self.ended = True
+
+    close = abort
+
+    def is_closing(self):
+        return self.ended
+
+    def can_write_eof(self):
+        return False
+
+    def setsockopt(self, level, option, value):
+        """It is its own socket."""
+
+    def set_write_buffer_limits(self, high=None, low=None):
+        pass
+
+    def get_write_buffer_size(self):
+        return 0
+
+    def pause_reading(self):
+        pass
+
+    resume_reading = pause_reading
+
+
+class Known:
+    """A stranger that the admission knows."""
+
+    origin, until = "192.0.2.1", float("inf")
+
+    def end(self):
+        pass
+
+
+class Target:
+    """A bookie in this process, on the loop that it is made on; ``certificate`` (a PEM file) for TLS."""
+
+    def __init__(self, server: BookieServer, certificate: str) -> None:
+        self._server = server
+        self._admission = Admission(server.storage, 64 << 20)
+        self.reached: dict[str, int] = {}
+        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._tls.load_cert_chain(certificate)
+        self._errors = Errors()
+        logging.getLogger("bookspark").addHandler(self._errors)
+
+    def close(self) -> None:
+        """Watch the log no more."""
+        logging.getLogger("bookspark").removeHandler(self._errors)
+
+    async def take(self, data: bytes) -> None:
+        """One input."""
+        what, rest = data[0] if data else 0, data[1:]
+        if what < 0xA0:
+            greeted, damaged = what & 1, what & 2
+            requests = _requests(rest) if not damaged else [rest]
+            await self._connection([_HELLO, *requests] if greeted else requests)
+        elif what < 0xC0:
+            self._shake_hands(rest)
+        else:
+            self._record(what & 7, rest)
+        if self._errors.told:
+            raise AssertionError(self._errors.told.pop())
+
+    async def _connection(self, frames: list[bytes]) -> None:
+        said = b"".join(frames)
+        with suppress(WireError):
+            size = first_message_size(said)
+            assert 8 <= size <= HELLO_BYTES_MAX
+            assert len(said) < 8 or size >= FRAME_START_BYTES
+        transport = Transport()
+        connection = Connection(self._server._bookie, self._admission, self._server._chunks, Known(), "fuzzed")
+        connection.connection_made(transport)
+        at = 0
+        while at < len(said) and not transport.ended:
+            room = connection.get_buffer(-1)
+            assert 0 < len(room) <= 17 << 20
+            part = said[at : at + len(room)]
+            room[: len(part)] = part
+            connection.buffer_updated(len(part))
+            at += len(part)
+        # Everything is answered: long polls when their time is up, and what comes from a thread.
+        dispatch = connection._dispatch
+        while (dispatch._answers.under_way or connection._held) and connection._transport is not None:
+            transport.wrote.clear()
+            await asyncio.wait_for(transport.wrote.wait(), _ANSWER_SECONDS_MAX)
+        await asyncio.sleep(0)
+        refused = connection._transport is None
+        connection.connection_lost(None)
+        answers = _frames(b"".join(transport.sent))
+        self._note("refused" if refused else "answered")
+        for answer in answers:
+            assert answer.header.flags & Flag.RESPONSE or answer.batch is not None
+            self._note(f"{answer.header.kind}:{answer.header.status}")
+
+    def _shake_hands(self, data: bytes) -> None:
+        with suppress(WireError):
+            assert 5 <= client_hello_size(data) <= 5 + (1 << 14)
+        coming, going = ssl.MemoryBIO(), ssl.MemoryBIO()
+        coming.write(data)
+        try:
+            self._tls.wrap_bio(coming, going, server_side=True).do_handshake()
+        except ssl.SSLWantReadError:
+            self._note("TLS goes on")
+        except ssl.SSLError:
+            self._note("TLS refused")
+
+    def _record(self, what: int, data: bytes) -> None:
+        decode, encode = _RECORDS[what % len(_RECORDS)]
+        try:
+            value = decode(data)
+        except BookKeeperError:
+            self._note(f"record {what} refused")
+            return
+        self._note(f"record {what} taken")
+        if encode is not None:
+            assert decode(encode(value)) == value
+
+    def _note(self, what: str) -> None:
+        self.reached[what] = self.reached.get(what, 0) + 1
+
+
+def _decode_text(decode: Callable[[str], object]) -> Callable[[bytes], object]:
+    return lambda data: decode(data.decode("utf-8", "replace"))
+
+
+_RECORDS: list[tuple[Callable[[bytes], object], Callable[[object], bytes] | None]] = [
+    (lambda data: decode_ledger(7, data), encode_ledger),
+    (lambda data: decode_registration("bookie-1", data), encode_registration),
+    (lambda data: decode_cookie(data, "a cookie"), encode_cookie),
+    (lambda data: decode_task(7, data), encode_task),
+    (lambda data: Layout("/a").follow(data), None),
+    (_decode_text(parse_address), None),
+]
+_HELLO = control_frame(Header(Kind.HELLO, 1, value=PROTOCOL_VERSION), Hello("a fuzzer").encode())
+
+
+def _requests(data: bytes) -> list[bytes]:
+    """Frames whose checksums fit, made of pieces of ``data``: control frames of all kinds, adds, and damaged adds."""
+    frames = []
+    for start in range(0, len(data), HEADER_BYTES + 8):
+        piece = data[start + 1 : start + HEADER_BYTES + 8]
+        what = data[start]
+        if what < 0xC0:
+            header = bytearray(piece[:HEADER_BYTES].ljust(HEADER_BYTES, b"\0"))
+            header[_KIND_OFFSET] = what & 15 if what < 0x80 else header[_KIND_OFFSET]
+            if header[_KIND_OFFSET] == Kind.READ_LAC:
+                limit = min(_POLL_MS_MAX, int.from_bytes(header[_LIMIT_OFFSET : _LIMIT_OFFSET + 4], "little"))
+                header[_LIMIT_OFFSET : _LIMIT_OFFSET + 4] = limit.to_bytes(4, "little")
+            frames.append(control(bytes(header) + piece[HEADER_BYTES:]))
+        elif what < 0xD0:
+            frames.append(batch(piece))
+        elif what < 0xE0:
+            frames.append(damaged_batch(piece))
+        else:
+            first = piece[0] if piece else 0
+            frames.append(
+                add_frame(what & 7, first, first + (what >> 3 & 3), flags=(piece[1] if len(piece) > 1 else 0) & 0x3B)
+            )
+    return frames
+
+
+def _frames(sent: bytes) -> list:
+    """What was sent, which has to be whole frames."""
+    receiver, found, at = FrameReceiver(), [], 0
+    while at < len(sent):
+        room = receiver.buffer()
+        part = sent[at : at + len(room)]
+        room[: len(part)] = part
+        found += receiver.received(len(part))
+        at += len(part)
+    assert receiver._start == receiver._end, "the last frame is whole"
+    return found
+
+
+def seeds() -> list[bytes]:
+    """Inputs that get far, for a fuzzer to begin with."""
+    ids = (0).to_bytes(8, "little") * 2
+    made = [b"\x01" + bytes([kind, 1, 0, kind, 0]) + bytes(11) + ids + bytes(80) for kind in range(16)]
+    made += [b"\x01" + bytes([0xE1, 0]) + bytes(118) + bytes([3, 1, 0, 3, 0]) + bytes(115)]
+    made += [b"\x02" + _HELLO, b"\x03" + _HELLO, b"\x00" + bytes([1]) + bytes(119)]
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+    coming, going = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        client.wrap_bio(coming, going).do_handshake()
+    made.append(b"\xa0" + going.read())
+    samples = Path(__file__).parents[1] / "compatibility"
+    documents = [path.read_bytes() for path in sorted(samples.rglob("*.json"))[:20]]
+    made += [bytes([0xC0 + number % 8]) + document[:4000] for number, document in enumerate(documents)]
+    made += [b"\xc4" + b"2\nhierarchical:1", b"\xc5" + b"zk://h1:2181,h2/a/b?tls_ca=/c&sasl_file=/d"]
+    return made

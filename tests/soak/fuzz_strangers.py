@@ -1,0 +1,89 @@
+"""Fuzz what a stranger's bytes reach, guided by coverage (atheris, which is libFuzzer): HELLO, every kind of request, TLS, and
+records of ZooKeeper (``tests/bookie/fuzzing.py``). Rounds are minutes."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.soak._command import main
+
+_MEMORY_MB_MAX = 2000
+_FUZZED = [
+    "bookspark.wire",
+    "bookspark.bookie",
+    "bookspark.metadata.records",
+    "bookspark.protocol",
+    "tests.bookie.fuzzing",
+]
+_SECONDS_A_BOOKIE = 60.0
+"""A bookie that was fuzzed for so long has entries of many ledgers; the next one begins empty."""
+
+
+def _fuzz(corpus: str, certificate: str, seconds: int) -> None:
+    """In a process of its own, which the fuzzer ends."""
+    import atheris
+
+    with atheris.instrument_imports(include=_FUZZED):
+        from tests.bookie import fuzzing
+        from tests.bookie.fuzzed_bookie import FuzzedBookie
+    assert fuzzing
+    logging.getLogger("bookspark").setLevel(logging.ERROR)
+    bookie = FuzzedBookie(certificate)
+    count, until, began = 0, time.monotonic() + seconds, time.monotonic()
+
+    def one_input(data: bytes) -> None:
+        nonlocal bookie, count, began
+        now = time.monotonic()
+        if now - began > _SECONDS_A_BOOKIE:
+            reached = bookie.reached
+            bookie.close()
+            bookie, began = FuzzedBookie(certificate, reached), now
+        bookie.take(data)
+        count += 1
+        if now > until:
+            print("reached " + json.dumps({"inputs": count, **dict(sorted(bookie.reached.items()))}), flush=True)
+            bookie.close()
+            os._exit(0)
+
+    limits = [f"-rss_limit_mb={_MEMORY_MB_MAX}", f"-max_total_time={seconds + 600}", "-timeout=60"]
+    atheris.Setup([sys.argv[0], *limits, "-max_len=4000", corpus], one_input)
+    atheris.Fuzz()
+
+
+def _run(minutes: int) -> Mapping[str, object]:
+    from tests.authority import Authority
+    from tests.bookie.fuzzing import seeds
+
+    with tempfile.TemporaryDirectory() as directory:
+        certificate = Authority(Path(directory, "authority")).certificate("bookie")
+        corpus = Path(directory, "corpus")
+        corpus.mkdir()
+        for number, seed in enumerate(seeds()):
+            Path(corpus, f"seed-{number}").write_bytes(seed)
+        command = [sys.executable, "-m", "tests.soak.fuzz_strangers", "--fuzz", str(corpus), certificate]
+        fuzzer = subprocess.run(
+            [*command, str(minutes * 60)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        )
+        lines = fuzzer.stdout.splitlines()
+        if fuzzer.returncode != 0 or not lines[-1].startswith("reached "):
+            print("\n".join(lines[-60:]))
+            sys.exit(1)
+        coverage = [line for line in lines if " cov: " in line][-1:]
+        print("\n".join(coverage))
+        kept = len(list(corpus.iterdir()))
+        return {"minutes": minutes, "corpus": kept, **json.loads(lines[-1].removeprefix("reached ")), "violations": 0}
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--fuzz"]:
+        _fuzz(sys.argv[2], sys.argv[3], int(sys.argv[4]))
+    else:
+        main(__doc__, _run, 60)
