@@ -25,5 +25,6 @@ from bookspark.client.bookkeeper import BookKeeper
 from bookspark.client.reading.read_handle import ReadHandle
 from bookspark.client.writing.futures import AppendFuture, SyncFuture
 from bookspark.client.writing.ledger_handle import LedgerHandle
+from bookspark.client.writing.ledger_handle_adv import LedgerHandleAdv
 
-__all__ = ["AppendFuture", "BookKeeper", "LedgerHandle", "ReadHandle", "SyncFuture"]
+__all__ = ["AppendFuture", "BookKeeper", "LedgerHandle", "LedgerHandleAdv", "ReadHandle", "SyncFuture"]

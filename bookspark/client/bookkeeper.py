@@ -13,14 +13,19 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
+from bookspark.arguments import Password, Seconds, checks_arguments
 from bookspark.client.client_config import client_config
 from bookspark.client.inspection import bookie_orders, bookie_questions
 from bookspark.client.reading import ledger_opening
 from bookspark.client.reading.read_handle import ReadHandle
+from bookspark.client.runtime.calls import Calls, in_thread
 from bookspark.client.runtime.client_context import ClientContext
-from bookspark.client.writing.ledger_creation import NewLedger, create_ledger
+from bookspark.client.writing.ledger_creation import Handle, NewLedger, create_ledger
 from bookspark.client.writing.ledger_handle import LedgerHandle
+from bookspark.client.writing.ledger_handle_adv import LedgerHandleAdv
+from bookspark.metadata.records.names import BookieId, CopyCount, LedgerId
 from bookspark.metadata.store import MetadataStore
+from bookspark.metadata.zookeeper.layout import ConnectionString
 from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerMetadata, LedgerType, Replication
 from bookspark.wire.messages import BookieStatus, CollectionStatus, EntryLogFacts
@@ -29,6 +34,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 
+@checks_arguments
 class BookKeeper:
     """A client of one cluster: it creates, opens, lists and deletes ledgers.
 
@@ -43,11 +49,15 @@ class BookKeeper:
     It is thread-safe: share one client among all threads of a process. It may be pickled, and used in a forked process:
     connections, threads and the session with ZooKeeper are made on first use, and belong to the process that made them.
 
+    Signal handlers, callbacks of appends, ``atexit`` functions and threads that outlast the main one may call everything. A
+    finalizer (``__del__``) that the collector runs in one of the client's own threads is refused calls that wait, with
+    BookKeeperError.
+
     Every method may raise MetadataStoreError, if ZooKeeper can't be reached or does not answer within
     ``metadata_timeout_seconds``, and BookKeeperError, if the client was closed. Each method lists its other errors.
     """
 
-    def __init__(self, zookeeper: str, **options: Any) -> None:
+    def __init__(self, zookeeper: ConnectionString, **options: Any) -> None:
         """Make a client. It connects when it is first used.
 
         Arguments:
@@ -67,11 +77,11 @@ class BookKeeper:
 
     def create_ledger(
         self,
-        ensemble_size: int = 3,
-        write_quorum: int = 3,
-        ack_quorum: int = 2,
-        digest_type: DigestType = DigestType.CRC32C,
-        password: bytes = b"",
+        ensemble_size: CopyCount = 3,
+        write_quorum: CopyCount = 3,
+        ack_quorum: CopyCount = 2,
+        digest_type: str | DigestType = DigestType.CRC32C,
+        password: Password = b"",
         custom_metadata: Mapping[str, bytes] | None = None,
         ledger_type: str | LedgerType = LedgerType.PD_JOURNAL,
         replication: str | Replication = Replication.BEST_EFFORT,
@@ -98,24 +108,72 @@ class BookKeeper:
             NotEnoughBookiesError: fewer writable bookies than ``ensemble_size``, or the placement policy can't be kept; the
                 message names each bookie and why it was refused.
         """
-        return create_ledger(
-            self.context,
-            NewLedger(
-                ensemble_size=ensemble_size,
-                write_quorum=write_quorum,
-                ack_quorum=ack_quorum,
-                digest_type=digest_type,
-                password=password,
-                custom_metadata=custom_metadata or {},
-                ledger_type=ledger_type,
-                replication=replication,
-            ),
+        return self._create(
+            LedgerHandle,
+            ensemble_size=ensemble_size,
+            write_quorum=write_quorum,
+            ack_quorum=ack_quorum,
+            digest_type=digest_type,
+            password=password,
+            custom_metadata=custom_metadata or {},
+            ledger_type=ledger_type,
+            replication=replication,
         )
+
+    def create_ledger_adv(
+        self,
+        ledger_id: LedgerId | None = None,
+        ensemble_size: CopyCount = 3,
+        write_quorum: CopyCount = 3,
+        ack_quorum: CopyCount = 2,
+        digest_type: str | DigestType = DigestType.CRC32C,
+        password: Password = b"",
+        custom_metadata: Mapping[str, bytes] | None = None,
+        ledger_type: str | LedgerType = LedgerType.PD_JOURNAL,
+        replication: str | Replication = Replication.BEST_EFFORT,
+    ) -> LedgerHandleAdv:
+        """Create a ledger as ``create_ledger`` does, whose entries are appended under ids that the caller gives. The ledger's own
+        id may be given too.
+
+        Arguments:
+            ledger_id: the ledger's id, or None for a new one. Give none that any ledger ever had, a deleted one included: bookies
+                may still have entries of that. An id far above all others makes the first append to each later ledger slower at
+                bookies that are new, lost something or collect this ledger: they count all ids up to it as used.
+            ensemble_size: this and all others as in ``create_ledger``.
+            write_quorum: how many bookies get a copy of each entry.
+            ack_quorum: how many copies an append waits for.
+            digest_type: the checksum, or keyed digest, of each entry.
+            password: whoever opens the ledger must give the same one.
+            custom_metadata: names and values of your own.
+            ledger_type: ``PD_JOURNAL`` or ``VD_JOURNAL``.
+            replication: ``best_effort`` or ``guaranteed``.
+
+        Raises:
+            LedgerExistsError: there is a ledger with this id.
+            ConfigurationError: the id can't be used, or the choices contradict each other.
+            NotEnoughBookiesError: as in ``create_ledger``.
+        """
+        return self._create(
+            LedgerHandleAdv,
+            ensemble_size=ensemble_size,
+            write_quorum=write_quorum,
+            ack_quorum=ack_quorum,
+            digest_type=digest_type,
+            password=password,
+            custom_metadata=custom_metadata or {},
+            ledger_type=ledger_type,
+            replication=replication,
+            ledger_id=ledger_id,
+        )
+
+    def _create(self, kind: type[Handle], **choices: Any) -> Handle:
+        # The choices are of the types that ``NewLedger`` has: what was given as text is a member of its class by now.
+        return create_ledger(self.context, NewLedger(**choices), kind)
 
     def open_ledger(
         self,
-        ledger_id: int,
-        password: bytes = b"",
+        ledger_id: LedgerId,
+        password: Password = b"",
         *,
         accept_loss_as: str | None = None,
         lost_bookies: Collection[str] = (),
@@ -143,7 +201,7 @@ class BookKeeper:
         """
         return ledger_opening.open_with_recovery(self.context, ledger_id, password, accept_loss_as, lost_bookies)
 
-    def open_ledger_no_recovery(self, ledger_id: int, password: bytes = b"") -> ReadHandle:
+    def open_ledger_no_recovery(self, ledger_id: LedgerId, password: Password = b"") -> ReadHandle:
         """Open a ledger for reading without disturbing its writer.
 
         The handle reads up to the last add confirmed (LAC) of this moment. It learns of later entries through
@@ -160,7 +218,7 @@ class BookKeeper:
         """
         return ledger_opening.open_without_recovery(self.context, ledger_id, password)
 
-    def delete_ledger(self, ledger_id: int) -> None:
+    def delete_ledger(self, ledger_id: LedgerId) -> None:
         """Delete a ledger, open or closed. Its bookies free the space at their next garbage collection.
 
         Raises:
@@ -172,7 +230,7 @@ class BookKeeper:
         """The ids of all ledgers of the cluster, ascending. A listing is never partial: it is whole, or MetadataStoreError."""
         return self.metadata.list_ledgers()
 
-    def get_ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
+    def get_ledger_metadata(self, ledger_id: LedgerId) -> LedgerMetadata:
         """A ledger's metadata as it is now: its state, quorums, fragments, and, once it is closed, last entry id and length.
 
         Raises:
@@ -180,9 +238,19 @@ class BookKeeper:
         """
         return self.metadata.read_ledger(ledger_id).value
 
+    # -- the same, begun and not waited for: each returns a future that may be awaited
+
+    create_ledger_async = in_thread(create_ledger)
+    create_ledger_adv_async = in_thread(create_ledger_adv)
+    open_ledger_async = in_thread(open_ledger)
+    open_ledger_no_recovery_async = in_thread(open_ledger_no_recovery)
+    delete_ledger_async = in_thread(delete_ledger)
+    list_ledgers_async = in_thread(list_ledgers)
+    get_ledger_metadata_async = in_thread(get_ledger_metadata)
+
     # -- bookies
 
-    def bookie_status(self, bookie_id: str) -> BookieStatus:
+    def bookie_status(self, bookie_id: BookieId) -> BookieStatus:
         """What a bookie says of itself: its process, disks, modes, and how far healing is.
 
         Raises:
@@ -190,7 +258,7 @@ class BookKeeper:
         """
         return bookie_questions.bookie_status(self.context, bookie_id)
 
-    def collect_now(self, bookie_id: str, seconds_max: float = 3600.0) -> CollectionStatus:
+    def collect_now(self, bookie_id: BookieId, seconds_max: Seconds = 3600.0) -> CollectionStatus:
         """Have a bookie collect deleted ledgers and give their space back now; returns what came of it.
 
         Raises:
@@ -198,7 +266,7 @@ class BookKeeper:
         """
         return bookie_orders.collect_now(self.context, bookie_id, seconds_max)
 
-    def switch_read_only(self, bookie_id: str, read_only: bool) -> None:
+    def switch_read_only(self, bookie_id: BookieId, read_only: bool) -> None:
         """Make a bookie read-only, whatever room it has, or take that back. It stays so over restarts. It still takes what ledger
         recovery and repair write. Returns once that is durable; the registration follows.
 
@@ -207,7 +275,7 @@ class BookKeeper:
         """
         bookie_orders.switch_read_only(self.context, bookie_id, read_only)
 
-    def list_entry_logs(self, bookie_id: str) -> list[EntryLogFacts]:
+    def list_entry_logs(self, bookie_id: BookieId) -> list[EntryLogFacts]:
         """The entry logs of a bookie, by number.
 
         Raises:
@@ -215,7 +283,7 @@ class BookKeeper:
         """
         return bookie_questions.entry_logs(self.context, bookie_id)
 
-    def list_limbo(self, bookie_id: str) -> dict[int, int]:
+    def list_limbo(self, bookie_id: BookieId) -> dict[int, int]:
         """The ledgers that a bookie has in limbo, by id, each with the number of the lossy boot that put it there.
 
         Raises:
@@ -223,7 +291,7 @@ class BookKeeper:
         """
         return bookie_questions.limbo(self.context, bookie_id)
 
-    def list_ranges(self, bookie_id: str, ledger_id: int | None = None) -> pyarrow.Table:
+    def list_ranges(self, bookie_id: BookieId, ledger_id: LedgerId | None = None) -> pyarrow.Table:
         """What a bookie holds, of one ledger or (None) of all: one row for each run of consecutive entries on disk.
 
         The columns are int64: ledger_id, first_entry_id, last_entry_id, log (the entry log's number), position (of the run's
@@ -252,7 +320,7 @@ class BookKeeper:
         """End the connections and threads of this process.
 
         A ledger that was not closed stays open, and its handle's pending appends fail with LedgerClosedError; ``open_ledger``
-        recovers it. Closing twice does nothing.
+        recovers it. Closing twice does nothing. A client that is dropped without it is closed with a ResourceWarning.
         """
         self.context.close()
 
@@ -264,6 +332,13 @@ class BookKeeper:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _make, (self.zookeeper, msgspec.to_builtins(self.config))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.zookeeper!r})"
+
+    @property
+    def _calls(self) -> Calls:
+        return self.context.calls
 
     def _connect(self) -> MetadataStore:
         return ZooKeeperStore(

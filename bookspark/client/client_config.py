@@ -8,25 +8,23 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import msgspec
 from msgspec import Meta
 
-from bookspark.config_checks import AtLeastOne, Seconds, SecondsOrNone, make_config
+from bookspark.arguments import AtLeastOne, Config, Seconds, SecondsOrNone, make_config
 from bookspark.errors import ConfigurationError
 from bookspark.metadata.records.codec import learn
 from bookspark.wire.entry_batch import FRAME_BYTES_MAX
 
 Milliseconds = Annotated[int, Meta(ge=0, le=1_000_000_000)]
+CountOrNone = Annotated[int, Meta(ge=0, le=1 << 53)]
 FrameBytes = Annotated[int, Meta(ge=1, le=FRAME_BYTES_MAX // 2)]
 """At most half of FRAME_BYTES_MAX: digests are not counted, and may take almost as many bytes as the payloads."""
 
 
-class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that a client is told. Every blocking call ends within one of these times.
+class ClientConfig(Config, frozen=True, kw_only=True):
+    """Everything that a client is told. Every blocking call ends within one of these times."""
 
-    ``client_config(...)`` makes one from a user's options and checks types and bounds. This constructor checks only what several
-    options have to be together.
-    """
+    option_kind = "client option"
 
     add_timeout_seconds: Seconds = 30.0
     """How long appends may go without progress, in seconds. After that, appends that no ack quorum acknowledged fail, and the
@@ -80,15 +78,26 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     bytes_in_flight_max: AtLeastOne = 64 << 20
     """How many bytes the writer of one ledger keeps. It keeps entries that are not acknowledged, of a VD_JOURNAL ledger those
     not synced, of a guaranteed ledger those not on their whole write set. Beyond it, appends wait."""
+    client_bytes_in_flight_max: AtLeastOne = 256 << 20
+    """How many bytes the writers of all ledgers of the client keep. A ledger gets no more than it leaves free, so n busy ones get
+    1/(n+1) of it each. Beyond it, appends wait."""
+    appends_per_second_max: CountOrNone = 0
+    """How many entries a second the client appends, over all its ledgers, which share it equally. Beyond it, appends wait. 0: no
+    limit."""
+    append_bytes_per_second_max: CountOrNone = 0
+    """How many bytes a second the client appends, over all its ledgers, which share it equally. Beyond it, appends wait. 0: no
+    limit."""
     sync_bytes: AtLeastOne = 16 << 20
     """A VD_JOURNAL ledger is synced each time that this many bytes were appended. At most half of ``bytes_in_flight_max``."""
     sync_interval_seconds: SecondsOrNone = 0.0
     """Time between two syncs of a VD_JOURNAL ledger that has something to sync, in seconds. 0: no syncs by time."""
-    bookie_bytes_queued_max: AtLeastOne = 64 << 20
+    bookie_bytes_queued_max: AtLeastOne = 32 << 20
     """When more bytes than this wait to be sent to a bookie, its connection is cut; what is still needed is sent again later.
-    From half of it on, appends wait for the bookie. At least ``frame_bytes``."""
-    bookie_stall_seconds: Seconds = 2.0
-    """How long a bookie may take in nothing while appends wait for it, in seconds. After that, its connection is cut."""
+    From half of it on, appends wait for the bookie, for ``bookie_stall_seconds`` at most if the others are quicker. At least
+    ``frame_bytes``."""
+    bookie_stall_seconds: Seconds = 1.5
+    """How long a bookie may hold appends up that others take, in seconds. After that, it is replaced, or not waited for if there
+    is no other. If it takes in nothing for that long, its connection is cut."""
     tls_ca: str = ""
     """PEM file of the CA that signs bookies' certificates. With it the client speaks nothing but TLS."""
     tls_certificate: str = ""
@@ -96,9 +105,11 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     tls_key: str = ""
     """PEM file of the certificate's key. "": the key is in the file of the certificate."""
     shared_secret_file: str = ""
-    """File with the secret that bookies with a ``shared_secret_file`` ask for."""
+    """File with the secret that bookies with a ``shared_secret_file`` ask for. Of several, one a line, the first one that a
+    bookie knows is taken. The file is read again when it changes."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.bookie_bytes_queued_max < self.frame_bytes:
             raise ConfigurationError(
                 f"bookie_bytes_queued_max {self.bookie_bytes_queued_max} has to be at least frame_bytes ({self.frame_bytes}): "
@@ -116,4 +127,4 @@ learn(ClientConfig)
 
 def client_config(**options: Any) -> ClientConfig:
     """A ClientConfig of ``options``. Raises ConfigurationError, with its name, for an option that is unknown or can't be used."""
-    return make_config(ClientConfig, options, "client option")
+    return make_config(ClientConfig, options)

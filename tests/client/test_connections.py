@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import queue
 import socket
@@ -16,9 +17,11 @@ from bookspark.client.client_config import client_config
 from bookspark.client.network.connections import Connections
 from bookspark.client.network.hello import client_security
 from bookspark.client.network.io_loop import IoLoop
+from bookspark.client.network.ledger_requests import LedgerRequests
 from bookspark.errors import MetadataStoreError
 from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.metadata.records.bookie_registration import BookieRegistration
+from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.responses import Positive, Unknown, UnknownReason
 from bookspark.wire.frames import FrameReceiver, control_frame
 from bookspark.wire.header import PROTOCOL_VERSION, Flag, Header, Kind, Status
@@ -350,6 +353,44 @@ def test_one_that_could_not_be_reached_at_first_is_back_when_it_can(bench):
     assert backs.get(timeout=SECONDS) == ("b1", 0)
 
 
+def test_a_client_that_is_closed_while_it_connects_again_logs_no_trace(bench, monkeypatch, caplog):
+    """The attempt told its outcome to somebody who had been cancelled."""
+    bench.open()
+    asked, may_answer = threading.Event(), threading.Event()
+
+    def bookies():
+        asked.set()
+        may_answer.wait(SECONDS)
+        return {}
+
+    bench.in_loop(bench.connections.want, "b1", lambda *back: None)
+    monkeypatch.setattr(bench.store, "bookies", bookies)
+    bench.in_loop(bench.connections._keep_trying, "b1")
+    assert asked.wait(SECONDS)
+    bench.io.submit(asyncio.ensure_future, bench.connections.close())
+    threading.Timer(0.1, may_answer.set).start()
+    await_that(lambda: not bench.connections._reconnecting)
+    bench.in_loop(int)
+    assert "Traceback" not in caplog.text
+
+
+def test_a_long_poll_that_is_asked_again_later_is_answered_when_the_client_is_closed(bench):
+    """Nobody was left to ask again, and whoever waited did so until its deadline."""
+    bench.open()
+    bookie = bench.bookie("b1")
+    bookie.statuses[Kind.READ_LAC] = Status.TOO_MANY_REQUESTS
+    answers = queue.SimpleQueue()
+    requests = LedgerRequests(bench.io, bench.connections, 7, b"k" * 16, None, SECONDS)
+    began = time.monotonic()
+    requests.read_lac(act.SendReadLac("b1", wait_for=0), answers.put, wait_seconds=2 * SECONDS)
+    for kind in (Kind.HELLO, Kind.READ_LAC, Kind.READ_LAC):
+        assert bookie.headers.get(timeout=SECONDS).kind == kind
+    await_that(lambda: bench.in_loop(lambda: len(bench.connections._tasks)))
+    bench.io.call(bench.connections.close())
+    answer = answers.get(timeout=SECONDS)
+    assert isinstance(answer.response, Unknown) and time.monotonic() - began < SECONDS
+
+
 # -- quarantine
 
 
@@ -413,6 +454,7 @@ def test_a_bookie_that_is_first_connected_to_is_behind_while_half_of_what_may_wa
     assert not bench.in_loop(bench.connections.any_is_behind, ["b1"])
     bench.send("b1", *[bytes(MIB)] * 2)
     assert bench.in_loop(bench.connections.any_is_behind, ["b1"])
+    bookie.asked(Kind.HELLO)  # until then its end would leave the connection standing
     bookie.end()
     assert isinstance(answers.get(timeout=SECONDS).response, Unknown)
     bench.send("b1", *[bytes(MIB)] * 9)

@@ -11,9 +11,13 @@ import pytest
 
 from bookspark import BookKeeper
 from bookspark.client.client_config import ClientConfig
+from bookspark.client.runtime.rate_limit import RateLimit
+from bookspark.client.runtime.room import ClientRoom
 from bookspark.client.writing.futures import AppendFuture, Watermark
 from bookspark.client.writing.ledger_handle import LedgerHandle
+from bookspark.client.writing.ledger_handle_adv import LedgerHandleAdv
 from bookspark.errors import LedgerClosedError, MetadataStoreError
+from bookspark.threads import Threads
 from tests.metadata.kit import EVENT_SECONDS, ledger
 
 
@@ -69,20 +73,42 @@ def test_an_append_of_the_parent_is_not_waited_for(wait):
         with pytest.raises(LedgerClosedError, match=f"process {os.getppid()}"):
             wait(AppendFuture(watermark, 1))
 
-    with watermark._changed:
-        in_a_fork(refused)
+    in_a_fork(refused)
 
 
 def test_appends_and_the_explicit_lac_are_the_parents():
     io = SimpleNamespace(submit=lambda *call: None, here=False)
     runtime = SimpleNamespace(
-        io=io, connections=None, threads=None, add_writer=lambda writer: None, wake=lambda writer: None
+        io=io,
+        connections=None,
+        threads=None,
+        callbacks=Threads(0, ""),
+        room=ClientRoom(1 << 30),
+        rate_limit=RateLimit(0, 0),
+        add_writer=lambda writer: None,
+        wake=lambda writer: None,
     )
-    handle = LedgerHandle(SimpleNamespace(config=ClientConfig(), runtime=runtime), ledger(1), 0, b"")
+    context = SimpleNamespace(config=ClientConfig(), runtime=runtime)
+    handle, adv = LedgerHandle(context, ledger(1), 0, b""), LedgerHandleAdv(context, ledger(2), 0, b"")
+    held, done = threading.Event(), threading.Event()
+
+    def hold():
+        with adv._lock:
+            held.set()
+            done.wait(EVENT_SECONDS)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert held.wait(EVENT_SECONDS)
 
     def refused():
         for call in (handle.flush_last_add_confirmed, lambda: handle.append(b"0"), lambda: handle.append_batch([b"0"])):
             with pytest.raises(LedgerClosedError, match="one writer"):
                 call()
+        adv.close()
 
-    in_a_fork(refused)
+    try:
+        in_a_fork(refused)
+    finally:
+        done.set()
+        holder.join()

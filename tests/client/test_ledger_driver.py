@@ -164,6 +164,31 @@ def test_an_ack_of_a_vd_ledger_that_does_not_tell_what_is_synced_is_no_answer(be
     await_that(lambda: driver.cursors.last_add_fully_replicated == 0, SECONDS)
 
 
+@pytest.mark.parametrize("kind", [Kind.ADD, Kind.SYNC])
+def test_a_bookie_of_a_vd_ledger_that_tells_of_more_synced_entries_than_it_was_sent_is_not_believed(
+    bench, kind, caplog
+):
+    """It may report about another stay, or be broken. The writer's handle ended with a defect of the client."""
+    others, broken = [bench.bookie(bookie_id) for bookie_id in BOOKIES[1:]], bench.bookie("b1")
+    for bookie in (*others, broken):
+        bookie.statuses[Kind.SYNC] = Status.OK
+    for bookie in others:
+        bookie.last_add_synced = 0
+    del broken.statuses[kind]
+    bench.open()
+    driver = bench.driver(ledger_type=LedgerType.VD_JOURNAL, replication=Replication.GUARANTEED)
+    bench.append(driver, b"0")
+    bench.in_loop(driver.sync, 0)
+    answer = broken.asked(kind)
+    broken.last_add_synced, broken.statuses[kind] = 7, Status.OK
+    answer()
+    await_that(lambda: "b1 is not believed" in caplog.text, SECONDS)
+    assert driver.writer.state is State.OPEN
+    assert driver.cursors.last_add_fully_replicated == -1
+    broken.last_add_synced = 0
+    await_that(lambda: driver.cursors.last_add_fully_replicated == 0, SECONDS)
+
+
 def told_lac(bookie):
     """The next explicit LAC that the bookie hears."""
     while (header := bookie.headers.get(timeout=SECONDS)).kind != Kind.WRITE_LAC:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ from bookspark.client.reading.read_handle import ReadHandle
 from bookspark.client.runtime.ledger_watches import LedgerWatches
 from bookspark.errors import MetadataStoreError
 from bookspark.metadata.memory.memory_store import MemoryStore
+from tests.awaiting import await_that
 from tests.metadata.kit import EVENT_SECONDS, ledger
 
 
@@ -113,3 +115,53 @@ def test_a_handle_that_could_not_listen_watches_again():
     for _ in range(2):
         with pytest.raises(MetadataStoreError):
             handle._watch()
+
+
+def test_a_listener_that_raises_keeps_no_other_from_hearing(store, caplog):
+    watches, other = LedgerWatches(store), Listener()
+
+    class Broken(Listener):
+        def changed(self, found):
+            raise SystemExit("from a listener")
+
+    broken = Broken()
+    watches.listen(1, broken.changed)
+    watches.listen(1, other.changed)
+    store.write_ledger(ledger(1).in_recovery(), 0)
+    assert other.told.wait(EVENT_SECONDS)
+    assert "failed" in caplog.text
+
+
+def test_an_interrupt_while_the_watch_is_set_leaves_nobody_who_believes_in_it(store, monkeypatch):
+    """The next listener found the ledger watched, and was told of nothing."""
+    watches, first, second = LedgerWatches(store), Listener(), Listener()
+
+    def interrupted(ledger_id, changed):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "watch_ledger", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            watches.listen(1, first.changed)
+    watches.listen(1, second.changed)
+    store.write_ledger(ledger(1).in_recovery(), 0)
+    assert second.told.wait(EVENT_SECONDS)
+
+
+def test_handles_that_come_and_go_leave_one_watch_of_a_ledger_until_it_changes(store, monkeypatch):
+    watches, watched = LedgerWatches(store), []
+    watch = store.watch_ledger
+
+    def watch_ledger(ledger_id, changed):
+        watched.append(ledger_id)
+        watch(ledger_id, changed)
+
+    monkeypatch.setattr(store, "watch_ledger", watch_ledger)
+    for _ in range(100):
+        watches.listen(1, Listener().changed)
+        gc.collect()
+    assert watched == [1]
+    assert len(watches._listeners[1]) == 1
+    store.write_ledger(ledger(1).in_recovery(), 0)
+    await_that(lambda: not watches._listeners)
+    assert watched == [1]

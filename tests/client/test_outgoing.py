@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookspark.client.writing.outgoing import Outgoing
-from bookspark.client.writing.payloads import runs_of
-from bookspark.errors import EntryTooLargeError
+from bookspark.client.writing.payloads import payloads_of, runs_of
+from bookspark.errors import EntryTooLargeError, InvalidArgumentError
 from bookspark.protocol.ledger.ledger_metadata import DigestType
 from bookspark.wire.digests import digester
 from bookspark.wire.entry_batch import ENTRY_OVERHEAD_BYTES, PAYLOAD_BYTES_MAX, Entry, encode_entries
@@ -106,12 +106,13 @@ def test_an_arrow_array_is_a_frame_of_its_own() -> None:
 
 
 def test_what_is_no_bytes_is_taken_if_it_is_a_buffer_and_refused_before_anything_is_appended_if_not() -> None:
-    (run,) = runs_of([bytearray(b"ab"), memoryview(b"c"), b""], FRAME_BYTES, one_each=False)  # type: ignore[list-item]
-    assert list(run.payloads()) == [b"ab", b"c", b""]
-    with pytest.raises(TypeError):
-        runs_of([b"a", "text"], FRAME_BYTES, one_each=False)  # type: ignore[list-item]
-    with pytest.raises(ValueError, match="null"):
-        runs_of(pa.array([b"a", None]), FRAME_BYTES, one_each=False)
+    assert payloads_of([bytearray(b"ab"), memoryview(b"c"), b""], "append_batch") == [b"ab", b"c", b""]
+    with pytest.raises(InvalidArgumentError, match="encode the text first"):
+        payloads_of([b"a", "text"], "append_batch")
+    with pytest.raises(InvalidArgumentError, match="null"):
+        payloads_of(pa.array([b"a", None]), "append_batch")
+    with pytest.raises(InvalidArgumentError, match="int64"):
+        payloads_of(pa.array([1]), "append_batch")
 
 
 def test_an_entry_that_fits_no_frame_is_refused() -> None:

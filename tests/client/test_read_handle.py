@@ -6,11 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from bookspark.client.client_config import ClientConfig
 from bookspark.client.reading import read_handle
 from bookspark.client.reading.read_handle import ReadHandle
 from bookspark.client.runtime.ledger_watches import LedgerWatches
 from bookspark.errors import MetadataStoreError, NoSuchLedgerError
 from bookspark.metadata.memory.memory_store import MemoryStore
+from bookspark.metadata.short_waits import patience_seconds
 from bookspark.protocol.ledger.actions import LacAnswered
 from bookspark.protocol.ledger.responses import Positive, Unknown, UnknownReason
 from tests.metadata.kit import EVENT_SECONDS, ledger
@@ -40,7 +42,7 @@ class Bookies:
     def __init__(self, asked):
         self.asked = asked
 
-    def read_lac(self, action, put, wait_seconds):
+    def read_lac(self, action, put, wait_seconds=0.0):
         told = self.asked()
         if told is not None:
             entry = SimpleNamespace(entry=lambda entry_id: f"e{entry_id}")
@@ -69,6 +71,35 @@ def test_an_entry_is_heard_of_although_the_metadata_store_does_not_answer(store)
     reader = opened(store, lambda: 0)
     store.down = True
     assert reader.read_last_add_confirmed_and_entry(0, timeout=EVENT_SECONDS) == (0, "e0")
+
+
+def test_the_lac_is_read_although_the_metadata_store_does_not_answer(store):
+    """Each read waited for the store's deadline, and failed."""
+    reader = opened(store, lambda: 7)
+    reader._context.config = ClientConfig()
+    store.down = True
+    assert reader.read_last_add_confirmed() == 7
+    store.down = False
+    store.write_ledger(ledger(1).in_recovery().close_at(9, 90), 0)
+    reader._follow_at = 0.0
+    assert reader.read_last_add_confirmed() == 9
+
+
+def test_a_metadata_store_that_does_not_answer_is_waited_for_seldom_and_not_long(store, monkeypatch):
+    """Each wait holds up a reader. A store that is merely slow is followed nevertheless."""
+    waits, now = [], [1000.0]
+    reader = opened(store)
+
+    def check():
+        waits.append((now[0] - 1000.0, patience_seconds()))
+        raise MetadataStoreError("no answer from ZooKeeper")
+
+    monkeypatch.setattr(store, "check", check)
+    monkeypatch.setattr(read_handle, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    while now[0] < 1035.0:
+        assert not reader._follow()
+        now[0] += 0.5
+    assert waits == [(0.0, 1.0), (2.5, 0.25), (7.5, 0.5), (17.5, 1.0), (27.5, 1.0)]
 
 
 def test_a_long_poll_goes_on_when_its_watch_is_lost_with_the_metadata_store(store):
@@ -102,7 +133,7 @@ def test_a_long_poll_goes_over_to_new_bookies_before_its_watch_tells_of_them(sto
 
 
 def test_a_close_is_heard_of_once_the_metadata_store_answers_again(store, monkeypatch):
-    monkeypatch.setattr(read_handle, "_UNFOLLOWED_SECONDS", 0.0)
+    monkeypatch.setattr(read_handle, "UNFOLLOWED_SECONDS", 0.0)
 
     def asked():
         if store.down:

@@ -11,16 +11,26 @@ from bookspark import DigestType
 from bookspark.client.client_config import ClientConfig
 from bookspark.client.network.connections import Answer
 from bookspark.client.network.ledger_requests import LedgerRequests
+from bookspark.client.runtime.room import ClientRoom
 from bookspark.client.runtime.store_actions import answer_from_store
 from bookspark.client.writing.ledger_driver import LedgerDriver
 from bookspark.errors import MetadataStoreError, NotEnoughBookiesError
 from bookspark.metadata.memory.memory_store import MemoryStore
-from bookspark.protocol.ledger.actions import ChooseBookies, MetadataFailed, NoBookies, ReadMetadata, SendRead
-from bookspark.protocol.ledger.responses import Negative, Unknown, UnknownReason
+from bookspark.protocol.ledger.actions import (
+    AddAnswered,
+    ChooseBookies,
+    MetadataFailed,
+    NoBookies,
+    ReadMetadata,
+    SendAdd,
+    SendRead,
+)
+from bookspark.protocol.ledger.responses import Negative, Positive, Unknown, UnknownReason
+from bookspark.threads import Threads
 from bookspark.wire.batch_prefix import PREFIX_BYTES
-from bookspark.wire.digests import digester
-from bookspark.wire.entry_batch import Entry, encode_entries
-from bookspark.wire.frames import Frame
+from bookspark.wire.digests import digester, first_mismatch
+from bookspark.wire.entry_batch import Entry, EntryBatch, encode_entries
+from bookspark.wire.frames import Frame, parse_frame
 from bookspark.wire.header import NO_KEY, Flag, Header, Kind, Status
 from tests.metadata.kit import ledger
 
@@ -37,7 +47,7 @@ class OneAnswer:
     def next_request_id(self):
         return 1
 
-    def send(self, bookie_id, request_id, frame, on_answer, timeout_seconds=None, on_batch=None):
+    def send(self, bookie_id, request_id, frame, on_answer, timeout_seconds=None, on_batch=None, body=b""):
         on_answer(self.answer._replace(batches=tuple(map(on_batch, self.answer.batches))))
 
 
@@ -104,6 +114,49 @@ class TestSparseRead:
         assert (event.last, event.following.reason) == (2, UnknownReason.BAD_REQUEST)
 
 
+class Sent(OneAnswer):
+    """Keeps what is sent, and acknowledges it."""
+
+    def __init__(self):
+        super().__init__(Answer(Positive()))
+        self.frames = []
+
+    def send(self, bookie_id, request_id, frame, on_answer, timeout_seconds=None, on_batch=None, body=b""):
+        self.frames.append((frame, body))
+        on_answer(self.answer)
+
+
+class TestRecoveryAdd:
+    def add(self, *batches):
+        wire, events = Sent(), []
+        first, last = batches[0].first_entry_id, batches[-1].last_entry_id
+        LedgerRequests(wire, wire, 1, NO_KEY, DIGEST, 1.0).recovery_add(
+            SendAdd(("b1", "b2"), first, last, 9, list(batches)), events.append
+        )
+        assert events == [AddAnswered(bookie, first, last, Positive()) for bookie in ("b1", "b2")]
+        half = wire.frames[: len(wire.frames) // 2]
+        return [(b"".join(map(bytes, parts)), parts[1]) for parts in half]
+
+    def test_short_batches_that_follow_each_other_go_as_one_frame(self):
+        """The repair of a ledger of 60,000 short batches failed, because its target took only 10,000 requests at a time."""
+        batches = [EntryBatch(frame(i).batch) for i in (0, 1, 2, 4, 5, 9)]
+        sent = [EntryBatch(whole) for whole, _ in self.add(*batches)]
+        assert [ids([one]) for one in sent] == [[0, 1, 2], [4, 5], [9]]
+        assert [e for one in sent for e in one.entries()] == [e for one in batches for e in one.entries()]
+        for whole, _ in self.add(*batches):
+            found = parse_frame(memoryview(whole))
+            assert first_mismatch(EntryBatch.checked(found.batch, found.header, found.body_crc), DIGEST) is None
+
+    def test_a_long_batch_goes_as_it_came(self):
+        rows = [Entry(1, i, -1, 9, b"x" * 9000, DIGEST(1, i, -1, 9, b"x" * 9000)) for i in range(2)]
+        long = EntryBatch(encode_entries(Header(Kind.READ, 1, 1, 0, 1), rows))
+        ((whole, body), *others) = self.add(long, EntryBatch(frame(2).batch))
+        assert len(others) == 1 and body.obj is long.frame.obj, "it is not copied"
+        found = parse_frame(memoryview(whole))
+        assert (found.header.kind, found.header.flags, found.header.last_add_confirmed) == (Kind.ADD, Flag.RECOVERY, 9)
+        assert list(EntryBatch.checked(found.batch, found.header, found.body_crc).entries()) == rows
+
+
 @pytest.mark.parametrize("status", [Status.OK, Status.NO_SUCH_ENTRY])
 def test_an_answer_whose_entries_did_not_come_denies_nothing(status):
     """Found by chaos: the bookie sent entries 0 to 4 and says what is after them. Without them that was taken for a word on
@@ -149,7 +202,14 @@ class TestStoreAnswers:
         io.loop = SimpleNamespace(call_later=lambda seconds, *call: later.append(seconds))
         context = SimpleNamespace(
             config=ClientConfig(),
-            runtime=SimpleNamespace(io=io, connections=None, threads=None, wake=lambda writer: None),
+            runtime=SimpleNamespace(
+                io=io,
+                connections=None,
+                threads=None,
+                callbacks=Threads(0, ""),
+                room=ClientRoom(1 << 20),
+                wake=lambda writer: None,
+            ),
             answer_from_store=lambda metadata, action: MetadataFailed(MetadataStoreError("no layout")),
         )
         LedgerDriver(context, ledger(1), 0, b"")._ask_store(ReadMetadata())

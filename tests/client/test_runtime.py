@@ -117,3 +117,11 @@ def test_a_writer_that_fails_as_bookies_change_does_not_keep_the_others_from_hea
     while told.get(timeout=SECONDS) != "bookies changed":
         pass
     runtime.remove_writer(other)
+
+
+def test_a_writer_that_comes_after_the_close_is_ended_at_once():
+    """A ledger that was created as another thread closed the client had no deadlines: its first append waited for ever."""
+    made, errors = Runtime(MemoryStore, client_config()), queue.SimpleQueue()
+    made.close()
+    made.add_writer(Broken(errors, "tick"))
+    assert "the client was closed before the ledger" in str(errors.get(timeout=SECONDS))

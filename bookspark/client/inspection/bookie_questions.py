@@ -5,7 +5,6 @@ Law: a bookie that does not answer in time raises ReadError; silence is never an
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,7 +13,9 @@ from bookspark.client.network.connections import Answer
 from bookspark.client.runtime.client_context import ClientContext
 from bookspark.errors import ReadError
 from bookspark.extras import extra_needed
+from bookspark.metadata.records.names import check_ledger_id
 from bookspark.protocol.ledger.responses import Positive, Unknown, UnknownReason
+from bookspark.threads import Latch, check_may_wait
 from bookspark.wire.frames import control_frame
 from bookspark.wire.header import Header, Kind
 from bookspark.wire.messages import BookieStatus, EntryLogFacts, EntryLogs, Limbo, Ranges
@@ -28,9 +29,11 @@ _SPARE_SECONDS = 1.0
 
 
 def ask(context: ClientContext, bookie_id: str, header: Header) -> Answer:
-    """One request to one bookie, and the wait for its answer, which is Unknown if none came in time."""
+    """One request to one bookie, and the wait for its answer, which is Unknown if none came in time. Raises BookKeeperError in a
+    thread of the client's own."""
+    check_may_wait()
     mailbox: list[Answer] = []
-    done = threading.Event()
+    done = Latch()
 
     def answered(answer: Answer) -> None:
         mailbox.append(answer)
@@ -74,14 +77,15 @@ def limbo(context: ClientContext, bookie_id: str) -> dict[int, int]:
 
 
 def ranges(context: ClientContext, bookie_id: str, ledger_id: int | None) -> pyarrow.Table:
-    """The rows of the bookie's index, of one ledger or (None) of all. Raises ReadError."""
+    """The rows of the bookie's index, of one ledger or (None) of all. Raises ReadError, ConfigurationError for an id that no
+    ledger can have."""
     with extra_needed("list_ranges"):
         import pyarrow
 
     names = ("ledger_id", "first_entry_id", "last_entry_id", "log", "position", "bytes")
     schema = pyarrow.schema([(name, pyarrow.int64()) for name in names])
     tables = [schema.empty_table()]
-    cursor, first_entry_id = 0 if ledger_id is None else ledger_id, 0
+    cursor, first_entry_id = 0 if ledger_id is None else check_ledger_id(ledger_id), 0
     while cursor >= 0:
         header = Header(
             Kind.RANGES,

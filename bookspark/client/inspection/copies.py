@@ -1,8 +1,10 @@
 """The copies that one bookie has of a ledger, exactly as they lie there: for those who compare copies.
 
 Law: a copy is returned whatever its digest, its LAC (last add confirmed) or the metadata say. Nothing is fenced and nothing
-changes. Entries that the bookie's index names and the bookie can't read are returned as ``Unreadable``, never left out: each
-entry of the index is either in a batch or in such a range.
+changes. Entries that the bookie's index names and whose copy the bookie says is lost are returned as ``Unreadable``, never left
+out: each entry of the index is either in a batch or in such a range. An I/O error is no such word: the bookie has the copy and
+could not read it now, as when it had no file descriptor left. It is asked again, and if that does not help, nothing is told of
+that bookie: a comparison would take a sound copy for a damaged one.
 """
 
 from __future__ import annotations
@@ -18,10 +20,11 @@ from bookspark.wire.entry_batch import EntryBatch
 from bookspark.wire.header import Flag, Header, Kind, WireError
 
 _READ_BYTES = 1 << 20
+_TRIES = 3
 
 
 class Unreadable(NamedTuple):
-    """Entries ``first..last``, which are in the bookie's index and which the bookie can't read."""
+    """Entries ``first..last``, which are in the bookie's index and whose copy can't be read any more."""
 
     first: int
     last: int
@@ -32,9 +35,9 @@ def copies_on(
 ) -> Iterator[EntryBatch | Unreadable]:
     """Yield the copies in ``rows``: (first entry id, last entry id) of each row of the bookie's index, ascending.
 
-    Raises ReadError if the bookie does not answer. A row whose ledger was deleted meanwhile is passed over.
-    """
-    at = 0
+    Raises ReadError if the bookie does not answer, or can't read an entry now. A row whose ledger was deleted meanwhile is passed
+    over."""
+    at = tries = 0
     for number, (first, last) in enumerate(rows):
         at = max(at, first)
         while at <= last:
@@ -58,6 +61,8 @@ def copies_on(
                 except WireError as error:
                     raise ReadError(f"bookie {bookie_id}, ledger {ledger_id}: {error}") from error
                 yield batch
+            if answer.header.last_entry_id >= at:
+                tries = 0
             at = answer.header.last_entry_id + 1
             if at > last:
                 continue
@@ -71,6 +76,13 @@ def copies_on(
             # A row is part of one batch on disk, and is good or bad as a whole. Between two rows lie entries that the bookie has
             # lost, and that its index does not name any more.
             bad = next(row for row in rows[number:] if row[1] >= at)
-            if bad[0] <= at:
+            if bad[0] > at:
+                at = bad[0]
+            elif answer.response.reason is UnknownReason.LOST:
                 yield Unreadable(at, bad[1])
-            at = bad[0] if at < bad[0] else bad[1] + 1
+                at = bad[1] + 1
+            elif (tries := tries + 1) == _TRIES:
+                raise ReadError(
+                    f"bookie {bookie_id} could not read entry {at} of ledger {ledger_id} now, which may be sound: "
+                    f"{answer.response}; try again"
+                )

@@ -11,7 +11,7 @@ writers wait. The connection is cut
 - if more than ``bookie_bytes_queued_max`` waits;
 - if nothing at all came from the bookie between a request and its deadline: its host may be gone, and it may serve elsewhere.
 
-So a slow bookie slows its writers down, and a bookie that hangs delays them once. (BookKeeper's BP-51 lets the client grow.)
+How long a slow bookie may slow its writers down is ``patience``'s. (BookKeeper's BP-51 lets the client grow.)
 
 Requests of one turn of the loop are sent with one system call, because a call costs more than a small frame: a client that writes
 to many ledgers would spend most of its time in calls.
@@ -79,8 +79,25 @@ class Request:
         self.timeout_seconds = timeout_seconds
         self.deadline = math.inf if timeout_seconds is None else time.monotonic() + timeout_seconds
 
+    def batch_came(self, frame: Frame) -> object:
+        """What is kept of a batch frame of the answer: the frame, or what ``on_batch`` makes of it."""
+        if self.on_batch is None:
+            return frame
+        try:
+            return self.on_batch(frame)
+        except Exception as error:
+            log.exception("a part of a bookie's answer could not be read")
+            return WireError(f"a part of the answer could not be read: {error!r}")
+
+    def tell(self, bookie_id: str, answer: Answer) -> None:
+        """The bookie answered, or its answer is Unknown. Whatever comes of it, no other request is robbed of its answer."""
+        try:
+            self.answered(bookie_id, answer)
+        except BaseException:
+            log.exception("handling a bookie's answer failed")
+
     def answered(self, bookie_id: str, answer: Answer) -> None:
-        """The bookie answered, or its answer is Unknown. Subclasses say what follows."""
+        """Subclasses say what follows from the answer."""
         raise NotImplementedError
 
 
@@ -131,7 +148,8 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._bytes_gathered = self._bytes_written = 0
         self._stall_timer: DeadlineTimer | None = None
         self._deadline_timer: DeadlineTimer | None = None
-        self._heard_at = 0.0
+        self.heard_at = 0.0
+        """When something came from the bookie last."""
         self.incarnation = 0
         """The incarnation of the bookie's process, as it said in its answer to HELLO."""
         self.is_behind = False
@@ -152,7 +170,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         return self._receiver.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._heard_at = time.monotonic()
+        self.heard_at = time.monotonic()
         try:
             for frame in self._receiver.received(nbytes):
                 self._received(frame)
@@ -174,33 +192,39 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     # -- requests
 
-    def send(self, request_id: int, frame: Buffer, request: Request) -> None:
-        """Send ``frame``. ``request`` gets exactly one answer, perhaps before this returns."""
+    def send(self, request_id: int, frame: Buffer, request: Request, body: Buffer = b"") -> None:
+        """Send ``frame``, or a frame in two parts. ``request`` gets exactly one answer, perhaps before this returns."""
         if self.lost is not None:
-            request.answered(self.bookie_id, Answer(self.lost))
+            request.tell(self.bookie_id, Answer(self.lost))
             return
         self._pending[request_id] = request
         if self._deadline_timer is None:
             self._watch_deadlines()
-        if self._bytes_gathered + len(frame) > _TOGETHER_BYTES:
+        size = len(frame) + len(body)
+        if self._bytes_gathered + size > _TOGETHER_BYTES:
             self._flush()
-            self._write(frame)
+            self._write(frame, body)
         else:
             if not self._gathered:
                 asyncio.get_running_loop().call_soon(self._flush)
             self._gathered.append(frame)
-            self._bytes_gathered += len(frame)
+            if body:
+                self._gathered.append(body)
+            self._bytes_gathered += size
 
     def _flush(self) -> None:
         frames, self._gathered, self._bytes_gathered = self._gathered, [], 0
         if frames:
             self._write(frames[0] if len(frames) == 1 else b"".join(frames))
 
-    def _write(self, content: Buffer) -> None:
+    def _write(self, content: Buffer, body: Buffer = b"") -> None:
         if self.lost is not None:
             return
-        self._bytes_written += len(content)
-        self._transport.write(content)
+        self._bytes_written += len(content) + len(body)
+        if body:
+            self._transport.writelines((content, body))
+        else:
+            self._transport.write(content)
         if self.is_behind and self._transport.get_write_buffer_size() > self._config.bookie_bytes_queued_max:
             self.abort(f"is more than {self._config.bookie_bytes_queued_max} bytes behind")
 
@@ -213,7 +237,7 @@ class BookieConnection(asyncio.BufferedProtocol):
             pending, self._pending = list(self._pending.values()), {}
             self._batches.clear()
             for request in pending:
-                self._finish(request, Answer(self.lost))
+                request.tell(self.bookie_id, Answer(self.lost))
             self._on_lost(self)
 
     def _received(self, frame: Frame) -> None:
@@ -221,7 +245,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         if header.kind == _ACKS:
             for request_id in Acks.decode(frame.body):
                 if (request := self._pending.pop(request_id, None)) is not None:
-                    self._finish(request, ACKNOWLEDGED)
+                    request.tell(self.bookie_id, ACKNOWLEDGED)
             return
         request_id = header.request_id
         pending = self._pending.get(request_id)
@@ -231,20 +255,13 @@ class BookieConnection(asyncio.BufferedProtocol):
                 self.abort(f"refused what it was sent: {bytes(frame.body).decode(errors='replace')}")
             return
         if header.flags & _MORE:
-            found = frame if pending.on_batch is None else pending.on_batch(frame)
-            self._batches.setdefault(request_id, []).append(found)
+            self._batches.setdefault(request_id, []).append(pending.batch_came(frame))
             return
         batches = tuple(self._batches.pop(request_id, ()))
         response = header.response()
         if header.status == _IO_ERROR:
             self._on_failure(self.bookie_id, cast(Unknown, response))
-        self._finish(self._pending.pop(request_id), Answer(response, header, batches, frame.body))
-
-    def _finish(self, request: Request, answer: Answer) -> None:
-        try:
-            request.answered(self.bookie_id, answer)
-        except Exception:
-            log.exception("handling a bookie's answer failed")
+        self._pending.pop(request_id).tell(self.bookie_id, Answer(response, header, batches, frame.body))
 
     # -- deadlines
 
@@ -266,7 +283,7 @@ class BookieConnection(asyncio.BufferedProtocol):
     def _timed_out(self, request: Request) -> None:
         late = Unknown(UnknownReason.TIMEOUT, f"{request.timeout_seconds:g} s")
         self._on_failure(self.bookie_id, late)
-        self._finish(request, Answer(late))
+        request.tell(self.bookie_id, Answer(late))
         if self.is_behind:
             self.abort(f"is behind, and did not answer in {request.timeout_seconds:g} s")
         elif self._is_silent(request):
@@ -275,7 +292,7 @@ class BookieConnection(asyncio.BufferedProtocol):
     def _is_silent(self, request: Request) -> bool:
         """Whether nothing at all came since ``request`` was sent. ``request`` is late, and had at least the time of an answer."""
         seconds = request.timeout_seconds or 0.0
-        return seconds >= self._config.answer_timeout_seconds and self._heard_at < request.deadline - seconds
+        return seconds >= self._config.answer_timeout_seconds and self.heard_at < request.deadline - seconds
 
     # -- stalls
 

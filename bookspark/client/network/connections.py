@@ -13,7 +13,6 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable, Coroutine, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from bookspark.client.client_config import ClientConfig
@@ -26,11 +25,13 @@ from bookspark.client.network.bookie_connection import (
     Request,
 )
 from bookspark.client.network.hello import ClientSecurity, say_hello
+from bookspark.client.network.patience import Patience
 from bookspark.client.network.quarantine import Quarantine
 from bookspark.errors import BookKeeperError
 from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.ledger.responses import Unknown, UnknownReason
+from bookspark.threads import Threads
 from bookspark.wire.chunks import ChunkPool
 from bookspark.wire.entry_batch import Buffer
 from bookspark.wire.keepalive import notice_lost_peer
@@ -46,13 +47,30 @@ _BACKOFF_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 def _send_on(
-    bookie_id: str, request_id: int, frame: Buffer, request: Request, outcome: BookieConnection | Unknown
+    bookie_id: str,
+    request_id: int,
+    frame: Buffer,
+    request: Request,
+    body: Buffer,
+    outcome: BookieConnection | Unknown,
 ) -> None:
     """Send the frame on the connection that was made, or answer its request with why there is none."""
     if isinstance(outcome, Unknown):
-        request.answered(bookie_id, Answer(outcome))
+        request.tell(bookie_id, Answer(outcome))
     else:
-        outcome.send(request_id, frame, request)
+        outcome.send(request_id, frame, request, body)
+
+
+def _tell(listener: Callable[..., object], *what: object) -> None:
+    """Call one of several listeners. What it raises keeps the others from nothing."""
+    try:
+        listener(*what)
+    except BaseException:
+        log.exception("%r failed", listener)
+
+
+def _set(event: asyncio.Event, *_: object) -> None:
+    event.set()
 
 
 class _Attempt:
@@ -76,14 +94,16 @@ class Connections:
         store: MetadataStore,
         config: ClientConfig,
         security: ClientSecurity,
-        metadata_threads: ThreadPoolExecutor,
+        metadata_threads: Threads,
+        chunks: ChunkPool | None = None,
     ) -> None:
+        """``chunks``: where frames are received into; None: into chunks of its own."""
         self._store = store
         self._config = config
         self._security = security
         self._threads = metadata_threads
         self._request_ids = itertools.count(1)
-        self._chunks = ChunkPool()
+        self._chunks = chunks or ChunkPool()
         self._addresses: dict[str, BookieRegistration] = {}
         self._open: set[BookieConnection] = set()
         self._ready: dict[str, BookieConnection] = {}
@@ -95,6 +115,8 @@ class Connections:
         self._reconnecting: set[str] = set()
         self._behind_bytes = config.bookie_bytes_queued_max // 2
         self._quarantine = Quarantine(config.quarantine_seconds)
+        self.patience = Patience(config.bookie_stall_seconds)
+        """How long writers still wait for each bookie."""
         self._closed = False
 
     def quarantined(self) -> dict[str, str]:
@@ -120,6 +142,24 @@ class Connections:
                 return True
         return False
 
+    def is_away(self, bookie_id: str) -> bool:
+        """Whether the connection was lost and is being made again. A writer sends such a bookie nothing: whoever wants it is
+        called back."""
+        return bookie_id in self._missed and bookie_id in self._reconnecting
+
+    def try_again(self, bookie_id: str, failed: Callable[[Unknown], None]) -> None:
+        """Connect to a bookie that is away. ``failed`` is called if that fails, perhaps before this returns."""
+        self._connect(bookie_id, lambda outcome: failed(outcome) if isinstance(outcome, Unknown) else None)
+
+    def quietest_first(self, bookie_ids: Iterable[str]) -> tuple[str, ...]:
+        """These bookies: those without a connection first, then the one that was heard of longest ago."""
+        ready = self._ready
+        return tuple(sorted(bookie_ids, key=lambda b: (ready[b].heard_at, b) if b in ready else (0.0, b)))
+
+    def quarantine(self, bookie_id: str, why: Unknown) -> None:
+        """Avoid the bookie for ``quarantine_seconds``."""
+        self._quarantine.failed(bookie_id, why)
+
     def next_request_id(self) -> int:
         """A request id that this client has not used. One frame may go to several bookies under the same id."""
         return next(self._request_ids)
@@ -132,22 +172,31 @@ class Connections:
         on_answer: OnAnswer,
         timeout_seconds: float | None = None,
         on_batch: OnBatch | None = None,
+        body: Buffer = b"",
     ) -> None:
         """Send one frame to one bookie. ``on_answer`` is called exactly once, perhaps before this returns.
 
-        Without ``timeout_seconds``, the answer may take as long as the connection stands.
+        A frame may come in two parts, so that its ``body`` is not copied; ``frame`` is then the part before it. Without
+        ``timeout_seconds``, the answer may take as long as the connection stands.
         """
         request = Question(lambda _, answer: on_answer(answer), timeout_seconds, on_batch)
-        self.send_to_all((bookie_id,), request_id, frame, request)
+        self.send_to_all((bookie_id,), request_id, frame, request, body)
 
-    def send_to_all(self, bookie_ids: Iterable[str], request_id: int, frame: Buffer, request: Request) -> None:
+    def send_to_all(
+        self, bookie_ids: Iterable[str], request_id: int, frame: Buffer, request: Request, body: Buffer = b""
+    ) -> None:
         """Send one frame to several bookies. ``request`` gets exactly one answer from each, perhaps before this returns."""
         for bookie_id in bookie_ids:
             connection = self._ready.get(bookie_id)
             if connection is not None:
-                connection.send(request_id, frame, request)
+                connection.send(request_id, frame, request, body)
             else:
-                self._connect(bookie_id, partial(_send_on, bookie_id, request_id, frame, request), len(frame))
+                send = partial(_send_on, bookie_id, request_id, frame, request, body)
+                self._connect(bookie_id, send, len(frame) + len(body))
+
+    def later(self, seconds: float, send: Callable[[], None]) -> None:
+        """Call ``send`` in ``seconds``, or as soon as the connections are cut: what it sends is answered Unknown then."""
+        self._spawn(asyncio.sleep(seconds)).add_done_callback(lambda _: send())
 
     def want(self, bookie_id: str, back: Callable[[str, int], None]) -> None:
         """Keep a connection to this bookie, and call ``back(bookie_id, incarnation)`` each time that it was lost and is made
@@ -190,10 +239,11 @@ class Connections:
             attempt.waiting.append(connected)
             attempt.bytes_waiting += byte_count
 
-    def _spawn(self, coroutine: Coroutine[object, object, None]) -> None:
+    def _spawn(self, coroutine: Coroutine[object, object, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _connect_once(self, bookie_id: str, attempt: _Attempt) -> None:
         outcome: BookieConnection | Unknown
@@ -221,14 +271,14 @@ class Connections:
             self._ready[bookie_id] = outcome
             self._quarantine.is_back(bookie_id)
         for connected in self._connecting.pop(bookie_id).waiting:
-            connected(outcome)
+            _tell(connected, outcome)
         if isinstance(outcome, Unknown):
             self._missed.add(bookie_id)
             self._keep_trying(bookie_id)
         elif bookie_id in self._missed:
             self._missed.discard(bookie_id)
             for back in list(self._wanted.get(bookie_id, ())):
-                back(bookie_id, outcome.incarnation)
+                _tell(back, bookie_id, outcome.incarnation)
 
     async def _dial(self, bookie_id: str, attempt: _Attempt) -> BookieConnection:
         """Connect and greet. The address that is known from before is tried first, and then the one in the metadata store: a
@@ -240,7 +290,7 @@ class Connections:
             except OSError as error:
                 log.debug("%s is not at %s any more: %s", bookie_id, known.address, error)
         attempt.asks_store = True
-        self._addresses = await asyncio.get_running_loop().run_in_executor(self._threads, self._store.bookies)
+        self._addresses = await asyncio.wrap_future(self._threads.submit(self._store.bookies))
         attempt.asks_store = False
         found = self._addresses.get(bookie_id)
         if found is None:
@@ -249,9 +299,11 @@ class Connections:
 
     async def _greet(self, registration: BookieRegistration) -> BookieConnection:
         """A connection to this bookie and to no other. Raises OSError."""
-        config, tls = self._config, self._security.tls
+        config, tls = self._config, self._security.tls()
         bookie_id = registration.bookie_id
         host, _, port = registration.address.rpartition(":")
+        if not port.isdecimal():
+            raise ConnectionError(f"its registration tells no address, but {registration.address!r}")
         try:
             transport, connection = await asyncio.get_running_loop().create_connection(
                 lambda: BookieConnection(
@@ -289,8 +341,8 @@ class Connections:
                 await asyncio.sleep(delay)
                 if bookie_id in self._ready or not self._wanted.get(bookie_id):
                     return
-                tried: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-                self._connect(bookie_id, tried.set_result)
-                await tried
+                tried = asyncio.Event()
+                self._connect(bookie_id, partial(_set, tried))
+                await tried.wait()
         finally:
             self._reconnecting.discard(bookie_id)

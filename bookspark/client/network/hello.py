@@ -19,20 +19,24 @@ from bookspark.protocol.ledger.responses import Positive, UnknownReason
 from bookspark.wire.frames import control_frame
 from bookspark.wire.header import PROTOCOL_VERSION, Header, Kind
 from bookspark.wire.messages import Hello
-from bookspark.wire.security import client_context, proof, read_secret
+from bookspark.wire.security import FromFiles, client_context, proof, read_secrets
 
 
 class ClientSecurity(NamedTuple):
     """How a client proves who it is, and what it wants of a bookie. By default neither TLS nor a secret."""
 
-    tls: ssl.SSLContext | None = None
-    secret: bytes = b""
+    tls: Callable[[], ssl.SSLContext | None] = lambda: None
+    secrets: Callable[[], tuple[bytes, ...]] = tuple
+    """Tried in their order."""
 
 
 def client_security(config: ClientConfig) -> ClientSecurity:
     """A ClientSecurity from the files that the options name. Raises ConfigurationError if one can't be used."""
-    tls = client_context(config.tls_ca, config.tls_certificate, config.tls_key)
-    return ClientSecurity(tls, read_secret(config.shared_secret_file))
+    files, secret_file = (config.tls_ca, config.tls_certificate, config.tls_key), config.shared_secret_file
+    return ClientSecurity(
+        FromFiles(files, lambda: client_context(*files)).now,
+        FromFiles((secret_file,), lambda: read_secrets(secret_file)).now,
+    )
 
 
 async def say_hello(
@@ -50,11 +54,14 @@ async def say_hello(
         name = name or f"{socket.gethostname()}:{os.getpid()}"
         answer = await _ask(connection, next_request_id(), Hello(name))
         if _is_challenge(answer):
-            if not security.secret:
+            if not (secrets := security.secrets()):
                 raise ConnectionError(f"{address} serves only clients that know its secret; set shared_secret_file")
-            shown = proof(security.secret, bytes(answer.body), connection.bookie_id)
-            answer = await _ask(connection, next_request_id(), Hello(name, shown))
-            if _is_challenge(answer):
+            for secret in secrets:
+                shown = proof(secret, bytes(answer.body), connection.bookie_id)
+                answer = await _ask(connection, next_request_id(), Hello(name, shown))
+                if not _is_challenge(answer):
+                    break
+            else:
                 raise ConnectionError(f"{address} has another secret; give both sides the same shared_secret_file")
         if answer.header is None:
             raise ConnectionError(f"{address} does not answer HELLO ({answer.response}); {_hint(security)}")
@@ -67,7 +74,7 @@ async def say_hello(
 
 def _hint(security: ClientSecurity) -> str:
     """What may be wrong if a bookie ends the connection without an answer."""
-    if security.tls is None:
+    if security.tls() is None:
         return "if it wants TLS, set tls_ca"
     return "if it wants a client's certificate, set tls_certificate to one that its tls_client_ca signed"
 

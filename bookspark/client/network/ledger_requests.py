@@ -7,7 +7,9 @@ digest does not match, the bookie's answer becomes Unknown from that entry on, s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from bookspark.client.network.connections import Answer, Connections, OnBatch
@@ -16,12 +18,19 @@ from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.responses import Negative, Positive, Response, Unknown, UnknownReason
 from bookspark.protocol.ledger.sync_cursor import Assignment
 from bookspark.wire.digests import Digester, first_mismatch
-from bookspark.wire.entry_batch import EntryBatch
+from bookspark.wire.entry_batch import Buffer, EntryBatch, encode_entries, with_header
 from bookspark.wire.frames import Frame, control_frame
 from bookspark.wire.header import Flag, Header, Kind, WireError
+from bookspark.wire.messages import FetchFrom
 
 READ_BYTES = 2 << 20
 """About how many bytes one answer to a read carries."""
+_ASK_AGAIN_SECONDS, _ASK_AGAIN_SECONDS_MAX = 0.1, 1.0
+"""A bookie that holds as many long polls as it may is asked again after this time; twice as long each time, up to the second."""
+_TOO_MANY = UnknownReason.TOO_MANY_REQUESTS
+_SHORT_BYTES_MAX = 8 << 10
+_JOINED_BYTES_MAX = 512 << 10
+"""Batches up to the one size are joined, up to the other, where they are copied to another bookie."""
 
 
 class _Checked(NamedTuple):
@@ -84,10 +93,22 @@ class LedgerRequests:
         """Send READ_LAC, to ask for the last add confirmed (LAC).
 
         With ``wait_seconds``, the bookie holds the answer until its LAC is what ``action`` waits for, and sends that entry with
-        it: it is in the event's ``entries``, as after a read.
+        it: it is in the event's ``entries``, as after a read. A bookie that holds as many answers as it may is asked again after
+        a while; it answers such a request at once if its LAC is there by then.
         """
+        self._read_lac(action, put, wait_seconds, _ASK_AGAIN_SECONDS)
+
+    def _read_lac(
+        self, action: act.SendReadLac, put: Callable[[act.Event], None], wait_seconds: float, pause: float
+    ) -> None:
+        deadline = time.monotonic() + wait_seconds
 
         def answered(answer: Answer) -> None:
+            left = deadline - time.monotonic() - pause
+            if left > 0 and isinstance(answer.response, Unknown) and answer.response.reason is _TOO_MANY:
+                longer = min(2 * pause, _ASK_AGAIN_SECONDS_MAX)
+                self._connections.later(pause, partial(self._read_lac, action, put, left, longer))
+                return
             header = answer.header or Header(Kind.READ_LAC, 0)
             confirmed, replicated = header.last_add_confirmed, header.last_add_fully_replicated
             came, _ = self._entries(action.wait_for, answer)
@@ -106,25 +127,48 @@ class LedgerRequests:
         for bookie in action.bookies:
             self._recovery_add_to(bookie, action, put)
 
+    def fetch(
+        self, target: str, action: act.SendAdd, source: FetchFrom, first: int, answered: Callable[[Answer], None]
+    ) -> None:
+        """Have ``target`` copy entries of ``action`` from another bookie (FETCH), from ``first`` on. ``answered`` gets its answer
+        in the I/O loop."""
+        header = self._header(
+            Kind.FETCH,
+            first_entry_id=first,
+            last_entry_id=action.last,
+            last_add_confirmed=action.last_add_confirmed,
+            last_add_fully_replicated=action.last_add_fully_replicated,
+            flags=Flag.RECOVERY,
+        )
+        # The target waits for the other bookie's answer first.
+        self._send(target, header, control_frame(header, source.encode()), answered, self._timeout_seconds)
+
     def _recovery_add_to(self, bookie: str, action: act.SendAdd, put: Callable[[act.Event], None]) -> None:
+        frames = list(_frames(action.entries))
         responses: list[Response] = []
 
         def answered(answer: Answer) -> None:
             responses.append(answer.response)
-            if len(responses) == len(action.entries):
+            if len(responses) == len(frames):
                 refused = [response for response in responses if not isinstance(response, Positive)]
                 put(act.AddAnswered(bookie, action.first, action.last, refused[0] if refused else Positive()))
 
-        for batch in action.entries:
+        for batches in frames:
             header = self._header(
                 Kind.ADD,
-                first_entry_id=batch.first_entry_id,
-                last_entry_id=batch.last_entry_id,
+                first_entry_id=batches[0].first_entry_id,
+                last_entry_id=batches[-1].last_entry_id,
                 last_add_confirmed=action.last_add_confirmed,
                 last_add_fully_replicated=action.last_add_fully_replicated,
                 flags=Flag.RECOVERY,
             )
-            self._send(bookie, header, batch.slice(batch.first_entry_id, batch.last_entry_id, header), answered)
+            if len(batches) > 1:
+                rows = [entry for batch in batches for entry in batch.entries()]
+                self._send(bookie, header, encode_entries(header, rows), answered)
+            else:
+                # The body and its checksum stay as they came.
+                head, body = with_header(batches[0].frame, header)
+                self._send(bookie, header, head, answered, body=body)
 
     def _header(self, kind: Kind, **fields: int) -> Header:
         return Header(
@@ -135,13 +179,14 @@ class LedgerRequests:
         self,
         bookie: str,
         header: Header,
-        frame: bytes,
+        frame: Buffer,
         answered: Callable[[Answer], None],
         wait_seconds: float = 0.0,
         on_batch: OnBatch | None = None,
+        body: Buffer = b"",
     ) -> None:
         timeout = self._timeout_seconds + wait_seconds
-        self._io.submit(self._connections.send, bookie, header.request_id, frame, answered, timeout, on_batch)
+        self._io.submit(self._connections.send, bookie, header.request_id, frame, answered, timeout, on_batch, body)
 
     def _check(self, frame: Frame) -> _Checked | WireError:
         """Check one batch as it comes, while the bookie reads or sends the next one."""
@@ -194,6 +239,26 @@ class LedgerRequests:
             batches.append(batch)
             last = batch.last_entry_id
         return batches, None
+
+
+def _frames(batches: Iterable[EntryBatch]) -> Iterator[list[EntryBatch]]:
+    """The batches, with those together that follow each other and are short: a request for each would cost more than to join
+    them, and a bookie takes only some thousand requests at a time."""
+    together: list[EntryBatch] = []
+    size = 0
+    for batch in batches:
+        short = len(batch.frame) <= _SHORT_BYTES_MAX
+        if together and not (
+            short
+            and size + len(batch.frame) <= _JOINED_BYTES_MAX
+            and together[-1].last_entry_id + 1 == batch.first_entry_id
+        ):
+            yield together
+            together, size = [], 0
+        together.append(batch)
+        size += len(batch.frame) if short else _JOINED_BYTES_MAX
+    if together:
+        yield together
 
 
 def _first_run(batches: list[EntryBatch], first: int) -> Iterator[EntryBatch]:

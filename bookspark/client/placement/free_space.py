@@ -33,7 +33,7 @@ class FreeSpace:
     def __init__(self, io: IoLoop, connections: Connections) -> None:
         self._io = io
         self._connections = connections
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._asked_at: dict[str, float] = {}
         self._free_bytes: dict[str, int] = {}
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from bookspark.errors import ConfigurationError, NotEnoughBookiesError
@@ -44,6 +44,11 @@ class Topology:
     free_bytes: Mapping[str, int] = field(default_factory=dict)
     """Free space by bookie id, in bytes. A bookie with more is chosen more often. A bookie that is not in it is chosen as often
     as one with the average."""
+
+    def without_quarantined(self, ensemble: Sequence[str]) -> Topology:
+        """The same without the bookies in quarantine, but those of ``ensemble``."""
+        known = {b: found for b, found in self.bookies.items() if b in ensemble or b not in self.quarantined}
+        return replace(self, bookies=known)
 
 
 class Placement:

@@ -12,13 +12,13 @@ import logging
 import time
 from collections.abc import Collection
 
+from bookspark.arguments import check_names
 from bookspark.client.reading.read_handle import ReadHandle
 from bookspark.client.runtime.client_context import ClientContext
 from bookspark.client.runtime.machine_driver import MachineDriver
-from bookspark.config_checks import check_names
 from bookspark.errors import (
     BookKeeperError,
-    ConfigurationError,
+    InvalidArgumentError,
     LedgerRecoveryError,
     NoSuchLedgerError,
     UnauthorizedAccessError,
@@ -37,9 +37,10 @@ def open_with_recovery(
     context: ClientContext, ledger_id: int, password: bytes, accept_loss_as: str | None, lost_bookies: Collection[str]
 ) -> ReadHandle:
     """A handle of the closed ledger; one that was not closed is recovered first. ``BookKeeper.open_ledger`` lists the errors."""
-    if isinstance(lost_bookies, str) or (lost_bookies and accept_loss_as is None):
-        raise ConfigurationError(
-            f"lost_bookies={lost_bookies!r}: give a list of bookie ids, and accept_loss_as, the name of who declares them lost"
+    if lost_bookies and accept_loss_as is None:
+        raise InvalidArgumentError(
+            f"lost_bookies {lost_bookies!r} can't be used alone; give accept_loss_as too, the name of who declares them lost",
+            "accept_loss_as",
         )
     found = _read_metadata(context, ledger_id, password)
     check_names(lost_bookies, found.value.bookies(), f"bookie of ledger {ledger_id}")
@@ -59,7 +60,7 @@ def open_without_recovery(context: ClientContext, ledger_id: int, password: byte
 
 def _read_metadata(context: ClientContext, ledger_id: int, password: bytes) -> Versioned[LedgerMetadata]:
     found = context.store.read_ledger(ledger_id)
-    if found.value.master_key != master_key(password):
+    if found.value.master_key != master_key(password, found.value.digest_type):
         raise UnauthorizedAccessError(
             f"wrong password for ledger {ledger_id}; use the one it was created with (nothing was fenced)"
         )

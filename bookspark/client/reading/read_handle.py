@@ -4,8 +4,9 @@ Law: ``read`` returns only confirmed entries, each as its writer made it, in id 
 within its deadlines. Reading never fences.
 
 The handle follows the ledger's metadata. While the ledger is open, a watch tells it of changes; once the ledger is closed, the
-handle reads the metadata again when an entry is missing. A long poll goes on while the metadata store does not answer, because
-the bookies tell of the next entry. It learns of a close, or of other bookies, when the store answers again.
+handle reads the metadata again when an entry is missing. Long polls and reads of the LAC (last add confirmed) go on while the
+metadata store does not answer, because the bookies tell both. They wait a second for the store, and then leave it alone for a
+while. The handle learns of a close, or of other bookies, when the store answers again.
 
 Sources: bookkeeper-overview, "Reading"; BP-14 for ``read_unconfirmed``; docs/decisions/three-valued-answers.md for when an
 entry may be called absent.
@@ -20,13 +21,17 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Self
 
+from bookspark.arguments import EntryId, LastEntryId, WaitSeconds, checks_methods
 from bookspark.client.network.ledger_requests import LedgerRequests
 from bookspark.client.network.mailbox import Mailbox
+from bookspark.client.reading.any_handle import AnyHandle
 from bookspark.client.reading.range_reading import read_range
+from bookspark.client.runtime.calls import in_thread
 from bookspark.client.runtime.client_context import ClientContext
 from bookspark.errors import BookKeeperError, MetadataStoreError, ReadError
 from bookspark.extras import extra_needed
 from bookspark.metadata.records.versioned import Versioned
+from bookspark.metadata.short_waits import waits_at_most
 from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, LedgerMetadata
 from bookspark.protocol.reading.lac_read import LacRead
@@ -38,15 +43,19 @@ if TYPE_CHECKING:
     import pyarrow
 
 
-_HOLD_SECONDS_MAX = 30.0
+HOLD_SECONDS_MAX = 30.0
 """A long poll asks again after this time, so that bookies that failed meanwhile are asked again."""
-_UNFOLLOWED_SECONDS = 10.0
-"""A metadata store that did not answer is asked again after this time. Each attempt holds up a long poll."""
+_STORE_SECONDS = 1.0
+"""How long a handle waits for the metadata store before it goes on without it."""
+UNFOLLOWED_SECONDS, _UNFOLLOWED_SECONDS_MAX = 2.5, 10.0
+"""A metadata store that did not answer is asked again after this time; twice as long each time, up to the second one. Each
+attempt holds up a long poll, for a tenth of the time since the last one."""
 
 log = logging.getLogger(__name__)
 
 
-class ReadHandle:
+@checks_methods
+class ReadHandle(AnyHandle):
     """A ledger that is open for reading: what ``BookKeeper.open_ledger`` and ``open_ledger_no_recovery`` return.
 
     ::
@@ -64,13 +73,13 @@ class ReadHandle:
     def __init__(self, context: ClientContext, metadata: LedgerMetadata, version: int, password: bytes) -> None:
         self._context = context
         self._password = password
-        self._learning = threading.Lock()
+        self._learning = threading.RLock()
         self._learning_pid = os.getpid()
         self._known = Versioned(metadata, version)
         self._watching_pid = 0
         """The id of the process whose watch keeps ``_known`` up to date; 0 if none does."""
-        self._follow_at = 0.0
-        """The time from which the metadata store may be asked to watch again, after it did not answer."""
+        self._follow_at = self._follow_pause = 0.0
+        """The time from which the metadata store may be asked to watch again, and the seconds between; 0 if it answered last."""
         self._polls: set[Mailbox] = set()
         """The long polls under way; each is told of changed metadata at once."""
         self._delivered_by: str | None = None
@@ -99,7 +108,7 @@ class ReadHandle:
         """The sum of all payloads of the closed ledger, in bytes; 0 while the ledger is not closed."""
         return self._known.value.length
 
-    def read(self, first: int = 0, last: int | None = None) -> Iterator[Entry]:
+    def read(self, first: EntryId = 0, last: LastEntryId | None = None) -> Iterator[Entry]:
         """Read confirmed entries, in id order.
 
         Entries are fetched while you iterate, about 2 MiB ahead.
@@ -119,7 +128,7 @@ class ReadHandle:
         """
         return self._entries(*self._confirmed_range(first, last))
 
-    def read_unconfirmed(self, first: int, last: int) -> Iterator[Entry]:
+    def read_unconfirmed(self, first: EntryId, last: EntryId) -> Iterator[Entry]:
         """Read entries whether or not they are confirmed (BP-14). An unconfirmed entry may be gone at the next read.
 
         Arguments:
@@ -139,7 +148,7 @@ class ReadHandle:
             raise ReadError(f"ledger {self.ledger_id}: {first}..{last} is no range of entry ids")
         return self._entries(first, last)
 
-    def read_batches(self, first: int = 0, last: int | None = None) -> pyarrow.RecordBatchReader:
+    def read_batches(self, first: EntryId = 0, last: LastEntryId | None = None) -> pyarrow.RecordBatchReader:
         """Read confirmed entries as Arrow record batches. They lie in the memory that they were received in: nothing is copied.
 
         The columns are ledger_id, entry_id, last_add_confirmed and length (int64; the length is that of the ledger up to the
@@ -168,17 +177,16 @@ class ReadHandle:
         """Ask the bookies for the last add confirmed (LAC), and return it; −1 if nothing is confirmed.
 
         Of a closed ledger the metadata has the answer: its last entry. A bookie that hangs delays the answer by
-        ``speculative_read_delay_ms`` if any other answers; a LAC that only that bookie knows is missed then.
+        ``speculative_read_delay_ms`` if any other answers; a LAC that only that bookie knows is missed then. A ZooKeeper that
+        does not answer delays it by a second at most, and not at each call; meanwhile nobody tells that the ledger was closed.
 
         Raises:
             ReadError: no bookie of the ledger's last ensemble told its LAC within ``answer_timeout_seconds``.
             NoSuchLedgerError: the ledger was deleted.
-            MetadataStoreError: ZooKeeper did not answer within ``metadata_timeout_seconds``.
             UnauthorizedAccessError: the bookies know another password.
         """
         if not self.metadata.closed:
-            self._watch()
-            self._refresh()
+            self._follow(anew=True)
         if not self.metadata.closed:
             config = self._context.config
             longest = config.answer_timeout_seconds + 1.0
@@ -202,7 +210,7 @@ class ReadHandle:
             self._confirm(machine.last_add_confirmed)
         return self._last_add_confirmed
 
-    def read_last_add_confirmed_and_entry(self, entry_id: int, timeout: float) -> tuple[int, Entry | None]:
+    def read_last_add_confirmed_and_entry(self, entry_id: EntryId, timeout: WaitSeconds) -> tuple[int, Entry | None]:
         """Wait until an entry is confirmed, and return the last add confirmed (LAC) and the entry.
 
         This is a long poll: the bookies hold their answer until they know that the entry is confirmed. The entry comes with the
@@ -232,7 +240,10 @@ class ReadHandle:
             return self._last_add_confirmed, None
         return self._last_add_confirmed, came[0].entry(entry_id) if came else next(self._entries(entry_id, entry_id))
 
-    def confirm(self, entry_id: int) -> None:
+    read_last_add_confirmed_async = in_thread(read_last_add_confirmed)
+    read_last_add_confirmed_and_entry_async = in_thread(read_last_add_confirmed_and_entry)
+
+    def confirm(self, entry_id: LastEntryId) -> None:
         """Tell the handle that ``entry_id`` is confirmed, because the caller has proof: a log's commit entry names it, for
         example. ``read`` then reads up to there."""
         self._confirm(entry_id)
@@ -286,7 +297,7 @@ class ReadHandle:
         self._polls.add(mailbox)
         try:
             follows = self._follow()
-            mailbox.allow(min(mailbox.left_seconds(), _HOLD_SECONDS_MAX if follows else _UNFOLLOWED_SECONDS))
+            mailbox.allow(min(mailbox.left_seconds(), HOLD_SECONDS_MAX if follows else UNFOLLOWED_SECONDS))
             requests = self._requests()
             machine = LacWait(self.metadata, entry_id)
             actions = machine.start()
@@ -312,22 +323,27 @@ class ReadHandle:
 
     # -- metadata
 
-    def _follow(self) -> bool:
-        """Watch the metadata, and read it after the watch is set. Returns False if the store does not answer. Raises
-        NoSuchLedgerError."""
+    def _follow(self, *, anew: bool = False) -> bool:
+        """Watch the metadata, and read it after the watch is set; ``anew``: read it also if it is watched already, because a
+        watch may be late. Returns False if the store does not answer. Raises NoSuchLedgerError."""
         if time.monotonic() < self._follow_at:
             return False
         try:
-            if self._watch():
-                self._refresh()
+            with waits_at_most(self._follow_pause / 10 or _STORE_SECONDS):
+                news = self._watch() or anew
+                if news:
+                    self._refresh()
+            if news:
                 # Other long polls of this handle did not read it: they found it watched.
                 for mailbox in list(self._polls):
                     mailbox.put(act.MetadataRead(*self._known))
         except MetadataStoreError as error:
             log.warning("ledger %d: reading goes on without its metadata: %s", self.ledger_id, error)
             self._watching_pid = 0
-            self._follow_at = time.monotonic() + _UNFOLLOWED_SECONDS
+            self._follow_pause = min(max(2 * self._follow_pause, UNFOLLOWED_SECONDS), _UNFOLLOWED_SECONDS_MAX)
+            self._follow_at = time.monotonic() + self._follow_pause
             return False
+        self._follow_pause = 0.0
         return True
 
     def _watch(self) -> bool:
@@ -366,7 +382,7 @@ class ReadHandle:
     def _learn(self, found: Versioned[LedgerMetadata]) -> None:
         # In a forked process: the parent's lock may have been held at the fork.
         if self._learning_pid != os.getpid():
-            self._learning, self._learning_pid = threading.Lock(), os.getpid()
+            self._learning, self._learning_pid = threading.RLock(), os.getpid()
         with self._learning:
             if found.version > self._known.version:
                 self._known = found

@@ -6,6 +6,9 @@
 ``open_writer``        what the runtime asks of each ledger that is open for writing
 ``store_actions``      what a machine asks of the metadata store, and the answers
 ``ledger_watches``     watches on ledgers' metadata, one for each ledger
+``calls``              calls that wait, begun in a thread: the futures that a coroutine awaits
+``room``               the memory that the writers of one client share
+``rate_limit``         how fast one client may append
 ``machine_driver``     drives a machine that recovers or repairs a ledger, in the caller's thread
 =====================  =====================================================================================================
 

@@ -3,28 +3,41 @@
 Law: it is made before any connection and may be copied into a forked process (Spark forks its Python workers). Each process
 has a runtime of its own, made on first use. Nothing here knows a handle or ``BookKeeper``: they are built on it.
 
+A client that nobody refers to any more, and no handle of it, is closed, with a ResourceWarning, as Python does with files. Its
+parent's runtime is kept in a forked process, and never freed there: that would touch the parent's sockets.
+
 Source: BookKeeper's ``ClientContext``.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import random
+import sys
 import threading
+import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 
 from bookspark.client.client_config import ClientConfig
 from bookspark.client.network.ledger_requests import LedgerRequests
 from bookspark.client.placement.placement import Placement, Topology
+from bookspark.client.runtime.calls import Calls
 from bookspark.client.runtime.runtime import Runtime
 from bookspark.client.runtime.store_actions import StoreAction, StoreAnswer, answer_from_store
 from bookspark.errors import BookKeeperError
+from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.reading.read_order import ReadOrder
+from bookspark.threads import check_may_wait
 from bookspark.wire.digests import digester, digester_without_password
 from bookspark.wire.header import NO_KEY
+
+_of_parents: list[Runtime] = []
+"""The runtimes of the processes that this one was forked from."""
 
 
 class ClientContext:
@@ -36,8 +49,11 @@ class ClientContext:
         self.placement = Placement(config.placement, config.racks_min)
         self._connect = connect
         self._read_rotation = random.randrange(1 << 16)
-        self._locks: dict[int, threading.Lock] = {}
+        self._locks: dict[int, threading.RLock] = {}
         self._runtime: Runtime | None = None
+        self._calls: Calls | None = None
+        self._listed: tuple[float, dict[str, BookieRegistration]] = -math.inf, {}
+        """When the bookies were listed last, and what was found."""
         self._closed = False
 
     # -- this process
@@ -51,13 +67,44 @@ class ClientContext:
         """
         runtime = self._runtime
         if runtime is None or runtime.pid != os.getpid():
+            check_may_wait()
             with self._lock:
-                if self._closed:
-                    raise BookKeeperError("this client was closed; make another one")
-                if self._runtime is None or self._runtime.pid != os.getpid():
-                    self._runtime = Runtime(self._connect, self.config)
-                runtime = self._runtime
+                runtime = self._this_process() or self._made()
         return runtime
+
+    def _this_process(self) -> Runtime | None:
+        """The runtime of this process, if it was made. Raises BookKeeperError if the client was closed."""
+        if self._closed:
+            raise BookKeeperError("this client was closed; make another one")
+        runtime = self._runtime
+        return runtime if runtime is not None and runtime.pid == os.getpid() else None
+
+    def _made(self) -> Runtime:
+        """A new runtime. A signal handler that came meanwhile may have made one too, or closed the client."""
+        made = Runtime(self._connect, self.config)
+        try:
+            other = self._this_process()
+        except BookKeeperError:
+            made.close()
+            raise
+        if other is not None:
+            made.close()
+            return other
+        if self._runtime is not None:
+            _of_parents.append(self._runtime)
+        self._runtime = made
+        return made
+
+    @property
+    def calls(self) -> Calls:
+        """This process's calls that were begun and not waited for. It connects to nothing. Raises BookKeeperError if the client
+        was closed."""
+        with self._lock:
+            if self._closed:
+                raise BookKeeperError("this client was closed; make another one")
+            if self._calls is None or self._calls.pid != os.getpid():
+                self._calls = Calls()
+            return self._calls
 
     @property
     def store(self) -> MetadataStore:
@@ -65,17 +112,46 @@ class ClientContext:
         return self.runtime.store
 
     @property
-    def _lock(self) -> threading.Lock:
-        """This process's lock: the parent's may have been held at the fork."""
-        return self._locks.setdefault(os.getpid(), threading.Lock())
+    def _lock(self) -> threading.RLock:
+        """This process's lock: the parent's may have been held at the fork. A signal handler may take it again."""
+        return self._locks.setdefault(os.getpid(), threading.RLock())
 
     def close(self) -> None:
         """End this process's connections and threads, and make no new ones. Open writers are told."""
+        check_may_wait()
         with self._lock:
             self._closed = True
             runtime, self._runtime = self._runtime, None
-        if runtime is not None and runtime.pid == os.getpid():
-            runtime.close()
+            calls, self._calls = self._calls, None
+        if calls is not None and calls.pid == os.getpid():
+            calls.close()
+        if runtime is not None:
+            if runtime.pid == os.getpid():
+                runtime.close()
+            else:
+                _of_parents.append(runtime)
+
+    def __del__(self) -> None:
+        runtime: Runtime | None = getattr(self, "_runtime", None)
+        calls: Calls | None = getattr(self, "_calls", None)
+        if sys.is_finalizing():
+            return
+        if calls is not None and calls.pid == os.getpid():
+            # Its threads would outlast it. This does not wait for them.
+            calls.close()
+        if runtime is None:
+            return
+        if runtime.pid != os.getpid():
+            _of_parents.append(runtime)
+            return
+        # This may be any thread, and must not wait.
+        runtime.callbacks.post(runtime.close)
+        warnings.warn(
+            "a BookKeeper client was not closed; use it in a with statement, or call close()",
+            ResourceWarning,
+            stacklevel=2,
+            source=self,
+        )
 
     # -- asking bookies and the metadata store
 
@@ -104,22 +180,39 @@ class ClientContext:
             doubtful=frozenset(runtime.connections.quarantined()),
         )
 
-    def answer_from_store(self, metadata: LedgerMetadata, action: StoreAction) -> StoreAnswer:
-        """Do what a ledger's machine asks of the metadata store, and wait for it. Errors of the store are an answer too."""
+    def answer_from_store(
+        self, metadata: LedgerMetadata, action: StoreAction, listed_seconds_ago_max: float = 0.0
+    ) -> StoreAnswer:
+        """Do what a ledger's machine asks of the metadata store, and wait for it. Errors of the store are an answer too.
+
+        ``listed_seconds_ago_max``: as for ``bookies``."""
 
         def choose(action: act.ChooseBookies) -> tuple[str, ...]:
+            topology = self.topology(listed_seconds_ago_max)
+            if action.sound_only:
+                topology = topology.without_quarantined(action.ensemble)
             return self.placement.choose_replacements(
-                self.topology(), action.ensemble, action.replaced, metadata.write_quorum, random.Random()
+                topology, action.ensemble, action.replaced, metadata.write_quorum, random.Random()
             )
 
         return answer_from_store(self.store, metadata.ledger_id, action, choose)
 
     # -- placement
 
-    def topology(self) -> Topology:
+    def bookies(self, listed_seconds_ago_max: float = 0.0) -> dict[str, BookieRegistration]:
+        """Every registered bookie by id, from a listing that may be so old: who repairs many ledgers needs no new one for each.
+        Raises MetadataStoreError."""
+        at, found = self._listed
+        now = time.monotonic()
+        if now - at >= listed_seconds_ago_max:
+            found = self.store.bookies()
+            self._listed = now, found
+        return found
+
+    def topology(self, listed_seconds_ago_max: float = 0.0) -> Topology:
         """The bookies as they are now, for placement. Raises MetadataStoreError."""
         runtime = self.runtime
-        bookies = runtime.store.bookies()
+        bookies = self.bookies(listed_seconds_ago_max)
         writable = [bookie_id for bookie_id, bookie in bookies.items() if not bookie.read_only]
         free_bytes = runtime.free_space.of(writable) if self.config.placement_by_free_space else {}
         return Topology(bookies, runtime.connections.quarantined(), free_bytes)

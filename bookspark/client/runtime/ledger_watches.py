@@ -5,11 +5,15 @@ answer, the listener is told once that the record is not watched any more. It ma
 record is read, so that no change is missed in between. A listener that comes while the watch is being set is told the record as
 it is then. A ledger that was found closed is not watched any more. Handles need not be closed, so listeners are held weakly.
 
+A ledger whose handles are all gone is watched until its record changes, as in BookKeeper: kazoo can't take a watch back. So there
+is one watch at most for each ledger that is not closed and was followed, whatever the number of its handles.
+
 Source: BookKeeper's ``LedgerManager.registerLedgerMetadataListener``.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -20,6 +24,8 @@ from bookspark.metadata.records.versioned import Versioned
 from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 
+log = logging.getLogger(__name__)
+
 Listener = Callable[[Versioned[LedgerMetadata] | None], None]
 
 
@@ -28,7 +34,7 @@ class LedgerWatches:
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._listeners: dict[int, list[WeakMethod[Listener]]] = {}
 
     def listen(self, ledger_id: int, listener: Listener) -> None:
@@ -47,7 +53,8 @@ class LedgerWatches:
                     others = [other for other in self._listeners.get(ledger_id, ()) if other() != listener]
                 if others:
                     self._tell(others, self._store.read_ledger(ledger_id))
-            except BookKeeperError:
+            except BaseException:
+                # An interrupt, too, leaves nobody behind who believes that he is told of changes.
                 self._tell(self._take_all(ledger_id), None)
                 raise
 
@@ -84,4 +91,7 @@ class LedgerWatches:
         for reference in listeners:
             listener = reference()
             if listener is not None:
-                listener(found)
+                try:
+                    listener(found)
+                except BaseException:
+                    log.exception("%r failed", listener)

@@ -12,6 +12,7 @@ from typing import Any
 
 from bookspark.client.network.mailbox import Mailbox
 from bookspark.client.runtime.client_context import ClientContext
+from bookspark.client.runtime.store_actions import StoreAction, StoreAnswer
 from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 
@@ -45,13 +46,20 @@ class MachineDriver:
                     case act.Fail(error):
                         raise error
                     case act.ReadMetadata() | act.WriteMetadata() | act.ChooseBookies():
-                        self._mailbox.put(self._context.answer_from_store(self._metadata, action))
+                        self._mailbox.put(self._ask_store(action))
                     case act.SendAdd() | act.SendRead() | act.SendReadLac():
                         self._before(action)
-                        self._requests.send(action, self._mailbox.put)
+                        self._send(action)
                     case _:
                         return action
             actions = step(self._mailbox.take())
+
+    def _ask_store(self, action: StoreAction) -> StoreAnswer:
+        return self._context.answer_from_store(self._metadata, action)
+
+    def _send(self, action: BookieAction) -> None:
+        """Do what is asked of bookies. Subclasses may do it in another way."""
+        self._requests.send(action, self._mailbox.put)
 
     def _before(self, action: BookieAction) -> None:
         """Called before a request is sent to bookies; subclasses may wait here."""

@@ -34,7 +34,7 @@ class OpenWriter(Protocol):
         """End the handle with ``error``; the ledger stays as it is."""
 
 
-def defect(ledger_id: int, error: Exception) -> BookKeeperError:
+def defect(ledger_id: int, error: BaseException) -> BookKeeperError:
     """The error that a user gets when the client itself failed with an exception that nobody expected."""
     return BookKeeperError(
         f"ledger {ledger_id}: the client ran into a defect ({error!r}), and its log tells more; appends that were not "

@@ -1,7 +1,11 @@
 """What a client has in one process: the session with the metadata store, the I/O thread, the connections and the open writers.
 
-Law: it is made on first use and belongs to the process that made it. When it is closed, every append that still waits fails. A
-writer with nothing to do costs nothing, however many there are.
+Law: it is made on first use, wholly or not at all, and belongs to the process that made it. When it is closed, every append that
+still waits fails. A writer with nothing to do costs nothing, however many there are.
+
+Decision: callbacks of users run in a thread of their own, one after the other. In the I/O thread a callback that waits would have
+kept every answer from everybody; and it may well wait for one itself. A callback may call everything, also the client's
+``close``. A slow one delays the other callbacks of the client, and nothing else.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from bookspark.client.client_config import ClientConfig
 from bookspark.client.network.connections import Connections
@@ -21,9 +25,12 @@ from bookspark.client.network.io_loop import DeadlineTimer, IoLoop
 from bookspark.client.placement.free_space import FreeSpace
 from bookspark.client.runtime.ledger_watches import LedgerWatches
 from bookspark.client.runtime.open_writer import OpenWriter, defect
-from bookspark.errors import LedgerClosedError
+from bookspark.client.runtime.rate_limit import RateLimit
+from bookspark.client.runtime.room import ClientRoom
+from bookspark.errors import BookKeeperError, LedgerClosedError
 from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.metadata.store import MetadataStore
+from bookspark.threads import Threads, mark_own_thread
 
 log = logging.getLogger(__name__)
 
@@ -41,28 +48,44 @@ class Runtime:
         """``connect`` makes the session with the metadata store. Raises what ``connect`` raises, and ConfigurationError if a file
         that the options name can't be used."""
         self.pid = os.getpid()
-        security = client_security(config)
-        self.store = connect()
-        self.io = IoLoop("bookspark-client")
-        self.threads = ThreadPoolExecutor(2, thread_name_prefix="bookspark-metadata")
-        self.connections = Connections(self.store, config, security, self.threads)
-        self.ledger_watches = LedgerWatches(self.store)
-        self.free_space = FreeSpace(self.io, self.connections)
         self._writers: dict[OpenWriter, None] = {}
         """All open writers. Only the I/O thread uses it."""
         self._awake: dict[OpenWriter, None] = {}
         """The writers that ``_tick`` looks at, in this order; one that told its LAC goes to the end. Only the I/O thread uses it.
         """
         self._bookies: Mapping[str, BookieRegistration] | None = None
-        self.io.submit(self._tick)
-        self.store.watch_bookies(lambda: self.io.submit(self._bookies_changed))
+        self._closed = False
+        """Nothing is opened for writing any more. Only the I/O thread uses it."""
+        security = client_security(config)
+        with contextlib.ExitStack() as made:
+            self.callbacks = Threads(1, "bookspark-callbacks")
+            made.callback(self.callbacks.stop)
+            self.threads = Threads(2, "bookspark-metadata", partial(mark_own_thread, "metadata", asks_store=True))
+            made.callback(self.threads.stop)
+            self.store = connect()
+            # The session ends before the threads that wait for it.
+            made.callback(self.store.close)
+            self.io = IoLoop("bookspark-client")
+            made.callback(self.io.stop)
+            self.connections = Connections(self.store, config, security, self.threads)
+            made.callback(self._end_connections)
+            self.ledger_watches = LedgerWatches(self.store)
+            self.free_space = FreeSpace(self.io, self.connections)
+            self.room = ClientRoom(config.client_bytes_in_flight_max)
+            self.rate_limit = RateLimit(config.appends_per_second_max, config.append_bytes_per_second_max)
+            self.io.submit(self._tick)
+            self.store.watch_bookies(lambda: self.io.submit(self._bookies_changed))
+            self._made = made.pop_all()
 
     def add_writer(self, writer: OpenWriter) -> None:
         """Call the writer's ``tick`` from now on, and tell it of changed bookies. From any thread."""
         self.io.submit(self._add, writer)
 
     def _add(self, writer: OpenWriter) -> None:
-        self._writers[writer] = self._awake[writer] = None
+        if self._closed:
+            writer.abandon(_client_closed(writer.ledger_id))
+        else:
+            self._writers[writer] = self._awake[writer] = None
 
     def remove_writer(self, writer: OpenWriter) -> None:
         """Forget the writer. From any thread."""
@@ -84,14 +107,16 @@ class Runtime:
             try:
                 if writer.tick(now, may_tell=left > 0):
                     left -= 1
-                    self._awake[writer] = self._awake.pop(writer)
+                    # A writer whose tick ended it is not there any more.
+                    if writer in self._awake:
+                        self._awake[writer] = self._awake.pop(writer)
                 if writer.at_rest:
-                    del self._awake[writer]
-            except Exception as error:
+                    self._awake.pop(writer, None)
+            except BaseException as error:
                 self._failed(writer, error)
         DeadlineTimer(_TICK_SECONDS, self._tick)
 
-    def _failed(self, writer: OpenWriter, error: Exception) -> None:
+    def _failed(self, writer: OpenWriter, error: BaseException) -> None:
         """A defect of one writer ends that writer, and must not keep the others from their deadlines."""
         log.error("ledger %d: its writer failed", writer.ledger_id, exc_info=error)
         self._forget(writer)
@@ -113,23 +138,30 @@ class Runtime:
         for writer in list(self._writers):
             try:
                 writer.bookies_changed()
-            except Exception as error:
+            except BaseException as error:
                 self._failed(writer, error)
 
     def _fail_writers(self) -> None:
+        self._closed = True
         for writer in list(self._writers):
-            writer.abandon(
-                LedgerClosedError(
-                    f"ledger {writer.ledger_id}: the client was closed before the ledger; appends that were not acknowledged by "
-                    "then may be part of the ledger: open it to recover it"
-                )
-            )
+            try:
+                writer.abandon(_client_closed(writer.ledger_id))
+            except BaseException:
+                log.exception("ledger %d: its writer could not be ended", writer.ledger_id)
+
+    def _end_connections(self) -> None:
+        self.io.submit(self._fail_writers)
+        with contextlib.suppress(TimeoutError, BookKeeperError):
+            self.io.call(self.connections.close())
 
     def close(self) -> None:
-        """End the open writers, the connections, the threads and the session with the metadata store."""
-        self.io.submit(self._fail_writers)
-        with contextlib.suppress(TimeoutError):
-            self.io.call(self.connections.close())
-        self.io.stop()
-        self.threads.shutdown(wait=True, cancel_futures=True)
-        self.store.close()
+        """End the open writers, the connections, the threads and the session with the metadata store. Each of these steps is
+        taken, even if one before it was interrupted."""
+        self._made.close()
+
+
+def _client_closed(ledger_id: int) -> LedgerClosedError:
+    return LedgerClosedError(
+        f"ledger {ledger_id}: the client was closed before the ledger; appends that were not acknowledged by then may be part "
+        "of the ledger: open it to recover it"
+    )

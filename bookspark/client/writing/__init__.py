@@ -3,6 +3,8 @@
 =======================  =======================================================================================================
 ``ledger_creation``      creating a ledger
 ``ledger_handle``        ``LedgerHandle``, an open ledger for writing; its methods run in callers' threads
+``ledger_handle_adv``    ``LedgerHandleAdv``, the same with entry ids that the caller gives
+``back_pressure``        what an append waits for before it gets an id
 ``ledger_driver``        steps the protocol's ``LedgerWriter`` in the I/O thread, and does what it asks for
 ``writer_requests``      what the writer asks of bookies as frames, and their answers as events
 ``shared_with_callers``  what a handle and its driver both look at
@@ -10,7 +12,9 @@
 ``outgoing``             the appends that wait for a frame
 ``payloads``             payloads on their way into a frame
 ``kept_frames``          the frames that may have to be sent again
+``telling_lac``          telling the bookies the LAC without an entry
 ``retries``              when a bookie that refused is asked again
+``hold_ups``             which bookies hold appends up, and when the writer goes on without them
 =======================  =======================================================================================================
 
 ::

@@ -1,15 +1,18 @@
 """The frames of a writer that may have to be sent again: to a bookie that missed them, was started again, or joined.
 
 Law: a frame is kept until the writer's machine says that its content may be forgotten: when it is confirmed, and on a guaranteed
-ledger when its whole write set has it. ``released_bytes`` grows with each released frame, so that the kept bytes can be bounded.
-Other threads read that number; everything else is the I/O thread's.
+ledger when its whole write set has it. The ledger's ``LedgerRoom`` is told of each released frame, so that the kept bytes can be
+bounded. All of it is the I/O thread's.
 """
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from typing import NamedTuple
 
+from bookspark.client.runtime.room import LedgerRoom
+from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
 from bookspark.protocol.ledger.sync_cursor import Assignment
 from bookspark.wire.entry_batch import Buffer, with_header
 from bookspark.wire.header import Header
@@ -31,12 +34,12 @@ class KeptFrame(NamedTuple):
 class KeptFrames:
     """The frames of one writer that may have to be sent again, by first entry id, ascending."""
 
-    def __init__(self) -> None:
-        self.released_bytes = 0
-        """Payload bytes of all frames that are not kept any more."""
+    def __init__(self, room: LedgerRoom) -> None:
+        self._room = room
         self._frames: dict[int, KeptFrame] = {}
         self._order: deque[int] = deque()
-        self._unacknowledged: deque[int] = deque()
+        self._unacknowledged: dict[int, float | None] = {}
+        """When the first bookie acknowledged each frame; None if none did."""
 
     def __getitem__(self, first: int) -> KeptFrame:
         return self._frames[first]
@@ -53,19 +56,30 @@ class KeptFrames:
         first = frame.header.first_entry_id
         self._frames[first] = frame
         self._order.append(first)
-        self._unacknowledged.append(first)
+        self._unacknowledged[first] = None
 
     def acknowledged(self, entry_id: int) -> None:
         """Everything up to ``entry_id`` is acknowledged."""
         under_way = self._unacknowledged
-        while under_way and under_way[0] <= entry_id:
-            under_way.popleft()
+        while under_way and (first := next(iter(under_way))) <= entry_id:
+            del under_way[first]
+
+    def heard(self, first: int) -> None:
+        """A bookie has acknowledged the frame that begins with entry ``first``."""
+        if self._unacknowledged.get(first, 0.0) is None:
+            self._unacknowledged[first] = time.monotonic()
+
+    def oldest_under_way(self) -> tuple[int, float | None]:
+        """The first entry of the oldest frame that is not acknowledged, and when the first bookie acknowledged it (None: none
+        did)."""
+        return next(iter(self._unacknowledged.items()), (NO_ENTRY, None))
 
     def release(self, entry_id: int) -> None:
         """Forget the content of everything up to ``entry_id``."""
-        order = self._order
+        order, byte_length = self._order, 0
         while order and order[0] <= entry_id:
-            self.released_bytes += self._frames.pop(order.popleft()).byte_length
+            byte_length += self._frames.pop(order.popleft()).byte_length
+        self._room.release(byte_length)
 
     def clear(self) -> None:
         self._frames.clear()

@@ -5,7 +5,8 @@ becomes an event that a close waits for. Appends that come while frames are unde
 to an idle ledger goes out at once.
 
 Every wait has a deadline: a handle ends after ``add_timeout_seconds`` without progress, if appends are not acknowledged or a sync
-was asked for. An entry that waits only for more copies (on a guaranteed ledger), or for the next sync, does not end it.
+was asked for. An entry that waits only for more copies (on a guaranteed ledger), or for the next sync, does not end it. A handle
+that was dropped without ``close`` ends once nobody waits for anything of it; the ledger stays open.
 """
 
 from __future__ import annotations
@@ -13,21 +14,27 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from bookspark.client.network.connections import OnBookiesAnswer
 from bookspark.client.runtime.client_context import ClientContext
 from bookspark.client.runtime.open_writer import defect
+from bookspark.client.runtime.room import LedgerRoom
 from bookspark.client.runtime.store_actions import StoreAction
+from bookspark.client.writing.hold_ups import HoldUps
 from bookspark.client.writing.kept_frames import KeptFrame, KeptFrames
 from bookspark.client.writing.outgoing import Outgoing
 from bookspark.client.writing.shared_with_callers import SharedWithCallers
 from bookspark.client.writing.writer_requests import WriterRequests
-from bookspark.errors import BookKeeperError
+from bookspark.errors import BookKeeperError, LedgerClosedError
 from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerType, Replication
+from bookspark.protocol.ledger.responses import Unknown, UnknownReason
+from bookspark.protocol.ledger.transitions import IllegalEventError
 from bookspark.protocol.writing.ensemble_change import ChangeMode
 from bookspark.protocol.writing.writer import LedgerWriter
+from bookspark.protocol.writing.writer_errors import missing_for_long
 from bookspark.protocol.writing.writer_events import (
     Abandon,
     Append,
@@ -48,8 +55,8 @@ _RETRY_SECONDS = 0.1
 
 
 class LedgerDriver:
-    """Takes the appends of a ``LedgerHandle``. Other threads read ``shared``, ``cursors`` and ``kept.released_bytes``; everything
-    else belongs to the I/O thread."""
+    """Takes the appends of a ``LedgerHandle``. Other threads read ``shared``, ``cursors`` and ``room``; everything else
+    belongs to the I/O thread."""
 
     def __init__(self, context: ClientContext, metadata: LedgerMetadata, version: int, password: bytes) -> None:
         config, runtime = context.config, context.runtime
@@ -66,8 +73,11 @@ class LedgerDriver:
         outgoing = Outgoing(
             metadata.ledger_id, digester(metadata.digest_type, password), config.frame_bytes, striped=striped
         )
-        self.shared = SharedWithCallers(outgoing, lambda: runtime.io.here, volatile=volatile)
-        self.kept = KeptFrames()
+        self.shared = SharedWithCallers(outgoing, runtime.callbacks.post, volatile=volatile)
+        self.room = LedgerRoom(runtime.room, config.bytes_in_flight_max)
+        self.kept = KeptFrames(self.room)
+        if volatile:
+            self.room.press_with(partial(runtime.io.submit, self._press))
         self.ledger_id, self._master_key = metadata.ledger_id, metadata.master_key
         self._flags = Flag.VOLATILE if volatile else Flag.NONE
         self._keeps_confirmed = metadata.replication is Replication.GUARANTEED
@@ -79,9 +89,14 @@ class LedgerDriver:
         """The machine was not asked yet to sync everything up to this id."""
         self._sync_awaited = NO_ENTRY
         """Somebody waits for everything up to this id to be synced."""
+        self._pressed = False
+        """What waits for a frame is to be synced as soon as it has one."""
+        self._dropped = False
+        """Nobody has the handle any more."""
         self._context, self._config, self._runtime = context, config, runtime
         self._io, self._connections, self._threads = runtime.io, runtime.connections, runtime.threads
         self._requests = WriterRequests(metadata, config, self._connections, self.kept, self._step)
+        self._hold_ups = HoldUps(self.writer, self._connections, self.kept, self._step)
 
     # -- bookies
 
@@ -98,6 +113,13 @@ class LedgerDriver:
     def unwant_bookies(self) -> None:
         for bookie in self._ensemble:
             self._connections.unwant(bookie, self._requests.bookie_back)
+
+    def _behind(self) -> list[str]:
+        """The bookies of the ensemble that are behind."""
+        ensemble, connections = self._ensemble, self._connections
+        if not connections.any_is_behind(ensemble):
+            return []
+        return [bookie for bookie in ensemble if connections.any_is_behind((bookie,))]
 
     def bookies_changed(self) -> None:
         """There may be bookies by now that were missing before."""
@@ -116,9 +138,8 @@ class LedgerDriver:
 
     def _pump(self) -> None:
         writer, cursors, shared = self.writer, self.cursors, self.shared
-        shared.pump_scheduled = False
         while shared.outgoing and writer.state is State.OPEN and self.kept.under_way < self._frames_max:
-            if self._connections.any_is_behind(self._ensemble):
+            if self._hold_ups.waits_for(self._behind()):
                 self._wake()
                 # ``tick`` goes on with the rest.
                 break
@@ -140,8 +161,10 @@ class LedgerDriver:
             frame = shared.outgoing.encode(header, run, cursors.pushed_length)
             self.kept.keep(KeptFrame(header, frame, run.byte_length))
             self._step(Append(run.count, run.byte_length))
-        if NO_ENTRY < self._sync_wanted <= cursors.last_add_pushed:
-            self._sync_wanted = NO_ENTRY
+        if NO_ENTRY < self._sync_wanted <= cursors.last_add_pushed or (self._pressed and not shared.outgoing):
+            self._pressed = self._pressed and bool(shared.outgoing)
+            if self._sync_wanted <= cursors.last_add_pushed:
+                self._sync_wanted = NO_ENTRY
             self._sync()
         if shared.closing and not shared.outgoing and writer.state is State.OPEN:
             self._step(Close())
@@ -154,6 +177,11 @@ class LedgerDriver:
         self._sync_awaited = max(self._sync_awaited, entry_id)
         self.pump()
 
+    def watch_gap(self) -> None:
+        """An entry is missing (``shared.missing``): from now on it is waited for."""
+        self._progress_at = time.monotonic()
+        self._wake()
+
     def give_up(self) -> None:
         """Fail everything that is not done now (``close(wait=False)``)."""
         if self.cursors.pending or self.shared.outgoing:
@@ -162,6 +190,20 @@ class LedgerDriver:
     def end(self) -> None:
         """The time is over."""
         self._step(act.DeadlinePassed())
+
+    def drop(self) -> None:
+        """Nobody has the handle any more: what was appended goes out, and then the ledger is left as it is, open."""
+        self._dropped = True
+        self._wake()
+
+    def _leave_dropped(self) -> None:
+        """Nobody waits for anything any more. Readers are told of the last entry; recovery finds what they are not told."""
+        for action in self._stepped(TellLac()):
+            if isinstance(action, act.SendLac):
+                self._requests.send_lac(action)
+        self.abandon(
+            LedgerClosedError(f"ledger {self.ledger_id}: its handle was dropped without close(), and it is still open")
+        )
 
     def tell_lac(self, answered: OnBookiesAnswer, ended: Callable[[], None]) -> None:
         """Tell each bookie the LAC without an entry (explicit LAC). ``answered`` is called once for each; or ``ended`` is, if the
@@ -182,22 +224,29 @@ class LedgerDriver:
         if self._is_awaited():
             if quiet > config.add_timeout_seconds:
                 self.end()
+            self._hold_ups.look(now, self._behind())
         elif may_tell and self.writer.owes_explicit_lac:
             told = self._step(Idle(now, quiet))
+        if self.shared.missing is not None and quiet > config.add_timeout_seconds:
+            self.abandon(missing_for_long(self.ledger_id, self.shared.missing, config.add_timeout_seconds))
         if self._requests.holds_back:
             self._requests.send_held_back()
         if self.shared.outgoing:
             self.pump()
         if self._is_synced_by_time() and now - self._synced_at > config.sync_interval_seconds:
             self._sync()
+        if self._dropped and not self._is_awaited() and not self.shared.outgoing:
+            self._leave_dropped()
         return told
 
     @property
     def at_rest(self) -> bool:
         """There is nothing for ``tick`` to do until the writer is woken."""
         return not (
-            self._is_awaited()
+            self._dropped
+            or self._is_awaited()
             or self.shared.outgoing
+            or self.shared.missing is not None
             or self._requests.holds_back
             or self._is_synced_by_time()
             or self.writer.owes_explicit_lac
@@ -214,6 +263,13 @@ class LedgerDriver:
         return (
             cursors.last_add_acknowledged < cursors.last_add_pushed or cursors.last_add_confirmed < self._sync_awaited
         )
+
+    def _press(self) -> None:
+        """An append waits for room: have everything synced, also what has no frame yet."""
+        self._pressed = True
+        self.pump()
+        if self._pressed:
+            self._sync()
 
     def _sync(self) -> None:
         self._synced_at = time.monotonic()
@@ -242,17 +298,19 @@ class LedgerDriver:
                     self._acknowledged(entry_id)
                 case act.Release(entry_id):
                     self.kept.release(entry_id)
-                    # There is room again: wake the appends that wait for it.
+                    # Wake those who wait for the copies.
                     self.shared.acknowledged.advance(self.shared.acknowledged.value)
                 case act.ReadMetadata() | act.WriteMetadata() | act.ChooseBookies():
-                    self._threads.submit(self._ask_store, action)
+                    self._threads.post(self._ask_store, action)
                 case act.EnsembleChanged():
                     self.unwant_bookies()
                     self._ensemble = action.metadata.last_fragment.ensemble
                     requests.keep_only(self._ensemble)
                     self.want_bookies()
                 case act.Finish():
+                    self.leave()
                     self.shared.end()
+                    self.room.end()
                 case act.Fail():
                     self._fail(action.error)
         return bool(actions)
@@ -262,10 +320,23 @@ class LedgerDriver:
         that was lost."""
         self._wake()
         try:
-            return self.writer.step(event)
+            return self._stepped_unless_false(event)
         except Exception as error:
             log.exception("ledger %d: %r failed", self.ledger_id, event)
             return self.writer.step(Abandon(defect(self.ledger_id, error)))
+
+    def _stepped_unless_false(self, event: WriterEvent) -> list[act.Action]:
+        """A bookie that says to have synced what can't be has said nothing: its answer is Unknown, and the client has no
+        defect."""
+        try:
+            return self.writer.step(event)
+        except IllegalEventError as error:
+            if not isinstance(event, act.AddAnswered | act.SyncAnswered) or event.synced is None:
+                raise
+            log.warning("ledger %d: %s is not believed: %s", self.ledger_id, event.bookie, error)
+            response = Unknown(UnknownReason.BAD_REQUEST, f"it tells what can't be: {error}")
+            self._requests.refused(event.bookie, response)
+            return self.writer.step(replace(event, response=response, synced=None))
 
     def abandon(self, error: BookKeeperError) -> None:
         """End the handle; the ledger stays as it is."""
@@ -277,6 +348,7 @@ class LedgerDriver:
         self._requests.clear()
         self.leave()
         self.shared.fail(error)
+        self.room.end()
 
     def _acknowledged(self, entry_id: int) -> None:
         """Advance the watermark of acknowledgements. A confirmation calls this too; on a VD ledger it may be below the watermark,
@@ -292,7 +364,7 @@ class LedgerDriver:
         """Do what the machine asks of the metadata store, in a thread that may wait for it."""
         try:
             answer = self._context.answer_from_store(self.writer.metadata, action)
-        except Exception as error:
+        except BaseException as error:
             # Without an answer the machine would wait for ever.
             log.exception("ledger %d: %r failed", self.ledger_id, action)
             self._io.submit(self.abandon, defect(self.ledger_id, error))

@@ -6,27 +6,37 @@ appended before it is synced. The LAC (last add confirmed) covers what is acknow
 methods of this handle tell the same one. Memory is bounded by ``bytes_in_flight_max``, over what is not acknowledged, on a VD
 ledger not synced, or on a guaranteed ledger not on its whole write set. Every wait has a deadline, but ``close()`` of a
 guaranteed ledger keeps trying.
+
+A signal handler may use the handle, whatever it interrupts: nobody waits with a lock held, and what the lock guards is changed
+without a call in between, where a handler could run (Python runs handlers only at calls and loops).
+
+A handle that is dropped without ``close`` is freed once its appends are acknowledged, with a ResourceWarning, as a file is. The
+ledger stays open, as after a crash of its writer: a handle may be dropped because something went wrong.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import queue
+import sys
 import threading
 import time
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from bookspark.client.network.connections import Answer
-from bookspark.client.reading.read_handle import ReadHandle
+from bookspark.arguments import EntryId, WaitSeconds, checks_itself, checks_methods
+from bookspark.client.reading.read_handle import HOLD_SECONDS_MAX, UNFOLLOWED_SECONDS, ReadHandle
+from bookspark.client.runtime.calls import AwaitableFuture, done_with, in_thread
 from bookspark.client.runtime.client_context import ClientContext
+from bookspark.client.writing.back_pressure import BackPressure
 from bookspark.client.writing.futures import AppendFuture, SyncFuture
 from bookspark.client.writing.ledger_driver import LedgerDriver
-from bookspark.client.writing.payloads import PayloadRun, runs_of
-from bookspark.errors import AddTimeoutError, EntryTooLargeError, LedgerClosedError
+from bookspark.client.writing.payloads import PayloadRun, payload_of, payloads_of, runs_of
+from bookspark.client.writing.telling_lac import told_lac
+from bookspark.errors import AddTimeoutError, BookKeeperError, EntryTooLargeError, LedgerClosedError
+from bookspark.metadata.records.versioned import Versioned
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata, Replication
-from bookspark.protocol.ledger.responses import Positive
 from bookspark.protocol.writing.writer_state import State
 from bookspark.wire.entry_batch import PAYLOAD_BYTES_MAX, Entry
 
@@ -39,6 +49,7 @@ _END_SECONDS = 15.0
 log = logging.getLogger(__name__)
 
 
+@checks_methods
 class LedgerHandle(ReadHandle):
     """An open ledger for writing, which ``create_ledger`` returns. Thread-safe. In a forked process it can only read."""
 
@@ -47,12 +58,14 @@ class LedgerHandle(ReadHandle):
         self._pid = os.getpid()
         self._driver = LedgerDriver(context, metadata, version, password)
         self._shared, self._writer, self._cursors = self._driver.shared, self._driver.writer, self._driver.cursors
+        self._room = self._driver.room
+        self._pressure = BackPressure(metadata, context, self._driver)
         self._striped = metadata.ensemble_size > metadata.write_quorum
         self._io = context.runtime.io
-        self._lock = threading.Lock()
-        """Guards the next two fields, and what ``SharedWithCallers`` lists."""
+        self._pump = self._driver.pump
+        self._lock = threading.RLock()
+        """Guards the next field, ``_room.appended``, and what ``SharedWithCallers`` lists."""
         self._next_entry_id = 0
-        self._appended_bytes = 0
         context.runtime.add_writer(self._driver)
         self._io.submit(self._driver.want_bookies)
 
@@ -104,79 +117,121 @@ class LedgerHandle(ReadHandle):
         self._confirm(self._cursors.last_add_confirmed)
         return super().read_last_add_confirmed()
 
-    def read_last_add_confirmed_and_entry(self, entry_id: int, timeout: float) -> tuple[int, Entry | None]:
+    def read_last_add_confirmed_and_entry(self, entry_id: EntryId, timeout: WaitSeconds) -> tuple[int, Entry | None]:
         """Wait up to ``timeout`` seconds for ``entry_id`` to be confirmed, by this writer; by others as soon as
         ``read_last_add_confirmed`` would ask them.
 
         Returns (LAC, the entry), or (LAC, None) if it is not confirmed by then or the ledger was closed before it. Raises
         ReadError if the entry, or the LAC where it is asked for, could not be read; NoSuchEntryError if all replicas say that the
-        entry is not there; BookKeeperError in a callback of an append, which must not wait.
+        entry is not there; NoSuchLedgerError if the ledger was deleted; BookKeeperError in a thread of the client's own.
         """
         deadline = time.monotonic() + timeout
-        if self._is_writing() and entry_id > self.last_add_confirmed:
-            cursors, ended = self._cursors, self._shared.ended
-            self._shared.confirmed.wait(lambda: entry_id <= cursors.last_add_confirmed or ended.is_set(), timeout)
+        if self._is_writing():
+            self._await_confirmed(entry_id, deadline)
         self._confirm(self._cursors.last_add_confirmed)
         return super().read_last_add_confirmed_and_entry(entry_id, max(0.0, deadline - time.monotonic()))
+
+    def _await_confirmed(self, entry_id: int, deadline: float) -> None:
+        """Wait until this writer has confirmed the entry, the ledger is closed, by whomever, or the time is over.
+
+        A writer that has nothing to append does not hear that another client recovers its ledger: the metadata tells it."""
+        cursors, ended = self._cursors, self._shared.ended
+        while True:
+            left = deadline - time.monotonic()
+            if entry_id <= cursors.last_add_confirmed or ended.is_set() or self._known.value.closed or left <= 0:
+                return
+            follows = self._follow()
+            self._shared.confirmed.wait(
+                lambda: (
+                    entry_id <= cursors.last_add_confirmed
+                    or ended.is_set()
+                    or self._known.value.closed
+                    or (follows and not self._watching_pid)  # noqa: B023
+                ),
+                min(left, HOLD_SECONDS_MAX if follows else UNFOLLOWED_SECONDS),
+            )
+
+    def _metadata_changed(self, found: Versioned[LedgerMetadata] | None) -> None:
+        super()._metadata_changed(found)
+        self._shared.confirmed.wake()
 
     def _is_writing(self) -> bool:
         """Is the writer in this process, and has it not failed?"""
         return os.getpid() == self._pid and self._writer.state is not State.FAILED
 
+    @property
+    def closed(self) -> bool:
+        """True if nothing can be appended through this handle: it was closed, an error ended it, or it is another process's."""
+        shared = self._shared
+        return shared.closing or shared.acknowledged.error is not None or os.getpid() != self._pid
+
+    @property
+    def _state_told(self) -> str:
+        error = self._shared.acknowledged.error
+        return (
+            super()._state_told
+            if error is None or self._writer.state is State.CLOSED
+            else f"ended by {type(error).__name__}"
+        )
+
     # -- appends
 
+    @checks_itself
     def append(self, payload: bytes) -> int:
         """Append one entry and return its id once an ack quorum has it: synced, or in memory on a VD_JOURNAL ledger.
 
-        Raises EntryTooLargeError and LedgerClosedError, and nothing is appended. Raises LedgerFencedError if another client
-        opened the ledger, UnauthorizedAccessError if a bookie knows another password, AddTimeoutError after
+        Raises InvalidArgumentError, EntryTooLargeError and LedgerClosedError, and nothing is appended. Raises LedgerFencedError
+        if another client opened the ledger, UnauthorizedAccessError if a bookie knows another password, AddTimeoutError after
         ``add_timeout_seconds`` without an acknowledgement, NotEnoughBookiesError if no bookie could take the place of those that
         failed, and MetadataStoreError or NoSuchLedgerError if the ledger's record could not be changed for that; then the entry
         may be part of the ledger or not.
         """
+        if type(payload) is not bytes:
+            payload = payload_of(payload, "append")
         self._shared.acknowledged.check_may_wait()
         return self.append_async(payload).result()
 
+    @checks_itself
     def append_async(self, payload: bytes) -> AppendFuture:
         """Append one entry without waiting for its acknowledgement; the future's result is its id, or an error of ``append``.
 
-        Waits only while ``bytes_in_flight_max`` bytes are kept. Raises EntryTooLargeError, LedgerClosedError, AddTimeoutError if
-        that wait lasts twice ``add_timeout_seconds``, and the error that ended the ledger, if one did.
+        Waits only while ``bytes_in_flight_max`` bytes are kept. Raises InvalidArgumentError, EntryTooLargeError,
+        LedgerClosedError, AddTimeoutError if that wait lasts twice ``add_timeout_seconds``, and the error that ended the ledger,
+        if one did.
         """
-        if not isinstance(payload, bytes):
-            payload = bytes(memoryview(payload))
-        if len(payload) > PAYLOAD_BYTES_MAX:
-            raise EntryTooLargeError(
-                f"ledger {self.ledger_id}: an entry of {len(payload)} bytes; at most {PAYLOAD_BYTES_MAX} fit, split it"
-            )
+        payload = self._payload(payload, "append_async")
         return AppendFuture(self._shared.acknowledged, self._enqueue((payload,), 1, len(payload)))
 
+    @checks_itself
     def append_batch(self, payloads: Sequence[bytes] | pyarrow.BinaryArray) -> range:
         """Append ``payloads`` (a list of bytes, or a pyarrow binary or string array without nulls) as consecutive entries.
         Returns their ids once all are acknowledged.
 
-        Raises ValueError for nulls and TypeError for what is not binary, and nothing is appended then. Raises the errors of
+        Raises InvalidArgumentError for nulls and for what is not binary, and nothing is appended then. Raises the errors of
         ``append`` (EntryTooLargeError, LedgerClosedError, LedgerFencedError, UnauthorizedAccessError, AddTimeoutError,
         NotEnoughBookiesError, MetadataStoreError, NoSuchLedgerError). After one of the last six, any of the entries may be part
         of the ledger.
         """
+        payloads = payloads_of(payloads, "append_batch")
         self._shared.acknowledged.check_may_wait()
         last = self.append_batch_async(payloads).result()
         return range(last - len(payloads) + 1, last + 1)
 
+    @checks_itself
     def append_batch_async(self, payloads: Sequence[bytes] | pyarrow.BinaryArray) -> AppendFuture:
         """Append ``payloads`` as ``append_batch`` takes them, without waiting for their acknowledgement.
 
         The future's result is the id of the last one, or an error; −1 at once if there are none. Waits only while
-        ``bytes_in_flight_max`` bytes are kept. Raises ValueError, TypeError, EntryTooLargeError, LedgerClosedError,
+        ``bytes_in_flight_max`` bytes are kept. Raises InvalidArgumentError, EntryTooLargeError, LedgerClosedError,
         AddTimeoutError if that wait lasts twice ``add_timeout_seconds``, and the error that ended the ledger, if one did.
         """
+        payloads = payloads_of(payloads, "append_batch_async")
         runs = runs_of(payloads, self._context.config.frame_bytes, self._striped)
         count = len(payloads)
         first = self._enqueue(runs, count, sum(run.byte_length for run in runs)) if count else 0
         return AppendFuture(self._shared.acknowledged, first + count - 1)
 
-    def sync(self, timeout: float | None = None) -> int:
+    def sync(self, timeout: WaitSeconds | None = None) -> int:
         """Have everything that was appended before this call synced by an ack quorum. Returns the last synced entry id, which is
         that of the last such append or a later one. On a PD_JOURNAL ledger each append waits for that anyway.
 
@@ -203,32 +258,10 @@ class LedgerHandle(ReadHandle):
         that ended the ledger, if one did.
         """
         self._check_process()
-        confirmed = self.last_add_confirmed
-        answers: queue.SimpleQueue[bool | None] = queue.SimpleQueue()
+        told = told_lac(self._io, self._driver, self._context.config.answer_timeout_seconds + 1.0)
+        return max(told, self._last_add_confirmed)
 
-        def answered(bookie: str, answer: Answer) -> None:
-            answers.put(isinstance(answer.response, Positive))
-
-        self._io.submit(self._driver.tell_lac, answered, lambda: answers.put(None))
-        taken = 0
-        deadline = time.monotonic() + self._context.config.answer_timeout_seconds + 1.0
-        try:
-            for _ in range(self.metadata.ensemble_size):
-                took = answers.get(timeout=max(0.0, deadline - time.monotonic()))
-                if took is None:
-                    if self._shared.acknowledged.error is not None:
-                        raise self._shared.acknowledged.error.with_traceback(None)
-                    return self.last_add_confirmed
-                taken += took
-                if taken >= self.metadata.ack_quorum:
-                    return confirmed
-        except queue.Empty:
-            pass
-        raise AddTimeoutError(
-            f"ledger {self.ledger_id}: only {taken} bookies took the explicit LAC {confirmed}; try again"
-        )
-
-    def close(self, wait: bool = True, timeout: float | None = None) -> None:
+    def close(self, wait: bool = True, timeout: WaitSeconds | None = None) -> None:
         """Wait until all appends are acknowledged and synced, and of a guaranteed ledger on their whole write sets, then close
         the ledger at the last one. Does nothing in a forked process.
 
@@ -250,18 +283,50 @@ class LedgerHandle(ReadHandle):
         if not wait:
             self._io.submit(driver.give_up)
         self._io.submit(driver.pump)
-        try:
-            if not self._wait_for_end(timeout):
-                self._io.submit(driver.end)
-                shared.ended.wait(_END_SECONDS)
-        finally:
-            self._io.submit(driver.leave)
+        if not self._wait_for_end(timeout):
+            self._io.submit(driver.end)
+            shared.ended.wait(_END_SECONDS)
         if self._writer.state is not State.CLOSED:
             error = shared.acknowledged.error or AddTimeoutError(
                 f"ledger {self.ledger_id}: the close did not end in time"
             )
             error.unconfirmed = range(self.last_add_confirmed + 1, self.last_add_pushed + 1)
             raise error.with_traceback(None)
+
+    close_async = in_thread(close)
+
+    def drain_async(self) -> AwaitableFuture[None]:
+        """A future that is done once ``append_async`` need not wait for room: await it before appends in a coroutine, as with the
+        ``drain`` of asyncio's streams. Its error is AddTimeoutError if that lasts twice ``add_timeout_seconds``, or
+        LedgerClosedError in a forked process. Raises BookKeeperError if the client was closed."""
+        self._check_process()
+        if self._pressure.is_off:
+            return done_with(None)
+        return self._calls.begin(self._pressure.wait, self.last_add_pushed, 0, 0)
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Close the ledger. If that fails after an error in the ``with`` body, the body's error is raised, with a note of it."""
+        failed = exc_info[1] if len(exc_info) > 1 else None
+        try:
+            self.close()
+        except BookKeeperError as error:
+            if not isinstance(failed, BaseException):
+                raise
+            failed.add_note(f"ledger {self.ledger_id} could not be closed either: {error}")
+
+    def __del__(self) -> None:
+        # Any thread may run this, also the I/O thread, and in the middle of anything. It must not wait.
+        driver: LedgerDriver | None = getattr(self, "_driver", None)
+        if driver is None or os.getpid() != self._pid or sys.is_finalizing():
+            return
+        if not driver.shared.ended.is_set():
+            self._io.submit(driver.drop)
+            warnings.warn(
+                f"ledger {driver.ledger_id} was not closed; use it in a with statement, or call close()",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
 
     # -- inside, in callers' threads
 
@@ -280,45 +345,42 @@ class LedgerHandle(ReadHandle):
             )
         return True
 
+    def _payload(self, payload: bytes, method: str) -> bytes:
+        """``payload`` as bytes. Raises InvalidArgumentError and EntryTooLargeError."""
+        if type(payload) is not bytes:
+            payload = payload_of(payload, method)
+        if len(payload) > PAYLOAD_BYTES_MAX:
+            raise EntryTooLargeError(
+                f"ledger {self.ledger_id}: an entry of {len(payload)} bytes; at most {PAYLOAD_BYTES_MAX} fit, split it"
+            )
+        return payload
+
     def _enqueue(self, items: Sequence[bytes | PayloadRun], count: int, byte_length: int) -> int:
         """Give ``count`` entries the next ids, in one run, and let them be sent; returns the first id."""
-        self._make_room()
-        driver, shared = self._driver, self._shared
+        self._check_process()
+        self._pressure.wait(self.last_add_pushed, count, byte_length)
+        shared, room = self._shared, self._room
+        put = shared.outgoing.put
         with self._lock:
-            if shared.closing:
-                raise LedgerClosedError(f"ledger {self.ledger_id} is closed; append to a new one")
-            if shared.acknowledged.error is not None:
-                raise shared.acknowledged.error.with_traceback(None)
+            # No call but the last: a signal handler that appends, or closes, comes before all of it or after all of it.
+            if shared.closing or shared.acknowledged.error is not None:
+                raise self._why_ended()
             first = self._next_entry_id
             self._next_entry_id += count
-            self._appended_bytes += byte_length
-            shared.outgoing.put(items)
-            schedule = not shared.pump_scheduled
-            shared.pump_scheduled = True
-        if schedule:
-            self._io.submit(driver.pump)
+            room.appended += byte_length
+            put(items)
+        self._io.submit_once(self._pump)
         return first
+
+    def _why_ended(self) -> BookKeeperError:
+        """Why nothing can be appended any more."""
+        error = self._shared.acknowledged.error
+        if self._shared.closing or error is None:
+            return LedgerClosedError(f"ledger {self.ledger_id} is closed; append to a new one")
+        return error.with_traceback(None)
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise LedgerClosedError(
                 f"ledger {self.ledger_id} was created by process {self._pid}; a ledger has one writer, create another one here"
             )
-
-    def _make_room(self) -> None:
-        """Back-pressure: wait while more than ``bytes_in_flight_max`` bytes are kept."""
-        self._check_process()
-        config, kept = self._context.config, self._driver.kept
-        limit = config.bytes_in_flight_max
-        if self._appended_bytes - kept.released_bytes > limit and not self._shared.acknowledged.wait(
-            lambda: self._appended_bytes - kept.released_bytes <= limit, config.add_timeout_seconds * 2
-        ):
-            raise AddTimeoutError(f"ledger {self.ledger_id}: {limit} bytes wait for {self._what_is_missing()}")
-
-    def _what_is_missing(self) -> str:
-        cursors = self._cursors
-        if cursors.last_add_acknowledged < cursors.last_add_pushed:
-            return "an acknowledgement; no bookie makes progress"
-        if cursors.last_add_confirmed < cursors.last_add_pushed:
-            return "a sync; too few bookies make progress"
-        return f"their {self.metadata.write_quorum} copies; bring back the bookies of the ensemble, or start more"

@@ -8,7 +8,7 @@ thread takes.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from bookspark.client.writing.payloads import PayloadRun
 from bookspark.wire.columns import Buffer, consecutive, ends_after, equal_offsets, repeated
@@ -26,12 +26,11 @@ class Outgoing:
         self._frame_bytes = frame_bytes
         self._striped = striped
         self._waiting: deque[bytes | PayloadRun] = deque()
+        self.put: Callable[[Sequence[bytes | PayloadRun]], None] = self._waiting.extend
+        """Add appends at the end. It runs no Python code, so no signal handler comes in the middle."""
 
     def __len__(self) -> int:
         return len(self._waiting)
-
-    def put(self, items: Sequence[bytes | PayloadRun]) -> None:
-        self._waiting.extend(items)
 
     def clear(self) -> None:
         self._waiting.clear()

@@ -5,12 +5,15 @@ Law: a run fits a frame and its entries get consecutive ids; an Arrow array's va
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from operator import sub
 from typing import TYPE_CHECKING, Any
 
+from bookspark.arguments import bytes_of, refusal
+from bookspark.arguments.taken import Misfit
 from bookspark.errors import EntryTooLargeError
 from bookspark.wire.columns import Buffer, from_zero, offsets_of, values
 from bookspark.wire.entry_batch import ENTRY_OVERHEAD_BYTES, PAYLOAD_BYTES_MAX
@@ -47,14 +50,45 @@ class PayloadRun:
         return values(memoryview(self.offsets).cast("i"), memoryview(self.pieces[0]))
 
 
+_BINARY = "a list of bytes, or an Arrow array, binary or string, without nulls"
+
+
+def payload_of(payload: object, function: str) -> bytes:
+    """The bytes of one payload. ``function``: who is asked to append it. Raises InvalidArgumentError."""
+    try:
+        return bytes_of(payload)
+    except Misfit as misfit:
+        raise refusal(function, "payload", payload, misfit.words, misfit.hint, hidden=True) from None
+
+
+def payloads_of(payloads: Any, function: str) -> Any:
+    """``payloads`` as ``runs_of`` takes them: a list of bytes, or an Arrow array. Raises InvalidArgumentError."""
+    if type(payloads) is list and set(map(type, payloads)) <= {bytes}:
+        return payloads
+    arrow = sys.modules.get("pyarrow")
+    if arrow is not None and isinstance(payloads, arrow.Array | arrow.ChunkedArray):
+        if not (
+            arrow.types.is_binary(payloads.type) or arrow.types.is_string(payloads.type) or _is_large(payloads.type)
+        ):
+            raise refusal(function, "payloads", payloads, _BINARY, f"not an array of {payloads.type}", hidden=True)
+        if payloads.null_count:
+            hint = f"{payloads.null_count} of {len(payloads)} are null; an entry may be empty, but not null"
+            raise refusal(function, "payloads", payloads, _BINARY, hint, hidden=True)
+        return payloads
+    if isinstance(payloads, str | bytes | bytearray | memoryview) or not isinstance(payloads, Sequence):
+        raise refusal(function, "payloads", payloads, _BINARY, hidden=True)
+    try:
+        return [bytes_of(payload) for payload in payloads]
+    except Misfit as misfit:
+        raise refusal(function, "payloads", misfit.value, _BINARY, misfit.hint, hidden=True) from None
+
+
 def runs_of(payloads: Sequence[bytes] | pyarrow.BinaryArray, frame_bytes: int, one_each: bool) -> list[PayloadRun]:
     """Split payloads into runs of about ``frame_bytes``, or of one entry each (striped ledgers).
 
-    Raises EntryTooLargeError, ValueError for nulls and TypeError for what is not binary, before anything is appended.
+    ``payloads``: as ``payloads_of`` returns them. Raises EntryTooLargeError before anything is appended.
     """
-    if isinstance(payloads, list | tuple):
-        if set(map(type, payloads)) - {bytes}:
-            payloads = [bytes(memoryview(payload)) for payload in payloads]
+    if isinstance(payloads, list):
         sizes = list(map(len, payloads))
         _check_sizes(max(sizes, default=0))
         ends = list(accumulate(sizes))
@@ -95,14 +129,17 @@ def _arrow_columns(values: Any) -> tuple[memoryview, memoryview]:
 
     if isinstance(values, pyarrow.ChunkedArray):
         values = values.combine_chunks()
-    if pyarrow.types.is_large_binary(values.type) or pyarrow.types.is_large_string(values.type):
+    if _is_large(values.type):
         values = values.cast(pyarrow.binary())
-    if not (pyarrow.types.is_binary(values.type) or pyarrow.types.is_string(values.type)):
-        raise TypeError(f"payloads are binary or string, not {values.type}")
-    if values.null_count:
-        raise ValueError(f"{values.null_count} of {len(values)} payloads are null; an entry may be empty, but not null")
     _, offsets, data = values.buffers()
     if len(values) == 0:
         return memoryview(bytes(4)).cast("i"), memoryview(b"")
     view = memoryview(offsets).cast("B").cast("i")[values.offset : values.offset + len(values) + 1]
     return view, memoryview(data if data is not None else b"")
+
+
+def _is_large(kind: pyarrow.DataType) -> bool:
+    """Has the array offsets of 64 bits?"""
+    import pyarrow
+
+    return bool(pyarrow.types.is_large_binary(kind) or pyarrow.types.is_large_string(kind))

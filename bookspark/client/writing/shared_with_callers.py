@@ -1,36 +1,36 @@
 """What an open ledger's handle, in any thread, and its driver, in the I/O thread, both look at and change.
 
-Law: the handle adds to ``outgoing``, and sets ``closing`` and ``pump_scheduled``, under its lock. The I/O thread takes from
-``outgoing`` and unsets ``pump_scheduled`` without it; all the rest is written by the I/O thread alone.
+Law: the handle adds to ``outgoing``, and sets ``closing`` and ``missing``, under its lock. The I/O thread takes from ``outgoing``
+without it; all the rest is written by the I/O thread alone.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 from bookspark.client.writing.futures import Watermark
 from bookspark.client.writing.outgoing import Outgoing
 from bookspark.errors import BookKeeperError
+from bookspark.threads import Latch, check_may_wait
 
 
 class SharedWithCallers:
-    """The state of one ledger that its handle and its driver share. ``advanced_here`` tells whether the calling thread is the I/O
-    thread. ``volatile``: it is a VD ledger (volatile durability), whose entries may be acknowledged before they are confirmed."""
+    """The state of one ledger that its handle and its driver share. ``deliver`` has users' callbacks called. ``volatile``: it is
+    a VD ledger (volatile durability), whose entries may be acknowledged before they are confirmed."""
 
-    def __init__(self, outgoing: Outgoing, advanced_here: Callable[[], bool], *, volatile: bool) -> None:
+    def __init__(self, outgoing: Outgoing, deliver: Callable[[Callable[[], object]], None], *, volatile: bool) -> None:
         self.outgoing = outgoing
         """The appends that wait for a frame."""
-        self.acknowledged = Watermark(advanced_here)
+        self.acknowledged = Watermark(check_may_wait, deliver)
         """The last entry id that is acknowledged, or the error that ended the ledger."""
-        self.confirmed = Watermark(advanced_here) if volatile else self.acknowledged
+        self.confirmed = Watermark(check_may_wait, deliver) if volatile else self.acknowledged
         """The LAC (last add confirmed), or the error that ended the ledger."""
-        self.ended = threading.Event()
+        self.ended = Latch()
         """Set once the ledger is closed, or never will be by this handle."""
         self.closing = False
         """The user closes the ledger: it is closed once nothing waits."""
-        self.pump_scheduled = False
-        """``LedgerDriver.pump`` will run. Whoever makes this true submits it."""
+        self.missing: int | None = None
+        """The entry for which later ones wait, on a ledger whose ids are given; None if nothing waits for one."""
 
     def end(self) -> None:
         """The ledger is closed."""

@@ -73,6 +73,10 @@ class WriterRequests:
         self._retries.took(bookie)
         self._send_again(bookie, incarnation)
 
+    def refused(self, bookie: str, response: Response) -> None:
+        """The bookie answered with ``response``: it is asked again later, unless that would be useless."""
+        self._retries.refused(bookie, response)
+
     def _send_again(self, bookie: str, incarnation: int) -> None:
         # The machine sends everything again that the bookie has not acknowledged.
         self._held_back.pop(bookie, None)
@@ -102,26 +106,39 @@ class WriterRequests:
             self._send_add_to(action.bookies, action)
 
     def send_held_back(self) -> None:
-        """Send as much as the bookies can take in."""
+        """Send as much as the bookies can take in, and drop what is released."""
         for bookie in list(self._held_back):
-            while (adds := self._held_back.get(bookie)) and not self._connections.any_is_behind((bookie,)):
+            dropped = False
+            while adds := self._held_back.get(bookie):
+                is_kept = adds[0].first in self._kept
+                if is_kept and self._connections.any_is_behind((bookie,)):
+                    break
                 action = adds.popleft()
                 if not adds:
                     del self._held_back[bookie]
-                if action.first in self._kept:
+                if is_kept:
                     self._send_add_to((bookie,), action)
-                else:
-                    self._step(PassedOver(bookie))
+                dropped |= not is_kept
+            if dropped:
+                self._step(PassedOver(bookie))
 
     def _send_add_to(self, bookies: Iterable[str], action: act.SendAdd) -> None:
         kept = self._kept[action.first]
         add = _SentAdd(self, action, self._timeout_seconds)
+        away = [bookie for bookie in bookies if self._connections.is_away(bookie)]
+        for bookie in away:
+            # It gets all that it missed once it is back, so nothing is kept for it until then.
+            self._connections.try_again(bookie, partial(self._still_away, bookie, add))
+        bookies = [bookie for bookie in bookies if bookie not in away] if away else bookies
         if action.assignment is None:
             self._connections.send_to_all(bookies, kept.header.request_id, kept.frame, add)
         else:
             # The synced id of an answer is about one assignment: an answer to an earlier add must not pass for this add's.
             request_id = self._connections.next_request_id()
             self._connections.send_to_all(bookies, request_id, kept.assigned(action.assignment, request_id), add)
+
+    def _still_away(self, bookie: str, add: _SentAdd, why: Unknown) -> None:
+        self.add_answered(bookie, add, Answer(why))
 
     def add_answered(self, bookie: str, add: _SentAdd, answer: Answer) -> None:
         """A bookie answered an add, or did not in time."""
@@ -133,6 +150,7 @@ class WriterRequests:
             self._retries.refused(bookie, response)
         else:
             self._retries.took(bookie)
+            self._kept.heard(add.first)
         self._step(act.AddAnswered(bookie, add.first, add.last, response, report))
 
     # -- other requests
