@@ -3,12 +3,15 @@
 =========================  ==================================================================================
 ``auditor``                which bookies are lost; marks the ledgers that need repair
 ``exact_check``            compares what every bookie holds with what the metadata assigns to it
+``held_ranges``            what a bookie says it holds
 ``worker``                 takes tasks and repairs their ledgers, several at a time
 ``ledger_repair``          the repair of one ledger
 ``healing``                a bookie brings back what its lossy boot lost
 ``own_bookie``             the bookie that heals itself, as its healing sees it
+``fetching``               a bookie copies from others, because a repair asks it to
 ``copying``                the driver that copies entries, its bandwidth and its progress
 ``decommission``           takes a bookie out of the cluster for good
+``stopping``               whether bookies can be stopped now
 ``status``                 what is still to do, for people
 ``process``                auditor and worker together; ``child`` runs them as a child process
 ``autorecovery_config``    the options

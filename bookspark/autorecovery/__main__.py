@@ -2,7 +2,7 @@
 
 Law: the first line of its standard input is a JSON object, ``{"zookeeper": …, "client": {…}, "autorecovery": {…}}``. It prints
 one line with its name once it works. It ends with status 0 when its standard input ends, so it does not outlive its parent. If
-it can't start, it prints the reason as its last line on stderr and ends with status 1.
+it can't start or go on, it prints the reason as its last line on stderr and ends with status 2, "could not run".
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main() -> int:
             sys.stdin.read()
     except BookKeeperError as error:
         print(f"bookspark autorecovery: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
-        return 1
+        return 2
     return 0
 
 

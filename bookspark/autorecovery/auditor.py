@@ -16,7 +16,7 @@ import time
 from bookspark.autorecovery.autorecovery_config import AutorecoveryConfig
 from bookspark.autorecovery.exact_check import ExactCheck
 from bookspark.client import BookKeeper
-from bookspark.errors import BookKeeperError
+from bookspark.errors import BookKeeperError, UnreadableRecordError
 from bookspark.metadata.autorecovery.auditors import AuditorState
 from bookspark.metadata.documents.locks import Lock
 from bookspark.protocol.repair.audit_plan import mark_of_lost
@@ -95,8 +95,12 @@ class Auditor:
     # -- lost bookies
 
     def _look(self) -> None:
-        registered, delay_seconds = self._store.bookies(), self._auditors.delay_seconds()
-        view = self._view
+        registered, view = self._store.bookies(), self._view
+        try:
+            delay_seconds = self._auditors.delay_seconds()
+        except UnreadableRecordError as error:
+            log.warning("this auditor's own delay holds: %s", error)
+            delay_seconds = None
         view.delay_seconds = self._config.lost_bookie_delay_seconds if delay_seconds is None else delay_seconds
         view.look(time.monotonic(), registered, self._store.list_cookies())
         self._publish(checking=self._state is not None and self._state.checking)
@@ -105,11 +109,14 @@ class Auditor:
 
     def _mark_ledgers_of(self, lost: frozenset[str]) -> None:
         log.warning("%s lost: the ledgers that name them are marked for repair", ", ".join(sorted(lost)))
-        ledgers = self._store.read_ledgers(self._store.list_ledgers())
+        unreadable: dict[int, str] = {}
+        ledgers = self._store.read_ledgers(self._store.list_ledgers(), unreadable)
         marks = [mark for metadata in ledgers if (mark := mark_of_lost(metadata, lost)) is not None]
         self._tasks.mark(marks)
         self._view.marked(lost)
         log.info("%d ledgers are marked", len(marks))
+        for ledger_id, why in unreadable.items():
+            log.error("ledger %d may name a lost bookie, and is not marked: %s", ledger_id, why)
 
     def _idle_seconds(self) -> float:
         due = min((at - time.monotonic() for at in self._view.lost_at().values()), default=self._config.poll_seconds)
@@ -133,6 +140,8 @@ class Auditor:
         self._check_not_before = 0.0
         if trigger is not None:
             self._auditors.answer_trigger(trigger)
+        for ledger_id, why in report.unreadable.items():
+            log.error("ledger %d was not checked: %s", ledger_id, why)
         log.info("the exact check marked %d of %d ledgers; skipped: %s", report.marked, report.ledgers, report.skipped)
 
     def _by_time(self) -> bool:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import msgspec
 from msgspec import Meta
 
-from bookspark.config_checks import AtLeastOne, BytesOrNone, Seconds, SecondsOrNone, make_config
+from bookspark.arguments import AtLeastOne, BytesOrNone, Config, Seconds, SecondsOrNone, make_config
 
 Hours = Annotated[float, Meta(ge=0, le=1e6)]
 
 
-class AutorecoveryConfig(msgspec.Struct, frozen=True, kw_only=True):
+class AutorecoveryConfig(Config, frozen=True, kw_only=True):
     """Options of an autorecovery process, which is an auditor and a replication worker."""
+
+    option_kind = "autorecovery option"
 
     lost_bookie_delay_seconds: SecondsOrNone = 120.0
     """A bookie that is gone for this many seconds counts as lost; choose more than a restart takes. ``bookspark autorecovery
@@ -26,7 +27,7 @@ class AutorecoveryConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that the writer of an open ledger has to replace a lost bookie itself; then the ledger is recovered."""
     copy_bytes_per_second: BytesOrNone = 0
     """Limit of bytes a second for the copies of one worker. 0: no limit."""
-    ledgers_at_once: AtLeastOne = 4
+    ledgers_at_once: AtLeastOne = 16
     """Number of ledgers that one worker repairs at the same time; each takes a thread."""
     retry_seconds: Seconds = 2.0
     """Seconds of pause after the first failed repair of a ledger; the pause doubles with each further one."""
@@ -38,4 +39,4 @@ class AutorecoveryConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 def autorecovery_config(**options: Any) -> AutorecoveryConfig:
     """An AutorecoveryConfig of ``options``. Raises ConfigurationError for an option that is unknown or can't be used."""
-    return make_config(AutorecoveryConfig, options, "autorecovery option")
+    return make_config(AutorecoveryConfig, options)

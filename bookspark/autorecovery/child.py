@@ -19,6 +19,7 @@ import msgspec
 
 from bookspark.autorecovery.autorecovery_config import autorecovery_config
 from bookspark.errors import BookieError
+from bookspark.private_files import open_private
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 60.0
@@ -47,7 +48,7 @@ class AutorecoveryProcess:
         60 s."""
         if self.pid is not None:
             return
-        with self._log.open("ab") as log:
+        with open_private(self._log, append=True) as log:
             self._child = subprocess.Popen(
                 [sys.executable, "-m", "bookspark.autorecovery"],
                 stdin=subprocess.PIPE,

@@ -4,7 +4,8 @@ Law: the bookie must be stopped first, so that it gets no new entries. The call 
 closed fragment. The cookie is removed last, when no ledger names the bookie any more; without it the bookie can't start again.
 Replication workers do the copying; an error names what they could not do, and why. Once nothing is left but entries that every
 other bookie was asked for, and that none gives, the call ends and names them by range: perhaps the bookie itself still has them,
-so it stays named for these, and its cookie stays. The call may be broken off and made again at any time.
+so it stays named for these, and its cookie stays. It stays too while a
+ledger's record can't be decoded, because that ledger may name the bookie. The call may be broken off and made again at any time.
 
 Source: ``BookieDecommission`` of BookKeeper.
 """
@@ -13,12 +14,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from bookspark.arguments import WaitSeconds, checked
 from bookspark.client import BookKeeper
 from bookspark.errors import BookieError, EntriesNotCopiedError, InvalidCookieError, MetadataVersionError
+from bookspark.metadata.records.names import BookieId
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.repair.replication_plan import repairs, unreadable
 from bookspark.protocol.repair.underreplication_task import Mark, Reason, Task
@@ -39,25 +42,27 @@ class DecommissionProgress(NamedTuple):
     """Why one of the remaining ledgers could not be repaired yet; empty if none has failed."""
 
 
+@checked
 def decommission(
     bookkeeper: BookKeeper,
-    bookie_id: str,
+    bookie_id: BookieId,
     *,
-    timeout_seconds: float,
+    timeout_seconds: WaitSeconds,
     progress: Callable[[DecommissionProgress], None] = lambda _: None,
 ) -> None:
     """Return once no ledger names the bookie and its cookie is removed. ``progress`` is called about once a second.
 
     Raises InvalidCookieError if there is no such bookie. Raises BookieError if the bookie runs, if entries would be lost, or if
     the copying took longer than ``timeout_seconds``; in the last case call this again to go on. Raises EntriesNotCopiedError if
-    no other bookie gives some entries, once everything else is copied."""
+    no other bookie gives some entries, once everything else is copied, and BookieError if a ledger's record can't be decoded."""
     store = bookkeeper.metadata
     registered = store.bookies()
     if bookie_id in registered:
         raise BookieError(f"{bookie_id} is registered, at {registered[bookie_id].address}; stop it first")
     if store.read_cookie(bookie_id) is None:
         raise InvalidCookieError(f"there is no bookie {bookie_id}; `bookspark cookie list` shows those that there are")
-    named = naming(bookkeeper, bookie_id, store.list_ledgers())
+    unreadable: dict[int, str] = {}
+    named = naming(bookkeeper, bookie_id, store.list_ledgers(), unreadable)
     _refuse_if_alone(bookie_id, named, registered.keys())
     deadline, total = time.monotonic() + timeout_seconds, len(named)
     tasks = store.underreplication
@@ -79,11 +84,13 @@ def decommission(
             if time.monotonic() > deadline:
                 raise BookieError(_not_in_time(bookie_id, now))
             threading.Event().wait(_POLL_SECONDS)
-            named = naming(bookkeeper, bookie_id, [one.ledger_id for one in named])
+            named = naming(bookkeeper, bookie_id, [one.ledger_id for one in named], unreadable)
         # A client may have chosen the bookie while it was stopping.
-        named = naming(bookkeeper, bookie_id, store.list_ledgers())
+        unreadable = {}
+        named = naming(bookkeeper, bookie_id, store.list_ledgers(), unreadable)
         if not named:
             break
+    refuse_unreadable(bookie_id, unreadable)
     progress(DecommissionProgress(total, 0))
     _remove_cookie(bookkeeper, bookie_id)
 
@@ -116,10 +123,24 @@ def _not_given(bookie_id: str, total: int, tasks: Sequence[Task]) -> EntriesNotC
     )
 
 
-def naming(bookkeeper: BookKeeper, bookie_id: str, ledger_ids: Iterable[int]) -> list[LedgerMetadata]:
-    """Metadata of those of the ledgers that name the bookie now, in any fragment."""
-    every = bookkeeper.metadata.read_ledgers(ledger_ids)
+def naming(
+    bookkeeper: BookKeeper, bookie_id: str, ledger_ids: Iterable[int], unreadable: dict[int, str]
+) -> list[LedgerMetadata]:
+    """Metadata of those of the ledgers that name the bookie now, in any fragment. A ledger whose record can't be decoded is put
+    into ``unreadable``, with the reason."""
+    every = bookkeeper.metadata.read_ledgers(ledger_ids, unreadable)
     return [one for one in every if any(bookie_id in fragment.ensemble for fragment in one.fragments)]
+
+
+def refuse_unreadable(bookie_id: str, unreadable: Mapping[int, str]) -> None:
+    """Raise BookieError if there are ledgers of which nobody knows whether they name the bookie."""
+    if unreadable:
+        ledger_id, why = next(iter(unreadable.items()))
+        more = f", and so are {len(unreadable) - 1} more" if len(unreadable) > 1 else ""
+        raise BookieError(
+            f"{bookie_id} keeps its cookie: ledger {ledger_id} may name it, and its record is unreadable ({why}){more}; "
+            "delete such a ledger, restore its record, or upgrade Bookspark, and call this again"
+        )
 
 
 def _refuse_if_alone(bookie_id: str, named: Iterable[LedgerMetadata], registered: Iterable[str]) -> None:

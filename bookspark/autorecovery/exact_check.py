@@ -1,9 +1,10 @@
 """The exact check: compares the entries that every bookie lists with those that the metadata of all ledgers assigns to it.
 
 Law: ``protocol.repair.audit_plan`` decides. The check reads whole lists and no entries. An error in a listing of ledgers ends
-the check; a bookie that gives no whole list is skipped by name. Metadata is read before the lists, so every entry that the
-metadata calls confirmed had been written when the lists were read. A bookie that heals itself is skipped until it has looked at
-each of its ledgers once: one that it can't heal does not turn the check off.
+the check; a bookie that gives no whole list is skipped by name, and so is a ledger whose record can't be decoded.
+Metadata is read before the lists, so every entry that the metadata calls confirmed had been written when the lists were read. A
+bookie that heals itself is skipped until it has looked at each of its ledgers once: one that it can't heal does not turn the
+check off.
 
 The lists are what can be read, as far as the bookies know. A copy that was found unreadable, or that lies on a disk that failed,
 is not listed, and each bookie reads all that it lists within ``scrub_interval_hours`` (``bookie.holdings.scrubbing``). So the
@@ -19,17 +20,14 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
-from itertools import groupby
-from operator import itemgetter
 
+from bookspark.autorecovery.held_ranges import Ranges, held_ranges
 from bookspark.client import BookKeeper
-from bookspark.errors import NoSuchLedgerError, ReadError
+from bookspark.errors import NoSuchLedgerError, ReadError, UnreadableRecordError
 from bookspark.metadata.autorecovery.auditors import CheckReport
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.repair.audit_plan import absent, confirmed, mark_of_lacking, mark_of_lost, mark_of_misplaced
 from bookspark.protocol.repair.underreplication_task import Mark
-
-Ranges = list[tuple[int, int]]
 
 
 class ExactCheck:
@@ -47,7 +45,8 @@ class ExactCheck:
 
         ``confirm_seconds``: the pause after which the check looks again for entries that seem to be missing."""
         begun, store = time.monotonic(), self._bookkeeper.metadata
-        ledgers = list(store.read_ledgers(store.list_ledgers()))
+        unreadable: dict[int, str] = {}
+        ledgers = list(store.read_ledgers(store.list_ledgers(), unreadable))
         registered, stamped = store.bookies(), set(store.list_cookies())
         by_bookie = _by_bookie(ledgers)
         gone = {
@@ -71,6 +70,7 @@ class ExactCheck:
             ledgers=len(ledgers),
             marked=len({mark.ledger_id for mark in marks}),
             skipped=self._skipped,
+            unreadable=unreadable,
         )
 
     def _lacking(self, bookie: str, assigned: Sequence[LedgerMetadata]) -> Iterator[tuple[int, Ranges]]:
@@ -81,7 +81,7 @@ class ExactCheck:
             if status.healed_boot < status.lossy_boot and not (status.healing and status.healing.saw_all):
                 self._skipped[bookie] = "is healing itself"
                 return
-            held = self._held(bookie)
+            held = held_ranges(self._bookkeeper, bookie)
         except ReadError as error:
             self._skipped[bookie] = str(error)
             return
@@ -95,8 +95,8 @@ class ExactCheck:
         for ledger_id, bookie, ranges in suspicions:
             try:
                 metadata = self._bookkeeper.get_ledger_metadata(ledger_id)
-                held = self._held(bookie, ledger_id).get(ledger_id, ())
-            except NoSuchLedgerError:
+                held = held_ranges(self._bookkeeper, bookie, ledger_id).get(ledger_id, ())
+            except (NoSuchLedgerError, UnreadableRecordError):
                 continue
             except ReadError as error:
                 self._skipped[bookie] = str(error)
@@ -104,13 +104,6 @@ class ExactCheck:
             still = confirmed(ranges, absent(metadata, bookie, held))
             if still:
                 yield mark_of_lacking(ledger_id, bookie, still)
-
-    def _held(self, bookie: str, ledger_id: int | None = None) -> dict[int, Ranges]:
-        """The ranges that the bookie lists, by ledger. Raises ReadError."""
-        table = self._bookkeeper.list_ranges(bookie, ledger_id)
-        columns = (table[name].to_pylist() for name in ("ledger_id", "first_entry_id", "last_entry_id"))
-        rows = sorted(zip(*columns, strict=True))
-        return {key: [row[1:] for row in group] for key, group in groupby(rows, key=itemgetter(0))}
 
 
 def _by_bookie(ledgers: Sequence[LedgerMetadata]) -> dict[str, list[LedgerMetadata]]:

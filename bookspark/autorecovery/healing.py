@@ -8,8 +8,8 @@ that is killed meanwhile begins again and finds most of it done.
 
 Entries that every other bookie was asked for, and that none gives, stop nothing: they are noted as lost, so that their absence
 here is unknown, and told by range; healing ends. Autorecovery goes on looking for them. A ledger that can't be healed now, for
-example because a peer can't be reached, is tried again, with pauses that double up to two minutes. Only such ledgers are looked
-at again.
+example because a peer can't be reached or its record can't be decoded, is tried again, with pauses that double up to two minutes.
+Only such ledgers are looked at again.
 
 Source: BP-46, "The Full Boot-Up Sequence", phase two; docs/decisions/without-the-journal.md.
 """
@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
-from bookspark.autorecovery.copying import RUN_ENTRIES_MAX, Bandwidth, CopyProgress, RepairDriver
+from bookspark.autorecovery.copying import RUN_ENTRIES_MAX, Copying, RepairDriver
 from bookspark.autorecovery.own_bookie import OwnBookie
 from bookspark.client import BookKeeper
 from bookspark.errors import BookKeeperError, EntriesNotCopiedError, MetadataStoreError, NoSuchLedgerError
@@ -37,7 +37,7 @@ from bookspark.protocol.repair.bookie_healing import (
     LimboIsCleared,
     ListHeld,
 )
-from bookspark.protocol.repair.entry_copying import EntryCopying
+from bookspark.protocol.repair.entry_copying import EntryCopying, Room
 from bookspark.protocol.repair.not_copied import NotCopied, not_copied_error
 from bookspark.protocol.repair.replication_plan import lacks
 from bookspark.wire.messages import HealingStatus
@@ -47,7 +47,7 @@ _RETRY_SECONDS_MAX = 120.0
 _TOLD_SECONDS = 10.0
 """Healing logs a line about its progress this often."""
 
-_LEDGERS_AT_ONCE = 4
+_LEDGERS_AT_ONCE = 8
 _SLOT_SECONDS_MAX = 1.0
 _READ_AT_ONCE = 500
 """Ledgers whose metadata is read together."""
@@ -64,8 +64,7 @@ class Healing:
         self._bookie = bookie
         self._bookkeeper = bookkeeper
         self._stopping = threading.Event()
-        self._bandwidth = Bandwidth(bytes_per_second, self._stopping)
-        self._copied = CopyProgress()
+        self._copying = Copying(bytes_per_second, self._stopping)
         self._lock = threading.Lock()
         self._ledgers = self._ledgers_left = 0
         self._saw_all = False
@@ -97,8 +96,8 @@ class Healing:
         return HealingStatus(
             ledgers=self._ledgers,
             ledgers_left=self._ledgers_left,
-            entries_copied=self._copied.entries_copied,
-            bytes_copied=self._copied.bytes_copied,
+            entries_copied=self._copying.progress.entries_copied,
+            bytes_copied=self._copying.progress.bytes_copied,
             seconds=round(time.monotonic() - self._began_at, 3),
             saw_all=self._saw_all,
             entries_lost=self._entries_lost,
@@ -158,15 +157,19 @@ class Healing:
         me, rest = self._bookie.bookie_id, iter(ledger_ids)
         while (ids := list(islice(rest, _READ_AT_ONCE))) and not self._stopping.is_set():
             try:
-                found = list(self._bookkeeper.metadata.read_ledgers(ids))
+                unreadable: dict[int, str] = {}
+                found = list(self._bookkeeper.metadata.read_ledgers(ids, unreadable))
             except MetadataStoreError as error:
                 log.warning("ledgers are not healed yet: %s", error)
                 with self._lock:
                     self._failed += (*ids, *rest)
                 return
+            for ledger_id, why in unreadable.items():
+                log.warning("ledger %d may name this bookie, and is not healed yet: %s", ledger_id, why)
             named = [one for one in found if any(me in fragment.ensemble for fragment in one.fragments)]
             with self._lock:
-                self._ledgers_left -= len(ids) - len(named)
+                self._failed += unreadable
+                self._ledgers_left -= len(ids) - len(named) - len(unreadable)
             yield from named
 
     def _heal_one(self, ledger_id: int, limbo_boot: int | None, metadata: LedgerMetadata | None) -> None:
@@ -174,10 +177,11 @@ class Healing:
         healed = False
         try:
             if not self._stopping.is_set():
-                if metadata is not None:
-                    self._fill(metadata)
-                elif limbo_boot is not None:
-                    self._end_limbo(ledger_id, limbo_boot)
+                with self._copying.room(ledger_id) as room:
+                    if metadata is not None:
+                        self._fill(metadata, room)
+                    elif limbo_boot is not None:
+                        self._end_limbo(ledger_id, limbo_boot, room)
                 healed = True
         except BookKeeperError as error:
             log.warning("ledger %d is not healed yet: %s", ledger_id, error)
@@ -198,7 +202,7 @@ class Healing:
             self._told_at = time.monotonic()
             log.info("healing lossy boot %d: %s", self._bookie.boot, self.status())
 
-    def _end_limbo(self, ledger_id: int, boot: int) -> None:
+    def _end_limbo(self, ledger_id: int, boot: int, room: Room) -> None:
         """Raises BookKeeperError if it can't be done now."""
         try:
             found = self._bookkeeper.metadata.read_ledger(ledger_id)
@@ -206,8 +210,8 @@ class Healing:
             # The ledger was deleted: nobody asks for its entries any more.
             self._bookie.clear_limbo(ledger_id, boot)
             return
-        driver = RepairDriver(self._bookkeeper, found.value, self._bandwidth, self._copied)
-        machine = LedgerHealing(self._bookie.bookie_id, boot, RUN_ENTRIES_MAX)
+        driver = RepairDriver(self._bookkeeper, found.value, self._copying)
+        machine = LedgerHealing(self._bookie.bookie_id, boot, RUN_ENTRIES_MAX, room)
         event: HealingEvent = act.MetadataRead(*found)
         while True:
             match driver.run(machine.step, machine.step(event)):
@@ -221,16 +225,16 @@ class Healing:
                     self._bookie.clear_limbo(ledger_id, boot)
                     event = LimboIsCleared()
 
-    def _fill(self, metadata: LedgerMetadata) -> None:
+    def _fill(self, metadata: LedgerMetadata, room: Room) -> None:
         """Copy what this bookie lacks of a ledger that is not in limbo. Raises BookKeeperError if it can't be done now."""
         me = self._bookie.bookie_id
         plan = list(lacks(metadata, me, self._bookie.held(metadata.ledger_id)))
         if not plan:
             return
-        copying = EntryCopying(metadata, plan, RUN_ENTRIES_MAX, {me})
-        driver = RepairDriver(self._bookkeeper, metadata, self._bandwidth, self._copied)
+        machine = EntryCopying(metadata, plan, RUN_ENTRIES_MAX, {me}, room)
+        driver = RepairDriver(self._bookkeeper, metadata, self._copying)
         try:
-            driver.run(copying.step, copying.start())
+            driver.run(machine.step, machine.start())
         except EntriesNotCopiedError as error:
             if not all(one.lost for one in error.entries):
                 raise

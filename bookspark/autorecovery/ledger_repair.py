@@ -13,13 +13,13 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 
-from bookspark.autorecovery.copying import RUN_ENTRIES_MAX, Bandwidth, CopyProgress, RepairDriver
+from bookspark.autorecovery.copying import BOOKIES_KNOWN_SECONDS, RUN_ENTRIES_MAX, Copying, RepairDriver
 from bookspark.client import BookKeeper
 from bookspark.errors import BookieError, BookKeeperError, EntriesNotCopiedError, NoSuchLedgerError
 from bookspark.metadata.autorecovery.underreplication_tasks import Taken
 from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
-from bookspark.protocol.repair.entry_copying import EntryCopying
+from bookspark.protocol.repair.entry_copying import EntryCopying, Room
 from bookspark.protocol.repair.ledger_replication import (
     LedgerReplication,
     ReplicationEvent,
@@ -38,14 +38,12 @@ class LedgerRepair:
         self,
         taken: Taken,
         bookkeeper: BookKeeper,
-        bandwidth: Bandwidth,
-        progress: CopyProgress,
+        copying: Copying,
         grace_seconds: float,
     ) -> None:
         self.taken = taken
         self._bookkeeper = bookkeeper
-        self._bandwidth = bandwidth
-        self._progress = progress
+        self._copying = copying
         self._grace_seconds = grace_seconds
         self._machine: LedgerReplication | None = None
         self._driver: RepairDriver
@@ -59,7 +57,8 @@ class LedgerRepair:
         writer has that long to replace a lost bookie itself. Raises BookKeeperError if the repair failed and is to be tried
         later."""
         try:
-            wait_seconds = self._begin() if self._machine is None else self._after_waiting()
+            with self._copying.room(self.taken.ledger_id) as room:
+                wait_seconds = self._begin(room) if self._machine is None else self._after_waiting()
         except NoSuchLedgerError:
             return None
         except BookKeeperError as error:
@@ -79,21 +78,22 @@ class LedgerRepair:
             return not_copied_error(self.taken.ledger_id, entries)
         return EntriesNotCopiedError("; ".join(map(str, self._errors)), entries)
 
-    def _begin(self) -> float | None:
+    def _begin(self, room: Room) -> float | None:
         task, store = self.taken.task, self._bookkeeper.metadata
         found = store.read_ledger(task.ledger_id)
-        registered = store.bookies()
+        registered = self._bookkeeper.context.bookies(BOOKIES_KNOWN_SECONDS)
         lost = [bookie for bookie in task.of(Reason.LOST) if bookie not in registered]
         named = {bookie for fragment in found.value.fragments for bookie in fragment.ensemble}
         for bookie in ({*task.of(Reason.LACKS), *task.of(Reason.LOST)} - set(lost)) & named:
             try:
-                self._fill(found.value, bookie, registered)
+                self._fill(found.value, bookie, registered, room)
             except NoSuchLedgerError:
                 raise
             except BookKeeperError as error:
                 self._errors.append(error)
-        self._machine = LedgerReplication(lost, self._grace_seconds, RUN_ENTRIES_MAX, task.of(Reason.MISPLACED))
-        self._driver = RepairDriver(self._bookkeeper, found.value, self._bandwidth, self._progress)
+        misplaced = task.of(Reason.MISPLACED)
+        self._machine = LedgerReplication(lost, self._grace_seconds, RUN_ENTRIES_MAX, misplaced, room)
+        self._driver = RepairDriver(self._bookkeeper, found.value, self._copying, lends=True)
         return self._drive(act.MetadataRead(*found))
 
     def _after_waiting(self) -> float | None:
@@ -108,7 +108,7 @@ class LedgerRepair:
                 return grace_seconds
         return None
 
-    def _fill(self, metadata: LedgerMetadata, bookie: str, registered: Collection[str]) -> None:
+    def _fill(self, metadata: LedgerMetadata, bookie: str, registered: Collection[str], room: Room) -> None:
         """Copy to ``bookie`` the entries that it lacks. The last fragment of a ledger that is not closed is left to its
         writer."""
         if bookie not in registered:
@@ -117,8 +117,9 @@ class LedgerRepair:
             )
         ranges = self._bookkeeper.list_ranges(bookie, metadata.ledger_id)
         held = zip(ranges["first_entry_id"].to_pylist(), ranges["last_entry_id"].to_pylist(), strict=True)
-        copying = EntryCopying(metadata, lacks(metadata, bookie, held), RUN_ENTRIES_MAX, {bookie})
-        RepairDriver(self._bookkeeper, metadata, self._bandwidth, self._progress).run(copying.step, copying.start())
+        machine = EntryCopying(metadata, lacks(metadata, bookie, held), RUN_ENTRIES_MAX, {bookie}, room)
+        driver = RepairDriver(self._bookkeeper, metadata, self._copying, lends=True)
+        driver.run(machine.step, machine.start())
 
     def _is_gone(self) -> bool:
         """Was the ledger deleted meanwhile? Then its reads fail, and it needs no repair."""

@@ -46,60 +46,69 @@ class AutorecoveryStatus(msgspec.Struct, frozen=True):
     """Workers begin repairs."""
     checking: bool
     """An exact check is under way."""
-    lost: tuple[str, ...]
-    """Bookies whose entries others take over."""
-    away: dict[str, float]
-    """Bookies that are gone, each with the seconds until it counts as lost."""
+    lost: tuple[str, ...] | None
+    """Bookies whose entries others take over; None: nobody knows, because there is no auditor."""
+    away: dict[str, float] | None
+    """Bookies that are gone, each with the seconds until it counts as lost; None: nobody knows."""
     last_check: CheckReport | None
     """The last exact check; None if there was none."""
     workers: dict[str, Progress]
     """What each worker has done, by its name."""
     ledgers: int
-    """Number of ledgers that lack copies."""
+    """Number of ledgers that lack copies, as far as an auditor found them."""
     being_repaired: int
     """Number of these that a worker repairs now."""
     failed: int
     """Number of these whose last attempt failed."""
     missed: dict[int, tuple[Missed, ...]]
     """The entries that the last attempts could not copy, by ledger."""
+    unreadable: dict[int, str]
+    """Ledgers whose task or metadata can't be decoded, and why: they are not repaired."""
     bytes_left: int
     """Estimated bytes to copy."""
     bytes_per_second: float | None
     """Rate of all workers together while they were at work; None if nothing was copied yet."""
     seconds_left: float | None
-    """Estimated seconds to go; None if that can't be told."""
+    """Estimated seconds to go; None if that can't be told, as without an auditor."""
 
 
 def autorecovery_status(store: MetadataStore) -> AutorecoveryStatus:
     """The state of autorecovery now. Raises MetadataStoreError."""
     tasks, auditors = store.underreplication, store.auditors
-    found = [task for ledger_id in tasks.list_tasks() if (task := tasks.task(ledger_id)) is not None]
+    unreadable: dict[int, str] = {}
+    found = list(tasks.tasks(tasks.list_tasks(), unreadable))
     by_id = {task.ledger_id: task for task in found}
-    bytes_left = sum(bytes_to_copy(one, by_id[one.ledger_id]) for one in store.read_ledgers(by_id))
+    bytes_left = sum(bytes_to_copy(one, by_id[one.ledger_id]) for one in store.read_ledgers(by_id, unreadable))
     workers, state = tasks.progress(), auditors.state()
     busy = [one for one in workers.values() if one.seconds > 0]
     bytes_per_second = sum(one.bytes / one.seconds for one in busy) or None
     ledgers_per_second = sum(one.ledgers / one.seconds for one in busy) or None
+    auditor = auditors.auditor()
+    # What an auditor that is gone wrote last may not be so any more.
+    known = None if auditor is None else state
+    seconds_left = _longest(((bytes_left, bytes_per_second), (len(found), ledgers_per_second)))
     return AutorecoveryStatus(
-        auditor=auditors.auditor(),
+        auditor=auditor,
         enabled=tasks.enabled(),
-        checking=state is not None and state.checking,
-        lost=() if state is None else state.lost,
-        away={} if state is None else {bookie: _seconds_to(at_ms) for bookie, at_ms in state.waiting.items()},
+        checking=known is not None and known.checking,
+        lost=None if known is None else known.lost,
+        away=None if known is None else {bookie: _seconds_to(at_ms) for bookie, at_ms in known.waiting.items()},
         last_check=auditors.last_check(),
         workers=workers,
         ledgers=len(found),
         being_repaired=len(tasks.holders().keys() & by_id.keys()),
         failed=sum(bool(task.error) for task in found),
         missed={task.ledger_id: task.missed for task in found if task.missed},
+        unreadable=unreadable,
         bytes_left=bytes_left,
         bytes_per_second=bytes_per_second,
-        seconds_left=_longest(((bytes_left, bytes_per_second), (len(found), ledgers_per_second))),
+        seconds_left=None if auditor is None else seconds_left,
     )
 
 
-def task_statuses(store: MetadataStore) -> list[TaskStatus]:
-    """Every task, ascending by ledger id. Raises MetadataStoreError."""
+def task_statuses(store: MetadataStore, unreadable: dict[int, str]) -> list[TaskStatus]:
+    """Every task, ascending by ledger id. Of a task that can't be decoded, the reason is put into ``unreadable``. Raises
+    MetadataStoreError."""
     tasks = store.underreplication
     holders = tasks.holders()
     return [
@@ -114,8 +123,7 @@ def task_statuses(store: MetadataStore) -> list[TaskStatus]:
             holder=holders.get(task.ledger_id),
             missed=task.missed,
         )
-        for ledger_id in tasks.list_tasks()
-        if (task := tasks.task(ledger_id)) is not None
+        for task in tasks.tasks(tasks.list_tasks(), unreadable)
     ]
 
 

@@ -20,13 +20,15 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from bookspark.autorecovery.autorecovery_config import AutorecoveryConfig
-from bookspark.autorecovery.copying import Bandwidth, CopyProgress, RepairInterruptedError
+from bookspark.autorecovery.copying import Copying, RepairInterruptedError
 from bookspark.autorecovery.ledger_repair import LedgerRepair
 from bookspark.client import BookKeeper
 from bookspark.errors import BookKeeperError, EntriesNotCopiedError
 from bookspark.metadata.autorecovery.underreplication_tasks import Progress, TaskPicker, Underreplication
 from bookspark.protocol.repair.underreplication_task import Missed
 
+_PUBLISH_SECONDS = 1.0
+"""Progress is published at most this often: each time takes three requests."""
 _SLOT_SECONDS_MAX = 1.0
 """Longest wait for a free slot before the loop looks at other things again."""
 
@@ -41,10 +43,9 @@ class ReplicationWorker:
         self._bookkeeper = bookkeeper
         self._config = config
         self._store: Underreplication = bookkeeper.metadata.underreplication
-        self._picker = TaskPicker(self._store, self.name)
+        self._picker = TaskPicker(self._store)
         self._stopping = threading.Event()
-        self._bandwidth = Bandwidth(config.copy_bytes_per_second, self._stopping)
-        self._copied = CopyProgress()
+        self._copying = Copying(config.copy_bytes_per_second, self._stopping)
         self._slots = threading.Semaphore(config.ledgers_at_once)
         self._lock = threading.Lock()
         self._under_way: set[int] = set()
@@ -53,6 +54,7 @@ class ReplicationWorker:
         self._repaired = self._failed = 0
         self._busy_seconds = self._busy_since = 0.0
         self._published: Progress | None = None
+        self._published_at = -_PUBLISH_SECONDS
         self._thread = threading.Thread(target=self._run, name="replication worker", daemon=True)
 
     def start(self) -> None:
@@ -73,8 +75,8 @@ class ReplicationWorker:
             return Progress(
                 seconds=round(self._busy_seconds + busy, 3),
                 ledgers=self._repaired,
-                entries=self._copied.entries_copied,
-                bytes=self._copied.bytes_copied,
+                entries=self._copying.progress.entries_copied,
+                bytes=self._copying.progress.bytes_copied,
                 failed=self._failed,
             )
 
@@ -100,9 +102,8 @@ class ReplicationWorker:
         if not self._slots.acquire(timeout=_SLOT_SECONDS_MAX):
             return
         try:
-            repair = self._next() if self._store.enabled() else None
-            if repair is not None:
-                pool.submit(self._repair, repair)
+            if (begun := self._next()) is not None:
+                pool.submit(self._work, begun)
                 return
         except BaseException:
             self._slots.release()
@@ -110,20 +111,21 @@ class ReplicationWorker:
         self._slots.release()
         self._store.wait(self._idle_seconds())
 
-    def _next(self) -> LedgerRepair | None:
+    def _next(self) -> LedgerRepair | int | None:
+        """A repair that has waited, or a ledger whose task may be taken."""
         with self._lock:
             mine = self._under_way | self._waiting.keys()
             due = [ledger_id for ledger_id, (at, _) in self._waiting.items() if at <= time.monotonic()]
-            if due:
+        if due and self._store.enabled():
+            with self._lock:
                 _, repair = self._waiting.pop(due[0])
                 self._begin(due[0])
-                return repair
-        taken = self._picker.next(mine)
-        if taken is None:
-            return None
-        with self._lock:
-            self._begin(taken.ledger_id)
-        return LedgerRepair(taken, self._bookkeeper, self._bandwidth, self._copied, self._config.grace_seconds)
+            return repair
+        ledger_id = self._picker.next(mine)
+        if ledger_id is not None:
+            with self._lock:
+                self._begin(ledger_id)
+        return ledger_id
 
     def _begin(self, ledger_id: int) -> None:
         if not self._under_way:
@@ -134,13 +136,15 @@ class ReplicationWorker:
         """Seconds until a waiting repair goes on, and at most ``poll_seconds``: nobody tells of a lock that became free."""
         with self._lock:
             due = min((at for at, _ in self._waiting.values()), default=float("inf"))
+        if self.progress() != self._published:
+            due = min(due, self._published_at + _PUBLISH_SECONDS)
         return min(self._config.poll_seconds, max(0.0, due - time.monotonic()))
 
     def _publish(self) -> None:
         now = self.progress()
-        if now != self._published:
+        if now != self._published and time.monotonic() >= self._published_at + _PUBLISH_SECONDS:
             self._store.publish_progress(self.name, now)
-            self._published = now
+            self._published, self._published_at = now, time.monotonic()
 
     def _give_back(self, repairs: Iterable[LedgerRepair]) -> None:
         for repair in repairs:
@@ -151,19 +155,33 @@ class ReplicationWorker:
 
     # -- repairing
 
-    def _repair(self, repair: LedgerRepair) -> None:
-        """Runs in a thread of the pool."""
-        ledger_id = repair.taken.ledger_id
+    def _work(self, begun: LedgerRepair | int) -> None:
+        """Runs in a thread of the pool, which also takes the task: the thread that picks would take one after the other."""
+        ledger_id = begun if isinstance(begun, int) else begun.taken.ledger_id
         try:
-            self._repair_or_wait(repair)
+            repair = self._take(begun) if isinstance(begun, int) else begun
+            if repair is not None:
+                self._repair_or_wait(repair)
         except BookKeeperError as error:
             log.warning("what became of ledger %d could not be noted: %s", ledger_id, error)
+        except Exception:
+            # A defect must not end the repairs of a cluster unseen.
+            log.exception("taking the task of ledger %d failed; it is tried again", ledger_id)
+            self._stopping.wait(self._config.retry_seconds)
         finally:
             with self._lock:
                 self._under_way.discard(ledger_id)
                 if not self._under_way:
                     self._busy_seconds += time.monotonic() - self._busy_since
             self._slots.release()
+
+    def _take(self, ledger_id: int) -> LedgerRepair | None:
+        taken = self._store.take(ledger_id, self.name)
+        if taken is None:
+            if not self._store.enabled():
+                self._picker.forget()
+            return None
+        return LedgerRepair(taken, self._bookkeeper, self._copying, self._config.grace_seconds)
 
     def _repair_or_wait(self, repair: LedgerRepair) -> None:
         ledger_id = repair.taken.ledger_id

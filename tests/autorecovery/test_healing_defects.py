@@ -30,7 +30,7 @@ def test_one_ledger_that_can_not_be_healed_is_tried_again_alone(monkeypatch):
     )
     metadata = SimpleNamespace(
         list_ledgers=lambda: listed.append("all") or [1, 2, 3, 4],
-        read_ledgers=lambda ids: listed.append(list(ids)) or [],
+        read_ledgers=lambda ids, unreadable: listed.append(list(ids)) or [],
         read_ledger=read_ledger,
     )
     running = healing.Healing(bookie, SimpleNamespace(metadata=metadata, close=lambda: None), 0)

@@ -42,7 +42,9 @@ def test_the_time_left_goes_by_what_the_workers_do() -> None:
     store = MemoryStore()
     tasks = store.underreplication
     idle = autorecovery_status(store)
-    assert (idle.ledgers, idle.bytes_left, idle.seconds_left, idle.auditor, idle.enabled) == (0, 0, 0.0, None, True)
+    assert (idle.ledgers, idle.bytes_left, idle.seconds_left, idle.auditor, idle.enabled) == (0, 0, None, None, True)
+    assert store.auditors.elect("auditor-1") is not None
+    assert autorecovery_status(store).seconds_left == 0.0, "now somebody looks"
     store.create_ledger(CLOSED)
     tasks.mark([Mark(1, {"a": Reason.LOST}, "a lost")])
     assert autorecovery_status(store).seconds_left is None, "nobody knows yet"
@@ -53,7 +55,7 @@ def test_the_time_left_goes_by_what_the_workers_do() -> None:
     taken = tasks.take(1, "worker-1")
     assert taken is not None and autorecovery_status(store).being_repaired == 1
     tasks.failed(taken, "no bookie", 100.0)
-    (told,) = task_statuses(store)
+    (told,) = task_statuses(store, {})
     assert (told.ledger_id, told.error, told.attempts, told.holder) == (1, "no bookie", 1, None)
     assert told.next_attempt_seconds > 0 and autorecovery_status(store).failed == 1
     store.close()

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from bookspark.autorecovery.autorecovery_config import AutorecoveryConfig
 from bookspark.autorecovery.worker import ReplicationWorker
+from bookspark.metadata.autorecovery.underreplication_tasks import Underreplication
 from bookspark.protocol.repair.underreplication_task import Mark, Reason
 from tests.autorecovery.kit import Cluster
 from tests.awaiting import await_that
 
 
-def test_a_document_that_nobody_expected_does_not_end_the_work(caplog) -> None:
+def test_what_nobody_expected_does_not_end_the_work(caplog, monkeypatch) -> None:
     """The thread died, and the process went on as if it worked: nothing was repaired until somebody started it again."""
     cluster = Cluster()
     cluster.close_ledger(1)
-    tasks, tree = cluster.metadata.underreplication, cluster.metadata._tree()
+    tasks = cluster.metadata.underreplication
     tasks.mark([Mark(1, {"a": Reason.LACKS})])
-    tree.create("locks/urL0000000001", b"another system's")
+    listed = Underreplication.list_tasks
+    monkeypatch.setattr(Underreplication, "list_tasks", lambda self: 1 / 0)
     config = AutorecoveryConfig(retry_seconds=0.01, retry_seconds_max=0.01, poll_seconds=0.05)
     worker = ReplicationWorker(cluster, config)  # type: ignore[arg-type]
     worker.start()
     try:
         await_that(lambda: "looking for tasks failed" in caplog.text)
-        tree.delete("locks/urL0000000001")
+        monkeypatch.setattr(Underreplication, "list_tasks", listed)
         await_that(lambda: tasks.task(1).attempts)
     finally:
         assert worker.stop()

@@ -207,7 +207,7 @@ def append(ledgers: Sequence[LedgerHandle], workload: Workload, content: Sequenc
         future = call(argument)
         waiting.append(future)
         if number % _SAMPLED == 0:
-            future.add_done_callback(partial(_acknowledged, took, start))
+            future.tell_at_once(partial(_acknowledged, took, start))
         if workload.sync_every and (number + 1) % workload.sync_every == 0:
             ledgers[0].sync_async()
     for future in waiting:
