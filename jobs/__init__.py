@@ -8,8 +8,8 @@
 ``offload``       puts old rows of a log into a Delta table
 ================  =============================================================================================================
 
-Law: a job ends with status 0 when it did what was asked. An error is one line on standard error, ``bookspark <job>: <what is
-wrong and what to do>``, with status 1; arguments that can't be used have status 2 (of ``bookies``: 1).
+Law: a job ends with status 0 when it did what was asked, 1 when an audit found something, and 2 when it could not. An error is
+one line on standard error, ``bookspark <job>: <what is wrong and what to do>``.
 
 Example::
 

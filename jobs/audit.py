@@ -9,18 +9,18 @@ With ``--integrity-check``, ledgers of which bookies that are up lack copies are
 
 from __future__ import annotations
 
-import sys
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from bookspark.errors import BookKeeperError
+from bookspark.command_line import FOUND
 from bookspark.spark import audit
 from bookspark.spark.audit.integrity_check import mark_lacking
-from bookspark.spark.session import SPARK_ERRORS, delta_session
-from bookspark.spark.short_jobs import plain_reason, run_job
+from bookspark.spark.session import delta_session
+from bookspark.spark.short_jobs import run_job
 
 
 def main(
@@ -32,22 +32,26 @@ def main(
     integrity_check: Annotated[
         str | None, typer.Option(help="Mark what bookies lack in this cluster: host:port[,host:port…][/chroot].")
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     queries: Annotated[list[str] | None, typer.Argument(help="Names of audit queries. Default: all.")] = None,
 ) -> None:
-    """Run audit queries over a snapshot and print what they find."""
-    try:
-        spark = delta_session("bookspark audit")
-        findings = audit.run(spark, path, version, queries or None)
+    """Run audit queries over a snapshot and print what they find. The exit status is 1 if a query finds something wrong."""
+    spark = delta_session("bookspark audit")
+    findings = audit.run(spark, path, version, queries or None)
+    if report is not None:
+        audit.write_report(spark, path, version, findings, report)
+    marked = mark_lacking(spark, path, integrity_check, version) if integrity_check is not None else None
+    spark.stop()
+    if as_json:
+        told = {"ledgers": marked.ledgers, "copies": marked.copies} if marked is not None else None
+        print(json.dumps({"findings": audit.documents(findings), "marked": told}, indent=2))
+    else:
         audit.show(findings, Console())
-        if report is not None:
-            audit.write_report(spark, path, version, findings, report)
-        if integrity_check is not None:
-            marked = mark_lacking(spark, path, integrity_check, version)
+        if marked is not None:
             print(f"{marked.ledgers} ledgers are marked for repair: bookies lack {marked.copies} copies of entries")
-        spark.stop()
-    except (BookKeeperError, *SPARK_ERRORS) as error:
-        sys.exit(f"bookspark audit: {plain_reason(error)}")
+    if any(finding.good is False for finding in findings) or (marked is not None and marked.ledgers):
+        raise typer.Exit(FOUND)
 
 
 if __name__ == "__main__":
-    run_job(main)
+    run_job("audit", main)

@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 from typing import Annotated
 
 import typer
 
-from bookspark.errors import BookKeeperError
 from bookspark.spark.bookies.autorecovery_service import AutorecoveryService
-from bookspark.spark.session import SPARK_ERRORS, session
-from bookspark.spark.short_jobs import plain_reason, run_job
+from bookspark.spark.session import session
+from bookspark.spark.short_jobs import run_job
 
 _LOOK_SECONDS = 0.5
 
@@ -32,22 +30,19 @@ def main(
 ) -> None:
     """Run an auditor and replication workers on the executors until SIGTERM or SIGINT."""
     stopped, parent = threading.Event(), os.getppid()
-    try:
-        spark = session("bookspark autorecovery", zookeeper=zookeeper)
-        # The handlers are set after Spark has set its own.
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: stopped.set())
-        service = AutorecoveryService(spark, zookeeper, processes)
-        service.start()
-        while not stopped.wait(_LOOK_SECONDS):
-            if os.getppid() != parent:
-                # The command spark-submit was ended instead of this process. Spark ended with it, so nothing is left to stop.
-                return
-        service.stop()
-        spark.stop()
-    except (BookKeeperError, *SPARK_ERRORS) as error:
-        sys.exit(f"bookspark autorecovery: {plain_reason(error)}")
+    spark = session("bookspark autorecovery", zookeeper=zookeeper)
+    # The handlers are set after Spark has set its own.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    service = AutorecoveryService(spark, zookeeper, processes)
+    service.start()
+    while not stopped.wait(_LOOK_SECONDS):
+        if os.getppid() != parent:
+            # The command spark-submit was ended instead of this process. Spark ended with it, so nothing is left to stop.
+            return
+    service.stop()
+    spark.stop()
 
 
 if __name__ == "__main__":
-    run_job(main)
+    run_job("autorecovery", main)

@@ -1,9 +1,13 @@
-"""Keep bookies on Spark's executors until SIGTERM or SIGINT, then stop them cleanly.
+"""Keep bookies on Spark's executors until SIGTERM or SIGINT.
+
+On a local master they are stopped cleanly then. On a cluster they serve on for the next run, and ``bookspark stop-bookies`` stops
+them.
 
     spark-submit [--master …] $(bookspark job bookies) --bookies 3 --directory DIRECTORY
 
-Once every bookie serves, the job prints one line of JSON: ``{"zookeeper": …, "pid": …, "bookies": [{"bookie_id", "address",
-"pid", "host", "home"}, …], "executors": […]}``. An error is one line on standard error, with status 1.
+Once every bookie serves that an executor reaches, the job prints one line of JSON: ``{"zookeeper": …, "pid": …, "bookies":
+[{"bookie_id", "address", "pid", "host", "home"}, …], "missing": […], "executors": […]}``. An error is one line on standard
+error, with status 2.
 """
 
 from __future__ import annotations

@@ -5,15 +5,13 @@ spark-submit $(bookspark job offload) --zookeeper HOST:PORT --log NAME --table D
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
-from bookspark.errors import BookKeeperError
-from bookspark.spark.logs.offload import offload
-from bookspark.spark.session import SPARK_ERRORS, delta_session
-from bookspark.spark.short_jobs import plain_reason, run_job
+from bookspark.spark.offload import offload
+from bookspark.spark.session import delta_session
+from bookspark.spark.short_jobs import run_job
 
 
 def main(
@@ -32,18 +30,15 @@ def main(
     ] = None,
 ) -> None:
     """Put the rows of a log's closed ledgers into a Delta table, once, and delete old ledgers."""
-    try:
-        spark = delta_session("bookspark offload", zookeeper=zookeeper)
-        seconds = None if delete_after is None else 3600 * delete_after
-        done = offload(spark, zookeeper, log, table, password, delete_after_seconds=seconds)
-        print(
-            f"{done.rows} rows of log {log} were offloaded; up to row {done.position} they are in {table}; "
-            f"{len(done.deleted)} ledgers were deleted"
-        )
-        spark.stop()
-    except (BookKeeperError, *SPARK_ERRORS) as error:
-        sys.exit(f"bookspark offload: {plain_reason(error)}")
+    spark = delta_session("bookspark offload", zookeeper=zookeeper)
+    seconds = None if delete_after is None else 3600 * delete_after
+    done = offload(spark, zookeeper, log, table, password, delete_after_seconds=seconds)
+    print(
+        f"{done.rows} rows of log {log} were offloaded; up to row {done.position} they are in {table}; "
+        f"{len(done.deleted)} ledgers were deleted"
+    )
+    spark.stop()
 
 
 if __name__ == "__main__":
-    run_job(main)
+    run_job("offload", main)

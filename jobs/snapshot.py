@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
 from typing import Annotated
@@ -16,8 +15,8 @@ import typer
 
 from bookspark.errors import BookKeeperError
 from bookspark.spark import snapshots
-from bookspark.spark.session import SPARK_ERRORS, delta_session
-from bookspark.spark.short_jobs import plain_reason, run_job
+from bookspark.spark.session import delta_session
+from bookspark.spark.short_jobs import run_job
 from bookspark.spark.snapshots.retention import remove_files, write_every
 
 _LOOK_SECONDS = 0.5
@@ -48,30 +47,27 @@ def main(
         until = time.monotonic() + seconds
         while not stopped.wait(min(_LOOK_SECONDS, max(0.0, until - time.monotonic()))) and time.monotonic() < until:
             if os.getppid() != parent:
-                sys.exit("bookspark snapshot: spark-submit was ended, and Spark with it")
+                raise BookKeeperError("spark-submit was ended, and Spark with it")
         return stopped.is_set()
 
-    try:
-        spark = delta_session("bookspark snapshot", zookeeper=zookeeper)
+    spark = delta_session("bookspark snapshot", zookeeper=zookeeper)
 
-        def take() -> None:
-            snapshot = snapshots.write(spark, zookeeper, path, password, checksums=checksums, keep=keep)
-            if keep is not None:
-                remove_files(spark, path)
-            line = f"snapshot {snapshot.snapshot_id} is version {snapshot.version} of the tables under {path}"
-            print(line, flush=True)
+    def take() -> None:
+        snapshot = snapshots.write(spark, zookeeper, path, password, checksums=checksums, keep=keep)
+        if keep is not None:
+            remove_files(spark, path)
+        line = f"snapshot {snapshot.snapshot_id} is version {snapshot.version} of the tables under {path}"
+        print(line, flush=True)
 
-        if every is None:
-            take()
-        else:
-            # The handlers are set after Spark has set its own.
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, lambda *_: stopped.set())
-            write_every(60 * every, take, ended)
-        spark.stop()
-    except (BookKeeperError, *SPARK_ERRORS) as error:
-        sys.exit(f"bookspark snapshot: {plain_reason(error)}")
+    if every is None:
+        take()
+    else:
+        # The handlers are set after Spark has set its own.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stopped.set())
+        write_every(60 * every, take, ended)
+    spark.stop()
 
 
 if __name__ == "__main__":
-    run_job(main)
+    run_job("snapshot", main)

@@ -4,32 +4,53 @@
 ``session``         a Spark session with what Bookspark needs
 ``bookies``         bookies and autorecovery on executors
 ``connector``       ``format("bookspark")``: a sink and a source
+``frames``          ``log_frame``: a DataFrame with the rows that a log has now
 ``logs``            logs: named, unbounded sequences of rows
+``offload``         old rows of logs in Delta tables
 ``tables``          system tables: the cluster's state as rows
 ``snapshots``       the system tables as Delta tables
 ``audit``           queries over a snapshot, and the integrity check
 ``process_client``  one client for each of Spark's Python workers
+``idle_closing``    closes what a worker keeps open and does not use
 ``short_jobs``      settings of Spark for jobs that take seconds
 ==================  ==================================================================
 
 ::
 
-    from bookspark.spark import session
+    from bookspark.spark import log_frame, session
 
     spark = session("orders", master="local[2]", zookeeper="127.0.0.1:2181")
     rows = spark.sql("SELECT 'an order' AS value")
     rows.write.format("bookspark").option("log", "orders").mode("append").save()
-    spark.read.format("bookspark").option("log", "orders").load().show()
+    log_frame(spark, "orders").show()
 
-The name ``session`` is the function. Other names of its module are imported ``from bookspark.spark.session``.
+A DataFrame of a log keeps the log's end of its first action, because Spark keeps its plan; so does a view, and the static side of
+a join with a stream. ``log_frame(spark, log)`` loads anew: call it for each query that is to see the newest rows.
+
+The name ``session`` is the function. Other names of its module are imported ``from bookspark.spark.session``. ``log_frame`` is
+loaded when it is first used: commands import this package for other things, and its client takes longer to load than they run.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from bookspark.extras import extra_needed
+
+if TYPE_CHECKING:
+    from bookspark.spark.frames import log_frame
 
 with extra_needed("bookspark.spark"):
     from bookspark.spark.bookies.bookie_service import BookieService
     from bookspark.spark.session import session
 
-__all__ = ["BookieService", "session"]
+__all__ = ["BookieService", "log_frame", "session"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "log_frame":
+        with extra_needed("bookspark.spark"):
+            from bookspark.spark.frames import log_frame
+
+        return log_frame
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

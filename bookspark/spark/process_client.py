@@ -3,6 +3,8 @@
 Law: a worker connects once, and stays connected while Spark reuses it. A forked worker never uses its parent's connections (the
 client sees to that). The client has the options of the settings file that the worker's environment variable ``BOOKSPARK_CONFIG``
 names. Code that runs in the user's own process makes its own client and closes it.
+
+The session knows the cluster too: its setting ZOOKEEPER_CONF is that of reads and writes that have no option ``zookeeper``.
 """
 
 from __future__ import annotations
@@ -12,6 +14,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from bookspark.client import BookKeeper
+
+ZOOKEEPER_CONF = "spark.bookspark.zookeeper"
+"""Spark's setting with the cluster of reads and writes that have no option ``zookeeper``."""
 
 
 @cache

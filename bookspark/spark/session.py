@@ -22,11 +22,12 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from bookspark.arguments import Name, checked
 from bookspark.errors import ConfigurationError
 from bookspark.metadata.zookeeper.java import find_java
+from bookspark.metadata.zookeeper.layout import ConnectionString
+from bookspark.spark.process_client import ZOOKEEPER_CONF
 
-ZOOKEEPER_CONF = "spark.bookspark.zookeeper"
-"""Spark's setting with the cluster of reads and writes that have no option ``zookeeper``, in sessions that ``session`` makes."""
 SPARK_ERRORS = (PySparkException, Py4JError)
 """What Spark raises: its own errors, and Java errors without a Python class, such as a failed task's."""
 _SCALA = "2.13"
@@ -38,15 +39,20 @@ _DELTA = {
     "spark.databricks.delta.snapshotPartitions": "2",
 }
 _QUIET = {"spark.ui.showConsoleProgress": "false"}
+LOOPBACK = "127.0.0.1"
+"""Where Spark listens, if all of it runs on this host."""
 _ON_THIS_HOST = {
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": LOOPBACK,
+    "spark.driver.bindAddress": LOOPBACK,
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "8",
 }
 
 
-def session(app: str, master: str | None = None, zookeeper: str | None = None, **conf: Any) -> SparkSession:
+@checked
+def session(
+    app: Name, master: Name | None = None, zookeeper: ConnectionString | None = None, **conf: str | bool | int | float
+) -> SparkSession:
     """A Spark session for application ``app``, with Delta, in which ``format("bookspark")`` reads and writes.
 
     ``master``: Spark's master URL; None: the one given to spark-submit, else ``local[*]``. ``zookeeper``: the cluster
@@ -68,6 +74,9 @@ def session(app: str, master: str | None = None, zookeeper: str | None = None, *
         SparkContext._ensure_initialized()
     else:
         find_java()
+        if (master or "local").startswith("local"):
+            # The masters and workers of local-cluster, and whatever else asks for this host's address.
+            os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
@@ -77,7 +86,7 @@ def session(app: str, master: str | None = None, zookeeper: str | None = None, *
     resolving = False
     if submitted:
         # Spark would not start with Delta's settings if nothing (--packages, --jars, delta_session) brought Delta's jars.
-        if not _has_delta(given) and _JAR not in conf.get("spark.jars", ""):
+        if not _has_delta(given) and _JAR not in str(conf.get("spark.jars", "")):
             settings = {name: value for name, value in settings.items() if name not in _DELTA}
     elif jars := _noted_jars():
         settings["spark.jars"] = ",".join(filter(None, [*jars, str(conf.pop("spark.jars", ""))]))
@@ -92,8 +101,8 @@ def session(app: str, master: str | None = None, zookeeper: str | None = None, *
     for name, value in settings.items():
         if not given.contains(name):
             builder = builder.config(name, value)
-    for name, value in conf.items():
-        builder = builder.config(name, value)
+    for name, wanted in conf.items():
+        builder = builder.config(name, wanted)
     spark = builder.getOrCreate()
     if resolving:
         _note_jars(spark)
@@ -105,7 +114,8 @@ def session(app: str, master: str | None = None, zookeeper: str | None = None, *
     return spark
 
 
-def delta_session(app: str, zookeeper: str | None = None) -> SparkSession:
+@checked
+def delta_session(app: Name, zookeeper: ConnectionString | None = None) -> SparkSession:
     """A Spark session that has Delta, whether or not spark-submit started the application.
 
     ``app`` and ``zookeeper`` are those of ``session``. Under spark-submit, Delta's jars that an earlier session noted are added

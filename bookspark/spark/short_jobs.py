@@ -11,6 +11,7 @@ import os
 import re
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
@@ -87,14 +88,23 @@ def plain_reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {first}"[:_REASON_CHARACTERS_MAX]
 
 
-def run_job(main: Callable[..., None]) -> NoReturn:
-    """Call the function of a packaged job with the arguments of the command line, and end the process.
+def run_job(name: str, main: Callable[..., None]) -> NoReturn:
+    """Call the function of the packaged job ``name`` with the arguments of the command line, and end the process with the status
+    that ``bookspark.command_line`` says. An error of Bookspark or Spark is told in one line, any other as Python does.
 
-    Help is plain text, because in rich's markup the ``[/chroot]`` of an address would be a tag. Errors are those of Python.
+    Help is plain text, because in rich's markup the ``[/chroot]`` of an address would be a tag.
     """
     import typer
 
+    from bookspark.command_line import exit_status, judged
+    from bookspark.spark.session import SPARK_ERRORS
+
+    def tell(error: Exception) -> None:
+        if isinstance(error, (BookKeeperError, *SPARK_ERRORS)):
+            print(f"bookspark {name}: {plain_reason(error)}", file=sys.stderr)
+        else:
+            traceback.print_exception(error)
+
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    app.command()(main)
-    app()
-    raise AssertionError("typer ends the process")
+    app.command()(judged(main))
+    sys.exit(exit_status(app, tell))

@@ -1,8 +1,8 @@
 """An offload to be killed: ``python -m tests.spark.killed_offload ZOOKEEPER LOG TABLE MOMENT``. It ends at MOMENT by ``kill -9``,
 whatever a run before it did already.
 
-Only a run that makes the table, or writes to it, needs Spark: that of the test that started it, if the gateway is given in the
-environment (``gateway_of``), else one of its own, which is killed with it. No job of Spark's runs at any MOMENT.
+Its Spark is that of the test that started it, if the gateway is given in the environment (``gateway_of``), else one of its own,
+which is killed with it. No job of Spark's runs at any MOMENT.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from bookspark.spark.logs.offload import _Run, offload
+from bookspark.spark.offload.offloading import _Run, offload
 from bookspark.spark.session import session
 from bookspark.spark.short_jobs import QUICK_JVM, SMALL_TABLES
 
@@ -28,10 +28,10 @@ BEGUN, WRITTEN, DONE, DELETED = "begun", "written", "done", "deleted"
 
 def main(zookeeper: str, log: str, table: str, moment: str) -> None:
     given = "PYSPARK_GATEWAY_PORT" in os.environ
-    spark: Any = (_given_spark() if given else _spark(zookeeper)) if moment in (BEGUN, WRITTEN) else None
+    spark: Any = _given_spark() if given else _spark(zookeeper)
 
     def die(*_: Any) -> None:
-        if spark is not None and not given:
+        if not given:
             os.kill(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid(), signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGKILL)
 

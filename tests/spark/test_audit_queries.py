@@ -309,11 +309,11 @@ def test_a_bookie_is_safe_to_stop_while_each_of_its_entries_keeps_an_ack_quorum(
     tables = cluster.tables(spark)
     monkeypatch.setattr(snapshots, "tables", lambda spark, path: tables)
     ranges = ("ledger_id", "first_entry_id", "last_entry_id", "copies_left")
-    assert safe_to_stop(spark, "", [D]).good and safe_to_stop(spark, "", [C]).good
-    assert select(safe_to_stop(spark, "", [A]), *ranges) == [(2, 5, 9, 1)]
-    assert select(safe_to_stop(spark, "", [A, B]), *ranges) == [(2, 5, 9, 0), (1, 0, 9, 1), (2, 0, 4, 1)]
+    assert safe_to_stop(spark, "/snapshots", [D]).good and safe_to_stop(spark, "/snapshots", [C]).good
+    assert select(safe_to_stop(spark, "/snapshots", [A]), *ranges) == [(2, 5, 9, 1)]
+    assert select(safe_to_stop(spark, "/snapshots", [A, B]), *ranges) == [(2, 5, 9, 0), (1, 0, 9, 1), (2, 0, 4, 1)]
     with pytest.raises(ConfigurationError, match="unknown bookie 'z'"):
-        safe_to_stop(spark, "", ["z"])
+        safe_to_stop(spark, "/snapshots", ["z"])
 
 
 def test_a_bookie_is_not_safe_to_stop_if_an_open_ledger_could_not_be_recovered_without_it(
@@ -337,7 +337,7 @@ def test_a_bookie_is_not_safe_to_stop_if_an_open_ledger_could_not_be_recovered_w
     monkeypatch.setattr(snapshots, "tables", lambda spark, path: tables)
 
     def found(*stopped: str) -> list[int]:
-        finding = safe_to_stop(spark, "", stopped)
+        finding = safe_to_stop(spark, "/snapshots", stopped)
         assert all("too few bookies would be left to recover it" in row[-1] for row in finding.rows)
         return [ledger_id for (ledger_id,) in select(finding, "ledger_id")]
 
@@ -354,19 +354,29 @@ def test_what_can_not_be_judged_is_named_and_is_not_safe(spark: SparkSession, mo
         for ledger_id in (1, 2, 3):
             cluster.holds(bookie, ledger_id, (0, 9))
     tables = cluster.tables(spark)
+    cluster.rows["ledgers"].append({"ledger_id": 4, "state": "UNREADABLE"})
+    cluster.holds(D, 4, (0, 9))
+    with_unreadable = cluster.tables(spark)
     monkeypatch.setattr(snapshots, "tables", lambda spark, path: tables)
     columns = ("ledger_id", "copies_left", "why")
     no_lac, changed = (
         "no LAC was told: give its password, if it has one, or have its bookies up",
         "its metadata changed",
     )
-    assert select(safe_to_stop(spark, "", [A]), *columns) == [(1, None, no_lac)]
-    [(ledger_id, _, why)] = select(safe_to_stop(spark, "", [C]), *columns)
+    assert select(safe_to_stop(spark, "/snapshots", [A]), *columns) == [(1, None, no_lac)]
+    [(ledger_id, _, why)] = select(safe_to_stop(spark, "/snapshots", [C]), *columns)
     assert ledger_id == 2 and why.startswith(changed), (
         "the end of ledger 1 has no copy there, and its beginning is confirmed"
     )
     [found] = cluster.audit(spark, "not_judged_ledgers").values()
-    assert select(found, "ledger_id") == [(1,), (2,)] and not found.good
+    assert select(found, "ledger_id") == [(1,), (2,), (4,)] and not found.good
+    # Nobody knows which bookies a ledger has whose record can't be decoded, so none is safe without naming it.
+    monkeypatch.setattr(snapshots, "tables", lambda spark, path: with_unreadable)
+    [_, (ledger_id, _, why)] = select(safe_to_stop(spark, "/snapshots", [A]), *columns)
+    assert ledger_id == 4 and why.startswith("its record cannot be decoded")
+    for name in ("orphans", "missing_entries", "over_replicated_ranges", "stuck_ledgers"):
+        [about] = cluster.audit(spark, name).values()
+        assert 4 not in {row[0] for row in about.rows}, name
 
 
 def test_an_ensemble_change_between_any_two_tables_of_a_snapshot_is_no_finding(spark: SparkSession) -> None:
@@ -473,7 +483,7 @@ def test_copies_that_are_known_to_be_unreadable_do_not_count(
     assert sorted(ranges) == [(1, 5, 5, [C]), (1, 9, 9, [C]), (2, 0, 0, [B, C])]
     assert loss.note == "every copy was read when the snapshot was taken"
     monkeypatch.setattr(snapshots, "tables", lambda spark, path: worn)
-    unsafe = safe_to_stop(spark, "", [C])
+    unsafe = safe_to_stop(spark, "/snapshots", [C])
     left = select(unsafe, "ledger_id", "first_entry_id", "last_entry_id", "copies_left")
     assert left == [(1, 5, 5, 0), (1, 9, 9, 0), (2, 0, 0, 1)]
 
@@ -483,10 +493,10 @@ def test_who_asks_is_told_how_old_the_knowledge_of_damage_is_and_where_there_is_
 ) -> None:
     without = {name: table for name, table in worn.items() if name != "entry_checksums"}
     monkeypatch.setattr(snapshots, "tables", lambda spark, path: without)
-    note = safe_to_stop(spark, "", [B]).note
+    note = safe_to_stop(spark, "/snapshots", [B]).note
     assert "were last read" in note and "hours ago" in note and f"{LAST_WEEK:%Y-%m-%d %H:%M}" in note
     assert "readability was not checked on c: copies there may be damaged" in note
-    assert "not checked" not in safe_to_stop(spark, "", [C]).note
+    assert "not checked" not in safe_to_stop(spark, "/snapshots", [C]).note
     (readability,) = run_over(spark, without, ["readability"])
     assert {row[0]: row[1] is None for row in readability.rows} == {A: False, B: False, C: True}
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from bookspark.spark.bookies.bookie_task import TaskKeeper, TaskSpec
-from bookspark.spark.bookies.service_records import TaskReport
+from bookspark.daemon.lease_server import Status
+from bookspark.metadata.memory.memory_store import MemoryStore
+from bookspark.spark.bookies.bookie_task import Executor, TaskKeeper, TaskSpec, executor_of
+from bookspark.spark.bookies.placement import Claim, Share, Wanted
+from bookspark.spark.bookies.service_records import TaskReport, claim_number, read_claims
 
 
 def configs(tmp_path, **options):
-    spec = TaskSpec("service", "run", 1, 2, True, (str(tmp_path),), "h:2181", options, True)
+    spec = TaskSpec("service", "run", 1, Wanted(), "instance", (str(tmp_path),), "h:2181", options, True)
     report = TaskReport("run", 1, 0, "host", "7", 123)
-    return [keeper._config for keeper in TaskKeeper(spec, report, [0, 1], "10.0.0.7")._keepers]
+    return [keeper._config for keeper in TaskKeeper(spec, report, Share([0, 1], {0: "bookie-a"}), "10.0.0.7")._keepers]
 
 
 def test_the_executor_and_its_host(tmp_path):
@@ -20,3 +23,54 @@ def test_the_executor_and_its_host(tmp_path):
 def test_options_come_first(tmp_path):
     for config in configs(tmp_path, labels={"zone": "a", "executor": "mine"}, host="10.0.0.8", rack="r1"):
         assert (config.labels, config.host, config.rack) == ({"zone": "a", "executor": "mine"}, "10.0.0.8", "r1")
+
+
+def test_a_bookie_that_is_known_is_started_under_its_id(tmp_path):
+    assert [config.bookie_id for config in configs(tmp_path)] == ["bookie-a", ""]
+
+
+def test_a_bookie_that_was_new_is_started_again_under_the_id_that_it_got(tmp_path):
+    """Its task started it without an id for as long as it went on: a disk that was emptied meanwhile was begun anew."""
+    spec = TaskSpec("service", "run", 1, Wanted(), "instance", (str(tmp_path),), "h:2181", {}, True)
+    [keeper] = TaskKeeper(spec, TaskReport("run", 1, 0, "host"), Share([1]), None)._keepers
+    keeper._note(Status("checking cookies", 12))
+    assert keeper._config.bookie_id == ""
+    keeper._note(Status("opening storage", 12, "bookie-b"))
+    keeper._note(Status("serving", 12, "bookie-b", "h:1"))
+    assert keeper._config.bookie_id == "bookie-b"
+
+
+def test_a_claim_is_given_up_when_its_bookie_serves(tmp_path):
+    """It stayed until the next attempt. If the bookie was decommissioned before that, a new one was made in its place."""
+    store, roots = MemoryStore(), (str(tmp_path),)
+    for number, host in enumerate(("host", "host", "other")):
+        claim_number(store, roots, number, host)
+    wanted = Wanted(claims=(Claim(0, "host"), Claim(2, "other")))
+    spec = TaskSpec("service", "run", 1, wanted, "instance", roots, "h:2181", {}, True)
+    task = TaskKeeper(spec, TaskReport("run", 1, 0, "host"), Share([0, 1, 2], to_claim=[1]), None)
+    for keeper in task._keepers:
+        keeper._note(Status("registering", 12, "bookie-b"))
+    task._give_up_claims(store)
+    assert len(read_claims(store, roots)) == 3
+    for keeper in task._keepers:
+        keeper._note(Status("serving", 12, "bookie-b"))
+    task._give_up_claims(store)
+    assert read_claims(store, roots) == (Claim(2, "other"),)
+
+
+def test_where_an_executor_is_comes_from_its_command_line():
+    """The driver may see its own side of a gateway, or its loopback address."""
+    command = [
+        "/usr/bin/java",
+        "-cp",
+        "x",
+        "Backend",
+        "--driver-url",
+        "spark://d",
+        "--executor-id",
+        "7",
+        "--hostname",
+        "nm1",
+    ]
+    assert executor_of(command, 12) == Executor("7", 12, "nm1")
+    assert executor_of(["java", "org.apache.spark.deploy.SparkSubmit"], 12) == Executor("driver", 12, "")

@@ -27,7 +27,6 @@ from bookspark.spark.logs import (
     current_committer,
     current_data_ledger,
     delete_log,
-    release_committer,
     truncate_log,
 )
 from bookspark.spark.logs.committer import Committer
@@ -288,7 +287,6 @@ def test_a_process_that_wrote_a_log_takes_what_it_kept_for_it_not_for_the_one_ma
     before = kept("a")
     made_anew(log, run)
     after = kept(run)
-    release_committer(ORDERS)
     assert before[0] is not after[0] and before[1] is not after[1]
 
 
@@ -329,7 +327,7 @@ def test_a_batch_that_tasks_wrote_to_two_logs_of_one_name_is_not_committed() -> 
     with pytest.raises(
         BookKeeperError, match=r"created again while batch 0 of query q was written.*nothing is committed"
     ):
-        writer.commit_ranges(messages)
+        writer.commit_of(messages)
 
 
 def test_a_stream_never_goes_back_when_a_lac_that_was_heard_is_not_heard_again(log: Log) -> None:
@@ -496,3 +494,45 @@ def test_entries_of_a_deleted_ledger_are_counted_once(log: Log) -> None:
     assert feed.limited(start, end, Limit(size=50)) != start
     assert feed.pieces(start, end) == feed.pieces(start, end) == []
     assert feed.passed_over.rows == 10
+
+
+def test_an_idle_log_keeps_a_query_that_is_busy_with_another_waiting_for_nothing(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each micro-batch waited half a second for the idle log. Spark tells both sources of each micro-batch (``commit``)."""
+    log.commit()
+    now, waited = 100.0, []
+    monkeypatch.setattr("bookspark.spark.connector.source.time.monotonic", lambda: now)
+    reader = EntryStreamReader(SourceOptions.parse({"log": "orders", "zookeeper": "nowhere"}), StructType(), ())
+    feed = reader.__dict__["_feed"] = log.feed()
+    monkeypatch.setattr(feed, "wait", waited.append)
+    end = feed.newest()
+    for _ in range(3):
+        assert reader.latestOffset(end, ReadAllAvailable()) == end
+        now += 2.0  # a micro-batch of the other log, which Spark reports when it begins the next one
+        reader.commit(end)
+    assert waited == [0.0, 0.0, 0.0]
+    for idle in (0.01, 0.1, 2.0):  # no micro-batch any more: the longer that lasts, the longer it waits
+        reader.latestOffset(end, ReadAllAvailable())
+        now += idle
+    reader.latestOffset(end, ReadAllAvailable())
+    assert waited[3:] == pytest.approx([0.0, 0.01, 0.11, 0.5])
+
+
+def test_a_start_beyond_the_end_of_the_log_is_refused(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It read nothing, and a stream passed over all rows that came until then."""
+    log.commit(2)
+    monkeypatch.setattr("bookspark.spark.connector.source.feed", lambda options: log.feed())
+
+    def options(start: int, **others: str) -> SourceOptions:
+        return SourceOptions.parse(
+            {"log": "orders", "zookeeper": "nowhere", "startingOffsets": str(start), **others}
+        ).for_batch()
+
+    for reader in (EntryReader, EntryStreamReader):
+        first = "partitions" if reader is EntryReader else "initialOffset"
+        with pytest.raises(ReadError, match=r"has 20 rows .*startingOffsets 21 asks for more"):
+            getattr(reader(options(21), StructType(), ()), first)()
+        getattr(reader(options(20), StructType(), ()), first)()
+    with pytest.raises(ConfigurationError, match="startingOffsets 11 is behind endingOffsets 10"):
+        options(11, endingOffsets="10")

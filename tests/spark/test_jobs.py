@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import re
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -12,7 +15,9 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JError
 
+from bookspark.spark.audit import Finding
 from bookspark.spark.bookies import bookies_job
+from bookspark.spark.short_jobs import run_job
 
 JOBS = Path(__file__).parents[2] / "jobs"
 FAILED = "An error occurred while calling o76.save.\n: org.apache.spark.SparkException: Job aborted\n\tat org.apache"
@@ -24,6 +29,14 @@ def job(name: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def ended(monkeypatch: pytest.MonkeyPatch, name: str, module: ModuleType, *arguments: str) -> object:
+    """The exit status of a job."""
+    monkeypatch.setattr("sys.argv", [name, *arguments])
+    with pytest.raises(SystemExit) as end:
+        run_job(name, module.main)
+    return end.value.code
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +51,7 @@ def signals() -> Iterator[None]:
 class Service:
     """Starts when Ctrl-C came meanwhile, or is stopped by one that comes while it serves."""
 
-    failure = ""
+    failure, told_to_stop, missing = "", False, ()
     zookeeper, bookies, executors = "z", {}, {}  # type: ignore[var-annotated]
 
     def __init__(self, told: list[str], interrupted: str) -> None:
@@ -54,6 +67,9 @@ class Service:
     def stop(self) -> None:
         self.told.append("stop")
 
+    def let_go(self) -> None:
+        self.told.append("let go")
+
 
 def spark_with_a_handler(*arguments: object, **options: object) -> Any:
     """What SparkContext does to SIGINT (signal_handler in its __init__)."""
@@ -62,7 +78,7 @@ def spark_with_a_handler(*arguments: object, **options: object) -> Any:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGINT, interrupt)
-    return SimpleNamespace(stop=lambda: None)
+    return SimpleNamespace(stop=lambda: None, sparkContext=SimpleNamespace(master="local[2]"))
 
 
 def failing(*arguments: object, **options: object) -> Any:
@@ -78,18 +94,42 @@ def failing(*arguments: object, **options: object) -> Any:
         ("snapshot", {"zookeeper": "z", "path": "/nowhere"}),
     ],
 )
-def test_an_error_of_java_is_one_line(name: str, arguments: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_java_is_one_line(
+    name: str, arguments: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     module = job(name)
     monkeypatch.setattr(module, "session" if name == "autorecovery" else "delta_session", failing)
-    with pytest.raises(SystemExit, match=rf"^bookspark {name}: \w+: org.apache.spark.SparkException: Job aborted$"):
-        module.main(**arguments)
+    options = [text for option, value in arguments.items() for text in (f"--{option}", value)]
+    assert ended(monkeypatch, name, module, *options) == 2
+    assert re.fullmatch(
+        rf"bookspark {name}: \w+: org.apache.spark.SparkException: Job aborted\n", capsys.readouterr().err
+    )
+
+
+def test_statuses_of_a_job(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """0: nothing found. 1: something. 2: it could not run, whatever the reason."""
+    module = job("audit")
+    monkeypatch.setattr(module, "delta_session", lambda _: SimpleNamespace(stop=lambda: None))
+    good = Finding("orphans", "orphans", "", ("ledger_id",), (), 0)
+    bad = replace(good, rows=((7,),), total=1)
+    for finding, status in ((good, 0), (bad, 1)):
+        monkeypatch.setattr(module.audit, "run", lambda *_, found=finding: [found])
+        assert ended(monkeypatch, "audit", module, "--path", "/nowhere") == status
+        capsys.readouterr()
+        assert ended(monkeypatch, "audit", module, "--path", "/nowhere", "--json") == status
+        assert json.loads(capsys.readouterr().out)["findings"][0]["rows"] == [{"ledger_id": 7}] * status
+    assert ended(monkeypatch, "audit", module) == 2
+    assert ended(monkeypatch, "audit", module, "--path", "/nowhere", "--version", "x") == 2
+    monkeypatch.setattr(module.audit, "run", lambda *_: 1 // 0)
+    assert ended(monkeypatch, "audit", module, "--path", "/nowhere") == 2
+    assert capsys.readouterr().err.endswith("ZeroDivisionError: integer division or modulo by zero\n")
 
 
 def test_an_error_of_java_is_one_line_for_bookies_too(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(bookies_job, "session", failing)
-    assert bookies_job.main(["--directory", "/nowhere"]) == 1
+    assert bookies_job.main(["--directory", "/nowhere"]) == 2
     assert capsys.readouterr().err == "bookspark bookies: Job aborted\n"
 
 
@@ -104,6 +144,21 @@ def test_ctrl_c_ends_the_bookies_cleanly_while_they_start_and_later(
     monkeypatch.setattr(bookies_job, "BookieService", lambda *_, **__: Service(told, interrupted))
     assert bookies_job.main(["--directory", "/nowhere"]) == 0
     assert told == steps
+
+
+def test_the_end_of_a_job_on_a_cluster_leaves_the_bookies_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The death of an application master, or ``yarn kill``, stopped all bookies."""
+    told: list[str] = []
+
+    def on_yarn(*arguments: object, **options: object) -> Any:
+        spark = spark_with_a_handler()
+        spark.sparkContext.master = "yarn"
+        return spark
+
+    monkeypatch.setattr(bookies_job, "session", on_yarn)
+    monkeypatch.setattr(bookies_job, "BookieService", lambda *_, **__: Service(told, "later"))
+    assert bookies_job.main(["--directory", "/nowhere"]) == 0
+    assert told == ["start", "serves", "let go"]
 
 
 def test_ctrl_c_while_spark_starts_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata
 from bookspark.protocol.logs.log_record import ENCODING_LABEL, Compression, LogOptions, LogRecord, RowFormat
 from bookspark.spark.connector import sink
 from bookspark.spark.connector.connector_options import SinkOptions
-from bookspark.spark.logs import LogRegistry, arrow_rows
+from bookspark.spark.logs import LogRegistry, LogRun, arrow_rows
 from bookspark.spark.logs.row_format import ID_COLUMNS, arrow_schema, columns_of
 from bookspark.spark.logs.rows import row_decoder, row_encoder
 from bookspark.spark.logs.splits import Piece
@@ -124,11 +124,12 @@ def test_a_log_whose_dictionary_comes_after_its_first_rows_goes_on_in_a_ledger_t
     bookkeeper = MemoryBookKeeper()
     LogRegistry(bookkeeper.metadata).ensure("orders", {"compression": Compression.ZSTD_DICTIONARY}, b"")
     monkeypatch.setattr(sink, "client", lambda zookeeper: bookkeeper)
-    writer = sink.LogWriter(SinkOptions.parse({"log": "orders", "zookeeper": "of the dictionary's test"}))
-    written = [
-        writer.write_rows(iter([pyarrow.record_batch({"value": values})]), "q", number, "run").ranges
-        for number, values in enumerate((["a", "b"], ["c"], VALUES))
-    ]
+    writer = sink.LogWriter(SinkOptions.parse({"log": "orders", "zookeeper": "of-the-dictionarys-test"}))
+    registry, written = LogRegistry(bookkeeper.metadata), []
+    for values in (["a", "b"], ["c"], VALUES):
+        record = registry.claim("orders", "run")
+        run = LogRun.of(writer.options.log, record)
+        written.append(writer.write_rows(iter([pyarrow.record_batch({"value": values})]), run, record))
     ledgers = [item.ledger_id for ranges in written for item in ranges]
     assert ledgers[0] == ledgers[1] != ledgers[2]
     metadata = [bookkeeper.get_ledger_metadata(ledger_id) for ledger_id in ledgers[1:]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pyarrow
@@ -16,8 +17,11 @@ from bookspark.errors import (
     UnauthorizedAccessError,
 )
 from bookspark.protocol.ledger.ledger_metadata import LedgerType
-from bookspark.protocol.logs.commits import CheckpointRewoundError, Commit, EntryRange
+from bookspark.protocol.logs.commits import Commit, EntryRange
 from bookspark.protocol.logs.log_record import LogOptions, LogTakenOverError
+from bookspark.protocol.logs.replays import CheckpointRewoundError
+from bookspark.spark.connector import sink
+from bookspark.spark.connector.connector_options import SinkOptions
 from bookspark.spark.logs import (
     DataWriter,
     LogAddress,
@@ -142,44 +146,196 @@ def test_fenced_while_the_epoch_stands_the_committer_rolls_and_goes_on(bookkeepe
 
 
 def taken_over_while_the_answer_is_lost(bookkeeper: MemoryBookKeeper) -> None:
-    """The next append but one (the first is a header) is kept, its writer is not told so, and another run claims the log."""
+    """The next append is kept, its writer is not told so, and another run claims the log."""
 
     def taken_over(_: int) -> None:
         claimed(bookkeeper.other(), "b")
         bookkeeper.lose_answers = 1
 
-    bookkeeper.before_append += [lambda _: None, taken_over]
+    bookkeeper.before_append.append(taken_over)
 
 
-def test_a_batch_write_that_landed_before_a_takeover_is_not_told_that_it_failed(bookkeeper: MemoryBookKeeper) -> None:
+def test_a_batch_that_landed_before_a_takeover_is_not_told_that_it_failed(bookkeeper: MemoryBookKeeper) -> None:
+    writer = claimed(bookkeeper, "a")
+    writer.commit(batch(0))
     taken_over_while_the_answer_is_lost(bookkeeper)
-    assert not claimed(bookkeeper, "a").commit(batch(0, query="a"))
+    assert not writer.commit(batch(1))
     claimed(bookkeeper.other(), "b").commit(batch(0, "b", 2, query="b"))
-    assert committed(bookkeeper) == [("a", 0), ("b", 0)]
+    assert committed(bookkeeper) == [("q", 0), ("q", 1), ("b", 0)]
 
 
-def test_a_batch_write_that_the_takeover_fenced_is_told_that_it_wrote_nothing(bookkeeper: MemoryBookKeeper) -> None:
+def test_a_batch_that_the_takeover_fenced_is_told_that_it_is_not_in_the_log(bookkeeper: MemoryBookKeeper) -> None:
     def fenced(_: int) -> None:
-        assert claimed(bookkeeper.other(), "b").commit(batch(0, "b", 2, query="b"))
+        assert claimed(bookkeeper.other(), "b").commit(batch(0, "b", 2, query="p"))
 
-    bookkeeper.before_append += [lambda _: None, fenced]
-    with pytest.raises(LogTakenOverError, match="wrote nothing"):
-        claimed(bookkeeper, "a").commit(batch(0, query="a"))
-    assert committed(bookkeeper) == [("b", 0)]
+    writer = claimed(bookkeeper, "a")
+    writer.commit(batch(0))
+    bookkeeper.before_append.append(fenced)
+    with pytest.raises(LogTakenOverError, match="another run took over"):
+        writer.commit(batch(1))
+    assert committed(bookkeeper) == [("q", 0), ("p", 0)]
 
 
-def test_a_batch_write_whose_outcome_can_not_be_found_out_after_a_takeover_is_told_so(
+def test_a_batch_whose_outcome_can_not_be_found_out_after_a_takeover_is_told_so(
     bookkeeper: MemoryBookKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lost(ledger_id: int, password: bytes) -> None:
         raise LedgerRecoveryError("its bookies are down")
 
+    writer = claimed(bookkeeper, "a")
+    writer.commit(batch(0))
     taken_over_while_the_answer_is_lost(bookkeeper)
     monkeypatch.setattr(bookkeeper, "open_ledger", lost)
-    with pytest.raises(
-        LedgerRecoveryError, match=r"is not known .*before a batch write is run again, look for its query"
-    ):
-        claimed(bookkeeper, "a").commit(batch(0, query="a"))
+    with pytest.raises(LedgerRecoveryError, match=r"is not known .*streaming query that is started again finds out"):
+        writer.commit(batch(1))
+
+
+# -- batch writes beside a query, and beside each other
+
+
+def batch_write(bookkeeper: MemoryBookKeeper, run: str) -> Committer:
+    record = LogRegistry(bookkeeper.metadata).begin_batch_write("orders", run)
+    return Committer(bookkeeper, LogRun.of_batch_write(ORDERS, record, run))
+
+
+def rows_written(committer: Committer) -> Commit:
+    return batch(0, committer.run.run, committer.run.epoch, query=committer.run.run)
+
+
+def test_a_batch_write_ends_no_query_that_writes_to_the_log(bookkeeper: MemoryBookKeeper) -> None:
+    """A stream died of the first ad-hoc append to its log."""
+    query = claimed(bookkeeper, "a")
+    assert query.commit(batch(0))
+    write = batch_write(bookkeeper.other(), "w")
+    assert write.commit(rows_written(write)) and not write.commit(rows_written(write))
+    assert query.commit(batch(1)) and query.commit(batch(2))
+    assert committed(bookkeeper) == [("q", 0), ("w", 0), ("q", 1), ("q", 2)]
+
+
+@pytest.mark.parametrize("appends_before", range(6))
+def test_batch_writes_that_commit_in_the_midst_of_a_commit_are_waited_for(
+    bookkeeper: MemoryBookKeeper, appends_before: int
+) -> None:
+    """More of them than a commit has attempts."""
+    query, first = claimed(bookkeeper, "a"), batch_write(bookkeeper, "first")
+    query.commit(batch(0))
+    writes = [batch_write(bookkeeper.other(), f"w{number}") for number in range(12)]
+    waiting = iter(writes)
+
+    def another(_: int) -> None:
+        write = next(waiting, None)
+        if write is not None:
+            assert write.commit(rows_written(write))
+
+    bookkeeper.before_append += [lambda _: None] * appends_before + [another] * len(writes)
+    assert query.commit(batch(1)) and first.commit(rows_written(first))
+    for write in waiting:
+        write.commit(rows_written(write))
+    names = [query for query, _ in committed(bookkeeper)]
+    assert sorted(names) == sorted(["q", "q", "first", *(write.run.run for write in writes)])
+    linked = {link.ledger_id for link in LogRegistry(bookkeeper.metadata).get("orders").commit_ledgers}
+    assert set(bookkeeper.list_ledgers()) == linked, "what lost a race is deleted"
+
+
+def test_what_a_batch_write_and_its_query_write_is_never_collected_by_the_other(bookkeeper: MemoryBookKeeper) -> None:
+    pending = data_writer(bookkeeper, "a")
+    pending.append(values(b"the query's"))
+    write = batch_write(bookkeeper, "w")
+    theirs = DataWriter(DataLedger(bookkeeper, write.run, LogOptions(), RollPolicy()))
+    theirs.append(values(b"the batch write's"))
+    other = batch_write(bookkeeper.other(), "x")
+    other.commit(rows_written(other))
+    other.tend(thoroughly=True)
+    query, ranges = claimed(bookkeeper, "a"), pending.finish()
+    assert query.commit(Commit("q", 0, "a", 1, ranges))
+    query.tend(thoroughly=True)
+    last = batch_write(bookkeeper.other(), "y")
+    last.commit(rows_written(last))
+    last.tend(thoroughly=True)
+    assert not bookkeeper.get_ledger_metadata(ranges[0].ledger_id).closed, "nor closed while its query goes on"
+    assert write.commit(Commit("w", 0, "w", write.run.epoch, theirs.finish()))
+    assert collect_orphans(bookkeeper, "orders", b"") == []
+    assert len(committed(bookkeeper)) == 4
+
+
+def test_a_chain_that_batch_writes_made_long_is_compacted_while_the_query_runs(
+    bookkeeper: MemoryBookKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bookspark.spark.logs.compaction.CHAIN_MAX", 4)
+    query = claimed(bookkeeper, "a")
+    for number in range(8):
+        query.commit(batch(number))
+        write = batch_write(bookkeeper, f"w{number}")
+        write.commit(rows_written(write))
+        query.tend(thoroughly=True)
+        assert len(LogRegistry(bookkeeper.metadata).get("orders").commit_ledgers) <= 6
+    assert len(committed(bookkeeper)) == 16
+
+
+def test_a_batch_write_whose_naming_was_not_answered_is_settled_by_calling_again(
+    bookkeeper: MemoryBookKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, add = batch_write(bookkeeper, "w"), LogRegistry.add_commit_ledger
+
+    def add_and_fail(*arguments: Any) -> None:
+        add(*arguments)
+        raise MetadataStoreError("ZooKeeper did not answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LogRegistry, "add_commit_ledger", add_and_fail)
+        with pytest.raises(MetadataStoreError):
+            write.commit(rows_written(write))
+    other = batch_write(bookkeeper.other(), "x")
+    other.commit(rows_written(other))
+    assert not write.commit(rows_written(write))
+    assert committed(bookkeeper) == [("w", 0), ("x", 0)]
+
+
+@pytest.mark.parametrize("unanswered", [False, True], ids=["not closed", "commit not answered"])
+def test_rows_of_a_batch_write_whose_commit_no_reader_sees_yet_are_no_orphans(
+    bookkeeper: MemoryBookKeeper, monkeypatch: pytest.MonkeyPatch, unanswered: bool
+) -> None:
+    """The write ended with its commit ledger open, and its rows were deleted: Spark aborts a write whose commit raised."""
+    add = LogRegistry.add_commit_ledger
+
+    def add_untold(*arguments: Any) -> Any:
+        record = add(*arguments)
+        bookkeeper.untold.add(record.commit_ledgers[-1].ledger_id)
+        if unanswered:
+            raise MetadataStoreError("ZooKeeper did not answer")
+        return record
+
+    def unreachable(*_: object, **__: object) -> None:
+        raise LedgerRecoveryError("bookies are down")
+
+    monkeypatch.setattr(sink, "client", lambda zookeeper: bookkeeper)
+    write = sink.LogBatchWriter(SinkOptions.parse({"log": "orders"}, ORDERS.zookeeper))
+    told = write.write(iter([pyarrow.record_batch({"value": [b"a row"]})]))
+    with monkeypatch.context() as patched:
+        patched.setattr(LogRegistry, "add_commit_ledger", add_untold)
+        patched.setattr(bookkeeper, "open_ledger", unreachable)
+        bookkeeper.hang_closes = True
+        with nullcontext() if not unanswered else pytest.raises(MetadataStoreError):
+            write.commit([told])
+        if unanswered:
+            write.abort([told])
+    assert committed(bookkeeper) == [] and collect_orphans(bookkeeper, "orders", b"") == []
+    write.abort([told])
+    assert LogRegistry(bookkeeper.metadata).get("orders").batch_writes == ()
+    assert committed(bookkeeper) == [(write.run, 0)] and collect_orphans(bookkeeper, "orders", b"") == []
+    assert rows_of(bookkeeper, told.ranges) == [b"a row"]
+
+
+def test_a_committer_that_closed_its_idle_ledger_goes_on(bookkeeper: MemoryBookKeeper) -> None:
+    query = claimed(bookkeeper, "a")
+    query.commit(batch(0))
+    query.close()
+    assert bookkeeper.get_ledger_metadata(bookkeeper.list_ledgers()[0]).closed
+    assert query.commit(batch(1)) and not query.commit(batch(1))
+    assert committed(bookkeeper) == [("q", 0), ("q", 1)]
+
+
+# -- two processes of one run, and takeovers
 
 
 def test_two_processes_of_one_run_that_roll_at_once_make_one_chain(bookkeeper: MemoryBookKeeper) -> None:
@@ -260,7 +416,7 @@ def test_a_data_ledger_that_a_run_left_open_is_closed_although_the_next_run_died
     bookkeeper.before_append += [lambda _: None, died]
     with pytest.raises(MetadataStoreError):
         claimed(bookkeeper, "b").commit(batch(1, "b", 2))
-    assert len(chain(bookkeeper)) == 2, "its commit ledger, without a commit, hides those before"
+    assert len(chain(bookkeeper)) == 1, "a commit ledger is never in the chain without a commit"
     after = claimed(bookkeeper, "c")
     after.commit(batch(1, "c", 3))
     after.tend(thoroughly=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pyarrow
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from bookspark.client import BookKeeper
@@ -20,8 +21,8 @@ from bookspark.local import LocalCluster
 from bookspark.protocol.logs.log_offload import OffloadError
 from bookspark.spark.connector.data_source import BookSparkDataSource, register
 from bookspark.spark.logs import LogRegistry, commits
-from bookspark.spark.logs import offload as module
-from bookspark.spark.logs.offload import Offloaded, offload
+from bookspark.spark.offload import Offloaded, offload
+from bookspark.spark.offload import offloading as module
 from bookspark.spark.process_client import client
 from bookspark.spark.tables.system_tables import system_table
 from tests.awaiting import await_that
@@ -52,6 +53,9 @@ class Log:
 
     def offload(self, **options: float) -> Offloaded:
         return offload(self.spark, self.zookeeper, self.name, self.table, **options)
+
+    def alter(self, how: str) -> None:
+        self.spark.sql(f"ALTER TABLE delta.`{self.table}` {how}")
 
     def in_table(self) -> list[tuple[int, int]]:
         """(position, value) of each row of the table, sorted."""
@@ -188,28 +192,28 @@ def test_killed_between_any_two_steps_it_is_followed_by_one_that_goes_on(log: Lo
     killed_at_each_step(log, gateway_of(log.spark))
 
 
-def before_the_write(died: Callable[..., object], original: Callable[..., object]) -> Callable[..., object]:
+def before(died: Callable[..., object], original: Callable[..., object]) -> Callable[..., object]:
     return died
 
 
-def after_the_write(died: Callable[..., object], original: Callable[..., object]) -> Callable[..., object]:
-    def written(*arguments: object) -> object:
+def after(died: Callable[..., object], original: Callable[..., object]) -> Callable[..., object]:
+    def done(*arguments: object) -> object:
         original(*arguments)
         return died()
 
-    return written
+    return done
 
 
-@pytest.mark.parametrize("moment", [before_the_write, after_the_write])
+@pytest.mark.parametrize(("moment", "step"), [(before, "_write"), (after, "_write"), (after, "_prove")])
 def test_a_run_that_ended_between_two_steps_is_followed_by_one_that_goes_on(
-    log: Log, moment: Callable[..., Callable[..., object]], monkeypatch: pytest.MonkeyPatch
+    log: Log, moment: Callable[..., Callable[..., object]], step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def died(*_: object) -> object:
         raise Died
 
     log.write()
     with monkeypatch.context() as patch:
-        patch.setattr(module._Run, "_write", moment(died, module._Run._write))
+        patch.setattr(module._Run, step, moment(died, getattr(module._Run, step)))
         with pytest.raises(Died):
             log.offload()
     offload_of = LogRegistry(log.bookkeeper.metadata).get(log.name).offload
@@ -255,8 +259,12 @@ def test_a_ledger_that_is_gone_without_having_been_offloaded_is_data_loss(log: L
 def test_a_table_that_lacks_rows_is_an_error_and_not_a_short_read(log: Log) -> None:
     log.write()
     log.offload(delete_after_seconds=0.0)
-    log.spark.sql(f"DELETE FROM delta.`{log.table}` WHERE position = 42")
-    with pytest.raises(ReadError, match=r"there are \d+, which should be \d+; nothing but"):
+    delete = f"DELETE FROM delta.`{log.table}` WHERE position = 42"
+    with pytest.raises(PySparkException, match="only allow appends"):
+        log.spark.sql(delete)
+    log.alter("SET TBLPROPERTIES ('delta.appendOnly' = 'false')")
+    log.spark.sql(delete)
+    with pytest.raises(ReadError, match=r"there are \d+, which should be \d+, each once; nothing but"):
         list(log.planned())
 
 

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import time
-from typing import Any, cast
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, cast
 
+import pyarrow
 import pytest
 
 from bookspark.client import BookKeeper
-from bookspark.errors import LedgerFencedError
+from bookspark.errors import BookKeeperError, LedgerFencedError
 from bookspark.protocol.logs.commits import Commit, EntryRange
 from bookspark.protocol.logs.log_offload import OffloadError
 from bookspark.protocol.logs.log_record import LogRecord
 from bookspark.spark.logs import delete_log
 from bookspark.spark.logs.codec import encode_record
-from bookspark.spark.logs.offload import _Run, place_of
 from bookspark.spark.logs.registry import KIND
+from bookspark.spark.logs.splits import Piece
+from bookspark.spark.offload import proof
+from bookspark.spark.offload import table as tables
+from bookspark.spark.offload.offloading import _Run, place_of
 from bookspark.wire.digests import master_key
 from tests.spark.test_feeds import ROWS, Log
+from tests.spark.test_offload_table import SCHEMA, Table
 
 
 @pytest.fixture
@@ -86,7 +93,7 @@ def test_a_transaction_takes_no_more_than_it_may_but_a_commit_at_least(
     log.commit(5)
     log.data.close()
     for size, end in ((1, 10), (100, 10), (101, 20), (1000, 50)):
-        monkeypatch.setattr("bookspark.spark.logs.offload.TRANSACTION_BYTES_MAX", size)
+        monkeypatch.setattr("bookspark.spark.offload.offloading.TRANSACTION_BYTES_MAX", size)
         assert end_of(log) == end
 
 
@@ -138,7 +145,8 @@ def test_a_ledger_whose_last_rows_the_former_run_commits_after_the_claim_is_not_
     assert needless(log) == []
 
 
-def test_what_was_truncated_is_not_offloaded(log: Log) -> None:
+def test_what_was_truncated_is_not_offloaded(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "check", lambda table, owner, version: 0)
     log.commit(3)
     log.data.close()
     log.registry.update("orders", lambda record: record.offload_begun("/table", 10))
@@ -155,8 +163,9 @@ def test_a_log_that_is_made_anew_while_the_old_one_is_offloaded_is_not_taken_for
     log.commit(3)
     log.data.close()
     offload_up_to(log, 20)
-    monkeypatch.setattr(_Run, "_make_table", lambda run: None)
-    monkeypatch.setattr("bookspark.spark.logs.offload.table_version", lambda table, owner, end: 5)  # has rows up to 30
+    monkeypatch.setattr(tables, "count", lambda table, start, end: 10)  # has rows up to 30
+    monkeypatch.setattr(tables, "check", lambda table, owner, version: 5)
+    monkeypatch.setattr(_Run, "_prove", lambda run, pieces: None)
     run = run_of(log)
     delete_log(cast(BookKeeper, log.bookkeeper), "orders", b"")
     anew = LogRecord("orders", ctime_ms=7, master_key=master_key(b""))
@@ -169,3 +178,101 @@ def test_a_log_that_is_made_anew_while_the_old_one_is_offloaded_is_not_taken_for
         with pytest.raises(OffloadError, match="'orders' was deleted and created again while it was offloaded"):
             step()
     assert log.registry.get("orders").offload is None, "its rows were called offloaded, and its ledgers deleted"
+
+
+class InThisProcess:
+    """Spark for ``prove``."""
+
+    sparkContext = property(lambda self: self)
+
+    def parallelize(self, parts: list[Any], count: int) -> InThisProcess:
+        self._parts = parts
+        return self
+
+    def map(self, task: Callable[[Any], Any]) -> InThisProcess:
+        self._parts = [task(part) for part in self._parts]
+        return self
+
+    def collect(self) -> list[Any]:
+        return self._parts
+
+
+class Closed(NamedTuple):
+    """A run over a log with 30 rows in one closed ledger, which a later epoch has recovered, and the log's table."""
+
+    run: _Run
+    table: Table
+    ledger_id: int
+
+    def add(self, changed: int = -1) -> Path:
+        """A file of the table with the 30 rows; the row ``changed`` has another value."""
+        values = [b"another" if n == changed else b"0123456789" for n in range(30)]
+        return self.table.add([(value, n, self.ledger_id, n) for n, value in enumerate(values)])
+
+
+@pytest.fixture
+def closed(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Closed:
+    log.commit(3)
+    ledger_id = log.data.ledger_id
+    log.data.close()
+    log.begin("b")
+    log.commit(1)
+    bookkeeper = log.bookkeeper
+
+    def rows(_: object, password: bytes, piece: Piece, *others: object) -> Iterator[pyarrow.RecordBatch]:
+        bookkeeper.get_ledger_metadata(piece.ledger_id)
+        yield pyarrow.RecordBatch.from_pylist(
+            [
+                dict(
+                    zip(
+                        SCHEMA.names,
+                        (b"0123456789", piece.position + n, piece.ledger_id, piece.first_entry_id + n),
+                        strict=True,
+                    )
+                )
+                for n in range(piece.rows)
+            ]
+        )
+
+    monkeypatch.setattr(proof, "rows_in_ledger", rows)
+    monkeypatch.setattr(proof, "client", lambda zookeeper: bookkeeper)
+    monkeypatch.setattr(bookkeeper, "zookeeper", "z", raising=False)
+    run = _Run(cast(Any, InThisProcess()), cast(BookKeeper, bookkeeper), "orders", str(tmp_path / "table"), b"")
+    run.__dict__["_schema"] = SCHEMA
+    return Closed(run, Table(tmp_path, run._transactions), ledger_id)
+
+
+def test_a_ledger_is_deleted_once_its_rows_were_read_back_twice(
+    closed: Closed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that rotted between the two readings was found when the ledger was gone."""
+    run, written = closed.run, []
+    monkeypatch.setattr(run, "_write", lambda start, end: written.append(closed.add()))
+    run.ready_table()
+    assert run.transaction() == 30
+    (file,) = written
+    whole = file.read_bytes()
+    damaged = bytearray(whole)
+    damaged[whole.index(b"0123456789") + 3] ^= 1
+    for content in (bytes(damaged), whole[:-1]):
+        file.write_bytes(content)
+        with pytest.raises(BookKeeperError, match="can't be read"):
+            run.delete(0.0)
+    file.unlink()
+    with pytest.raises(BookKeeperError, match="can't be read"):
+        run.delete(0.0)
+    file.write_bytes(whole)
+    assert run.delete(0.0) == [closed.ledger_id]
+
+
+def test_rows_that_were_read_back_otherwise_are_not_called_offloaded(
+    closed: Closed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = closed.run
+    monkeypatch.setattr(run, "_write", lambda start, end: closed.add(changed=17))
+    run.ready_table()
+    for _ in range(2):  # the second time the rows are there, and are not written again
+        with pytest.raises(OffloadError, match=r"row 17 of log 'orders' is another one in .* than in its ledger"):
+            run.transaction()
+    assert run.position == 0
+    assert tables.count(closed.table.place, 0, 30) == 30

@@ -14,10 +14,9 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from bookspark.client import BookKeeper
 from bookspark.errors import NoSuchLedgerError, ReadError
 from bookspark.metadata.memory.memory_store import MemoryStore
-from bookspark.protocol.logs.log_offload import OffloadError
 from bookspark.spark.logs import LogRegistry
-from bookspark.spark.logs.offloaded import OWNER, offloaded_rows, rows_of, table_version
 from bookspark.spark.logs.splits import Piece
+from bookspark.spark.offload.offloaded import offloaded_rows, rows_of
 from tests.spark.memory_bookkeeper import MemoryBookKeeper
 
 SCHEMA = StructType([StructField("value", StringType()), StructField("position", LongType())])
@@ -99,27 +98,5 @@ def test_a_table_that_lacks_rows_or_is_gone_is_an_error(store: MemoryStore, tmp_
     with pytest.raises(ReadError, match=r"rows 98 to 100 of log 'orders' in .*: there are 2, which should be 3"):
         read(store, 98, 3)
     (tmp_path / "table").rename(tmp_path / "elsewhere")
-    with pytest.raises(ReadError, match=r"rows 0 to 0 of log 'orders' in .* can't be read"):
+    with pytest.raises(ReadError, match=r"there is no table at .*: was it moved or deleted"):
         read(store, 0, 1)
-
-
-def test_a_transaction_is_looked_up_in_the_table_itself(store: MemoryStore, tmp_path: Path) -> None:
-    assert table_version(str(tmp_path / "table"), "offload", 1) is None
-    table = offloaded(store, tmp_path, 100)
-    assert table_version(table, "offload", 100) == table_version(table, "offload", 99) == 2
-    assert table_version(table, "offload", 101) is None
-
-
-def test_a_table_is_one_logs_from_before_its_first_transaction_on(store: MemoryStore, tmp_path: Path) -> None:
-    with pytest.raises(OffloadError, match=r"was not made by an offload.*path of its own"):
-        table_version(offloaded(store, tmp_path, 100), "another", 1)
-    table = str(tmp_path / "empty")
-    DeltaTable.create(
-        table,
-        pyarrow.schema({"value": pyarrow.string()}),
-        configuration={OWNER: "offload"},
-        raise_if_key_not_exists=False,
-    )
-    assert table_version(table, "offload", 1) is None
-    with pytest.raises(OffloadError, match="is that of another: offload"):
-        table_version(table, "another", 1)

@@ -6,6 +6,7 @@ import os
 import re
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from pyspark.sql.streaming import StreamingQuery
 from bookspark.local import LocalCluster
 from bookspark.protocol.ledger.ledger_metadata import LedgerState, LedgerType, Replication
 from bookspark.protocol.logs.log_record import ENCODING_LABEL
+from bookspark.spark import log_frame
 from bookspark.spark.connector.data_source import register
 from bookspark.spark.logs import LogRegistry
 
@@ -112,21 +114,62 @@ def test_a_replayed_first_batch_is_not_doubled(spark: SparkSession, ingest: Inge
     assert sorted(values_of(spark, ingest.log)) == ["0", "1", "2"]
 
 
-def test_a_second_query_takes_the_log_over_and_the_first_fails_and_says_so(
+def test_a_second_query_is_refused_and_the_first_goes_on_until_the_second_is_told_to_follow_it(
     spark: SparkSession, ingest: Ingest, tmp_path: Path
 ) -> None:
     ingest.add("first")
     first = ingest.start(processingTime="0 seconds")
-    first.processAllAvailable()
-    other = tmp_path / "other"
-    other.mkdir()
-    second = Ingest(spark, other, ingest.log)
-    second.add("second")
-    second.run()
-    ingest.add("too late")
-    with pytest.raises(PySparkException, match="another run took over"):
-        first.awaitTermination(120)
-    assert sorted(values_of(spark, ingest.log)) == ["first", "second"]
+    try:
+        first.processAllAvailable()
+        other = tmp_path / "other"
+        other.mkdir()
+        second = Ingest(spark, other, ingest.log)
+        second.add("second")
+        with pytest.raises(PySparkException, match=f"written by query {first.id}.*set the sink's option follows"):
+            second.run()
+        ingest.add("more")
+        first.processAllAvailable()
+        assert sorted(values_of(spark, ingest.log)) == ["first", "more"]
+        second.options["follows"] = str(first.id)
+        second.run()
+        ingest.add("too late")
+        with pytest.raises(PySparkException, match="another run took over"):
+            first.awaitTermination(120)
+    finally:
+        first.stop()
+    assert sorted(values_of(spark, ingest.log)) == ["first", "more", "second"]
+
+
+def test_appends_beside_a_query_and_beside_each_other_all_get_in_and_end_nobody(
+    spark: SparkSession, cluster: LocalCluster, ingest: Ingest
+) -> None:
+    """Two of four parallel appends failed, and a stream was ended by an ad-hoc append."""
+    ingest.add("query 0")
+    query = ingest.start(processingTime="0 seconds")
+    try:
+        query.processAllAvailable()
+
+        def append(number: int) -> None:
+            frame = spark.createDataFrame([(f"append {number}",)] * 5, "value string").repartition(2)
+            frame.write.format("bookspark").option("log", ingest.log).mode("append").save()
+
+        with ThreadPoolExecutor(4) as appends:
+            written = [appends.submit(append, number) for number in range(4)]
+            for batch in range(1, 4):
+                ingest.add(f"query {batch}")
+                query.processAllAvailable()
+            for one in written:
+                one.result(timeout=120)
+        ingest.add("query 4")
+        query.processAllAvailable()
+        assert query.isActive and query.exception() is None
+    finally:
+        query.stop()
+    wanted = [f"query {batch}" for batch in range(5)] + [f"append {number}" for number in range(4)] * 5
+    assert sorted(values_of(spark, ingest.log)) == sorted(wanted)
+    with cluster.bookkeeper() as bookkeeper:
+        record = LogRegistry(bookkeeper.metadata).get(ingest.log)
+        assert record.batch_writes == () and record.owner_query == str(query.id)
 
 
 def test_a_batch_write_appends_and_leaves_its_ledgers_closed(
@@ -138,10 +181,31 @@ def test_a_batch_write_appends_and_leaves_its_ledgers_closed(
     assert sorted(map(int, values_of(spark, log))) == sorted([*range(2000), *range(2000)])
     with cluster.bookkeeper() as bookkeeper:
         record = LogRegistry(bookkeeper.metadata).get(log)
-        assert (record.epoch, len(record.commit_ledgers)) == (2, 2)
+        assert (record.epoch, record.batch_epoch, len(record.commit_ledgers)) == (0, 2, 2)
+        assert record.batch_writes == ()
         ledgers = {row.ledger_id for row in rows_of(spark, log).select("ledger_id").distinct().collect()}
         ledgers |= {link.ledger_id for link in record.commit_ledgers}
         assert {bookkeeper.get_ledger_metadata(ledger).state for ledger in ledgers} == {LedgerState.CLOSED}
+
+
+def test_other_python_threads_write_and_a_frame_of_the_log_is_loaded_anew(spark: SparkSession, ingest: Ingest) -> None:
+    """A thread of Python has no active session, in which Spark looks for the format: it was not found."""
+
+    def append(count: int) -> None:
+        rows = spark.range(count).selectExpr("CAST(id AS STRING) AS value")
+        rows.write.format("bookspark").option("log", ingest.log).mode("append").save()
+
+    ingest.add("a", "b")
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(append, 3).result(120)
+        thread.submit(ingest.run).result(120)
+        append(5)
+        frame = log_frame(spark, ingest.log)
+        assert thread.submit(frame.count).result(120) == 10
+    append(7)
+    assert frame.count() == 10, "Spark keeps the plan of its first action"
+    assert log_frame(spark, ingest.log).count() == 17
+    assert log_frame(spark, ingest.log, startingOffsets=15).count() == 2
 
 
 def test_binary_values_and_a_password(spark: SparkSession, log: str) -> None:
@@ -256,7 +320,7 @@ def test_writing_no_rows_takes_no_log_over(spark: SparkSession, cluster: LocalCl
     write(spark.range(0).selectExpr("CAST(id AS STRING) AS value"), log=log)
     assert rows_of(spark, log).count() == 0
     with cluster.bookkeeper() as bookkeeper:
-        assert LogRegistry(bookkeeper.metadata).get(log).epoch == 0
+        assert LogRegistry(bookkeeper.metadata).get(log).newest_epoch == 0
 
 
 def test_a_bookie_down_disturbs_neither_writing_nor_reading(
@@ -322,7 +386,7 @@ REFUSED: dict[str, tuple[Callable[[SparkSession], object], str]] = {
     ),
     "a replication that there is not": (
         lambda spark: write(spark.sql("SELECT 'a' AS value"), log="x", replication="all"),
-        "option replication: 'all' is none of best_effort, guaranteed",
+        "option replication 'all' can't be used; choose one of best_effort, guaranteed",
     ),
     "more bookies than there are": (
         lambda spark: write(spark.sql("SELECT 'a' AS value"), log="y", ensembleSize="9"),

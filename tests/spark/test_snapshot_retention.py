@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -42,7 +43,7 @@ def test_of_a_table_that_some_snapshots_lack_the_first_kept_one_counts() -> None
 def test_a_first_snapshot_that_was_broken_off_is_said_to_be_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bookspark.spark.snapshots.snapshot.commits", lambda spark, path: [commit(0, 0, "ledgers")])
     with pytest.raises(ConfigurationError, match="no snapshot under there is whole; take one"):
-        snapshots.tables(cast(SparkSession, None), "there")
+        snapshots.tables(cast(SparkSession, SimpleNamespace()), "there")
 
 
 assert issubclass(Py4JJavaError, Py4JError), "what a failed task comes as"

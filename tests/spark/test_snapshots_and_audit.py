@@ -24,6 +24,7 @@ from bookspark.spark.audit.runner import run_over
 from bookspark.spark.connector.data_source import register
 from bookspark.spark.logs import collect_orphans
 from bookspark.spark.snapshots.retention import remove_files
+from bookspark.spark.snapshots.snapshot import GLOB_LOGGER
 from bookspark.wire.entry_batch import Entry, encode_entries
 from bookspark.wire.header import Flag, Header, Kind, Status
 from tests.awaiting import await_that
@@ -281,6 +282,14 @@ def test_removing_files_leaves_what_is_kept(spark: SparkSession, tmp_path: Path)
 def test_a_path_without_snapshots_is_said_to_be_one(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"there is no snapshot under .*; take one with `bookspark snapshot`"):
         audit.run(spark, str(tmp_path))
+
+
+def test_a_snapshot_prints_no_stack_trace_of_sparks(spark: SparkSession, tmp_path: Path) -> None:
+    """It logged one for the path with an asterisk under which it looked for earlier snapshots."""
+    with pytest.raises(ConfigurationError):
+        snapshots.history(spark, str(tmp_path))
+    log4j = spark.sparkContext._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
+    assert log4j.LogManager.getLogger(GLOB_LOGGER).getLevel().toString() == "ERROR"
 
 
 def test_an_unknown_query_is_named(spark: SparkSession, tmp_path: Path) -> None:

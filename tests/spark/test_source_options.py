@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from bookspark.errors import ConfigurationError
 from bookspark.protocol.ledger.ledger_metadata import DigestType
 from bookspark.spark.connector.connector_options import SinkOptions, SourceOptions
+from bookspark.spark.connector.data_source import BookSparkDataSource
 
 SINK = {"zookeeper": "h:1", "log": "orders"}
 SOURCE = {"zookeeper": "h:1"}
@@ -36,13 +38,13 @@ def test_a_table_in_sparks_catalog_is_refused_with_what_there_is_instead() -> No
         ({"zookeeper": "h:1"}, "which log"),
         ({"log": "orders"}, "which cluster"),
         ({**SINK, "ensemblsize": "3"}, "unknown option 'ensemblsize' of format bookspark; did you mean 'ensembleSize'"),
-        ({**SINK, "ackQuorum": "two"}, "option ackQuorum: 'two' is not a positive number"),
-        ({**SINK, "ackQuorum": "0"}, "option ackQuorum: '0' is not a positive number"),
+        ({**SINK, "ackQuorum": "two"}, "option ackQuorum 'two' can't be used; choose at least 1"),
+        ({**SINK, "ackQuorum": "0"}, "option ackQuorum 0 can't be used; choose at least 1"),
         ({**SINK, "ackQuorum": "4"}, "ack_quorum 4"),
-        ({**SINK, "digestType": "md5"}, "option digestType: 'md5' is not one of CRC32C"),
-        ({**SINK, "rowFormat": "csv"}, "option rowFormat: 'csv' is none of value, arrow"),
+        ({**SINK, "digestType": "md5"}, "option digestType 'md5' can't be used; choose one of CRC32C"),
+        ({**SINK, "rowFormat": "csv"}, "option rowFormat 'csv' can't be used; choose one of value, arrow"),
         ({**SINK, "rowFormat": "arrow", "compression": "ZSTD_Dictionary"}, "use 'zstd'"),
-        ({**SINK, "log": "a/b"}, "log name 'a/b'"),
+        ({**SINK, "log": "a/b"}, "log 'a/b' can't be used; choose a log name"),
     ],
 )
 def test_a_sink_refuses(given: dict[str, str], message: str) -> None:
@@ -64,11 +66,11 @@ def test_a_list_of_ledgers_has_single_ids_and_spans() -> None:
     [
         ({}, "Give exactly one of the options log, ledger, ledgers and table; none was given"),
         ({"log": "a", "ledger": "1"}, "not log and ledger at once"),
-        ({"ledger": "x"}, "'x' is not a ledger id"),
-        ({"ledgers": "9-7"}, "'9-7' is not a list of ledger ids"),
+        ({"ledger": "x"}, "ledger 'x' can't be used; choose 0 to 9999999999"),
+        ({"ledgers": "9-7"}, "'9-7' can't be used; choose a list of ledger ids"),
         ({"ledger": "1", "startingOffsets": "5"}, "are for reading a log, not a ledger"),
-        ({"log": "a", "startingOffsets": "newest"}, "'newest' is not 'earliest', a position"),
-        ({"log": "a", "failOnDataLoss": "no"}, "'no' is not 'true' or 'false'"),
+        ({"log": "a", "startingOffsets": "newest"}, "'newest' can't be used; choose 'earliest', a position"),
+        ({"log": "a", "failOnDataLoss": "no"}, "'no' can't be used; choose true or false"),
         ({"ledgers": "1", "subscription": "x"}, "are for reading a log, not a ledger"),
         ({"log": "a", "maxOffsetsPerTrigger": "1", "maxBytesPerTrigger": "1"}, "one limit at a time"),
         ({"log": "a", "minPartition": "4"}, "did you mean 'minPartitions'"),
@@ -89,6 +91,17 @@ def test_a_source_refuses(given: dict[str, str], message: str) -> None:
 def test_a_batch_read_refuses(given: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         SourceOptions.parse({**SOURCE, **given}).for_batch()
+
+
+@pytest.mark.parametrize("name", ["follows", "acceptReplay", "checkpointLocation", "queryName"])
+def test_a_batch_write_refuses_what_only_streams_have(name: str) -> None:
+    """They were taken and had no effect: acceptReplay looked as if it made a batch write's second run do nothing."""
+    given = {**SINK, name: "0"}
+    with pytest.raises(ConfigurationError, match=f"option {name} is for streams"):
+        SinkOptions.parse(given).for_batch()
+    schema = StructType([StructField("value", BinaryType())])
+    with pytest.raises(ConfigurationError, match=f"option {name} is for streams"):
+        BookSparkDataSource(given).writer(schema, overwrite=False)
 
 
 @pytest.mark.parametrize(

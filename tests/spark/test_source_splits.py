@@ -68,3 +68,30 @@ def test_a_limit_takes_rows_or_bytes_up_to_it_and_one_row_at_least() -> None:
     assert [within(size=n) for n in (1, 10, 99, 100, 250, 2099)] == [101, 101, 109, 110, 111, 129]
     assert within(size=2100) is within() is None
     assert rows_within([], 1, None) is None
+
+
+ENTRIES_OF = st.tuples(st.integers(1, 3), st.lists(st.integers(1, 4), min_size=1, max_size=20))
+"""How many rows each entry of a ledger holds, and how many entries each of its commits has."""
+
+
+@given(st.lists(ENTRIES_OF, max_size=4), st.integers(1, 9))
+def test_commits_that_continue_one_another_in_a_ledger_are_one_opening_of_it(
+    ledgers: list[tuple[int, list[int]]], min_partitions: int
+) -> None:
+    """A log of 10,000 micro-batches was 10,000 pieces, and each opened its ledger anew."""
+    ranges = []
+    for ledger_id, (rows_each, commits) in enumerate(ledgers):
+        first = 0
+        for entries in commits:
+            ranges.append(EntryRange(ledger_id, first, first + entries - 1, entries * rows_each, entries))
+            first += entries
+    parts = split(positioned(ranges), min_partitions)
+    found = [
+        (piece.ledger_id, piece.position + n, divmod(piece.skip + n, piece.rows_each)[0] + piece.first_entry_id)
+        for part in parts
+        for piece in part
+        for n in range(piece.rows)
+    ]
+    owed = [(r.ledger_id, r.first_entry_id + n // r.rows_each) for r in ranges for n in range(r.rows)]
+    assert found == [(ledger_id, position, entry_id) for position, (ledger_id, entry_id) in enumerate(owed)]
+    assert all(len(part) == len({piece.ledger_id for piece in part}) for part in parts)

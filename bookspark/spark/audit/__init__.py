@@ -21,6 +21,6 @@ has views that they share, and ``questions`` has queries that other functions as
 from __future__ import annotations
 
 from bookspark.spark.audit.report import write_report
-from bookspark.spark.audit.runner import Finding, left_out, names, run, safe_to_stop, show
+from bookspark.spark.audit.runner import Finding, documents, left_out, names, run, safe_to_stop, show
 
-__all__ = ["Finding", "left_out", "names", "run", "safe_to_stop", "show", "write_report"]
+__all__ = ["Finding", "documents", "left_out", "names", "run", "safe_to_stop", "show", "write_report"]

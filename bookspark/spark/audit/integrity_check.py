@@ -13,8 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from bookspark.arguments import BytesOrNone, Name, checked
 from bookspark.client import BookKeeper
 from bookspark.daemon.settings import of_environment
+from bookspark.metadata.zookeeper.layout import ConnectionString
 from bookspark.protocol.repair.underreplication_task import Mark, Reason
 from bookspark.spark import snapshots
 from bookspark.spark.audit.runner import question
@@ -32,7 +34,10 @@ class Marked(NamedTuple):
     """Copies of entries that they lack, in all."""
 
 
-def mark_lacking(spark: SparkSession, path: str, zookeeper: str, version: int | None = None) -> Marked:
+@checked
+def mark_lacking(
+    spark: SparkSession, path: Name, zookeeper: ConnectionString, version: BytesOrNone | None = None
+) -> Marked:
     """Mark for repair every ledger of which a bookie lacks entries, by a snapshot under ``path``. Returns how much was marked.
 
     ``spark``: a session with Delta. ``zookeeper``: the cluster in which to mark. ``version``: that of the snapshot; None: the

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql import DataFrame
 
+from bookspark.arguments import BytesOrNone, Name, checked
 from bookspark.extras import extra_needed
 from bookspark.spark import snapshots
 from bookspark.spark.audit.runner import Finding, cell, left_out, question
@@ -65,7 +66,10 @@ class Point(NamedTuple):
     """Bytes on all bookies."""
 
 
-def write_report(spark: SparkSession, path: str, version: int | None, findings: Sequence[Finding], file: Path) -> None:
+@checked
+def write_report(
+    spark: SparkSession, path: Name, version: BytesOrNone | None, findings: Sequence[Finding], file: Path
+) -> None:
     """Write the page about a snapshot under ``path`` to ``file``.
 
     ``spark``: a session with Delta. ``version``: that of the snapshot; None: the newest. ``findings``: what ``run`` found in it.

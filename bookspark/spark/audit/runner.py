@@ -9,6 +9,7 @@ explanation.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,8 +19,8 @@ from importlib.resources import files
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
+from bookspark.arguments import AtLeastOne, BytesOrNone, Name, check_names, checked
 from bookspark.client.client_config import client_config
-from bookspark.config_checks import check_names
 from bookspark.daemon.settings import of_environment
 from bookspark.errors import ConfigurationError
 from bookspark.spark import snapshots
@@ -90,8 +91,9 @@ def names() -> list[str]:
     return sorted(entry.name.removesuffix(".sql") for entry in _FOLDER.iterdir() if entry.name.endswith(".sql"))
 
 
+@checked
 def run(
-    spark: SparkSession, path: str, version: int | None = None, queries: Iterable[str] | None = None
+    spark: SparkSession, path: Name, version: BytesOrNone | None = None, queries: Iterable[str] | None = None
 ) -> list[Finding]:
     """Run audit queries over a snapshot under ``path``. Returns a finding for each query, in order.
 
@@ -113,6 +115,7 @@ def run(
     return run_over(spark, tables, [name for name in chosen if name not in without], placement)
 
 
+@checked
 def left_out(findings: Iterable[Finding]) -> list[str]:
     """The names of the audit queries that have no finding among these: they were not asked for, or the snapshot lacks a table."""
     return sorted(set(names()) - {finding.name for finding in findings})
@@ -132,7 +135,8 @@ def run_over(
         return [replace(one, note=note) if one.name == _RESTS_ON_READABILITY else one for one in answers]
 
 
-def safe_to_stop(spark: SparkSession, path: str, bookies: Sequence[str]) -> Finding:
+@checked
+def safe_to_stop(spark: SparkSession, path: Name, bookies: Sequence[str]) -> Finding:
     """What would break if ``bookies`` (ids) were lost, by the newest snapshot under ``path``. No rows: it is safe to stop them.
 
     Rows are entries that would have fewer copies than their ack quorum, and ledgers that could not be recovered. Copies that are
@@ -241,7 +245,8 @@ def head_of(query: str) -> tuple[str, str]:
     return title, explanation
 
 
-def show(findings: Iterable[Finding], console: Console, rows_max: int = 20) -> None:
+@checked
+def show(findings: Iterable[Finding], console: Console, rows_max: AtLeastOne = 20) -> None:
     """Print each finding as a table with ``rows_max`` rows at most."""
     from rich.table import Table
 
@@ -260,6 +265,26 @@ def show(findings: Iterable[Finding], console: Console, rows_max: int = 20) -> N
         console.print(table)
         if finding.note:
             console.print(finding.note)
+
+
+@checked
+def documents(findings: Iterable[Finding]) -> list[dict[str, Any]]:
+    """Each finding as a JSON object. ``rows`` are objects too, ROWS_MAX at most; times and other values that JSON has no type
+    for are texts."""
+    found = [
+        {
+            "name": one.name,
+            "title": one.title,
+            "explanation": one.explanation,
+            "good": one.good,
+            "total": one.total,
+            "note": one.note,
+            "rows": [dict(zip(one.columns, row, strict=True)) for row in one.rows],
+        }
+        for one in findings
+    ]
+    plain: list[dict[str, Any]] = json.loads(json.dumps(found, default=str))
+    return plain
 
 
 def cell(value: Any) -> str:

@@ -1,9 +1,14 @@
 """The barrier job that looks after bookies. It is submitted again whenever it fails.
 
 Law: Spark kills every task of a barrier stage when it loses one, and never runs such a stage again by itself. So the job is
-submitted again until its tasks were told to end, another run took the service over, or there is no Spark any more. Only the first
-attempt may create homes. An attempt has as many tasks as fit. When a lost executor is back and bookies of its host have no
-keeper, the job is submitted with more tasks.
+submitted again until its tasks were told to end, another run took the service over, or there is no Spark any more. Before each
+attempt the metadata store is asked again which bookies there are; new ones are made only while ``making`` is set. An attempt
+has a task on each executor, and one for each bookie if there is room (``placement.tasks_wanted``).
+
+A thread of its own watches what is missing. A bookie that nobody looks after is named once, and so is its return. When an
+executor comes to a host without a task, the job is submitted again to look there; and executors are asked for (``coverage``).
+While the metadata store is away, an attempt looks after every home that it finds. It is submitted again when the store is back,
+and when slots are lost that it waits for: nobody would look after any bookie meanwhile.
 
 The job is submitted at once after an attempt that lasted, else after a pause that grows. It is given up after ``FAILURES_MAX``
 failures in a row if it is known that there are no bookies.
@@ -15,8 +20,10 @@ import logging
 import re
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -25,38 +32,81 @@ from pyspark import InheritableThread
 from bookspark.errors import BookKeeperError
 from bookspark.metadata.store import MetadataStore
 from bookspark.spark.bookies.bookie_task import TaskSpec, look_after_bookies
-from bookspark.spark.bookies.service_records import ServiceRecord, TaskReport, read_tasks, write_service
-from bookspark.spark.bookies.slots import slots_of
+from bookspark.spark.bookies.coverage import Coverage
+from bookspark.spark.bookies.placement import Missing, Wanted, out_of_reach, tasks_wanted, worth_another_attempt
+from bookspark.spark.bookies.service_records import (
+    ServiceRecord,
+    TaskReport,
+    drop_claim,
+    read_service,
+    read_tasks,
+    read_wanted,
+    write_service,
+)
+from bookspark.spark.bookies.slots import executors_of, slots_of
 
 FAILURES_MAX = 3
 """After this number of consecutive failures of the job, or of a bookie, nobody waits any longer."""
 _LOOK_SECONDS = 0.2
 _LASTED_SECONDS = 30.0
 """After an attempt that lasted at least this long, the next one is submitted at once."""
-_COVERAGE_SECONDS = 2.0
+_COVERAGE_SECONDS = 1.0
 _CANCEL_SECONDS = 15.0
+_LOOK_AGAIN_SECONDS = 10.0
+_SHORT_SECONDS = 10.0
+"""After an attempt has had more tasks than there are slots for this long, it is submitted again with fewer."""
 _RESUBMIT_SECONDS = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
 """The pause after the first failure in a row, the second, and so on."""
 
 _OUR_ERROR = re.compile(r"^bookspark(?:\.\w+)+: (.+)$", re.MULTILINE)
-_SPARKS_ERROR = re.compile(r"SparkException: (.+)$", re.MULTILINE)
+_SPARKS_ERROR = re.compile(r"Spark\w*Exception: (.+)$", re.MULTILINE)
+_CAUSE = re.compile(r"^Caused by: [\w.$]*?(\w+(?:Exception|Error): .+)$", re.MULTILINE)
 
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class JobSize:
+    """How large the job is."""
+
+    bookies: int
+    """How many bookies there are to be."""
+    one_task_for: TaskFor
+    """What a task is for."""
+    leave_free: bool
+    """Whether one slot of each executor is left to others."""
+
+
+class TaskFor(Enum):
+    """What each task of the job is for, and with it each core that it takes."""
+
+    BOOKIE = "bookie"
+    HOST = "host"
+    """An executor, to be exact: it looks after all bookies of its host."""
+
+
 class BarrierJob:
     """The job of one run of a bookie service. ``spec``: what the tasks of the first attempt are told; ``store``: the cluster's
-    metadata store."""
+    metadata store; ``tell`` is called with one line when a bookie is missing or back."""
 
-    def __init__(self, context: Any, spec: TaskSpec, store: MetadataStore) -> None:
+    def __init__(
+        self, context: Any, spec: TaskSpec, store: MetadataStore, size: JobSize, tell: Callable[[str], None]
+    ) -> None:
         self.spec = spec
         """What the tasks of the present attempt are told."""
+        self.making = False
+        """Whether bookies that there are not yet are made."""
         self.failure = ""
         """Why the job is not submitted any more; empty while it is."""
+        self.told_to_stop = False
+        """Whether the tasks were told to end by a command, and have ended."""
         self.stopping = threading.Event()
         """Set when the job is to end."""
-        self._context, self._store = context, store
+        self._context, self._store, self._size, self._tell = context, store, size, tell
         self._tasks = 0
+        self._cut_short = -1
+        """The last attempt that was ended only to submit the job again."""
+        self._told: dict[str, str] = {}
         self._thread = InheritableThread(target=self.keep_submitted, name="bookie service", daemon=True)
 
     def start(self) -> None:
@@ -69,12 +119,24 @@ class BarrierJob:
         self.stopping.set()
         # If this fails, the bookies are asked one by one, by the service.
         with suppress(BookKeeperError):
-            write_service(self._store, self.spec.service, ServiceRecord(self.spec.run, stop=True))
+            if self.owns_service():
+                write_service(self._store, self.spec.service, ServiceRecord(self.spec.run, stop=True))
         self._thread.join(timeout)
         if self._thread.is_alive():
             log.warning("the bookies' tasks did not end within %g s; cancelling them", timeout)
             self._cancel()
             self._thread.join(_CANCEL_SECONDS)
+
+    def let_go(self) -> None:
+        """End the job and leave the bookies alone: they serve until their lease has lapsed, and another run adopts them."""
+        self.stopping.set()
+        self._cancel()
+        self._thread.join(_CANCEL_SECONDS)
+
+    def owns_service(self) -> bool:
+        """Whether no other run took the service over. Raises MetadataStoreError."""
+        record = read_service(self._store, self.spec.service)
+        return record is None or record.run == self.spec.run
 
     def reports(self) -> list[TaskReport]:
         """The last report of each partition, of whichever attempt. Raises MetadataStoreError."""
@@ -84,18 +146,27 @@ class BarrierJob:
         """The reports of the present attempt. Raises MetadataStoreError."""
         return [task for task in self.reports() if task.attempt == self.spec.attempt]
 
+    def missing(self) -> tuple[Missing, ...] | None:
+        """The bookies that exist and that nobody looks after; None while not every task of the attempt has reported. Raises
+        MetadataStoreError."""
+        reports = self.present_reports()
+        if self._tasks == 0 or len(reports) < self._tasks:
+            return None
+        covered = {bookie.bookie_id for task in reports for bookie in task.bookies}
+        return out_of_reach(self.spec.wanted, covered, {task.host for task in reports})
+
     def keep_submitted(self) -> None:
         """The job's thread: one attempt after the other."""
-        tasks, failures = self.spec.bookies, 0
+        failures = 0
         while True:
             began = time.monotonic()
             try:
-                self._submit(tasks)
-                if not self.stopping.is_set():
-                    self.failure = "another run of the same bookie service took over"
+                self._submit()
+                self._note_end()
                 return
             except Exception as error:
                 problem = root_cause(error)
+            self._tasks = 0
             if not self._spark_lives():
                 self.failure = "the Spark application has ended"
                 return
@@ -103,54 +174,122 @@ class BarrierJob:
             if failures >= FAILURES_MAX and self._has_no_bookies():
                 self.failure = f"the bookies' barrier job fails: {problem}"
                 return
-            if not self.stopping.is_set():
+            if self.stopping.is_set():
+                return
+            if self._cut_short == self.spec.attempt:
+                failures = 0
+            else:
                 log.warning("the bookies' barrier job ended (%s); submitting it again", problem)
-            self.stopping.wait(_RESUBMIT_SECONDS[min(failures, len(_RESUBMIT_SECONDS)) - 1])
-            tasks = self._room()
-            if tasks == 0:
+                self.stopping.wait(_RESUBMIT_SECONDS[min(failures, len(_RESUBMIT_SECONDS)) - 1])
+            if not self._await_room():
                 self.failure = "the Spark application has ended"
                 return
-            self.spec = replace(self.spec, attempt=self.spec.attempt + 1, create=False)
+            # What this run has begun itself is not given up.
+            wanted = replace(self.spec.wanted, forget_begun=False)
+            self.spec = replace(self.spec, attempt=self.spec.attempt + 1, wanted=wanted)
+
+    def _note_end(self) -> None:
+        """All tasks have ended by themselves: why?"""
+        if self.stopping.is_set():
+            return
+        # If the store is away now, it was not when the tasks were told to end.
+        with suppress(BookKeeperError):
+            if self.owns_service():
+                self.told_to_stop = True
+                return
+        self.failure = "another run of the same bookie service took over"
 
     def keep_covered(self) -> None:
-        """Begin to watch, in a thread, for bookies without a keeper on hosts where a task would fit. Then the job is submitted
-        again."""
+        """Begin to watch, in a thread, for bookies that nobody looks after."""
         InheritableThread(target=self._watch_coverage, name="bookie service coverage", daemon=True).start()
 
     def _watch_coverage(self) -> None:
+        looked_at: frozenset[str] = frozenset()
+        coverage = Coverage(self._context)
+        room_at, look_again = time.monotonic(), 0.0
         while not self.stopping.wait(_COVERAGE_SECONDS) and not self.failure:
             # If ZooKeeper or Spark is away, other threads report that.
             with suppress(Exception):
-                reports = self.reports()
-                now = [task for task in reports if task.attempt == self.spec.attempt]
-                covered = {(task.host, bookie.home) for task in now for bookie in task.bookies}
-                known = {(task.host, bookie.home) for task in reports for bookie in task.bookies}
-                if (
-                    len(now) == self._tasks < slots_of(self._context).for_bookies
-                    and known - covered
-                    and self._tasks < self.spec.bookies
-                ):
-                    log.warning(
-                        "bookies without a keeper: %s; submitting the job with more tasks", sorted(known - covered)
-                    )
-                    self._cancel()
+                attempt = self.spec.attempt
+                if slots_of(self._context).total >= self._tasks:
+                    room_at = time.monotonic()
+                elif attempt != self._cut_short and time.monotonic() - room_at > _SHORT_SECONDS:
+                    # Spark launches all tasks of a barrier stage or none, and waits for slots without an end.
+                    self._again(attempt, "the slots that it waits for were lost")
+                missing = self.missing()
+                if missing is None or attempt == self._cut_short:
+                    continue
+                if not self.spec.wanted.certain and time.monotonic() > look_again:
+                    look_again = time.monotonic() + _LOOK_AGAIN_SECONDS
+                    if self._look().certain:
+                        self._again(attempt, "the metadata store tells again which bookies there are")
+                        continue
+                reports = self.present_reports()
+                self._tell_changes((*missing, *_retired(reports)))
+                executors = executors_of(self._context)
+                with_task = {task.executor_id for task in reports}
+                if not missing:
+                    coverage.complete(executors)
+                elif new := worth_another_attempt(executors, with_task, missing, looked_at):
+                    looked_at |= new
+                    coverage.send_back(executors)
+                    self._again(attempt, f"executors {', '.join(sorted(new))} came later, on hosts without a task")
+                else:
+                    coverage.ask(executors, with_task, missing)
 
-    def _submit(self, tasks: int) -> None:
+    def _tell_changes(self, missing: tuple[Missing, ...]) -> None:
+        now = {one.name: one.why for one in missing}
+        for name, why in now.items():
+            if self._told.get(name) != why:
+                self._tell(f"{name} {why}")
+        for name in self._told.keys() - now.keys():
+            self._tell(f"{name} is looked after again")
+        self._told = now
+
+    def _again(self, attempt: int, why: str) -> None:
+        """End ``attempt`` to submit the job again. If it has ended by itself meanwhile, the next one does as well."""
+        log.info("submitting the bookies' barrier job again: %s", why)
+        self._cut_short = attempt
+        self._cancel()
+
+    def _submit(self) -> None:
         """One attempt. Returns when its tasks were told to end; raises when it failed."""
+        wanted = self._look()
+        homes = max(len(wanted.known) + len(wanted.claims), wanted.bookies)
+        slots = slots_of(self._context)
+        room = max(slots.room(self._size.leave_free), 1)
+        tasks = tasks_wanted(homes, slots.executors, room, self._size.one_task_for is TaskFor.BOOKIE)
+        self._tasks = 0
+        self.spec = replace(self.spec, wanted=wanted)
         self._tasks = tasks
         self._context.setJobGroup(self.spec.run, f"bookies, attempt {self.spec.attempt}", interruptOnCancel=True)
         rows = self._context.parallelize(range(tasks), tasks)
         rows.barrier().mapPartitions(partial(look_after_bookies, self.spec)).collect()
 
-    def _room(self) -> int:
-        """How many tasks fit. Waits until one does; 0 if Spark has ended."""
-        while self._spark_lives():
+    def _look(self) -> Wanted:
+        """What the metadata store knows. While it is away: what it knew, and nothing is made."""
+        try:
+            found = read_wanted(self._store, self.spec.roots)
+            numbers = {home.number for home in found.known}
+            for claim in found.claims:
+                if claim.number in numbers:
+                    drop_claim(self._store, self.spec.roots, claim.number)
+        except BookKeeperError as error:
+            log.warning("the metadata store does not tell which bookies there are: %s", error)
+            return replace(self.spec.wanted, claims=(), bookies=0, certain=False)
+        left = tuple(claim for claim in found.claims if claim.number not in numbers)
+        bookies = self._size.bookies if self.making else 0
+        return replace(found, claims=left, bookies=bookies, forget_begun=self.spec.wanted.forget_begun)
+
+    def _await_room(self) -> bool:
+        """Wait until a task fits; False if Spark has ended."""
+        while self._spark_lives() and not self.stopping.is_set():
             # Spark may end in the middle of the question.
             with suppress(Exception):
-                if (room := min(self.spec.bookies, slots_of(self._context).for_bookies)) > 0:
-                    return room
+                if slots_of(self._context).room(self._size.leave_free) > 0:
+                    return True
             time.sleep(_LOOK_SECONDS)
-        return 0
+        return False
 
     def _has_no_bookies(self) -> bool:
         """Whether it is known that no bookie of this run exists. While ZooKeeper is away, that is not known."""
@@ -172,9 +311,19 @@ class BarrierJob:
             return False
 
 
+def _retired(reports: list[TaskReport]) -> tuple[Missing, ...]:
+    why = "was decommissioned, so nobody looks after it; its directories may be removed from"
+    return tuple({name: Missing(name, f"{why} {task.host}") for task in reports for name in task.retired}.values())
+
+
 def root_cause(error: Exception) -> str:
-    """The line of a Spark error that says most: that of Bookspark's error in a task; else Spark's own first line."""
+    """The line of a Spark error that says most: that of Bookspark's error in a task; else what Spark said itself, down to the
+    deepest cause that says something new, in one line."""
     text = str(error)
     if ours := _OUR_ERROR.findall(text):
         return str(ours[-1])
-    return str((_SPARKS_ERROR.findall(text) or text.strip().splitlines() or [type(error).__name__])[0])
+    said: list[str] = []
+    for line in _SPARKS_ERROR.findall(text) + _CAUSE.findall(text):
+        if not any(line in other for other in said):
+            said = [other for other in said if other not in line] + [line]
+    return ": ".join(said[:2]) or next(iter(text.strip().splitlines()), type(error).__name__)

@@ -2,16 +2,17 @@
 
 Law: nothing that must go on lives in a task. The job only *looks after* bookies (see ``bookie_task``). When an executor is lost,
 its bookies have no keeper for a few seconds, which their lease outlasts by far, and they serve on. ``stop`` ends the bookies
-cleanly, whatever is left of the job.
+cleanly, whatever is left of the job; ``let_go`` ends the job and leaves them to the next run.
 
     service = BookieService(spark, bookies=3, directories=["/disk1/bookspark", "/disk2/bookspark"])
     service.start()
     service.zookeeper, service.bookies
     service.stop()
 
-Each executor keeps one slot free of bookies, for sinks and sources. Spark never speculates on barrier stages. The job may belong
-to any application, but an application of its own is best: queries then come and go beside it. Source:
-docs/decisions/bookies-outlive-tasks.md.
+A start makes bookies if there are none, or if it was told to (``create``). Bookies that exist are never made anew: a start
+serves those that executors reach, and names the others. A start that fails stops only bookies that it made itself. Spark never
+speculates on barrier stages. The job may belong to any application, but an application of its own is best: queries then come
+and go beside it. Source: docs/decisions/bookies-outlive-tasks.md.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -28,14 +30,15 @@ from typing import Any
 import msgspec
 from pyspark.sql import SparkSession
 
+from bookspark.arguments import AtLeastOne, WaitSeconds, check_names, checks_arguments
 from bookspark.bookie.bookie_config import BookieConfig, bookie_config
-from bookspark.config_checks import check_names
 from bookspark.daemon.lease_client import LeaseConnection, LeaseLostError
 from bookspark.daemon.lease_server import SERVING
 from bookspark.errors import BookieError, BookKeeperError, ConfigurationError
 from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bookspark.metadata.zookeeper.layout import ConnectionString, LedgerManager
 from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
-from bookspark.spark.bookies.barrier_job import FAILURES_MAX, BarrierJob
+from bookspark.spark.bookies.barrier_job import FAILURES_MAX, BarrierJob, JobSize, TaskFor
 from bookspark.spark.bookies.bookie_task import TaskSpec
 from bookspark.spark.bookies.homes import find_homes, home_directories
 from bookspark.spark.bookies.service_records import (
@@ -43,10 +46,11 @@ from bookspark.spark.bookies.service_records import (
     ServiceRecord,
     TaskReport,
     delete_service,
+    read_wanted,
     service_name,
     write_service,
 )
-from bookspark.spark.bookies.slots import await_slots
+from bookspark.spark.bookies.slots import Need, await_slots
 
 EMBEDDED = "embedded"
 """The value of ``zookeeper`` for a ZooKeeper that the service starts and stops itself."""
@@ -54,6 +58,20 @@ START_SECONDS = 120.0
 """How long ``start`` waits by default."""
 STOP_SECONDS = 90.0
 """How long ``stop`` waits by default."""
+WAIT_FOR_MISSING_SECONDS = 30.0
+"""How long ``start`` waits by default for executors on the hosts of bookies that exist."""
+LOCAL_LEASE_SECONDS = 60.0
+"""The lease on a local master, by default: its bookies end with it, and no other run comes to adopt them."""
+_OWN_OPTIONS = (
+    "bookies",
+    "directories",
+    "zookeeper",
+    "progress",
+    "create",
+    "one_core_per",
+    "leave_slots_free",
+    "wait_for_missing_seconds",
+)
 _LOOK_SECONDS = 0.2
 _ASK_SECONDS = 5.0
 
@@ -69,35 +87,42 @@ class ServiceBookie(BookieReport, frozen=True):
     """The task that looks after it."""
 
 
+@checks_arguments
 class BookieService:
     """Bookies on the executors of a Spark application. Also a context manager: ``start`` and ``stop``."""
 
     def __init__(
         self,
         spark: SparkSession,
-        bookies: int = 3,
+        bookies: AtLeastOne = 3,
         directories: Sequence[str | Path] = (),
-        zookeeper: str = EMBEDDED,
+        zookeeper: ConnectionString = EMBEDDED,
         progress: Callable[[str], None] | None = None,
+        create: bool = False,
+        one_core_per: TaskFor = TaskFor.BOOKIE,
+        leave_slots_free: bool = True,
+        wait_for_missing_seconds: WaitSeconds = WAIT_FOR_MISSING_SECONDS,
         **bookie_options: Any,
     ) -> None:
         """Describe the service; nothing is started.
 
-        ``spark``: the application's session. ``bookies``: how many, at least 1; bookies that already lie in the directories are
-        served even if they are more. ``directories``: where bookies keep their files, one for each disk, as they are called on
-        the executors' hosts. ``zookeeper``: ``host:port[,host:port…][/chroot]``, or ``"embedded"`` for a ZooKeeper on this host
+        ``spark``: the application's session. ``bookies``: how many there are to be, at least 1; those that exist are served
+        even if they are more. ``directories``: where bookies keep their files, one for each disk, as they are called on the
+        executors' hosts. ``zookeeper``: ``host:port[,host:port…][/chroot]``, or ``"embedded"`` for a ZooKeeper on this host
         that the service starts and stops (local master only). ``progress`` is called with one line at each step of ``start``;
-        None: the lines are logged. ``bookie_options``: fields of BookieConfig, for all bookies.
+        None: the lines are logged. ``create``: make bookies until there are ``bookies``, also if there are some already; those
+        that no executor reaches count. ``one_core_per``: "bookie", or "host" for one task, and so one core, on each executor.
+        ``leave_slots_free``: leave one slot of each executor to this application's queries. ``wait_for_missing_seconds``: how
+        long ``start`` waits for an executor on the host of each bookie that exists before it goes on without.
+        ``bookie_options``: fields of BookieConfig, for all bookies.
 
         Raises ConfigurationError if an option is unknown or has a value that can't be used.
         """
         check_names(
             bookie_options,
-            {"bookies", "directories", "zookeeper", "progress", *BookieConfig.__struct_fields__},
+            {*_OWN_OPTIONS, *BookieConfig.__struct_fields__},
             "BookieService option",
         )
-        if bookies < 1:
-            raise ConfigurationError(f"bookies={bookies}: a bookie service has 1 or more")
         if not directories:
             raise ConfigurationError(
                 "a bookie service needs directories: name one per disk, as they are called on the executors' hosts"
@@ -107,17 +132,19 @@ class BookieService:
         # A value of the wrong type is an error here, and not in a task.
         bookie_config(directories=["/"], zookeeper="", **bookie_options)
         self._context = spark.sparkContext
-        self._count = bookies
+        self._size = JobSize(bookies, one_core_per, leave_slots_free)
+        self._create, self._wait_for_missing = create, wait_for_missing_seconds
         self._roots = tuple(str(Path(directory).absolute()) for directory in directories)
         self._given_zookeeper = zookeeper
-        self._options = bookie_options
         self._progress = progress or (lambda line: log.info("%s", line))
         self._local = self._context.master.startswith("local")
+        self._options = {"lease_seconds": LOCAL_LEASE_SECONDS, **bookie_options} if self._local else bookie_options
         self._service = service_name(self._context.master, self._roots)
         self._stack = ExitStack()
         self._store: ZooKeeperStore | None = None
         self._zookeeper = ""
         self._job: BarrierJob | None = None
+        self._first = self._made_all = False
 
     @property
     def zookeeper(self) -> str:
@@ -159,21 +186,38 @@ class BookieService:
         """Why nobody looks after the bookies any more, in one line; empty while they are looked after."""
         return "" if self._job is None else self._job.failure
 
-    def start(self, timeout: float = START_SECONDS) -> None:
-        """Start the bookies, and return when every bookie serves. A start that fails leaves nothing running.
+    @property
+    def told_to_stop(self) -> bool:
+        """Whether a command (``bookspark stop-bookies``) has ended the bookies."""
+        return self._job is not None and self._job.told_to_stop
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The bookies that exist and that nobody looks after, each in one line with the reason; empty while an attempt begins.
+
+        Raises MetadataStoreError.
+        """
+        return () if self._job is None or self._store is None else tuple(map(str, self._job.missing() or ()))
+
+    def start(self, timeout: WaitSeconds = START_SECONDS) -> None:
+        """Start the bookies, and return when every bookie that an executor reaches serves. A first start that fails, or one on a
+        local master, leaves nothing running; any other leaves the bookies as they are.
 
         ``timeout``: seconds until the start fails, beside the time that executors take to start. Raises ConfigurationError (too
-        few slots, dynamic allocation, embedded ZooKeeper with a master that is not local), BookieError (a bookie can't be
-        started, not all serve in time, the service is started already) or MetadataStoreError (ZooKeeper does not answer). The
-        message is one line and says what to do.
+        few slots, dynamic allocation, embedded ZooKeeper with a master that is not local), BookieError (a new bookie can't be
+        started, none of those that exist can be, not all serve in time, the service is started already) or MetadataStoreError
+        (ZooKeeper does not answer). The message is one line and says what to do.
         """
         try:
-            self._start(time.monotonic() + timeout)
+            self._start(timeout)
         except BaseException:
-            self.stop()
+            if self._local or self._made_all:
+                self.stop()
+            else:
+                self.let_go()
             raise
 
-    def stop(self, timeout: float = STOP_SECONDS) -> None:
+    def stop(self, timeout: WaitSeconds = STOP_SECONDS) -> None:
         """Stop every bookie cleanly, then the job, then ZooKeeper if the service started it. May be called again.
 
         ``timeout``: seconds until tasks that do not end are cancelled; bookies of this host are then asked directly.
@@ -182,9 +226,21 @@ class BookieService:
         if job is not None and store is not None:
             self._progress("stopping the bookies")
             job.stop(timeout)
-            self._stop_left_behind(job.spec.run)
+            # What another run took over is that run's.
             with suppress(BookKeeperError):
-                delete_service(store, self._service)
+                if job.owns_service():
+                    self._stop_left_behind(job.spec.run)
+                    delete_service(store, self._service, job.spec.run)
+        self._close()
+
+    def let_go(self) -> None:
+        """End the job, and leave the bookies as they are. Each serves for ``lease_seconds`` more, and a service that is started
+        within that time adopts it. May be called again."""
+        if self._job is not None:
+            self._job.let_go()
+        self._close()
+
+    def _close(self) -> None:
         self._stack.close()
         self._store, self._zookeeper = None, ""
 
@@ -197,32 +253,52 @@ class BookieService:
     ) -> None:
         self.stop()
 
-    def _start(self, deadline: float) -> None:
+    def _start(self, timeout: float) -> None:
         if self._store is not None:
             raise BookieError("the bookie service is started already")
         self._job = None
-        self._progress("waiting for the executors")
-        await_slots(self._context, self._count)
+        self._first = self._made_all = False
         self._zookeeper = self._find_zookeeper()
-        self._store = ZooKeeperStore(self._zookeeper)
+        self._store = ZooKeeperStore(self._zookeeper, begin=LedgerManager.HIERARCHICAL)
         self._stack.callback(self._store.close)
+        wanted = read_wanted(self._store, self._roots)
+        exist = len(wanted.known)
+        self._progress("waiting for the executors")
+        slots = await_slots(self._context, self._need(exist))
         spec = TaskSpec(
             service=self._service,
             run=secrets.token_hex(8),
             attempt=0,
-            bookies=self._count,
-            create=True,
+            wanted=replace(wanted, forget_begun=self._create),
+            instance_id=self._store.instance_id,
             roots=self._roots,
             zookeeper=self._zookeeper,
             options=self._options,
             listen_on_executor_host=not self._local,
         )
         write_service(self._store, self._service, ServiceRecord(spec.run))
-        self._progress(f"submitting {self._count} barrier tasks")
-        self._job = BarrierJob(self._context, spec, self._store)
-        self._job.start()
-        self._await_serving(self._job, deadline)
-        self._job.keep_covered()
+        job = BarrierJob(self._context, spec, self._store, self._size, self._progress)
+        job.making = self._create or exist == 0
+        self._first = exist == 0
+        # Those of other directories may be the same ones under other names: then nothing here was made by this start.
+        self._made_all = self._first and not wanted.others
+        if exist:
+            self._progress(f"{exist} bookies exist; looking for them on {slots.executors} executors")
+            if exist < self._size.bookies and not self._create:
+                self._progress(f"{self._size.bookies - exist} more are made if create is set (--create)")
+        else:
+            self._progress(f"making {self._size.bookies} bookies on {slots.executors} executors")
+        self._job = job
+        job.start()
+        self._await_serving(job, time.monotonic() + timeout)
+        job.making = False
+
+    def _need(self, exist: int) -> Need:
+        """Room is a condition of making bookies only. Those that exist are looked after with what there is."""
+        to_make = max(self._size.bookies - exist, 0) if self._create or exist == 0 else 0
+        if self._size.one_task_for is TaskFor.HOST:
+            return Need(1, 1, self._size.leave_free)
+        return Need(exist + to_make, max(to_make, 1), self._size.leave_free)
 
     def _find_zookeeper(self) -> str:
         if self._given_zookeeper != EMBEDDED:
@@ -235,27 +311,38 @@ class BookieService:
         return self._stack.enter_context(EmbeddedZooKeeper(Path(self._roots[0]) / "zookeeper")).connection_string
 
     def _await_serving(self, job: BarrierJob, deadline: float) -> None:
-        """Return when all bookies serve. Raises BookieError, which tells what is missing, if one can't, or at the deadline."""
+        """Return when all bookies serve that executors reach, and those that they do not were waited for. Raises BookieError,
+        which tells what is missing, if a new bookie can't be started, none of the others can, or at the deadline."""
         told: dict[str, str] = {}
+        patience = time.monotonic() + self._wait_for_missing
+        job.keep_covered()
         while True:
-            bookies = [_at(bookie, task) for task in job.present_reports() for bookie in task.bookies]
+            reports = job.present_reports()
+            bookies = [_at(bookie, task) for task in reports for bookie in task.bookies]
             for bookie in bookies:
                 line = _line(bookie)
                 if told.get(bookie.home) != line:
                     told[bookie.home] = line
                     self._progress(line)
-                if bookie.failures >= FAILURES_MAX:
+            given_up = [bookie for bookie in bookies if bookie.failures >= FAILURES_MAX]
+            for bookie in given_up:
+                if self._first or len(given_up) == len(bookies):
                     raise BookieError(f"a bookie on {bookie.host} can't be started: {bookie.problem}")
-            if len(bookies) >= self._count and all(bookie.phase == SERVING for bookie in bookies):
+            missing = job.missing()
+            waiting = [bookie for bookie in bookies if bookie.phase != SERVING and bookie not in given_up]
+            enough = self._size.bookies if self._first else 1
+            waited = not missing or time.monotonic() > patience
+            if missing is not None and not waiting and len(bookies) >= enough and waited:
                 return
             if job.failure:
                 raise BookieError(job.failure)
+            if job.told_to_stop:
+                raise BookieError("a command (bookspark stop-bookies) has ended the bookies that were being started")
             if time.monotonic() > deadline:
-                waiting = (
-                    "; ".join(_line(bookie) for bookie in bookies if bookie.phase != SERVING) or "no task has reported"
-                )
+                lines = [*map(_line, waiting), *map(str, missing or ())]
                 raise BookieError(
-                    f"not all of {self._count} bookies serve in time: {waiting}; the executors' logs tell more"
+                    f"not all of {self._size.bookies} bookies serve in time: {'; '.join(lines) or 'no task has reported'}; "
+                    "the executors' logs tell more"
                 )
             job.stopping.wait(_LOOK_SECONDS)
 

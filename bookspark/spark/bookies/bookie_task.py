@@ -5,24 +5,25 @@ task of the next attempt adopts the bookies. One bookie that can't be started di
 it is tried again, ever more seldom, while the task looks after the others. Each bookie has a thread of its own here, so that a
 slow boot delays nobody.
 
-Tasks of one host agree on who looks after which home by exchanging what they see (``allGather``); see ``homes``. The service's
-record tells them when to stop. A task whose run does not own the service any more lets go of its bookies. Source:
-docs/decisions/bookies-outlive-tasks.md.
+Tasks agree on who looks after which home by exchanging what they see (``allGather``); see ``placement``. The number of a new
+home is claimed in the metadata store before anything is made. A bookie that is known is started under its id, so one whose disk
+was emptied says so instead of beginning anew. The service's record tells them when to stop. A task whose run does not own the
+service any more lets go of its bookies. Source: docs/decisions/bookies-outlive-tasks.md.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import msgspec
 import psutil
@@ -31,10 +32,20 @@ from bookspark.bookie.bookie_config import BookieConfig, bookie_config
 from bookspark.daemon.launch import STOP_SECONDS, Bookie, adopt_or_start, last_words
 from bookspark.daemon.lease_client import LeaseRefusedError
 from bookspark.daemon.lease_server import SERVING, STOPPING, Status
-from bookspark.errors import BookKeeperError, MetadataStoreError
+from bookspark.errors import BookieError, BookKeeperError, MetadataStoreError
+from bookspark.metadata.store import MetadataStore
 from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
-from bookspark.spark.bookies.homes import Seen, divide_homes, find_homes, home_directories
-from bookspark.spark.bookies.service_records import SERVICES, BookieReport, TaskReport, read_service, write_task
+from bookspark.spark.bookies.homes import home_directories, look
+from bookspark.spark.bookies.placement import Seen, Share, Wanted, divide, retired
+from bookspark.spark.bookies.service_records import (
+    SERVICES,
+    BookieReport,
+    TaskReport,
+    claim_number,
+    drop_claim,
+    read_service,
+    write_task,
+)
 
 SERVED_WELL_SECONDS = 30.0
 """After a bookie has served this long, its failures are counted from 0 again."""
@@ -58,10 +69,10 @@ class TaskSpec:
     """The run that submits the tasks."""
     attempt: int
     """How often this run has submitted the job before."""
-    bookies: int
-    """The number of bookies that the service wants."""
-    create: bool
-    """Whether homes are created until there is one for each bookie."""
+    wanted: Wanted
+    """Which bookies there are, and how many there are to be."""
+    instance_id: str
+    """The cluster's identity, as cookies have it."""
     roots: tuple[str, ...]
     """The directories on each host, one for each disk, in which homes lie."""
     zookeeper: str
@@ -80,20 +91,37 @@ def look_after_bookies(spec: TaskSpec, _rows: Iterable[Any]) -> Iterator[int]:
     context = BarrierTaskContext.get()
     assert context is not None
     host, partition = socket.gethostname(), context.partitionId()
-    answers = context.allGather(json.dumps([partition, host, find_homes(spec.roots)]))
-    seen = [Seen(number, name, tuple(homes)) for number, name, homes in map(json.loads, answers)]
-    homes = divide_homes(seen, spec.bookies, spec.create)[partition]
-    address = context.getTaskInfos()[partition].address.rpartition(":")[0] if spec.listen_on_executor_host else None
-    executor_id, executor_pid = _executor()
-    report = TaskReport(spec.run, spec.attempt, partition, host, executor_id, executor_pid)
-    yield TaskKeeper(spec, report, homes, address).run()
+    me = Seen(partition, host, look(spec.roots, spec.instance_id))
+    answers = context.allGather(msgspec.json.encode(me).decode())
+    share = divide([msgspec.json.decode(answer, type=Seen) for answer in answers], spec.wanted)[partition]
+    executor = _executor()
+    address = None
+    if spec.listen_on_executor_host:
+        address = executor.hostname or context.getTaskInfos()[partition].address.rpartition(":")[0]
+    report = TaskReport(
+        spec.run, spec.attempt, partition, host, executor.id, executor.pid, retired=retired(me, spec.wanted)
+    )
+    if share.to_claim or share.to_forget:
+        with closing(ZooKeeperStore(spec.zookeeper)) as store:
+            claim(store, spec.roots, share, host)
+    yield TaskKeeper(spec, report, share, address).run()
+
+
+def claim(store: MetadataStore, roots: Sequence[str], share: Share, host: str) -> None:
+    """Take the numbers of the share's new homes, and give up what it gives up. Raises MetadataStoreError, and BookieError if
+    somebody has taken a number meanwhile: the next attempt knows of that."""
+    for number in share.to_forget:
+        drop_claim(store, roots, number)
+    for number in share.to_claim:
+        if not claim_number(store, roots, number, host):
+            raise BookieError(f"bookie-{number} is not made here: its number was taken meanwhile")
 
 
 class TaskKeeper:
-    """The bookies that one task looks after. ``homes``: their numbers; ``host``: the address to listen on, None for the
+    """The bookies that one task looks after. ``share``: which; ``host``: the name or address to listen on, None for the
     default."""
 
-    def __init__(self, spec: TaskSpec, report: TaskReport, homes: Iterable[int], host: str | None) -> None:
+    def __init__(self, spec: TaskSpec, report: TaskReport, share: Share, host: str | None) -> None:
         self._spec = spec
         self._report = report
         self._news = threading.Event()
@@ -106,14 +134,19 @@ class TaskKeeper:
                 bookie_config(
                     directories=home_directories(spec.roots, home),
                     zookeeper=spec.zookeeper,
-                    **{**spec.options, **listen, "labels": labels},
+                    **{"bookie_id": share.bookie_ids.get(home, ""), **spec.options, **listen, "labels": labels},
                 ),
                 holder,
-                spec.run,
                 self._news.set,
+                spec.instance_id,
             )
-            for home in homes
+            for home in share.homes
         ]
+        claimed = {*share.to_claim, *(claim.number for claim in spec.wanted.claims if claim.host == report.host)}
+        self._claimed = {
+            home: keeper for home, keeper in zip(share.homes, self._keepers, strict=True) if home in claimed
+        }
+        """The homes that there is a claim for, by number. It is given up when the bookie serves, and so has a cookie."""
 
     def run(self) -> int:
         """Look after the bookies until the service is to stop, then stop them. If another run owns the service, let go of them.
@@ -172,10 +205,16 @@ class TaskKeeper:
                 if current != told:
                     write_task(store, self._spec.service, current)
                     told = current
+                self._give_up_claims(store)
             except MetadataStoreError as error:
                 fired.set()
                 log.warning("the service's records can't be reached; looking after the bookies all the same: %s", error)
             self._news.wait(_LOOK_SECONDS)
+
+    def _give_up_claims(self, store: MetadataStore) -> None:
+        for number in [number for number, keeper in self._claimed.items() if keeper.report.phase == SERVING]:
+            drop_claim(store, self._spec.roots, number)
+            del self._claimed[number]
 
     def _tell(self, store: ZooKeeperStore) -> None:
         try:
@@ -190,18 +229,18 @@ class TaskKeeper:
 class BookieKeeper:
     """Looks after one bookie, from a thread of its own."""
 
-    def __init__(self, config: BookieConfig, holder: str, run: str, changed: Callable[[], None]) -> None:
-        """``holder``: the task's name for the lease; ``run``: the run that submitted it; ``changed`` is called when ``report``
-        changes."""
-        self._config = config
+    def __init__(self, config: BookieConfig, holder: str, changed: Callable[[], None], instance_id: str) -> None:
+        """``holder``: the task's name for the lease; ``changed`` is called when ``report`` changes; ``instance_id``: the
+        cluster's."""
+        self._config, self._instance_id = config, instance_id
         self._holder = holder
-        self._run = run
+        self._served = False
         self._changed = changed
         self._stop_bookie = True
         self._woken, self._wake = os.pipe2(os.O_CLOEXEC)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._keep, name=f"keeper of {config.directories[0]}", daemon=True)
-        self.report = BookieReport(home=config.directories[0], phase="starting")
+        self.report = BookieReport(home=config.directories[0], phase="starting", bookie_id=config.bookie_id)
         """The bookie's present state."""
 
     def start(self) -> None:
@@ -232,7 +271,7 @@ class BookieKeeper:
                 problem = f"{type(error).__name__}: {error}"
             if self._ended.is_set():
                 break
-            served_well = self.report.bookie_id and time.monotonic() - served_since > SERVED_WELL_SECONDS
+            served_well = self._served and time.monotonic() - served_since > SERVED_WELL_SECONDS
             failures = 1 if served_well else self.report.failures + 1
             log.warning("bookie in %s, failure %d: %s", self._config.directories[0], failures, problem)
             self._change(phase="restarting", pid=0, failures=failures, problem=problem)
@@ -261,6 +300,10 @@ class BookieKeeper:
             bookie.lease.close()
 
     def _note(self, status: Status) -> None:
+        if status.bookie_id and not self._config.bookie_id:
+            # A bookie that was new: if its disk is emptied from now on, it is not begun anew.
+            self._config = msgspec.structs.replace(self._config, bookie_id=status.bookie_id)
+        self._served = self._served or status.phase == SERVING
         self._change(
             phase=status.phase,
             # If a new process has not told its id and address yet, they are those of the process before.
@@ -270,13 +313,14 @@ class BookieKeeper:
         )
 
     def _adopt_or_start(self) -> Bookie:
-        """Claim the bookie. The task of the attempt before may hold its lease until Spark has killed that task."""
+        """Claim the bookie. A task of the attempt before holds its lease until Spark has killed that task, one of another run
+        until it has heard of this one."""
         deadline = time.monotonic() + _OLD_TASK_SECONDS
         while True:
             try:
-                return adopt_or_start(self._config, self._holder)
+                return adopt_or_start(self._config, self._holder, instance_id=self._instance_id)
             except LeaseRefusedError as refusal:
-                if self._run not in refusal.holder or time.monotonic() > deadline or self._ended.wait(0.1):
+                if not refusal.holder or time.monotonic() > deadline or self._ended.wait(0.1):
                     raise
 
     def _change(self, **facts: Any) -> None:
@@ -286,14 +330,29 @@ class BookieKeeper:
             self._changed()
 
 
-def _executor() -> tuple[str, int]:
-    """The id and the process id of the executor of this Python worker: the first JVM among its ancestors. ("", 0) if there is
-    none."""
+class Executor(NamedTuple):
+    """The executor of this Python worker; all empty if it is not known."""
+
+    id: str = ""
+    """Spark's id of it; ``driver`` in local mode."""
+    pid: int = 0
+    hostname: str = ""
+    """Where Spark listens on this host: its name, or an address. It comes from the cluster manager, not from the driver, which
+    may see the executor's connection from another side of a gateway."""
+
+
+def _executor() -> Executor:
+    """The first JVM among this worker's ancestors."""
     for process in psutil.Process().parents():
         # Of a process of another user not even the command line may be visible.
         with suppress(psutil.Error):
             command = process.cmdline()
             if command and os.path.basename(command[0]) == "java":
-                given = command.index("--executor-id") if "--executor-id" in command else -2
-                return (command[given + 1] if given >= 0 else "driver"), process.pid
-    return "", 0
+                return executor_of(command, process.pid)
+    return Executor()
+
+
+def executor_of(command: Sequence[str], pid: int) -> Executor:
+    """The executor that has this command line."""
+    given = dict(pairwise(command))
+    return Executor(given.get("--executor-id", "driver"), pid, given.get("--hostname", ""))

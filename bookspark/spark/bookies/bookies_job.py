@@ -1,9 +1,13 @@
 """The main function of the job ``bookies``: a bookie service as a Spark application of its own.
 
-Law: one line on standard output begins with ``{``. It comes once every bookie serves. The other lines (spark-submit puts both
-streams into one) are progress, ``bookies: …``, and an error, ``bookspark bookies: <what is wrong and what to do>``. The job ends
-cleanly on SIGTERM and SIGINT. It also ends cleanly if spark-submit, its parent, was ended instead: Spark is gone then, so the job
-asks the bookies directly.
+Law: one line on standard output begins with ``{``. It comes once every bookie serves that an executor reaches. The other lines
+(spark-submit puts both streams into one) are progress, ``bookies: …``, and an error, ``bookspark bookies: <what is wrong and
+what to do>``. The job ends cleanly on SIGTERM and SIGINT, and also if spark-submit or the application master, its parent, was
+ended instead.
+
+What becomes of the bookies then? On a local master they are stopped, because Spark and they are of one host and one user. On a
+cluster they serve on: there the job's end may be a restart, the death of an application master or ``yarn kill``, and the next run
+adopts them. ``bookspark stop-bookies`` stops them.
 """
 
 from __future__ import annotations
@@ -21,12 +25,15 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
+from msgspec import Meta
+from pyspark import SparkConf, SparkContext
 
+from bookspark.arguments import check_names, checked
 from bookspark.bookie.bookie_config import BookieConfig
-from bookspark.config_checks import check_names
+from bookspark.command_line import COULD_NOT
 from bookspark.errors import BookKeeperError, ConfigurationError
-from bookspark.spark.bookies.barrier_job import root_cause
-from bookspark.spark.bookies.bookie_service import EMBEDDED, BookieService
+from bookspark.spark.bookies.barrier_job import TaskFor, root_cause
+from bookspark.spark.bookies.bookie_service import EMBEDDED, WAIT_FOR_MISSING_SECONDS, BookieService
 from bookspark.spark.session import SPARK_ERRORS, session
 
 _LOOK_SECONDS = 0.5
@@ -42,12 +49,18 @@ class BookiesJobOptions:
     """Where bookies keep entries on each host, one for each disk."""
     zookeeper: str
     """The cluster's ZooKeeper, or ``EMBEDDED``."""
-    bookie_options: dict[str, object]
+    bookie_options: dict[str, Any]
     """Options of the bookies."""
+    create: bool = False
+    """Whether bookies are made beside those that exist."""
+    one_core_per: TaskFor = TaskFor.BOOKIE
+    """What each core is for."""
+    wait_for_missing: float = WAIT_FOR_MISSING_SECONDS
+    """How long bookies are waited for that no executor reaches, in seconds."""
 
 
 def main(arguments: list[str]) -> int:
-    """Run the job. Returns the exit status: 0 after a signal, 1 after an error, which is printed in one line."""
+    """Run the job. Returns the exit status: 0 after a signal, 2 after an error, which is printed in one line."""
     ended, serving = threading.Event(), threading.Event()
 
     def end(_number: int, _frame: FrameType | None) -> None:
@@ -66,10 +79,10 @@ def main(arguments: list[str]) -> int:
         return 0
     except BookKeeperError as error:
         print(f"bookspark bookies: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
-        return 1
+        return COULD_NOT
     except SPARK_ERRORS as error:
         print(f"bookspark bookies: {root_cause(error)}", file=sys.stderr, flush=True)
-        return 1
+        return COULD_NOT
     return 0
 
 
@@ -87,7 +100,7 @@ def _on_signal(handler: _Handler) -> None:
 
 def _serve(options: BookiesJobOptions, end: _Handler, ended: threading.Event, serving: threading.Event) -> None:
     parent = os.getppid()
-    spark = session("bookspark bookies", zookeeper=None)
+    spark = session("bookspark bookies", zookeeper=None, **_settings(options.bookies))
     # Spark has replaced our handlers with its own, so they are set again.
     _on_signal(end)
     service = BookieService(
@@ -96,18 +109,55 @@ def _serve(options: BookiesJobOptions, end: _Handler, ended: threading.Event, se
         directories=options.directory,
         zookeeper=options.zookeeper,
         progress=_say,
+        create=options.create,
+        one_core_per=options.one_core_per,
+        # Nothing else runs in this application, and no other can use its slots.
+        leave_slots_free=False,
+        wait_for_missing_seconds=options.wait_for_missing,
         **options.bookie_options,
     )
     try:
         service.start()
         serving.set()
         print(json.dumps(_description(service)), flush=True)
-        while not ended.wait(_LOOK_SECONDS) and os.getppid() == parent:
+        while not ended.wait(_LOOK_SECONDS) and os.getppid() == parent and not service.told_to_stop:
             if service.failure:
                 raise BookKeeperError(f"the bookies are not looked after any more: {service.failure}")
     finally:
-        service.stop()
+        if service.told_to_stop or spark.sparkContext.master.startswith("local"):
+            service.stop()
+        elif serving.is_set():
+            service.let_go()
+            _say(f"left to serve on; start this job again to look after them, or stop them: {_STOP_COMMAND}")
+        else:
+            service.let_go()
         spark.stop()
+
+
+_STOP_COMMAND = "bookspark stop-bookies"
+
+
+_SOON = {
+    # By default an attempt that found too few slots waits ten minutes in silence, and the bookies' leases lapse.
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "8",
+    # The task of the next attempt takes over the bookies of this one.
+    "spark.python.task.killTimeout": "500ms",
+}
+"""Spark's settings for the job."""
+
+
+def _settings(bookies: int) -> dict[str, str]:
+    """Those of Spark's settings that spark-submit was not given."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return _SOON
+    SparkContext._ensure_initialized()
+    given = SparkConf()
+    wanted = dict(_SOON)
+    if given.get("spark.master", "").startswith("spark:"):
+        # A standalone master gives an application all cores that there are, unless it says how many it takes.
+        wanted["spark.cores.max"] = str(bookies)
+    return {name: value for name, value in wanted.items() if not given.contains(name)}
 
 
 def _say(line: str) -> None:
@@ -124,6 +174,7 @@ def _description(service: BookieService) -> dict[str, object]:
             {name: getattr(bookie, name) for name in ("bookie_id", "address", "pid", "host", "home")}
             for bookie in service.bookies.values()
         ],
+        "missing": list(service.missing),
         "executors": [
             {"executor_id": task.executor_id, "pid": task.executor_pid} for task in service.executors.values()
         ],
@@ -153,9 +204,10 @@ _app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exception
     help="Keep bookies on Spark's executors.",
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
 )
+@checked
 def _options(
     context: typer.Context,
-    bookies: Annotated[int, typer.Option(help="Number of bookies.")] = 3,
+    bookies: Annotated[int, Meta(ge=1), typer.Option(help="How many bookies there are to be.")] = 3,
     directory: Annotated[
         list[str] | None,
         typer.Option(help="Where bookies keep entries on each host. Give it once for each disk."),
@@ -164,6 +216,18 @@ def _options(
         str,
         typer.Option(help="host:port[,host:port…][/chroot]. By default the job runs one in the first directory."),
     ] = EMBEDDED,
+    create: Annotated[
+        bool,
+        typer.Option("--create", help="Make bookies until there are so many. The first start does so by itself."),
+    ] = False,
+    one_core_per: Annotated[
+        TaskFor, typer.Option(help="What the job takes a core for: each bookie, or each executor's host.")
+    ] = TaskFor.BOOKIE,
+    wait_for_missing: Annotated[
+        float,
+        Meta(ge=0, le=1e9),
+        typer.Option(metavar="SECONDS", help="How long to wait for bookies on hosts without an executor."),
+    ] = WAIT_FOR_MISSING_SECONDS,
     option: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="An option of the bookies, for example lease_seconds=30."),
@@ -171,10 +235,30 @@ def _options(
 ) -> BookiesJobOptions:
     rest = context.args
     names = [argument.partition("=")[0] for argument in rest if argument.startswith("-")]
-    check_names(names, ["--bookies", "--directory", "--zookeeper", "--option", "--help"], "option")
+    check_names(names, _OPTIONS, "option")
     if rest:
         raise ConfigurationError(f"{rest[0]!r} is not expected here; see --help")
-    return BookiesJobOptions(bookies, list(directory or ()), zookeeper, dict(map(_bookie_option, option or ())))
+    return BookiesJobOptions(
+        bookies,
+        list(directory or ()),
+        zookeeper,
+        dict(map(_bookie_option, option or ())),
+        create,
+        one_core_per,
+        wait_for_missing,
+    )
+
+
+_OPTIONS = (
+    "--bookies",
+    "--directory",
+    "--zookeeper",
+    "--create",
+    "--one-core-per",
+    "--wait-for-missing",
+    "--option",
+    "--help",
+)
 
 
 def _bookie_option(text: str) -> tuple[str, object]:

@@ -5,21 +5,32 @@ run that it was submitted by. So a driver that was believed dead can't move the 
 
     services/<service>                   what is wanted: the run that owns the service, and whether to stop
     service_tasks/<service>.<partition>  what one task looks after, written again whenever that changes
+    home_claims/<roots>.<number>         which host a number was taken for, from before its home is made until its bookie serves
+
+A claim is made by creating its record, so two tasks never take one number, whatever each of them saw.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 import msgspec
 
-from bookspark.errors import MetadataVersionError
+from bookspark.errors import MetadataVersionError, UnreadableRecordError
+from bookspark.metadata.bookie_homes import read_home
 from bookspark.metadata.records.codec import learn
+from bookspark.metadata.records.documents import proven_struct, read_struct
 from bookspark.metadata.store import MetadataStore
+from bookspark.spark.bookies.homes import home_number
+from bookspark.spark.bookies.placement import Claim, Known, Wanted
 
-SERVICES, TASKS = "services", "service_tasks"
+log = logging.getLogger(__name__)
+
+SERVICES, TASKS, CLAIMS = "services", "service_tasks", "home_claims"
 _WRITE_ATTEMPTS = 5
 
 
@@ -70,9 +81,18 @@ class TaskReport(msgspec.Struct, frozen=True):
     """The process id of that executor; 0 if it is not known."""
     bookies: tuple[BookieReport, ...] = ()
     """The bookies that the task looks after."""
+    retired: tuple[str, ...] = ()
+    """Bookies that were decommissioned and whose directories are on the host. Nobody looks after them."""
 
 
-learn(ServiceRecord, TaskReport)
+class ClaimRecord(msgspec.Struct, frozen=True):
+    """A number that a task has taken."""
+
+    host: str
+    """The task's host."""
+
+
+learn(ServiceRecord, TaskReport, ClaimRecord)
 
 Record = TypeVar("Record", ServiceRecord, TaskReport)
 
@@ -83,15 +103,32 @@ def service_name(master: str, roots: Sequence[str]) -> str:
     return "bookies-" + hashlib.sha256("\0".join([master, *roots]).encode()).hexdigest()[:12]
 
 
+def roots_name(roots: Sequence[str]) -> str:
+    """A name for the homes in these roots, whichever master their executors belong to."""
+    return hashlib.sha256("\0".join(roots).encode()).hexdigest()[:12]
+
+
 def read_service(store: MetadataStore, service: str) -> ServiceRecord | None:
-    """The service's record; None if there is none. Raises MetadataStoreError."""
+    """The service's record; None if there is none. Raises MetadataStoreError, and UnreadableRecordError."""
     found = store.read_record(SERVICES, service)
-    return None if found is None else msgspec.json.decode(found.value, type=ServiceRecord)
+    return None if found is None else read_struct(found.value, ServiceRecord, f"record of service {service}")
 
 
 def write_service(store: MetadataStore, service: str, record: ServiceRecord) -> None:
     """Replace the service's record, whoever wrote the one before. Raises MetadataStoreError."""
     _replace(store, SERVICES, service, record)
+
+
+def ask_to_stop(store: MetadataStore) -> dict[str, list[TaskReport]]:
+    """Ask the tasks of every service to stop their bookies; their job ends then. Returns what they look after, by service. Raises
+    MetadataStoreError."""
+    asked = {}
+    for service in store.list_records(SERVICES):
+        record = read_service(store, service)
+        if record is not None:
+            write_service(store, service, ServiceRecord(record.run, stop=True))
+            asked[service] = read_tasks(store, service, record.run)
+    return asked
 
 
 def read_tasks(store: MetadataStore, service: str, run: str) -> list[TaskReport]:
@@ -101,7 +138,11 @@ def read_tasks(store: MetadataStore, service: str, run: str) -> list[TaskReport]
     for name in store.list_records(TASKS):
         if name.startswith(service + "."):
             found = store.read_record(TASKS, name)
-            report = None if found is None else msgspec.json.decode(found.value, type=TaskReport)
+            try:
+                report = None if found is None else read_struct(found.value, TaskReport, f"report of task {name}")
+            except UnreadableRecordError as error:
+                log.warning("%s", error)
+                continue
             if report is not None and report.run == run:
                 reports.append(report)
     return sorted(reports, key=lambda report: report.partition)
@@ -112,19 +153,73 @@ def write_task(store: MetadataStore, service: str, report: TaskReport) -> None:
     _replace(store, TASKS, f"{service}.{report.partition}", report)
 
 
-def delete_service(store: MetadataStore, service: str) -> None:
-    """Delete every record of the service. Raises MetadataStoreError."""
+def delete_service(store: MetadataStore, service: str, run: str) -> None:
+    """Delete every record of ``run``, and none of another run that has taken the service over. Raises MetadataStoreError."""
+    _delete_of_run(store, SERVICES, service, ServiceRecord, run)
     for name in store.list_records(TASKS):
         if name.startswith(service + "."):
-            store.delete_record(TASKS, name)
-    store.delete_record(SERVICES, service)
+            _delete_of_run(store, TASKS, name, TaskReport, run)
+
+
+def _delete_of_run(store: MetadataStore, kind: str, name: str, shape: type[Record], run: str) -> None:
+    found = store.read_record(kind, name)
+    # What can't be read, or was written meanwhile, is another run's.
+    with suppress(UnreadableRecordError, MetadataVersionError):
+        if found is not None and read_struct(found.value, shape, f"{kind} record {name!r}").run == run:
+            store.delete_record(kind, name, found.version)
+
+
+def read_wanted(store: MetadataStore, roots: Sequence[str]) -> Wanted:
+    """Which bookies there are, by number, and which numbers were taken for homes in ``roots``. Raises MetadataStoreError."""
+    # Claims first: one is given up only when its bookie has a cookie here, so no bookie is overlooked.
+    claims = read_claims(store, roots)
+    known, others = [], []
+    for bookie_id in store.list_cookies():
+        found = store.read_cookie(bookie_id)
+        if found is None:
+            continue
+        number = home_number(found.value.directories, roots)
+        if number is None:
+            others.append(bookie_id)
+        else:
+            home = read_home(store, bookie_id)
+            known.append(Known(bookie_id, number, "" if home is None else home.host))
+    return Wanted(tuple(sorted(known, key=lambda one: (one.number, one.bookie_id))), claims, others=tuple(others))
+
+
+def read_claims(store: MetadataStore, roots: Sequence[str]) -> tuple[Claim, ...]:
+    """The numbers that were taken for homes in ``roots``, and not given up yet. Raises MetadataStoreError."""
+    claims = []
+    for name in store.list_records(CLAIMS):
+        found = store.read_record(CLAIMS, name)
+        service, _, number = name.rpartition(".")
+        if found is not None and service == roots_name(roots):
+            claims.append(Claim(int(number), read_struct(found.value, ClaimRecord, f"claim {name}").host))
+    return tuple(sorted(claims, key=lambda claim: claim.number))
+
+
+def claim_number(store: MetadataStore, roots: Sequence[str], number: int, host: str) -> bool:
+    """Take the number for a home on ``host``; False if it is taken. Raises MetadataStoreError."""
+    name = f"{roots_name(roots)}.{number}"
+    try:
+        store.write_record(CLAIMS, name, proven_struct(ClaimRecord(host), f"claim {name}"), None)
+    except MetadataVersionError:
+        return False
+    return True
+
+
+def drop_claim(store: MetadataStore, roots: Sequence[str], number: int) -> None:
+    """Give the number up: its bookie is known, or its home is not to be made. Raises MetadataStoreError."""
+    store.delete_record(CLAIMS, f"{roots_name(roots)}.{number}")
 
 
 def _replace(store: MetadataStore, kind: str, name: str, record: Record) -> None:
     for attempt in range(_WRITE_ATTEMPTS):
         found = store.read_record(kind, name)
         try:
-            store.write_record(kind, name, msgspec.json.encode(record), None if found is None else found.version)
+            store.write_record(
+                kind, name, proven_struct(record, f"{kind} record {name!r}"), None if found is None else found.version
+            )
             return
         except MetadataVersionError:
             if attempt == _WRITE_ATTEMPTS - 1:

@@ -1,9 +1,10 @@
 """How many barrier tasks an application has room for, and a clear error where Spark would wait in silence.
 
-Law: a bookie job leaves one slot of each executor free, so that a sink or source always finds room. What can't work is refused
-within ``SLOTS_SECONDS``: Spark itself waits 40 × 15 s for slots that never come, and refuses dynamic allocation only when the job
-runs. Executors that are promised, and have room for all tasks, are waited for longer (``EXECUTORS_SECONDS``): on a busy host they
-start slowly, which is no mistake of the user's.
+Law: who asks for new bookies gets room for them or an error: what can't work is refused within ``SLOTS_SECONDS``, because Spark
+itself waits 40 × 15 s for slots that never come, and refuses dynamic allocation only when the job runs. Bookies that exist are
+looked after with whatever room there is. Executors that are promised are waited for longer (``EXECUTORS_SECONDS``): on a busy
+host they start slowly, which is no mistake of the user's. In an application that also runs queries, one slot of each executor
+is left free.
 """
 
 from __future__ import annotations
@@ -29,10 +30,20 @@ class Slots(NamedTuple):
     executors: int
     """How many executors run them."""
 
-    @property
-    def for_bookies(self) -> int:
-        """How many tasks may look after bookies: all but one on each executor."""
-        return self.total - self.executors
+    def room(self, leave_free: bool) -> int:
+        """How many tasks may look after bookies. ``leave_free``: all but one on each executor."""
+        return max(self.total - self.executors, 0) if leave_free else self.total
+
+
+class Need(NamedTuple):
+    """What a start needs."""
+
+    tasks: int
+    """How many tasks there are to be."""
+    at_least: int
+    """How many there have to be."""
+    leave_free: bool
+    """Whether one slot of each executor is left to others."""
 
 
 def slots_of(context: Any) -> Slots:
@@ -43,22 +54,35 @@ def slots_of(context: Any) -> Slots:
     return Slots(scala.maxNumConcurrentTasks(profile), max(executors, 1))
 
 
-def slots_to_come(master: str, instances: str | None, cores: str | None) -> Slots | None:
-    """The slots that are promised to the application, by its master URL and ``spark.executor.instances`` and ``.cores``.
+def executors_of(context: Any) -> dict[str, str]:
+    """The executors that are there now: the host of each as Spark calls it, by Spark's id. In local mode there is one,
+    ``driver``."""
+    listed = context._jsc.sc().statusStore().executorList(True)
+    found = (listed.apply(place) for place in range(listed.size()))
+    hosts = {one.id(): one.hostPort().rpartition(":")[0] for one in found}
+    return {executor: host for executor, host in hosts.items() if executor != "driver" or len(hosts) == 1}
+
+
+def slots_to_come(master: str, instances: str | None, cores: str | None, cores_max: str | None = None) -> Slots | None:
+    """The slots that are promised to the application, by its master URL and ``spark.executor.instances`` and ``.cores``, or by
+    ``spark.cores.max`` on a standalone cluster.
 
     None if these don't tell.
     """
     if found := re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*]", master):
         executors, slots_each = map(int, found.groups())
-    elif instances and cores and not master.startswith("local"):
-        executors, slots_each = int(instances), int(cores)
+    elif instances and not master.startswith("local") and (cores or master == "yarn"):
+        executors, slots_each = int(instances), int(cores or 1)
+    elif cores_max and master.startswith("spark:"):
+        return Slots(int(cores_max), 1)
     else:
         return None
     return Slots(executors * slots_each, executors)
 
 
-def await_slots(context: Any, wanted: int) -> Slots:
-    """Wait until ``wanted`` tasks fit; executors may still be starting. Returns the slots.
+def await_slots(context: Any, need: Need) -> Slots:
+    """Wait until the tasks fit, or so many of them as there have to be if no more room comes; executors may still be starting.
+    Returns the slots.
 
     Raises ConfigurationError, which says what to set, if they can't fit, do not fit in time, or dynamic allocation is on.
     """
@@ -68,31 +92,46 @@ def await_slots(context: Any, wanted: int) -> Slots:
             "dynamic allocation is on, and Spark then refuses barrier jobs: set spark.dynamicAllocation.enabled=false "
             "for the bookies' application"
         )
-    promised = slots_to_come(context.master, conf.get("spark.executor.instances"), conf.get("spark.executor.cores"))
-    if promised is not None and promised.for_bookies < wanted:
-        raise _too_few(promised, wanted, context.master)
-    deadline = time.monotonic() + (SLOTS_SECONDS if promised is None else EXECUTORS_SECONDS)
-    while (slots := slots_of(context)).for_bookies < wanted:
-        if time.monotonic() > deadline:
-            raise _too_few(slots, wanted, context.master)
+    promised = slots_to_come(
+        context.master,
+        conf.get("spark.executor.instances"),
+        conf.get("spark.executor.cores"),
+        conf.get("spark.cores.max"),
+    )
+    if promised is not None and promised.room(need.leave_free) < need.at_least:
+        raise _too_few(promised, need, context.master)
+    began = time.monotonic()
+    patience = EXECUTORS_SECONDS if promised is not None or need.at_least < need.tasks else SLOTS_SECONDS
+    first_room = 0.0
+    while (room := (slots := slots_of(context)).room(need.leave_free)) < need.tasks:
+        now = time.monotonic()
+        if room >= need.at_least:
+            first_room = first_room or now
+            if now - first_room > SLOTS_SECONDS or (promised is not None and slots.total >= promised.total):
+                return slots
+        elif now - began > patience:
+            raise _too_few(slots, need, context.master)
         time.sleep(_LOOK_SECONDS)
     return slots
 
 
-def _too_few(slots: Slots, wanted: int, master: str) -> ConfigurationError:
+def _too_few(slots: Slots, need: Need, master: str) -> ConfigurationError:
+    wanted = need.at_least
+    sum_up = f", and one on each executor stays free, so {wanted + slots.executors} in all" if need.leave_free else ""
     return ConfigurationError(
-        f"too few slots: {wanted} bookies need {wanted} slots, and one on each executor stays free, so "
-        f"{wanted + slots.executors} in all; there are {slots.total} on {slots.executors} executors; "
-        f"{_advice(master, wanted)}"
+        f"too few slots: {wanted} bookies need {wanted} slots{sum_up}; "
+        f"there are {slots.total} on {slots.executors} executors; {_advice(master, need)}"
     )
 
 
-def _advice(master: str, wanted: int) -> str:
+def _advice(master: str, need: Need) -> str:
+    wanted, each = need.at_least, 2 if need.leave_free else 1
     if master.startswith("local-cluster"):
-        return f"set --master 'local-cluster[{wanted},2,1024]', or ask for fewer bookies"
+        return f"set --master 'local-cluster[{wanted},{each},1024]', or ask for fewer bookies"
     if master.startswith("local"):
-        return f"set --master 'local[{wanted + 1}]', or ask for fewer bookies"
+        return f"set --master 'local[{wanted + each - 1}]', or ask for fewer bookies"
     return (
-        f"set for example spark.executor.instances={wanted} and spark.executor.cores=2 "
-        f"(spark.cores.max={2 * wanted} on a standalone cluster), or ask for fewer bookies"
+        f"set for example spark.executor.instances={wanted} and spark.executor.cores={each} "
+        f"(spark.cores.max={each * wanted} on a standalone cluster), ask for one core for each host instead of each bookie, or "
+        "ask for fewer bookies"
     )

@@ -4,8 +4,12 @@
 ``data_source``        the format, as Spark asks for it; ``register`` gives a session its cluster
 ``connector_options``  the options of reads and writes
 ``sink``               writes rows of a DataFrame to a log, each once
+``sink_checks``        refuses what can't be written before the first task
+``fingerprints``       tells a micro-batch from another one of its number
+``file_sources``       tells files that were renamed from new ones
 ``source``             reads logs, ledgers and system tables
 ``feeds``              plans what lies between two offsets of a log or of ledgers
+``active_session``     lets other Python threads write
 ``pinned_start``       keeps the start of a stream that begins at ``latest``
 =====================  ============================================================================
 

@@ -12,15 +12,20 @@ Sink
     (PD_JOURNAL; with VD_JOURNAL each task syncs once, before it ends); ``replication`` (best_effort); ``rowFormat`` (``value``,
     or ``arrow``: rows keep all their columns); ``compression`` (``none``, ``zstd``, ``zstd_dictionary``). ``ledgerRollBytes`` (1
     GiB), ``ledgerRollSeconds`` (3600): size and age at which a data ledger is closed.
+Streaming sink
+    ``follows``: the id of the streaming query whose log this one takes over; only needed by a query that is new to a log of
+    another query. ``acceptReplay``: the number of a micro-batch that the log has with other rows, because the query's values are
+    random; it is taken for the one in the log.
 Source
     One of ``log`` (a name), ``ledger`` (an id), ``ledgers`` (``1,2,7-9``) and ``table`` (a system table). ``minPartitions`` (1).
-    ``failOnDataLoss`` (true). Of a log: ``startingOffsets`` (``earliest``, or a position from 0).
+    ``failOnDataLoss`` (true). Of a log: ``startingOffsets`` (``earliest``, or a position that the log has reached, from 0).
 Batch source
     Of a log: ``endingOffsets`` (``latest``, or the position after the last row to read, which the log must have reached).
 Streaming source
     ``maxOffsetsPerTrigger`` (rows or entries) or ``maxBytesPerTrigger``. ``pollTimeoutMs`` (500): how long a trigger waits for
-    entries when there are none. Of a log: ``startingOffsets`` ``latest`` together with ``subscription``, a name under which
-    Bookspark keeps the start until the first micro-batch is done. Spark does not keep it, and would start later after a failure.
+    entries when there are none, but no longer than the query has been idle. Of a log: ``startingOffsets`` ``latest`` together
+    with ``subscription``, a name under which Bookspark keeps the start until the first micro-batch is done. Spark does not keep
+    it, and would start later after a failure.
 """
 
 from __future__ import annotations
@@ -28,23 +33,29 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from enum import Enum
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
+from msgspec import Meta
+
+from bookspark.arguments import AtLeastOne, EntryId, PasswordText, from_text
+from bookspark.arguments.taken import Misfit, refused
 from bookspark.errors import ConfigurationError
-from bookspark.protocol.ledger.ledger_choices import choice_of
-from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerType, Replication
+from bookspark.metadata.records.names import LedgerId
+from bookspark.metadata.zookeeper.layout import ConnectionString
+from bookspark.protocol.ledger.ledger_metadata import LEDGER_ID_MAX, DigestType, LedgerType, Replication
 from bookspark.protocol.logs.log_record import Compression, LogOptions, RowFormat
 from bookspark.spark.logs.data_ledgers import RollPolicy
 from bookspark.spark.logs.log_run import LogAddress
-from bookspark.spark.logs.registry import check_name
+from bookspark.spark.logs.registry import LogName
 
 Value = TypeVar("Value")
-Choice = TypeVar("Choice", bound=Enum)
+PollMilliseconds = Annotated[int, Meta(ge=0, le=1_000_000_000)]
 
+_LEDGERS_MAX = 1_000_000
+"""How many ledgers one read names at most."""
 EARLIEST, LATEST = "earliest", "latest"
 
-_SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname"})
+_SPARK_OPTIONS = ("checkpointlocation", "queryname")
 """Spark's own options, which it hands to sinks too."""
 _OF_A_TABLE = "provider"
 """CREATE TABLE hands over options of this name. It is refused: Spark 4.2 can't read a table of a Python data source ("is not a
@@ -60,24 +71,24 @@ class _GivenOptions:
 
     def take(self, name: str, convert: Callable[[str], Value], what: str) -> Value | None:
         """The option's value; None if it was not given. ``what``: the allowed values in words, for the error."""
-        self._known.append(name)
-        text = self._given.get(name.lower())
+        text = self.text(name)
         if text is None:
             return None
         try:
             return convert(text)
-        except ConfigurationError:
-            raise
-        except (ValueError, KeyError):
-            raise ConfigurationError(f"option {name}: {text!r} is not {what}") from None
+        except ValueError:
+            raise refused("option", name, Misfit(text, what)) from None
+
+    def judged(self, name: str, annotation: Any) -> Any:
+        """The option's value as ``annotation`` takes it; None if it was not given."""
+        self._known.append(name)
+        text = self._given.get(name.lower())
+        return None if text is None else from_text("option", name, text, annotation)
 
     def text(self, name: str) -> str | None:
         """The option's text; None if it was not given."""
-        return self.take(name, str, "text")
-
-    def choice(self, name: str, kind: type[Choice]) -> Choice | None:
-        """The option as one of the values of ``kind``, in upper or lower case; None if it was not given."""
-        return self.take(name, lambda text: choice_of(kind, text, f"option {name}:"), "")
+        text: str | None = self.judged(name, str)
+        return text
 
     def finish(self) -> None:
         """Raise ConfigurationError if an option was given that nobody took."""
@@ -98,48 +109,33 @@ class _GivenOptions:
                 raise ConfigurationError(f"unknown option {name!r} of format bookspark; {hint}")
 
 
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError
-    return number
-
-
-def _not_negative(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise ValueError
-    return number
-
-
 def _ids(text: str) -> tuple[int, ...]:
     ids: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        start = _not_negative(first)
-        stop = _not_negative(last) if dash else start
-        if stop < start:
+        start = _number(first)
+        stop = _number(last) if dash else start
+        if not start <= stop <= LEDGER_ID_MAX or stop - start + len(ids) >= _LEDGERS_MAX:
             raise ValueError
         ids.extend(range(start, stop + 1))
     return tuple(ids)
 
 
-def _digest(text: str) -> DigestType:
-    return DigestType[text.upper()]
+def _number(text: str) -> int:
+    number = int(text)
+    if not 0 <= number < 1 << 63:
+        raise ValueError
+    return number
 
 
 def _offset(*words: str) -> Callable[[str], int | str]:
-    return lambda text: text.lower() if text.lower() in words else _not_negative(text)
-
-
-def _boolean(text: str) -> bool:
-    return {"true": True, "false": False}[text.lower()]
+    return lambda text: text.lower() if text.lower() in words else _number(text)
 
 
 def _cluster(options: _GivenOptions, default: str | None) -> tuple[str, bytes]:
     """The cluster and the password."""
-    zookeeper = options.text("zookeeper") or default
-    password = options.text("password") or ""
+    zookeeper = options.judged("zookeeper", ConnectionString) or default
+    password = options.judged("password", PasswordText) or ""
     if not zookeeper:
         raise ConfigurationError(
             "which cluster? Give option zookeeper (host:port[,host:port…]), start the session with "
@@ -156,25 +152,36 @@ class SinkOptions:
     chosen: Mapping[str, Any]
     """The fields of LogOptions that were given. If the log exists, its other options are those that it was created with."""
     roll: RollPolicy
+    follows: str = ""
+    """The id of the streaming query whose log a query that is new to the log takes over. Empty: none."""
+    accept_replay: int | None = None
+    """The number of the micro-batch that is taken for the one in the log, whatever its rows are."""
+    checkpoint: str = ""
+    """Spark's option ``checkpointLocation``; empty if it was not given."""
+    query_name: str = ""
+    """Spark's name for the query; empty if it has none."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str], zookeeper: str | None = None) -> SinkOptions:
         """The options in ``given``, as Spark hands them over. ``zookeeper``: the session's cluster. Raises ConfigurationError."""
         options = _GivenOptions(given)
-        log = options.text("log")
+        log = options.judged("log", LogName)
         chosen: dict[str, Any] = {
-            "ensemble_size": options.take("ensembleSize", _positive, "a positive number"),
-            "write_quorum": options.take("writeQuorum", _positive, "a positive number"),
-            "ack_quorum": options.take("ackQuorum", _positive, "a positive number"),
-            "digest_type": options.take("digestType", _digest, f"one of {', '.join(d.name for d in DigestType)}"),
-            "ledger_type": options.choice("ledgerType", LedgerType),
-            "replication": options.choice("replication", Replication),
-            "row_format": options.choice("rowFormat", RowFormat),
-            "compression": options.choice("compression", Compression),
+            "ensemble_size": options.judged("ensembleSize", AtLeastOne),
+            "write_quorum": options.judged("writeQuorum", AtLeastOne),
+            "ack_quorum": options.judged("ackQuorum", AtLeastOne),
+            "digest_type": options.judged("digestType", DigestType),
+            "ledger_type": options.judged("ledgerType", LedgerType),
+            "replication": options.judged("replication", Replication),
+            "row_format": options.judged("rowFormat", RowFormat),
+            "compression": options.judged("compression", Compression),
         }
         chosen = {name: value for name, value in chosen.items() if value is not None}
-        bytes_max = options.take("ledgerRollBytes", _positive, "a positive number of bytes")
-        seconds_max = options.take("ledgerRollSeconds", _positive, "a positive number of seconds")
+        bytes_max = options.judged("ledgerRollBytes", AtLeastOne)
+        seconds_max = options.judged("ledgerRollSeconds", AtLeastOne)
+        follows = options.text("follows") or ""
+        accept_replay = options.judged("acceptReplay", EntryId)
+        checkpoint, query_name = (options.text(name) or "" for name in _SPARK_OPTIONS)
         default = RollPolicy()
         roll = RollPolicy(bytes_max or default.bytes_max, seconds_max or default.seconds_max)
         address, password = _cluster(options, zookeeper)
@@ -183,7 +190,23 @@ class SinkOptions:
             raise ConfigurationError("which log? A write needs option log, the name of the log to append to")
         # Options that contradict each other are an error here, and not after the first rows.
         LogOptions(**chosen)
-        return cls(LogAddress(address, check_name(log), password), chosen, roll)
+        return cls(LogAddress(address, log, password), chosen, roll, follows, accept_replay, checkpoint, query_name)
+
+    def for_batch(self) -> SinkOptions:
+        """Return these options. Raises ConfigurationError for options that only a stream can have."""
+        only = {
+            "follows": self.follows,
+            "acceptReplay": self.accept_replay,
+            "checkpointLocation": self.checkpoint,
+            "queryName": self.query_name,
+        }
+        for name, value in only.items():
+            if value not in (None, ""):
+                raise ConfigurationError(
+                    f"option {name} is for streams (df.writeStream): a batch write takes over no log, and each run of it appends "
+                    "its rows again; leave the option out"
+                )
+        return self
 
 
 @dataclass(frozen=True)
@@ -221,8 +244,8 @@ class SourceOptions:
     def parse(cls, given: Mapping[str, str], zookeeper: str | None = None) -> SourceOptions:
         """The options in ``given``, as Spark hands them over. ``zookeeper``: the session's cluster. Raises ConfigurationError."""
         options = _GivenOptions(given)
-        log = options.text("log")
-        ledger = options.take("ledger", _not_negative, "a ledger id")
+        log = options.judged("log", LogName)
+        ledger = options.judged("ledger", LedgerId)
         ledgers = options.take("ledgers", _ids, "a list of ledger ids like 1,2,7-9")
         table = options.text("table")
         start = options.take(
@@ -231,12 +254,12 @@ class SourceOptions:
             "'earliest', a position (a number from 0) or, of a stream, 'latest'",
         )
         end = options.take("endingOffsets", _offset(LATEST), "'latest' or a position (a number from 0)")
-        min_partitions = options.take("minPartitions", _positive, "a positive number") or 1
-        fail_on_data_loss = options.take("failOnDataLoss", _boolean, "'true' or 'false'")
-        subscription = options.text("subscription")
-        rows_max = options.take("maxOffsetsPerTrigger", _positive, "a positive number of entries")
-        bytes_max = options.take("maxBytesPerTrigger", _positive, "a positive number of bytes")
-        poll_timeout_ms = options.take("pollTimeoutMs", _not_negative, "a number of milliseconds")
+        min_partitions = options.judged("minPartitions", AtLeastOne) or 1
+        fail_on_data_loss = options.judged("failOnDataLoss", bool)
+        subscription = options.judged("subscription", LogName)
+        rows_max = options.judged("maxOffsetsPerTrigger", AtLeastOne)
+        bytes_max = options.judged("maxBytesPerTrigger", AtLeastOne)
+        poll_timeout_ms = options.judged("pollTimeoutMs", PollMilliseconds)
         address, password = _cluster(options, zookeeper)
         options.finish()
         choices = {"log": log, "ledger": ledger, "ledgers": ledgers, "table": table}
@@ -258,14 +281,14 @@ class SourceOptions:
         return cls(
             zookeeper=address,
             password=password,
-            log=log and check_name(log),
+            log=log,
             ledgers=ledgers,
             table=table,
             min_partitions=min_partitions,
             fail_on_data_loss=fail_on_data_loss is not False,
             start=EARLIEST if start is None else start,
             end=LATEST if end is None else end,
-            subscription=subscription and check_name(subscription),
+            subscription=subscription,
             rows_max=rows_max,
             bytes_max=bytes_max,
             poll_timeout_seconds=0.5 if poll_timeout_ms is None else poll_timeout_ms / 1000,
@@ -275,6 +298,10 @@ class SourceOptions:
         """Return these options. Raises ConfigurationError for options that only a stream can have."""
         if self.start == LATEST:
             raise ConfigurationError("startingOffsets 'latest' is for streams: a batch read would have no rows")
+        if isinstance(self.start, int) and isinstance(self.end, int) and self.start > self.end:
+            raise ConfigurationError(
+                f"startingOffsets {self.start} is behind endingOffsets {self.end}: give a later end"
+            )
         only = {
             "subscription": self.subscription,
             "maxOffsetsPerTrigger": self.rows_max,

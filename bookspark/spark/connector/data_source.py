@@ -15,6 +15,9 @@ the driver names.
 Law: the driver's side checks everything that can be checked before the first task runs; see ``connector_options``, ``sink`` and
 ``source``.
 
+A DataFrame keeps the log's end of its first action, because Spark keeps its plan; so does a view, and the static side of a join
+with a stream. ``load()`` again, or ``bookspark.spark.log_frame``, sees the rows that came since.
+
 A batch write is all or nothing. A batch write that runs again writes its rows again, also inside ``foreachBatch``, where Spark
 replays a micro-batch whose end it did not see. ``writeStream.format("bookspark")`` writes each row once.
 """
@@ -22,6 +25,7 @@ replays a micro-batch whose end it did not see. ``writeStream.format("bookspark"
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.sql.datasource import (
@@ -34,9 +38,13 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from bookspark.errors import ConfigurationError
+from bookspark.spark.connector.active_session import activate_before_writes
 from bookspark.spark.connector.connector_options import SinkOptions, SourceOptions
-from bookspark.spark.connector.sink import LogBatchWriter, LogStreamWriter, prepare
+from bookspark.spark.connector.sink import LogBatchWriter, LogStreamWriter
+from bookspark.spark.connector.sink_checks import prepare
 from bookspark.spark.connector.source import EntryReader, EntryStreamReader, TableReader, schema_of
+from bookspark.spark.idle_closing import closed_if_it_fails
+from bookspark.spark.process_client import ZOOKEEPER_CONF
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,19 +86,21 @@ class BookSparkDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """For ``df.write``. Creates the log if there is none. Raises ConfigurationError, and what ``prepare`` lists."""
-        return LogBatchWriter(self._sink(schema, overwrite))
+        return LogBatchWriter(self._sink(schema, overwrite, SinkOptions.for_batch))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """For ``df.writeStream``. Creates the log if there is none. Raises ConfigurationError, and what ``prepare`` lists."""
-        return LogStreamWriter(self._sink(schema, overwrite))
+        return LogStreamWriter(self._sink(schema, overwrite, lambda options: options))
 
+    @closed_if_it_fails()
     def _source(self) -> tuple[SourceOptions, StructType]:
         """What to read, and all columns that it has."""
         options = SourceOptions.parse(self.options, self._cluster())
         return options, schema_of(options)
 
-    def _sink(self, schema: StructType, overwrite: bool) -> SinkOptions:
-        options = SinkOptions.parse(self.options, self._cluster())
+    @closed_if_it_fails()
+    def _sink(self, schema: StructType, overwrite: bool, checked: Callable[[SinkOptions], SinkOptions]) -> SinkOptions:
+        options = checked(SinkOptions.parse(self.options, self._cluster()))
         if overwrite:
             raise ConfigurationError(
                 f"log {options.log.name!r} can only be appended to: use mode 'append' (streams: outputMode 'append')"
@@ -122,15 +132,21 @@ def _check_names(schema: StructType, known: StructType) -> None:
 
 def register(spark: SparkSession, zookeeper: str) -> None:
     """Make ``zookeeper`` (``host:port[,host:port…][/chroot]``) the cluster of reads and writes in ``spark`` that have no such
-    option.
+    option, and let other Python threads write too.
 
     It replaces the class that Spark found by itself. Spark then starts workers with the application's Python
-    (``PYSPARK_PYTHON``); a
-    class that it found by itself runs with the driver's Python on executors too (seen in 4.2).
+    (``PYSPARK_PYTHON``); a class that it found by itself runs with the driver's Python on executors too (seen in 4.2).
     """
     # Spark would warn that a data source was replaced, which is what this is for.
+    log_errors_only(spark, _REGISTRY_LOGGER)
+    activate_before_writes()
+    spark.conf.set(ZOOKEEPER_CONF, zookeeper)
+    spark.dataSource.register(type("BookSparkDataSource", (BookSparkDataSource,), {"zookeeper": zookeeper}))
+
+
+def log_errors_only(spark: SparkSession, logger: str) -> None:
+    """Keep warnings of ``logger``, a class of Spark's, out of the driver's log from now on."""
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     log4j = jvm.org.apache.logging.log4j
-    log4j.core.config.Configurator.setLevel(_REGISTRY_LOGGER, log4j.Level.ERROR)
-    spark.dataSource.register(type("BookSparkDataSource", (BookSparkDataSource,), {"zookeeper": zookeeper}))
+    log4j.core.config.Configurator.setLevel(logger, log4j.Level.ERROR)

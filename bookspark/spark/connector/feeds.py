@@ -129,7 +129,9 @@ class LogFeed:
     """The rows of a log. It keeps the commits of the last plan, so that the next plan goes on from there."""
 
     def __init__(self, bookkeeper: BookKeeper, name: str, password: bytes, fail_on_data_loss: bool) -> None:
-        self._bookkeeper, self._name, self._password = bookkeeper, name, password
+        self._bookkeeper, self._password = bookkeeper, password
+        self.name = name
+        """The log's name."""
         self.passed_over = PassedOver(fail_on_data_loss)
         self._head = LogReader(bookkeeper, name, password, _AT_THE_END)
         self._ctime_ms = self._head.record.ctime_ms
@@ -155,9 +157,9 @@ class LogFeed:
 
     def check(self, offset: Offset) -> None:
         if offset.keys() != {"position", "log"}:
-            raise _another_kind(f"log {self._name!r}", offset)
+            raise _another_kind(f"log {self.name!r}", offset)
         if offset["log"] != self._ctime_ms:
-            raise made_anew(self._name, offset["position"])
+            raise made_anew(self.name, offset["position"])
 
     def limited(self, start: Offset, end: Offset, limit: Limit) -> Offset:
         first, last = start["position"], end["position"]
@@ -178,8 +180,8 @@ class LogFeed:
 
     def _passed_over(self, at: int, following: int) -> None:
         if at < following:
-            what = f"log {self._name!r}: rows {at} to {following - 1} were truncated, and were not read before"
-            self.passed_over.add(what, self._name, at, following)
+            what = f"log {self.name!r}: rows {at} to {following - 1} were truncated, and were not read before"
+            self.passed_over.add(what, self.name, at, following)
 
     def _pieces(self, first: int, last: int) -> Iterator[SizedPiece]:
         """The rows from ``first`` to before ``last`` that are still there. Raises ReadError if their commits can't be found."""
@@ -187,9 +189,9 @@ class LogFeed:
             return
         body = self._body
         if body is None or first < self._planned_from:
-            body = LogReader(self._bookkeeper, self._name, self._password, first)
+            body = LogReader(self._bookkeeper, self.name, self._password, first)
             if body.record.ctime_ms != self._ctime_ms:
-                raise made_anew(self._name, first)
+                raise made_anew(self.name, first)
             self._body = body
             self._more, self._planned, self._planned_from = iter(()), deque(), first
         while self._planned and self._planned[0].after.rows <= first:
@@ -204,7 +206,7 @@ class LogFeed:
                 following = next(self._more, None)
                 if following is None:
                     raise ReadError(
-                        f"log {self._name!r}: as far as its commits can be read now, its commits end at row "
+                        f"log {self.name!r}: as far as its commits can be read now, its commits end at row "
                         f"{body.position.rows}, but there were rows up to {last - 1}. Nothing is left out; try again"
                     )
             if following.after.rows > first:

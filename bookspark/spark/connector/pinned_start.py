@@ -14,6 +14,7 @@ from contextlib import suppress
 import msgspec
 
 from bookspark.errors import MetadataVersionError
+from bookspark.metadata.records.documents import proven, read_struct
 from bookspark.spark.connector.connector_options import SourceOptions
 from bookspark.spark.connector.feeds import Offset
 from bookspark.spark.process_client import client
@@ -37,14 +38,15 @@ class PinnedStart:
         store = client(self._zookeeper).metadata
         while True:
             found = store.read_record(KIND, self._name)
+            document = proven(offset, msgspec.json.encode, msgspec.json.decode, f"start {self._name!r}")
             if found is not None:
-                pinned = msgspec.json.decode(found.value, type=Offset)
+                pinned = read_struct(found.value, Offset, f"start {self._name!r}")
                 if pinned.get("log") == offset.get("log"):
                     return pinned
             # If another process was first, look at its pin.
             with suppress(MetadataVersionError):
                 version = None if found is None else found.version
-                store.write_record(KIND, self._name, msgspec.json.encode(offset), version)
+                store.write_record(KIND, self._name, document, version)
                 return offset
 
     def unpin(self) -> None:

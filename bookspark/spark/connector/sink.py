@@ -1,9 +1,14 @@
 """The sink of ``format("bookspark")``: rows of a DataFrame become rows of a log, each once.
 
 Law: tasks write entries and return the ranges that are acknowledged. The commit names the ranges, and only that makes them part
-of the log. A batch is known by (query id, batch id), which Spark gives again when it replays a micro-batch; a batch write is
-known by an id that is made when it is planned. A failed task leaves nothing to undo: no reader ever sees entries that no commit
-names, so ``abort`` does nothing.
+of the log. A batch is known by (query id, batch id), which Spark gives again when it replays a micro-batch, and by its
+fingerprint (``fingerprints``); a batch write is known by an id that is made when it is planned. A failed task leaves nothing to
+undo: no reader ever sees entries that no commit names.
+
+A query that may not write disturbs nobody. A run looks at the log's commits before it claims the log. A batch whose number the
+log has is only compared with it, a query that is new to another query's log is refused, and neither becomes the owner. So a
+Spark checkpoint that was restored, deleted or mixed up ends its own query, and not the one that runs. A batch write becomes no
+owner either; it waits its turn between the query's commits.
 
 Where things run (seen on Spark 4.2): a planning worker beside the driver's JVM makes a new writer for each micro-batch and
 pickles it. ``write`` runs in the executors' Python workers, which Spark reuses. ``commit`` runs in one more pooled worker beside
@@ -16,35 +21,43 @@ log of row format ``arrow``, any columns, the same in each write. ``logs.row_for
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
-from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.types import BinaryType, StringType, StructType
 
-from bookspark.errors import BookKeeperError, ConfigurationError, NotEnoughBookiesError
-from bookspark.protocol.logs.commits import Commit, EntryRange, merged
-from bookspark.protocol.logs.log_record import Compression, LogOptions, LogRecord, RowFormat
+from bookspark.errors import BookKeeperError
+from bookspark.protocol.logs.commits import Commit, EntryRange, Fingerprint, merged
+from bookspark.protocol.logs.log_record import Compression, LogRecord
+from bookspark.protocol.logs.replays import Batch, is_committed
 from bookspark.spark.connector.connector_options import SinkOptions
-from bookspark.spark.logs.committer import current_committer, release_committer
+from bookspark.spark.connector.file_sources import check_sources
+from bookspark.spark.connector.fingerprints import SUMS, plan_of, sum_of
+from bookspark.spark.idle_closing import closed_if_it_fails, idle_closer
+from bookspark.spark.logs.committer import Committer, current_committer
 from bookspark.spark.logs.data_ledgers import DataWriter, current_data_ledger
 from bookspark.spark.logs.log_run import LogRun
 from bookspark.spark.logs.maintenance import recover_ledgers
+from bookspark.spark.logs.reader import newest_header
 from bookspark.spark.logs.registry import LogRegistry
-from bookspark.spark.logs.row_format import ID_COLUMNS, RowEncoder, arrow_schema, columns_of
 from bookspark.spark.logs.rows import row_encoder
 from bookspark.spark.logs.value_rows import train_dictionary
 from bookspark.spark.process_client import client
 
 if TYPE_CHECKING:
     import pyarrow
+
+    from bookspark.client import BookKeeper
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -57,105 +70,25 @@ class RangesWritten(WriterCommitMessage):
     """The micro-batch's number; 0 of a batch write."""
     run: str
     """The id of the query's run."""
-    epoch: int
-    """The epoch in which the run owns the log; 0 if the task had no rows."""
-    log_ctime_ms: int
+    epoch: int = 0
+    """The epoch in which the run writes to the log; 0 if the task wrote nothing."""
+    log_ctime_ms: int = 0
     """When the log was created, in ms since 1970: a log of the same name that is created later is another log."""
-    ranges: tuple[EntryRange, ...]
+    ranges: tuple[EntryRange, ...] = ()
     """The entries, in the order of the task's rows."""
-
-
-def check_input(schema: StructType, row_format: RowFormat) -> None:
-    """Raise ConfigurationError unless a log of that format can hold rows of this schema."""
-    if row_format is RowFormat.ARROW:
-        _check_columns(schema)
-        return
-    if schema.names != ["value"]:
-        others = ", ".join(repr(name) for name in schema.names if name != "value") or "none"
-        raise ConfigurationError(
-            f"a log takes one column, 'value' (string or binary); the DataFrame has {schema.names}. Columns that are too many: "
-            f"{others}. "
-            'Select it first, for example: df.selectExpr("to_json(struct(*)) AS value"); or keep all columns, in a new log with '
-            "option rowFormat 'arrow'"
-        )
-    kind = schema["value"].dataType
-    if not isinstance(kind, StringType | BinaryType):
-        raise ConfigurationError(
-            f"column 'value' is {kind.simpleString()}; a log takes string or binary: cast it first"
-        )
-
-
-def _check_columns(schema: StructType) -> None:
-    names = [name.lower() for name in schema.names]
-    for name in names:
-        if name in ID_COLUMNS:
-            raise ConfigurationError(
-                f"column {name!r} has the name of a column that reading adds to the rows: rename it first"
-            )
-        if names.count(name) > 1:
-            raise ConfigurationError(f"there are {names.count(name)} columns {name!r}: rename all but one")
-    try:
-        arrow_schema(schema)
-    except PySparkException as error:
-        raise ConfigurationError(f"a column has a type that Arrow has not: {error}; cast it first") from error
+    rows: int = 0
+    """The number of the task's rows."""
+    values: int = 0
+    """The sum over the rows (``fingerprints.sum_of``); 0 of a batch write."""
+    only_compared: bool = False
+    """True: the log had a batch of this number when the task began, so the task has written nothing."""
+    checkpoint: str = ""
+    """Where the query's Spark checkpoint is; empty if Spark does not say it."""
 
 
 BATCH_WRITES_BETWEEN_TENDING = 16
 """Each batch write is an epoch of its own. One of this number of batch writes collects orphans and compacts the log's chain, as
 each run of a query does."""
-
-_checked: set[tuple[int, str, str]] = set()
-"""(pid, zookeeper, log) of logs for which the bookies were counted. Once is enough; a query plans each micro-batch anew."""
-
-
-def prepare(options: SinkOptions, schema: StructType) -> LogRecord:
-    """The log's record; the log is created if there is none. Runs on the driver's side, before the first task.
-
-    Raises what keeps the rows from being written: ConfigurationError (the rows are not what the log holds, or an option differs
-    from the log's), UnauthorizedAccessError (wrong password), NotEnoughBookiesError, MetadataStoreError.
-    """
-    log = options.log
-    bookkeeper = client(log.zookeeper)
-    record = _log_for(LogRegistry(bookkeeper.metadata), options, schema)
-    key = os.getpid(), log.zookeeper, log.name
-    if key in _checked:
-        return record
-    bookies = {b.bookie_id for b in bookkeeper.metadata.bookies().values() if not b.read_only}
-    # A log that has ledgers can go on with an ack quorum of bookies. A new log needs a whole ensemble for its first ledger.
-    needed = record.options.ack_quorum if record.commit_ledgers else record.options.ensemble_size
-    if len(bookies) < needed:
-        raise NotEnoughBookiesError(
-            f"log {log.name!r} needs {needed} writable bookies, and {len(bookies)} are registered at {log.zookeeper}"
-            f"{': ' + ', '.join(sorted(bookies)) if bookies else ''}. Start more bookies, or choose smaller quorums "
-            "for a new log (options ensembleSize, writeQuorum, ackQuorum)"
-        )
-    _checked.add(key)
-    return record
-
-
-def _log_for(registry: LogRegistry, options: SinkOptions, schema: StructType) -> LogRecord:
-    """The record of the log, which takes rows of this schema. The options of a log that exists are its own."""
-    chosen, name, password = dict(options.chosen), options.log.name, options.log.password
-    record = registry.find(name)
-    if record is None:
-        row_format = LogOptions(**chosen).row_format
-        check_input(schema, row_format)
-        columns = schema.toNullable().json() if row_format is RowFormat.ARROW else ""
-        record = registry.ensure(name, chosen, password, columns)
-    else:
-        record = registry.ensure(name, chosen, password)
-        check_input(schema, record.options.row_format)
-    fixed = columns_of(record.options)
-    if fixed is not None and _types(fixed) != _types(schema):
-        raise ConfigurationError(
-            f"log {name!r} has the columns {fixed.simpleString()} since it was created; the DataFrame has "
-            f"{schema.simpleString()}: select the same columns in the same order, cast, or write to another log"
-        )
-    return record
-
-
-def _types(schema: StructType) -> list[tuple[str, str]]:
-    return [(field.name, field.dataType.simpleString()) for field in schema]
 
 
 class LogWriter:
@@ -164,73 +97,78 @@ class LogWriter:
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
 
-    def write_rows(self, batches: Iterator[pyarrow.RecordBatch], query: str, batch: int, run: str) -> RangesWritten:
-        """In a task: append all rows. Returns their ranges when each entry is acknowledged. A task without rows does not claim
-        the log.
+    @property
+    def bookkeeper(self) -> BookKeeper:
+        """This process's client of the log's cluster."""
+        return client(self.options.log.zookeeper)
 
-        Raises LogTakenOverError if another run owns the log by now, BookKeeperError for a null value, and the errors of
-        appending.
+    def write_rows(self, rows: Iterator[pyarrow.RecordBatch], run: LogRun, record: LogRecord) -> tuple[EntryRange, ...]:
+        """In a task: append all rows, of which there is one or more. Returns their ranges when each entry is acknowledged.
+
+        Raises BookKeeperError for a null value, and the errors of appending.
         """
-        epoch = ctime_ms = 0
-        encoder: RowEncoder | None = None
-        for rows in batches:
-            if not rows.num_rows:
-                continue
-            if encoder is None:
-                owner, encoder, writer = self._claim(run, rows)
-                epoch, ctime_ms = owner.epoch, owner.ctime_ms
-            for payloads in encoder.add(rows):
-                writer.append(payloads)
-        if encoder is None:
-            return RangesWritten(query, batch, run, epoch, ctime_ms, ())
-        for payloads in encoder.finish():
-            writer.append(payloads)
-        return RangesWritten(query, batch, run, epoch, ctime_ms, writer.finish())
-
-    def _claim(self, run: str, first_rows: pyarrow.RecordBatch) -> tuple[LogRun, RowEncoder, DataWriter]:
-        """Make ``run`` the log's owner. Returns what encodes and takes its rows, of which ``first_rows`` are the first."""
-        log = self.options.log
-        bookkeeper = client(log.zookeeper)
-        registry = LogRegistry(bookkeeper.metadata)
-        record = registry.claim(log.name, run)
+        log, first = self.options.log, next(rows)
         if record.options.compression is Compression.ZSTD_DICTIONARY and not record.dictionary:
-            dictionary = train_dictionary(first_rows)
+            dictionary = train_dictionary(first)
+            registry = LogRegistry(self.bookkeeper.metadata)
             record = registry.update(log.name, lambda newest: newest.with_dictionary(dictionary))
-        owner, encoder = LogRun(log, record.ctime_ms, run, record.epoch), row_encoder(record)
-        ledger = current_data_ledger(bookkeeper, owner, record.options, self.options.roll, encoder.encoding)
-        return owner, encoder, DataWriter(ledger)
+        encoder = row_encoder(record)
+        ledger = current_data_ledger(self.bookkeeper, run, record.options, self.options.roll, encoder.encoding)
+        with idle_closer().in_use(ledger):
+            writer = DataWriter(ledger)
+            for some in chain([first], rows):
+                for payloads in encoder.add(some):
+                    writer.append(payloads)
+            for payloads in encoder.finish():
+                writer.append(payloads)
+            return writer.finish()
 
-    def commit_ranges(self, messages: Sequence[WriterCommitMessage | None]) -> Commit | None:
-        """On the driver's side: make the ranges that the tasks wrote part of the log. Returns None if they wrote nothing.
-
-        Raises LogTakenOverError and CheckpointRewoundError: the batch is not in the log. Raises BookKeeperError if the log was
-        deleted and created again while the tasks wrote. Any other error (LedgerRecoveryError, NotEnoughBookiesError,
-        MetadataStoreError) leaves the outcome open, which a second call with the same messages settles.
-        """
-        written = [message for message in messages if isinstance(message, RangesWritten) and message.ranges]
-        if not written:
-            return None
-        first = written[0]
-        log = self.options.log
+    def commit_of(
+        self, written: Sequence[RangesWritten], fingerprint: Fingerprint | None = None
+    ) -> tuple[LogRun, Commit]:
+        """The commit of what the tasks of a batch wrote, and its writer. Raises BookKeeperError if the log was deleted and
+        created again while they wrote."""
+        first, log = written[0], self.options.log
         if any(message.log_ctime_ms != first.log_ctime_ms for message in written):
             raise BookKeeperError(
                 f"log {log.name!r} was deleted and created again while batch {first.batch} of query {first.query} was written: "
                 "rows of the batch are gone, and nothing is committed. Run the write again"
             )
         ranges = merged(item for message in written for item in message.ranges)
-        commit = Commit(first.query, first.batch, first.run, first.epoch, ranges, time.time_ns() // 1_000_000)
-        owner = LogRun(log, first.log_ctime_ms, first.run, first.epoch)
-        committer = current_committer(client(log.zookeeper), owner)
-        committer.commit(commit)
-        # In a thread, beside the micro-batches that follow: a log may have many commits to look through.
-        thoroughly = first.query != first.run or first.epoch % BATCH_WRITES_BETWEEN_TENDING == 0
-        threading.Thread(target=committer.tend, args=(thoroughly,), name=f"tend {log.name}", daemon=True).start()
-        return commit
+        now_ms = time.time_ns() // 1_000_000
+        commit = Commit(first.query, first.batch, first.run, first.epoch, ranges, now_ms, fingerprint)
+        return LogRun(log, first.log_ctime_ms, first.run, first.epoch), commit
+
+
+def _with_rows(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch] | None:
+    """The Arrow batches that have rows; None if there is none."""
+    there = (rows for rows in batches if rows.num_rows)
+    first = next(there, None)
+    return None if first is None else chain([first], there)
+
+
+class _Summed:
+    """Passes Arrow batches on, and counts and sums up their rows."""
+
+    def __init__(self, batches: Iterator[pyarrow.RecordBatch]) -> None:
+        self._batches = batches
+        self.rows = self.values = 0
+
+    def __iter__(self) -> Iterator[pyarrow.RecordBatch]:
+        for some in self._batches:
+            self.rows += some.num_rows
+            self.values = (self.values + sum_of(some)) % SUMS
+            yield some
+
+
+_checked_runs: set[tuple[int, str, str, str]] = set()
+"""(pid, zookeeper, log, run) of runs that had a new batch, so that all batches after it are new."""
 
 
 class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
     """``df.writeStream.format("bookspark")``."""
 
+    @closed_if_it_fails()
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
         """In a task: append the rows of one partition of a micro-batch."""
         context = TaskContext.get()
@@ -242,11 +180,94 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
                 "Spark did not tell this task its query id, batch id and run id, without which a replay can't be recognised: "
                 "use Spark 4.2, which bookspark is built for"
             )
-        return self.write_rows(iterator, query, int(batch), run)
+        told = RangesWritten(query, int(batch), run, checkpoint=self._checkpoint(context))
+        batches = _with_rows(iterator)
+        if batches is None:
+            return told
+        record, summed = self._enter(told), _Summed(batches)
+        if record is None:
+            for _ in summed:
+                pass
+            return replace(told, rows=summed.rows, values=summed.values, only_compared=True)
+        owner = LogRun.of(self.options.log, record)
+        ranges = self.write_rows(iter(summed), owner, record)
+        return replace(
+            told,
+            epoch=owner.epoch,
+            log_ctime_ms=owner.ctime_ms,
+            ranges=ranges,
+            rows=summed.rows,
+            values=summed.values,
+        )
 
+    def _checkpoint(self, context: TaskContext) -> str:
+        """Where the query's Spark checkpoint is: as the option says it, else the session's setting and the query's name."""
+        options = self.options
+        if options.checkpoint:
+            return options.checkpoint
+        root = context.getLocalProperty("spark.sql.streaming.checkpointLocation")
+        return f"{root.rstrip('/')}/{options.query_name}" if root and options.query_name else ""
+
+    def _enter(self, told: RangesWritten) -> LogRecord | None:
+        """Make the run the log's owner, if its batch is new. None if the log has a batch of this number.
+
+        Raises CheckpointRewoundError if the log has a later batch of the query, AnotherQueryError if the log is another query's,
+        LogTakenOverError if another run owns the log by now, and what ``newest_header`` lists.
+        """
+        log, registry = self.options.log, LogRegistry(self.bookkeeper.metadata)
+        record = registry.get(log.name)
+        if record.owner == told.run:
+            return record
+        record, header = newest_header(self.bookkeeper, log.name, log.password)
+        if is_committed(header, Batch(log.name, told.query, told.batch, None, told.checkpoint)):
+            return None
+        return registry.claim(log.name, told.run, told.query, self.options.follows, header.last_query)
+
+    @closed_if_it_fails()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """On the driver's side: make the micro-batch part of the log, once, however often Spark replays it."""
-        self.commit_ranges(messages)
+        """On the driver's side: make the micro-batch part of the log, once, however often Spark replays it.
+
+        Raises LogTakenOverError and CheckpointRewoundError: the batch is not in the log. Raises BookKeeperError if the log was
+        deleted and created again while the tasks wrote. Any other error (LedgerRecoveryError, NotEnoughBookiesError,
+        MetadataStoreError) leaves the outcome open, which Spark's replay of the batch settles.
+        """
+        told = [message for message in messages if isinstance(message, RangesWritten)]
+        if not told:
+            return
+        first, log = told[0], self.options.log
+        rows, values = sum(one.rows for one in told), sum(one.values for one in told) % SUMS
+        fingerprint = Fingerprint(rows, f"{values:016x}", *plan_of(first.checkpoint, first.batch))
+        taken = self.options.accept_replay == first.batch
+        batch = Batch(log.name, first.query, first.batch, None if taken else fingerprint, first.checkpoint)
+        written = [message for message in told if message.ranges]
+        if not written or any(message.only_compared for message in told):
+            self._compare(batch, first.run, rows)
+            return
+        if (os.getpid(), log.zookeeper, log.name, first.run) not in _checked_runs:
+            check_sources(first.checkpoint, first.batch, log.name)
+        owner, commit = self.commit_of(written, fingerprint)
+        committer = current_committer(self.bookkeeper, owner)
+        with idle_closer().in_use(committer):
+            committer.commit(commit, batch)
+        _checked_runs.add((os.getpid(), log.zookeeper, log.name, first.run))
+        # In a thread, beside the micro-batches that follow: a log may have many commits to look through.
+        threading.Thread(target=committer.tend, args=(True,), name=f"tend {log.name}", daemon=True).start()
+
+    def _compare(self, batch: Batch, run: str, rows: int) -> None:
+        """A batch that wrote nothing: it is in the log, or it is empty. An empty one must not take the number of another one."""
+        log = self.options.log
+        key = os.getpid(), log.zookeeper, log.name, run
+        if not rows and key in _checked_runs:
+            return
+        _, header = newest_header(self.bookkeeper, log.name, log.password)
+        if is_committed(header, batch):
+            return
+        if rows:
+            raise BookKeeperError(
+                f"log {log.name!r}: batch {batch.number} of query {batch.query} was in the log, and is not any more: the log was "
+                "deleted and created again meanwhile. Nothing is written; start the query again, and it writes to the new log"
+            )
+        _checked_runs.add(key)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Do nothing: entries that no commit names are not part of the log."""
@@ -260,19 +281,63 @@ class LogBatchWriter(DataSourceArrowWriter, LogWriter):
         self.run = str(uuid.uuid4())
         """The id of this write."""
 
+    @closed_if_it_fails()
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
         """In a task: append the rows of one partition."""
-        return self.write_rows(iterator, self.run, 0, self.run)
+        told, batches = RangesWritten(self.run, 0, self.run), _with_rows(iterator)
+        if batches is None:
+            return told
+        log = self.options.log
+        record = LogRegistry(self.bookkeeper.metadata).begin_batch_write(log.name, self.run)
+        run = LogRun.of_batch_write(log, record, self.run)
+        ranges = self.write_rows(batches, run, record)
+        return replace(told, epoch=run.epoch, log_ctime_ms=run.ctime_ms, ranges=ranges)
 
+    @closed_if_it_fails()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """On the driver's side: make all rows part of the log, and close the ledgers that they lie in."""
-        commit = self.commit_ranges(messages)
-        if commit is not None:
-            # Nobody writes in this epoch again. So its ledgers are closed here, and no later recovery has to do it.
-            log = self.options.log
-            release_committer(log)
-            ledgers = dict.fromkeys(item.ledger_id for item in commit.ranges)
-            recover_ledgers(client(log.zookeeper), ledgers, log.password)
+        """On the driver's side: make all rows part of the log, and close the ledgers that they lie in.
+
+        Raises LogTakenOverError if the write took so long that it was taken for dead, and BookKeeperError if the log was deleted
+        and created again meanwhile: nothing is written. Any other error leaves the outcome open.
+        """
+        written = [message for message in messages if isinstance(message, RangesWritten) and message.ranges]
+        if not written:
+            self._end()
+            return
+        run, commit = self.commit_of(written)
+        committer = Committer(self.bookkeeper, run)
+        committer.commit(commit)
+        # Nobody writes in this epoch again. So its ledgers are closed here, and no later recovery has to do it.
+        committer.close()
+        recover_ledgers(self.bookkeeper, dict.fromkeys(item.ledger_id for item in commit.ranges), run.password)
+        thoroughly = run.epoch % BATCH_WRITES_BETWEEN_TENDING == 0
+
+        def finish() -> None:
+            committer.tend(thoroughly)
+            self._end()
+
+        if thoroughly:
+            # In a thread: a log may have many commits to look through.
+            threading.Thread(target=finish, name=f"tend {run.log}", daemon=True).start()
+        else:
+            finish()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Do nothing: entries that no commit names are not part of the log."""
+        """Say that the write has ended: entries that no commit names are not part of the log, and may be deleted.
+
+        Spark calls it too when ``commit`` raised, and the commit may be in the log all the same.
+        """
+        self._end()
+
+    def _end(self) -> None:
+        """The write commits nothing more. If that can't be said, its epoch stays open for a day, and no harm is done."""
+        address, bookkeeper = self.options.log, self.bookkeeper
+        registry = LogRegistry(bookkeeper.metadata)
+        try:
+            write, closed = registry.get(address.name).batch_write(self.run), False
+            if write is not None and write.commit_ledger >= 0:
+                recover_ledgers(bookkeeper, [write.commit_ledger], address.password)
+                closed = bookkeeper.get_ledger_metadata(write.commit_ledger).closed
+            registry.end_batch_write(address.name, self.run, closed)
+        except BookKeeperError as error:
+            log.info("log %s: batch write %s could not be ended: %s", self.options.log.name, self.run, error)

@@ -24,6 +24,7 @@ The plan is made beside the driver's JVM (``partitions``). Each partition is rea
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
@@ -44,11 +45,11 @@ from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.spark.connector.connector_options import LATEST, SourceOptions
 from bookspark.spark.connector.feeds import Feed, Limit, LogFeed, Offset, data_loss, feed
 from bookspark.spark.connector.pinned_start import PinnedStart
-from bookspark.spark.logs.offloaded import rows_of
 from bookspark.spark.logs.registry import LogRegistry, check_password
 from bookspark.spark.logs.row_format import ID_COLUMNS, RowDecoder, columns_of
 from bookspark.spark.logs.rows import row_decoder
 from bookspark.spark.logs.splits import Piece, SizedPiece, split
+from bookspark.spark.offload.offloaded import rows_of
 from bookspark.spark.process_client import client
 from bookspark.spark.tables.system_tables import system_table
 
@@ -163,21 +164,22 @@ class EntryReader(EntryPartitions, DataSourceReader):
         source = feed(self.options)
         start, end = source.earliest(), source.newest()
         if isinstance(source, LogFeed):
-            wanted, limit = self.options.start, self.options.end
-            start = source.at(wanted) if isinstance(wanted, int) else start
-            if isinstance(limit, int):
-                _check_end(self.options.log, limit, end["position"])
-                end = source.at(limit)
+            start = _within(source, "startingOffsets", self.options.start, end) or start
+            end = _within(source, "endingOffsets", self.options.end, end) or end
         return self.plan(source.pieces(start, end)) or [Ranges(())]
 
 
-def _check_end(log: str | None, wanted: int, rows: int) -> None:
-    """Raise ReadError unless the log has as many rows as are wanted: a read up to a row has all rows before it."""
-    if wanted > rows:
+def _within(source: LogFeed, option: str, wanted: int | str, newest: Offset) -> Offset | None:
+    """The offset before row ``wanted``; None if ``wanted`` is a word. Raises ReadError if the log has fewer rows: a read up to a
+    row has all rows before it, and rows that are yet to come are no place to start from."""
+    if not isinstance(wanted, int):
+        return None
+    if wanted > newest["position"]:
         raise ReadError(
-            f"log {log!r} has {rows} rows as far as its bookies tell now, and endingOffsets {wanted} asks for more: read again "
-            "when they are committed, or leave endingOffsets out to read the rows that are there"
+            f"log {source.name!r} has {newest['position']} rows as far as its bookies tell now, and {option} {wanted} asks for "
+            f"more: start again when they are committed, or leave {option} out"
         )
+    return source.at(wanted)
 
 
 class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -191,6 +193,9 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
         super().__init__(options, schema, names)
         self._target: Offset | None = None
         self._newest: Offset | None = None
+        self._idle_since = time.monotonic()
+        """When the query's last micro-batch was done, whatever source it was of."""
+        self._batch_done = False
         self._pinned = PinnedStart(options) if options.start == LATEST else None
 
     def __reduce__(self) -> tuple[type[EntryStreamReader], tuple[SourceOptions, StructType, Sequence[str]]]:
@@ -205,9 +210,13 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
         """The offset from which a query without a Spark checkpoint starts."""
         if self._pinned is not None:
             return self._pinned.pin(self._feed.newest())
-        if isinstance(self._feed, LogFeed) and isinstance(self.options.start, int):
-            return self._feed.at(self.options.start)
-        return self._feed.earliest()
+        source = self._feed
+        chosen = (
+            _within(source, "startingOffsets", self.options.start, source.newest())
+            if isinstance(source, LogFeed)
+            else None
+        )
+        return chosen or source.earliest()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """How much a micro-batch takes at most, by the options."""
@@ -222,13 +231,13 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
         self._target = self._feed.newest()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """The offset before which the next micro-batch ends. Waits ``poll_timeout_seconds`` at most if there is nothing new."""
+        """The offset before which the next micro-batch ends. If there is nothing new, it waits as ``_patience`` says."""
         self._feed.check(start)
         newest = self._target
         if newest is None:
             newest = _later(start, self._feed.newest())
             if newest == start:
-                self._feed.wait(self.options.poll_timeout_seconds)
+                self._feed.wait(self._patience())
                 newest = self._feed.newest()
         newest = self._newest = _later(start, newest)
         match limit:
@@ -237,6 +246,17 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
             case ReadMaxBytes():
                 return self._feed.limited(start, newest, Limit(size=limit.max_bytes))
         return newest
+
+    def _patience(self) -> float:
+        """How long to wait for entries, in seconds: as long as the query has been idle, ``poll_timeout_seconds`` at most.
+
+        Spark asks the sources of a query one after the other. So a log without new rows keeps a busy query waiting for nothing,
+        and a query that has nothing to do at all asks less and less often.
+        """
+        now = time.monotonic()
+        if self._batch_done:
+            self._batch_done, self._idle_since = False, now
+        return min(self.options.poll_timeout_seconds, now - self._idle_since)
 
     def reportLatestOffset(self) -> Offset | None:
         """For the query's progress: the feed's end when the micro-batch was planned.
@@ -254,7 +274,9 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
         return self.plan(self._feed.pieces(start, end))
 
     def commit(self, end: Offset) -> None:
-        """A micro-batch is done: Spark's checkpoint has the place to go on from."""
+        """A micro-batch is done: Spark's checkpoint has the place to go on from. Spark says so to each source of the query, also
+        to those that had no rows in it."""
+        self._batch_done = True
         if self._pinned is not None:
             self._pinned.unpin()
             self._pinned = None

@@ -14,8 +14,6 @@
 ``value_rows``    entries that are one value each
 ``arrow_rows``    entries that are Arrow record batches
 ``splits``        divides what is read into partitions
-``offload``       copies rows of closed ledgers to a Delta table
-``offloaded``     reads rows from their ledger, or from that table
 ================  =========================================================================================
 
 The rows of each commit of log ``orders``::
@@ -30,11 +28,11 @@ The rows of each commit of log ``orders``::
 
 from __future__ import annotations
 
-from bookspark.spark.logs.committer import Committer, current_committer, release_committer
+from bookspark.spark.logs.committer import Committer, current_committer
 from bookspark.spark.logs.data_ledgers import DataWriter, RollPolicy, current_data_ledger
 from bookspark.spark.logs.log_run import LogAddress, LogRun
 from bookspark.spark.logs.maintenance import collect_orphans, delete_log, recover_ledgers, truncate_log
-from bookspark.spark.logs.reader import LogReader, PlacedCommit, commits, header_of, made_anew
+from bookspark.spark.logs.reader import LogReader, PlacedCommit, commits, header_of, made_anew, newest_header
 from bookspark.spark.logs.registry import LogRegistry, check_password
 
 __all__ = [
@@ -54,7 +52,7 @@ __all__ = [
     "delete_log",
     "header_of",
     "made_anew",
+    "newest_header",
     "recover_ledgers",
-    "release_committer",
     "truncate_log",
 ]

@@ -5,6 +5,8 @@ Law: a document says which format it has. A format that this code does not know 
 * record ``/bookspark/logs/<name>``: ``{"format": 1, "log": LogRecord}``
 * entry 0 of a commit ledger: ``{"format": 1, "header": CommitHeader}``
 * each other entry: ``{"format": 1, "commit": Commit}``, its ranges as arrays ``[ledger, first, last, rows, size]``
+
+A field that came later is left out while it has nothing to say. So what earlier versions wrote is written with the same bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from typing import Any
 
 import msgspec
 
-from bookspark.errors import BookKeeperError, ConfigurationError
+from bookspark.errors import BookKeeperError
+from bookspark.metadata.records.documents import NOT_DECODED, proven
 from bookspark.protocol.logs.commits import Commit, CommitHeader
 from bookspark.protocol.logs.log_record import LogRecord
 
@@ -24,7 +27,7 @@ class LogFormatError(BookKeeperError):
     """A log's record or commit entry is not what this version of Bookspark writes."""
 
 
-class _Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
+class _Envelope(msgspec.Struct, frozen=True):
     format: int
     log: LogRecord | None = None
     header: CommitHeader | None = None
@@ -34,6 +37,9 @@ class _Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
 class _Version(msgspec.Struct, frozen=True):
     format: int = 0
 
+
+_LATER = ("owner_query", "batch_writes", "batch_epoch", "fingerprint", "fingerprints")
+"""Fields of the record, the commit and the header that came later, and are left out while they are empty."""
 
 _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(_Envelope)
@@ -46,16 +52,29 @@ def _decode(data: bytes, field: str, what: str) -> Any:
         if version > FORMAT:
             raise LogFormatError(f"{what}: format {version} is newer than {FORMAT}; use a newer version of bookspark")
         value = getattr(_DECODER.decode(data), field)
-    except (msgspec.DecodeError, ConfigurationError) as error:
+    except NOT_DECODED as error:
         raise LogFormatError(f"{what}: not a {field} of a log ({error})") from error
     if value is None:
         raise LogFormatError(f"{what}: holds no {field} of a log")
     return value
 
 
+def _encode(what: str, value: LogRecord | CommitHeader | Commit) -> bytes:
+    fields: dict[str, Any] = msgspec.to_builtins(value)
+    for name in _LATER:
+        if name in fields and not fields[name]:
+            del fields[name]
+    return _ENCODER.encode({"format": FORMAT, what: fields})
+
+
 def encode_record(record: LogRecord) -> bytes:
-    """The bytes of a log's record."""
-    return _ENCODER.encode(_Envelope(FORMAT, log=record))
+    """The bytes of a log's record. Raises InvalidArgumentError for what could not be read again."""
+    return proven(
+        record,
+        lambda one: _encode("log", one),
+        lambda data: decode_record(data, record.name),
+        f"record of log {record.name!r}",
+    )
 
 
 def decode_record(data: bytes, name: str) -> LogRecord:
@@ -66,7 +85,7 @@ def decode_record(data: bytes, name: str) -> LogRecord:
 
 def encode_header(header: CommitHeader) -> bytes:
     """The bytes of entry 0 of a commit ledger."""
-    return _ENCODER.encode(_Envelope(FORMAT, header=header))
+    return _encode("header", header)
 
 
 def decode_header(data: bytes, ledger_id: int) -> CommitHeader:
@@ -77,7 +96,7 @@ def decode_header(data: bytes, ledger_id: int) -> CommitHeader:
 
 def encode_commit(commit: Commit) -> bytes:
     """The bytes of a commit entry."""
-    return _ENCODER.encode(_Envelope(FORMAT, commit=commit))
+    return _encode("commit", commit)
 
 
 def decode_commit(data: bytes, ledger_id: int, entry_id: int) -> Commit:

@@ -1,19 +1,21 @@
-"""The committer: the only writer of commit entries, in whatever process Spark runs ``commit()``.
+"""The committer: writes commit entries, in whatever process Spark runs ``commit()``.
 
-Law: a process appends a commit only after it has itself recovered all commits before it, in the epoch that stands, and has not
-found the batch among them. So each (query id, batch id) is committed once, whatever dies:
+Law: a process appends a commit only after it has itself recovered all commits before it, as a writer whose epoch stands, and has
+not found the batch among them. So each (query id, batch id) is committed once, whatever dies:
 
 * A process that dies before the append commits nothing. Spark replays the batch; the entries of the first attempt stay
   unreferenced.
 * A process that dies after the append, before it returned, has committed. The next committer recovers the ledger and finds the
   batch.
 * A process whose ledger was fenced drops its handle and begins again with the log's record. (Spark ends idle workers and starts
-  others; or a newer run took the log over.) If the epoch stands, it recovers, looks for the batch, begins a new commit ledger
-  and appends. If not, it recovers the ledger that may have the batch, whoever owns the log by now, and raises LogTakenOverError
-  if the batch is not there.
+  others; a batch write has committed; or a newer run took the log over.) If the epoch stands, it recovers, looks for the batch,
+  and begins a new commit ledger with it. If not, it recovers the ledger that may have the batch, whoever owns the log by now, and
+  raises LogTakenOverError if the batch is not there.
 
-A new commit ledger gets its header *before* the record names it. So the last ledger of a chain always sums up all commits before
-it. A new ledger that lost the compare-and-set is deleted. One that a crash left behind is an orphan.
+A new commit ledger gets its header and the first commit *before* the record names it. So the last ledger of a chain always sums
+up all commits before it, and nobody can fence the ledger between its naming and the commit. Many batch writes beside a query
+therefore queue: whoever loses the compare-and-set sees that another one has won. A ledger that lost is deleted. One that a crash
+left behind is an orphan.
 
 After each append the last add confirmed (LAC) is sent to the bookies at once: readers need not wait for the next commit to see
 this one.
@@ -34,13 +36,15 @@ from bookspark.errors import (
     LedgerClosedError,
     LedgerFencedError,
     LedgerRecoveryError,
+    NoSuchLedgerError,
 )
 from bookspark.protocol.logs.commits import Commit, CommitHeader
 from bookspark.protocol.logs.log_record import COMMIT_ROLE, CommitLedger, LogChangedError, LogTakenOverError
+from bookspark.protocol.logs.replays import Batch, is_committed
 from bookspark.spark.logs.codec import decode_commit, decode_header, encode_commit, encode_header
 from bookspark.spark.logs.compaction import COMMITS_PER_LEDGER_MAX, compact_chain
 from bookspark.spark.logs.data_ledgers import CLOSE_SECONDS_MAX
-from bookspark.spark.logs.log_run import LogAddress, LogRun
+from bookspark.spark.logs.log_run import LogRun
 from bookspark.spark.logs.maintenance import collect_recent_orphans, recover_ledgers
 from bookspark.spark.logs.reader import HEADER_ENTRY
 from bookspark.spark.logs.registry import LogRegistry
@@ -52,10 +56,12 @@ log = logging.getLogger(__name__)
 
 ATTEMPTS_MAX = 5
 """How often a commit is tried before it fails."""
+RACES_MAX = 1000
+"""How often a commit may find that another writer's commit came first. Each time is the other's success."""
 
 
 class Committer:
-    """Commits the batches of one run, which owns the log in its epoch."""
+    """Commits the batches of one run, which is a writer of the log in its epoch."""
 
     def __init__(self, bookkeeper: BookKeeper, run: LogRun) -> None:
         self.run = run
@@ -64,52 +70,67 @@ class Committer:
         self._ledger: LedgerHandle | None = None
         self._header = CommitHeader()
         self._left_open: list[int] = []
-        """Data ledgers of earlier epochs that the recovered commits name. Their writers may be gone."""
+        """Data ledgers of epochs that are over, which the recovered commits name. Their writers may be gone."""
+        self._batch_write = ""
+        """The batch write that is committed, which no header tells."""
         self._tended = False
+        self._rolled = False
+        """Whether the chain has grown since it was looked whether it is too long."""
 
-    def commit(self, commit: Commit) -> bool:
+    def commit(self, commit: Commit, batch: Batch | None = None) -> bool:
         """Make ``commit`` part of the log. Returns False if it was part of it already.
 
-        Raises LogTakenOverError if the epoch is over: ``commit`` is not part of the log and never will be. Raises
-        CheckpointRewoundError for a batch before the last one of its query. Any other error (LedgerRecoveryError after
-        ATTEMPTS_MAX attempts, NotEnoughBookiesError, MetadataStoreError) leaves the outcome open: call again with the same commit
-        to settle it.
+        ``batch``: of which batch it is, if there is more to know of that than the commit says. Raises LogTakenOverError if the
+        epoch is over: ``commit`` is not part of the log and never will be. Raises CheckpointRewoundError for a batch that is not
+        the one of its number in the log. Any other error (LedgerRecoveryError after ATTEMPTS_MAX attempts, NotEnoughBookiesError,
+        MetadataStoreError) leaves the outcome open: call again with the same commit to settle it.
         """
+        batch = batch or Batch(self.run.log, commit.query, commit.batch, commit.fingerprint)
         failure: BookKeeperError | None = None
         doubtful: int | None = None
         """The ledger in which ``commit`` may be."""
-        for _ in range(ATTEMPTS_MAX):
+        failures = races = 0
+        while failures < ATTEMPTS_MAX and races < RACES_MAX:
             try:
                 if self._ledger is None:
-                    if self._recover().contains(commit.query, commit.batch):
+                    header = self._recover()
+                    if header is None or is_committed(header, batch):
                         return False
                     doubtful = None
-                    self._roll()
-                elif self._header.contains(commit.query, commit.batch):
+                    self._roll(commit)
+                elif commit.query == self._batch_write or is_committed(self._header, batch):
                     return False
                 elif self._ledger.last_add_confirmed >= COMMITS_PER_LEDGER_MAX:
-                    self._ledger.close(timeout=CLOSE_SECONDS_MAX)
-                    self._roll()
-                assert self._ledger is not None
-                self._ledger.append(encode_commit(commit))
-            except (LedgerFencedError, LedgerClosedError, AddTimeoutError, LogChangedError) as error:
-                # Nobody knows whether the entry was kept, and only a recovery can tell.
+                    full, self._ledger = self._ledger, None
+                    full.close(timeout=CLOSE_SECONDS_MAX)
+                    self._roll(commit)
+                else:
+                    self._ledger.append(encode_commit(commit))
+            except LogChangedError as error:
+                log.info("log %s, epoch %d: another commit came first: %s", self.run.log, self.run.epoch, error)
+                failure, races = error, races + 1
+                continue
+            except (LedgerFencedError, LedgerClosedError, AddTimeoutError, NoSuchLedgerError) as error:
+                # Nobody knows whether the entry was kept, and only a recovery can tell. (A ledger that a batch write fenced may
+                # have been compacted and deleted since.)
                 log.info("log %s, epoch %d: begins again after: %s", self.run.log, self.run.epoch, error)
                 if self._ledger is not None:
                     doubtful = self._ledger.ledger_id
-                self._ledger, failure = None, error
+                self._ledger, failure, failures = None, error, failures + 1
                 continue
             except LogTakenOverError:
                 if doubtful is None or not self._landed(commit, doubtful):
                     raise
                 return False
             self._header = self._header.followed_by(commit)
+            self._batch_write = commit.query if commit.query == commit.run else ""
             self._publish()
             return True
         raise LedgerRecoveryError(
-            f"log {self.run.log!r}: batch {commit.batch} of query {commit.query} could not be committed in {ATTEMPTS_MAX} "
-            f"attempts; the last failed with: {failure}. Restart a streaming query: it goes on from its checkpoint. A batch "
-            "write may be in the log: before it is run again, look for its query id in the table log_commits"
+            f"log {self.run.log!r}: batch {commit.batch} of query {commit.query} could not be committed in {failures} attempts, "
+            f"and {races} that other commits preceded; the last failed with: {failure}. Restart a streaming query: it goes on "
+            "from its checkpoint. A batch write may be in the log: before it is run again, look for its query id in the table "
+            "log_commits"
         ) from failure
 
     def _landed(self, commit: Commit, ledger_id: int) -> bool:
@@ -131,19 +152,19 @@ class Committer:
             ) from error
 
     def tend(self, thoroughly: bool) -> None:
-        """After the first commit of the epoch: close the data ledgers that earlier epochs left open.
+        """After the first commit of the epoch: close the data ledgers that epochs which are over left open.
 
-        ``thoroughly``: also delete orphans and compact the chain. What fails is logged and left to a later epoch; readers see the
-        same rows either way. Later calls do nothing.
+        ``thoroughly``: also delete orphans, and compact the chain if it is long, after later commits too. What fails is logged
+        and left to a later epoch; readers see the same rows either way. Otherwise later calls do nothing.
         """
-        if self._tended:
-            return
-        self._tended = True
-        recover_ledgers(self._bookkeeper, self._left_open, self.run.password)
-        if not thoroughly:
+        first, self._tended = not self._tended, True
+        rolled, self._rolled = self._rolled, False
+        if first:
+            recover_ledgers(self._bookkeeper, self._left_open, self.run.password)
+        if not thoroughly or not (first or rolled):
             return
         try:
-            orphans = collect_recent_orphans(self._bookkeeper, self.run.log, self.run.password)
+            orphans = collect_recent_orphans(self._bookkeeper, self.run.log, self.run.password) if first else []
             compacted = compact_chain(self._bookkeeper, self.run)
         except BookKeeperError as error:
             log.info("log %s: the cleaning up after earlier epochs is not finished: %s", self.run.log, error)
@@ -159,10 +180,14 @@ class Committer:
             except BookKeeperError as error:
                 log.info("log %s: its commit ledger %d is left for recovery: %s", self.run.log, ledger.ledger_id, error)
 
-    def _recover(self) -> CommitHeader:
-        """Fence and read the last commit ledger. The result sums up all commits of the log."""
+    def _recover(self) -> CommitHeader | None:
+        """Fence and read the last commit ledger. The result sums up all commits of the log; None if the run is a batch write that
+        is committed."""
         record = self._registry.get(self.run.log)
-        record.check_owner(self.run.run, self.run.epoch)
+        record.check_writer(self.run.run, self.run.epoch)
+        write = record.batch_write(self.run.run)
+        if write is not None and write.commit_ledger >= 0:
+            return None
         self._chain: tuple[CommitLedger, ...] = record.commit_ledgers
         self._options = record.options
         header = CommitHeader()
@@ -181,19 +206,21 @@ class Committer:
                     else:
                         commit = decode_commit(entry.payload, ledger_id, entry.entry_id)
                         header = header.followed_by(commit)
-                        if commit.epoch < self.run.epoch:
+                        if commit.epoch not in record.live_epochs:
                             earlier.update(dict.fromkeys(item.ledger_id for item in commit.ranges))
         self._left_open = list(earlier)
         self._header = header.entering(self.run.epoch)
         return header
 
-    def _roll(self) -> None:
-        """Create a commit ledger with a header that sums up all commits before it, then make it the chain's last."""
+    def _roll(self, commit: Commit) -> None:
+        """Create a commit ledger with ``commit`` behind a header that sums up all commits before it, then make it the chain's
+        last."""
         run = self.run
         ledger = run.create_ledger(self._bookkeeper, self._options, COMMIT_ROLE)
         self._header = self._header.entering(run.epoch)
         try:
             ledger.append(encode_header(self._header))
+            ledger.append(encode_commit(commit))
             record = self._registry.add_commit_ledger(run.log, ledger.ledger_id, run.run, run.epoch, self._chain)
         except (LogTakenOverError, LogChangedError):
             # Nobody needs the ledger. A guaranteed one would wait for a bookie that is down.
@@ -203,7 +230,7 @@ class Committer:
             with suppress(BookKeeperError):
                 self._bookkeeper.delete_ledger(ledger.ledger_id)
             raise
-        self._chain, self._ledger = record.commit_ledgers, ledger
+        self._chain, self._ledger, self._rolled = record.commit_ledgers, ledger, True
 
     def _publish(self) -> None:
         assert self._ledger is not None
@@ -219,7 +246,8 @@ _committers: dict[tuple[int, str, str], Committer] = {}
 
 
 def current_committer(bookkeeper: BookKeeper, run: LogRun) -> Committer:
-    """This process's committer for ``run``. The one that the process had for another run of the same log is closed."""
+    """This process's committer for ``run`` of a streaming query. The one that the process had for another run of the same log is
+    closed."""
     key = os.getpid(), run.address.zookeeper, run.log
     held = _committers.get(key)
     if held is None or held.run != run:
@@ -227,10 +255,3 @@ def current_committer(bookkeeper: BookKeeper, run: LogRun) -> Committer:
             held.close()
         held = _committers[key] = Committer(bookkeeper, run)
     return held
-
-
-def release_committer(log: LogAddress) -> None:
-    """Close this process's committer for the log, if there is one."""
-    held = _committers.pop((os.getpid(), log.zookeeper, log.name), None)
-    if held is not None:
-        held.close()

@@ -4,7 +4,7 @@ Law: the log's commits stay the same, in the same order, also for a reader who r
 
 1. The commits of several neighbours are copied into a new ledger, behind the header of the first one, and the new ledger is
    closed.
-2. The log's owner makes the record name the new ledger in their place, by compare-and-set.
+2. A writer of the log makes the record name the new ledger in their place, by compare-and-set.
 3. The old ledgers are deleted.
 
 A crash before step 2 leaves the new ledger as an orphan. A crash after it leaves the old ledgers, which the chain does not name
@@ -33,7 +33,7 @@ COMMITS_PER_LEDGER_MAX = 10_000
 
 
 def compact_chain(bookkeeper: BookKeeper, run: LogRun) -> list[int]:
-    """Put few commit ledgers in the place of many, if the chain is longer than CHAIN_MAX. ``run`` owns the log.
+    """Put few commit ledgers in the place of many, if the chain is longer than CHAIN_MAX. ``run`` is a writer of the log.
 
     Returns the ids of the ledgers that were deleted. Raises LogTakenOverError, LogChangedError, and the errors of reading and
     creating ledgers; the chain is then as it was, or as it is after a part of the work.

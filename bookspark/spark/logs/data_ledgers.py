@@ -6,8 +6,9 @@ ledger. Nobody ever names the first copies. On a VD_JOURNAL ledger, "acknowledge
 once before it ends. If the sync fails, the task fails, and Spark runs it again.
 
 Each Python worker keeps one ledger open for each log and epoch. The ledger stays open over tasks and micro-batches (Spark reuses
-its workers), and is replaced when it is large or old. A worker that Spark ends leaves its ledger open. That harms no reader:
-committed ranges can be read as they are, and a later owner of the log recovers the ledger. Source: docs/decisions/logs.md.
+its workers), and is replaced when it is large or old. The sink has it closed when it idles (``spark.idle_closing``). A worker
+that is killed leaves its ledger open. That harms no reader: committed ranges can be read as they are, and a later writer of the
+log recovers the ledger. Source: docs/decisions/logs.md.
 """
 
 from __future__ import annotations

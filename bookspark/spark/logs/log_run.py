@@ -47,7 +47,7 @@ class LogAddress:
 
 @dataclass(frozen=True)
 class LogRun:
-    """One run of a query, or one batch write, as the owner of a log in one epoch."""
+    """One run of a query, or one batch write, as a writer of a log in one epoch."""
 
     address: LogAddress
     """The log."""
@@ -56,12 +56,19 @@ class LogRun:
     run: str
     """The run's id, as Spark gave it."""
     epoch: int
-    """The epoch in which the run owns the log."""
+    """The epoch in which the run may commit."""
 
     @classmethod
     def of(cls, address: LogAddress, record: LogRecord) -> LogRun:
         """The owner that ``record``, the record of the log at ``address``, names."""
         return cls(address, record.ctime_ms, record.owner, record.epoch)
+
+    @classmethod
+    def of_batch_write(cls, address: LogAddress, record: LogRecord, run: str) -> LogRun:
+        """The batch write ``run``, which is under way in ``record``."""
+        write = record.batch_write(run)
+        assert write is not None
+        return cls(address, record.ctime_ms, run, write.epoch)
 
     @property
     def log(self) -> str:

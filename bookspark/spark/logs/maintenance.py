@@ -1,8 +1,8 @@
 """Cleaning up after a log: data ledgers left open, orphans, truncated rows, whole logs.
 
-Law: an orphan is a ledger that was created for the log and is not part of it. It is recognised by its epoch, never by its age,
-and only after the log's owner has recovered all commits of earlier epochs (see ``is_orphan``). The log's record says what is part
-of the log, and it is changed before any ledger is deleted. If deleting fails or never happens, readers see the same rows.
+Law: an orphan is a ledger that was created for the log and is not part of it. It is recognised by its epoch, never by its age:
+nobody may commit in that epoch any more, and all commits of it can be read (see ``is_orphan``). The log's record says what is
+part of the log, and it is changed before any ledger is deleted. If deleting fails or never happens, readers see the same rows.
 """
 
 from __future__ import annotations
@@ -11,19 +11,22 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING
 
+from bookspark.arguments import BytesOrNone, Password, WaitSeconds, checked
 from bookspark.errors import (
     BookKeeperError,
     ConfigurationError,
     LedgerRecoveryError,
     NoSuchLedgerError,
     UnauthorizedAccessError,
+    UnreadableRecordError,
 )
-from bookspark.protocol.logs.log_record import EPOCH_LABEL, LOG_LABEL, is_orphan
+from bookspark.metadata.records.names import LedgerId
+from bookspark.protocol.logs.log_record import LOG_LABEL, epoch_of, is_orphan
 from bookspark.spark.logs.reader import LogReader, commits, open_commit_ledger, read_commits, read_header
-from bookspark.spark.logs.registry import LogRegistry, check_password
+from bookspark.spark.logs.registry import LogName, LogRegistry, check_password
 
 if TYPE_CHECKING:
     from bookspark.client import BookKeeper
@@ -38,8 +41,9 @@ THOROUGH_SECONDS_MAX = 60.0
 """How long ``collect_recent_orphans`` recovers ledgers that earlier epochs left open; meanwhile the run commits its batches."""
 
 
+@checked
 def recover_ledgers(
-    bookkeeper: BookKeeper, ledger_ids: Iterable[int], password: bytes, seconds_max: float = 10.0
+    bookkeeper: BookKeeper, ledger_ids: Iterable[LedgerId], password: Password, seconds_max: WaitSeconds = 10.0
 ) -> list[int]:
     """Recover each of the ledgers that is not closed, so that its end is decided.
 
@@ -59,8 +63,9 @@ def recover_ledgers(
     return done
 
 
-def collect_orphans(bookkeeper: BookKeeper, name: str, password: bytes) -> list[int]:
-    """Fence, then delete every ledger that was created for the log in an earlier epoch and is not, or no longer, part of the log.
+@checked
+def collect_orphans(bookkeeper: BookKeeper, name: LogName, password: Password) -> list[int]:
+    """Fence, then delete every ledger that was created for the log in an epoch that is over and is not, or no longer, part of it.
 
     Reads the metadata of all ledgers of the cluster, so it takes long where there are many. Returns the ids of the deleted
     ledgers. Raises NoSuchLogError, UnauthorizedAccessError (wrong password), MetadataStoreError, and ReadError if commits can't
@@ -82,42 +87,45 @@ def collect_orphans(bookkeeper: BookKeeper, name: str, password: bytes) -> list[
     )
 
 
-def collect_recent_orphans(bookkeeper: BookKeeper, name: str, password: bytes) -> list[int]:
-    """Do what ``collect_orphans`` does for the last RECENT_EPOCHS epochs, with a look at new ledgers only. For the log's owner.
+@checked
+def collect_recent_orphans(bookkeeper: BookKeeper, name: LogName, password: Password) -> list[int]:
+    """Do what ``collect_orphans`` does for the last RECENT_EPOCHS epochs, with a look at new ledgers only. For the log's writers.
 
-    Data ledgers of those epochs that are part of the log and still open are recovered: their owners may not have done so. Ledgers
-    whose rows were truncated while their epoch stood are not part of the log any more, and are deleted. Returns the ids of the
-    deleted ledgers. Raises NoSuchLogError, MetadataStoreError, and ReadError if commits can't be read.
+    Data ledgers of epochs that are over, are part of the log and still open are recovered: their writers may not have done so.
+    Ledgers whose rows were truncated while their epoch stood are not part of the log any more, and are deleted. Returns the ids
+    of the deleted ledgers. Raises NoSuchLogError, MetadataStoreError, and ReadError if commits can't be read.
 
-    The ledgers of an epoch have higher ids than the commit ledgers of all earlier epochs, because the log was claimed in between.
-    Copies that compaction made have higher ids than that; ``collect_orphans`` finds what is missed because of them.
+    Most ledgers of an epoch have higher ids than the commit ledgers that the chain had before. ``collect_orphans`` finds what is
+    missed: beside batch writes and copies that compaction made, that is not exact.
     """
     record = LogRegistry(bookkeeper.metadata).get(name)
-    since = record.epoch - RECENT_EPOCHS
-    after = max((link.ledger_id for link in record.commit_ledgers if link.epoch < since), default=-1)
-    referenced = {
-        item.ledger_id
+    since = record.newest_epoch - RECENT_EPOCHS
+    earlier = takewhile(lambda link: link.epoch < since, record.commit_ledgers)
+    after = max((link.ledger_id for link in earlier), default=-1)
+    # A data ledger is named in commits of its own epoch only, and no commit ledger has a commit of a higher epoch than its own.
+    recent = [
+        placed.commit
         for link in record.commit_ledgers
-        if since <= link.epoch < record.epoch
+        if link.epoch >= since
         for placed in read_commits(open_commit_ledger(bookkeeper, link, password))
         if placed.after.rows > record.first_position
-        for item in placed.commit.ranges
-    }
-    recover_ledgers(bookkeeper, sorted(referenced, reverse=True), password, THOROUGH_SECONDS_MAX)
+    ]
+    referenced = {item.ledger_id for commit in recent for item in commit.ranges}
+    over = {item.ledger_id for commit in recent if record.ended(commit.epoch) for item in commit.ranges}
+    recover_ledgers(bookkeeper, sorted(over, reverse=True), password, THOROUGH_SECONDS_MAX)
     return _delete(
         bookkeeper,
         password,
         (ledger_id for ledger_id in bookkeeper.list_ledgers() if ledger_id > after),
-        lambda ledger_id, labels: (
-            int(labels.get(EPOCH_LABEL, b"0")) >= since and is_orphan(record, ledger_id, labels, referenced)
-        ),
+        lambda ledger_id, labels: epoch_of(labels) >= since and is_orphan(record, ledger_id, labels, referenced),
     )
 
 
-def truncate_log(bookkeeper: BookKeeper, name: str, row: int, password: bytes) -> list[int]:
+@checked
+def truncate_log(bookkeeper: BookKeeper, name: LogName, row: BytesOrNone, password: Password) -> list[int]:
     """Give up the rows before row ``row``, and delete the ledgers that only those rows needed.
 
-    Ledgers of the epoch that stands stay until the next epoch, because their writer may still commit entries of them. Returns the
+    Ledgers of epochs that are not over stay, because their writers may still commit entries of them. Returns the
     ids of the deleted ledgers. Raises ConfigurationError if the log has fewer rows than that; NoSuchLogError;
     UnauthorizedAccessError (wrong password); MetadataStoreError; ReadError if commits can't be read.
     """
@@ -137,7 +145,8 @@ def truncate_log(bookkeeper: BookKeeper, name: str, row: int, password: bytes) -
     return collect_orphans(bookkeeper, name, password)
 
 
-def delete_log(bookkeeper: BookKeeper, name: str, password: bytes) -> list[int]:
+@checked
+def delete_log(bookkeeper: BookKeeper, name: LogName, password: Password) -> list[int]:
     """Delete a log with all its ledgers. Returns the ids of the deleted ledgers.
 
     A micro-batch that is being written fails, or its rows are deleted with the log. If its query goes on, the next micro-batch
@@ -181,6 +190,8 @@ def _delete(
                 deleted.append(ledger_id)
         except NoSuchLedgerError:
             continue
+        except UnreadableRecordError as error:
+            log.warning("ledger %d is not deleted, because nobody knows whether it is the log's: %s", ledger_id, error)
         except UnauthorizedAccessError as error:
             log.warning("ledger %d has the log's label but another password, and is not deleted: %s", ledger_id, error)
     return deleted

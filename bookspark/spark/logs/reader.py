@@ -21,11 +21,12 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from bookspark.arguments import BytesOrNone, Password, WaitSeconds, checked, checks_methods
 from bookspark.errors import DataLossError, NoSuchEntryError, NoSuchLedgerError
 from bookspark.protocol.logs.commits import Commit, CommitHeader, Position
 from bookspark.protocol.logs.log_record import CommitLedger, LogRecord
 from bookspark.spark.logs.codec import decode_commit, decode_header
-from bookspark.spark.logs.registry import KIND, LogRegistry, check_password
+from bookspark.spark.logs.registry import KIND, LogName, LogRegistry, check_password
 
 if TYPE_CHECKING:
     from bookspark.client import BookKeeper
@@ -48,6 +49,7 @@ class PlacedCommit(NamedTuple):
         return self.before.followed_by(self.commit)
 
 
+@checks_methods
 class LogReader:
     """Follows a log from the commit that holds row ``position``. Reads no more of the chain than that needs.
 
@@ -69,7 +71,7 @@ class LogReader:
         self._record_changed: threading.Event | None = None
         self._seek(lambda before: before.rows <= position)
 
-    def commits(self, known_rows: int = 0) -> Iterator[PlacedCommit]:
+    def commits(self, known_rows: BytesOrNone = 0) -> Iterator[PlacedCommit]:
         """The commits since the last call, in order. The first call begins with the commit that holds the constructor's
         ``position``.
 
@@ -111,7 +113,7 @@ class LogReader:
             last = self._next_entry
             handle.confirm(last)
 
-    def wait(self, seconds: float) -> None:
+    def wait(self, seconds: WaitSeconds) -> None:
         """Return when there may be more commits, or after ``seconds``. The bookies hold their answer until then."""
         if self._handle is not None:
             self._handle.read_last_add_confirmed_and_entry(self._next_entry, timeout=seconds)
@@ -174,12 +176,15 @@ class LogReader:
 def made_anew(name: str, row: int) -> DataLossError:
     """The error of a reader that has read a log up to ``row``, when the log was deleted and created again since."""
     return DataLossError(
-        f"log {name!r} was deleted and created again since this query read it up to row {row}; start the query with a new "
-        "checkpoint to read the new log"
+        f"log {name!r} was deleted and created again since this query read it up to row {row}, or the query's Spark checkpoint "
+        "is that of a query that reads another log; start the query with a new checkpoint, or with its own"
     )
 
 
-def commits(bookkeeper: BookKeeper, name: str, password: bytes, position: int = 0) -> Iterator[PlacedCommit]:
+@checked
+def commits(
+    bookkeeper: BookKeeper, name: LogName, password: Password, position: BytesOrNone = 0
+) -> Iterator[PlacedCommit]:
     """All commits there are now, from the one that holds row ``position``; for speed, some commits before that may come too.
 
     Raises NoSuchLogError, UnauthorizedAccessError (wrong password), MetadataStoreError, and ReadError if too few bookies answer.
@@ -187,7 +192,8 @@ def commits(bookkeeper: BookKeeper, name: str, password: bytes, position: int = 
     return LogReader(bookkeeper, name, password, position).commits()
 
 
-def header_of(bookkeeper: BookKeeper, record: LogRecord, password: bytes) -> CommitHeader:
+@checked
+def header_of(bookkeeper: BookKeeper, record: LogRecord, password: Password) -> CommitHeader:
     """The header that sums up all commits of the log. Reads the last ledger of the chain only.
 
     Raises UnauthorizedAccessError (wrong password), NoSuchLedgerError if the chain changed since ``record`` was read, and
@@ -200,6 +206,25 @@ def header_of(bookkeeper: BookKeeper, record: LogRecord, password: bytes) -> Com
         for placed in read_commits(handle):
             header = header.followed_by(placed.commit)
     return header
+
+
+@checked
+def newest_header(bookkeeper: BookKeeper, name: LogName, password: Password) -> tuple[LogRecord, CommitHeader]:
+    """The log's record and the header that sums up its commits, as far as readers see them. Fences nothing.
+
+    Raises NoSuchLogError, UnauthorizedAccessError (wrong password), NoSuchLedgerError and NoSuchEntryError if the log's last
+    commit ledger is lost, and ReadError if too few bookies answer.
+    """
+    registry = LogRegistry(bookkeeper.metadata)
+    record = registry.get(name)
+    while True:
+        try:
+            return record, header_of(bookkeeper, record, password)
+        except (NoSuchLedgerError, NoSuchEntryError):
+            newest = registry.get(name)
+            if newest.commit_ledgers == record.commit_ledgers:
+                raise
+            record = newest
 
 
 def open_commit_ledger(bookkeeper: BookKeeper, link: CommitLedger, password: bytes) -> ReadHandle:

@@ -12,7 +12,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from difflib import get_close_matches
+from typing import Annotated
 
+from bookspark.arguments import Password, Rule, checked, checks_methods
 from bookspark.errors import ConfigurationError, MetadataVersionError, UnauthorizedAccessError
 from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.logs.log_record import CommitLedger, LogExistsError, LogOptions, LogRecord, NoSuchLogError
@@ -22,10 +24,17 @@ from bookspark.wire.digests import master_key
 KIND = "logs"
 ATTEMPTS_MAX = 100
 """This number of consecutive lost compare-and-sets is an error. Each loss is another client's success."""
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
 """The names that Kafka allows for topics."""
 
 
+LogName = Annotated[
+    str, Rule("a log name: 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-'", _NAME.fullmatch)
+]
+"""The name of a log."""
+
+
+@checks_methods
 class LogRegistry:
     """Reads and changes log records in ``store``. Every method raises MetadataStoreError if the store does not answer."""
 
@@ -36,7 +45,7 @@ class LogRegistry:
         """The names of all logs, sorted."""
         return sorted(self._store.list_records(KIND))
 
-    def get(self, name: str) -> LogRecord:
+    def get(self, name: LogName) -> LogRecord:
         """The record of ``name``. Raises NoSuchLogError, which tells the most similar name, and LogFormatError."""
         record = self.find(name)
         if record is None:
@@ -45,22 +54,22 @@ class LogRegistry:
             raise NoSuchLogError(f"there is no log {name!r}; {hint}")
         return record
 
-    def find(self, name: str) -> LogRecord | None:
+    def find(self, name: LogName) -> LogRecord | None:
         """The record of ``name``; None if there is no such log. Raises LogFormatError, and ConfigurationError for an invalid
         name."""
-        found = self._store.read_record(KIND, check_name(name))
+        found = self._store.read_record(KIND, name)
         return None if found is None else decode_record(found.value, name)
 
-    def create(self, name: str, options: LogOptions, password: bytes) -> LogRecord:
+    def create(self, name: LogName, options: LogOptions, password: Password) -> LogRecord:
         """Create an empty log. Raises LogExistsError, and ConfigurationError for an invalid name."""
-        record = LogRecord(check_name(name), options, master_key(password), ctime_ms=time.time_ns() // 1_000_000)
+        record = LogRecord(name, options, master_key(password), ctime_ms=time.time_ns() // 1_000_000)
         try:
             self._store.write_record(KIND, name, encode_record(record), None)
         except MetadataVersionError:
             raise LogExistsError(f"there is a log {name!r} already; choose another name, or delete that log") from None
         return record
 
-    def ensure(self, name: str, options: dict[str, object], password: bytes, columns: str = "") -> LogRecord:
+    def ensure(self, name: LogName, options: dict[str, object], password: Password, columns: str = "") -> LogRecord:
         """The record of ``name``. If there is no such log, it is created.
 
         ``options``: fields of LogOptions; those that are left out have their defaults. ``columns``: the schema of the rows, as
@@ -82,13 +91,13 @@ class LogRegistry:
             with suppress(LogExistsError):
                 return self.create(name, LogOptions(columns=columns, **options), password)  # type: ignore[arg-type]
 
-    def update(self, name: str, transition: Callable[[LogRecord], LogRecord]) -> LogRecord:
+    def update(self, name: LogName, transition: Callable[[LogRecord], LogRecord]) -> LogRecord:
         """Change the record to ``transition(record)``, by compare-and-set. Returns the record as it is then.
 
         Raises NoSuchLogError, the errors of ``transition``, and MetadataVersionError after ATTEMPTS_MAX lost compare-and-sets.
         """
         for _ in range(ATTEMPTS_MAX):
-            found = self._store.read_record(KIND, check_name(name))
+            found = self._store.read_record(KIND, name)
             if found is None:
                 raise NoSuchLogError(f"there is no log {name!r}; was it deleted while it was written?")
             record = decode_record(found.value, name)
@@ -104,16 +113,28 @@ class LogRegistry:
             f"log {name!r}: its record changed {ATTEMPTS_MAX} times in a row; too many writers claim it"
         )
 
-    def delete(self, name: str) -> None:
+    def delete(self, name: LogName) -> None:
         """Delete the record. The log's ledgers stay; ``delete_log`` deletes them too."""
-        self._store.delete_record(KIND, check_name(name))
+        self._store.delete_record(KIND, name)
 
-    def claim(self, name: str, run: str) -> LogRecord:
-        """Make ``run`` the owner. Raises LogTakenOverError if it has lost the log already, and NoSuchLogError."""
-        return self.update(name, lambda record: record.claim(run))
+    def claim(self, name: LogName, run: str, query: str = "", follows: str = "", last_query: str = "") -> LogRecord:
+        """Make ``run`` of streaming query ``query`` the owner (see ``LogRecord.claim``).
+
+        Raises LogTakenOverError if it has lost the log already, AnotherQueryError, and NoSuchLogError.
+        """
+        return self.update(name, lambda record: record.claim(run, query, follows, last_query))
+
+    def begin_batch_write(self, name: LogName, run: str) -> LogRecord:
+        """Give the batch write ``run`` an epoch. Raises LogTakenOverError if it has ended, and NoSuchLogError."""
+        now_ms = time.time_ns() // 1_000_000
+        return self.update(name, lambda record: record.batch_write_begun(run, now_ms))
+
+    def end_batch_write(self, name: LogName, run: str, closed: bool) -> None:
+        """Say that the batch write ``run`` commits nothing more (see ``LogRecord.batch_write_ended``). Raises NoSuchLogError."""
+        self.update(name, lambda record: record.batch_write_ended(run, closed))
 
     def add_commit_ledger(
-        self, name: str, ledger_id: int, run: str, epoch: int, recovered: tuple[CommitLedger, ...]
+        self, name: LogName, ledger_id: int, run: str, epoch: int, recovered: tuple[CommitLedger, ...]
     ) -> LogRecord:
         """Put ``ledger_id`` at the end of the chain, whose last ledger ``run`` has recovered.
 
@@ -122,14 +143,8 @@ class LogRegistry:
         return self.update(name, lambda record: record.with_commit_ledger(ledger_id, run, epoch, recovered))
 
 
-def check_name(name: str) -> str:
-    """Return ``name``. Raises ConfigurationError, which tells the allowed names, if no log can have it."""
-    if not _NAME.fullmatch(name) or name in (".", ".."):
-        raise ConfigurationError(f"log name {name!r}: use 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-'")
-    return name
-
-
-def check_password(record: LogRecord, password: bytes) -> None:
+@checked
+def check_password(record: LogRecord, password: Password) -> None:
     """Raise UnauthorizedAccessError unless ``password`` is the log's."""
     if record.master_key != master_key(password):
         raise UnauthorizedAccessError(

@@ -2,6 +2,9 @@
 
 Law: the pieces of all partitions, in order, are exactly the rows of the given ranges, in order. No row is read twice or left out.
 A row is an entry, or one of the rows that an entry holds; all entries of a range hold the same number of rows.
+
+A piece is one opening of a ledger, so neighbours of a partition that continue one another are made one: a log of small
+micro-batches has a range for each of them. That is done last, because the rows of a piece count as equally large before.
 """
 
 from __future__ import annotations
@@ -41,6 +44,20 @@ class Piece(NamedTuple):
     def entries(self) -> int:
         """How many entries hold the piece."""
         return self.last_entry_id - self.first_entry_id + 1
+
+    def continues(self, other: Piece) -> bool:
+        """Are its rows the next ones, in the ledger and in what is read, after those of ``other``?"""
+        return (self.ledger_id, self.rows_each, self.position, self._row) == (
+            other.ledger_id,
+            other.rows_each,
+            other.position + other.rows,
+            other._row + other.rows,
+        )
+
+    @property
+    def _row(self) -> int:
+        """The number of the first row in the ledger, if all of its entries held ``rows_each`` rows."""
+        return self.first_entry_id * self.rows_each + self.skip
 
     def part(self, start: int, stop: int) -> Piece:
         """The rows from ``start`` to before ``stop``; 0 is this piece's first row."""
@@ -108,7 +125,18 @@ def split(sized: Iterable[SizedPiece], min_partitions: int) -> list[list[Piece]]
             taken, rest = _cut(rest, max(1, round(room / each)))
             partitions[-1].append(taken)
             room -= each * taken.rows
-    return _at_least(partitions, min_partitions)
+    return [_joined(partition) for partition in _at_least(partitions, min_partitions)]
+
+
+def _joined(pieces: Sequence[Piece]) -> list[Piece]:
+    """The same rows in as few pieces as can be."""
+    result: list[Piece] = []
+    for piece in pieces:
+        if result and piece.continues(result[-1]):
+            result[-1] = result[-1]._replace(rows=result[-1].rows + piece.rows)
+        else:
+            result.append(piece)
+    return result
 
 
 def _at_least(partitions: list[list[Piece]], minimum: int) -> list[list[Piece]]:

@@ -17,6 +17,7 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from bookspark.arguments import Name, checked
 from bookspark.errors import BookKeeperError
 from bookspark.spark import snapshots
 from bookspark.spark.session import SPARK_ERRORS
@@ -35,7 +36,8 @@ _VACUUM = {
 }
 
 
-def remove_files(spark: SparkSession, path: str) -> None:
+@checked
+def remove_files(spark: SparkSession, path: Name) -> None:
     """Remove the files of the snapshots under ``path`` that were given up.
 
     ``spark``: a session with Delta. ``path``: as for ``snapshots.write``. Raises ConfigurationError if there is no snapshot under
@@ -72,6 +74,7 @@ def _replaced_before(commits: Sequence[snapshots.Commit], kept: Collection[str])
     return own[first].time if first else None
 
 
+@checked
 def write_every(
     seconds: float,
     take: Callable[[], None],

@@ -33,9 +33,12 @@ import msgspec
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
+from bookspark.arguments import AtLeastOne, BytesOrNone, Name, PasswordText, checked
 from bookspark.client import BookKeeper
 from bookspark.daemon.settings import of_environment
 from bookspark.errors import BookKeeperError, ConfigurationError
+from bookspark.metadata.zookeeper.layout import ConnectionString
+from bookspark.spark.connector.data_source import log_errors_only
 from bookspark.spark.tables.system_tables import TABLES
 
 if TYPE_CHECKING:
@@ -70,6 +73,9 @@ LISTED = "last_ledger_id BIGINT"
 UNKNOWN = -1
 """The ``last_ledger_id`` of snapshots of earlier versions and of live tables, which have none."""
 
+GLOB_LOGGER = "org.apache.spark.sql.execution.streaming.sinks.FileStreamSink"
+"""What warns, with a stack trace, whenever Spark 4.2 reads a path with an asterisk."""
+
 _TABLE_PROPERTIES = {
     # By itself, Delta forgets versions after 30 days. Here ``oldest`` tells which versions are given up.
     "delta.logRetentionDuration": "interval 36500 days",
@@ -89,14 +95,15 @@ class Snapshot:
     """When that table was written, in UTC."""
 
 
+@checked
 def write(
     spark: SparkSession,
-    zookeeper: str,
-    path: str,
-    password: str = "",
+    zookeeper: ConnectionString,
+    path: Name,
+    password: PasswordText = "",
     *,
     checksums: bool = False,
-    keep: int | None = None,
+    keep: AtLeastOne | None = None,
 ) -> Snapshot:
     """Take a snapshot: write all system tables of the cluster under ``path``, each as ``<path>/<table>``. Returns the snapshot.
 
@@ -108,8 +115,6 @@ def write(
     A snapshot is whole, or it does not count. Raises ConfigurationError (``keep`` is less than 1), MetadataStoreError (ZooKeeper
     does not answer), and Spark's errors, which tell why a table could not be read.
     """
-    if keep is not None and keep < 1:
-        raise ConfigurationError(f"keep {keep} snapshots? Keep 1 at least: the one that is being written")
     with BookKeeper(zookeeper, **of_environment("client")) as bookkeeper:
         # If ZooKeeper does not answer, this is an error of one line here, and not one of a task.
         last_ledger_id = bookkeeper.metadata.last_ledger_id()
@@ -128,12 +133,14 @@ def write(
     return next(snapshot for snapshot in history(spark, path) if snapshot.snapshot_id == snapshot_id)
 
 
+@checked
 def written(checksums: bool = False) -> list[str]:
     """The tables of a snapshot with or without ``checksums``, in the order in which they are written."""
     return [table for table in ORDER if checksums or table not in ON_REQUEST]
 
 
-def history(spark: SparkSession, path: str) -> list[Snapshot]:
+@checked
+def history(spark: SparkSession, path: Name) -> list[Snapshot]:
     """The snapshots under ``path`` that are whole and not given up, the newest first.
 
     Raises ConfigurationError if nothing was ever written there, and Spark's errors.
@@ -141,7 +148,8 @@ def history(spark: SparkSession, path: str) -> list[Snapshot]:
     return kept(commits(spark, path))
 
 
-def tables(spark: SparkSession, path: str, version: int | None = None) -> dict[str, DataFrame]:
+@checked
+def tables(spark: SparkSession, path: Name, version: BytesOrNone | None = None) -> dict[str, DataFrame]:
     """The tables of a snapshot under ``path``, by name. ``version``: that of the snapshot; None: the newest.
 
     Tables of ON_REQUEST, and of NEWER, are there if the snapshot has them. One table is added: ``listed``, of one row, with the
@@ -162,8 +170,9 @@ def tables(spark: SparkSession, path: str, version: int | None = None) -> dict[s
     return {**tables_of(spark, path, found_commits, snapshot), "listed": listed}
 
 
+@checked
 def tables_of(
-    spark: SparkSession, path: str, found: list[Commit], snapshot: Snapshot, names: Iterable[str] = ORDER
+    spark: SparkSession, path: Name, found: list[Commit], snapshot: Snapshot, names: Iterable[str] = ORDER
 ) -> dict[str, DataFrame]:
     """The tables ``names`` of ``snapshot``. ``found``: the commits under ``path``. Raises BookKeeperError if one of the tables is
     missing."""
@@ -208,7 +217,8 @@ class _Label(msgspec.Struct):
         return msgspec.json.encode(self).decode()
 
 
-def commits(spark: SparkSession, path: str) -> list[Commit]:
+@checked
+def commits(spark: SparkSession, path: Name) -> list[Commit]:
     """The commits of all snapshots under ``path``. Raises ConfigurationError if nothing was ever written there, and Spark's
     errors.
 
@@ -216,6 +226,7 @@ def commits(spark: SparkSession, path: str) -> list[Commit]:
     seconds for each table.
     """
     schema = "commitInfo struct<timestamp: bigint, userMetadata: string>"
+    log_errors_only(spark, GLOB_LOGGER)
     try:
         logged = spark.read.schema(schema).json(f"{location(path, '*')}/_delta_log/*.json")
         rows = (
@@ -236,6 +247,7 @@ def commits(spark: SparkSession, path: str) -> list[Commit]:
     return result
 
 
+@checked
 def kept(found: list[Commit]) -> list[Snapshot]:
     """The snapshots among these commits that are whole and not given up, the newest first."""
     whole = sorted((c for c in found if c.table == LAST), key=lambda commit: commit.version, reverse=True)
@@ -247,7 +259,8 @@ def kept(found: list[Commit]) -> list[Snapshot]:
     return result
 
 
-def location(path: str, table: str) -> str:
+@checked
+def location(path: Name, table: Name) -> str:
     """The directory or URI of a table of the snapshots under ``path``."""
     return f"{path.rstrip('/')}/{table}"
 

@@ -7,19 +7,26 @@ then has only what the cookie tells.
 from __future__ import annotations
 
 import json
+import logging
 from typing import TYPE_CHECKING
 
+from bookspark.errors import UnreadableRecordError
 from bookspark.spark.tables.table import INT, LONG, TEXT, TEXTS, Rows, SystemTable, once
 
 if TYPE_CHECKING:
     from bookspark.client import BookKeeper
+    from bookspark.metadata.records.versioned import Versioned
+    from bookspark.metadata.store import MetadataStore
+    from bookspark.protocol.bookie.cookie import Cookie
+
+log = logging.getLogger(__name__)
 
 
 def _bookie_rows(bookkeeper: BookKeeper, argument: None, password: bytes) -> Rows:
     store = bookkeeper.metadata
     registered = store.bookies()
     for bookie_id in sorted({*registered, *store.list_cookies()}):
-        cookie = store.read_cookie(bookie_id)
+        cookie = _cookie(store, bookie_id)
         directories = list(cookie.value.directories) if cookie else []
         there = registered.get(bookie_id)
         if there is None:
@@ -30,11 +37,19 @@ def _bookie_rows(bookkeeper: BookKeeper, argument: None, password: bytes) -> Row
             yield bookie_id, state, there.address, there.host, there.rack, labels, there.pid, directories
 
 
+def _cookie(store: MetadataStore, bookie_id: str) -> Versioned[Cookie] | None:
+    try:
+        return store.read_cookie(bookie_id)
+    except UnreadableRecordError as error:
+        log.warning("%s", error)
+        return None
+
+
 def _cookie_rows(bookkeeper: BookKeeper, argument: None, password: bytes) -> Rows:
     store = bookkeeper.metadata
     for bookie_id in sorted(store.list_cookies()):
-        found = store.read_cookie(bookie_id)
-        # None: the cookie was removed since the listing.
+        found = _cookie(store, bookie_id)
+        # None: the cookie was removed since the listing, or can't be decoded.
         if found is not None:
             cookie = found.value
             yield bookie_id, cookie.instance_id, cookie.nonce, list(cookie.directories), found.version

@@ -1,16 +1,17 @@
 """System tables of ledgers: their metadata, and where the metadata says that their entries are.
 
 Law: ``metadata_version`` tells which state of a ledger a row is about. Rows of two tables with the same version are about the
-same state.
+same state. A ledger whose record can't be decoded is named in ``ledgers`` and has no rows in the others.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from bookspark.errors import BookKeeperError, NoSuchLedgerError
+from bookspark.errors import BookKeeperError, NoSuchLedgerError, UnreadableRecordError
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.logs.log_record import EPOCH_LABEL, LOG_LABEL, ROLE_LABEL
 from bookspark.spark.tables.table import INT, LONG, TEXT, TEXTS, TIME, Rows, SystemTable, text, time
@@ -18,6 +19,10 @@ from bookspark.spark.tables.table import INT, LONG, TEXT, TEXTS, TIME, Rows, Sys
 if TYPE_CHECKING:
     from bookspark.client import BookKeeper
 
+log = logging.getLogger(__name__)
+
+UNREADABLE = "UNREADABLE"
+"""The state of a ledger whose record can't be decoded."""
 LEDGERS_PER_PARTITION = 2000
 """How many ledgers one task reads."""
 
@@ -27,13 +32,20 @@ def _plan_ledgers(bookkeeper: BookKeeper) -> list[list[int]]:
     return [ids[at : at + LEDGERS_PER_PARTITION] for at in range(0, len(ids), LEDGERS_PER_PARTITION)]
 
 
-def _metadata(bookkeeper: BookKeeper, ids: Iterable[int]) -> Iterator[tuple[LedgerMetadata, int]]:
+def _metadata(
+    bookkeeper: BookKeeper, ids: Iterable[int], unreadable: list[int] | None = None
+) -> Iterator[tuple[LedgerMetadata, int]]:
+    """Each ledger's metadata and its version. A ledger whose record can't be decoded is put into ``unreadable``."""
     for ledger_id in ids:
         try:
             yield bookkeeper.metadata.read_ledger(ledger_id)
         except NoSuchLedgerError:
             # The ledger was deleted since the listing.
             continue
+        except UnreadableRecordError as error:
+            log.warning("ledger %d: %s", ledger_id, error)
+            if unreadable is not None:
+                unreadable.append(ledger_id)
 
 
 def _last_add_confirmed(bookkeeper: BookKeeper, metadata: LedgerMetadata, password: bytes) -> int | None:
@@ -51,7 +63,8 @@ def _last_add_confirmed(bookkeeper: BookKeeper, metadata: LedgerMetadata, passwo
 
 
 def _ledger_rows(bookkeeper: BookKeeper, ids: list[int], password: bytes) -> Rows:
-    for metadata, version in _metadata(bookkeeper, ids):
+    unreadable: list[int] = []
+    for metadata, version in _metadata(bookkeeper, ids, unreadable):
         labels = metadata.custom_metadata
         epoch = labels.get(EPOCH_LABEL)
         yield (
@@ -70,10 +83,12 @@ def _ledger_rows(bookkeeper: BookKeeper, ids: list[int], password: bytes) -> Row
             len(metadata.fragments),
             time(metadata.ctime_ms),
             text(labels.get(LOG_LABEL)),
-            int(epoch) if epoch is not None and epoch.isdigit() else None,
+            int(epoch) if epoch is not None and epoch.isdigit() and len(epoch) < 19 else None,
             text(labels.get(ROLE_LABEL)),
             json.dumps({name: text(value) for name, value in sorted(labels.items())}),
         )
+    for ledger_id in unreadable:
+        yield ledger_id, None, UNREADABLE, *[None] * (len(LEDGERS.columns) - 3)
 
 
 def _fragment_rows(bookkeeper: BookKeeper, ids: list[int], password: bytes) -> Rows:
@@ -123,7 +138,7 @@ LEDGERS = SystemTable(
     (
         ("ledger_id", LONG, "The ledger"),
         ("metadata_version", INT, "Version of its record when this row was read"),
-        ("state", TEXT, "OPEN, IN_RECOVERY or CLOSED"),
+        ("state", TEXT, "OPEN, IN_RECOVERY or CLOSED; UNREADABLE: its record can't be decoded, all else is null"),
         ("ensemble_size", INT, "Bookies that its entries are spread over"),
         ("write_quorum", INT, "Copies that are written of each entry"),
         ("ack_quorum", INT, "Copies that acknowledge an entry"),

@@ -1,21 +1,29 @@
 """System tables of logs: their records, and what their commits name.
 
 Law: the commits alone tell what a log holds. Of a log with another password than the given one, there is only its record, and
-``readable`` says so. A log that was deleted since the listing is left out; ``log_commits`` may lack a log that ``logs`` has.
+``readable`` says so. Of a log whose record can't be decoded there is only its name. A log that was deleted since the listing is
+left out; ``log_commits`` may lack a log that ``logs`` has.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from bookspark.errors import BookKeeperError, NoSuchEntryError, NoSuchLedgerError
 from bookspark.protocol.logs.commits import Position
 from bookspark.protocol.logs.log_record import LogRecord
 from bookspark.spark.logs import LogRegistry, check_password, commits, header_of
+from bookspark.spark.logs.codec import LogFormatError
 from bookspark.spark.tables.table import FLAG, INT, LONG, LONGS, TEXT, TIME, Rows, SystemTable, once, time
 
 if TYPE_CHECKING:
     from bookspark.client import BookKeeper
+
+log = logging.getLogger(__name__)
+
+_READABLE = 8
+"""The place of column ``readable`` in table ``logs``."""
 
 
 def _readable(record: LogRecord, password: bytes) -> bool:
@@ -29,16 +37,21 @@ def _readable(record: LogRecord, password: bytes) -> bool:
 def _log_rows(bookkeeper: BookKeeper, argument: None, password: bytes) -> Rows:
     registry = LogRegistry(bookkeeper.metadata)
     for name in registry.names():
-        found = _found(bookkeeper, name, password)
+        try:
+            found = _found(bookkeeper, name, password)
+        except LogFormatError as error:
+            log.warning("%s", error)
+            yield name, *[None] * (_READABLE - 1), False, *[None] * (len(LOGS.columns) - _READABLE - 1)
+            continue
         if found is None:
             continue
         record, position = found
         yield (
             name,
-            record.epoch,
+            record.oldest_live_epoch,
             record.owner or None,
             [link.ledger_id for link in record.commit_ledgers],
-            record.commit_ledgers[-1].epoch if record.commit_ledgers else None,
+            _decided(record),
             *(position or (None, None, None)),
             position is not None,
             record.options.ensemble_size,
@@ -50,6 +63,14 @@ def _log_rows(bookkeeper: BookKeeper, argument: None, password: bytes) -> Rows:
             record.first_position,
             time(record.ctime_ms),
         )
+
+
+def _decided(record: LogRecord) -> int | None:
+    """Up to which epoch all commits of earlier epochs are decided."""
+    if not record.commit_ledgers:
+        return None
+    oldest = record.oldest_live_epoch
+    return oldest if record.recovered else min(record.commit_ledgers[-1].epoch, oldest - 1)
 
 
 def _found(bookkeeper: BookKeeper, name: str, password: bytes) -> tuple[LogRecord, Position | None] | None:
@@ -68,7 +89,11 @@ def _found(bookkeeper: BookKeeper, name: str, password: bytes) -> tuple[LogRecor
 
 
 def _commit_rows(bookkeeper: BookKeeper, name: str, password: bytes) -> Rows:
-    record = LogRegistry(bookkeeper.metadata).find(name)
+    try:
+        record = LogRegistry(bookkeeper.metadata).find(name)
+    except LogFormatError as error:
+        log.warning("%s", error)
+        return
     if record is None or not _readable(record, password):
         return
     for before, commit in commits(bookkeeper, name, password):
@@ -90,10 +115,14 @@ LOGS = SystemTable(
     "One row per log: its record.",
     (
         ("log", TEXT, "Name of the log"),
-        ("epoch", LONG, "The present epoch; 0: nobody claimed the log yet"),
-        ("owner", TEXT, "Run that owns the log in that epoch; null if none"),
+        ("epoch", LONG, "Lowest epoch whose writer may still commit; 0: the log never had a writer"),
+        ("owner", TEXT, "Run of a streaming query that owns the log; null if none"),
         ("commit_ledgers", LONGS, "Ids of its commit ledgers, in order"),
-        ("committed_epoch", LONG, "Epoch of the last commit ledger: all commits of earlier epochs are decided"),
+        (
+            "committed_epoch",
+            LONG,
+            "All commits of earlier epochs are decided; lower than epoch until its writer recovered them",
+        ),
         ("batches", LONG, "Batches that are committed; null if not readable"),
         ("rows", LONG, "Rows that are committed; null if not readable"),
         ("bytes", LONG, "Bytes of payload that are committed; null if not readable"),

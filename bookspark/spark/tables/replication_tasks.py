@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 def _rows(bookkeeper: BookKeeper, argument: None, password: bytes) -> Rows:
     store = bookkeeper.metadata.underreplication
     ledger_ids, holders = store.list_tasks(), store.holders()
-    for ledger_id in ledger_ids:
-        task = store.task(ledger_id)
-        if task is None:
-            continue
+    unreadable: dict[int, str] = {}
+    for task in store.tasks(ledger_ids, unreadable):
         waits_until = time(task.not_before_ms) if task.not_before_ms else None
         for bookie_id, reason in sorted(task.bookies.items()):
             yield (
-                ledger_id, bookie_id, reason.value, task.detail, time(task.marked_at_ms), task.marks,
-                task.attempts, task.error or None, waits_until, holders.get(ledger_id),
+                task.ledger_id, bookie_id, reason.value, task.detail, time(task.marked_at_ms), task.marks,
+                task.attempts, task.error or None, waits_until, holders.get(task.ledger_id),
             )  # fmt: skip
+    for ledger_id, why in unreadable.items():
+        yield ledger_id, None, None, why, None, None, None, "this task can't be decoded", None, holders.get(ledger_id)
 
 
 UNDERREPLICATION = SystemTable(

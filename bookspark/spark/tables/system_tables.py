@@ -25,7 +25,7 @@ slightly different times. Where that matters, ``metadata_version`` tells whether
 
 from __future__ import annotations
 
-from bookspark.config_checks import check_names
+from bookspark.arguments import check_names
 from bookspark.spark.tables.bookies import BOOKIES, COOKIES
 from bookspark.spark.tables.condition import AUTORECOVERY, DISKS
 from bookspark.spark.tables.contents import ENTRY_CHECKSUMS, ENTRY_LOGS, INDEX_RANGES, LIMBO

@@ -36,5 +36,5 @@ FROM silent
 WHERE SIZE(bookies) >= ack_quorum
 UNION ALL
 SELECT DISTINCT ledger_id, log, state, NULL, NULL, NULL, write_quorum, ack_quorum, NULL, NULL, why
-FROM not_judged CROSS JOIN gone g WHERE ARRAYS_OVERLAP(ensemble, g.stopped)
+FROM not_judged CROSS JOIN gone g WHERE ensemble IS NULL OR ARRAYS_OVERLAP(ensemble, g.stopped)
 ORDER BY copies_left, ledger_id, first_entry_id

@@ -1,8 +1,9 @@
 """Offload: rows of a log's closed ledgers are copied to a Delta table, so that the bookies need not keep them.
 
-Law: a row is in the table once or not at all. A ledger is deleted only when the log's record says that all rows of it that are
-part of the log are in the table. ``protocol.logs.log_offload`` has the steps; if a process ends between two of them, the next one
-goes on.
+Law: a row is in the table once or not at all. The log's record calls rows offloaded only when they were read back from the table
+and were the same as those in the ledgers (``proof``). A ledger is deleted only when all rows of it that are part of the log are
+offloaded, and were read back once more just before. ``protocol.logs.log_offload`` has the steps; if a process ends between two
+of them, the next one goes on.
 
 Only committed rows are offloaded, up to the first commit that names a ledger that is still open. A ledger that no commit has
 named for IDLE_SECONDS is closed first: Spark ends workers that are idle for a minute, so its writer may be gone although the
@@ -10,33 +11,44 @@ query goes on. If the writer is still there, it creates another ledger, as it do
 
 The table has the log's columns, then ``position``, ``ledger_id`` and ``entry_id``. Each of its files holds consecutive rows in
 their order. A table is one log's. It is created empty, with the table property ``bookspark.log``, which says whose it is, before
-that log's record names it. Deleting or truncating the log leaves the table as it is.
+that log's record names it. Each run checks whose it is and whether tasks can read it (``table``) before it does anything.
+Deleting or truncating the log leaves the table as it is.
 
-Source: docs/decisions/logs.md; Delta's idempotent writes (``txnAppId``, ``txnVersion``).
+Rows are written unless the table has rows of these positions. Delta's transaction ids (``txnAppId``, ``txnVersion``) keep two
+runs at once from both writing them. The ids alone would not do: a table can be told to forget them after a time.
+
+Source: docs/decisions/logs.md; Delta's idempotent writes.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from bookspark.arguments import Name, PasswordText, WaitSeconds, checked
 from bookspark.client import BookKeeper
 from bookspark.daemon.settings import of_environment
-from bookspark.errors import BookKeeperError, NoSuchLedgerError
+from bookspark.errors import NoSuchLedgerError
+from bookspark.metadata.zookeeper.layout import ConnectionString
 from bookspark.protocol.logs.log_offload import OffloadError
-from bookspark.protocol.logs.log_record import EPOCH_LABEL, LogRecord
+from bookspark.protocol.logs.log_record import LogRecord, epoch_of
 from bookspark.spark.logs.data_ledgers import RollPolicy
+from bookspark.spark.logs.log_run import LogAddress
 from bookspark.spark.logs.maintenance import recover_ledgers
-from bookspark.spark.logs.offloaded import OWNER, table_version
 from bookspark.spark.logs.reader import commits
-from bookspark.spark.logs.registry import LogRegistry, check_password
+from bookspark.spark.logs.registry import LogName, LogRegistry, check_password
+from bookspark.spark.logs.splits import SizedPiece, positioned
+from bookspark.spark.offload import table as tables
+from bookspark.spark.offload.proof import prove
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 TRANSACTION_BYTES_MAX = 4 << 30
 """Bytes of payload of a transaction. A transaction ends with the commit that reaches it."""
@@ -58,14 +70,15 @@ class Offloaded:
     """Ids of the ledgers that it deleted."""
 
 
+@checked
 def offload(
     spark: SparkSession,
-    zookeeper: str,
-    log: str,
-    table: str,
-    password: str = "",
+    zookeeper: ConnectionString,
+    log: LogName,
+    table: Name,
+    password: PasswordText = "",
     *,
-    delete_after_seconds: float | None = None,
+    delete_after_seconds: WaitSeconds | None = None,
 ) -> Offloaded:
     """Copy all rows of ``log`` that can be offloaded to the Delta table at ``table``.
 
@@ -73,12 +86,14 @@ def offload(
     for this log only. ``password``: the log's. ``delete_after_seconds``: delete the ledgers whose rows are all in the table and
     were all committed at least this long ago; None: delete nothing.
 
-    Raises NoSuchLogError; UnauthorizedAccessError (wrong password); OffloadError if the log has another table, or the table is
-    not this log's; BookKeeperError if the table can't be read; ReadError if too few bookies answer; MetadataStoreError; and
-    Spark's errors.
+    Raises NoSuchLogError; UnauthorizedAccessError (wrong password); OffloadError if the log has another table, the table is not
+    this log's, or its rows are not those of the ledgers; ReadError if the table is gone, has a feature that tasks can't read, or
+    can't be read, or if too few bookies answer; MetadataStoreError; and Spark's errors. After an error no ledger is deleted whose
+    rows were not read back.
     """
     with BookKeeper(zookeeper, **of_environment("client")) as bookkeeper:
         run = _Run(spark, bookkeeper, log, table, password.encode())
+        run.ready_table()
         run.close_idle(IDLE_SECONDS)
         rows = 0
         while (done := run.transaction()) is not None:
@@ -108,13 +123,32 @@ class _Run:
             record.offload_begun(self._table, 0)
         self._ctime_ms = record.ctime_ms
         self._transactions = f"bookspark offload of log {log} made at {record.ctime_ms}"
-        table_version(self._table, self._transactions, 0)
 
     @property
     def position(self) -> int:
         """How far the log is offloaded."""
         offload = self._record().offload
         return 0 if offload is None else offload.position
+
+    def ready_table(self) -> None:
+        """See to it that the table is there, is this log's, and can be read by tasks. It is created, empty, if it need not have a
+        row.
+
+        Raises OffloadError, and ReadError if the table can't be read, or is gone with rows that may be nowhere else.
+        """
+        record = self._record()
+        if self._known_version(record) < 0:
+            tables.create(self._table, self._transactions, self._schema)
+        self._check_table()
+
+    def _check_table(self) -> int:
+        """The table's newest version. Raises OffloadError and ReadError."""
+        return tables.check(self._table, self._transactions, self._known_version(self._record()))
+
+    def _known_version(self, record: LogRecord) -> int:
+        """A version of the table that has all rows that are offloaded; −1 if none are, or all of these were truncated."""
+        offload = record.offload
+        return -1 if offload is None or offload.position <= record.first_position else offload.version
 
     def close_idle(self, idle_seconds: float) -> None:
         """Close the ledgers that have rows to be offloaded and that no commit has named for this time."""
@@ -134,8 +168,7 @@ class _Run:
         wanted = pending or self._end(record)
         if wanted is None:
             return None
-        if record.offload is None:
-            self._make_table()
+        self._check_table()
         record = self._update(lambda record: record.offload_begun(self._table, wanted))
         assert record.offload is not None
         start, end = self._start(record), record.offload.pending
@@ -146,14 +179,11 @@ class _Run:
             # The rows were truncated meanwhile.
             self._update(lambda record: record.offload_done(end, -1))
             return 0
-        version = table_version(self._table, self._transactions, end)
-        if version is None:
+        if not tables.count(self._table, start, end):
             self._write(start, end)
-            version = table_version(self._table, self._transactions, end)
-        if version is None:
-            raise BookKeeperError(
-                f"{self._table} does not have the rows that were just written to it; was the table replaced meanwhile?"
-            )
+        tables.sync(self._table, start, end)
+        self._prove(self._pieces(start, end))
+        version = self._check_table()
         self._update(lambda record: record.offload_done(end, version))
         return end - start
 
@@ -161,7 +191,15 @@ class _Run:
         """Delete the ledgers that the log does not need any more. Returns the ids of the deleted ledgers."""
         record = self._record()
         before_ms = (time.time() - after_seconds) * 1000
-        return [ledger_id for ledger_id in self._needless(record, before_ms) if self._delete(ledger_id)]
+        needless = set(self._needless(record, before_ms))
+        if not needless:
+            return []
+        start, end = record.first_position, self.position
+        tables.sync(self._table, start, end)
+        offloaded = self._pieces(start, end)
+        self._prove((piece, size) for piece, size in offloaded if piece.ledger_id in needless)
+        self._check_table()
+        return [ledger_id for ledger_id in sorted(needless) if self._delete(ledger_id)]
 
     def _record(self) -> LogRecord:
         return self._same(self._registry.get(self._log))
@@ -201,14 +239,19 @@ class _Run:
                 break
         return end
 
-    def _make_table(self) -> None:
-        """Create the table, empty, unless it exists. If two logs do so at once, one gets the table and the other an
-        OffloadError."""
-        from delta.tables import DeltaTable
+    def _pieces(self, start: int, end: int) -> Iterator[SizedPiece]:
+        """The rows from ``start`` to before ``end``, and where they lie in ledgers."""
+        for placed in commits(self._bookkeeper, self._log, self._password, start):
+            yield from positioned(placed.commit.ranges, placed.before.rows, start, end)
 
-        table = DeltaTable.createIfNotExists(self._spark).location(self._table).addColumns(self._rows(0, 0).schema)
-        table.property(OWNER, self._transactions).execute()
-        table_version(self._table, self._transactions, 0)
+    def _prove(self, pieces: Iterable[SizedPiece]) -> None:
+        log = LogAddress(self._bookkeeper.zookeeper, self._log, self._password)
+        prove(self._spark, log, self._table, self._schema, pieces)
+
+    @cached_property
+    def _schema(self) -> StructType:
+        """All columns of the log's rows."""
+        return self._rows(0, 0).schema
 
     def _write(self, start: int, end: int) -> None:
         """Append the rows from ``start`` to before ``end``, unless the table has this transaction already."""
@@ -226,7 +269,7 @@ class _Run:
         """Ids of ledgers all of whose commits are offloaded and older than ``before_ms``, and in which nothing may still be
         committed.
 
-        ``record`` was read before the commits. If the record is recovered, the commits include all those of earlier epochs.
+        ``record`` was read before the commits. So these include all commits of epochs that have ended in it.
         """
         offloaded = 0 if record.offload is None else record.offload.position
         last_entries: dict[int, int] = {}
@@ -241,7 +284,7 @@ class _Run:
                 metadata = self._bookkeeper.get_ledger_metadata(ledger_id)
             except NoSuchLedgerError:
                 continue
-            old = record.recovered and int(metadata.custom_metadata.get(EPOCH_LABEL, b"0")) < record.epoch
+            old = record.ended(epoch_of(metadata.custom_metadata))
             if metadata.closed and (old or metadata.last_entry_id == last_entries[ledger_id]):
                 yield ledger_id
 

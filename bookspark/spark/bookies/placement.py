@@ -1,0 +1,271 @@
+"""Which task looks after which bookie, what is made, and what is out of reach: pure functions of what is known and what is seen.
+
+A *home* is the directories of one bookie on one host: ``<root>/bookie-<number>`` in each root. It belongs to the bookie whose
+cookie lies in it and in the metadata store, not to a task or an executor. A number is *claimed* in the metadata store before
+anything is made under it, so a home is in one of these states::
+
+    claimed   a number and a host in the metadata store, nothing on a disk yet, or directories without a cookie
+    known     its bookie's cookie is in the metadata store (``Known``)
+    found     its directories are on a host that has a task (``Found``); a found home is known, claimed, or a stranger
+
+Law:
+
+1. A home that is found is looked after by exactly one task, and that task is on its host. A bookie whose directories are seen
+   on two hosts is served on one: the host that the metadata store notes, else the first by name.
+2. A home that is known and not found is missing. It counts, it is named (``out_of_reach``), and nothing is made in its place.
+3. New homes are made only when ``wanted`` says so, and only so many that known, claimed, found and new ones together are
+   ``wanted``. Their numbers are used by nothing else. None is made where a host has a home of another cluster, or one of a
+   bookie that has other directories: then the metadata store or the roots are the wrong ones.
+4. A home whose directories were emptied is still its bookie's, on the host where that served last: the bookie is told who it
+   is, and refuses to begin anew. Any other home without a cookie is served only on the host of its claim, or as a new one.
+5. A cookie of this cluster that the metadata store does not know, without a claim, is that of a bookie that was decommissioned:
+   its home is left alone, named, and does not count. Where it is not ``certain`` what the store knows, nobody counts as that.
+6. The answer depends on what is seen and not on the order in which it is told, so all tasks of an attempt agree.
+
+Source: docs/decisions/bookies-outlive-tasks.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A bookie of this service that has a cookie in the metadata store."""
+
+    bookie_id: str
+    number: int
+    """The number in the names of its directories."""
+    host: str = ""
+    """Where it served last; empty if nobody noted that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A number that a task has taken for a home on its host."""
+
+    number: int
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A home that a task found on its host."""
+
+    number: int
+    bookie_id: str = ""
+    """The id in its cookie; empty if no directory has a cookie that can be read."""
+    unreadable: bool = False
+    """Whether there is a cookie, and none can be read. The bookie itself says what to do about that."""
+    foreign: bool = False
+    """Whether the cookie is another cluster's. The bookie itself says so too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one task sees."""
+
+    partition: int
+    """The task."""
+    host: str
+    """The task's host."""
+    homes: tuple[Found, ...] = ()
+    """The homes on that host."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the service knows before the tasks look."""
+
+    known: tuple[Known, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    bookies: int = 0
+    """How many there are to be if new ones may be made; 0: none is made."""
+    forget_begun: bool = False
+    """Whether claims on hosts without a task do not count any more: somebody asked for new homes and knows of those hosts."""
+    others: tuple[str, ...] = ()
+    """The bookies that have a cookie in the metadata store, and other directories than homes in these roots, by id."""
+    certain: bool = True
+    """Whether this is all that the metadata store knows; False: it is away, and this is from before."""
+
+
+@dataclass
+class Share:
+    """What one task looks after, by number."""
+
+    homes: list[int] = field(default_factory=list)
+    """All of it."""
+    bookie_ids: dict[int, str] = field(default_factory=dict)
+    """The ids of the bookies that are known, by number."""
+    to_claim: list[int] = field(default_factory=list)
+    """Those of ``homes`` that are new: their numbers have to be claimed first."""
+    to_forget: list[int] = field(default_factory=list)
+    """Claims that are given up. Nothing was ever stored under them, because a cookie comes before data."""
+
+
+def divide(seen: Sequence[Seen], wanted: Wanted) -> dict[int, Share]:
+    """The share of each partition."""
+    tasks = sorted(seen, key=lambda task: task.partition)
+    shares = {task.partition: Share() for task in tasks}
+    by_host: dict[str, list[int]] = {}
+    for task in tasks:
+        by_host.setdefault(task.host, []).append(task.partition)
+    found = _found_ids(tasks, wanted)
+    claimed = {claim.number: claim.host for claim in wanted.claims}
+    known_numbers = {home.number for home in wanted.known}
+    begun = {(host, number) for number, host in claimed.items() if host in by_host and number not in known_numbers}
+    served = _served(found, wanted)
+    for host, partitions in by_host.items():
+        numbers = sorted(number for place, number in served.keys() | begun if place == host)
+        for place, number in enumerate(numbers):
+            share = shares[partitions[place % len(partitions)]]
+            share.homes.append(number)
+            if bookie_id := served.get((host, number)):
+                share.bookie_ids[number] = bookie_id
+    used = known_numbers | set(claimed) | {number for _, number in found}
+    used |= {home.number for task in tasks for home in task.homes if _is_retired(task.host, home, wanted)}
+    known_ids = {home.bookie_id for home in wanted.known}
+    born = known_numbers | {
+        number for (host, number), name in found.items() if name not in known_ids and claimed.get(number) == host
+    }
+    waiting = {number: host for number, host in claimed.items() if number not in born}
+    if wanted.forget_begun:
+        shares[tasks[0].partition].to_forget += sorted(n for n, host in waiting.items() if host not in by_host)
+        waiting = {number: host for number, host in waiting.items() if host in by_host}
+    ids = known_ids | {bookie_id or str(place) for place, bookie_id in found.items()}
+    strangers = any(home.foreign or home.bookie_id in wanted.others for task in tasks for home in task.homes)
+    for _ in range(0 if strangers else wanted.bookies - len(ids) - len(waiting)):
+        host = min(by_host, key=lambda name: (sum(len(shares[p].homes) for p in by_host[name]), by_host[name][0]))
+        share = shares[min(by_host[host], key=lambda partition: (len(shares[partition].homes), partition))]
+        number = next(n for n in range(len(used) + 1) if n not in used)
+        used.add(number)
+        share.homes.append(number)
+        share.to_claim.append(number)
+    return shares
+
+
+def _found_ids(tasks: Sequence[Seen], wanted: Wanted) -> dict[tuple[str, int], str]:
+    """The homes on the hosts that are somebody's, by host and number: whose; empty if the cookie can't be read."""
+    lived = {(home.host, home.number): home.bookie_id for home in wanted.known}
+    found = {}
+    for task in tasks:
+        for home in task.homes:
+            place = task.host, home.number
+            if _is_retired(task.host, home, wanted):
+                continue
+            if bookie_id := home.bookie_id or lived.get(place, ""):
+                found[place] = bookie_id
+            elif home.unreadable:
+                found[place] = ""
+    return found
+
+
+def _is_retired(host: str, home: Found, wanted: Wanted) -> bool:
+    return (
+        wanted.certain
+        and bool(home.bookie_id)
+        and not home.foreign
+        and home.bookie_id not in wanted.others
+        and all(home.bookie_id != known.bookie_id for known in wanted.known)
+        and Claim(home.number, host) not in wanted.claims
+    )
+
+
+def retired(task: Seen, wanted: Wanted) -> tuple[str, ...]:
+    """The bookies whose directories are on the task's host, and that were decommissioned."""
+    return tuple(home.bookie_id for home in task.homes if _is_retired(task.host, home, wanted))
+
+
+def _served(found: Mapping[tuple[str, int], str], wanted: Wanted) -> dict[tuple[str, int], str]:
+    """One home for each bookie, and those whose cookie can't be read."""
+    noted = {home.bookie_id: home.host for home in wanted.known}
+    served: dict[str, tuple[str, int]] = {}
+    for place, bookie_id in sorted(found.items()):
+        if bookie_id not in served or place[0] == noted.get(bookie_id):
+            served[bookie_id or str(place)] = place
+    return {place: found[place] for place in served.values()}
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A bookie that nobody looks after, and why."""
+
+    name: str
+    """The bookie's id, or ``home <number>`` if it has none yet."""
+    why: str
+    host: str = ""
+    """The host to look on, which has no executor; empty if there is none such."""
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.why}"
+
+
+def out_of_reach(wanted: Wanted, covered: Collection[str], hosts: Collection[str]) -> tuple[Missing, ...]:
+    """The homes that exist and that no task looks after, in the order of their names.
+
+    ``covered``: the ids of the bookies that tasks look after; ``hosts``: the hosts that have a task.
+    """
+    missing = []
+    for home in wanted.known:
+        if home.bookie_id not in covered:
+            if not home.host:
+                why = "is on no host that has an executor, and where it lives was never noted"
+            elif home.host in hosts:
+                why = f"lives on {home.host}, which has an executor, but its directories are not there"
+            else:
+                why = f"lives on {home.host}, where there is no executor"
+            missing.append(Missing(home.bookie_id, why, "" if home.host in hosts else home.host))
+    known = {home.number for home in wanted.known}
+    for claim in wanted.claims:
+        if claim.number not in known and claim.host not in hosts:
+            why = f"was begun on {claim.host}, where there is no executor; --create makes one elsewhere"
+            missing.append(Missing(f"home {claim.number}", why, claim.host))
+    return tuple(sorted(missing, key=lambda one: one.name))
+
+
+def tasks_wanted(homes: int, executors: int, room: int, one_for_each_bookie: bool) -> int:
+    """How many tasks an attempt has: one on each executor at least, so that every home whose host has an executor is found;
+    beside that one for each home, if there is room. 0: there is no room yet.
+
+    Spark deals the tasks of a barrier stage out in rounds, one to each executor that has a free slot.
+    """
+    return min(room, max(executors, homes if one_for_each_bookie else 0))
+
+
+def worth_another_attempt(
+    executors: Mapping[str, str], with_task: Collection[str], missing: Sequence[Missing], looked_at: Collection[str]
+) -> frozenset[str]:
+    """The executors for which the job is submitted again: something is missing, and they are on hosts without a task.
+
+    ``executors``: host by executor id; ``with_task`` and ``looked_at``: executor ids. Nobody is looked at twice.
+    """
+    seen = {host for executor, host in executors.items() if executor in with_task}
+    new = frozenset(one for one, host in executors.items() if host not in seen and one not in looked_at)
+    return new if missing else frozenset()
+
+
+def wasted_executors(executors: Mapping[str, str], with_task: Collection[str], wanted: int) -> tuple[str, ...]:
+    """Executors that were asked for beyond ``wanted`` and came to hosts where they are of no use: they have no task, and their
+    host has another one. The newest first."""
+    idle = [one for one, host in executors.items() if one not in with_task and _crowded(host, executors)]
+    return tuple(sorted(idle, key=_age, reverse=True)[: max(len(executors) - wanted, 0)])
+
+
+def surplus_executor(executors: Mapping[str, str]) -> str | None:
+    """An executor that would do more good elsewhere: its host has another one. The newest of those.
+
+    A cluster manager replaces a lost executor on the hosts that are left. When the lost host comes back it gets none, because the
+    application has all that it asked for.
+    """
+    return max((one for one, host in executors.items() if _crowded(host, executors)), key=_age, default=None)
+
+
+def _crowded(host: str, executors: Mapping[str, str]) -> bool:
+    return list(executors.values()).count(host) > 1
+
+
+def _age(executor: str) -> tuple[int, str]:
+    """Spark numbers executors as they come."""
+    return len(executor), executor

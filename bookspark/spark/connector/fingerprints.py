@@ -1,0 +1,100 @@
+"""What tells a micro-batch from another one of its number: Spark's plan of it, and a sum over its rows.
+
+Law: a sum depends on the rows and their number alone, not on their order, nor on how they lie in partitions and Arrow batches. It
+is the sum modulo 2^64 of a hash of each value of each column; which values stand in one row is not part of it. Nobody forges rows
+here: a checkpoint that was set back brings rows that have nothing to do with the former ones.
+
+Spark writes the plan of a micro-batch to ``offsets/<batch>`` in its checkpoint, before it runs the batch, and replays what stands
+there: a version, a line of JSON with the time of planning, and one line with the offset of each source. Spark gives a sink no
+plan. So the file is read where the batch is committed, on the driver's host, if the checkpoint is in the local
+file system (which may be a shared one). Where it can't be read (``hdfs:``, ``s3a:``), the sum over the rows has to do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+from zlib import crc32
+
+if TYPE_CHECKING:
+    import numpy
+    import pyarrow
+
+SUMS = 1 << 64
+"""Sums are modulo this."""
+_GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+"""The constants of splitmix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014)."""
+_HEADER_LINES = 2
+_WORD_BITS = 64
+
+
+class Plan(NamedTuple):
+    """Digests of what Spark planned; empty if that can't be read."""
+
+    whole: str = ""
+    """Of the file."""
+    offsets: str = ""
+    """Of the sources' offsets in it."""
+
+
+def plan_of(checkpoint: str, batch: int) -> Plan:
+    """The plan of micro-batch ``batch`` in the Spark checkpoint at ``checkpoint``, a path or URI."""
+    folder = local_path(checkpoint)
+    if folder is None:
+        return Plan()
+    try:
+        text = (folder / "offsets" / str(batch)).read_bytes()
+    except OSError:
+        return Plan()
+    offsets = text.split(b"\n", _HEADER_LINES)[_HEADER_LINES:]
+    return Plan(_digest(text), _digest(offsets[0]) if offsets else "")
+
+
+def local_path(place: str) -> Path | None:
+    """The path of a file or folder that Spark names by a path or URI; None if it is not in the local file system."""
+    if not place:
+        return None
+    scheme, host, path, *_ = urlsplit(place)
+    if scheme == "file" and host in ("", "localhost"):
+        return Path(unquote(path))
+    return None if scheme else Path(place)
+
+
+def _digest(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()[:32]
+
+
+def sum_of(rows: pyarrow.RecordBatch) -> int:
+    """The sum over the rows, below SUMS. Sums of several batches add up, modulo SUMS."""
+    return sum(_column_sum(column) * _odd(place) for place, column in enumerate(rows.columns)) % SUMS
+
+
+def _odd(place: int) -> int:
+    """A factor for each column, so that columns can't take each other's place."""
+    return (place * 2 + 1) * _GOLDEN % SUMS | 1
+
+
+def _column_sum(column: pyarrow.Array) -> int:
+    import pyarrow
+
+    there, kind = column.drop_null(), column.type
+    if pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind):
+        there = there.cast(pyarrow.large_binary())
+    if pyarrow.types.is_large_binary(there.type) or pyarrow.types.is_binary(there.type):
+        return sum(map(crc32, there.to_pylist())) + int(column.null_count)
+    if pyarrow.types.is_primitive(kind) and kind.bit_width <= _WORD_BITS:
+        return _number_sum(there.to_numpy(zero_copy_only=False)) + int(column.null_count)
+    return sum(crc32(repr(value).encode()) for value in there.to_pylist()) + int(column.null_count)
+
+
+def _number_sum(values: numpy.ndarray[Any, Any]) -> int:
+    """The sum over numbers, times and truth values of one size, by the bits of each (splitmix64)."""
+    import numpy
+
+    words = numpy.ascontiguousarray(values).view(f"u{values.dtype.itemsize}").astype(numpy.uint64)
+    words = words + numpy.uint64(_GOLDEN)
+    words = (words ^ (words >> numpy.uint64(30))) * numpy.uint64(_FIRST)
+    words = (words ^ (words >> numpy.uint64(27))) * numpy.uint64(_SECOND)
+    return int((words ^ (words >> numpy.uint64(31))).sum())

@@ -1,0 +1,87 @@
+"""A DataFrame with the rows that a log has now.
+
+Law: each call of ``log_frame`` loads anew, so its first action sees all rows that are committed by then. Spark keeps the plan of
+a DataFrame, of a view, of the static side of a join with a stream: what a Python data source planned at the first action is what
+all later actions read (Spark 4.2, ``PythonDataSourceV2``). So one DataFrame of a log keeps the log's end of its first action,
+which suits a query that must see one state of the log twice. For the newest rows, call ``log_frame`` again, also in
+``foreachBatch``.
+
+Rows that were offloaded are read in tasks, which have no Spark session, by delta-rs. If somebody gave their table a feature that
+delta-rs does not know, Spark's own reader takes its place here, because here is a session. It is checked then that the table has
+each of the rows once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING
+
+from bookspark.arguments import checked
+from bookspark.client import BookKeeper
+from bookspark.daemon.settings import of_environment
+from bookspark.errors import ReadError
+from bookspark.spark.connector.connector_options import LATEST, SourceOptions
+from bookspark.spark.connector.data_source import ZOOKEEPER_VARIABLE
+from bookspark.spark.connector.feeds import data_loss
+from bookspark.spark.logs.registry import LogName, LogRegistry, check_password
+from bookspark.spark.offload.table import check_readable
+from bookspark.spark.process_client import ZOOKEEPER_CONF
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_logger = logging.getLogger(__name__)
+
+
+@checked
+def log_frame(spark: SparkSession, log: LogName, **options: str | int | bool) -> DataFrame:
+    """A DataFrame with the rows of ``log``, as many as are committed when its first action begins.
+
+    ``spark``: the session. ``log``: the log's name. ``options``: those of a batch read by name (see ``connector_options``), for
+    example ``startingOffsets=100`` or ``password="secret"``.
+
+    Raises ConfigurationError, NoSuchLogError, UnauthorizedAccessError (wrong password), MetadataStoreError; DataLossError if rows
+    from ``startingOffsets`` on were truncated; ReadError if Spark's own reader has to read offloaded rows and their table has not
+    each of them once; and Spark's errors.
+    """
+    given = {"log": log, **{name: str(value) for name, value in options.items()}}
+    known = SourceOptions.parse(given, spark.conf.get(ZOOKEEPER_CONF, None) or os.environ.get(ZOOKEEPER_VARIABLE))
+    known = known.for_batch()
+    with BookKeeper(known.zookeeper, **of_environment("client")) as bookkeeper:
+        record = LogRegistry(bookkeeper.metadata).get(log)
+        check_password(record, known.password)
+    rows = spark.read.format("bookspark").options(**{"zookeeper": known.zookeeper, **given})
+    start = max(record.first_position, known.start if isinstance(known.start, int) else 0)
+    end = known.end if isinstance(known.end, int) else None
+    offloaded = record.offload.position if record.offload is not None else 0
+    stop = offloaded if end is None else min(offloaded, end)
+    if record.offload is None or start >= stop:
+        return rows.load()
+    try:
+        check_readable(record.offload.table)
+        return rows.load()
+    except ReadError as error:
+        if isinstance(known.start, int) and known.start < start:
+            what = f"log {log!r}: rows {known.start} to {start - 1} were truncated, and were not read before"
+            data_loss(what, known.fail_on_data_loss, start - known.start)
+        _logger.warning(
+            "log %r: Spark's own reader takes rows %d to %d from their table: %s", log, start, stop - 1, error
+        )
+    rest = rows.option("startingOffsets", stop).option("endingOffsets", LATEST if end is None else end).load()
+    return _by_spark(spark, record.offload.table, log, start, stop, rest.columns).union(rest)
+
+
+def _by_spark(spark: SparkSession, table: str, log: str, start: int, stop: int, columns: list[str]) -> DataFrame:
+    """The rows from ``start`` to before ``stop`` of the table, by Spark's own reader. Raises ReadError if they are not there."""
+    from pyspark.sql import functions as F
+
+    position = F.col("position")
+    rows = spark.read.format("delta").load(table).where((position >= start) & (position < stop))
+    found = rows.select(F.count("*").alias("rows"), F.countDistinct("position").alias("positions")).collect()[0]
+    if (found["rows"], found["positions"]) != (stop - start, stop - start):
+        raise ReadError(
+            f"rows {start} to {stop - 1} of log {log!r} in {table}: there are {found['rows']}, {found['positions']} different; "
+            f"there should be {stop - start}, each once: restore a version of the table that has them"
+        )
+    return rows.select(*columns)

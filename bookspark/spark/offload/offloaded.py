@@ -1,0 +1,100 @@
+"""Reading rows of a log where they lie: in their ledger, or in the Delta table that they were offloaded to.
+
+Law: a task that was planned over a ledger gets exactly the rows of the plan, or an error; never fewer. Before it reads a table,
+it reads the log's record, so a plan that is older than the offload is as good as a new one.
+
+A task has no Spark session, so delta-rs reads the table (``table``), at its newest version. That version has all rows of earlier
+ones, and lies where a VACUUM leaves it. The rows lie in the table's files by position, so a task opens only the files that it
+needs. Opening the table takes as long as reading many thousand rows, so a task reads all rows that it needs of the table at once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import StructType
+
+from bookspark.errors import NoSuchLedgerError
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from bookspark.spark.logs.registry import LogRegistry
+from bookspark.spark.logs.row_format import RowDecoder
+from bookspark.spark.logs.splits import Piece
+from bookspark.spark.offload import table
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from bookspark.client import BookKeeper
+    from bookspark.metadata.store import MetadataStore
+
+
+def rows_of(
+    bookkeeper: BookKeeper,
+    log: str | None,
+    password: bytes,
+    pieces: deque[Piece],
+    schema: StructType,
+    decoder_of: Callable[[LedgerMetadata], RowDecoder],
+) -> Iterator[pyarrow.RecordBatch]:
+    """The rows of the first of ``pieces``, in order, with the columns of ``schema``.
+
+    The rows come from the piece's ledger. If the ledger was deleted, they come from the table that ``log`` was offloaded to,
+    together with the rows of the pieces that follow in the table. ``log``: the log's name; None if the pieces are of ledgers.
+    ``decoder_of`` gives the decoder of a ledger's entries. The pieces that are read are taken from the left of ``pieces``.
+
+    Raises NoSuchLedgerError if the rows are neither in their ledger nor in a table, ReadError if too few bookies answer or the
+    table can't be read.
+    """
+    piece = pieces.popleft()
+    delivered = 0
+    try:
+        for rows in rows_in_ledger(bookkeeper, password, piece, schema, decoder_of):
+            delivered += rows.num_rows
+            yield rows
+    except NoSuchLedgerError:
+        rest = piece.part(delivered, piece.rows)
+        found = None if log is None else offloaded_rows(bookkeeper.metadata, log, rest, pieces, schema)
+        if found is None:
+            raise
+        yield from found
+
+
+def rows_in_ledger(
+    bookkeeper: BookKeeper,
+    password: bytes,
+    piece: Piece,
+    schema: StructType,
+    decoder_of: Callable[[LedgerMetadata], RowDecoder],
+) -> Iterator[pyarrow.RecordBatch]:
+    """The rows of ``piece`` from its ledger. Raises NoSuchLedgerError, and ReadError if too few bookies answer."""
+    with bookkeeper.open_ledger_no_recovery(piece.ledger_id, password=password) as reader:
+        reader.confirm(piece.last_entry_id)
+        decoder = decoder_of(reader.metadata)
+        for entries in reader.read_batches(piece.first_entry_id, piece.last_entry_id):
+            for rows in decoder.rows(entries, piece):
+                yield rows.select(schema.names)
+
+
+def offloaded_rows(
+    store: MetadataStore, log: str, piece: Piece, following: deque[Piece], schema: StructType
+) -> Iterator[pyarrow.RecordBatch] | None:
+    """The rows of ``piece`` from the table that ``log`` was offloaded to, in order, with the columns of ``schema``.
+
+    The rows of those pieces of ``following`` that continue the piece and were offloaded too come next; these pieces are taken
+    from the left of ``following``. Returns None if the rows of ``piece`` were not offloaded. Raises NoSuchLogError, and ReadError
+    if the table can't be read, or lacks rows that the log's record says it has.
+    """
+    offload = LogRegistry(store).get(log).offload
+    if offload is None or _end(piece) > offload.position:
+        return None
+    pieces = [piece]
+    while following and following[0].position == _end(pieces[-1]) and _end(following[0]) <= offload.position:
+        pieces.append(following.popleft())
+    batches: list[pyarrow.RecordBatch] = table.rows(offload.table, log, pieces, schema).combine_chunks().to_batches()
+    return iter(batches)
+
+
+def _end(piece: Piece) -> int:
+    return piece.position + piece.rows

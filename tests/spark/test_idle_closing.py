@@ -1,0 +1,133 @@
+"""What a worker keeps open is closed by the worker: when nobody uses it, when a task fails, and when the interpreter ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from bookspark.protocol.logs.log_record import LogOptions
+from bookspark.spark.idle_closing import IdleCloser, closed_if_it_fails
+from bookspark.spark.logs import DataWriter, LogAddress, LogRegistry, LogRun, RollPolicy
+from bookspark.spark.logs.data_ledgers import DataLedger
+from tests.awaiting import SECONDS_MAX, await_that
+from tests.spark.memory_bookkeeper import MemoryBookKeeper
+from tests.spark.test_logs_committer import values
+
+HOUR = 3600.0
+
+
+class Handle:
+    """Says when it is closed; closing it takes until it is let go."""
+
+    def __init__(self, held: bool = False) -> None:
+        self.closing, self.let_go = threading.Event(), threading.Event()
+        self.closed = 0
+        if not held:
+            self.let_go.set()
+
+    def close(self) -> None:
+        self.closing.set()
+        assert self.let_go.wait(SECONDS_MAX)
+        self.closed += 1
+
+
+def test_a_handle_that_nobody_uses_is_closed_and_can_be_used_again() -> None:
+    closer, handle = IdleCloser(seconds=0.0), Handle()
+    for uses in (1, 2):
+        with closer.in_use(handle):
+            pass
+        await_that(lambda uses=uses: handle.closed == uses)
+
+
+def test_a_handle_in_use_is_not_closed() -> None:
+    closer, used, other = IdleCloser(HOUR), Handle(), Handle()
+    for handle in (used, other):
+        with closer.in_use(handle):
+            pass
+    with closer.in_use(used):
+        closer.close_all()
+        assert other.closed and not used.closing.is_set()
+    closer.close_all()
+    assert used.closed
+
+
+def test_who_uses_a_handle_that_is_just_being_closed_waits_for_it() -> None:
+    closer, handle = IdleCloser(seconds=0.0), Handle(held=True)
+    with closer.in_use(handle):
+        pass
+    assert handle.closing.wait(SECONDS_MAX)
+    threading.Timer(0.05, handle.let_go.set).start()
+    with closer.in_use(handle):
+        assert handle.closed == 1
+
+
+def test_what_idles_is_closed_before_its_time_when_the_process_ends() -> None:
+    closer, handles = IdleCloser(HOUR), [Handle() for _ in range(3)]
+    for handle in handles:
+        with closer.in_use(handle):
+            pass
+    closer.close_all()
+    assert [handle.closed for handle in handles] == [1, 1, 1]
+
+
+def test_what_idles_is_closed_when_a_task_of_the_process_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark ends the worker then. A refused query left the commit ledgers of others open."""
+    closer, handle, used = IdleCloser(HOUR), Handle(), Handle()
+    monkeypatch.setattr("bookspark.spark.idle_closing._closers", {os.getpid(): closer})
+    with closer.in_use(handle):
+        pass
+    with pytest.raises(RuntimeError), closed_if_it_fails(), closer.in_use(used):
+        raise RuntimeError("made to fail")
+    assert (handle.closed, used.closed) == (1, 1)
+
+
+def test_a_handle_that_can_not_be_closed_keeps_no_other_from_it() -> None:
+    class Broken(Handle):
+        def close(self) -> None:
+            self.closing.set()
+            raise RuntimeError("made to fail")
+
+    closer, broken, handle = IdleCloser(seconds=0.0), Broken(), Handle()
+    for one in (broken, handle):
+        with closer.in_use(one):
+            pass
+    await_that(lambda: broken.closing.is_set() and handle.closed)
+
+
+def test_a_data_ledger_that_idled_is_closed_and_its_task_begins_another_one() -> None:
+    bookkeeper, address = MemoryBookKeeper(), LogAddress("zookeeper", "orders")
+    registry = LogRegistry(bookkeeper.metadata)
+    registry.ensure("orders", {}, b"")
+    run = LogRun.of(address, registry.claim("orders", "a"))
+    ledger, closer = DataLedger(bookkeeper, run, LogOptions(), RollPolicy()), IdleCloser(seconds=0.0)
+    for task in range(2):
+        with closer.in_use(ledger):
+            writer = DataWriter(ledger)
+            writer.append(values(b"a"))
+            (written,) = writer.finish()
+            assert written.ledger_id == task
+        await_that(lambda task=task: bookkeeper.get_ledger_metadata(task).closed)
+
+
+WORKER = """
+import sys
+from bookspark.spark.idle_closing import idle_closer
+
+class Handle:
+    def close(self):
+        open(sys.argv[1], "w").close()
+
+with idle_closer().in_use(Handle()):
+    pass
+"""
+
+
+def test_an_interpreter_that_ends_closes_what_idles(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    subprocess.run([sys.executable, "-c", WORKER, str(closed)], check=True, timeout=SECONDS_MAX)
+    assert closed.exists()
