@@ -1,0 +1,52 @@
+"""Entries as BookKeeper's clients send them, and as the bookie stores them.
+
+Law: both hold the same facts, and either is made from the other without a password::
+
+    BookKeeper's body, big-endian   i64 ledger │ i64 entry │ i64 LAC │ i64 length │ digest │ payload
+    a row of an entry batch         ledger_id, entry_id, last_add_confirmed, length, payload, digest
+
+The digest's bytes are the same in both, so a body that is made from a row is byte for byte what the client sent. How long the
+digest is follows from the ledger's digest type, which is in the ledger's metadata alone.
+
+Source: BookKeeper's ``DigestManager.computeDigestAndPackageForSending``.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from bookspark.protocol.ledger.ledger_metadata import DigestType
+from bookspark.wire.digests import digester, digester_without_password
+from bookspark.wire.entry_batch import PAYLOAD_BYTES_MAX, Entry
+from bookspark.wire.header import WireError
+
+_ROW = struct.Struct(">qqqq")
+LAC_BODY_BYTES = 16
+"""Bytes of an explicit LAC's body before its digest: the ledger and the LAC."""
+
+
+def body_of(entry: Entry) -> bytes:
+    """The body that BookKeeper's clients know the entry by."""
+    row = _ROW.pack(entry.ledger_id, entry.entry_id, entry.last_add_confirmed, entry.length)
+    return b"".join((row, entry.digest, entry.payload))
+
+
+def entry_of(body: bytes, ledger_id: int, entry_id: int, digest_type: DigestType) -> Entry:
+    """The row of an add. Raises WireError if the body is not entry ``entry_id`` of ``ledger_id``, or does not carry its digest,
+    as far as that can be told without the password."""
+    digest_bytes = digester(digest_type, b"").size
+    if len(body) < _ROW.size + digest_bytes:
+        raise WireError(f"an entry of {len(body)} bytes, too short for its digest ({digest_type.value})")
+    named_ledger, named_entry, confirmed, length = _ROW.unpack_from(body)
+    payload = body[_ROW.size + digest_bytes :]
+    entry = Entry(named_ledger, named_entry, confirmed, length, payload, body[_ROW.size : _ROW.size + digest_bytes])
+    if (named_ledger, named_entry) != (ledger_id, entry_id):
+        raise WireError(f"the body of entry {named_entry} of ledger {named_ledger}, sent as {entry_id} of {ledger_id}")
+    if len(payload) > PAYLOAD_BYTES_MAX:
+        raise WireError(f"an entry of {len(payload)} bytes; at most {PAYLOAD_BYTES_MAX} are allowed")
+    if not -1 <= confirmed < entry_id or length < len(payload):
+        raise WireError(f"entry {entry_id} with LAC {confirmed} and length {length} contradicts itself")
+    digest = digester_without_password(digest_type)
+    if digest is not None and digest(*entry[:5]) != entry.digest:
+        raise WireError(f"entry {entry_id} of ledger {ledger_id} does not carry its digest ({digest_type.value})")
+    return entry

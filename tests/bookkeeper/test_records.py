@@ -1,0 +1,106 @@
+"""Records in BookKeeper's own formats: they come back as they were, say no more than they can, and show no password."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bookspark.errors import ConfigurationError, InvalidArgumentError, MetadataStoreError, UnreadableRecordError
+from bookspark.metadata.records.bookie_registration import BookieRegistration
+from bookspark.metadata.records.bookkeeper_format import is_service_info
+from bookspark.metadata.records.codec import decode_ledger, decode_registration, encode_ledger, encode_registration
+from bookspark.protocol.ledger.accepted_loss import AcceptedLoss
+from bookspark.protocol.ledger.ledger_choices import check_digest
+from bookspark.protocol.ledger.ledger_metadata import (
+    DigestType,
+    Fragment,
+    LedgerMetadata,
+    LedgerState,
+    LedgerType,
+    Replication,
+)
+from bookspark.wire.digests import master_key
+
+BOOKKEEPERS = [kind for kind in DigestType if kind.bookkeepers]
+WORDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+
+
+@st.composite
+def ledgers(draw: st.DrawFn) -> LedgerMetadata:
+    password, kind = draw(st.binary(max_size=30)), draw(st.sampled_from(BOOKKEEPERS))
+    state = draw(st.sampled_from(LedgerState))
+    firsts = [0, *sorted(draw(st.sets(st.integers(1, 2**62), max_size=3)))]
+    return LedgerMetadata(
+        7, 3, 2, 2, tuple(Fragment(first, ("a", "b", "c")) for first in firsts),
+        state=state, digest_type=kind, password=password, master_key=master_key(password, kind),
+        ctime_ms=draw(st.integers(0, 2**40)), c_token=draw(st.integers(-(2**63), 2**63 - 1)),
+        custom_metadata=draw(st.dictionaries(WORDS, st.binary(max_size=20))),
+        last_entry_id=draw(st.integers(-1, 2**62)) if state is LedgerState.CLOSED else -1,
+        length=draw(st.integers(0, 2**62)) if state is LedgerState.CLOSED else 0,
+    )  # fmt: skip
+
+
+@given(ledgers())
+def test_a_record_comes_back_as_it_was(metadata: LedgerMetadata) -> None:
+    document = encode_ledger(metadata)
+    assert document.startswith(b"BookieMetadataFormatVersion\t3\n")
+    assert decode_ledger(7, document) == metadata
+
+
+def test_the_choices_that_bookkeepers_clients_can_not_keep_are_refused() -> None:
+    for choices in ((LedgerType.VD_JOURNAL, Replication.BEST_EFFORT), (LedgerType.PD_JOURNAL, Replication.GUARANTEED)):
+        with pytest.raises(ConfigurationError, match="BookKeeper"):
+            check_digest(DigestType.BOOKKEEPER_HMAC, *choices)
+        check_digest(DigestType.HMAC, *choices)
+        made = LedgerMetadata(
+            7, 1, 1, 1, (Fragment(0, ("a",)),), digest_type=DigestType.BOOKKEEPER_HMAC,
+            ledger_type=choices[0], replication=choices[1],
+        )  # fmt: skip
+        with pytest.raises(InvalidArgumentError):
+            encode_ledger(made)
+
+
+def test_an_accepted_loss_is_not_dropped_in_silence() -> None:
+    made = LedgerMetadata(
+        7, 1, 1, 1, (Fragment(0, ("a",)),), LedgerState.CLOSED, digest_type=DigestType.BOOKKEEPER_DUMMY,
+        accepted_loss=AcceptedLoss("ann", 5, ()),
+    )  # fmt: skip
+    with pytest.raises(InvalidArgumentError, match="accepted loss"):
+        encode_ledger(made)
+
+
+@pytest.mark.parametrize("cut", ["version", "size", "end", "state"])
+def test_a_damaged_record_is_refused_by_name_and_shows_no_password(cut: str) -> None:
+    kind = DigestType.BOOKKEEPER_HMAC
+    key = master_key(b"pass-word", kind)
+    made = LedgerMetadata(7, 1, 1, 1, (Fragment(0, ("a",)),), digest_type=kind, password=b"pass-word", master_key=key)
+    document = encode_ledger(made)
+    damaged = {
+        "version": document.replace(b"\t3\n", b"\t2\n"),
+        "size": document + b"x",
+        "end": document[:40],
+        "state": document.replace(b"\x28\x01", b"\x28\x09"),
+    }[cut]
+    with pytest.raises(UnreadableRecordError, match="ledger 7") as raised:
+        decode_ledger(7, damaged)
+    assert "pass-word" not in str(raised.value)
+
+
+@given(st.binary())
+def test_whatever_else_is_refused_by_name(rest: bytes) -> None:
+    for decode, document in (
+        (lambda d: decode_ledger(7, d), b"BookieMetadataFormatVersion\t3\n" + rest),
+        (lambda d: decode_registration("b7", d), b"\x32" + rest),
+    ):
+        with pytest.raises(MetadataStoreError, match="7"):
+            decode(document)
+
+
+def test_a_registration_is_as_it_was_without_the_port_and_readable_with_it() -> None:
+    without = BookieRegistration("b", "h:1", 5)
+    assert b"bookkeeper" not in encode_registration(without) and not is_service_info(encode_registration(without))
+    both = BookieRegistration("b", "h:1", 5, bookkeeper_address="10.0.0.7:3181")
+    document = encode_registration(both)
+    assert is_service_info(document) and b"bookie-rpc" in document and b"10.0.0.7" in document
+    assert decode_registration("b", document) == both
