@@ -2,7 +2,8 @@
 
 Law: everything in it is real (processes, sockets, disks, ZooKeeper), and nothing outlives it. What the cluster started is stopped
 with it. If its process is killed, ZooKeeper ends at once, and the bookies when their lease is over. A bookie that dies is *not*
-started again: the test does that, like every other fault::
+started again: the test does that, like every other fault. The cluster belongs to the process that started it: a forked child that
+leaves the ``with`` statement stops nothing and removes nothing::
 
     with LocalCluster(bookies=3) as cluster:
         ledger = cluster.bookkeeper().create_ledger()
@@ -16,37 +17,44 @@ The directory of bookie k is ``<directory>/bookie-<k>``. A cluster that is made 
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import signal
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import msgspec
+from msgspec import Meta
 
+from bookspark.arguments import WaitSeconds, check_names, checks_arguments, checks_methods
 from bookspark.autorecovery.autorecovery_config import autorecovery_config
 from bookspark.autorecovery.child import AutorecoveryProcess
 from bookspark.bookie.bookie_config import BookieConfig, bookie_config
 from bookspark.bookie.offline.power_loss import lose_unsynced
-from bookspark.config_checks import check_names
 from bookspark.daemon.launch import START_SECONDS, STOP_SECONDS, Bookie, adopt_or_start
 from bookspark.daemon.lease_server import Status
-from bookspark.errors import BookieError, ConfigurationError
+from bookspark.errors import BookieError
 from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bookspark.metadata.zookeeper.layout import ConnectionString
+from bookspark.metadata.zookeeper.zookeeper_store import begin_cluster
 
 if TYPE_CHECKING:
     from bookspark.client import BookKeeper
 
+BookieCount = Annotated[int, Meta(ge=0, le=1000)]
+"""How many bookies a cluster on this host has."""
 LEASE_SECONDS = 10.0
 """How long bookies outlive the process of their cluster, if that is killed."""
 _SUSPEND_SECONDS_MAX = 10.0
 _HOLDER = "a local cluster"
 
 
+@checks_methods
 class LocalBookie:
     """One bookie of a LocalCluster. It stays the same over all starts of its process."""
 
@@ -54,6 +62,7 @@ class LocalBookie:
         self._config = config
         self._bookie: Bookie | None = None
         self._status: Status | None = None
+        self._pid = os.getpid()
 
     @property
     def bookie_id(self) -> str:
@@ -79,11 +88,12 @@ class LocalBookie:
         """Its directories, as absolute paths."""
         return self._config.directories
 
-    def start(self, timeout: float = START_SECONDS) -> None:
+    def start(self, timeout: WaitSeconds = START_SECONDS) -> None:
         """Start it, and return once it serves. Does nothing if it runs.
 
         Raises BookieError, with its last words, if it ends or does not serve within ``timeout`` seconds.
         """
+        self._check_process("start")
         if self.pid is not None:
             return
         config = self._config
@@ -97,11 +107,12 @@ class LocalBookie:
             raise
         self._bookie = bookie
 
-    def stop(self, timeout: float = STOP_SECONDS) -> None:
+    def stop(self, timeout: WaitSeconds = STOP_SECONDS) -> None:
         """Stop it cleanly. Does nothing if it does not run.
 
         Raises BookieError if it did not end within ``timeout`` seconds and was killed.
         """
+        self._check_process("stop")
         if self.pid is not None and self._bookie is not None:
             self.resume()
             if not self._bookie.stop(timeout):
@@ -109,6 +120,7 @@ class LocalBookie:
 
     def kill(self) -> None:
         """Kill its process (SIGKILL), and return once the process is gone. Does nothing if it does not run."""
+        self._check_process("kill")
         if self._bookie is not None:
             self._bookie.kill()
 
@@ -150,7 +162,13 @@ class LocalBookie:
             raise BookieError(f"the bookie in {self.directories[0]} does not run: start() it first")
         return self._bookie
 
+    def _check_process(self, verb: str) -> None:
+        """The lease and the child process are those of the process that started the bookie."""
+        if os.getpid() != self._pid:
+            raise BookieError(f"process {self._pid} looks after the bookie in {self.directories[0]}: {verb}() it there")
+
     def _must_not_run(self, verb: str) -> None:
+        self._check_process(verb)
         if self.pid is not None:
             raise BookieError(f"{self.bookie_id} runs: kill() or stop() it before {verb}()")
 
@@ -160,6 +178,7 @@ class LocalBookie:
         return self._status
 
 
+@checks_arguments
 class LocalCluster:
     """Bookies and a ZooKeeper on this host. It starts and stops with its ``with`` statement, or with ``start`` and ``stop``.
 
@@ -168,9 +187,9 @@ class LocalCluster:
 
     def __init__(
         self,
-        bookies: int | Sequence[Mapping[str, Any]] = 3,
+        bookies: BookieCount | Sequence[Mapping[str, Any]] = 3,
         directory: str | Path | None = None,
-        zookeeper: str | None = None,
+        zookeeper: ConnectionString | None = None,
         autorecovery: bool | Mapping[str, Any] = False,
         **bookie_options: Any,
     ) -> None:
@@ -190,8 +209,6 @@ class LocalCluster:
         names = {"bookies", "directory", "zookeeper", "autorecovery", *BookieConfig.__struct_fields__} - {"directories"}
         check_names(bookie_options, names, "LocalCluster option")
         if isinstance(bookies, int):
-            if bookies < 0:
-                raise ConfigurationError(f"bookies={bookies} is not a number of bookies; use 0 or more")
             bookies = [{}] * bookies
         self.bookies: list[LocalBookie] = []
         self.autorecovery: list[AutorecoveryProcess] = []
@@ -206,6 +223,8 @@ class LocalCluster:
         # The config is made for its checks: a wrong option is refused now, and not at the start.
         bookie_config(directories=["/"], zookeeper="", **self._options)
         self._stack = contextlib.ExitStack()
+        self._pid = os.getpid()
+        """The process that started it."""
         self._zookeeper = ""
         self._directory = Path()
 
@@ -221,6 +240,7 @@ class LocalCluster:
 
         Raises BookieError, with the last words of what did not start.
         """
+        self._pid = os.getpid()
         with contextlib.ExitStack() as stack:
             if self._given_directory is None:
                 self._directory = Path(tempfile.mkdtemp(prefix="bookspark-"))
@@ -232,6 +252,7 @@ class LocalCluster:
                 self._zookeeper = own.connection_string
             else:
                 self._zookeeper = self._given_zookeeper
+            begin_cluster(self._zookeeper)
             stack.callback(self._stop_bookies)
             self.bookies = [self._new_bookie(k) for k in range(self._count)]
             _all_at_once(bookie.start for bookie in self.bookies)
@@ -242,10 +263,13 @@ class LocalCluster:
             self._stack = stack.pop_all()
 
     def stop(self) -> None:
-        """Close the clients that ``bookkeeper`` made, stop every process and ZooKeeper, and remove the temporary directory.
+        """Close the clients that ``bookkeeper`` made, stop every process and ZooKeeper, and remove the temporary directory. Does
+        nothing in a forked process.
 
         Raises BookieError if a process did not stop cleanly and was killed.
         """
+        if os.getpid() != self._pid:
+            return
         try:
             self._stack.close()
         finally:
@@ -315,10 +339,26 @@ class LocalCluster:
 
 
 def _all_at_once(calls: Iterable[Callable[[], None]]) -> None:
-    """Make every call, each on a thread of its own; the first error is raised once all have returned."""
-    calls = list(calls)
-    if calls:
-        with ThreadPoolExecutor(len(calls)) as pool:
-            futures = [pool.submit(call) for call in calls]
-        for future in futures:
-            future.result()
+    """Make every call, each on a thread of its own; the first error is raised once all have returned. Where the interpreter ends,
+    and starts no thread any more, one after the other."""
+    errors: list[BaseException] = []
+
+    def attempt(call: Callable[[], None]) -> None:
+        try:
+            call()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = []
+    for call in calls:
+        thread = threading.Thread(target=attempt, args=(call,), daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            attempt(call)
+        else:
+            threads.append(thread)
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]

@@ -20,6 +20,7 @@ class Output:
 
     def __init__(self, stream: IO[str]) -> None:
         self.lines: list[str] = []
+        self.over = False
         self._queue: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         threading.Thread(target=self._read, args=(stream,), daemon=True).start()
 
@@ -45,6 +46,7 @@ class Output:
         for line in stream:
             self.lines.append(line)
             self._queue.put(line)
+        self.over = True
         self._queue.put(None)
 
 

@@ -1,12 +1,10 @@
 """The command line of ``bookspark``.
 
-Law: the exit status is 0 if the command did what was asked; 1 if it could not, and one line on standard error says what is wrong
-and what to do; 2 if the command line is wrong; 130 after Ctrl-C. ``bookspark --debug …`` shows where an error came from.
+Law: ``bookspark.command_line`` says what the exit statuses mean. ``bookspark --debug …`` shows where an error came from.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
 from pathlib import Path
@@ -22,6 +20,7 @@ from bookspark.cli.commands import (
     bookie,
     bookies,
     chaos,
+    cluster,
     cookie,
     ledger,
     log,
@@ -30,12 +29,12 @@ from bookspark.cli.commands import (
     simulate,
 )
 from bookspark.cli.terminal import settings
+from bookspark.cli.terminal.command_options import judge_arguments
 from bookspark.cli.terminal.output import problem
+from bookspark.command_line import exit_status
 from bookspark.errors import BookKeeperError
 from bookspark.extras import missing_extra
 from bookspark.plain_text import one_line
-
-_INTERRUPTED = 130
 
 app = typer.Typer(
     name="bookspark",
@@ -53,10 +52,12 @@ audit.add_to(app)
 app.add_typer(cookie.app, name="cookie")
 app.add_typer(bookie.app, name="bookie")
 app.add_typer(autorecovery.app, name="autorecovery")
+app.add_typer(cluster.app, name="cluster")
 simulate.add_to(app)
 chaos.add_to(app)
 app.add_typer(bench.app, name="bench")
 packaged.add_to(app)
+judge_arguments(app)
 
 _debug = False
 
@@ -87,26 +88,19 @@ def options(
 
 def main() -> None:
     """Run the command that ``sys.argv`` names. Ends the process with the command's exit status."""
-    try:
-        app()
-    except BookKeeperError as error:
-        if _debug:
-            traceback.print_exc()
+    sys.exit(exit_status(app, _tell))
+
+
+def _tell(error: Exception) -> None:
+    if _debug:
+        traceback.print_exception(error)
+    missing = missing_extra(error, "this command") if isinstance(error, ModuleNotFoundError) else None
+    if isinstance(error, BookKeeperError):
         problem(one_line(error))
-    except KeyboardInterrupt:
-        sys.exit(_INTERRUPTED)
-    except BrokenPipeError:
-        # The reader of our output has closed it (`| head`). Python would complain when it flushes standard output at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except Exception as error:
-        if _debug:
-            raise
-        missing = missing_extra(error, "this command") if isinstance(error, ModuleNotFoundError) else None
-        if missing is not None:
-            problem(str(missing))
-            sys.exit(1)
+    elif missing is not None:
+        problem(str(missing))
+    else:
         problem(f"failed with {type(error).__name__}: {one_line(error)}; `bookspark --debug …` shows where")
-    sys.exit(1)
 
 
 if __name__ == "__main__":

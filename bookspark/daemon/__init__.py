@@ -7,8 +7,11 @@
 ``lossy_boot``      phase one of a lossy boot
 ``request_loop``    the thread of the request server
 ``registrar``       the registration in the metadata store
+``web``             pages over HTTP
+``probes``          the pages /health and /ready
 ``metrics``         figures for Prometheus
-``lease_server`` the lease socket: the bookie's side ``lease_client`` the lease socket: the side of the lease's holder
+``lease_server``    the lease socket: the bookie's side
+``lease_client``    the lease socket: the side of the lease's holder
 ``launch``          starting, adopting and ending bookie processes
 ``processes``       processes by pid and start time
 ``directories``     the lock and the cookie in each directory

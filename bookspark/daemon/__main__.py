@@ -1,7 +1,8 @@
 """``python -m bookspark.daemon OPTIONS.json``: a bookie process.
 
-Law: the process ends with status 0 after a clean stop. Otherwise it ends with status 1 and a last line
-``bookspark bookie: <what is wrong and what to do>``. Log lines go to stderr.
+Law: the process ends with status 0 after a clean stop. Otherwise it ends with a last line
+``bookspark bookie: <what is wrong and what to do>``, and with status 2, "could not run", as a command does. (Status 1 means that
+something was found.) Log lines go to stderr.
 """
 
 from __future__ import annotations
@@ -13,15 +14,13 @@ from pathlib import Path
 import msgspec
 
 from bookspark.bookie.bookie_config import bookie_config
-from bookspark.daemon.bookie_process import run_bookie
+from bookspark.daemon.bookie_process import prepare_process, run_bookie
 from bookspark.errors import BookKeeperError, ConfigurationError
 
 
 def main(arguments: list[str]) -> int:
     """Run the bookie whose options lie in the file that the only argument names; returns the exit status."""
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    # kazoo logs a line each second while it tries to connect.
-    logging.getLogger("bookspark.metadata.zookeeper.connection.kazoo").setLevel(logging.ERROR)
+    prepare_process()
     try:
         if len(arguments) != 1:
             raise ConfigurationError(
@@ -36,7 +35,7 @@ def main(arguments: list[str]) -> int:
     else:
         return 0
     print(f"bookspark bookie: {problem}", file=sys.stderr, flush=True)
-    return 1
+    return 2
 
 
 def _options(path: str) -> dict[str, object]:

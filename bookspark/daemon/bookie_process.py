@@ -28,24 +28,36 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NamedTuple, NoReturn
 
+from msgspec import UNSET, UnsetType
+
+import bookspark
+from bookspark.autorecovery.fetching import Fetching
+from bookspark.autorecovery.healing import Healing
 from bookspark.autorecovery.own_bookie import OwnBookie
-from bookspark.bookie.bookie_config import BookieConfig
+from bookspark.bookie.bookie_config import BookieConfig, advertised_address, is_loopback, is_name
 from bookspark.bookie.commit.commit_thread import Post
+from bookspark.bookie.serving.served_bookie import Fetch
 from bookspark.bookie.serving.server import BookieServer
 from bookspark.bookie.space.rewriting_process import RewritingProcess
 from bookspark.bookie.storage import Storage
-from bookspark.daemon.directories import DirectoryLocks
+from bookspark.client import BookKeeper
+from bookspark.client.client_config import ClientConfig
+from bookspark.daemon.directories import DirectoryLocks, has_cookie
 from bookspark.daemon.identity import Identity
 from bookspark.daemon.lease_server import SERVING, LeaseServer
-from bookspark.daemon.lossy_boot import fence_check, fence_what_may_be_lost, why_lossy
+from bookspark.daemon.lossy_boot import fence_check, fence_what_may_be_lost, first_request_check, why_lossy
+from bookspark.daemon.probes import Probes
 from bookspark.daemon.registrar import Registrar
 from bookspark.daemon.request_loop import RequestLoop
-from bookspark.errors import BookieError, StorageError
+from bookspark.daemon.web import Page, WebServer
+from bookspark.errors import BookieError, ConfigurationError, StorageError
 from bookspark.extras import extra_needed
+from bookspark.metadata.bookie_homes import BookieHome, note_home
 from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.metadata.store import MetadataStore
+from bookspark.metadata.zookeeper.layout import LedgerManager
 from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.wire.messages import BookieStatus, HealingStatus
 
@@ -57,32 +69,53 @@ _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 log = logging.getLogger(__name__)
 
 
-def run_bookie(config: BookieConfig) -> None:
-    """Boot; serve until the lease lapses, a stop is asked for, or SIGTERM comes; stop cleanly. Raises BookKeeperError if a phase
-    fails, or if a commit thread fails and the disk is not at fault."""
+class Foreground(NamedTuple):
+    """How a bookie runs that nobody keeps: it holds its own lease, so it serves until it is told to stop."""
+
+    holder: str
+    """What others are told who want to claim it."""
+    serving: Callable[[BookieRegistration], None]
+    """Called once, when the bookie serves."""
+    given_up: int
+    """The exit status of the process if the clean stop takes too long."""
+
+
+def prepare_process() -> None:
+    """Log to stderr, and close new files to other users: for a process that is to be a bookie."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # kazoo logs a line each second while it tries to connect.
+    logging.getLogger("bookspark.metadata.zookeeper.connection.kazoo").setLevel(logging.ERROR)
+    # Sockets, locks and what libraries write.
+    os.umask(0o077)
+
+
+def run_bookie(config: BookieConfig, foreground: Foreground | None = None) -> None:
+    """Boot; serve until the lease lapses, a stop is asked for, or SIGTERM comes; stop cleanly. ``foreground``: None if keepers
+    are to claim the lease. Raises BookKeeperError if a phase fails, or if a commit thread fails and the disk is not at fault."""
     _raise_limit_of_open_files()
     with ExitStack() as first:
         # The rewriting process is forked before there is a lock or a thread.
         rewriter = RewritingProcess()
         first.callback(rewriter.close)
-        _run(config, rewriter)
+        _run(config, rewriter, foreground)
 
 
-def _run(config: BookieConfig, rewriter: RewritingProcess) -> None:
+def _run(config: BookieConfig, rewriter: RewritingProcess, foreground: Foreground | None) -> None:
     with DirectoryLocks(config.directories, one_is_enough=True) as locks, ExitStack() as stack:
         ends: queue.SimpleQueue[str | BookieError | StorageError] = queue.SimpleQueue()
-        lease = LeaseServer(locks.usable, config.lease_seconds, config.zookeeper, ends.put)
+        holder = foreground.holder if foreground else ""
+        lease = LeaseServer(locks.usable, config.lease_seconds, config.zookeeper, ends.put, holder)
         # The handlers are set before anybody can know of the process.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _: lease.stop(signal.Signals(number).name))
         lease.start()
         stack.callback(lease.close)
         try:
-            _boot_and_serve(config, locks, lease, stack, ends, rewriter)
+            _boot_and_serve(config, locks, lease, stack, ends, rewriter, foreground)
         except _StopRequested as stop:
             log.info("stopping: %s", stop)
         finally:
-            _give_up_after(STOP_SECONDS_MAX)
+            _give_up_after(STOP_SECONDS_MAX, foreground.given_up if foreground else 1)
 
 
 class _StopRequested(Exception):
@@ -96,6 +129,7 @@ def _boot_and_serve(
     stack: ExitStack,
     ends: queue.SimpleQueue[str | BookieError | StorageError],
     rewriter: RewritingProcess,
+    foreground: Foreground | None,
 ) -> None:
     def phase(name: str, **facts: object) -> None:
         if not ends.empty():
@@ -103,12 +137,16 @@ def _boot_and_serve(
         log.info("%s", name)
         lease.update(phase=name, **facts)
 
+    probes = Probes(lambda: lease.phase)
+    figures = _answer_http(config, probes, stack) if config.metrics_port else None
     incarnation = secrets.randbits(63) | 1
     phase("connecting to the metadata store", incarnation=incarnation)
+    first_start = not locks.unusable and not any(map(has_cookie, config.directories))
     store = ZooKeeperStore(
         config.zookeeper,
         timeout_seconds=config.zookeeper_timeout_seconds,
         session_timeout_seconds=config.zookeeper_session_timeout_seconds,
+        begin=LedgerManager.HIERARCHICAL if first_start else None,
     )
     stack.callback(store.close)
     phase("checking cookies")
@@ -123,12 +161,19 @@ def _boot_and_serve(
     # The garbage collector need not walk a million ledgers each time.
     gc.freeze()
     phase("listening")
+    if why := open_to_strangers(config):
+        log.warning("%s", why)
     server = BookieServer(config, storage, cookie.bookie_id, incarnation, metadata=store, rewriter=rewriter)
+    server.version = bookspark.__version__
+    server.keeper = lease.keeper
     requests = RequestLoop(server)
     address = requests.start()
     stack.callback(requests.stop)
+    bookkeeper_address: str | UnsetType = UNSET
+    if config.bookkeeper_port:
+        bookkeeper_address = _serve_bookkeepers_clients(config, server, requests, store, cookie.bookie_id, stack)
     phase("registering", address=address)
-    told = config.advertised_address or address
+    told = advertised(config, address, cookie.bookie_id)
     registration = BookieRegistration(
         cookie.bookie_id,
         told,
@@ -138,16 +183,47 @@ def _boot_and_serve(
         journal_write_data=config.journal_write_data,
         rack=config.rack,
         labels=config.labels,
+        bookkeeper_address=bookkeeper_address,
     )
+    note_home(store, cookie.bookie_id, BookieHome(socket.gethostname(), config.directories))
     registrar = Registrar(store, registration, storage)
     registrar.register()
     stack.callback(registrar.unregister)
+    server.fetch = _fetch(config, store, storage, requests.post, stack)
     if config.heal_lossy_boots and storage.lossy_boots.healed_boot < storage.lossy_boots.mark.boot:
         server.healing_status = _heal(config, OwnBookie(cookie.bookie_id, storage, requests.post), stack)
-    if config.metrics_port:
-        _answer_metrics(config, requests.post, server.status, stack)
+    if figures is not None:
+        figures(requests.post, server.status)
+    probes.serves(
+        requests.post,
+        lambda: [one.path for one in storage.holdings.live if one.commit.ended],
+        registrar.why_not_registered,
+    )
     phase(SERVING)
+    if foreground:
+        foreground.serving(registration)
     _end(ends.get())
+
+
+def advertised(config: BookieConfig, address: str, bookie_id: str) -> str:
+    """What clients are told. ``address``: ``host:port`` that the bookie listens at.
+
+    A name in ``host`` stays a name: a certificate is for names, and clients may know the name by another address."""
+    port = address.rpartition(":")[2]
+    if config.advertised_address:
+        return advertised_address(config.advertised_address, config.host, socket.gethostname(), port, bookie_id)
+    return f"{config.host}:{port}" if is_name(config.host) else address
+
+
+def open_to_strangers(config: BookieConfig) -> str:
+    """What to warn of if anybody who reaches the bookie is served; "": nobody but this host's users reaches it, or has to show
+    something."""
+    if config.shared_secret_file or config.tls_client_ca or is_loopback(config.host):
+        return ""
+    return (
+        f"the bookie listens on {config.host}, and asks nobody who he is: whoever reaches it may read all entries, fill the "
+        "disks and switch it to read-only; set shared_secret_file, or tls_certificate with tls_client_ca (docs/security.md)"
+    )
 
 
 def _end(why: str | BookieError | StorageError) -> NoReturn:
@@ -166,6 +242,7 @@ def _open_storage(
         config,
         boot_id=Path(_BOOT_ID).read_text().strip() if config.trust_boot_id else "",
         check_fence=fence_check(store, bookie_id),
+        check_first=first_request_check(store, bookie_id),
         without=identity.unreadable,
     ).open()
     stack.callback(storage.close)
@@ -175,22 +252,54 @@ def _open_storage(
         identity.stamp()
         storage.end_phase_one()
     else:
-        storage.lossy_boots.note_first_mark(store.last_ledger_id())
+        storage.lossy_boots.note_first_mark(store.highest_ledger_id())
         identity.stamp()
+    storage.kept_files.others += identity.kept_cookies(storage.directories)
     return storage
 
 
-def _heal(config: BookieConfig, bookie: OwnBookie, stack: ExitStack) -> Callable[[], HealingStatus]:
-    """Start phase two of a lossy boot; returns what tells how far it is. The client is imported only here, because it takes as
-    much memory as the bookie."""
-    from bookspark.autorecovery.healing import Healing
-    from bookspark.client import BookKeeper
+def _serve_bookkeepers_clients(
+    config: BookieConfig,
+    server: BookieServer,
+    requests: RequestLoop,
+    store: MetadataStore,
+    bookie_id: str,
+    stack: ExitStack,
+) -> str:
+    """Open the port for clients of Apache BookKeeper; returns what they are told, ``host:port``. Their protocol is imported only
+    if it is wanted."""
+    from bookspark.bookkeeper.digest_types import read_and_note
+    from bookspark.bookkeeper.door import BookKeeperDoor
 
-    security = {"shared_secret_file": config.shared_secret_file}
+    door = BookKeeperDoor(config, server, read_and_note(store))
+    host, port = requests.run(door.start())
+    stack.callback(lambda: requests.run(door.stop()))
+    return f"{advertised(config, f'{host}:{port}', bookie_id).rpartition(':')[0]}:{port}"
+
+
+def _fetch(config: BookieConfig, store: MetadataStore, storage: Storage, post: Post, stack: ExitStack) -> Fetch | None:
+    """What answers FETCH; None if this bookie can't be a client of the others: repairs copy through themselves then."""
+    try:
+        fetching = Fetching(store, ClientConfig(**_as_client(config)), storage, post)
+    except ConfigurationError as error:
+        log.warning("this bookie fetches nothing for repairs, which then cost more: %s", error)
+        return None
+    stack.callback(fetching.close)
+    return fetching.fetch
+
+
+def _as_client(config: BookieConfig) -> dict[str, Any]:
+    """The options by which this bookie is a client of the others."""
+    options = {"shared_secret_file": config.shared_secret_file}
     if config.tls_certificate:
         ca = config.tls_ca or config.tls_client_ca
-        security |= {"tls_ca": ca, "tls_certificate": config.tls_certificate, "tls_key": config.tls_key}
-    healing = Healing(bookie, BookKeeper(config.zookeeper, **security), config.healing_bytes_per_second)
+        options |= {"tls_ca": ca, "tls_certificate": config.tls_certificate, "tls_key": config.tls_key}
+    return options
+
+
+def _heal(config: BookieConfig, bookie: OwnBookie, stack: ExitStack) -> Callable[[], HealingStatus]:
+    """Start phase two of a lossy boot; returns what tells how far it is."""
+    healing = Healing(bookie, BookKeeper(config.zookeeper, **_as_client(config)), config.healing_bytes_per_second)
     stack.callback(healing.stop)
     healing.start()
     return healing.status
@@ -204,16 +313,25 @@ def _raise_limit_of_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _answer_metrics(config: BookieConfig, post: Post, status: Callable[[], BookieStatus], stack: ExitStack) -> None:
-    """Answer Prometheus. Its client is imported only if metrics are wanted."""
+def _answer_http(
+    config: BookieConfig, probes: Probes, stack: ExitStack
+) -> Callable[[Post, Callable[[], BookieStatus]], None]:
+    """Answer probes, from the boot's beginning on. Returns what has Prometheus answered too, as soon as there are figures.
+    Prometheus' client is imported only if metrics are wanted."""
     with extra_needed("metrics_port"):
-        from bookspark.daemon.metrics import Metrics
+        from bookspark.daemon.metrics import metrics_page
+    pages = {"/health": probes.health, "/ready": probes.ready}
+    pages["/metrics"] = lambda: Page(503, f"no figures yet: {probes.why_not_ready()}\n".encode())
+    stack.callback(WebServer(config.host, config.metrics_port, pages).close)
 
-    stack.callback(Metrics(config.host, config.metrics_port, post, status).close)
+    def figures(post: Post, status: Callable[[], BookieStatus]) -> None:
+        pages["/metrics"] = metrics_page(post, status)
+
+    return figures
 
 
-def _give_up_after(seconds: float) -> None:
-    """End the process after ``seconds``, whatever hangs, unless it ends by itself before."""
+def _give_up_after(seconds: float, status: int) -> None:
+    """End the process with ``status`` after ``seconds``, whatever hangs, unless it ends by itself before."""
 
     def give_up() -> None:
         print(
@@ -221,7 +339,7 @@ def _give_up_after(seconds: float) -> None:
             file=sys.stderr,
             flush=True,
         )
-        os._exit(1)
+        os._exit(status)
 
     timer = threading.Timer(seconds, give_up)
     timer.daemon = True

@@ -33,6 +33,7 @@ from bookspark.bookie.disk.file_system import TEMPORARY_SUFFIX
 from bookspark.daemon.processes import Process
 from bookspark.errors import BookieError, InvalidCookieError, MetadataStoreError
 from bookspark.metadata.records.codec import decode_cookie, encode_cookie
+from bookspark.private_files import make_private_directory, open_private
 from bookspark.protocol.bookie.cookie import Cookie
 
 LOCK, COOKIE, LEASE_SOCKET, OPTIONS, LOG = "LOCK", "COOKIE", "lease.sock", "bookie.json", "bookie.log"
@@ -159,7 +160,7 @@ def write_cookie(directory: str, cookie: Cookie) -> None:
     """Write the cookie into the directory. It is durable when this returns. Raises DirectoryUnusableError."""
     path = os.path.join(directory, COOKIE)
     try:
-        with open(path + ".tmp", "wb") as file:
+        with open_private(path + ".tmp") as file:
             file.write(encode_cookie(cookie))
             file.flush()
             os.fsync(file.fileno())
@@ -183,6 +184,11 @@ def is_hollow(directory: str) -> bool:
     return not _own_files(directory)
 
 
+def has_cookie(directory: str) -> bool:
+    """Is there a cookie, whatever it says? Where a bookie was started once there is one."""
+    return os.path.exists(os.path.join(directory, COOKIE))
+
+
 def _own_files(directory: str) -> list[str]:
     """What a storage has made in a directory. A file that a crash left half-made, or a folder without logs, is nothing."""
     return [
@@ -195,9 +201,9 @@ def _own_files(directory: str) -> list[str]:
 
 
 def make_directory(directory: str) -> None:
-    """Make the directory if it is not there. Raises DirectoryUnusableError."""
+    """Make the directory if it is not there, and close it to other users. Raises DirectoryUnusableError."""
     try:
-        os.makedirs(directory, mode=0o755, exist_ok=True)
+        make_private_directory(directory)
     except OSError as error:
         raise not_writable(directory, error) from error
 

@@ -11,12 +11,14 @@ import logging
 import os
 import secrets
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 from bookspark.bookie.bookie_config import BookieConfig
-from bookspark.bookie.disk.file_system import RealFileSystem
+from bookspark.bookie.disk.file_system import RealFileSystem, uncached
 from bookspark.bookie.disk.unclean_marker import NAME, Lost, UncleanMarker
-from bookspark.daemon.directories import holds_data, is_hollow, read_cookie, write_cookie
-from bookspark.errors import BookieError
+from bookspark.bookie.holdings.kept_files import KeptFile
+from bookspark.daemon.directories import COOKIE, holds_data, is_hollow, read_cookie, write_cookie
+from bookspark.errors import BookieError, InvalidCookieError
 from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.bookie.cookie import Cookie, CookieCopies, CookiePermissions, check_cookies
 
@@ -81,6 +83,26 @@ class Identity:
             write_cookie(directory, self.cookie)
         if self._stamps.metadata:
             self._store.write_cookie(self.cookie, self._version)
+
+    def kept_cookies(self, directories: Iterable[str]) -> list[KeptFile]:
+        """The cookies in these directories, for those who look after them while the bookie serves."""
+        return [
+            KeptFile(
+                os.path.join(directory, COOKIE),
+                partial(_is_good, directory, self.cookie),
+                partial(write_cookie, directory, self.cookie),
+            )
+            for directory in directories
+        ]
+
+
+def _is_good(directory: str, cookie: Cookie) -> bool:
+    """Does this cookie lie on the disk? (An empty place is not judged: the disk may not be mounted any more.)"""
+    uncached(RealFileSystem(), os.path.join(directory, COOKIE))
+    try:
+        return is_hollow(directory) or read_cookie(directory) == cookie
+    except InvalidCookieError:
+        return False
 
 
 def mark_lost(directories: Iterable[str]) -> None:

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -32,13 +33,17 @@ from bookspark.daemon.directories import (
     lock_holder,
     make_directory,
     not_writable,
+    read_cookie,
 )
 from bookspark.daemon.lease_client import LeaseConnection, LeaseLostError, LeaseRefusedError
 from bookspark.daemon.lease_server import Status
 from bookspark.daemon.processes import Process, signal_process, wait_for_end
-from bookspark.errors import BookieError
+from bookspark.errors import BookieError, InvalidCookieError
+from bookspark.private_files import open_private
 
 DAEMON = "bookspark.daemon"
+_FILES = ("tls_certificate", "tls_key", "tls_client_ca", "tls_ca", "shared_secret_file")
+"""Options that name a file."""
 """The module that a bookie's process runs."""
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0
@@ -128,16 +133,17 @@ class Bookie:
         return ended
 
 
-def adopt_or_start(config: BookieConfig, holder: str, timeout: float = START_SECONDS) -> Bookie:
+def adopt_or_start(config: BookieConfig, holder: str, timeout: float = START_SECONDS, instance_id: str = "") -> Bookie:
     """Look after the bookie of ``config.directories``: the running one, or a new one.
 
     A running one keeps the options that it runs with; but a bookie of another ZooKeeper is stopped first. The call waits for a
     bookie that is stopping, and ends one that hangs. A new bookie may still be booting when this returns
     (``Bookie.wait_serving``).
 
-    ``holder``: who looks after it, for people. ``timeout``: in seconds. Raises LeaseRefusedError if another holder looks after
-    it, BookieError, with the last line of its log, if it does not start, and DirectoryUnusableError if no directory can be
-    written.
+    ``holder``: who looks after it, for people. ``timeout``: in seconds. ``instance_id``: the identity of the cluster at
+    ``config.zookeeper``; "": it is that of the directories. Raises LeaseRefusedError if another holder looks after it,
+    BookieError if it serves another cluster or, with the last line of its log, if it does not start, and
+    DirectoryUnusableError if no directory can be written.
     """
     deadline = time.monotonic() + timeout
     directory = config.directories[0]
@@ -146,6 +152,12 @@ def adopt_or_start(config: BookieConfig, holder: str, timeout: float = START_SEC
             bookie = _claim(config, process, holder, min(deadline, time.monotonic() + _UNANSWERED_SECONDS), None)
             if bookie.status.zookeeper == config.zookeeper:
                 return bookie
+            if instance_id and _is_foreign(config.directories, instance_id):
+                bookie.lease.close()
+                raise BookieError(
+                    f"the bookie in {directory} (process {process.pid}) serves another cluster, at {bookie.status.zookeeper}, "
+                    f"and goes on; name that ZooKeeper instead of {config.zookeeper}, or choose other directories"
+                )
             log.info("the bookie in %s knows another ZooKeeper; starting it anew", directory)
             bookie.stop(deadline - time.monotonic())
         except LeaseRefusedError as refusal:
@@ -162,6 +174,17 @@ def adopt_or_start(config: BookieConfig, holder: str, timeout: float = START_SEC
         if time.monotonic() > deadline:
             raise BookieError(f"directory {directory} stays locked by process {process.pid}; stop that process")
     return _start(config, holder, deadline)
+
+
+def _is_foreign(directories: Sequence[str], instance_id: str) -> bool:
+    """Does a cookie of another cluster lie in one of the directories?"""
+    for directory in directories:
+        # What can't be read says nothing.
+        with suppress(OSError, InvalidCookieError):
+            cookie = read_cookie(directory)
+            if cookie is not None and cookie.instance_id != instance_id:
+                return True
+    return False
 
 
 def _running(config: BookieConfig) -> Process | None:
@@ -206,14 +229,18 @@ def _settle_home(config: BookieConfig) -> tuple[Path, BinaryIO]:
     """Write the options and begin a log in the first directory that takes both; returns the path of the options, and the open
     log."""
     problems: list[DirectoryUnusableError] = []
+    # The bookie has another working directory.
+    named = {name: os.path.abspath(path) for name in _FILES if (path := getattr(config, name))}
+    config = msgspec.structs.replace(config, **named)
     for directory in config.directories:
         options, output = Path(directory, OPTIONS), Path(directory, LOG)
         try:
             make_directory(directory)
-            options.write_bytes(msgspec.json.format(msgspec.json.encode(config)))
+            with open_private(options) as file:
+                file.write(msgspec.json.format(msgspec.json.encode(config)))
             if output.exists():
                 output.replace(Path(directory, PREVIOUS_LOG))
-            return options, output.open("wb")
+            return options, open_private(output)
         except OSError as error:
             problems.append(not_writable(directory, error))
         except DirectoryUnusableError as error:

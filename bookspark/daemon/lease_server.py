@@ -68,14 +68,20 @@ learn(Status, Request)
 
 class LeaseServer:
     """Answers from ``start`` to ``close``. ``ended`` is called once, from the thread, with the reason why the bookie has to stop.
-    Raises BookieError if no directory can hold a socket."""
+    ``holder``: who holds the lease for good, for people; "": it is there to be claimed. Raises BookieError if no directory can
+    hold a socket."""
 
     def __init__(
-        self, directories: Sequence[str], lease_seconds: float, zookeeper: str, ended: Callable[[str], None]
+        self,
+        directories: Sequence[str],
+        lease_seconds: float,
+        zookeeper: str,
+        ended: Callable[[str], None],
+        holder: str = "",
     ) -> None:
-        self._lease = Lease(lease_seconds, time.monotonic())
+        self._lease = Lease(lease_seconds, time.monotonic(), holder)
         self._ended = ended
-        self._status = Status(phase="starting", pid=os.getpid(), zookeeper=zookeeper)
+        self._status = Status(phase="starting", pid=os.getpid(), zookeeper=zookeeper, holder=holder)
         self._inbox: deque[Stop | dict[str, Any] | None] = deque()
         self._woken, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._selector = selectors.DefaultSelector()
@@ -95,6 +101,11 @@ class LeaseServer:
         self._selector.register(self._woken, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._serve, name="lease", daemon=True)
 
+    @property
+    def phase(self) -> str:
+        """The phase that the status tells."""
+        return self._status.phase
+
     def start(self) -> None:
         """Begin to answer."""
         self._thread.start()
@@ -102,6 +113,11 @@ class LeaseServer:
     def update(self, **facts: Any) -> None:
         """Change fields of the status, and tell the holder."""
         self._post(facts)
+
+    def keeper(self) -> tuple[str, float | None]:
+        """Who holds the lease, and in how many seconds the bookie stops if nobody does. For any thread."""
+        holder, deadline = self._lease.holder, self._lease.deadline
+        return holder, None if deadline is None else round(max(0.0, deadline - time.monotonic()), 1)
 
     def stop(self, why: str) -> None:
         """Ask for a clean stop; ``why`` is for people. It takes no lock, so a signal handler may call it."""

@@ -12,13 +12,15 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from bookspark.bookie.ledgers.first_requests import FirstRequestCheck
 from bookspark.bookie.ledgers.lossy_boots import LossyBoots
 from bookspark.bookie.ledgers.unsure_adds import FenceCheck
 from bookspark.bookie.storage import Storage
-from bookspark.errors import BookieError, MetadataStoreError, NoSuchLedgerError
+from bookspark.errors import BookieError, MetadataStoreError, NoSuchLedgerError, UnreadableRecordError
 from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.bookie.bookie_boot import answer_unsure, phase_one
 from bookspark.protocol.bookie.bookie_ledger import FenceNoted
+from bookspark.protocol.bookie.first_request import answer_first_request
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.ledger.responses import Positive, Unknown
 
@@ -51,8 +53,13 @@ def fence_what_may_be_lost(
     why = why_lossy(lossy_boots, emptied)
     known = lossy_boots.known_ledgers if emptied or lossy_boots.fences_lost else ()
     try:
-        highest = store.new_ledger_id()
-        found = phase_one(bookie_id, _ledgers(store, progress), highest, lossy_boots.mark, known)
+        highest = max(store.new_ledger_id(), store.highest_ledger_id())
+        ids = store.list_ledgers()
+        # What users gave was not noted in earlier versions; the listing has what is left of it.
+        highest = max([highest, *ids[-1:]])
+        unreadable: dict[int, str] = {}
+        ledgers = _ledgers(store, ids, progress, unreadable)
+        found = phase_one(bookie_id, ledgers, highest, lossy_boots.mark, known, unreadable)
     except MetadataStoreError as error:
         raise BookieError(
             f"this boot is lossy ({why}), so ledgers have to be fenced before {bookie_id} may serve, but not all of their "
@@ -75,16 +82,34 @@ def fence_check(store: MetadataStore, bookie_id: str) -> FenceCheck:
     return check
 
 
-def _ledgers(store: MetadataStore, progress: Callable[[str], None]) -> Iterator[LedgerMetadata]:
-    """The metadata of every ledger. One that was deleted meanwhile is left out."""
+def first_request_check(store: MetadataStore, bookie_id: str) -> FirstRequestCheck:
+    """A check that asks the metadata, as it is at each call, whether a request may make a ledger known without an entry."""
+
+    def check(ledger_id: int, master_key: bytes) -> Positive | Unknown:
+        try:
+            return answer_first_request(bookie_id, store.read_ledger(ledger_id).value, master_key)
+        except NoSuchLedgerError:
+            return answer_first_request(bookie_id, None, master_key)
+
+    return check
+
+
+def _ledgers(
+    store: MetadataStore, ids: Sequence[int], progress: Callable[[str], None], unreadable: dict[int, str]
+) -> Iterator[LedgerMetadata]:
+    """The metadata of these ledgers. One that was deleted meanwhile is left out; one whose record can't be decoded is put into
+    ``unreadable``, with the reason."""
 
     def read(ledger_id: int) -> LedgerMetadata | None:
         try:
             return store.read_ledger(ledger_id).value
         except NoSuchLedgerError:
             return None
+        except UnreadableRecordError as error:
+            log.error("ledger %d is fenced and in limbo, because it may name this bookie: %s", ledger_id, error)
+            unreadable[ledger_id] = str(error)
+            return None
 
-    ids = store.list_ledgers()
     with ThreadPoolExecutor(_READS_AT_ONCE, thread_name_prefix="lossy boot") as threads:
         for start in range(0, len(ids), _LEDGERS_A_STEP):
             progress(f"lossy boot: {start} of {len(ids)} ledgers looked at")

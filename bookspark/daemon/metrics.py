@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import TypeVar
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from bookspark.bookie.commit.commit_thread import Post
-from bookspark.errors import BookieError
+from bookspark.daemon.web import Page
 from bookspark.wire.messages import BookieStatus
 
 Family = TypeVar("Family", GaugeMetricFamily, CounterMetricFamily)
@@ -33,6 +33,8 @@ _FIGURES = {
     "lost_copies": "Copies of batches that were found unreadable since the start.",
     "lacking_ledgers": "Ledgers of which entries were lost here that are not all back yet.",
     "scrub_part": "How much of the scrub's round is done, 0 to 1.",
+    "scrub_dead_bytes": "Damaged bytes that hold no entry any more, as the scrub found them since the start.",
+    "renewed_files": "Damaged control logs, checkpoints, notes, markers and cookies that were written anew since the start.",
     "scrub_finished_ms": "When the last whole round of the scrub ended, in ms since 1970. 0: none did yet.",
 }
 _HEALING_FIGURES = {
@@ -46,26 +48,11 @@ _HEALING_COUNTS = {
 }
 
 
-class Metrics:
-    """Answers Prometheus from a thread of its own, until ``close``."""
-
-    def __init__(self, host: str, port: int, post: Post, status: Callable[[], BookieStatus]) -> None:
-        """Begin to answer. ``post`` has ``status`` called on the bookie's loop. Raises BookieError if the address can't be
-        had."""
-        registry = CollectorRegistry()
-        registry.register(_Figures(post, status))
-        try:
-            self._server, self._thread = start_http_server(port, host, registry)
-        except OSError as error:
-            raise BookieError(
-                f"metrics can't be answered at {host}:{port}: {error}; set metrics_port to another one, or to 0"
-            ) from error
-
-    def close(self) -> None:
-        """Answer no more."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+def metrics_page(post: Post, status: Callable[[], BookieStatus]) -> Callable[[], Page]:
+    """What makes the page ``/metrics``. ``post`` has ``status`` called on the bookie's loop."""
+    registry = CollectorRegistry()
+    registry.register(_Figures(post, status))
+    return lambda: Page(200, generate_latest(registry), CONTENT_TYPE_LATEST)
 
 
 class _Figures(Collector):

@@ -42,6 +42,16 @@ class Registrar:
             self._changed.set()
         self._thread.start()
 
+    def why_not_registered(self) -> str:
+        """Ask the metadata store: "" if the bookie is registered as this process. Raises MetadataStoreError."""
+        bookie_id = self._registration.bookie_id
+        found = self._store.bookies().get(bookie_id)
+        if found is None:
+            return f"{bookie_id} is not registered"
+        if found.incarnation != self._registration.incarnation:
+            return f"another process is registered as {bookie_id}: process {found.pid} on {found.host}"
+        return ""
+
     def unregister(self) -> None:
         """Remove the registration. If the metadata store does not answer, the end of the session removes it."""
         self._ended.set()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 import uvloop
 
@@ -13,6 +15,8 @@ from bookspark.errors import BookieError
 
 _START_SECONDS = 30.0
 _STOP_SECONDS = 30.0
+
+Result = TypeVar("Result")
 
 
 class RequestLoop:
@@ -33,6 +37,14 @@ class RequestLoop:
         self._thread.start()
         host, port = asyncio.run_coroutine_threadsafe(self._server.start(), self._loop).result(_START_SECONDS)
         return f"{host}:{port}"
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Have ``work`` done on the loop; returns its result, or raises its error. Raises BookieError if it takes more than
+        30 s."""
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self._loop).result(_START_SECONDS)
+        except TimeoutError as error:
+            raise BookieError(f"the request server's loop did not answer within {_START_SECONDS:g} s") from error
 
     def stop(self) -> None:
         """Answer what was asked, close the connections, end the loop. Raises BookieError if that takes more than 30 s."""

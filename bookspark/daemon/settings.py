@@ -1,4 +1,5 @@
-"""The settings file: tables ``[bookie]``, ``[client]`` and ``[autorecovery]``, as ``conf/bookspark.toml`` shows them.
+"""The settings file: tables ``[bookie]``, ``[client]``, ``[autorecovery]`` and ``[changes]``, as ``conf/bookspark.toml`` shows
+them.
 
 Law: a table or an option that is unknown is an error, also in a table that is not used.
 
@@ -13,10 +14,11 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from bookspark.arguments import check_names
 from bookspark.autorecovery.autorecovery_config import AutorecoveryConfig
 from bookspark.bookie.bookie_config import BookieConfig
+from bookspark.changes.changes_config import ChangesConfig
 from bookspark.client.client_config import ClientConfig
-from bookspark.config_checks import check_names
 from bookspark.errors import ConfigurationError
 
 VARIABLE = "BOOKSPARK_CONFIG"
@@ -24,6 +26,7 @@ TABLES = {
     "bookie": frozenset(BookieConfig.__struct_fields__) - {"directories", "zookeeper"},
     "client": frozenset(ClientConfig.__struct_fields__),
     "autorecovery": frozenset(AutorecoveryConfig.__struct_fields__),
+    "changes": frozenset(ChangesConfig.__struct_fields__),
 }
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import bookspark
 from bookspark.cache_folder import cache_folder
+from bookspark.command_line import COULD_NOT, FOUND, INTERRUPTED
 from bookspark.demo import report as reports
 from bookspark.demo.bookies_application import MASTER, BookiesApplication
 from bookspark.demo.event_logs import EventLogStager
@@ -29,6 +30,7 @@ from bookspark.demo.run_folder import RunFolder
 from bookspark.demo.screen import Screen
 from bookspark.demo.spark_side import (
     LOG,
+    ComparisonError,
     Ingested,
     compare,
     digest_of_input,
@@ -41,6 +43,7 @@ from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bookspark.metadata.zookeeper.java import find_java
 from bookspark.packaged_files import settings_folder
 from bookspark.plain_text import PROBLEM, size_text
+from bookspark.spark.session import LOOPBACK
 from bookspark.spark.short_jobs import QUICK_JVM, SMALL_TABLES, plain_reason
 
 if TYPE_CHECKING:
@@ -68,9 +71,9 @@ def run_main_job(folder: Path | None, directory: Path | None, serve: bool) -> in
     ``folder``: the files to ingest; None: the event logs of the run's own Spark applications. ``directory``: a new folder for
     everything that the run writes; None: one of ``_runs_folder``. ``serve``: keep the cluster up at the end, until Ctrl-C.
 
-    Returns the exit status: 0 for success, 1 for an error, 128 plus the signal's number after a signal. Before anything is
-    started, raises InputError if ``folder`` can't be ingested, and ConfigurationError if there is no Java or ``directory`` can't
-    be used."""
+    Returns the exit status: 0 for success, 1 if the log differs from its input, 2 for another error, 128 plus the signal's number
+    after a signal. Before anything is started, raises InputError if ``folder`` can't be ingested, and ConfigurationError if there
+    is no Java or ``directory`` can't be used."""
     find_java()
     inputs = find_input(folder) if folder is not None else None
     run = RunFolder(_runs_folder(), directory)
@@ -88,11 +91,11 @@ def run_main_job(folder: Path | None, directory: Path | None, serve: bool) -> in
         except KeyboardInterrupt as interruption:
             log.info("ended by %s", interruption)
             screen.say(f"{PROBLEM}interrupted; nothing is left running")
-            status = interruption.status if isinstance(interruption, Interrupted) else 130
+            status = interruption.status if isinstance(interruption, Interrupted) else INTERRUPTED
         except Exception as error:
             log.exception("the run failed")
             screen.say(f"{PROBLEM}{plain_reason(error)} (details: {run.log})")
-            status = 1
+            status = FOUND if isinstance(error, ComparisonError) else COULD_NOT
         run.close()
     return status
 
@@ -148,6 +151,7 @@ class _MainJob:
         import pyspark
 
         # pyspark's own search for SPARK_HOME fails if the path has spaces.
+        os.environ["SPARK_LOCAL_IP"] = LOOPBACK
         os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
         os.environ["SPARK_CONF_DIR"] = str(settings_folder())
         os.environ["SPARK_LOCAL_DIRS"] = str(self.run_folder.temporary)

@@ -49,8 +49,8 @@ class Report:
 def describe_ledgers(bookkeeper: BookKeeper) -> str:
     """The ledgers of the log by their roles."""
     roles: dict[str, list[int]] = {DATA_ROLE: [], COMMIT_ROLE: []}
-    for ledger_id in bookkeeper.list_ledgers():
-        labels = bookkeeper.get_ledger_metadata(ledger_id).custom_metadata
+    for metadata in bookkeeper.metadata.read_ledgers(bookkeeper.list_ledgers(), {}):
+        ledger_id, labels = metadata.ledger_id, metadata.custom_metadata
         if labels.get(LOG_LABEL) == LOG.encode():
             roles.setdefault(labels.get(ROLE_LABEL, b"").decode(), []).append(ledger_id)
     return ", ".join(f"{len(ids)} {role} ({', '.join(map(str, ids))})" for role, ids in roles.items() if ids)

@@ -46,7 +46,7 @@ def first_rows(output):
 
 def test_every_block_of_code_is_run():
     assert len(blocks("bash")) == 2
-    assert len(blocks("python")) == 3
+    assert len(blocks("python")) == 4
     assert TEXT.count("```") == 2 * (len(blocks("bash")) + len(blocks("python"))), "a block in a language not run here"
 
 
@@ -55,7 +55,7 @@ def test_every_block_of_code_is_run():
 def test_the_three_ways_to_use_it(tmp_path):
     env = environment(tmp_path)
     bookie_job, audits = blocks("bash")
-    sink_and_source, own_question, _ = blocks("python")
+    sink_and_source, own_question, *_ = blocks("python")
     job = subprocess.Popen(
         ["bash", "-ec", f"exec {bookie_job}"],
         cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
@@ -86,3 +86,18 @@ def test_the_three_ways_to_use_it(tmp_path):
 
 def test_ledgers_without_spark(tmp_path):
     run([sys.executable, "-c", blocks("python")[2]], env=environment(tmp_path))
+
+
+def test_ledgers_in_a_coroutine(tmp_path):
+    called = """
+import asyncio
+from bookspark.local import LocalCluster
+with LocalCluster(bookies=3) as cluster:
+    bookkeeper = cluster.bookkeeper()
+    with bookkeeper.create_ledger(password=b"secret") as source:
+        source.append(b"first")
+    asyncio.run(copy(bookkeeper, source.ledger_id))
+    [copied] = set(bookkeeper.list_ledgers()) - {source.ledger_id}
+    assert [entry.payload for entry in bookkeeper.open_ledger(copied, b"secret").read()] == [b"first"]
+"""
+    run([sys.executable, "-c", blocks("python")[3] + called], env=environment(tmp_path))

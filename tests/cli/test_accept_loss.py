@@ -40,10 +40,10 @@ def ledger_id(cluster: LocalCluster) -> int:
 def test_it_is_the_way_out_and_leaves_a_note(on_cluster: Run, cluster: LocalCluster, ledger_id: int) -> None:
     limbo = cluster.bookies[0].bookie_id
     refused = on_cluster("ledger", "recover", str(ledger_id))
-    assert refused.status == 1
+    assert refused.status == 2
     assert "Nothing was truncated" in refused.err and f"{limbo}: in limbo" in refused.err
     declined = on_cluster("ledger", "recover", str(ledger_id), "--accept-loss", stdin=b"n\n")
-    assert declined.status == 1
+    assert declined.status == 2
     bookkeeper = cluster.bookkeeper()
     assert not bookkeeper.get_ledger_metadata(ledger_id).closed
     done = on_cluster("ledger", "recover", str(ledger_id), "--accept-loss", "--yes")
@@ -78,19 +78,19 @@ def test_what_stopped_bookies_have_is_cut_off_only_if_they_are_named(on_cluster:
     recover = ("ledger", "recover", str(ledger.ledger_id))
     ids = sorted(bookie.bookie_id for bookie in cluster.bookies)
     alone = on_cluster(*recover, ids[0])
-    assert alone.status == 1 and "together with --accept-loss" in alone.err
+    assert alone.status == 2 and "together with --accept-loss" in alone.err
     unknown = on_cluster(*recover, "--accept-loss", "nobody")
-    assert unknown.status == 1 and "nobody" in unknown.err and ids[0] in unknown.err
+    assert unknown.status == 2 and "nobody" in unknown.err and ids[0] in unknown.err
     for bookie in cluster.bookies[1:]:
         bookie.stop()
     try:
         away = sorted(bookie.bookie_id for bookie in cluster.bookies[1:])
         refused = on_cluster(*recover, "--accept-loss", "--yes")
-        assert refused.status == 1
+        assert refused.status == 2
         assert f"bookspark ledger recover {ledger.ledger_id} --accept-loss" in refused.err
         assert all(bookie in refused.err.rpartition("--accept-loss")[2] for bookie in away)
         one_named = on_cluster(*recover, "--accept-loss", away[0], "--yes")
-        assert one_named.status == 1 and f"{away[1]} did not say that it is lost" in one_named.err
+        assert one_named.status == 2 and f"{away[1]} did not say that it is lost" in one_named.err
         assert not cluster.bookkeeper().get_ledger_metadata(ledger.ledger_id).closed
     finally:
         for bookie in cluster.bookies[1:]:

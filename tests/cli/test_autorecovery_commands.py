@@ -56,9 +56,19 @@ def marked(cluster: LocalCluster) -> Iterator[int]:
 def test_without_an_auditor(on_cluster: Run) -> None:
     for command in ("who-is-auditor", "trigger"):
         outcome = on_cluster("autorecovery", command)
-        assert outcome.status == 1 and "bookspark autorecovery run" in outcome.err
+        assert outcome.status == 2 and "bookspark autorecovery run" in outcome.err
     outcome = on_cluster("autorecovery", "status")
-    assert outcome.status == 0 and "auditor     none" in outcome.text and "left        nothing" in outcome.text
+    assert outcome.status == 0 and "auditor     none" in outcome.text
+    for name in ("lost", "may be lost", "left"):
+        assert f"{name:<12}nobody knows" in outcome.text
+    told = json.loads(on_cluster("autorecovery", "status", "--json").out)
+    assert (told["auditor"], told["lost"], told["away"], told["seconds_left"], told["ledgers"]) == (
+        None,
+        None,
+        None,
+        None,
+        0,
+    )
     assert json.loads(on_cluster("autorecovery", "list", "--json").out) == []
 
 
@@ -72,7 +82,7 @@ def test_what_lacks_copies_is_listed_with_its_reasons(on_cluster: Run, marked: i
     status = json.loads(on_cluster("autorecovery", "status", "--json").out)
     assert (status["ledgers"], status["being_repaired"], status["failed"]) == (1, 1, 1)
     assert status["bytes_left"] == 500, "one copy of its entries"
-    assert "1 ledgers, 500 B" in on_cluster("autorecovery", "status").text
+    assert "at least 1 ledgers, 500 B" in on_cluster("autorecovery", "status").text
 
 
 def test_an_exact_check_at_once(on_cluster: Run, auditor: str) -> None:
@@ -96,21 +106,21 @@ def test_the_delay(on_cluster: Run) -> None:
     assert on_cluster("autorecovery", "delay", "90").text == on_cluster("autorecovery", "delay").text == "90 s\n"
     for wrong in ("soon", "nan", "inf"):
         outcome = on_cluster("autorecovery", "delay", wrong)
-        assert outcome.status == 1 and wrong in outcome.err
+        assert outcome.status == 2 and wrong in outcome.err
     assert "lost_bookie_delay_seconds" in on_cluster("autorecovery", "delay", "default").text
 
 
 def test_a_bookie_that_serves_is_not_decommissioned(on_cluster: Run, cluster: LocalCluster) -> None:
     bookie = cluster.bookies[0].bookie_id
     outcome = on_cluster("autorecovery", "decommission", bookie)
-    assert outcome.status == 1 and bookie in outcome.err and "stop it" in outcome.err
+    assert outcome.status == 2 and bookie in outcome.err and "stop it" in outcome.err
 
 
 def test_a_bookie_that_nobody_knows_is_not_decommissioned_and_the_known_ones_are_told(
     on_cluster: Run, cluster: LocalCluster
 ) -> None:
     outcome = on_cluster("autorecovery", "decommission", "bookie-nobody")
-    assert outcome.status == 1 and "`bookspark cookie list`" in outcome.err
+    assert outcome.status == 2 and "`bookspark cookie list`" in outcome.err
     assert set(on_cluster("cookie", "list").text.split()) == {bookie.bookie_id for bookie in cluster.bookies}
 
 

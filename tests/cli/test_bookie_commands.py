@@ -61,7 +61,7 @@ def test_an_operator_collects_at_once_and_switches_a_bookie_to_read_only(
         assert "writable" in on_cluster("bookie", "read-only", bookie, "off").text
         await_that(lambda: not client.metadata.bookies()[bookie].read_only)
     missing = on_cluster("bookie", "collect", "bookie-none")
-    assert missing.status == 1 and "bookie-none did not do it" in missing.err
+    assert missing.status == 2 and "bookie-none did not do it" in missing.err
 
 
 def test_a_bookie_that_serves_says_how_it_is(on_cluster: Run, cluster: LocalCluster) -> None:
@@ -72,7 +72,7 @@ def test_a_bookie_that_serves_says_how_it_is(on_cluster: Run, cluster: LocalClus
     document = json.loads(on_cluster("bookie", "status", bookie.bookie_id, "--json").text)
     assert (document["limbo_ledgers"], document["lossy_boot"], document["healing"]) == (0, 0, None)
     missing = on_cluster("bookie", "status", "bookie-none")
-    assert (missing.status, "bookie bookie-none did not answer" in missing.err) == (1, True)
+    assert (missing.status, "bookie bookie-none did not answer" in missing.err) == (2, True)
 
 
 def test_how_far_a_bookie_is_with_healing() -> None:
@@ -115,7 +115,7 @@ def test_a_log_is_read_batch_by_batch(bookspark: Run, places: list[str]) -> None
 
 def test_a_log_that_is_not_there_is_told_with_those_that_are(bookspark: Run, places: list[str]) -> None:
     outcome = bookspark("bookie", "read", "2a", *places)
-    assert outcome.status == 1
+    assert outcome.status == 2
     assert outcome.err == "bookspark: there is no log 0000002a here; there are: 00000001, 00000002, 00000003\n"
     assert bookspark("bookie", "read", "log", *places).status == 2
 
@@ -171,12 +171,12 @@ def test_rebuilding_the_index_leaves_the_marker_of_an_unclean_shutdown(bookspark
 def test_a_running_bookie_is_an_error_that_names_its_process(bookspark: Run, places: list[str]) -> None:
     with DirectoryLocks(places):
         outcome = bookspark("bookie", "verify", *places)
-    assert outcome.status == 1 and f"is in use by process {os.getpid()}; stop it" in outcome.err
+    assert outcome.status == 2 and f"is in use by process {os.getpid()}; stop it" in outcome.err
 
 
 def test_all_directories_of_the_bookie_have_to_be_named(bookspark: Run, places: list[str], tmp_path: Path) -> None:
     outcome = bookspark("bookie", "logs", places[0])
-    assert outcome.status == 1 and f"which has {places[0]}, {places[1]}; name all of these" in outcome.err
+    assert outcome.status == 2 and f"which has {places[0]}, {places[1]}; name all of these" in outcome.err
     assert "is not a directory" in bookspark("bookie", "logs", str(tmp_path / "none")).err
     (tmp_path / "other").mkdir()
     assert "has no cookie" in bookspark("bookie", "logs", str(tmp_path / "other")).err

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bookspark.bookie.bookie_config import bookie_config
 from bookspark.client import BookKeeper
+from bookspark.daemon.directories import has_cookie
 from bookspark.daemon.launch import Bookie, adopt_or_start
 from bookspark.errors import BookieError
 from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
@@ -69,11 +71,11 @@ def test_get_and_delete(bookspark: Run, host: Host) -> None:
     cookie = json.loads(bookspark("cookie", "get", "--zookeeper", host.zookeeper, bookie).out)
     assert cookie["directories"] == list(map(str, host.directories))
     serving = bookspark("cookie", "delete", "--yes", "--zookeeper", host.zookeeper, bookie)
-    assert serving.status == 1 and "stop it first" in serving.err
+    assert serving.status == 2 and "stop it first" in serving.err
     host.stop()
     assert bookspark("cookie", "delete", "--yes", "--zookeeper", host.zookeeper, bookie).status == 0
     gone = bookspark("cookie", "get", "--zookeeper", host.zookeeper, bookie)
-    assert (gone.status, gone.err.count("\n")) == (1, 1)
+    assert (gone.status, gone.err.count("\n")) == (2, 1)
 
 
 def test_a_bookie_that_ledgers_name_is_not_forgotten(bookspark: Run, host: Host) -> None:
@@ -84,7 +86,7 @@ def test_a_bookie_that_ledgers_name_is_not_forgotten(bookspark: Run, host: Host)
         host.stop()
         delete = ("cookie", "delete", "--yes", "--zookeeper", host.zookeeper, bookie)
         refused = bookspark(*delete)
-        assert refused.status == 1 and f"such as {ledger_id}; `bookspark autorecovery decommission" in refused.err
+        assert refused.status == 2 and f"such as {ledger_id}; `bookspark autorecovery decommission" in refused.err
         bookkeeper.delete_ledger(ledger_id)
     assert bookspark(*delete).status == 0
 
@@ -92,7 +94,7 @@ def test_a_bookie_that_ledgers_name_is_not_forgotten(bookspark: Run, host: Host)
 def test_nothing_is_changed_while_the_bookie_runs(bookspark: Run, host: Host) -> None:
     host.start()
     outcome = bookspark("cookie", "update", *host.arguments)
-    assert outcome.status == 1 and "in use by process" in outcome.err
+    assert outcome.status == 2 and "in use by process" in outcome.err
 
 
 def test_moved_directories(bookspark: Run, host: Host, tmp_path: Path) -> None:
@@ -112,7 +114,7 @@ def test_a_directory_that_is_left_out_is_not_forgotten(bookspark: Run, host: Hos
     both, host.directories = host.directories, host.directories[:1]
     assert "cookie update" not in host.refused()
     outcome = bookspark("cookie", "update", *host.arguments)
-    assert outcome.status == 1 and str(both[1]) in outcome.err
+    assert outcome.status == 2 and str(both[1]) in outcome.err
     host.directories = both
     assert host.start() == bookie
 
@@ -130,7 +132,7 @@ def test_a_cookie_that_the_metadata_store_lost(bookspark: Run, host: Host) -> No
     (host.directories[0] / "entries").unlink()
     assert host.start() == bookie
     again = bookspark("cookie", "create", *host.arguments)
-    assert again.status == 1
+    assert again.status == 2
 
 
 def test_an_emptied_directory(bookspark: Run, host: Host) -> None:
@@ -149,22 +151,53 @@ def test_directories_of_two_bookies(bookspark: Run, chroot: str, tmp_path: Path)
         host.stop()
     mixed = [str(hosts[0].directories[0]), str(hosts[1].directories[1])]
     outcome = bookspark("cookie", "update", "--zookeeper", chroot, *mixed)
-    assert outcome.status == 1 and "of one bookie" in outcome.err
+    assert outcome.status == 2 and "of one bookie" in outcome.err
 
 
 def test_a_bookie_that_lost_all_of_its_disks(bookspark: Run, host: Host) -> None:
     bookie = host.start()
     host.stop()
-    refused = bookspark("cookie", "generate", "--yes", "--zookeeper", host.zookeeper, bookie, *host.arguments[2:])
-    assert refused.status == 1 and "not empty" in refused.err
     for directory in host.directories:
         shutil.rmtree(directory)
+    (host.directories[0]).mkdir(parents=True)
+    (host.directories[1]).mkdir()
+    (host.directories[1] / "ours").touch()
+    refused = bookspark("cookie", "fix", "--yes", *host.arguments)
+    assert refused.status == 2 and f"{host.directories[1]} is not empty" in refused.err
+    (host.directories[1] / "ours").unlink()
     host.options = {"bookie_id": bookie}
     assert run_advice(bookspark, host.refused(), "--yes").status == 0
     assert all((directory / "unclean").exists() for directory in host.directories), "the next boot is a lossy one"
     assert host.start() == bookie
     assert "lossy boot 1" in (host.directories[0] / "bookie.log").read_text()
     assert not any((directory / "unclean").exists() for directory in host.directories)
+
+
+def test_all_disks_are_empty_and_nobody_named_the_bookie(bookspark: Run, host: Host) -> None:
+    bookie = host.start()
+    serving = bookspark("cookie", "fix", "--yes", *host.arguments)
+    assert serving.status == 2 and "in use by process" in serving.err
+    host.stop()
+    for directory in host.directories:
+        shutil.rmtree(directory)
+        directory.mkdir()
+    unsure = bookspark("cookie", "fix", *host.arguments, stdin=b"n\n")
+    assert unsure.status == 2 and f"of {bookie} lost?" in unsure.err and "nothing was done" in unsure.err
+    assert not any(has_cookie(str(directory)) for directory in host.directories)
+    store = ZooKeeperStore(host.zookeeper)
+    found = store.read_cookie(bookie)
+    assert found is not None
+    twin = replace(found.value, bookie_id="bookie-of-another-host", nonce="another")
+    version = store.write_cookie(twin, None)
+    refused = bookspark("cookie", "fix", "--yes", *host.arguments)
+    assert refused.status == 2 and "--bookie" in refused.err and bookie in refused.err and twin.bookie_id in refused.err
+    unknown = bookspark("cookie", "fix", "--yes", "--bookie", "bookie-x", *host.arguments)
+    assert unknown.status == 2 and "no cookie of bookie-x" in unknown.err
+    store.delete_cookie(twin.bookie_id, version)
+    store.close()
+    assert bookspark("cookie", "fix", "--yes", *host.arguments).status == 0
+    assert host.start() == bookie
+    assert "lossy boot 1" in (host.directories[0] / "bookie.log").read_text()
 
 
 def test_what_may_be_done_without_a_command(host: Host, tmp_path: Path) -> None:

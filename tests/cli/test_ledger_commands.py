@@ -29,7 +29,7 @@ def test_durability_and_replication_are_chosen_at_create(on_cluster: Run) -> Non
     assert (metadata["ledger_type"], metadata["replication"]) == ("VD_JOURNAL", "guaranteed")
     assert (metadata["state"], metadata["last_entry_id"]) == ("CLOSED", 1)
     refused = on_cluster("ledger", "create", "-E", "1", "-w", "1", "-a", "1", "--replication", "guaranteed")
-    assert refused.status == 1
+    assert refused.status == 2
     assert "choose a write_quorum of 2 or more" in refused.err
 
 
@@ -45,7 +45,7 @@ def test_append_takes_a_file(on_cluster: Run, tmp_path: Path) -> None:
     assert on_cluster("ledger", "read", ledger, "--first", "1").out == b"b\n"
     missing = on_cluster("ledger", "append", str(tmp_path / "missing"))
     assert (missing.status, missing.err) == (
-        1,
+        2,
         f"bookspark: {tmp_path}/missing can't be read: No such file or directory\n",
     )
 
@@ -82,25 +82,25 @@ def test_a_ledger_without_its_writer_is_recovered(on_cluster: Run) -> None:
 
 def test_delete_asks(on_cluster: Run) -> None:
     ledger = on_cluster("ledger", "append", stdin=b"x\n").text.strip()
-    assert on_cluster("ledger", "delete", ledger, stdin=b"n\n").status == 1
+    assert on_cluster("ledger", "delete", ledger, stdin=b"n\n").status == 2
     assert on_cluster("ledger", "metadata", ledger).status == 0
     assert on_cluster("ledger", "delete", ledger, stdin=b"y\n").status == 0
     gone = on_cluster("ledger", "read", ledger)
-    assert (gone.status, gone.err) == (1, f"bookspark: there is no ledger {ledger}; it was deleted or never created\n")
+    assert (gone.status, gone.err) == (2, f"bookspark: there is no ledger {ledger}; it was deleted or never created\n")
 
 
 def test_a_wrong_password_is_one_line(on_cluster: Run) -> None:
     ledger = on_cluster("ledger", "append", "--password", "right", stdin=b"x\n").text.strip()
     assert on_cluster("ledger", "read", ledger, "--password", "right").out == b"x\n"
     wrong = on_cluster("ledger", "read", ledger, "--password", "wrong")
-    assert wrong.status == 1
+    assert wrong.status == 2
     assert wrong.err.startswith("bookspark: ") and "password" in wrong.err and wrong.err.count("\n") == 1
 
 
 def test_entries_beyond_the_end_are_one_line(on_cluster: Run) -> None:
     ledger = on_cluster("ledger", "append", stdin=b"x\n").text.strip()
     beyond = on_cluster("ledger", "read", ledger, "--last", "5")
-    assert beyond.status == 1 and beyond.err.count("\n") == 1
+    assert beyond.status == 2 and beyond.err.count("\n") == 1
 
 
 def test_whoever_reads_the_output_may_stop_reading(cluster: LocalCluster) -> None:

@@ -28,7 +28,7 @@ def test_a_folder_that_can_not_be_ingested(bookspark: Run, tmp_path: Path) -> No
 def test_a_run_folder_that_is_not_empty(bookspark: Run, tmp_path: Path) -> None:
     (tmp_path / "x").write_text("line\n")
     outcome = bookspark("run", str(tmp_path), "--directory", str(tmp_path))
-    assert outcome.status == 1
+    assert outcome.status == 2
     assert "not empty" in outcome.err and outcome.err.count("\n") == 1
 
 

@@ -32,14 +32,15 @@ def test_a_settings_file_is_found_by_its_name(bookspark: Run) -> None:
     assert (outcome.status, outcome.text) == (0, f"{ROOT / 'conf/spark-defaults.conf'}\n")
     listed = {line.split()[0] for line in bookspark("conf").text.splitlines()}
     assert listed == {path.name for path in (ROOT / "conf").iterdir()}
+    assert bookspark("conf", "kubernetes").text == f"{ROOT / 'conf/kubernetes'}\n"
 
 
 def test_a_name_that_is_not_there_is_one_line(bookspark: Run) -> None:
     outcome = bookspark("job", "bookie")
-    assert (outcome.status, outcome.err) == (1, "bookspark: unknown job 'bookie'; did you mean 'bookies'?\n")
+    assert (outcome.status, outcome.err) == (2, "bookspark: unknown job 'bookie'; did you mean 'bookies'?\n")
     outcome = bookspark("conf", "zoo.conf")
     assert (outcome.status, outcome.err) == (
-        1,
+        2,
         "bookspark: unknown settings file 'zoo.conf'; did you mean 'zoo.cfg'?\n",
     )
 

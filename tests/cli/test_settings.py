@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ import pytest
 
 from bookspark.autorecovery.autorecovery_config import AutorecoveryConfig
 from bookspark.bookie.bookie_config import BookieConfig, bookie_config
+from bookspark.changes.changes_config import ChangesConfig
 from bookspark.client.client_config import ClientConfig, client_config
+from bookspark.daemon.bookie_process import advertised
 from bookspark.daemon.settings import TABLES, of_environment, read_settings
 from bookspark.errors import ConfigurationError
 from bookspark.spark import process_client
@@ -22,6 +25,7 @@ STRUCTS: dict[str, type[msgspec.Struct]] = {
     "bookie": BookieConfig,
     "client": ClientConfig,
     "autorecovery": AutorecoveryConfig,
+    "changes": ChangesConfig,
 }
 
 
@@ -117,11 +121,33 @@ def test_a_client_option_that_could_not_work_is_refused(options: dict[str, Any],
         ({"advertised_address": "0.0.0.0:3181"}, "is not a host:port that clients can dial"),
         ({"advertised_address": ":3181"}, "is not a host:port"),
         ({"advertised_address": "bookies.example"}, "is not a host:port"),
+        ({"advertised_address": "{hostname}.example"}, "is not a host:port"),
+        (
+            {"advertised_address": "{name}.example:{port}"},
+            "{name} stands for nothing; known are {host}, {hostname}, {port}",
+        ),
     ],
 )
 def test_a_bookie_option_that_could_not_work_is_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(words)):
         bookie_config(directories=["/a"], zookeeper="h", **options)
+
+
+@pytest.mark.parametrize(
+    ("host", "pattern", "told"),
+    [
+        ("127.0.0.1", "", "127.0.0.1:4000"),
+        ("localhost", "", "localhost:4000"),
+        ("127.0.0.1", "{bookie_id}.example:{port}", "bookie-1.example:4000"),
+        ("10.0.0.7", "{host}:{port}", "10.0.0.7:4000"),
+        ("0.0.0.0", "gateway.example:3181", "gateway.example:3181"),
+        ("::", "{hostname}.example:{port}", f"{socket.gethostname()}.example:4000"),
+    ],
+)
+def test_what_clients_are_told_of_where_a_bookie_is(host: str, pattern: str, told: str) -> None:
+    """One setting serves many bookies, and a name stays a name: certificates are for names."""
+    made = bookie_config(directories=["/a"], zookeeper="h", host=host, advertised_address=pattern)
+    assert advertised(made, "127.0.0.1:4000", "bookie-1") == told
 
 
 def test_a_bookie_may_listen_on_all_addresses_if_it_says_where_it_is_reached() -> None:
@@ -146,8 +172,8 @@ def test_a_bookie_may_listen_on_all_addresses_if_it_says_where_it_is_reached() -
         ({"disk_usage_warn_threshold": 0}, "disk_usage_warn_threshold 0 can't be used; choose more than 0, at most 1"),
         ({"journal_write_data": 1}, "journal_write_data 1 can't be used; choose true or false"),
         ({"rack": 1}, "rack 1 can't be used; choose a text"),
-        ({"labels": {"zone": 1}}, "labels {'zone': 1} can't be used; choose a table of texts"),
-        ({"directories": [1]}, "directories [1] can't be used; choose a list of texts"),
+        ({"labels": {"zone": 1}}, "labels['zone'] 1 can't be used; choose a text"),
+        ({"directories": [1]}, "directories[0] 1 can't be used; choose a text"),
         ({"directories": []}, "a bookie needs at least one directory"),
     ],
 )
@@ -157,11 +183,11 @@ def test_an_option_of_another_type_is_refused_by_its_name(options: dict[str, Any
 
 
 def test_an_option_that_is_missing_is_named() -> None:
-    with pytest.raises(ConfigurationError, match=r"bookie option: .*zookeeper"):
+    with pytest.raises(ConfigurationError, match=r"bookie option zookeeper is missing"):
         bookie_config(directories=["/a"])
 
 
-@pytest.mark.parametrize("struct", [BookieConfig, ClientConfig, AutorecoveryConfig])
+@pytest.mark.parametrize("struct", [BookieConfig, ClientConfig, AutorecoveryConfig, ChangesConfig])
 def test_every_number_has_its_bounds_in_its_type(struct: type[msgspec.Struct]) -> None:
     for field in msgspec.structs.fields(struct):
         kind = msgspec.inspect.type_info(field.type)

@@ -1,4 +1,4 @@
-"""Whatever ends a commit thread ends its bookie: with status 1, the reason in the last line, and the trace in the log."""
+"""Whatever ends a commit thread ends its bookie: with status 2, the reason in the last line, and the trace in the log."""
 
 from __future__ import annotations
 

@@ -16,7 +16,9 @@ from typing import Any
 
 import pytest
 
+from bookspark import BookKeeper
 from bookspark.bookie.bookie_config import BookieConfig, bookie_config
+from bookspark.cli.commands.bookie_status import lines
 from bookspark.daemon import launch
 from bookspark.daemon.directories import DirectoryLocks, lock_holder, read_cookie, write_cookie
 from bookspark.daemon.launch import Bookie, adopt_or_start
@@ -24,7 +26,9 @@ from bookspark.daemon.lease_client import LeaseConnection, LeaseLostError, Lease
 from bookspark.daemon.lease_server import LeaseServer
 from bookspark.daemon.processes import Process, wait_for_end
 from bookspark.errors import BookieError
-from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
+from bookspark.metadata.bookie_homes import BookieHome, read_home
+from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore, begin_cluster
+from tests.awaiting import await_that
 
 Launcher = Callable[..., Bookie]
 
@@ -77,6 +81,37 @@ def test_a_lease_that_is_held_is_refused_and_the_holder_named(config: Any, start
         adopt_or_start(config(), "task 1")
     assert caught.value.holder == "task 0"
     assert bookie.alive
+
+
+def test_a_bookie_of_another_cluster_is_not_stopped(config: Any, start: Launcher) -> None:
+    """A job that was given another cluster's ZooKeeper stopped the bookies of its directories that nobody looked after."""
+    first = start(config(), "task 0")
+    first.lease.close()
+    with pytest.raises(BookieError, match=r"serves another cluster, at .*, and goes on; name that ZooKeeper"):
+        adopt_or_start(config(zookeeper="127.0.0.1:1"), "task 1", instance_id="another")
+    assert first.alive and start(config(), "task 2").process == first.process
+
+
+def test_a_bookie_says_who_looks_after_it_and_when_it_stops_if_nobody_does(config: Any, start: Launcher) -> None:
+    bookie = start(config(), "task 0")
+    with BookKeeper(bookie.config.zookeeper) as bookkeeper:
+        asked = bookkeeper.bookie_status(bookie.status.bookie_id)
+        assert (asked.keeper, asked.stops_in_seconds) == ("task 0", None)
+        assert "  looked after by task 0" in list(lines(asked))
+        bookie.lease.close()
+        await_that(lambda: bookkeeper.bookie_status(bookie.status.bookie_id).keeper == "")
+        asked = bookkeeper.bookie_status(bookie.status.bookie_id)
+        assert asked.stops_in_seconds is not None and 500 < asked.stops_in_seconds <= 600
+        assert any("nobody looks after it; it stops in 5" in line or "in 600 s" in line for line in lines(asked))
+    assert "lease dropped by task 0; stopping in 600 s if nobody claims it" in log_of(bookie.config)
+
+
+def test_where_a_bookie_lives_is_noted_for_when_it_is_down(config: Any, start: Launcher, chroot: str) -> None:
+    bookie = start(config())
+    bookie.kill()
+    store = ZooKeeperStore(chroot)
+    assert read_home(store, bookie.status.bookie_id) == BookieHome(socket.gethostname(), bookie.config.directories)
+    store.close()
 
 
 def test_a_lapsed_lease_ends_the_bookie_cleanly(config: Any, start: Launcher, chroot: str) -> None:
@@ -243,6 +278,7 @@ def test_a_directory_of_another_bookie_is_refused(config: Any, start: Launcher) 
 def test_a_directory_of_another_cluster_is_refused(config: Any, start: Launcher, chroot: str) -> None:
     bookie = start(config())
     bookie.stop()
+    begin_cluster(chroot + "-other")
     assert f"belongs to {bookie.status.bookie_id} of another cluster" in refusal(config(zookeeper=chroot + "-other"))
 
 
@@ -329,6 +365,14 @@ def test_a_first_boot_that_crashed_between_stamps_is_finished(config: Any, start
     store.close()
 
 
+def test_only_its_first_start_begins_a_cluster(config: Any, start: Launcher, chroot: str) -> None:
+    """With a mistyped ZooKeeper, a bookie that had data was the only one of a new cluster."""
+    start(config()).stop()
+    assert f"no cluster at zk://{chroot}/mistyped; there is one at zk://{chroot}" in refusal(
+        config(zookeeper=f"{chroot}/mistyped")
+    )
+
+
 def test_a_port_in_use_is_named(config: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -341,7 +385,15 @@ def test_an_unreachable_zookeeper_is_named(config: Any) -> None:
     assert f"127.0.0.1:{port}" in refusal(config(zookeeper=f"127.0.0.1:{port}"))
 
 
-def test_the_daemon_ends_with_status_1_and_one_last_line(tmp_path: Path) -> None:
+def test_a_program_of_autorecovery_that_cannot_start_ends_with_status_2() -> None:
+    command = [sys.executable, "-m", "bookspark.autorecovery"]
+    for line in ("[]\n", '{"zookeeper": "127.0.0.1:1", "client": {"zookeeper_timeout_seconds": 0.1}}\n'):
+        ended = subprocess.run(command, input=line, capture_output=True, text=True, timeout=60, check=False)
+        assert ended.returncode == 2
+        assert ended.stderr.splitlines()[-1].startswith("bookspark autorecovery: ")
+
+
+def test_the_daemon_ends_with_status_2_and_one_last_line(tmp_path: Path) -> None:
     options = tmp_path / "options.json"
     for content, words in (
         (
@@ -356,7 +408,7 @@ def test_the_daemon_ends_with_status_1_and_one_last_line(tmp_path: Path) -> None
             options.write_text(content)
         command = [sys.executable, "-m", "bookspark.daemon", str(options)]
         daemon = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        assert daemon.returncode == 1
+        assert daemon.returncode == 2
         last = daemon.stderr.splitlines()[-1]
         assert last.startswith("bookspark bookie: ") and words in last
 

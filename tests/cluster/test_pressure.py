@@ -133,8 +133,8 @@ def test_connections_do_not_take_the_descriptors_that_a_bookies_files_need(new_c
         for _ in range(4):
             ledger.append(bytes(1 << 16))
         ledger.close()
-        with cluster.bookkeeper() as late, pytest.raises(errors.ReadError, match="as many connections as it may"):
-            late.bookie_status(bookie.bookie_id)
+        with cluster.bookkeeper() as late:
+            assert late.bookie_status(bookie.bookie_id).ledgers == 1, "the silent ones make room"
         assert not client.bookie_status(bookie.bookie_id).read_only
         connected.close()
         assert cluster.bookkeeper().open_ledger(ledger.ledger_id).last_add_confirmed == 4

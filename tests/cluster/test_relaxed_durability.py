@@ -260,7 +260,7 @@ class TestPowerCuts:
         ledger.close()
 
 
-@pytest.mark.parametrize("digest_type", list(DigestType))
+@pytest.mark.parametrize("digest_type", [kind for kind in DigestType if not kind.bookkeepers])
 @pytest.mark.parametrize("replication", ["best_effort", "guaranteed"])
 @pytest.mark.parametrize("quorums", [(3, 3, 2), (4, 3, 2), (4, 2, 1)])
 def test_every_digest_and_striping_with_both_kinds_of_replication(
@@ -286,8 +286,11 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("options", "why"),
         [
-            ({"replication": "guarenteed"}, "replication 'guarenteed' is none of best_effort, guaranteed"),
-            ({"ledger_type": "VD"}, "ledger_type 'VD' is none of PD_JOURNAL, VD_JOURNAL"),
+            (
+                {"replication": "guarenteed"},
+                "replication 'guarenteed' can't be used; choose one of best_effort, guaranteed",
+            ),
+            ({"ledger_type": "VD"}, "ledger_type 'VD' can't be used; choose one of PD_JOURNAL, VD_JOURNAL"),
             ({"write_quorum": 1, "ack_quorum": 1, "replication": "guaranteed"}, "choose a write_quorum of 2 or more"),
             ({"ensemble_size": 2000, "ledger_type": "VD_JOURNAL"}, "choose a smaller ensemble_size, or PD_JOURNAL"),
         ],

@@ -2,46 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
-import subprocess
-from itertools import count
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from bookspark import errors
+from bookspark.bookie.bookie_config import bookie_config
+from bookspark.daemon.bookie_process import open_to_strangers
 from bookspark.local import LocalCluster
+from tests.authority import Authority
 from tests.awaiting import await_that
 from tests.cluster.copies import cut_power, held_by
-
-_serial = count(1)
-
-
-def openssl(*arguments):
-    subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)
-
-
-class Authority:
-    """A CA, and what it signs: ``certificate(name, host)`` is a PEM file with a key and a certificate for that address."""
-
-    def __init__(self, directory):
-        self._directory = directory
-        directory.mkdir()
-        self.file = directory / "ca.pem"
-        self._key = directory / "ca.key"
-        options = ("-nodes", "-days", 2, "-subj", "/CN=test CA", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256")
-        extension = ("-addext", "keyUsage=critical,keyCertSign")
-        openssl("req", "-x509", *options, *extension, "-keyout", self._key, "-out", self.file)
-
-    def certificate(self, name, host="127.0.0.1"):
-        request, signed, extension = (self._directory / f"{name}.{end}" for end in ("csr", "crt", "ext"))
-        both = self._directory / f"{name}.pem"
-        options = ("-nodes", "-subj", f"/CN={name}", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256")
-        openssl("req", *options, "-keyout", both, "-out", request)
-        extension.write_text(f"subjectAltName=IP:{host}\nauthorityKeyIdentifier=keyid\n")
-        authority = ("-CA", self.file, "-CAkey", self._key, "-set_serial", next(_serial), "-extfile", extension)
-        openssl("x509", "-req", "-days", 2, "-in", request, *authority, "-out", signed)
-        both.write_bytes(both.read_bytes() + signed.read_bytes())
-        return str(both)
 
 
 @pytest.fixture(scope="module")
@@ -192,3 +166,111 @@ def test_a_bookie_with_tls_and_a_secret_heals_itself(files, authority, known, ne
         cut_power(bookie)
         await_that(lambda: (status := client.bookie_status(bookie.bookie_id)).healed_boot == status.lossy_boot > 0)
         assert held_by(client, bookie.bookie_id, ledger.ledger_id) == set(range(10))
+
+
+def test_secrets_are_replaced_without_a_restart(files, new_chroot):
+    """All clients and bookies had to be stopped, and started with the new secret at once."""
+    bookies, client = files / "secret of bookies", files / "secret of one client"
+    bookies.write_text("the old one\n")
+    client.write_text("the old one\n")
+
+    def served(cluster, path):
+        with cluster.bookkeeper(shared_secret_file=str(path)) as known:
+            known.bookie_status(cluster.bookies[0].bookie_id)
+            return True
+
+    with LocalCluster(bookies=1, shared_secret_file=str(bookies), zookeeper=new_chroot()) as cluster:
+        writer = cluster.bookkeeper(shared_secret_file=str(client))
+        ledger = writer.create_ledger(1, 1, 1)
+        ledger.append(b"before")
+        bookies.write_text("the old one\nthe new one\n")
+        assert served(cluster, client)
+        client.write_text("the new one\n")
+        assert served(cluster, client)
+        client.write_text("of another cluster\nthe new one\n")
+        assert served(cluster, client), "a client tries each of its secrets"
+        bookies.write_text("")
+        assert served(cluster, client), "a file that makes no sense changes nothing"
+        bookies.write_text("the new one\n")
+        assert served(cluster, client)
+        with pytest.raises(errors.ReadError, match="has another secret"):
+            served(cluster, secret_file(files, "the one before", "the old one"))
+        ledger.append(b"after")
+        writer.close()
+
+
+def test_certificates_are_replaced_without_a_restart(files, new_chroot):
+    old, new = Authority(files / "old authority"), Authority(files / "new authority")
+    certificate, ca = files / "certificate of a bookie", files / "ca of a client"
+    certificate.write_text(Path(old.certificate("bookie")).read_text())
+    ca.write_text(old.file.read_text())
+    with LocalCluster(bookies=1, tls_certificate=str(certificate), zookeeper=new_chroot()) as cluster:
+        writer = cluster.bookkeeper(tls_ca=str(ca))
+        writer.create_ledger(1, 1, 1).append(b"before")
+        ca.write_text(old.file.read_text() + new.file.read_text())
+        certificate.write_text(Path(new.certificate("bookie")).read_text())
+        with cluster.bookkeeper(tls_ca=str(ca)) as both, cluster.bookkeeper(tls_ca=str(new.file)) as later:
+            for client in (both, later):
+                assert client.bookie_status(cluster.bookies[0].bookie_id).pid == cluster.bookies[0].pid
+        with cluster.bookkeeper(tls_ca=str(old.file)) as late, pytest.raises(errors.ReadError, match="verify failed"):
+            late.bookie_status(cluster.bookies[0].bookie_id)
+
+
+@pytest.mark.parametrize(
+    ("options", "warned"),
+    [
+        ({}, False),
+        ({"host": "::1"}, False),
+        ({"host": "localhost"}, False),
+        ({"host": "192.0.2.1"}, True),
+        ({"host": "bookies.example"}, True),
+        ({"host": "0.0.0.0", "advertised_address": "192.0.2.1:3181"}, True),
+        ({"host": "192.0.2.1", "tls_certificate": "/c"}, True),
+        ({"host": "192.0.2.1", "tls_certificate": "/c", "tls_client_ca": "/a"}, False),
+        ({"host": "192.0.2.1", "shared_secret_file": "/s"}, False),
+    ],
+)
+def test_a_bookie_off_loopback_that_asks_nobody_who_he_is_warns(options, warned):
+    told = open_to_strangers(bookie_config(directories=["/d"], zookeeper="-", **options))
+    assert bool(told) is warned and (not warned or "set shared_secret_file" in told)
+
+
+def test_the_warning_is_in_the_log_of_its_start(new_chroot):
+    """Written so, it is a name that the bookie does not know for this machine's."""
+    with LocalCluster(bookies=1, host="127.1", zookeeper=new_chroot()) as cluster:
+        log = Path(cluster.bookies[0].directories[0], "bookie.log").read_text()
+        assert "listens on 127.1, and asks nobody" in log
+
+
+def test_what_a_cluster_keeps_is_its_owners_alone(files):
+    before = os.umask(0o022)
+    kept = files / "kept"
+    try:
+        open_to_others = kept / "bookie-0"
+        open_to_others.mkdir(parents=True, mode=0o755)
+        with LocalCluster(
+            bookies=1, directory=str(kept), autorecovery=True, checkpoint_interval_seconds=0.2
+        ) as cluster:
+            ledger = cluster.bookkeeper().create_ledger(1, 1, 1, password=b"password")
+            ledger.append(b"entry")
+            ledger.close()
+            await_that(lambda: list(open_to_others.rglob("*checkpoint*")))
+            modes = {}
+            for path in (open_to_others, *open_to_others.rglob("*"), kept / "zookeeper", *kept.rglob("zookeeper/**/*")):
+                with suppress(FileNotFoundError):
+                    modes[str(path)] = path.lstat().st_mode
+    finally:
+        os.umask(before)
+    assert len(modes) > 10
+    assert not {path: oct(mode) for path, mode in modes.items() if mode & 0o077}
+
+
+def test_a_secret_may_be_named_from_where_the_cluster_is_started(files, monkeypatch, new_chroot):
+    """The bookie has another working directory, and did not find it."""
+    secret_file(files, "here", "the secret")
+    monkeypatch.chdir(files)
+    with (
+        LocalCluster(bookies=1, shared_secret_file="here", zookeeper=new_chroot()) as started,
+        started.bookkeeper(shared_secret_file="here") as client,
+    ):
+        assert client.create_ledger(1, 1, 1).append(b"entry") == 0

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
 
 import pytest
 
+from bookspark.local import LocalCluster
 from tests.awaiting import time_passes
 
 pytestmark = pytest.mark.cluster(bookies=6)
@@ -64,3 +66,20 @@ def test_the_loss_of_any_two_of_three_replicas_is_survived(cluster, lost):
     for reader in (tail, client.open_ledger(ledger.ledger_id)):
         assert [entry.payload for entry in reader.read()] == payloads
     client.close()
+
+
+def test_tails_beyond_what_a_connection_may_have_wait_their_turn(new_chroot):
+    """10 of 60 ended with an error. And adds of the same client go on meanwhile."""
+    with LocalCluster(bookies=3, zookeeper=new_chroot(), requests_in_flight_max=10) as cluster:
+        writer, client = cluster.bookkeeper(), cluster.bookkeeper()
+        ledgers = [writer.create_ledger() for _ in range(30)]
+        tails = [client.open_ledger_no_recovery(ledger.ledger_id) for ledger in ledgers]
+        with ThreadPoolExecutor(len(tails)) as threads:
+            told = [threads.submit(tail.read_last_add_confirmed_and_entry, 0, _SECONDS_MAX) for tail in tails]
+            time_passes(1.0)
+            assert not [tail for tail in told if tail.done()]
+            client.create_ledger().append(b"of the client that follows")
+            for ledger in ledgers:
+                ledger.append(b"came")
+                ledger.flush_last_add_confirmed()
+            assert [tail.result(_SECONDS_MAX)[1].payload for tail in told] == [b"came"] * len(tails)

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from bookspark import LedgerType
-from bookspark.errors import BookKeeperError, LedgerFencedError
+from bookspark.errors import LedgerFencedError
 
 SECONDS_MAX = 60.0
 
@@ -75,17 +75,18 @@ def test_the_close_ends_the_wait_for_an_entry_behind_the_end(ledger):
     assert (ledger.read_last_add_confirmed(), ledger.length) == (0, 1)
 
 
-def test_a_callback_of_an_append_must_not_wait_for_the_next_one(ledger):
+def test_a_callback_of_an_append_may_wait_for_the_next_one(ledger):
     answers = queue.SimpleQueue()
 
     def callback(future):
-        try:
-            answers.put(ledger.read_last_add_confirmed_and_entry(1, timeout=SECONDS_MAX))
-        except BookKeeperError as error:
-            answers.put(str(error))
+        answers.put("called")
+        answers.put(ledger.read_last_add_confirmed_and_entry(1, timeout=SECONDS_MAX))
 
     ledger.append_async(b"0").add_done_callback(callback)
-    assert "must not wait" in answers.get(timeout=SECONDS_MAX)
+    assert answers.get(timeout=SECONDS_MAX) == "called"
+    assert ledger.append(b"1") == 1
+    lac, entry = answers.get(timeout=SECONDS_MAX)
+    assert (lac, entry.payload) == (1, b"1")
 
 
 @pytest.fixture
@@ -100,9 +101,8 @@ def failed(quiet):
 
     with ledger._lock:  # as ``append_async`` does, but for who runs the pump
         ledger._next_entry_id += 1
-        ledger._appended_bytes += 3
+        ledger._room.appended += 3
         ledger._shared.outgoing.put([b"one"])
-        ledger._shared.pump_scheduled = True
     ledger._io.submit(send_and_end)
     assert ledger._shared.ended.wait(SECONDS_MAX)
     return ledger
@@ -118,6 +118,19 @@ def test_after_a_recovery_by_another_client_it_is_what_that_found(quiet, failed)
     assert [entry.payload for entry in failed.read()] == [b"zero", b"one"]
     with pytest.raises(LedgerFencedError, match="as the test says"):
         failed.close()
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_long_poll_at_a_writer_ends_when_another_client_closes_the_ledger(quiet, bookkeeper, kept):
+    """A writer that has nothing to append does not hear that it was fenced: the poll waited out its time."""
+    ledger = quiet.create_ledger()
+    for _ in range(kept):
+        ledger.append(b"0")
+    threading.Timer(0.2, bookkeeper.open_ledger, [ledger.ledger_id]).start()
+    began = time.monotonic()
+    assert ledger.read_last_add_confirmed_and_entry(kept, timeout=SECONDS_MAX) == (kept - 1, None)
+    assert time.monotonic() - began < SECONDS_MAX / 2
+    assert ledger.metadata.closed
 
 
 def test_whoever_waits_at_a_failed_writer_hears_of_the_recovery(quiet, failed):

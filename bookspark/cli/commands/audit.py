@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -10,15 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bookspark.cli.terminal.command_options import Password, Zookeeper, client
+from bookspark.cli.terminal.command_options import Json, Password, Zookeeper, client
 from bookspark.cli.terminal.output import console
+from bookspark.command_line import FOUND
 from bookspark.errors import ConfigurationError
 from bookspark.spark.short_jobs import quiet_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_FOUND = 1
 Checksums = Annotated[
     bool,
     typer.Option("--checksums", help="Read every copy of every entry, to find copies that differ or can't be read."),
@@ -75,9 +76,13 @@ def audit(
     ] = False,
     zookeeper: Zookeeper = "",
     password: Password = "",
+    as_json: Json = False,
 ) -> None:
-    """Run audit queries over a snapshot. The exit status is 1 if a query finds something wrong."""
-    from bookspark.config_checks import check_names
+    """Run audit queries over a snapshot. The exit status is 1 if a query finds something wrong.
+
+    With --json: one object with the findings, the names of the queries that need a snapshot with --checksums, and with
+    --integrity-check what was marked."""
+    from bookspark.arguments import check_names
     from bookspark.spark import audit
     from bookspark.spark.audit.integrity_check import mark_lacking
 
@@ -90,18 +95,22 @@ def audit(
         )
     with _snapshot_at(path, zookeeper, password, checksums) as (spark, place):
         findings = audit.run(spark, place, version, queries or None)
-        audit.show(findings, console())
+        if not as_json:
+            audit.show(findings, console())
         if left_out := [] if queries else audit.left_out(findings):
             typer.echo(f"not audited: {', '.join(left_out)} (it takes a snapshot with --checksums)", err=True)
         if report is not None:
             audit.write_report(spark, place, version, findings, report)
-        if integrity_check:
-            marked = mark_lacking(spark, place, zookeeper, version)
-            typer.echo(
-                f"{marked.ledgers} ledgers are marked for repair: bookies lack {marked.copies} copies of entries"
-            )
-    if any(finding.good is False for finding in findings):
-        raise typer.Exit(_FOUND)
+        marked = mark_lacking(spark, place, zookeeper, version) if integrity_check else None
+    if as_json:
+        told = {"ledgers": marked.ledgers, "copies": marked.copies} if marked is not None else None
+        typer.echo(
+            json.dumps({"findings": audit.documents(findings), "not_audited": left_out, "marked": told}, indent=2)
+        )
+    elif marked is not None:
+        typer.echo(f"{marked.ledgers} ledgers are marked for repair: bookies lack {marked.copies} copies of entries")
+    if any(finding.good is False for finding in findings) or (marked is not None and marked.ledgers):
+        raise typer.Exit(FOUND)
 
 
 def safe_to_stop(
@@ -112,6 +121,7 @@ def safe_to_stop(
     ] = None,
     zookeeper: Zookeeper = "",
     password: Password = "",
+    as_json: Json = False,
 ) -> None:
     """Say whether these bookies can be stopped: every confirmed entry keeps an ack quorum of copies, and every open ledger can be
     recovered. The exit status is 1 if not, or if it is unknown for a ledger. Copies that are known to be unreadable don't count;
@@ -120,9 +130,14 @@ def safe_to_stop(
 
     with _snapshot_at(path, zookeeper, password) as (spark, place):
         finding = audit.safe_to_stop(spark, place, bookies)
-    if not finding.good:
+    if as_json:
+        typer.echo(json.dumps({"safe": bool(finding.good), "finding": audit.documents([finding])[0]}, indent=2))
+    elif not finding.good:
         audit.show([finding], console())
-        raise typer.Exit(_FOUND)
+    if not finding.good:
+        raise typer.Exit(FOUND)
+    if as_json:
+        return
     if finding.note:
         typer.echo(finding.note, err=True)
     without = ", ".join(bookies)

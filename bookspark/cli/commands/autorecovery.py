@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,8 +13,9 @@ import typer
 
 from bookspark.cli.terminal import settings
 from bookspark.cli.terminal.command_options import Json, Zookeeper, client, given
-from bookspark.cli.terminal.output import console, table
+from bookspark.cli.terminal.output import console, problem, table
 from bookspark.cli.terminal.signals import UNTIL, until_signal
+from bookspark.command_line import FOUND
 from bookspark.errors import BookKeeperError, ConfigurationError
 from bookspark.plain_text import size_text
 
@@ -29,6 +31,8 @@ app = typer.Typer(
 )
 Timeout = Annotated[float, typer.Option("--timeout", min=0.0, help="Wait this many seconds at most.")]
 _POLL_SECONDS = 1.0
+_NOBODY_KNOWS = "nobody knows"
+_NO_AUDITOR = "none; start one with `bookspark autorecovery run`"
 
 
 @app.command(help=f"Run a replication worker, and an auditor that works while it is elected, {UNTIL}.")
@@ -70,7 +74,10 @@ def list_tasks(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
     from bookspark.autorecovery.status import task_statuses
 
     with client(zookeeper) as bookkeeper:
-        found = task_statuses(bookkeeper.metadata)
+        unreadable: dict[int, str] = {}
+        found = task_statuses(bookkeeper.metadata, unreadable)
+    for ledger_id, why in unreadable.items():
+        problem(f"the task of ledger {ledger_id} is left out: {why}")
     if as_json:
         _echo_json(found)
         return
@@ -95,7 +102,8 @@ def list_tasks(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
 def trigger(zookeeper: Zookeeper = "", timeout: Timeout = 600.0, as_json: Json = False) -> None:
     """Compare now what every bookie holds with what it should hold, and mark ledgers that lack copies for repair.
 
-    The exit status is 1 if a bookie could not be asked, or if the check takes longer than --timeout. The check then goes on."""
+    The exit status is 1 if ledgers lack copies, or if something could not be checked. It is 2 if the check takes longer than
+    --timeout; the check then goes on."""
     with client(zookeeper) as bookkeeper:
         auditors = bookkeeper.metadata.auditors
         if auditors.auditor() is None:
@@ -111,8 +119,8 @@ def trigger(zookeeper: Zookeeper = "", timeout: Timeout = 600.0, as_json: Json =
     if report is None:
         raise BookKeeperError("the auditor wrote no report; is it an older version?")
     typer.echo(msgspec.json.encode(report).decode() if as_json else _check_text(report))
-    if report.skipped:
-        raise typer.Exit(1)
+    if report.marked or report.skipped or report.unreadable:
+        raise typer.Exit(FOUND)
 
 
 @app.command("who-is-auditor")
@@ -184,28 +192,40 @@ def _echo_json(found: object) -> None:
 
 
 def _status_lines(found: AutorecoveryStatus) -> dict[str, str]:
-    left = "nothing"
+    left = "nothing" if found.auditor else _NOBODY_KNOWS
     if found.ledgers:
         duration = "unknown time" if found.seconds_left is None else f"about {_time_text(found.seconds_left)}"
-        left = f"{found.ledgers:,} ledgers, {size_text(found.bytes_left)}, {duration}"
+        least = "" if found.auditor else "at least "
+        left = f"{least}{found.ledgers:,} ledgers, {size_text(found.bytes_left)}, {duration}"
     rate = "" if found.bytes_per_second is None else f", {size_text(found.bytes_per_second)}/s"
-    away = (f"{bookie} in {_time_text(seconds)}" for bookie, seconds in found.away.items())
+    lost = _NOBODY_KNOWS if found.lost is None else ", ".join(found.lost) or "none"
+    away = _NOBODY_KNOWS
+    if found.away is not None:
+        away = ", ".join(f"{bookie} in {_time_text(seconds)}" for bookie, seconds in found.away.items()) or "none"
     return {
-        "auditor": (found.auditor or "none") + ("" if found.enabled else " (autorecovery is disabled)"),
+        "auditor": (found.auditor or _NO_AUDITOR) + ("" if found.enabled else " (autorecovery is disabled)"),
         "workers": f"{len(found.workers)}{rate}",
-        "lost": ", ".join(found.lost) or "none",
-        "may be lost": ", ".join(away) or "none",
+        "lost": lost,
+        "may be lost": away,
         "left": left,
         "at work": f"{found.being_repaired:,} ledgers; {found.failed:,} failed the last time",
+        **({"unreadable": _named(found.unreadable)} if found.unreadable else {}),
         "last check": ("none" if found.last_check is None else _check_text(found.last_check))
         + ("; another is under way" if found.checking else ""),
     }
 
 
+def _named(unreadable: Mapping[int, str]) -> str:
+    return "; ".join(f"ledger {ledger_id}: {why}" for ledger_id, why in unreadable.items())
+
+
 def _check_text(report: CheckReport) -> str:
     skipped = "; ".join(f"{bookie} was not asked: {why}" for bookie, why in report.skipped.items())
     ago = _time_text(max(0.0, time.time() - report.finished_at_ms / 1000))
-    return f"{report.marked:,} of {report.ledgers:,} ledgers lack copies, {ago} ago{'; ' if skipped else ''}{skipped}"
+    return (
+        f"{report.marked:,} of {report.ledgers:,} ledgers lack copies, {ago} ago{'; ' if skipped else ''}{skipped}"
+        + (f"; not checked: {_named(report.unreadable)}" if report.unreadable else "")
+    )
 
 
 def _seconds(text: str) -> float | None:

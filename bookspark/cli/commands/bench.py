@@ -19,6 +19,7 @@ import typer
 from bookspark.bench.ledger.cases import WORKLOADS, Turn
 from bookspark.bench.storage.storage_cases import Part, measure_storage
 from bookspark.cache_folder import cache_folder
+from bookspark.command_line import COULD_NOT
 
 app = typer.Typer(
     help="Measure. Each case prints one JSON line on standard output.", no_args_is_help=True, rich_markup_mode=None
@@ -44,6 +45,7 @@ Cache = Annotated[
     Path | None,
     typer.Option(help="Where the other systems' jars and all results are kept. Default: ~/.cache/bookspark/bench."),
 ]
+LinesAlone = Annotated[bool, typer.Option("--json", help="Print the JSON lines alone, without the table.")]
 PeersDirectory = Annotated[Path | None, typer.Option(help="A folder on the disk to measure. Default: the cache.")]
 
 
@@ -82,13 +84,14 @@ def repair(
     rounds: Annotated[int, typer.Option(min=1, help="How many bookies are lost, one after the other.")] = 3,
     entry_bytes: Annotated[int, typer.Option(min=1, help="Payload of an entry.")] = 1000,
     megabytes: Annotated[int, typer.Option(min=1, help="How much is written, in 10⁶ bytes of payload.")] = 400,
-    ledgers_at_once: Annotated[int, typer.Option(min=1, help="Ledgers that the worker repairs at the same time.")] = 4,
+    ledgers: Annotated[int, typer.Option(min=1, help="Number of ledgers that it is written to.")] = 12,
+    ledgers_at_once: Annotated[int, typer.Option(min=1, help="Ledgers that the worker repairs at the same time.")] = 16,
     directory: Directory = None,
 ) -> None:
     """Time the re-replication of a lost bookie's data, beside a plain copy of files with the same bytes on the same disk."""
     from bookspark.bench.repair import measure_repair
 
-    for case in measure_repair(rounds, entry_bytes, megabytes, ledgers_at_once, directory):
+    for case in measure_repair(rounds, entry_bytes, megabytes, ledgers, ledgers_at_once, directory):
         typer.echo(json.dumps(case))
 
 
@@ -100,6 +103,7 @@ def peers_ledger(
     turn: Annotated[list[Turn] | None, typer.Option(help="Only these workloads. May be repeated.")] = None,
     directory: PeersDirectory = None,
     cache: Cache = None,
+    as_json: LinesAlone = False,
 ) -> None:
     """Time ledgers beside Apache BookKeeper, which Maven brings."""
     from bookspark.bench.peers.ledger_comparison import compare
@@ -107,7 +111,7 @@ def peers_ledger(
     _end_by_exception()
     rounds, scale = (1, QUICK_LEDGER_SCALE) if quick else (rounds, scale)
     table, failures = compare(_existing(cache), directory, turn or list(Turn), rounds, scale)
-    _finish(table, failures)
+    _finish("" if as_json else table, failures)
 
 
 @peers.command("spark")
@@ -121,16 +125,18 @@ def peers_spark(
     ] = None,
     directory: PeersDirectory = None,
     cache: Cache = None,
+    as_json: LinesAlone = False,
 ) -> None:
     """Time the sink and the source beside Delta and Kafka, which Maven brings."""
+    from bookspark.arguments import check_names
     from bookspark.bench.peers.spark_comparison import compare
     from bookspark.bench.peers.spark_systems import SYSTEMS
-    from bookspark.config_checks import check_names
 
     check_names(system or (), SYSTEMS, "system")
     _end_by_exception()
     rounds, scale = (1, QUICK_SPARK_SCALE) if quick else (rounds, scale)
-    _finish(compare(_existing(cache), directory, system or list(SYSTEMS), rounds, scale), ())
+    table = compare(_existing(cache), directory, system or list(SYSTEMS), rounds, scale)
+    _finish("" if as_json else table, ())
 
 
 def _existing(cache: Path | None) -> Path:
@@ -148,4 +154,4 @@ def _finish(table: str, failures: Sequence[str]) -> None:
     typer.echo(table, nl=False)
     if failures:
         typer.echo("\n".join(failures), err=True)
-        raise typer.Exit(1)
+        raise typer.Exit(COULD_NOT)

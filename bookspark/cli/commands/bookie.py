@@ -1,4 +1,6 @@
-"""``bookspark bookie …``: what the directories of a stopped bookie hold; ``bookie_status`` has the commands for one that serves.
+"""``bookspark bookie …``: what the directories of a stopped bookie hold.
+
+``bookie_status`` has the commands for one that serves, ``bookie_run`` has the one that is a bookie.
 
 Law: the readers are those of the bookie. The locks of the directories are taken, so a running bookie is an error that names its
 process. Only ``rebuild`` changes anything.
@@ -18,20 +20,22 @@ import typer
 from bookspark.bookie.disk.file_system import RealFileSystem
 from bookspark.bookie.offline.inspection import Inspection, rebuild_index
 from bookspark.bookie.offline.scrub import Scrubbed, scrub
-from bookspark.cli.commands import bookie_status
+from bookspark.cli.commands import bookie_run, bookie_status
 from bookspark.cli.terminal.command_options import Json
 from bookspark.cli.terminal.output import console, payload_document, table
+from bookspark.command_line import FOUND
 from bookspark.daemon.directories import DirectoryLocks, read_cookie
 from bookspark.errors import InvalidCookieError
 from bookspark.plain_text import size_text
 from bookspark.wire.entry_batch import Entry
 
 app = typer.Typer(
-    help="Look into the directories of a stopped bookie, or ask a bookie that serves, or tell it what to do.",
+    help="Run a bookie, look into the directories of a stopped one, ask one that serves, or tell it what to do.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 bookie_status.add_to(app)
+bookie_run.add_to(app)
 
 Directories = Annotated[
     list[Path], typer.Argument(metavar="DIRECTORY…", help="All directories of the bookie, in any order.")
@@ -120,7 +124,8 @@ def verify(directories: Directories, as_json: Json = False) -> None:
     else:
         for place, scrubbed in found.items():
             _print_scrubbed(place, scrubbed)
-    raise typer.Exit(1 if any(scrubbed.damages for scrubbed in found.values()) else 0)
+    if any(scrubbed.damages for scrubbed in found.values()):
+        raise typer.Exit(FOUND)
 
 
 @app.command()

@@ -86,6 +86,10 @@ def lines(found: BookieStatus) -> Iterator[str]:
     state = "read-only" if found.read_only else "writable"
     yield f"{found.bookie_id}, process {found.pid}: {state}"
     yield f"  {found.ledgers:,} ledgers, {size_text(found.log_bytes)} of logs, {size_text(found.free_bytes)} free"
+    if found.keeper:
+        yield f"  looked after by {found.keeper}"
+    elif found.stops_in_seconds is not None:
+        yield f"  nobody looks after it; it stops in {found.stops_in_seconds:.0f} s"
     yield f"  directories: {', '.join(found.directories) or 'none in use'}"
     for path, why in found.failed_directories.items():
         yield f"  {path} is not in use: {why}; check the disk and start the bookie again"
@@ -94,6 +98,10 @@ def lines(found: BookieStatus) -> Iterator[str]:
     for path, count in found.read_errors.items():
         yield f"  {path}: the disk could not read {count:,} batches; check the disk"
     yield f"  scrub: {found.scrub_part:.0%} of the round is read, {found.lost_copies:,} copies were unreadable since the start"
+    if found.scrub_dead_bytes:
+        yield f"  {found.scrub_dead_bytes:,} damaged bytes hold no entry any more; nothing is lost by them; check the disk"
+    if found.renewed_files:
+        yield f"  {found.renewed_files:,} damaged files beside the logs were written anew; check the disk"
     for reason in found.reasons:
         yield f"  {reason}"
     if found.collection is not None:

@@ -1,20 +1,24 @@
-"""``bookspark local``, ``zookeeper`` and ``bookies``: a cluster on this host, and the bookies of a cluster."""
+"""``bookspark local``, ``zookeeper``, ``init`` and ``bookies``: a cluster on this host, a new one, and the bookies of one."""
 
 from __future__ import annotations
 
 import json
 import tempfile
-from contextlib import ExitStack
+import time
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec import Meta
 
 from bookspark.cli.terminal import settings
-from bookspark.cli.terminal.command_options import Json, Zookeeper, client
+from bookspark.cli.terminal.command_options import Json, Zookeeper, client, given
 from bookspark.cli.terminal.output import console, table
 from bookspark.cli.terminal.signals import UNTIL, until_signal
 from bookspark.errors import BookKeeperError
+from bookspark.metadata.bookie_homes import read_home
+from bookspark.metadata.zookeeper.layout import LedgerManager
 from bookspark.plain_text import size_text
 
 if TYPE_CHECKING:
@@ -30,7 +34,14 @@ def add_to(app: typer.Typer) -> None:
         help=f"Run a cluster on this host, without Spark, {UNTIL}. For development: a bookie that ends is not restarted."
     )(local)
     app.command(help=f"Run a ZooKeeper on the loopback address of this host, {UNTIL}.")(zookeeper)
+    app.command(
+        help="Begin a cluster at a place of ZooKeeper where there is none, and print its id. A bookie's first start does so too."
+    )(init)
     app.command(help="Print the bookies of a cluster: their state, their address, and how much each holds.")(bookies)
+    app.command(
+        "stop-bookies",
+        help="Stop the bookies that jobs of Spark look after, cleanly, and end these jobs. Everything that they store stays.",
+    )(stop_bookies)
 
 
 def local(
@@ -75,6 +86,24 @@ def zookeeper(
         stop()
 
 
+def init(
+    zookeeper: Zookeeper = "",
+    manager: Annotated[
+        LedgerManager,
+        typer.Option("--ledger-manager", help="How the records of ledgers are spread over ZooKeeper's nodes."),
+    ] = LedgerManager.HIERARCHICAL,
+    bookkeeper: Annotated[
+        bool,
+        typer.Option(
+            "--bookkeeper", help="Lay it out for clients of Apache BookKeeper too (bookie option bookkeeper_port)."
+        ),
+    ] = False,
+) -> None:
+    from bookspark.metadata.zookeeper.zookeeper_store import begin_cluster
+
+    typer.echo(begin_cluster(given(zookeeper), LedgerManager.BOOKKEEPER if bookkeeper else manager))
+
+
 def bookies(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
     with client(zookeeper) as bookkeeper:
         found = list(_states(bookkeeper))
@@ -99,6 +128,48 @@ def bookies(zookeeper: Zookeeper = "", as_json: Json = False) -> None:
     console().print(table("", columns, rows))
 
 
+def stop_bookies(
+    zookeeper: Zookeeper = "",
+    timeout: Annotated[
+        float, Meta(ge=0, le=1e9), typer.Option(metavar="SECONDS", help="How long to wait until they have stopped.")
+    ] = 90.0,
+) -> None:
+    from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
+    from bookspark.spark.bookies.service_records import ask_to_stop
+
+    with closing(ZooKeeperStore(given(zookeeper))) as store:
+        asked = {
+            bookie.bookie_id
+            for tasks in ask_to_stop(store).values()
+            for task in tasks
+            for bookie in task.bookies
+            # A task may have found one that another holds, such as `bookspark bookie run`. That one serves on.
+            if bookie.pid or not bookie.problem
+        }
+        if not asked:
+            raise BookKeeperError(
+                "no job looks after bookies here; one that nobody looks after stops by itself when its lease has lapsed"
+            )
+        typer.echo(f"asked {len(asked)} bookies to stop", err=True)
+        if others := sorted(store.bookies().keys() - asked):
+            typer.echo(
+                f"not asked, because no job of Spark looks after them: {', '.join(others)}; "
+                "what a job left behind stops by itself when its lease has lapsed",
+                err=True,
+            )
+        deadline = time.monotonic() + timeout
+        while left := sorted(asked & store.bookies().keys()):
+            if time.monotonic() > deadline:
+                raise BookKeeperError(
+                    f"still registered after {timeout:g} s: {', '.join(left)}; if no job looks after them any more, they stop by "
+                    "themselves when their lease has lapsed"
+                )
+            time.sleep(_LOOK_SECONDS)
+
+
+_LOOK_SECONDS = 0.2
+
+
 def _states(bookkeeper: BookKeeper) -> Iterator[dict[str, Any]]:
     store = bookkeeper.metadata
     registered = store.bookies()
@@ -115,7 +186,10 @@ def _states(bookkeeper: BookKeeper) -> Iterator[dict[str, Any]]:
             "ledgers": None,
             "log_bytes": None,
             "free_bytes": None,
+            "stops_in_seconds": None,
         }
+        if not there and (home := read_home(store, bookie_id)) is not None:
+            state["host"] = home.host
         if there:
             state["state"] = "read-only" if there.read_only else "writable"
             try:
@@ -124,4 +198,7 @@ def _states(bookkeeper: BookKeeper) -> Iterator[dict[str, Any]]:
                 state["state"] = "does not answer"
             else:
                 state |= {"ledgers": status.ledgers, "log_bytes": status.log_bytes, "free_bytes": status.free_bytes}
+                state["stops_in_seconds"] = status.stops_in_seconds
+                if status.stops_in_seconds is not None:
+                    state["state"] += f", nobody looks after it: stops in {status.stops_in_seconds:.0f} s"
         yield state

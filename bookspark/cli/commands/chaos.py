@@ -1,6 +1,6 @@
 """``bookspark chaos``: real bookies are broken at random while real clients work. What the clients saw is checked.
 
-Law: the exit status is 0 without a violation, 1 with a violation, whose history is printed, and 2 if the options can't be used.
+Law: a violation is something found (``bookspark.command_line``), and its history is printed.
 The last line is one JSON object. The seed fixes the random choices, but not their timing: a run can't be repeated exactly.
 """
 
@@ -12,6 +12,8 @@ import random
 from typing import Annotated
 
 import typer
+
+from bookspark.command_line import FOUND
 
 
 def add_to(app: typer.Typer) -> None:
@@ -71,4 +73,4 @@ def chaos(
     document = {name: value for name, value in result._asdict().items() if name != "excerpt"}
     typer.echo(json.dumps({**document, "bookies": bookies, "violations": len(result.violations)}))
     if result.violations:
-        raise typer.Exit(1)
+        raise typer.Exit(FOUND)

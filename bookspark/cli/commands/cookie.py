@@ -7,7 +7,6 @@ metadata store get the same identity. A bookie's first boot makes the cookie; th
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
@@ -87,8 +86,20 @@ def update(directories: Directories, zookeeper: Zookeeper = "") -> None:
 
 
 @app.command()
-def fix(directories: Directories, zookeeper: Zookeeper = "", yes: Yes = False) -> None:
-    """Write the cookie to directories of a bookie that lost it, because a disk was replaced or emptied.
+def fix(
+    directories: Directories,
+    zookeeper: Zookeeper = "",
+    bookie: Annotated[
+        str,
+        typer.Option(
+            metavar="BOOKIE",
+            help="Id of the bookie. Needed only if all of its directories are empty, and several bookies have such directories.",
+            show_default=False,
+        ),
+    ] = "",
+    yes: Yes = False,
+) -> None:
+    """Write the cookie to directories of a bookie that lost it, because a disk was replaced or emptied, or all of them were.
 
     The bookie then serves without the lost entries. Its next start fences every ledger that was being written to it. Until these
     ledgers are recovered and copied back, the bookie never says that it does not have one of their entries."""
@@ -97,7 +108,14 @@ def fix(directories: Directories, zookeeper: Zookeeper = "", yes: Yes = False) -
         store = bookkeeper.metadata
         cookies = {place: read_cookie(place) for place in places}
         lost = [place for place, cookie in cookies.items() if cookie is None]
-        cookie = _agreed(places, {place: cookie for place, cookie in cookies.items() if cookie is not None}, store)
+        if len(lost) == len(places):
+            cookie = _emptied(places, bookie, store)
+        else:
+            cookie = _agreed(places, {place: cookie for place, cookie in cookies.items() if cookie is not None}, store)
+        if bookie not in ("", cookie.bookie_id):
+            raise InvalidCookieError(
+                f"the directories are {cookie.bookie_id}'s, not {bookie}'s; name those of {bookie}"
+            )
         if set(cookie.directories) != set(places):
             raise InvalidCookieError(
                 f"the cookie of {cookie.bookie_id} names {', '.join(cookie.directories)}, not {', '.join(places)}; name those"
@@ -107,27 +125,46 @@ def fix(directories: Directories, zookeeper: Zookeeper = "", yes: Yes = False) -
             return
         if not yes:
             typer.confirm(f"Are the entries in {', '.join(lost)} of {cookie.bookie_id} lost?", abort=True, err=True)
-        _stamp_lost(lost, cookie)
+        # First the loss is marked: a boot that finds the cookie knows of it.
+        mark_lost(lost)
+        for place in lost:
+            write_cookie(place, cookie)
+        typer.echo(f"{cookie.bookie_id} can start again, without what was in {', '.join(lost)}")
 
 
-@app.command()
-def generate(bookie: BookieId, directories: Directories, zookeeper: Zookeeper = "", yes: Yes = False) -> None:
-    """Write a bookie's cookie from the metadata store to empty directories, because all of its disks were lost."""
-    places = _absolute(directories)
-    with client(zookeeper) as bookkeeper, _locked(places):
-        cookie = _recorded(bookkeeper.metadata, bookie).value
-        if cookie.directories != places:
+def _emptied(places: tuple[str, ...], bookie: str, store: MetadataStore) -> Cookie:
+    """The recorded cookie of the bookie that lost all of these directories: of ``bookie`` if it is named, else of the only one
+    that has such directories and does not serve. Bookies of other hosts may have directories of the same names."""
+    for place in places:
+        if holds_data(place):
             raise InvalidCookieError(
-                f"the cookie of {bookie} names {', '.join(cookie.directories)}, not {', '.join(places)}; name those"
+                f"{place} is not empty, but no directory has a cookie; name the directories of one bookie, or empty this one if "
+                "nobody needs what is in it"
             )
-        for place in places:
-            if read_cookie(place) is not None or holds_data(place):
-                raise InvalidCookieError(
-                    f"{place} is not empty; this command is for bookies that lost everything, see `bookspark cookie fix`"
-                )
-        if not yes:
-            typer.confirm(f"Are all entries of {bookie} lost?", abort=True, err=True)
-        _stamp_lost(places, cookie)
+    if bookie:
+        found = [_recorded(store, bookie).value]
+    else:
+        recorded = [store.read_cookie(one) for one in sorted(store.list_cookies())]
+        found = [one.value for one in recorded if one is not None and set(one.value.directories) == set(places)]
+    serving = store.bookies()
+    there = [one for one in found if one.bookie_id in serving]
+    found = [one for one in found if one.bookie_id not in serving]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise InvalidCookieError(
+            f"{', '.join(one.bookie_id for one in found)} have the directories {', '.join(places)}, each on its host; say which "
+            "one this was with --bookie BOOKIE"
+        )
+    if there:
+        raise InvalidCookieError(
+            f"{there[0].bookie_id}, which has the directories {', '.join(there[0].directories)}, serves at "
+            f"{serving[there[0].bookie_id].address}: it did not lose them; run this on the host of the bookie that did"
+        )
+    raise InvalidCookieError(
+        f"none of {', '.join(places)} has a cookie, and no bookie has them by its cookie in the metadata store; a bookie makes "
+        "it when it first starts there"
+    )
 
 
 @app.command()
@@ -137,7 +174,7 @@ def delete(bookie: BookieId, zookeeper: Zookeeper = "", yes: Yes = False) -> Non
 
     For a bookie that ledgers name, use `bookspark autorecovery decommission`. Without its cookie it could start on empty disks
     and deny entries that it acknowledged."""
-    from bookspark.autorecovery.decommission import naming
+    from bookspark.autorecovery.decommission import naming, refuse_unreadable
 
     with client(zookeeper) as bookkeeper:
         store = bookkeeper.metadata
@@ -145,7 +182,10 @@ def delete(bookie: BookieId, zookeeper: Zookeeper = "", yes: Yes = False) -> Non
         serving = store.bookies().get(bookie)
         if serving is not None:
             raise BookieError(f"{bookie} serves at {serving.address}; stop it first")
-        if named := naming(bookkeeper, bookie, store.list_ledgers()):
+        unreadable: dict[int, str] = {}
+        named = naming(bookkeeper, bookie, store.list_ledgers(), unreadable)
+        refuse_unreadable(bookie, unreadable)
+        if named:
             raise BookieError(
                 f"{len(named)} ledgers name {bookie}, such as {named[0].ledger_id}; "
                 f"`bookspark autorecovery decommission {bookie}` first moves them to other bookies, and then does this"
@@ -153,14 +193,6 @@ def delete(bookie: BookieId, zookeeper: Zookeeper = "", yes: Yes = False) -> Non
         if not yes:
             typer.confirm(f"Forget {bookie} ({', '.join(recorded.value.directories)})?", abort=True, err=True)
         store.delete_cookie(bookie, recorded.version)
-
-
-def _stamp_lost(places: Sequence[str], cookie: Cookie) -> None:
-    """Mark the loss, then write the cookie: a boot that finds the cookie knows of the loss."""
-    mark_lost(places)
-    for place in places:
-        write_cookie(place, cookie)
-    typer.echo(f"{cookie.bookie_id} can start again, without what was in {', '.join(places)}")
 
 
 def _absolute(directories: list[Path]) -> tuple[str, ...]:

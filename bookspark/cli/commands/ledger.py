@@ -15,14 +15,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bookspark.arguments import check_names
 from bookspark.cli.terminal.command_options import Json, LedgerId, Password, Yes, Zookeeper, client
 from bookspark.cli.terminal.output import console, metadata_document, payload_document, problem, table
 from bookspark.cli.terminal.signals import interruptible
-from bookspark.config_checks import check_names
 from bookspark.errors import ConfigurationError, LedgerRecoveryError
 from bookspark.plain_text import one_line
 from bookspark.protocol.ledger.accepted_loss import noted_by_earlier_version
@@ -173,17 +173,28 @@ def list_ledgers(
     long: Annotated[
         bool, typer.Option("--long", "-l", help="Print state, quorums and size of each ledger too.")
     ] = False,
+    as_json: Json = False,
 ) -> None:
-    """Print the id of each ledger, one a line."""
+    """Print the id of each ledger, one a line.
+
+    With --json: a list of the ids, or with --long of the ledgers' metadata. A ledger whose metadata can't be decoded has the
+    reason as unreadable."""
     with client(zookeeper) as bookkeeper:
         ids = bookkeeper.list_ledgers()
         if not long:
-            for ledger_id in ids:
-                typer.echo(ledger_id)
+            typer.echo(json.dumps(list(ids)) if as_json else "".join(f"{ledger_id}\n" for ledger_id in ids), nl=as_json)
             return
-        found = [bookkeeper.get_ledger_metadata(ledger_id) for ledger_id in ids]
+        unreadable: dict[int, str] = {}
+        found = list(bookkeeper.metadata.read_ledgers(ids, unreadable))
+    for why in unreadable.values():
+        problem(why)
+    if as_json:
+        documents = [metadata_document(one) for one in found]
+        documents += [{"ledger_id": ledger_id, "unreadable": why} for ledger_id, why in unreadable.items()]
+        typer.echo(json.dumps(documents, indent=2))
+        return
     columns = ("ledger", "state", "E/WQ/AQ", "digest", "last entry", "bytes", "fragments", "log")
-    rows = [
+    rows: list[tuple[Any, ...]] = [
         (
             str(one.ledger_id),
             one.state.value,
@@ -196,6 +207,7 @@ def list_ledgers(
         )
         for one in found
     ]
+    rows += [(str(ledger_id), "UNREADABLE", *[None] * (len(columns) - 2)) for ledger_id in unreadable]
     console().print(table("", columns, rows))
 
 

@@ -109,10 +109,10 @@ def read(log: LogName, zookeeper: Zookeeper = "", password: Password = "") -> No
     JSON."""
     from bookspark.spark.connector.source import VALUE_SCHEMA
     from bookspark.spark.logs import LogRegistry, commits
-    from bookspark.spark.logs.offloaded import rows_of
     from bookspark.spark.logs.row_format import RowDecoder, columns_of
     from bookspark.spark.logs.rows import row_decoder
     from bookspark.spark.logs.splits import positioned, split
+    from bookspark.spark.offload.offloaded import rows_of
 
     out = sys.stdout.buffer
     secret = password.encode()

@@ -7,11 +7,6 @@ from typing import Annotated
 
 import typer
 
-from bookspark.cli.terminal.output import problem
-from bookspark.plain_text import one_line
-
-_WRONG_INPUT = 2
-
 
 def add_to(app: typer.Typer) -> None:
     """Add the command."""
@@ -31,12 +26,6 @@ def run(
     ] = None,
 ) -> None:
     """Run the main job: start bookies on Spark executors, stream files into a log, read the log back and compare, audit."""
-    from bookspark.demo.inputs import InputError
     from bookspark.demo.job import run_main_job
 
-    try:
-        status = run_main_job(folder, directory, serve)
-    except InputError as error:
-        problem(one_line(error))
-        status = _WRONG_INPUT
-    raise typer.Exit(status)
+    raise typer.Exit(run_main_job(folder, directory, serve))

@@ -1,6 +1,6 @@
 """``bookspark simulate``: the real machines of the protocol through every order of events within bounds, or through random ones.
 
-Law: the exit status is 0 without a violation, 1 with a violation, whose story is printed, and 2 if the options can't be used.
+Law: a violation is something found (``bookspark.command_line``), and its story is printed.
 Standard output depends on the options alone, so two runs can be compared byte for byte. Speed goes to standard error. The last
 line is one JSON object.
 """
@@ -13,6 +13,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from bookspark.command_line import FOUND
 from bookspark.errors import ConfigurationError
 from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
 from bookspark.protocol.writing.ensemble_change import ChangeMode
@@ -57,6 +58,7 @@ def simulate(
         int | None, _number("How often the writer sends its last add confirmed (LAC) by itself (0).", _SIZES)
     ] = None,
     replicators: Annotated[int | None, _number("Attempts of autorecovery (0).", _SIZES)] = None,
+    hold_ups: Annotated[int | None, _number("Times that a bookie holds the writer up (0).", _TROUBLE)] = None,
     crashes: Annotated[int | None, _number("Bookie crashes (0).", _TROUBLE)] = None,
     losses: Annotated[int | None, _number("Messages that time out (0).", _TROUBLE)] = None,
     duplicates: Annotated[int | None, _number("Requests that arrive twice (0).", _TROUBLE)] = None,
@@ -187,7 +189,7 @@ def _end(document: dict[str, Any], violation: Violation | None, story: Sequence[
         document["violation"] = None
     typer.echo(json.dumps(document))
     if violation is not None:
-        raise typer.Exit(1)
+        raise typer.Exit(FOUND)
 
 
 def add_to(app: typer.Typer) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bookspark.cli.terminal import settings
+from bookspark.command_line import judged
 from bookspark.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -32,6 +33,16 @@ Password = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without a question.")]
 LedgerId = Annotated[int, typer.Argument(metavar="LEDGER", min=0, help="Id of the ledger.")]
+
+
+def judge_arguments(app: typer.Typer) -> None:
+    """Have the arguments of every command judged before it begins, as those of public functions are."""
+    for command in app.registered_commands:
+        if command.callback is not None:
+            command.callback = judged(command.callback)
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            judge_arguments(group.typer_instance)
 
 
 def given(zookeeper: str) -> str:

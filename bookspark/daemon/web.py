@@ -1,0 +1,128 @@
+"""A bookie's pages over HTTP, for Prometheus and for probes: a few paths, each a function that makes its page.
+
+Law: a page changes nothing, and each is made in a thread of its own, so neither a slow peer nor a slow page keeps others waiting.
+Whoever reaches the port costs a bookie little: ``_CONNECTIONS_MAX`` connections are served at once, each for
+``_CONNECTION_SECONDS_MAX`` at most, and further ones are closed at once. The threads end with the process, not before.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from socketserver import TCPServer, ThreadingMixIn
+from typing import Any, NamedTuple
+
+from bookspark.errors import BookieError
+
+_CONNECTIONS_MAX = 8
+_CONNECTION_SECONDS_MAX = 10.0
+
+log = logging.getLogger(__name__)
+
+
+class Page(NamedTuple):
+    """An answer: HTTP's status, the content and its type."""
+
+    status: int
+    content: bytes
+    kind: str = "text/plain; charset=utf-8"
+
+
+class WebServer:
+    """Answers at ``host:port`` until ``close``. ``pages``: what makes the page of each path."""
+
+    def __init__(self, host: str, port: int, pages: Mapping[str, Callable[[], Page]]) -> None:
+        """Begin to answer. Raises BookieError if the address can't be had."""
+
+        class Handler(_Handler):
+            paths = pages
+
+        try:
+            family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+            self._server = _server(family)((str(address[0]), port), Handler)
+        except OSError as error:
+            raise BookieError(
+                f"metrics can't be answered at {host}:{port}: {error}; set metrics_port to another one, or to 0"
+            ) from error
+        self._thread = threading.Thread(target=self._server.serve_forever, name="web", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Answer no more."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Server(ThreadingMixIn, HTTPServer):
+    daemon_threads = True
+    request_queue_size = 64
+    block_on_close = False
+
+    def __init__(self, address: tuple[str, int], handler: type[_Handler]) -> None:
+        self._free = threading.BoundedSemaphore(_CONNECTIONS_MAX)
+        super().__init__(address, handler)
+
+    def server_bind(self) -> None:
+        # Not HTTPServer's, which asks the name service for a name that nobody needs, and may wait long for it.
+        TCPServer.server_bind(self)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        # What a peer does not send or take in keeps nobody for longer. A time limit of the socket would begin anew at each byte.
+        deadline = threading.Timer(_CONNECTION_SECONDS_MAX, _end, [request])
+        deadline.daemon = True
+        deadline.start()
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            deadline.cancel()
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        log.debug("a request from %s was not answered", client_address, exc_info=True)
+
+
+def _server(family: int) -> type[_Server]:
+    class Server(_Server):
+        address_family = family
+
+    return Server
+
+
+def _end(connection: socket.socket) -> None:
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    paths: Mapping[str, Callable[[], Page]] = {}
+
+    def do_GET(self) -> None:
+        """Answer with the page of the path."""
+        make = self.paths.get(self.path.partition("?")[0])
+        if make is None:
+            page = Page(404, f"there is {', '.join(self.paths)}\n".encode())
+        else:
+            try:
+                page = make()
+            except Exception as error:
+                log.warning("%s can't be answered: %s: %s", self.path, type(error).__name__, error)
+                page = Page(503, f"{type(error).__name__}: {error}\n".encode())
+        self.send_response(page.status)
+        self.send_header("Content-Type", page.kind)
+        self.send_header("Content-Length", str(len(page.content)))
+        self.end_headers()
+        self.wfile.write(page.content)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        log.debug(format, *args)

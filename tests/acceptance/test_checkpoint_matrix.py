@@ -1,0 +1,83 @@
+"""The forty cases of tests/spark/checkpoint_matrix.py on real Spark; tests/spark/test_checkpoint_states.py is without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from bookspark import BookKeeper
+from bookspark.local import LocalCluster
+from bookspark.spark.connector.data_source import register
+from bookspark.spark.logs import delete_log, truncate_log
+from bookspark.spark.process_client import client
+from tests.spark.checkpoint_matrix import CHECKPOINTS, LOGS, Query, play
+from tests.spark.test_offload import Log
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+RUN_SECONDS_MAX = 300
+
+
+class RealSpark:
+    def __init__(self, spark: SparkSession, cluster: LocalCluster, bookkeeper: BookKeeper, folder: Path) -> None:
+        self._spark, self._cluster, self._bookkeeper, self._folder = spark, cluster, bookkeeper, folder
+
+    def run(self, query: Query) -> str | None:
+        # Spark looks a data source up in the thread's session, and a new thread has none.
+        jvm = self._spark.sparkContext._jvm
+        assert jvm is not None
+        jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(self._spark._jsparkSession)
+        lines = self._spark.readStream
+        if query.one_file_a_batch:
+            lines = lines.option("maxFilesPerTrigger", 1)
+        # By a pattern: if the folder is named, Spark itself refuses files of another one in the checkpoint ("Wrong basePath").
+        writer = lines.text(str(query.folder / "input*")).writeStream.format("bookspark").option("log", query.log)
+        writer = writer.options(**query.options).option("checkpointLocation", str(query.checkpoint))
+        started = writer.trigger(availableNow=True).start()
+        try:
+            assert started.awaitTermination(RUN_SECONDS_MAX), "the query did not end"
+        except PySparkException as error:
+            return str(error)
+        return None
+
+    def rows(self, log: str) -> list[str]:
+        rows = self._spark.read.format("bookspark").option("log", log).load()
+        found = rows.selectExpr("position", "CAST(value AS STRING) AS value").collect()
+        return [row.value for row in sorted(found, key=lambda row: row.position)]
+
+    def truncate(self, log: str, row: int) -> None:
+        truncate_log(self._bookkeeper, log, row, b"")
+
+    def offload(self, log: str) -> None:
+        offloaded = Log(self._spark, self._cluster, self._bookkeeper, self._folder / log)
+        offloaded.name = log
+        offloaded.offload(delete_after_seconds=0.0)
+
+    def delete(self, log: str) -> None:
+        delete_log(self._bookkeeper, log, b"")
+
+
+@pytest.fixture(scope="module")
+def bookkeeper(spark: SparkSession, cluster: LocalCluster) -> Iterator[BookKeeper]:
+    register(spark, cluster.zookeeper)
+    with cluster.bookkeeper() as bookkeeper:
+        yield bookkeeper
+    client.cache_clear()
+
+
+@pytest.mark.parametrize("checkpoint", CHECKPOINTS)
+def test_each_ends_exactly_once_or_in_a_refusal_that_names_the_remedy(
+    spark: SparkSession, cluster: LocalCluster, bookkeeper: BookKeeper, tmp_path: Path, checkpoint: str
+) -> None:
+    engine = RealSpark(spark, cluster, bookkeeper, tmp_path)
+
+    def case(number: int, log: str) -> str:
+        folder = tmp_path / str(number)
+        return f"{log}: {play(engine, folder, checkpoint, log)}"
+
+    with ThreadPoolExecutor(len(LOGS)) as cases:
+        print(checkpoint, list(cases.map(case, range(len(LOGS)), LOGS)))

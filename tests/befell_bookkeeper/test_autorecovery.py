@@ -1,0 +1,147 @@
+"""What befell autorecovery of BookKeeper: loops over what can't be repaired, and work for nothing (docs/befell.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bookspark.autorecovery.autorecovery_config import AutorecoveryConfig
+from bookspark.autorecovery.worker import ReplicationWorker
+from bookspark.errors import NotEnoughBookiesError
+from bookspark.metadata.autorecovery.underreplication_tasks import Underreplication
+from bookspark.protocol.ledger import actions as act
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from bookspark.protocol.ledger.responses import Unknown, UnknownReason
+from bookspark.protocol.repair.underreplication_task import Mark, Reason
+from tests.autorecovery.kit import Cluster
+from tests.awaiting import await_that
+
+
+class Unreachable:
+    """No bookie of it answers a read or a fetch; adds are never sent."""
+
+    def __init__(self, asked: list[Any]) -> None:
+        self._asked = asked
+
+    def send(self, action: Any, put: Any) -> None:
+        self._asked.append(action)
+        assert isinstance(action, act.SendRead), "nothing is copied"
+        put(
+            act.ReadAnswered(
+                action.bookie, action.first, action.first - 1, Unknown(UnknownReason.UNREACHABLE, "not registered")
+            )
+        )
+
+    def fetch(self, target: str, action: Any, source: Any, first: int, answered: Any) -> None:
+        why = Unknown(UnknownReason.UNREACHABLE, "not registered")
+        answered(SimpleNamespace(response=why, header=None, body=b""))
+
+
+class Repaired(Cluster):
+    """A cluster whose bookies are not reached; ``sent`` are the requests to them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[Any] = []
+        self.context = SimpleNamespace(
+            requests=lambda metadata, password: Unreachable(self.sent),
+            answer_from_store=self._answer,
+            bookies=lambda listed_seconds_ago_max: self.metadata.bookies(),
+        )
+
+    def _answer(self, metadata: LedgerMetadata, action: Any, listed_seconds_ago_max: float = 0.0) -> Any:
+        if isinstance(action, act.ChooseBookies):
+            others = sorted(self.metadata.bookies().keys() - set(action.ensemble))
+            wanted = others[: len(action.replaced)]
+            return act.BookiesChosen(tuple(wanted)) if wanted else act.NoBookies(NotEnoughBookiesError("none"))
+        return act.MetadataRead(*self.metadata.read_ledger(metadata.ledger_id))
+
+    def close_single(self, ledger_id: int, bookie: str) -> None:
+        """A closed ledger of ten entries, with one copy."""
+        fragments = (Fragment(0, (bookie,)),)
+        self.metadata.create_ledger(LedgerMetadata(ledger_id, 1, 1, 1, fragments, LedgerState.CLOSED, 9, 100))
+
+
+@contextmanager
+def at_work(cluster: Cluster, **options: Any) -> Iterator[ReplicationWorker]:
+    """A worker, of one ledger at a time."""
+    settings = {"retry_seconds": 0.01, "retry_seconds_max": 3600.0, "poll_seconds": 0.02, "ledgers_at_once": 1}
+    worker = ReplicationWorker(cluster, AutorecoveryConfig(**settings | options))  # type: ignore[arg-type]
+    worker.start()
+    try:
+        yield worker
+    finally:
+        assert worker.stop()
+
+
+def test_4872_the_only_copy_is_looked_for_less_and_less_often_and_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """BookKeeper #4872: of a ledger with one copy, on a bookie that is gone for good, nothing can be made anew. Workers tried it
+    again and again, which cost them the time for ledgers that could be repaired, and hid the loss among their log lines.
+
+    Here the pause doubles with each attempt, the task names the entries and the reason, and the others are repaired."""
+    cluster = Repaired()
+    cluster.close_single(1, "gone")
+    cluster.close_ledger(2)
+    tasks = cluster.metadata.underreplication
+    pauses: list[float] = []
+    failed = Underreplication.failed
+
+    def noting(self: Underreplication, taken: Any, why: str, pause: float, *missed: Any) -> None:
+        pauses.append(pause)
+        failed(self, taken, why, pause, *missed)
+
+    monkeypatch.setattr(Underreplication, "failed", noting)
+    tasks.mark([Mark(1, {"gone": Reason.LOST})])
+    with at_work(cluster):
+        first = await_that(lambda: (task := tasks.task(1)) and task.attempts >= 4 and task)
+        tasks.mark([Mark(2, {"a": Reason.LOST})])
+        await_that(lambda: tasks.task(2) is None)
+    assert pauses[:4] == [0.01, 0.02, 0.04, 0.08]
+    (missed,) = first.missed
+    assert (missed.first, missed.last) == (0, 9) and "not registered" in first.error
+    assert not missed.lost, "the bookie may come back"
+    assert cluster.metadata.read_ledger(1).value.last_fragment.ensemble == ("gone",)
+
+
+@pytest.mark.parametrize("when", ["before it is begun", "while it is repaired"])
+def test_3316_a_task_of_a_ledger_that_was_deleted_goes(when: str) -> None:
+    """BookKeeper #3316: a ledger had been deleted while it was marked for repair. Workers found nothing to read, took that for
+    one more failure, and began again, until somebody removed the task from ZooKeeper by hand."""
+    cluster = Repaired()
+    cluster.close_single(1, "gone")
+    tasks = cluster.metadata.underreplication
+    tasks.mark([Mark(1, {"gone": Reason.LOST})])
+    if when == "before it is begun":
+        cluster.metadata.delete_ledger(1)
+    else:
+        answer = cluster.context.answer_from_store
+
+        def deleted(metadata: LedgerMetadata, action: Any, listed_seconds_ago_max: float = 0.0) -> Any:
+            cluster.metadata.delete_ledger(1)
+            return answer(metadata, action)
+
+        cluster.context.answer_from_store = deleted
+    with at_work(cluster) as worker:
+        await_that(lambda: tasks.task(1) is None)
+        assert worker.progress().failed == 0
+
+
+def test_2766_a_bookie_that_came_back_is_not_replaced_and_its_ledgers_are_not_copied() -> None:
+    """BookKeeper #2766: bookies were away for a while, and all of their ledgers were marked. When they were back, with everything
+    that they ever held, the ledgers stayed marked and were copied to others all the same.
+
+    Here a bookie that is registered is asked what it lacks, whatever the mark says of it."""
+    cluster = Repaired()
+    for ledger_id in range(1, 21):
+        cluster.close_ledger(ledger_id)
+    tasks = cluster.metadata.underreplication
+    tasks.mark([Mark(ledger_id, {"a": Reason.LOST, "b": Reason.LOST}) for ledger_id in range(1, 21)])
+    with at_work(cluster):
+        await_that(lambda: not tasks.list_tasks())
+    assert cluster.sent == []
+    for ledger_id in range(1, 21):
+        assert cluster.metadata.read_ledger(ledger_id).value.last_fragment.ensemble == ("a", "b", "c")

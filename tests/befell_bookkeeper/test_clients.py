@@ -1,0 +1,206 @@
+"""What befell clients of BookKeeper: threads that got stuck, reads that hung, memory that stayed (docs/befell.md)."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from types import SimpleNamespace
+
+import pytest
+
+from bookspark.client.network.bookie_connection import BookieConnection
+from bookspark.client.network.ledger_requests import LedgerRequests
+from bookspark.client.reading.range_reading import read_range
+from bookspark.client.writing.ledger_driver import LedgerDriver
+from bookspark.errors import NotEnoughBookiesError, ReadError
+from bookspark.protocol.ledger.actions import (
+    ChooseBookies,
+    Deliver,
+    Finish,
+    NoBookies,
+    ReadAnswered,
+    ReadIsLate,
+    SendRead,
+)
+from bookspark.protocol.reading.range_read import RangeRead
+from bookspark.protocol.writing.writer import LedgerWriter
+from bookspark.wire.header import NO_KEY, Kind, Status
+from tests.awaiting import await_that
+from tests.client.test_connections import SECONDS
+from tests.client.test_ledger_driver import BOOKIES, DriverBench
+from tests.client.test_requests import DIGEST, ended, frame, ids
+from tests.protocol.ledgers import LOST, OK, metadata
+
+
+@pytest.fixture
+def bench():
+    made = DriverBench()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """The threads in which events reached a writer. Fails if one came in the middle of another."""
+    threads, inside = [], []
+    step = LedgerWriter.step
+
+    def noting(self, event):
+        assert not inside, f"{event} came in the middle of {inside}"
+        inside.append(event)
+        threads.append(threading.get_ident())
+        try:
+            return step(self, event)
+        finally:
+            inside.pop()
+
+    monkeypatch.setattr(LedgerWriter, "step", noting)
+    return threads
+
+
+def test_4557_a_connection_that_breaks_while_others_acknowledge_holds_up_no_append(bench, steps):
+    """BookKeeper #4557: the failure of a broken connection was handled in the connection's thread, and told finished appends to
+    the user while the thread of the ledger did the same. Both took from one queue: an append was passed over, and all behind it
+    waited for ever.
+
+    Here one thread has all events of a ledger, one after the other, whoever appends."""
+    bookies = {bookie_id: bench.bookie(bookie_id) for bookie_id in BOOKIES}
+    bench.open()
+    driver = bench.driver()
+    appenders = [threading.Thread(target=bench.append, args=(driver, *[b"x"] * 50)) for _ in range(4)]
+    for number, thread in enumerate(appenders):
+        thread.start()
+        if number == 1:
+            bookies["b3"].end()
+    for thread in appenders:
+        thread.join(SECONDS)
+    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 199, SECONDS)
+    assert driver.shared.acknowledged.error is None
+    assert len(set(steps)) == 1 and threading.get_ident() not in steps
+
+
+def test_4457_a_bookie_that_can_not_be_looked_up_locks_nothing(bench, steps):
+    """BookKeeper #4457 and #4467: a bookie had no address any more. Sending to it failed at once, in the middle of a resend that
+    held the lock of one append; handling the failure wanted the lock of the ledger, which another thread had, and that one wanted
+    the append's.
+
+    Here there are no locks to be had in two orders, and a failure is an event of its own, never in the middle of another."""
+    bench.bookie("b2")
+    asked = []
+
+    def nobody_else(metadata, action):
+        asked.append(action)
+        assert isinstance(action, ChooseBookies)
+        return NoBookies(NotEnoughBookiesError("there are no others"))
+
+    bench.open(bookie_bytes_queued_max=1 << 20)
+    driver = bench.driver(quorums=(3, 3, 1), answer_from_store=nobody_else)
+    bench.append(driver, *[bytes(600 << 10)] * 8)
+    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 7, SECONDS)
+    assert asked and len(set(steps)) == 1
+
+
+class Replicas:
+    """An I/O loop and connections in one: each bookie has one answer to every read."""
+
+    def __init__(self, **answers):
+        self.answers = answers
+        self.asked = []
+
+    def submit(self, function, *arguments):
+        function(*arguments)
+
+    def next_request_id(self):
+        return 1
+
+    def send(self, bookie_id, request_id, sent, on_answer, timeout_seconds=None, on_batch=None, body=b""):
+        self.asked.append(bookie_id)
+        answer = self.answers[bookie_id].pop(0)
+        on_answer(answer._replace(batches=tuple(map(on_batch, answer.batches))))
+
+
+def read_over(**answers):
+    """Read entries 0 to 9 of a ledger of b1, b2 and b3; returns what was delivered, and who was asked."""
+    wire = Replicas(**answers)
+    requests = LedgerRequests(wire, wire, 1, NO_KEY, DIGEST, 1.0)
+    options = SimpleNamespace(answer_timeout_seconds=1.0, connect_timeout_seconds=1.0, speculative_read_delay_ms=0)
+    machine = RangeRead(metadata(), 0, 9)
+    delivered = [i for part in read_range(machine, requests, lambda: None, options) for i in ids(part.entries)]
+    return delivered, wire.asked
+
+
+def test_4789_a_batch_with_a_bad_entry_is_used_up_to_it_and_the_next_replica_goes_on():
+    """BookKeeper #4789: an answer with many entries counted as complete before their digests were looked at. When one of them was
+    bad, the next replica was asked, and its answer was ignored because the read was complete: it hung."""
+    rotten = ended(frame(*range(5)), frame(5, good=False), frame(6, 7, 8, 9), last=9, value=10)
+    sound = ended(frame(5, 6, 7), frame(8, 9), last=9, value=5)
+    delivered, asked = read_over(b1=[rotten], b3=[sound], b2=[sound])
+    assert delivered == list(range(10))
+    assert asked[0] == "b1" and len(asked) == 2
+
+
+def test_4789_a_read_of_which_no_replica_has_a_sound_copy_ends_and_says_so():
+    rotten = ended(frame(*range(10), good=False), last=9, value=10)
+    with pytest.raises(ReadError, match="digest") as caught:
+        read_over(b1=[rotten], b2=[rotten], b3=[rotten])
+    assert all(bookie in str(caught.value) for bookie in BOOKIES)
+
+
+def test_4788_a_late_error_after_a_read_is_complete_changes_nothing():
+    """BookKeeper #4788: a read that another replica had completed gave back its list of replicas, to be used again. Then it noted
+    which replicas had been slow, and late errors looked for their replica: both in a list that was another read's by then.
+
+    Here such lists are tuples that nobody changes, and a machine that has ended takes nothing."""
+    read = RangeRead(metadata(), 0, 9)
+    (first,) = read.start()
+    (second,) = read.step(ReadIsLate(0))
+    assert isinstance(first, SendRead) and isinstance(second, SendRead) and first.bookie != second.bookie
+    assert read.step(ReadAnswered(second.bookie, 0, 9, OK, "entries")) == [Deliver(0, 9, "entries"), Finish()]
+    assert read.step(ReadAnswered(first.bookie, 0, -1, LOST)) == []
+    assert read.step(ReadIsLate(0)) == []
+
+
+def test_4713_a_told_lac_leaves_nothing_behind(bench):
+    """BookKeeper #4713: each explicit LAC kept the buffer that it had sent. (#4609: each connection made pools of its own that
+    were never given back. #4513: a check of what can be read kept every entry that it had read.)"""
+    bookies = [bench.bookie(bookie_id) for bookie_id in BOOKIES]
+    for bookie in bookies:
+        bookie.statuses[Kind.WRITE_LAC] = Status.OK
+    bench.open(explicit_lac_interval_seconds=0.0)
+    driver = bench.driver()
+    bench.append(driver, b"0")
+    assert driver.shared.acknowledged.wait(lambda: driver.shared.acknowledged.value == 0, SECONDS)
+
+    def tell(times):
+        for _ in range(times):
+            answers = []
+            bench.in_loop(driver.tell_lac, lambda bookie, answer: answers.append(bookie), lambda: None)  # noqa: B023
+            await_that(lambda: len(answers) == len(BOOKIES))  # noqa: B023
+        for bookie in bookies:
+            while not bookie.headers.empty():
+                bookie.headers.get()
+        gc.collect()
+        return len(gc.get_objects())
+
+    tell(5)
+    before = tell(1)
+    assert tell(100) < before + 100
+
+
+def test_4609_a_connection_that_ended_and_a_ledger_that_was_left_are_gone(bench):
+    bookies = [bench.bookie(bookie_id) for bookie_id in BOOKIES]
+    bench.open()
+    driver = bench.driver()
+    bench.append(driver, b"0")
+    shared = driver.shared
+    assert shared.acknowledged.wait(lambda: shared.acknowledged.value == 0, SECONDS)
+    kept = [weakref.ref(bench.connection(bookie_id)) for bookie_id in BOOKIES]
+    bench.in_loop(driver.end)
+    bench.in_loop(driver.leave)
+    kept.append(weakref.ref(driver))
+    for bookie in bookies:
+        bookie.end()
+    del driver
+    await_that(lambda: not gc.collect() and all(each() is None for each in kept), what="nobody holds them")
+    assert not any(isinstance(each, BookieConnection | LedgerDriver) for each in gc.get_objects())

@@ -1,0 +1,42 @@
+"""What a story takes for rows lost or doubled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.clusters.story import Load
+
+
+def load(folder: Path, written: int, stored: list[int], *batches: list[int]) -> Load:
+    """One that has ended: Spark takes so many rows for written, and the log and the reader's batches have these."""
+    ended = object.__new__(Load)
+    ended.folder, ended.stored = folder, stored
+    folder.joinpath("write.log").write_text(f"write: rows 1\nwrite: rows {written}\nwrite: failed: x\n")
+    folder.joinpath("rows").mkdir()
+    for number, batch in enumerate(batches):
+        folder.joinpath("rows", str(number)).write_text("\n".join(map(str, batch)))
+    folder.joinpath("rows", "9.new").write_text("7")
+    return ended
+
+
+def test_each_row_once(tmp_path: Path) -> None:
+    """A batch may be in the log before Spark takes it for written."""
+    assert load(tmp_path, 3, [0, 1, 2, 3], [0, 1], [], [2, 3]).check().startswith("4 rows, each once")
+
+
+@pytest.mark.parametrize(
+    ("stored", "got", "what"),
+    [
+        ([0, 1, 3], [0, 1, 2, 3], "log: 1 rows lost: .2."),
+        ([0, 1, 2, 3], [0, 3, 1], "reader: 1 rows lost: .2."),
+        ([0, 1, 2], [0, 1, 2], "log: 1 rows lost: .3."),
+        ([0, 1, 2, 3, 1], [0, 1, 2, 3], "log: 1 rows doubled: .1."),
+        ([0, 1, 2, 3], [0, 1, 2, 3, 3], "reader: 1 rows doubled: .3."),
+        ([0, 1, 2, 3], [], "reader: 4 rows lost"),
+    ],
+)
+def test_rows_that_are_lost_or_doubled(stored: list[int], got: list[int], what: str, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=what):
+        load(tmp_path, 4, stored, got).check()
