@@ -367,6 +367,7 @@ def test_paths_of_zookeeper():
         layout.readonly + "/<bookie id>",
         layout.cookies + "/<bookie id>",
         layout.idgen,
+        layout.idgiven,
         layout.ledger(1),
         flat.ledger(1),
     }
@@ -379,7 +380,7 @@ def test_paths_of_zookeeper():
         assert f'"{path.removeprefix(layout.underreplication).split("/")[1]}"' in sources, path
     kinds = {path.split("/")[2] for path in rest - below}
     assert all(path.startswith("/bookspark/") for path in rest - below)
-    source = "".join(path.read_text() for path in (ROOT / "bookspark/spark").rglob("*.py"))
+    source = "".join(path.read_text() for path in (ROOT / "bookspark").rglob("*.py"))
     assert all(f'"{kind}"' in source for kind in kinds)
 
 
