@@ -12,9 +12,12 @@ from pyspark.sql import SparkSession
 
 from bookspark import BookKeeper
 from bookspark.local import LocalCluster
+from bookspark.protocol.ledger.ledger_metadata import LedgerState
 from bookspark.spark.connector.data_source import register
+from bookspark.spark.idle_closing import IDLE_SECONDS
 from bookspark.spark.logs import delete_log, truncate_log
 from bookspark.spark.process_client import client
+from tests.awaiting import SECONDS_MAX, await_that
 from tests.spark.checkpoint_matrix import CHECKPOINTS, LOGS, Query, play
 from tests.spark.test_offload import Log
 
@@ -81,3 +84,11 @@ def test_each_ends_exactly_once_or_in_a_refusal_that_names_the_remedy(
 
     with ThreadPoolExecutor(len(LOGS)) as cases:
         print(checkpoint, list(cases.map(case, range(len(LOGS)), LOGS)))
+
+
+def test_no_ledger_of_these_queries_is_left_open_by_workers_that_idle(bookkeeper: BookKeeper) -> None:
+    def left_open() -> list[object]:
+        ledgers = (bookkeeper.get_ledger_metadata(one) for one in bookkeeper.list_ledgers())
+        return [one for one in ledgers if one.state is not LedgerState.CLOSED]
+
+    await_that(lambda: not left_open(), IDLE_SECONDS + SECONDS_MAX, left_open)

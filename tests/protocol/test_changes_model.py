@@ -101,6 +101,17 @@ def test_without_the_note_before_a_step_a_bookie_stays_read_only(monkeypatch: py
     assert not all(ends)
 
 
+def test_two_that_are_restarted_at_once_do_not_hand_a_copy_to_and_fro() -> None:
+    """Neither is read-only below the write quorum, and an open ledger kept one of them from going down."""
+    wanted = Wanted(restart=frozenset("abcd"), at_once=2, below_write_quorum=True)
+    fragments = [Placed(0, 0, ("d", "a", "b"), 1, 1, False, 5), Placed(3, 0, ("b",), 1, 1, True, 0)]
+    model = Model(wanted, fragments, 4, autorecovery=False)
+    end, decision = settle(model, model.first.with_bookie("a", incarnation=2))
+    assert not decision.steps
+    assert "ledger 3" in " ".join(decision.waits)
+    assert end.fragments[0].ensemble.count("c") == 1
+
+
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_no_mishaps_of_any_small_cluster_let_a_change_break_what_it_must_keep(data: st.DataObject) -> None:

@@ -63,6 +63,8 @@ class _Deciding:
     steps: list[Step] = field(default_factory=list)
     waits: list[str] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
+    going_down: set[str] = field(default_factory=set)
+    """They take no copies of each other: two that are to be restarted would hand the same ones to and fro."""
 
     def decided(self) -> Decision:
         self._refuse()
@@ -152,6 +154,7 @@ class _Deciding:
     def _take_down(self, bookie: ObservedBookie) -> None:
         """The bookie is read-only, or it is gone of itself. It is restarted once nothing is in the way."""
         name = bookie.bookie_id
+        self.going_down.add(name)
         quiet_first = not (self.wanted.below_write_quorum and name in self.wanted.restart)
         if bookie.registered and not bookie.read_only and quiet_first:
             if self._room_without(name):
@@ -315,5 +318,6 @@ class _Deciding:
             if one.writable
             and name not in self.wanted.leaving
             and name not in self.progress.quieted
+            and name not in self.going_down
             and name not in made_read_only
         ]
