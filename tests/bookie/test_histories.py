@@ -164,6 +164,12 @@ def test_a_bit_in_the_format_number_of_an_empty_checkpoint_does_not_keep_the_boo
     assert failure_of(Story(1, 2500, True, 100_000, False, False, steps)) == ""
 
 
+def test_a_look_at_the_small_files_ends_over_a_disk_that_gives_nothing_any_more():
+    """That the directory could not be looked at ended the round of the scrub. Found by the soak."""
+    steps = (("add", 1, 6, 2, 0), ("commit",), ("fault", "* * 6.. io-error"), ("scrub",))
+    assert failure_of(Story(1, 1500, True, 100_000, False, False, steps)) == ""
+
+
 def test_a_log_number_is_not_used_again_while_a_file_has_it():
     """The boot on a full disk left an unused log where it was, and gave its number to a rewritten log. The boot after that took
     one for the other, and what was in it was lost. Found by the soak."""

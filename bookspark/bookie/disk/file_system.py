@@ -63,7 +63,8 @@ class FileSystem(Protocol):
         """Open for reading and writing; FileNotFoundError unless it exists or ``create`` is set."""
 
     def exists(self, path: str) -> bool:
-        """Is there a file or a directory of this name?"""
+        """Is there a file or a directory of this name? OSError if the disk can't tell: a marker, a note or a checkpoint that can't
+        be looked at is not absent."""
 
     def list(self, directory: str) -> list[str]:
         """The names in a directory, sorted."""
@@ -273,7 +274,11 @@ class RealFileSystem:
         return _RealFile(os.open(path, flags, PRIVATE_FILE))
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(path)
+        try:
+            os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def list(self, directory: str) -> list[str]:
         return sorted(os.listdir(directory))

@@ -66,7 +66,12 @@ class KeptFiles:
     def look(self) -> Steps[None]:
         """Look at all of them, and write anew what is damaged."""
         for directory in list(self._holdings.live):
-            if not (yield partial(self._file_system.exists, f"{directory.path}/{LOGS}")):
+            try:
+                is_there: bool = yield partial(self._file_system.exists, f"{directory.path}/{LOGS}")
+            except OSError as error:
+                log.error("%s: the directory can't be looked at: %s; check the disk", directory.path, error)
+                continue
+            if not is_there:
                 # Nothing is written into what may be the place of a disk that is not mounted any more.
                 log.error(
                     "%s: the directory is not there any more, or it is another one; check the disk", directory.path
