@@ -16,7 +16,14 @@ from bookspark.local import LocalCluster
 from bookspark.spark.session import session
 from bookspark.spark.short_jobs import QUICK_JVM, SMALL_TABLES
 
-_LOCAL = {**SMALL_TABLES, "spark.sql.warehouse.dir": "/nonexistent", "spark.driver.extraJavaOptions": QUICK_JVM}
+_LOCAL = {
+    **SMALL_TABLES,
+    "spark.sql.warehouse.dir": "/nonexistent",
+    "spark.driver.extraJavaOptions": QUICK_JVM,
+    # A Python worker that crashes says where.
+    "spark.python.worker.faulthandler.enabled": "true",
+    "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
+}
 
 
 class OneSpark:
