@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from bookspark import BookKeeper
+from bookspark.errors import NotEnoughBookiesError
+from tests.clusters import plain_load
 from tests.clusters.story import Load
 
 
@@ -40,3 +46,36 @@ def test_each_row_once(tmp_path: Path) -> None:
 def test_rows_that_are_lost_or_doubled(stored: list[int], got: list[int], what: str, tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=what):
         load(tmp_path, 4, stored, got).check()
+
+
+class ForgetfulLedger:
+    """Acknowledges ``room`` appends, then fails; and has three entries when it is recovered."""
+
+    ledger_id, last_add_confirmed = 1, 2
+
+    def __init__(self, room: int, full: threading.Event) -> None:
+        self.numbers: list[int] = []
+        self._room, self._full = room, full
+
+    def append(self, payload: bytes) -> None:
+        if self._full.is_set():
+            raise NotEnoughBookiesError("two of three")
+        self.numbers.append(int(payload))
+        if len(self.numbers) == self._room:
+            self._full.set()
+
+    def __enter__(self) -> ForgetfulLedger:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def test_the_plain_writer_does_not_write_again_what_recovery_lost(tmp_path: Path) -> None:
+    """Then it is missing at the end."""
+    ended = threading.Event()
+    lossy, next_one = ForgetfulLedger(5, threading.Event()), ForgetfulLedger(1, ended)
+    made = iter((lossy, next_one))
+    bookkeeper = SimpleNamespace(create_ledger=lambda **_: next(made), open_ledger=lambda _: lossy)
+    plain_load.write(cast(BookKeeper, bookkeeper), tmp_path, ended)
+    assert (lossy.numbers, next_one.numbers) == ([0, 1, 2, 3, 4], [5])
