@@ -113,6 +113,8 @@ class YarnCluster(Cluster):
                 "spark.yarn.submit.waitAppCompletion": "false",
                 "spark.yarn.appMasterEnv.PYTHONPATH": str(ROOT),
                 "spark.yarn.appMasterEnv.PYSPARK_PYTHON": sys.executable,
+                # Spark prefers any other address of the machine to a host's own.
+                "spark.yarn.appMasterEnv.SPARK_LOCAL_IP": "127.0.0.1",
                 "spark.yarn.maxAppAttempts": "1",
             }
         else:
