@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 
 from bookspark.spark.bookies.service_records import SERVICES, read_wanted
@@ -71,9 +72,11 @@ class Load:
         return time.monotonic() - began
 
     def trouble(self) -> list[str]:
-        """Lines of failures and resumptions."""
+        """Lines of failures and resumptions; of failures in a row the first one, with their number."""
         text = "".join((self.folder / f"{what}.log").read_text(errors="replace") for what in ("write", "read"))
-        return [line for line in text.splitlines() if ": failed:" in line or ": resumed" in line]
+        lines = [line for line in text.splitlines() if ": failed:" in line or ": resumed" in line]
+        outages = [list(group) for _, group in groupby(lines, lambda line: line.partition(": failed:")[0])]
+        return [f"{first} (and {len(more)} more)" if more else first for first, *more in outages]
 
     def stop(self) -> None:
         """End both, the query first, and let the reader read what is there."""

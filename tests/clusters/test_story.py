@@ -48,6 +48,21 @@ def test_rows_that_are_lost_or_doubled(stored: list[int], got: list[int], what: 
         load(tmp_path, 4, stored, got).check()
 
 
+def test_failures_in_a_row_are_one_line(tmp_path: Path) -> None:
+    ended = load(tmp_path, 2, [0, 1])
+    again = "write: failed: y\n" * 40
+    tmp_path.joinpath("write.log").write_text(
+        f"write: rows 1\nwrite: failed: x\n{again}write: resumed after 1.0 s\n{again}"
+    )
+    tmp_path.joinpath("read.log").write_text("read: failed: z\n")
+    assert ended.trouble() == [
+        "write: failed: x (and 40 more)",
+        "write: resumed after 1.0 s",
+        "write: failed: y (and 39 more)",
+        "read: failed: z",
+    ]
+
+
 class ForgetfulLedger:
     """Acknowledges ``room`` appends, then fails; and has three entries when it is recovered."""
 
