@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
@@ -139,31 +140,56 @@ def _terminate(process: subprocess.Popen[bytes]) -> None:
         process.wait(30)
 
 
-class Story:
-    """Steps over a cluster whose job was submitted."""
+@dataclass(frozen=True)
+class Plot:
+    """What a command line asks a story for."""
 
-    def __init__(self, cluster: Cluster, gone_seconds: float, load: type[Load] = Load) -> None:
+    load: type[Load]
+    gone_seconds: float
+    """How long a host is gone."""
+    steps: tuple[str, ...]
+
+
+STEPS = (
+    "kill_an_executor",
+    "kill_all_executors_of_a_host",
+    "kill_the_driver",
+    "end_the_driver",
+    "lose_a_hosts_daemon",
+    "lose_a_host",
+    "restart_with_one_host",
+    "restart_in_another_order_with_a_third_host",
+)
+"""In this order. Each is a method of ``Story``."""
+GONE_SECONDS = 180.0
+
+
+def plot(arguments: Sequence[str], usage: str, *modes: str) -> Plot:
+    """``[MODE] [plain] [SECONDS] [STEP…]``, in any order; no STEP stands for all of them. Raises SystemExit with ``usage`` if
+    there is another word: a step that is not told is not missed."""
+    if unknown := [word for word in arguments if word not in ("plain", *modes, *STEPS) and not word.isdecimal()]:
+        raise SystemExit(f"{usage}\nSTEP: {' '.join(STEPS)}\nnot expected: {' '.join(unknown)}")
+    return Plot(
+        PlainLoad if "plain" in arguments else Load,
+        next((float(word) for word in arguments if word.isdecimal()), GONE_SECONDS),
+        tuple(step for step in STEPS if step in arguments) or STEPS,
+    )
+
+
+class Story:
+    """Steps over a cluster."""
+
+    def __init__(self, cluster: Cluster, plot: Plot) -> None:
         self.cluster = cluster
-        self._load = load
-        self.gone_seconds = gone_seconds
+        self._plot = plot
+        self.gone_seconds = plot.gone_seconds
         self.lines: list[str] = []
 
-    def tell(self, only: Sequence[str] = ()) -> None:
-        """All steps, or those with these names."""
-        steps = (
-            self.kill_an_executor,
-            self.kill_all_executors_of_a_host,
-            self.kill_the_driver,
-            self.end_the_driver,
-            self.lose_a_hosts_daemon,
-            self.lose_a_host,
-            self.restart_with_one_host,
-            self.restart_in_another_order_with_a_third_host,
-        )
+    def tell(self) -> None:
+        """Submit the job, do all steps, and end."""
         self.begin()
-        for step in steps:
-            if not only or step.__name__ in only:
-                step()
+        for step in self._plot.steps:
+            getattr(self, step)()
         self.end()
 
     def begin(self) -> None:
@@ -173,7 +199,7 @@ class Story:
         await_that(lambda: len(self.cluster.bookies()) == 3, 600, lambda: f"three bookies; {self.cluster.tail()}")
         self.ids = set(self.cluster.bookies())
         self.say(f"first start: {self.where()} after {time.monotonic() - began:.0f} s")
-        self.load = self._load(self.cluster)
+        self.load = self._plot.load(self.cluster)
 
     def say(self, line: str) -> None:
         self.lines.append(line)

@@ -12,7 +12,7 @@ import pytest
 from bookspark import BookKeeper
 from bookspark.errors import NotEnoughBookiesError
 from tests.clusters import plain_load
-from tests.clusters.story import Load
+from tests.clusters.story import STEPS, Load, PlainLoad, Plot, Story, plot
 
 
 def load(folder: Path, written: int, stored: list[int], *batches: list[int]) -> Load:
@@ -61,6 +61,19 @@ def test_failures_in_a_row_are_one_line(tmp_path: Path) -> None:
         "write: failed: y (and 39 more)",
         "read: failed: z",
     ]
+
+
+def test_a_command_line_chooses_steps() -> None:
+    chosen = plot(["plain", "5", "lose_a_host", "kill_the_driver", "cluster"], "usage", "client", "cluster")
+    assert chosen == Plot(PlainLoad, 5.0, ("kill_the_driver", "lose_a_host"))
+    assert plot([], "usage") == Plot(Load, 180.0, STEPS)
+    assert all(callable(getattr(Story, step)) for step in STEPS)
+
+
+@pytest.mark.parametrize("word", ["kill_a_driver", "--help", "cluster"])
+def test_a_word_that_is_not_known_is_no_step_that_passed(word: str) -> None:
+    with pytest.raises(SystemExit, match=f"usage(.|\n)*not expected: {word}"):
+        plot(["plain", word], "usage")
 
 
 class ForgetfulLedger:
