@@ -146,6 +146,10 @@ class Cluster(ABC):
             if EXECUTOR in command and "java" in command.split()[0]
         ]
 
+    def driver_host(self) -> str:
+        """The host that the job's driver is on; empty: it is on the gateway."""
+        return ""
+
     def tasks(self) -> list[TaskReport]:
         """The reports of the newest attempt of the run that owns the service."""
         for service in self.store.list_records(SERVICES):

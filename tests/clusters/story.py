@@ -212,6 +212,12 @@ class Story:
         """Where each bookie lives."""
         return {home.bookie_id: home.host for home in read_wanted(self.cluster.store, self.cluster.roots).known}
 
+    def host(self, place: int) -> str:
+        """A host with bookies that is not the driver's, which would end the job. 0 and 1 are two hosts, if there are so many."""
+        lived = set(self.home_hosts().values()) - {self.cluster.driver_host()}
+        hosts = [host for host in self.cluster.hosts if host in lived]
+        return hosts[place % len(hosts)]
+
     @contextmanager
     def step(self, what: str, killed: set[str] | None = None, seconds: float = 600.0) -> Iterator[None]:
         """Do something to the cluster, and check it. ``killed``: the bookies that are killed by it."""
@@ -243,11 +249,11 @@ class Story:
     # -- the steps
     def kill_an_executor(self) -> None:
         with self.step("SIGKILL of an executor"):
-            self.cluster.machine.end(self.cluster.executors(self.cluster.hosts[0])[:1])
+            self.cluster.machine.end(self.cluster.executors(self.host(0))[:1])
 
     def kill_all_executors_of_a_host(self) -> None:
         with self.step("SIGKILL of all executors of a host"):
-            self.cluster.machine.end(self.cluster.executors(self.cluster.hosts[1]))
+            self.cluster.machine.end(self.cluster.executors(self.host(1)))
 
     def kill_the_driver(self) -> None:
         with self.step("SIGKILL of the driver, and the job submitted again"):
@@ -267,7 +273,7 @@ class Story:
 
     def lose_a_hosts_daemon(self) -> None:
         """The worker or NodeManager and its executors, not the bookies."""
-        host = self.cluster.hosts[0]
+        host = self.host(0)
         lost = sorted(name for name, place in self.home_hosts().items() if place == host)
         with self.step(f"worker of a host killed with its executors, back after {self.gone_seconds:.0f} s"):
             self.cluster.kill_daemon(host)
@@ -277,7 +283,7 @@ class Story:
 
     def lose_a_host(self) -> None:
         """The power of a host, with its bookies."""
-        host = self.cluster.hosts[1]
+        host = self.host(1)
         lost = {name for name, place in self.home_hosts().items() if place == host}
         with self.step(f"host without power, back after {self.gone_seconds:.0f} s", killed=lost):
             self.cluster.machine.cut_power(host)
@@ -287,7 +293,7 @@ class Story:
 
     def restart_with_one_host(self) -> None:
         """A job is submitted while the other host has no daemon; its bookies are named, and serve on meanwhile."""
-        host = self.cluster.hosts[1]
+        host = self.host(1)
         there = {name for name, place in self.home_hosts().items() if place != host}
         missing = sorted(self.ids - there)
         with self.step("restart with one host only, the other one back later"):

@@ -129,6 +129,10 @@ class YarnCluster(Cluster):
             if "java" in command.split()[0]
         ]
 
+    def driver_host(self) -> str:
+        masters = set(self.application_masters()) if self._cluster_mode else set()
+        return next((host for host in self.hosts if masters & self.machine.processes_of(host).keys()), "")
+
     def kill_driver(self) -> None:
         if not self._cluster_mode:
             return super().kill_driver()
