@@ -12,6 +12,7 @@ import pytest
 from bookspark import BookKeeper
 from bookspark.errors import NotEnoughBookiesError
 from tests.clusters import plain_load
+from tests.clusters.cluster import Cluster
 from tests.clusters.story import STEPS, Load, PlainLoad, Plot, Story, plot
 
 
@@ -74,6 +75,21 @@ def test_a_command_line_chooses_steps() -> None:
 def test_a_word_that_is_not_known_is_no_step_that_passed(word: str) -> None:
     with pytest.raises(SystemExit, match=f"usage(.|\n)*not expected: {word}"):
         plot(["plain", word], "usage")
+
+
+def test_the_host_that_is_lost_is_not_the_drivers() -> None:
+    """And it has bookies, or nothing would be missed."""
+
+    def chosen(driver: str, *lived: str) -> tuple[str, str]:
+        story = object.__new__(Story)
+        cluster = SimpleNamespace(hosts=("one", "two", "three"), driver_host=lambda: driver)
+        story.cluster = cast(Cluster, cluster)
+        story.home_hosts = lambda: dict(enumerate(lived))  # type: ignore[method-assign, assignment, return-value]
+        return story.host(0), story.host(1)
+
+    assert chosen("", "two", "one", "two") == ("one", "two")
+    assert chosen("one", "two", "one", "two") == ("two", "two")
+    assert chosen("", "two", "two", "two") == ("two", "two")
 
 
 class ForgetfulLedger:
