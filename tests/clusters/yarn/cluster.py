@@ -107,6 +107,9 @@ class YarnCluster(Cluster):
             # Executors are killed as often as the test likes.
             "spark.executor.maxNumFailures": "1000",
         }
+        if self._drivers == 1:
+            # YARN puts executors where it likes. These are too large for two on one host, so both hosts get bookies.
+            settings["spark.executor.memoryOverhead"] = "1400m"
         if self._cluster_mode:
             options += ["--deploy-mode", "cluster"]
             settings |= {
