@@ -108,6 +108,7 @@ class Cluster(ABC):
         self._drivers += 1
         self.driver_log = self.folder / f"job-{self._drivers}.log"
         python = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+        environment = {"SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_IP": "127.0.0.1", **python, **self.environment}
         command = [
             *(str(SPARK_HOME / "bin" / "spark-submit"), *self.master(executors)),
             *(f"--properties-file={ROOT / 'conf/spark-defaults.conf'}", "--conf", "spark.ui.enabled=false"),
@@ -116,9 +117,7 @@ class Cluster(ABC):
             *(str(ROOT / "jobs/bookies.py"), "--bookies", str(bookies), "--directory", *self.roots),
             *("--zookeeper", self.zookeeper, *arguments),
         ]
-        self.driver = self.machine.run_on_gateway(
-            command, self.driver_log, {"SPARK_HOME": str(SPARK_HOME), **python, **self.environment}
-        )
+        self.driver = self.machine.run_on_gateway(command, self.driver_log, environment)
 
     def kill_driver(self) -> None:
         """SIGKILL of the job's JVM and Python, at once. The bookies are told nothing."""
@@ -146,6 +145,10 @@ class Cluster(ABC):
             for pid, command in self.machine.processes_of(host).items()
             if EXECUTOR in command and "java" in command.split()[0]
         ]
+
+    def driver_host(self) -> str:
+        """The host that the job's driver is on; empty: it is on the gateway."""
+        return ""
 
     def tasks(self) -> list[TaskReport]:
         """The reports of the newest attempt of the run that owns the service."""

@@ -60,7 +60,8 @@ def write(bookkeeper: BookKeeper, folder: Path, ended: threading.Event) -> None:
                         teller.rows(number)
         except BookKeeperError as error:
             teller.failed(error)
-            number = first + _recovered(bookkeeper, ledger.ledger_id, teller)
+            # A number that was acknowledged is not written again: if recovery lost it, it is missing for good.
+            number = max(number, first + _recovered(bookkeeper, ledger.ledger_id, teller))
 
 
 def _recovered(bookkeeper: BookKeeper, ledger_id: int, teller: Teller) -> int:

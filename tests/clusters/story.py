@@ -17,6 +17,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from bookspark.spark.bookies.service_records import SERVICES, read_wanted
@@ -71,9 +73,11 @@ class Load:
         return time.monotonic() - began
 
     def trouble(self) -> list[str]:
-        """Lines of failures and resumptions."""
+        """Lines of failures and resumptions; of failures in a row the first one, with their number."""
         text = "".join((self.folder / f"{what}.log").read_text(errors="replace") for what in ("write", "read"))
-        return [line for line in text.splitlines() if ": failed:" in line or ": resumed" in line]
+        lines = [line for line in text.splitlines() if ": failed:" in line or ": resumed" in line]
+        outages = [list(group) for _, group in groupby(lines, lambda line: line.partition(": failed:")[0])]
+        return [f"{first} (and {len(more)} more)" if more else first for first, *more in outages]
 
     def stop(self) -> None:
         """End both, the query first, and let the reader read what is there."""
@@ -136,31 +140,56 @@ def _terminate(process: subprocess.Popen[bytes]) -> None:
         process.wait(30)
 
 
-class Story:
-    """Steps over a cluster whose job was submitted."""
+@dataclass(frozen=True)
+class Plot:
+    """What a command line asks a story for."""
 
-    def __init__(self, cluster: Cluster, gone_seconds: float, load: type[Load] = Load) -> None:
+    load: type[Load]
+    gone_seconds: float
+    """How long a host is gone."""
+    steps: tuple[str, ...]
+
+
+STEPS = (
+    "kill_an_executor",
+    "kill_all_executors_of_a_host",
+    "kill_the_driver",
+    "end_the_driver",
+    "lose_a_hosts_daemon",
+    "lose_a_host",
+    "restart_with_one_host",
+    "restart_in_another_order_with_a_third_host",
+)
+"""In this order. Each is a method of ``Story``."""
+GONE_SECONDS = 180.0
+
+
+def plot(arguments: Sequence[str], usage: str, *modes: str) -> Plot:
+    """``[MODE] [plain] [SECONDS] [STEP…]``, in any order; no STEP stands for all of them. Raises SystemExit with ``usage`` if
+    there is another word: a step that is not told is not missed."""
+    if unknown := [word for word in arguments if word not in ("plain", *modes, *STEPS) and not word.isdecimal()]:
+        raise SystemExit(f"{usage}\nSTEP: {' '.join(STEPS)}\nnot expected: {' '.join(unknown)}")
+    return Plot(
+        PlainLoad if "plain" in arguments else Load,
+        next((float(word) for word in arguments if word.isdecimal()), GONE_SECONDS),
+        tuple(step for step in STEPS if step in arguments) or STEPS,
+    )
+
+
+class Story:
+    """Steps over a cluster."""
+
+    def __init__(self, cluster: Cluster, plot: Plot) -> None:
         self.cluster = cluster
-        self._load = load
-        self.gone_seconds = gone_seconds
+        self._plot = plot
+        self.gone_seconds = plot.gone_seconds
         self.lines: list[str] = []
 
-    def tell(self, only: Sequence[str] = ()) -> None:
-        """All steps, or those with these names."""
-        steps = (
-            self.kill_an_executor,
-            self.kill_all_executors_of_a_host,
-            self.kill_the_driver,
-            self.end_the_driver,
-            self.lose_a_hosts_daemon,
-            self.lose_a_host,
-            self.restart_with_one_host,
-            self.restart_in_another_order_with_a_third_host,
-        )
+    def tell(self) -> None:
+        """Submit the job, do all steps, and end."""
         self.begin()
-        for step in steps:
-            if not only or step.__name__ in only:
-                step()
+        for step in self._plot.steps:
+            getattr(self, step)()
         self.end()
 
     def begin(self) -> None:
@@ -170,7 +199,7 @@ class Story:
         await_that(lambda: len(self.cluster.bookies()) == 3, 600, lambda: f"three bookies; {self.cluster.tail()}")
         self.ids = set(self.cluster.bookies())
         self.say(f"first start: {self.where()} after {time.monotonic() - began:.0f} s")
-        self.load = self._load(self.cluster)
+        self.load = self._plot.load(self.cluster)
 
     def say(self, line: str) -> None:
         self.lines.append(line)
@@ -182,6 +211,12 @@ class Story:
     def home_hosts(self) -> dict[str, str]:
         """Where each bookie lives."""
         return {home.bookie_id: home.host for home in read_wanted(self.cluster.store, self.cluster.roots).known}
+
+    def host(self, place: int) -> str:
+        """A host with bookies that is not the driver's, which would end the job. 0 and 1 are two hosts, if there are so many."""
+        lived = set(self.home_hosts().values()) - {self.cluster.driver_host()}
+        hosts = [host for host in self.cluster.hosts if host in lived]
+        return hosts[place % len(hosts)]
 
     @contextmanager
     def step(self, what: str, killed: set[str] | None = None, seconds: float = 600.0) -> Iterator[None]:
@@ -214,11 +249,11 @@ class Story:
     # -- the steps
     def kill_an_executor(self) -> None:
         with self.step("SIGKILL of an executor"):
-            self.cluster.machine.end(self.cluster.executors(self.cluster.hosts[0])[:1])
+            self.cluster.machine.end(self.cluster.executors(self.host(0))[:1])
 
     def kill_all_executors_of_a_host(self) -> None:
         with self.step("SIGKILL of all executors of a host"):
-            self.cluster.machine.end(self.cluster.executors(self.cluster.hosts[1]))
+            self.cluster.machine.end(self.cluster.executors(self.host(1)))
 
     def kill_the_driver(self) -> None:
         with self.step("SIGKILL of the driver, and the job submitted again"):
@@ -238,7 +273,7 @@ class Story:
 
     def lose_a_hosts_daemon(self) -> None:
         """The worker or NodeManager and its executors, not the bookies."""
-        host = self.cluster.hosts[0]
+        host = self.host(0)
         lost = sorted(name for name, place in self.home_hosts().items() if place == host)
         with self.step(f"worker of a host killed with its executors, back after {self.gone_seconds:.0f} s"):
             self.cluster.kill_daemon(host)
@@ -248,7 +283,7 @@ class Story:
 
     def lose_a_host(self) -> None:
         """The power of a host, with its bookies."""
-        host = self.cluster.hosts[1]
+        host = self.host(1)
         lost = {name for name, place in self.home_hosts().items() if place == host}
         with self.step(f"host without power, back after {self.gone_seconds:.0f} s", killed=lost):
             self.cluster.machine.cut_power(host)
@@ -258,7 +293,7 @@ class Story:
 
     def restart_with_one_host(self) -> None:
         """A job is submitted while the other host has no daemon; its bookies are named, and serve on meanwhile."""
-        host = self.cluster.hosts[1]
+        host = self.host(1)
         there = {name for name, place in self.home_hosts().items() if place != host}
         missing = sorted(self.ids - there)
         with self.step("restart with one host only, the other one back later"):

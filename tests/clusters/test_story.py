@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from tests.clusters.story import Load
+from bookspark import BookKeeper
+from bookspark.errors import NotEnoughBookiesError
+from tests.clusters import plain_load
+from tests.clusters.cluster import Cluster
+from tests.clusters.story import STEPS, Load, PlainLoad, Plot, Story, plot
 
 
 def load(folder: Path, written: int, stored: list[int], *batches: list[int]) -> Load:
@@ -40,3 +47,79 @@ def test_each_row_once(tmp_path: Path) -> None:
 def test_rows_that_are_lost_or_doubled(stored: list[int], got: list[int], what: str, tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=what):
         load(tmp_path, 4, stored, got).check()
+
+
+def test_failures_in_a_row_are_one_line(tmp_path: Path) -> None:
+    ended = load(tmp_path, 2, [0, 1])
+    again = "write: failed: y\n" * 40
+    tmp_path.joinpath("write.log").write_text(
+        f"write: rows 1\nwrite: failed: x\n{again}write: resumed after 1.0 s\n{again}"
+    )
+    tmp_path.joinpath("read.log").write_text("read: failed: z\n")
+    assert ended.trouble() == [
+        "write: failed: x (and 40 more)",
+        "write: resumed after 1.0 s",
+        "write: failed: y (and 39 more)",
+        "read: failed: z",
+    ]
+
+
+def test_a_command_line_chooses_steps() -> None:
+    chosen = plot(["plain", "5", "lose_a_host", "kill_the_driver", "cluster"], "usage", "client", "cluster")
+    assert chosen == Plot(PlainLoad, 5.0, ("kill_the_driver", "lose_a_host"))
+    assert plot([], "usage") == Plot(Load, 180.0, STEPS)
+    assert all(callable(getattr(Story, step)) for step in STEPS)
+
+
+@pytest.mark.parametrize("word", ["kill_a_driver", "--help", "cluster"])
+def test_a_word_that_is_not_known_is_no_step_that_passed(word: str) -> None:
+    with pytest.raises(SystemExit, match=f"usage(.|\n)*not expected: {word}"):
+        plot(["plain", word], "usage")
+
+
+def test_the_host_that_is_lost_is_not_the_drivers() -> None:
+    """And it has bookies, or nothing would be missed."""
+
+    def chosen(driver: str, *lived: str) -> tuple[str, str]:
+        story = object.__new__(Story)
+        cluster = SimpleNamespace(hosts=("one", "two", "three"), driver_host=lambda: driver)
+        story.cluster = cast(Cluster, cluster)
+        story.home_hosts = lambda: dict(enumerate(lived))  # type: ignore[method-assign, assignment, return-value]
+        return story.host(0), story.host(1)
+
+    assert chosen("", "two", "one", "two") == ("one", "two")
+    assert chosen("one", "two", "one", "two") == ("two", "two")
+    assert chosen("", "two", "two", "two") == ("two", "two")
+
+
+class ForgetfulLedger:
+    """Acknowledges ``room`` appends, then fails; and has three entries when it is recovered."""
+
+    ledger_id, last_add_confirmed = 1, 2
+
+    def __init__(self, room: int, full: threading.Event) -> None:
+        self.numbers: list[int] = []
+        self._room, self._full = room, full
+
+    def append(self, payload: bytes) -> None:
+        if self._full.is_set():
+            raise NotEnoughBookiesError("two of three")
+        self.numbers.append(int(payload))
+        if len(self.numbers) == self._room:
+            self._full.set()
+
+    def __enter__(self) -> ForgetfulLedger:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def test_the_plain_writer_does_not_write_again_what_recovery_lost(tmp_path: Path) -> None:
+    """Then it is missing at the end."""
+    ended = threading.Event()
+    lossy, next_one = ForgetfulLedger(5, threading.Event()), ForgetfulLedger(1, ended)
+    made = iter((lossy, next_one))
+    bookkeeper = SimpleNamespace(create_ledger=lambda **_: next(made), open_ledger=lambda _: lossy)
+    plain_load.write(cast(BookKeeper, bookkeeper), tmp_path, ended)
+    assert (lossy.numbers, next_one.numbers) == ([0, 1, 2, 3, 4], [5])

@@ -1,26 +1,24 @@
-"""``scripts/clusters yarn [client|cluster] [SECONDS] [STEP…]``: the whole story on a real YARN. A host is gone for SECONDS (180).
+"""``scripts/clusters yarn [client|cluster] [plain] [SECONDS] [STEP…]``: the whole story on a real YARN, or some of its steps.
 
-STEP: the names of ``Story``'s steps; without one, all are told.
+A host is gone for SECONDS (180). ``plain``: two clients without Spark instead of a query and a reader, which takes less time.
 """
 
 from __future__ import annotations
 
 import sys
 
-from tests.clusters.story import Story, kept_if_it_fails
+from tests.clusters.story import Story, kept_if_it_fails, plot
 from tests.clusters.yarn.cluster import YarnCluster
-
-GONE_SECONDS = 180.0
 
 
 def main(arguments: list[str]) -> int:
     """Tell the story. Returns the exit status: 0, or an AssertionError says what did not hold."""
-    gone = next((float(word) for word in arguments if word.isdecimal()), GONE_SECONDS)
+    told = plot(arguments, str(__doc__), "client", "cluster")
     with (
         kept_if_it_fails("bookspark-yarn-") as folder,
         YarnCluster(folder, cluster_mode="cluster" in arguments) as cluster,
     ):
-        Story(cluster, gone).tell([word for word in arguments if "_" in word])
+        Story(cluster, told).tell()
     return 0
 
 

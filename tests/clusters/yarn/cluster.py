@@ -107,12 +107,17 @@ class YarnCluster(Cluster):
             # Executors are killed as often as the test likes.
             "spark.executor.maxNumFailures": "1000",
         }
+        if self._drivers == 1:
+            # YARN puts executors where it likes. These are too large for two on one host, so both hosts get bookies.
+            settings["spark.executor.memoryOverhead"] = "1400m"
         if self._cluster_mode:
             options += ["--deploy-mode", "cluster"]
             settings |= {
                 "spark.yarn.submit.waitAppCompletion": "false",
                 "spark.yarn.appMasterEnv.PYTHONPATH": str(ROOT),
                 "spark.yarn.appMasterEnv.PYSPARK_PYTHON": sys.executable,
+                # Spark prefers any other address of the machine to a host's own.
+                "spark.yarn.appMasterEnv.SPARK_LOCAL_IP": "127.0.0.1",
                 "spark.yarn.maxAppAttempts": "1",
             }
         else:
@@ -126,6 +131,10 @@ class YarnCluster(Cluster):
             for pid, command in self.machine.processes_with("deploy.yarn.ApplicationMaster", str(self.folder)).items()
             if "java" in command.split()[0]
         ]
+
+    def driver_host(self) -> str:
+        masters = set(self.application_masters()) if self._cluster_mode else set()
+        return next((host for host in self.hosts if masters & self.machine.processes_of(host).keys()), "")
 
     def kill_driver(self) -> None:
         if not self._cluster_mode:
