@@ -8,6 +8,11 @@ A Python interpreter that ends by itself closes what idles first; so does a work
 What can't be closed is left to a later writer of the log, who recovers it: handles in use, and what an application used less than
 IDLE_SECONDS before it stopped. Spark's daemon then sends its workers SIGHUP, and it resets their signal handlers before they wait
 for the next task, so no handler of ours is ever called (tried on Spark 4.2).
+
+The driver does not close these for its workers. What Spark tells it of a query's end arrives beside the stop of a session, or not
+at all. The process that commits knows the ledgers, but it is a worker too, and ends in the same way. To close a ledger of another
+process is a ledger recovery, which fences: tasks of a query that was stopped may still run then, and a stop must not wait for
+bookies that are away. The log's next run does the same recovery, after it has claimed the log. Until then readers lack nothing.
 """
 
 from __future__ import annotations

@@ -73,3 +73,35 @@ def test_a_commit_of_an_earlier_version_is_told_by_its_number_of_rows_and_its_he
     assert is_committed(written_before, batch(5, KEPT._replace(rows=11)))
     with pytest.raises(CheckpointRewoundError):
         is_committed(written_before, batch(4, KEPT))
+
+
+def new_batch(before: dict[int, Fingerprint] | None) -> Batch:
+    return Batch("orders", "q", 7, Fingerprint(1), "/the/checkpoint", before)
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        Fingerprint(0, "", "plan", "offsets"),
+        Fingerprint(0, "", "later", "offsets"),
+        Fingerprint(0),
+    ],
+    ids=["the same plan", "planned anew up to the same offsets", "not known"],
+)
+def test_a_new_batch_follows_the_last_one_if_its_checkpoint_has_that(own: Fingerprint) -> None:
+    assert not is_committed(header(), new_batch({5: own, 6: Fingerprint(0, "", "another", "further")}))
+    assert not is_committed(header(Fingerprint(10)), new_batch({5: Fingerprint(0, "", "later", "further")}))
+    assert not is_committed(header(), new_batch(None)), "the run has written to the log before"
+    assert not is_committed(CommitHeader(), new_batch({}))
+
+
+def test_a_new_batch_whose_checkpoint_has_another_batch_as_the_last_one_is_refused() -> None:
+    with pytest.raises(
+        CheckpointRewoundError, match=r"batch 7 may have rows that are in the log.*two queries have copies"
+    ):
+        is_committed(header(), new_batch({5: Fingerprint(0, "", "later", "further")}))
+
+
+def test_a_new_batch_that_was_overtaken_by_one_that_was_not_there_before_is_refused() -> None:
+    with pytest.raises(CheckpointRewoundError, match="batch 5 of it came into the log just now"):
+        is_committed(header(), new_batch({4: KEPT, 6: KEPT}))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pyarrow
 import pytest
@@ -16,7 +18,7 @@ import pytest
 from bookspark.errors import BookKeeperError
 from bookspark.spark.connector import sink
 from bookspark.spark.connector.connector_options import SinkOptions
-from bookspark.spark.logs import LogRegistry, commits, delete_log, truncate_log
+from bookspark.spark.logs import LogRegistry, commits, committer, data_ledgers, delete_log, truncate_log
 from tests.spark.checkpoint_matrix import Query, numbers
 from tests.spark.memory_bookkeeper import MemoryBookKeeper
 
@@ -24,19 +26,24 @@ _TASKS = 2
 
 
 class StandInSpark:
-    """Runs queries one after the other. ``monkeypatch`` puts its parts where the sink looks for Spark's."""
+    """Runs queries, several beside each other too, each in an application of its own. ``monkeypatch`` puts its parts where the
+    sink looks for Spark's."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.bookkeeper = MemoryBookKeeper()
         self._clock = count(1)
         self._properties: dict[str, str] = {}
+        self._monkeypatch = monkeypatch
+        self._runs: dict[Path, dict[str, str]] = {}
+        """What the tasks of each query's run are told, by the query's Spark checkpoint."""
+        self._processes: dict[tuple[Path, str], Any] = defaultdict(dict)
+        """What a process keeps, for each query."""
         context = SimpleNamespace(getLocalProperty=self._properties.get)
         monkeypatch.setattr(sink, "TaskContext", SimpleNamespace(get=lambda: context))
         monkeypatch.setattr(sink, "client", lambda zookeeper: self.bookkeeper)
         monkeypatch.setattr(sink, "idle_closer", lambda: SimpleNamespace(in_use=nullcontext))
-        monkeypatch.setattr(sink, "_checked_runs", set())
         # What a query cleans up beside its micro-batches has tests of its own.
-        monkeypatch.setattr("bookspark.spark.logs.committer.Committer.tend", lambda committer, thoroughly: None)
+        monkeypatch.setattr("bookspark.spark.logs.committer.Committer.tend", lambda self, thoroughly: None)
 
     def run(self, query: Query) -> str | None:
         try:
@@ -46,30 +53,45 @@ class StandInSpark:
         return None
 
     def _run(self, query: Query) -> None:
-        checkpoint = query.checkpoint
-        for part in ("offsets", "commits", "sources/0"):
-            (checkpoint / part).mkdir(parents=True, exist_ok=True)
         self.begin_run(query)
+        while self.step(query, 1 if query.one_file_a_batch else None):
+            pass
+
+    def step(self, query: Query, files_max: int | None = None) -> bool:
+        """Run one micro-batch of the query's run, of at most so many new files. Returns whether there was one to run."""
+        checkpoint = query.checkpoint
         planned = numbers(checkpoint / "offsets")
         last = planned[-1] if planned else -1
-        if last not in numbers(checkpoint / "commits") and planned:
+        if planned and last not in numbers(checkpoint / "commits"):
             self._micro_batch(query, last)
-        while new := self._unseen(query):
-            last += 1
-            taken = new[: 1 if query.one_file_a_batch else None]
-            listed = [{"path": path, "timestamp": changed, "batchId": last} for path, changed in taken]
-            (checkpoint / "sources/0" / str(last)).write_text("\n".join(["v1", *map(json.dumps, listed)]))
-            plan = ["v1", json.dumps({"batchTimestampMs": next(self._clock)}), json.dumps({"logOffset": last})]
-            (checkpoint / "offsets" / str(last)).write_text("\n".join(plan))
-            self._micro_batch(query, last)
+            return True
+        taken = self._unseen(query)[:files_max]
+        if not taken:
+            return False
+        last += 1
+        listed = [{"path": path, "timestamp": changed, "batchId": last} for path, changed in taken]
+        (checkpoint / "sources/0" / str(last)).write_text("\n".join(["v1", *map(json.dumps, listed)]))
+        plan = ["v1", json.dumps({"batchTimestampMs": next(self._clock)}), json.dumps({"logOffset": last})]
+        (checkpoint / "offsets" / str(last)).write_text("\n".join(plan))
+        self._micro_batch(query, last)
+        return True
 
     def begin_run(self, query: Query) -> None:
         """What tasks are told from now on is of a new run of the query."""
+        for part in ("offsets", "commits", "sources/0"):
+            (query.checkpoint / part).mkdir(parents=True, exist_ok=True)
         metadata = query.checkpoint / "metadata"
         if not metadata.exists():
             metadata.write_text(json.dumps({"id": str(uuid.uuid4())}))
         query_id = json.loads(metadata.read_text())["id"]
-        self._properties |= {"sql.streaming.queryId": query_id, "spark.jobGroup.id": str(uuid.uuid4())}
+        self._runs[query.checkpoint] = {"sql.streaming.queryId": query_id, "spark.jobGroup.id": str(uuid.uuid4())}
+
+    def _enter_process(self, query: Query) -> None:
+        key = query.checkpoint
+        for holder, name in ((sink, "_checked_runs"), (sink, "_committed_runs")):
+            self._monkeypatch.setattr(holder, name, self._processes.setdefault((key, name), set()))
+        for holder, name in ((committer, "_committers"), (data_ledgers, "_open")):
+            self._monkeypatch.setattr(holder, name, self._processes[key, name])
 
     def _unseen(self, query: Query) -> list[tuple[str, int]]:
         lists = (query.checkpoint / "sources/0").glob("[0-9]*")
@@ -78,18 +100,23 @@ class StandInSpark:
         return [file for file in files if file[0] not in seen]
 
     def _micro_batch(self, query: Query, number: int) -> None:
+        self.write(query, number, self.lines_of(query, number))
+        (query.checkpoint / "commits" / str(number)).write_text("v1\n{}")
+
+    def lines_of(self, query: Query, number: int) -> list[str]:
+        """The rows of a micro-batch."""
         listed = (query.checkpoint / "sources/0" / str(number)).read_text().splitlines()[1:]
         paths = [Path(json.loads(line)["path"].removeprefix("file://")) for line in listed]
-        lines = [line for path in paths for line in path.read_text().splitlines()]
-        self.write(query, number, lines)
-        (query.checkpoint / "commits" / str(number)).write_text("v1\n{}")
+        return [line for path in paths for line in path.read_text().splitlines()]
 
     def write(self, query: Query, number: int, lines: list[str]) -> None:
         """Write a micro-batch as Spark does: a new writer, tasks, and its commit."""
         given = {"zookeeper": "memory", "log": query.log, "checkpointlocation": str(query.checkpoint), **query.options}
         options = SinkOptions.parse(given)
         LogRegistry(self.bookkeeper.metadata).ensure(query.log, dict(options.chosen), b"")
-        self._properties["streaming.sql.batchId"] = str(number)
+        self._enter_process(query)
+        self._properties.clear()
+        self._properties |= {**self._runs[query.checkpoint], "streaming.sql.batchId": str(number)}
         writer = sink.LogStreamWriter(options)
         parts = [lines[task::_TASKS] for task in range(_TASKS)]
         writer.commit([writer.write(_batches(part)) for part in parts], number)

@@ -75,6 +75,12 @@ class Fingerprint(NamedTuple):
             return False
         return self.rows == other.rows and (not self.values or not other.values or self.values == other.values)
 
+    def may_be_planned_as(self, other: Fingerprint) -> bool:
+        """Do the plans alone, as far as they are known, allow that both are of the same batch?"""
+        if not self.plan or not other.plan or self.plan == other.plan:
+            return True
+        return bool(self.offsets) and self.offsets == other.offsets
+
 
 @dataclass(frozen=True, slots=True)
 class Commit:

@@ -6,7 +6,9 @@ upwards and replays the last one only. So the number, and for the last number th
 ============================  ===============================================================================================
 number                        the batch is
 ============================  ===============================================================================================
-above the query's last one    new
+above the query's last one    new, if the query itself had the last one
+above it, and the query had   refused: a copy of the query's Spark checkpoint is, or was, in use elsewhere, and wrote the last one
+another batch as the last
 the last one, the same batch  a replay: it is committed, nothing is written
 the last one, another batch   refused
 below the last one            refused: nobody knows any more what was in it
@@ -20,12 +22,17 @@ Two batches of one number are *the same* if one of these holds, the first that c
    planned anew and is the same batch all the same: a Spark checkpoint was set back by one batch, and nothing came in since.
 3. Of a commit that has no sum (an earlier version wrote it), the number of rows is all there is to compare.
 
+A new batch is judged by what its Spark checkpoint says of the number that is the last one in the log: the same plan, or the same
+offsets. (Rows are compared when a batch is written. But a batch without rows is not in the log, so a copy of the checkpoint may
+have put a batch with rows there, under the same number.)
+
 A plan can't be told if the Spark checkpoint can't be read where the batch is committed (``spark.connector.fingerprints``). A
 replay with random values is then refused, and its error names the option that takes it for the same.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from bookspark.errors import BookKeeperError
@@ -49,6 +56,9 @@ class Batch(NamedTuple):
     """What tells it. None: not known yet, or whatever it is, it is to be taken for the batch of its number."""
     checkpoint: str = ""
     """Where the query's Spark checkpoint is. Empty: not known."""
+    before: Mapping[int, Fingerprint] | None = None
+    """The plans of earlier batches in that Spark checkpoint, by their numbers, the log's last one among them. None: they need not
+    be compared, because the run that writes this batch has written to the log before."""
 
 
 def is_committed(header: CommitHeader, batch: Batch) -> bool:
@@ -58,6 +68,7 @@ def is_committed(header: CommitHeader, batch: Batch) -> bool:
     """
     last = header.last_batches.get(batch.query, -1)
     if batch.number > last:
+        _check_last(header.fingerprints.get(batch.query), last, batch)
         return False
     if batch.number < last:
         raise CheckpointRewoundError(
@@ -76,6 +87,26 @@ def is_committed(header: CommitHeader, batch: Batch) -> bool:
         + f" If it is the same, and the query's values are random, set the sink's option acceptReplay to {batch.number}: "
         "the batch is then taken for the one in the log"
     )
+
+
+def _check_last(kept: Fingerprint | None, last: int, batch: Batch) -> None:
+    """Raise CheckpointRewoundError if the last batch in the log is not the one of its number in the batch's checkpoint."""
+    if batch.before is None or last < 0:
+        return
+    own = batch.before.get(last)
+    if own is None:
+        raise CheckpointRewoundError(
+            _refusal(batch, f"batch {last} of it came into the log just now, from somewhere else")
+        )
+    if kept is not None and not kept.may_be_planned_as(own):
+        raise CheckpointRewoundError(
+            _refusal(
+                batch,
+                f"the log has a batch {last} of it with {kept.rows} rows, which is not the batch {last} in its checkpoint, so "
+                f"batch {batch.number} may have rows that are in the log",
+            )
+            + f" If you know that it has none, set the sink's option acceptReplay to {last}"
+        )
 
 
 def _refusal(batch: Batch, why: str) -> str:

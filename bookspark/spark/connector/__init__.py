@@ -6,6 +6,7 @@
 ``sink``               writes rows of a DataFrame to a log, each once
 ``sink_checks``        refuses what can't be written before the first task
 ``fingerprints``       tells a micro-batch from another one of its number
+``checkpoint_files``   files of a Spark checkpoint that can be read
 ``file_sources``       tells files that were renamed from new ones
 ``source``             reads logs, ledgers and system tables
 ``feeds``              plans what lies between two offsets of a log or of ledgers

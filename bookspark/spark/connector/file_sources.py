@@ -4,10 +4,9 @@ Law: a query whose source folder was renamed is refused before the first of its 
 knows files by their paths. So it takes each file of a renamed folder for a new one, and gives it to a batch of a new number. (A
 query that names the folder itself, and not by a pattern, is refused by Spark: "Wrong basePath". Seen on 4.2.)
 
-Spark lists the files of each micro-batch in its checkpoint, ``sources/<n>/<batch>``: a line ``v1``, then one line of JSON for
-each file (path, time of the last change, batch); every tenth list, ``<batch>.compact``, has the files of all batches before it
-too. A file was renamed if an earlier batch has one with the same last part and time, whose path is no longer there. That is
-looked for where the first batch of a run is committed, and only if checkpoint and files are in the local file system there.
+Spark lists the files of each micro-batch in its checkpoint (``checkpoint_files``). A file was renamed if an earlier batch has one
+with the same last part and time, whose path is no longer there. That is looked for where the first batch of a run is committed,
+and only if checkpoint and files are in the local file system there.
 
 Source: Spark's ``FileStreamSourceLog``; its option ``fileNameOnly`` makes it know files by their last parts.
 """
@@ -17,26 +16,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
-
 from bookspark.errors import BookKeeperError
-from bookspark.spark.connector.fingerprints import local_path
-
-LIST_BYTES_MAX = 16 << 20
-"""A longer list of files is not read: a query that has read so many files can't wait for it."""
+from bookspark.spark.connector.checkpoint_files import Listed, listed_files, local_path
 
 
 class SourceRenamedError(BookKeeperError):
     """A micro-batch has files that the query has read before, in a folder of another name."""
-
-
-class _Listed(msgspec.Struct, frozen=True):
-    path: str
-    timestamp: int
-    batchId: int
-
-
-_LISTED = msgspec.json.Decoder(_Listed)
 
 
 def check_sources(checkpoint: str, batch: int, log: str) -> None:
@@ -44,7 +29,7 @@ def check_sources(checkpoint: str, batch: int, log: str) -> None:
     folder = local_path(checkpoint)
     for source in sorted((folder / "sources").glob("[0-9]*")) if folder is not None else ():
         before: dict[tuple[str, int], str] = {}
-        now: list[_Listed] = []
+        now: list[Listed] = []
         for listed in _listed(source):
             if listed.batchId == batch:
                 now.append(listed)
@@ -62,17 +47,12 @@ def check_sources(checkpoint: str, batch: int, log: str) -> None:
                 )
 
 
-def _listed(source: Path) -> Iterator[_Listed]:
+def _listed(source: Path) -> Iterator[Listed]:
     for path in source.glob("[0-9]*"):
-        try:
-            if path.stat().st_size <= LIST_BYTES_MAX:
-                yield from map(_LISTED.decode, path.read_bytes().splitlines()[1:])
-        except (OSError, msgspec.DecodeError):
-            # Another source keeps something else there.
-            continue
+        yield from listed_files(path)
 
 
-def _name(listed: _Listed) -> str:
+def _name(listed: Listed) -> str:
     return listed.path.rpartition("/")[2]
 
 

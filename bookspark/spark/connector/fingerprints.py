@@ -6,8 +6,9 @@ here: a checkpoint that was set back brings rows that have nothing to do with th
 
 Spark writes the plan of a micro-batch to ``offsets/<batch>`` in its checkpoint, before it runs the batch, and replays what stands
 there: a version, a line of JSON with the time of planning, and one line with the offset of each source. Spark gives a sink no
-plan. So the file is read where the batch is committed, on the driver's host, if the checkpoint is in the local
-file system (which may be a shared one). Where it can't be read (``hdfs:``, ``s3a:``), the sum over the rows has to do.
+plan. So the file is read where the batch is committed, on the driver's host, if the checkpoint is in the local file system (which
+may be a shared one). Where it can't be read (``hdfs:``, ``s3a:``), the sum over the rows has to do. The offset of a source of
+files is a number, which does not say which files it stands for: the list of these is part of the digest of the offsets.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import unquote, urlsplit
 from zlib import crc32
+
+import msgspec
+
+from bookspark.spark.connector.checkpoint_files import listed_files, local_path
 
 if TYPE_CHECKING:
     import numpy
@@ -49,17 +53,25 @@ def plan_of(checkpoint: str, batch: int) -> Plan:
     except OSError:
         return Plan()
     offsets = text.split(b"\n", _HEADER_LINES)[_HEADER_LINES:]
-    return Plan(_digest(text), _digest(offsets[0]) if offsets else "")
+    return Plan(_digest(text), _digest(offsets[0] + _files_of(folder, offsets[0].splitlines())) if offsets else "")
 
 
-def local_path(place: str) -> Path | None:
-    """The path of a file or folder that Spark names by a path or URI; None if it is not in the local file system."""
-    if not place:
-        return None
-    scheme, host, path, *_ = urlsplit(place)
-    if scheme == "file" and host in ("", "localhost"):
-        return Path(unquote(path))
-    return None if scheme else Path(place)
+class _FileOffset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    logOffset: int
+
+
+def _files_of(folder: Path, offsets: list[bytes]) -> bytes:
+    """Which files the offsets of sources of files stand for, in any order; empty if there is no such source."""
+    found = []
+    for source, text in enumerate(offsets):
+        try:
+            number = msgspec.json.decode(text, type=_FileOffset).logOffset
+        except msgspec.DecodeError:
+            continue
+        for name in (str(number), f"{number}.compact"):
+            files = listed_files(folder / "sources" / str(source) / name)
+            found += [f"\n{source} {file.timestamp} {file.path}" for file in files if file.batchId == number]
+    return "".join(sorted(found)).encode()
 
 
 def _digest(text: bytes) -> str:

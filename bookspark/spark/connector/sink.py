@@ -35,7 +35,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from bookspark.errors import BookKeeperError
-from bookspark.protocol.logs.commits import Commit, EntryRange, Fingerprint, merged
+from bookspark.protocol.logs.commits import Commit, CommitHeader, EntryRange, Fingerprint, merged
 from bookspark.protocol.logs.log_record import Compression, LogRecord
 from bookspark.protocol.logs.replays import Batch, is_committed
 from bookspark.spark.connector.connector_options import SinkOptions
@@ -163,6 +163,15 @@ class _Summed:
 
 _checked_runs: set[tuple[int, str, str, str]] = set()
 """(pid, zookeeper, log, run) of runs that had a new batch, so that all batches after it are new."""
+_committed_runs: set[tuple[int, str, str, str]] = set()
+"""The same of runs that have committed a batch: while such a run owns the log, nobody else puts a batch of its query there."""
+
+
+def _plans(told: RangesWritten, header: CommitHeader) -> dict[int, Fingerprint]:
+    """What the query's Spark checkpoint says of the batch that is the log's last one, and of the one before ``told``'s, which may
+    be in the log and not be seen yet."""
+    numbers = {header.last_batches.get(told.query, -1), told.batch - 1}
+    return {number: Fingerprint(0, "", *plan_of(told.checkpoint, number)) for number in numbers if number >= 0}
 
 
 class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
@@ -219,9 +228,18 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
         if record.owner == told.run:
             return record
         record, header = newest_header(self.bookkeeper, log.name, log.password)
-        if is_committed(header, Batch(log.name, told.query, told.batch, None, told.checkpoint)):
+        if is_committed(header, self._batch(told, None, header)):
             return None
         return registry.claim(log.name, told.run, told.query, self.options.follows, header.last_query)
+
+    def _batch(self, told: RangesWritten, fingerprint: Fingerprint | None, header: CommitHeader | None = None) -> Batch:
+        """The batch to be judged. ``header``: of the log, if the run has not committed a batch yet."""
+        accepted = self.options.accept_replay
+        plans = None if header is None else _plans(told, header)
+        if plans is not None and accepted in plans:
+            plans[accepted] = Fingerprint(0)
+        known = None if accepted == told.batch else fingerprint
+        return Batch(self.options.log.name, told.query, told.batch, known, told.checkpoint, plans)
 
     @closed_if_it_fails()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -237,19 +255,21 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
         first, log = told[0], self.options.log
         rows, values = sum(one.rows for one in told), sum(one.values for one in told) % SUMS
         fingerprint = Fingerprint(rows, f"{values:016x}", *plan_of(first.checkpoint, first.batch))
-        taken = self.options.accept_replay == first.batch
-        batch = Batch(log.name, first.query, first.batch, None if taken else fingerprint, first.checkpoint)
         written = [message for message in told if message.ranges]
         if not written or any(message.only_compared for message in told):
-            self._compare(batch, first.run, rows)
+            self._compare(self._batch(first, fingerprint), first.run, rows)
             return
-        if (os.getpid(), log.zookeeper, log.name, first.run) not in _checked_runs:
+        key = os.getpid(), log.zookeeper, log.name, first.run
+        header = None
+        if key not in _committed_runs:
             check_sources(first.checkpoint, first.batch, log.name)
+            _, header = newest_header(self.bookkeeper, log.name, log.password)
         owner, commit = self.commit_of(written, fingerprint)
         committer = current_committer(self.bookkeeper, owner)
         with idle_closer().in_use(committer):
-            committer.commit(commit, batch)
-        _checked_runs.add((os.getpid(), log.zookeeper, log.name, first.run))
+            committer.commit(commit, self._batch(first, fingerprint, header))
+        _checked_runs.add(key)
+        _committed_runs.add(key)
         # In a thread, beside the micro-batches that follow: a log may have many commits to look through.
         threading.Thread(target=committer.tend, args=(True,), name=f"tend {log.name}", daemon=True).start()
 
