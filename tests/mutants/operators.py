@@ -69,8 +69,13 @@ def _guard(place: Place) -> Iterator[ast.AST]:
     """A guard is dropped, always true or never, in whole or in part."""
     node = place.node
     if (place.field == "test" and isinstance(place.parent, ast.If | ast.IfExp)) or place.field == "guard":
-        yield ast.Constant(True)
-        yield ast.Constant(False)
+        assert isinstance(node, ast.expr)
+        if any(isinstance(each, ast.NamedExpr) for each in ast.walk(node)):  # what it names is needed
+            yield ast.BoolOp(ast.Or(), [node, ast.Constant(True)])
+            yield ast.BoolOp(ast.And(), [node, ast.Constant(False)])
+        else:
+            yield ast.Constant(True)
+            yield ast.Constant(False)
     elif place.field == "ifs":
         yield ast.Constant(True)
     if isinstance(node, ast.BoolOp):
@@ -171,7 +176,9 @@ def _step(place: Place) -> Iterator[ast.AST]:
     """A step is left out: a field is not set, a call is not made, a loop is not left."""
     node = place.node
     match node:
-        case ast.Assign(targets=[ast.Name()]) | ast.Assign(targets=[ast.Tuple(elts=[ast.Name(), *_])]):
+        case ast.Assign(targets=targets) if any(
+            isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store) for one in targets for each in ast.walk(one)
+        ):
             return
         case ast.Assign() | ast.AugAssign() | ast.Delete() | ast.Expr(value=ast.Call()) | ast.Break() | ast.Continue():
             yield ast.Pass()
