@@ -7,7 +7,7 @@ import random
 import pytest
 
 from bookspark.protocol.ledger.actions import AddAnswered, Fail, Finish, ReadAnswered, SendAdd, SendRead
-from bookspark.protocol.ledger.ledger_metadata import LedgerState
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerState
 from bookspark.protocol.ledger.responses import Unknown, UnknownReason
 from bookspark.protocol.repair.entry_copying import REQUESTS_MAX, RUN_BYTES, RUNS_MAX, EntryCopying
 from bookspark.protocol.repair.replication_plan import Copy, pieces, stripe
@@ -146,6 +146,14 @@ def test_each_entry_is_copied_or_told_whatever_fails(seed):
     wanted = {i for first, last, _ in copies for i in range(first, last + 1)}
     assert told == wanted & (set(absent) | set(refuses))
     assert sorted(bookies.copied.get("b9", ())) == sorted(wanted - told)
+
+
+def test_copies_of_an_open_ledger_tell_a_lac_that_is_certainly_confirmed():
+    """The writer may have confirmed more, or not: only what lies before the last fragment is certain."""
+    found = metadata(fragments=(Fragment(0, ("b1", "b2", "b3")), Fragment(8, ("b1", "b2", "b4"))))
+    copying = EntryCopying(found, [Copy(2, 5, "b4")], 10_000, {"b3"})
+    (read,) = copying.start()
+    assert copying.step(ReadAnswered(read.bookie, 2, 5, OK, "e")) == [SendAdd(("b4",), 2, 5, 7, "e")]
 
 
 def test_bookies_that_never_answer_are_not_asked_for_every_entry():

@@ -29,6 +29,16 @@ def to_write_back(**options):
     return pair, recovery
 
 
+def begins_again(recovery):
+    """The closing compare-and-set is lost. Recovery finds e1 on b1 once more, and closes the ledger."""
+    recovery.writes()
+    recovery.reads_metadata()
+    recovery.answers("b1", -1)
+    recovery.answers("b2", -1)
+    recovery.answers("b1", 1)
+    recovery.runs()
+
+
 def test_a_bookie_that_an_ack_quorum_can_do_without_is_not_replaced():
     _, recovery = to_write_back()
     recovery.refuses("b2", 1)
@@ -119,11 +129,34 @@ def test_a_lost_compare_and_set_forgets_the_ensemble_change():
     recovery.all_answer()
     found, version = pair.store
     pair.store = (found, version + 1)
-    recovery.writes()
-    recovery.reads_metadata()
-    recovery.runs()
+    begins_again(recovery)
     assert recovery.closed.fragments == (FIRST,)
+    assert recovery.closed.last_entry_id == 1, "an end before the change would hide it"
     assert other.closed is None
+
+
+def test_a_lost_compare_and_set_keeps_what_the_other_client_wrote():
+    """Re-replication names b7 in place of b3 while recovery replaces b2 and b6 in the last fragment."""
+    pair = LedgerPair()
+    pair.appended()
+    pair.append()
+    pair.writer.refuses("b3", 1)
+    pair.change_ensemble("b6")
+    pair.writer.answers("b1", 1)
+    recovery = pair.recoverer()
+    recovery.writes()
+    recovery.answers("b1", -1)
+    recovery.answers("b2", -1)
+    recovery.answers("b1", 1)
+    recovery.refuses("b2", 1)
+    recovery.refuses("b6", 1)
+    recovery.chooses("b4", "b5")
+    recovery.all_answer()
+    found, version = pair.store
+    pair.store = (found.re_replicated(0, {"b3": "b7"}), version + 1)
+    begins_again(recovery)
+    assert recovery.closed.fragments == (Fragment(0, ("b1", "b2", "b7")), Fragment(1, ("b1", "b2", "b6")))
+    assert recovery.closed.last_entry_id == 1
 
 
 def test_without_bookies_to_choose_from_it_stops_and_changes_nothing():

@@ -74,12 +74,14 @@ def test_what_was_on_disk_at_boot_counts_once_the_assignment_is_known():
 
 
 def test_a_new_position_starts_again():
-    """Ids that belonged to others in the old stripe may be this bookie's in the new one."""
+    """Ids that belonged to others in the old stripe may be this bookie's in the new one. Its caller is told to say again what is
+    synced: otherwise what the bookie had synced before would never count."""
     cursor = SyncCursor()
-    cursor.assign(Assignment(0, 3, 1, 0))
+    assert not cursor.assign(Assignment(0, 3, 1, 0))
     cursor.synced(0, 0)
     cursor.synced(6, 6)
-    cursor.assign(Assignment(2, 3, 1, 1))
+    assert not cursor.assign(Assignment(1, 3, 1, 0)), "the same stripe in a later fragment"
+    assert cursor.assign(Assignment(2, 3, 1, 1))
     assert cursor.last_add_synced == 3
     assert cursor.last_add_synced_for(Assignment(0, 3, 1, 0)) == -1
     assert cursor.last_add_synced_for(Assignment(2, 3, 1, 1)) == 3
@@ -89,7 +91,7 @@ def test_a_late_request_of_an_earlier_stay_changes_nothing():
     cursor = SyncCursor()
     cursor.assign(Assignment(5, 3, 1, 1))
     before = cursor.key()
-    cursor.assign(Assignment(0, 3, 1, 0))
+    assert not cursor.assign(Assignment(0, 3, 1, 0))
     assert cursor.key() == before
 
 

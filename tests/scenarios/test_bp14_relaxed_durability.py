@@ -10,7 +10,7 @@ from itertools import product
 import pytest
 
 from bookspark.errors import AddTimeoutError, NotEnoughBookiesError
-from bookspark.protocol.ledger.actions import Acknowledge, Confirm, SendSync
+from bookspark.protocol.ledger.actions import Acknowledge, Confirm, SendSync, SyncAnswered
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerState
 from bookspark.protocol.ledger.quorum import last_add_confirmed_of
 from bookspark.protocol.ledger.responses import Unknown, UnknownReason
@@ -420,6 +420,42 @@ class TestStriping:
         pair.writer.all_answer()
         assert pair.writer.confirmed == 4
         assert all(pair.replicas(entry) for entry in range(5))
+
+    def test_a_bookie_is_asked_to_sync_again_although_the_first_entry_that_waits_is_another_s(self):
+        """b2's sync began before it had e4. When it ends, the writer still waits for e0 of b1."""
+        pair = volatile(e=3, wq=1, aq=1)
+        pair.appended(3)
+        pair.writer.step(Sync())
+        pair.writer.parks("b2", "sync")
+        pair.append(2)
+        pair.writer.answers("b1", 3)
+        pair.writer.answers("b2", 4)
+        pair.writer.step(Sync())
+        pair.writer.releases("b2", "sync")
+        assert pair.writer.waits_for("b2") == ["sync"]
+        pair.writer.all_answer()
+        assert pair.writer.confirmed == 4
+
+    def test_what_a_bookie_had_synced_in_an_earlier_stay_tells_nothing_of_the_present_one(self):
+        """b1 had synced its stripe and left; when that is heard, it is back at b2's position, and has nothing of b2's."""
+        pair = volatile(e=3, wq=1, aq=1)
+        pair.appended(3)
+        pair.writer.step(Sync())
+        pair.writer.parks("b1", "sync")
+        pair.writer.step(SyncAnswered("b1", Unknown(UnknownReason.TIMEOUT)))
+        pair.change_ensemble("b4")
+        pair.writer.refuses("b2", "sync")
+        pair.change_ensemble("b1")
+        assert pair.ensemble == ("b4", "b1", "b3")
+        pair.writer.answers("b4", 0)
+        pair.writer.answers("b4", "sync")
+        pair.writer.answers("b3", "sync")
+        assert pair.writer.confirmed == 0
+        pair.writer.releases("b1", "sync")
+        assert pair.writer.confirmed == 0
+        assert not pair.replicas(1)
+        pair.writer.all_answer()
+        assert pair.writer.confirmed == 2
 
 
 class TestGuaranteed:

@@ -206,6 +206,23 @@ class TestTweak1:
         pair.writer.answers("b4")
         assert pair.writer.wanted == [ChooseBookies(("b1", "b2", "b4"), ("b2",))]
 
+    def test_also_on_a_striped_ledger_where_no_pinned_bookie_holds_it(self):
+        """e1 is confirmed by b2, e2 is whole on b3 and b4. Both fail before bookies can be had: one of them stays."""
+        pair = LedgerPair(e=4, wq=2, aq=1, guaranteed=True)
+        pair.appended()
+        pair.append(3)
+        pair.writer.answers("b2", 1)
+        pair.writer.answers("b3", 2)
+        pair.writer.answers("b4", 2)
+        assert pair.writer.confirmed == 2
+        pair.writer.refuses("b3", 1)
+        pair.writer.chooses()
+        pair.writer.refuses("b4", 3)
+        assert pair.writer.wanted == [ChooseBookies(("b1", "b2", "b3", "b4"), ("b3",))]
+        pair.change_ensemble("b5")
+        assert pair.replicas(2) == {"b4"}
+        assert pair.recover("b3").closed.last_entry_id >= 2
+
     def test_without_bookies_the_ledger_waits_and_is_not_closed(self):
         pair = LedgerPair(guaranteed=True)
         pair.append()
@@ -213,8 +230,12 @@ class TestTweak1:
             pair.writer.refuses(bookie, 0)
         pair.writer.chooses("b4")
         pair.writer.chooses()
-        assert pair.writer.error is None
-        assert pair.metadata.state is LedgerState.OPEN
+        assert (pair.writer.wanted, pair.writer.error) == ([], None)
+        pair.writer.step(BookiesChanged())
+        pair.change_ensemble("b4", "b5")
+        pair.writer.all_answer()
+        assert pair.writer.confirmed == 0
+        assert replication_factors(pair, 1) == [3]
 
 
 class TestTweak2:

@@ -1,0 +1,124 @@
+"""``scripts/mutants``: are wrong protocols found? One line of JSON for each mutant, and a table at the end.
+
+Exit status: 0 if all that are no equivalents were found, 1 if some survived, 2 for wrong arguments or for tests that fail without
+a mutant.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.mutants.changing import ROOT, Known, all_mutants
+from tests.mutants.equivalents import equivalents
+from tests.mutants.judging import Judge
+
+TESTS = ("tests/protocol", "tests/scenarios", "tests/simulation")
+
+
+def main() -> int:
+    options = _arguments()
+    before = _verdicts(options.out)
+    verdicts: list[dict[str, Any]] = []
+    stdout = sys.stdout
+
+    def choose() -> Sequence[Known]:
+        return _chosen(all_mutants(), options, before)
+
+    def told(verdict: dict[str, Any]) -> None:
+        verdicts.append(verdict)
+        line = json.dumps(verdict)
+        print(line, file=stdout, flush=True)
+        if options.out is not None:
+            with options.out.open("a") as out:
+                out.write(line + "\n")
+
+    if options.list:
+        for mutant in choose():
+            print(mutant.name)
+        return 0
+    judge = Judge(choose, told, seconds=options.seconds, schedules=options.schedules, processes=options.processes)
+    arguments = ["-p", "no:cacheprovider", "-s", "-q", "-o", "timeout=0", "--rootdir", str(ROOT)]
+    with redirect_stdout(sys.stderr):
+        status = pytest.main([*arguments, *(str(ROOT / test) for test in options.tests or TESTS)], plugins=[judge])
+    if status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        return 2
+    known = {verdict["mutant"]: verdict for verdict in (*before.values(), *verdicts)}
+    _table(known.values())
+    return 1 if any(_is_survivor(verdict) for verdict in known.values()) else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="scripts/mutants", description=__doc__)
+    parser.add_argument("--sample", type=int, help="judge so many mutants (default: all)")
+    parser.add_argument("--seed", type=int, default=1, help="which ones a sample has (default: 1)")
+    parser.add_argument("--only", type=re.compile, help="judge mutants whose name has this regular expression in it")
+    parser.add_argument(
+        "--out", type=Path, help="add the verdicts to this file; what it has already is not judged again"
+    )
+    parser.add_argument("--survivors", action="store_true", help="judge those again that survived in --out")
+    parser.add_argument("--schedules", type=int, default=300, help="random schedules for each mutant (default: 300)")
+    parser.add_argument("--seconds", type=float, default=30, help="how long its tests may take together (default: 30)")
+    parser.add_argument(
+        "--processes", type=int, default=len(os.sched_getaffinity(0)), help="default: one for each core"
+    )
+    parser.add_argument("--list", action="store_true", help="say which mutants those would be")
+    parser.add_argument("tests", nargs="*", help=f"default: {' '.join(TESTS)}")
+    return parser.parse_args()
+
+
+def _verdicts(out: Path | None) -> dict[str, dict[str, Any]]:
+    """By the mutant's name; the last one counts."""
+    if out is None or not out.exists():
+        return {}
+    return {verdict["mutant"]: verdict for verdict in map(json.loads, out.read_text().splitlines())}
+
+
+def _chosen(mutants: Sequence[Known], options: argparse.Namespace, before: dict[str, Any]) -> Sequence[Known]:
+    if options.survivors:
+        return [mutant for mutant in mutants if mutant.name in before and _is_survivor(before[mutant.name])]
+    if options.only is not None:
+        mutants = [mutant for mutant in mutants if options.only.search(mutant.name)]
+    if options.sample is not None:
+        mutants = Random(options.seed).sample(mutants, min(options.sample, len(mutants)))
+    return [mutant for mutant in mutants if mutant.name not in before]
+
+
+def _is_survivor(verdict: dict[str, Any]) -> bool:
+    return not verdict["killed"] and verdict["mutant"] not in equivalents()
+
+
+def _table(verdicts: Iterable[dict[str, Any]]) -> None:
+    """Rows: shelves of the protocol; columns: how many mutants, and who found them."""
+    counts: dict[str, Counter[str]] = {}
+    for verdict in verdicts:
+        for row in (verdict["mutant"].partition(".")[0], "all"):
+            count = counts.setdefault(row, Counter())
+            count["mutants"] += 1
+            if verdict["mutant"] in equivalents():
+                count["equivalent"] += 1
+                continue
+            count["killed"] += bool(verdict["killed"])
+            count["simulated"] += verdict["simulation"] is not None
+            count["by simulate"] += bool(verdict["simulation"])
+            count["by tests"] += bool(verdict["tests"])
+            count["survived"] += not verdict["killed"]
+    columns = ("mutants", "equivalent", "killed", "simulated", "by simulate", "by tests", "survived")
+    print("", f"| shelf | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|", sep="\n", file=sys.stderr)
+    for row, count in sorted(counts.items(), key=lambda one: (one[0] == "all", one[0])):
+        print(f"| {row} | {' | '.join(str(count[column]) for column in columns)} |", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
