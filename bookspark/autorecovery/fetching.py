@@ -1,10 +1,12 @@
 """Fetching: a bookie copies entries from another one when a repair asks it to, so that the entries pass no third process.
 
-Law: a fetched entry passes every check of one that a repair reads and adds: the checksum of its batch, its digest, and the master
-key, at both bookies. It counts once it is synced. A fetch decides nothing: what it does not bring is left to the repair, which
-reads and adds it itself, and so finds out which bookie is at fault. It asks registered bookies only, as any client does, with the
-bookie's own secret and certificate. Memory is bounded: ``_FETCHES_MAX`` answers of ``READ_BYTES`` are under way, each until it is
-synced, and further fetches wait. They don't wait long for a bookie that hangs, because one that failed a moment ago is not asked.
+Law: a fetched entry passes every check of one that a repair reads and adds: the checksum of its batch, its digest, and the
+master key, at both bookies. It counts once it is synced. A fetch decides nothing: what it does not bring is left to the repair,
+which reads and adds it itself, and so finds out which bookie is at fault. What has not come in the time that the repair gives it
+is told as not fetched, and is dropped if it comes later: otherwise the repair would take this bookie for one that hangs. It asks
+registered bookies only, as any client does, with the bookie's own secret and certificate. Memory is bounded: ``_FETCHES_MAX``
+answers of ``READ_BYTES`` are under way, each until it is synced, and further fetches wait. They don't wait long for a bookie
+that hangs, because one that failed a moment ago is not asked.
 """
 
 from __future__ import annotations
@@ -13,8 +15,8 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 from bookspark.bookie.commit.commit_thread import Post
 from bookspark.bookie.commit.completions import AllOf
@@ -42,11 +44,16 @@ _OK, _IO_ERROR = int(Status.OK), int(Status.IO_ERROR)
 log = logging.getLogger(__name__)
 
 
-class _Asked(NamedTuple):
+@dataclass(slots=True, eq=False)
+class _Asked:
     header: Header
     source: FetchFrom
     digest_type: DigestType
     fetched: Fetched
+    came: bool = False
+    """What was read is being added. However long that takes is this bookie's own fault."""
+    over: bool = False
+    """It is answered."""
 
 
 class Fetching:
@@ -73,17 +80,23 @@ class Fetching:
         self._threads.stop()
 
     def fetch(self, header: Header, source: FetchFrom, fetched: Fetched) -> None:
-        """Copy the entries that ``header`` names. Raises WireError for a digest type that is unknown."""
+        """Copy the entries that ``header`` names, which have ``header.limit`` ms to come from the other bookie (0: as long as
+        this bookie waits for an answer). Raises WireError for a digest type that is unknown."""
         try:
             kind = DigestType(source.digest_type)
         except ValueError:
             raise WireError(f"a fetch with digests of type {source.digest_type!r}") from None
-        self._waiting.append(_Asked(header, source, kind, fetched))
+        asked = _Asked(header, source, kind, fetched)
+        if header.limit:
+            self._io.submit(self._connections.later, header.limit / 1000, partial(self._time_is_up, asked))
+        self._waiting.append(asked)
         self._begin()
 
     def _begin(self) -> None:
         while self._waiting and self._under_way < _FETCHES_MAX:
             asked = self._waiting.popleft()
+            if asked.over:
+                continue
             self._under_way += 1
             header, source = asked.header, asked.source.bookie_id
             if why := self._connections.quarantined().get(source):
@@ -109,8 +122,20 @@ class Fetching:
         with suppress(RuntimeError):
             self._post(self._add, asked, adds, why)
 
+    def _time_is_up(self, asked: _Asked) -> None:
+        """In the I/O thread."""
+        # The bookie's loop may have ended.
+        with suppress(RuntimeError):
+            self._post(self._give_up, asked)
+
+    def _give_up(self, asked: _Asked) -> None:
+        if not asked.came:
+            why = f"{asked.source.bookie_id}: nothing came in {asked.header.limit} ms"
+            self._answer(asked, _OK, asked.header.first_entry_id - 1, 0, why)
+
     def _add(self, asked: _Asked, adds: Sequence[tuple[Header, EntryBatch]], why: str) -> None:
-        if not adds:
+        asked.came = True
+        if not adds or asked.over:
             self._end(asked, why, asked.header.first_entry_id - 1, 0, _OK)
             return
         last = adds[-1][0].last_entry_id
@@ -127,8 +152,13 @@ class Fetching:
         self._under_way -= 1
         if status != _OK:
             last, byte_count = asked.header.first_entry_id - 1, 0
-        asked.fetched(status, last, byte_count, why)
+        self._answer(asked, status, last, byte_count, why)
         self._begin()
+
+    def _answer(self, asked: _Asked, status: int, last: int, byte_count: int, why: str) -> None:
+        if not asked.over:
+            asked.over = True
+            asked.fetched(status, last, byte_count, why)
 
 
 def _as_add(batch: EntryBatch, asked: Header) -> tuple[Header, EntryBatch]:

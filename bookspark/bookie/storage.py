@@ -1,7 +1,8 @@
 """A bookie's storage: one set of calls for its adds, its reads, its control requests and its disks.
 
-Law: one loop owns all state. ``add``, ``sync``, ``fence``, ``write_last_add_confirmed``, ``settle`` and ``held_ranges`` return at
-once and call ``done`` on that loop, at once or later. Files are written by one commit thread per directory.
+Law: one loop owns all state. ``add``, ``sync``, ``fence``, ``write_last_add_confirmed``, ``settle``, ``when_durable`` and
+``held_ranges`` return at once and call ``done`` on that loop, at once or later. Files are written by one commit thread per
+directory.
 
 Each call is made by the part that decides it: ``ledgers`` (adds, fencing, explicit_lacs, volatile_syncs, held_copies),
 ``holdings`` (reads, checkpointing, disks), ``space`` (garbage_collection, reclaiming). An add takes some 2.5 µs of the loop here,
@@ -21,6 +22,7 @@ from bookspark.bookie.commit.commit_items import NoteSync
 from bookspark.bookie.commit.commit_thread import Post, Soon
 from bookspark.bookie.commit.completions import Done, ignore
 from bookspark.bookie.disk.file_system import FileSystem, RealFileSystem
+from bookspark.bookie.disk.index import location
 from bookspark.bookie.holdings.boot import read_directories
 from bookspark.bookie.holdings.checkpointing import Checkpoints, Prepared
 from bookspark.bookie.holdings.commit_results import CommitResults
@@ -307,6 +309,10 @@ class Storage:
         with, −1 and −1 at the end.
         """
         return self.holdings.ranges(ledger_id, first_entry_id, limit, only=only)
+
+    def when_durable(self, ranges: Ranges, done: Done) -> None:
+        """Call ``done`` once all of these rows are durable: OK, or why they can't be."""
+        self._held_copies.when_durable([*map(location, ranges.logs, ranges.positions)], done)
 
     def held_ranges(self, ledger_id: int, done: Callable[[list[tuple[int, int]] | None], None]) -> None:
         """Tell the ranges of entry ids (first, last) that are held of a ledger, once they are durable; None if they can't be."""

@@ -51,7 +51,7 @@ The kinds, and what a bookie does for each (``-`` after a name: the request is a
 ``RANGES-``
     What is held of ``ledger_id`` from entry ``first_entry_id`` on, and of the ledgers after it (not if ``value`` is 1),
     ``limit`` and 2,048 rows at most. The body of the answer is ``messages.Ranges``; its ``value`` and ``first_entry_id`` are
-    the ledger and the entry to go on with, −1 at the end.
+    the ledger and the entry to go on with, −1 at the end. The answer comes once these rows are durable.
 ``STATUS-``
     The body of the answer is ``messages.BookieStatus``.
 ``ENTRY_LOGS-``
@@ -69,7 +69,8 @@ The kinds, and what a bookie does for each (``-`` after a name: the request is a
 ``FETCH-``
     Copy the entries ``first..last`` of a ledger from another bookie, which the body names (``messages.FetchFrom``). Sent by a
     repair. Each entry is read as a client reads it and then added, with the LAC and the LAFR of this request, as an ``ADD`` with
-    ``RECOVERY``. ``last_entry_id`` of the answer is the last id that is here, synced, and ``value`` how many bytes were fetched.
+    ``RECOVERY``. ``limit`` > 0: what has not come from that bookie after so many ms is given up.
+    ``last_entry_id`` of the answer is the last id that is here, synced, and ``value`` how many bytes were fetched.
     A fetch that could not read goes no further, and is no error: the answer is OK, and its body says why, for people.
 ``REFUSAL-``
     Sent by bookies only: the last frame of a connection that sent bytes that are no frame. The body says why, for people.

@@ -17,6 +17,7 @@ from bookspark.wire.batch_prefix import HEADER_OFFSET
 from bookspark.wire.entry_batch import Entry, EntryBatch, encode_entries
 from bookspark.wire.header import Flag, Header, Kind, Status, decode
 from bookspark.wire.messages import FetchFrom
+from tests.awaiting import await_that
 
 KEY = b"k" * 16
 
@@ -52,9 +53,9 @@ def fetches(storage, reads):
     made.close()
 
 
-def asked_for(fetches, count, answers):
+def asked_for(fetches, count, answers, limit=0):
     for first in range(count):
-        header = Header(Kind.FETCH, first, 7, first, first, 99, Flag.RECOVERY, master_key=KEY)
+        header = Header(Kind.FETCH, first, 7, first, first, 99, Flag.RECOVERY, limit=limit, master_key=KEY)
         fetches.fetch(header, FetchFrom("a", "CRC32C"), lambda *answer: answers.append(answer))
 
 
@@ -96,6 +97,39 @@ def test_a_bookie_that_failed_a_moment_ago_is_not_asked(fetches, reads) -> None:
     asked_for(fetches, 2 * _FETCHES_MAX, answers)
     assert not reads and len(answers) == 2 * _FETCHES_MAX
     assert answers[0][:3] == (Status.OK, -1, 0) and "in quarantine" in answers[0][3]
+
+
+def test_what_does_not_come_in_the_time_of_the_repair_is_told_as_not_fetched(
+    fetches, storage, reads, monkeypatch
+) -> None:
+    """The repair took this bookie for one that hangs if its own timeout was shorter than half of this bookie's."""
+    timers = []
+    monkeypatch.setattr(fetches._connections, "later", lambda *timer: timers.append(timer))
+    answers: list[tuple[int, int, int, str]] = []
+    asked_for(fetches, _FETCHES_MAX + 2, answers, limit=700)
+    await_that(lambda: len(timers) == _FETCHES_MAX + 2)
+    assert {seconds for seconds, _ in timers} == {0.7}
+    (action, put), (other, put_other) = reads[:2]
+    put(act.ReadAnswered("a", action.first, action.last, Positive(), [read(action.first)], 1))
+    for _, time_is_up in timers[:-1]:
+        time_is_up()
+    told = [(Status.OK, first - 1, 0, "a: nothing came in 700 ms") for first in range(1, _FETCHES_MAX + 1)]
+    assert answers == told, "what is being added, and what has time, is waited for"
+    storage.added[0][2](Status.OK)
+    assert answers[-1][:2] == (Status.OK, 0) and len(reads) == _FETCHES_MAX + 1, "the one that waited is not begun"
+    assert reads[-1][0].first == _FETCHES_MAX + 1
+    put_other(act.ReadAnswered("a", other.first, other.last, Positive(), [read(other.first)], 1))
+    assert len(storage.added) == 1 and len(answers) == len(told) + 1, "it came too late"
+    for _, time_is_up in timers:
+        time_is_up()
+    assert len(answers) == _FETCHES_MAX + 2, "each is told once"
+
+
+def test_an_older_repair_gives_no_time(fetches, reads, monkeypatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(fetches._io, "submit", lambda *_: pytest.fail("a timer"))
+        asked_for(fetches, 1, [])
+    assert len(reads) == 1
 
 
 def test_an_add_that_is_refused_is_told(fetches, storage, reads) -> None:

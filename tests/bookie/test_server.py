@@ -280,6 +280,24 @@ def test_ranges_and_status(client, ledger_id):
     assert status.bookie_id == "bookie-test" and status.ledgers > 0 and not status.read_only
 
 
+def test_what_a_power_cut_may_take_back_is_not_listed_as_held(tmp_path):
+    """Repairs and checks compare what is listed with what there should be: a row that was not synced yet counted as a copy."""
+    files = FaultyFileSystem(RealFileSystem(), "sync */logs/*.arrows 1.. hold")
+    with serving(config(tmp_path), files) as (_, address):
+        writer, asking = Client(address), Client(address)
+        writer.send(add_frame(5, 0, 4))
+        files.wait_held()
+        asking.send(control_frame(Header(Kind.RANGES, 8, 5, value=1)))
+        assert asking.call(Header(Kind.RANGES, 0, 6, value=1)).header.ledger_id == 6, "it is answered before"
+        files.release()
+        answer = asking.receive()
+        ranges = Ranges.decode(answer.body)
+        assert answer.header.request_id == 8 and answer.header.status == Status.OK
+        assert (list(ranges.first_entry_ids), list(ranges.last_entry_ids)) == ([0], [4])
+        for client in (writer, asking):
+            client.close()
+
+
 # -- bad peers
 
 

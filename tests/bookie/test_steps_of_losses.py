@@ -184,6 +184,60 @@ def test_the_last_entry_of_a_ledger_whose_tail_is_gone_is_found_in_steps() -> No
     assert one.holdings.lacking(10) == ((1, 3 * _ROWS_LOOKED_AT - 1),)
 
 
+def with_many_rows(one: Failing, ledger_id: int) -> LedgerRows:
+    rows = one.holdings.index.of(ledger_id)
+    for entry_id in range(10, 3 * _ROWS_LOOKED_AT):
+        rows.insert(entry_id, entry_id, one.there + entry_id, 1)
+    return rows
+
+
+def test_who_is_told_what_lacks_is_told_again_of_what_leaves_later_and_no_step_walks_over_a_ledger() -> None:
+    """To tell what lacks of 256 ledgers, one step looked at all rows of each."""
+    one = Failing()
+    rows = with_many_rows(one, 9)
+    one.fail()
+    one.run.read(9, 1 << 40, 1 << 40)
+    before = len(rows)
+    one.run.storage.lacking(2 * LEDGERS)
+    assert one.holdings.lacking(9) and len(rows) == before, "only what has left is told"
+    one.end()
+    told = dict(one.run.storage.lacking(2 * LEDGERS))
+    assert told[9][-1] == (10, 3 * _ROWS_LOOKED_AT - 1)
+
+
+def test_a_sync_of_a_long_ledger_in_a_directory_that_failed_is_refused_in_steps() -> None:
+    """One step looked at all rows of the ledger."""
+    one = Failing()
+    rows = with_many_rows(one, 5)
+    statuses: list[int] = []
+    one.run.storage.sync(5, KEY, Assignment(0), statuses.append)
+    one.fail()
+    with_many_rows(one, 11)
+    sweep, left = len(one.sweep), len(rows)
+    one.run.commit()
+    assert len(one.sweep) == sweep + 1 and not statuses
+    for _ in one.sweep.pop():
+        assert not statuses and left - len(rows) <= 2 * _ROWS_LOOKED_AT
+        left = len(rows)
+    assert statuses == [Status.IO_ERROR] and len(rows) == 0 and len(one.holdings.index.get(11) or ()) > 0
+
+
+def test_a_sync_waits_for_the_rows_of_a_second_directory_that_failed_meanwhile() -> None:
+    one = Failing()
+    with_many_rows(one, 8)
+    one.fail()
+    left: list[bool] = []
+    one.holdings.when_left(8, lambda: left.append(True))
+    steps = one.sweep.pop()
+    (here,) = one.holdings.index.get(4).covering(0, 0)
+    one.holdings.index.of(8).insert(0, 0, here.where, here.size)
+    next(steps)
+    one.holdings.lose_directory(one.run.storage.live[0])
+    for _ in steps:
+        assert not left
+    assert left and one.holdings.lacking(8)[0][0] == 0
+
+
 # -- many losses
 
 

@@ -14,6 +14,7 @@ from bookspark.local import LocalCluster
 from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.responses import Positive
 from bookspark.protocol.repair.underreplication_task import Mark, Reason
+from bookspark.wire.header import Kind
 from bookspark.wire.messages import FetchFrom
 from tests.authority import Authority
 from tests.awaiting import await_that
@@ -147,7 +148,9 @@ def test_what_is_not_fetched_the_repair_reads(cluster, asked, monkeypatch, caplo
         assert "could not fetch entry" in caplog.text and told in caplog.text
 
 
-def test_a_source_that_hangs_does_not_make_the_target_look_as_if_it_hung(cluster, asked):
+@pytest.mark.parametrize("seconds", [1.0, 3.0])
+def test_a_source_that_hangs_does_not_make_the_target_look_as_if_it_hung(cluster, asked, seconds):
+    """The target waits for 5 s, and the repair waited for twice its own timeout."""
     with cluster.bookkeeper() as bookkeeper:
         ledger_id = closed(bookkeeper)
         lost, *sources = bookies_of(cluster, bookkeeper, ledger_id)
@@ -155,15 +158,35 @@ def test_a_source_that_hangs_does_not_make_the_target_look_as_if_it_hung(cluster
         sources[0].suspend()
         try:
             lost.stop()
-            _, quarantined = repaired_without_looking(cluster, bookkeeper, ledger_id, lost)
+            _, quarantined = repaired_without_looking(cluster, bookkeeper, ledger_id, lost, seconds)
         finally:
             sources[0].resume()
             start_all(*cluster.bookies)
         assert target.bookie_id not in quarantined
 
 
-def repaired_without_looking(cluster, bookkeeper, ledger_id, lost):
-    with cluster.bookkeeper(answer_timeout_seconds=3.0) as own:
+def test_an_older_bookie_that_knows_no_fetch_gets_its_copies_from_the_repair(cluster, asked, monkeypatch, caplog):
+    """It answers as any bookie does to a kind that it does not know."""
+    caplog.set_level("INFO")
+    made = LedgerRequests._header
+    unknown = max(Kind) + 1
+    monkeypatch.setattr(
+        LedgerRequests,
+        "_header",
+        lambda self, kind, **fields: made(self, unknown if kind is Kind.FETCH else kind, **fields),
+    )
+    with cluster.bookkeeper() as bookkeeper:
+        ledger_id = closed(bookkeeper)
+        before = bookies_of(cluster, bookkeeper, ledger_id)
+        done, quarantined = repaired(cluster, bookkeeper, ledger_id, before[0])
+        assert asked["reads"] > 0 and asked["fetches"] > 0 and done.entries == ENTRIES
+        assert f"unknown kind {unknown}" in caplog.text
+        assert not quarantined.keys() - {before[0].bookie_id}
+        assert_readable_from_target_alone(cluster, bookkeeper, ledger_id, before)
+
+
+def repaired_without_looking(cluster, bookkeeper, ledger_id, lost, seconds):
+    with cluster.bookkeeper(answer_timeout_seconds=seconds) as own:
         worker = ReplicationWorker(own, AutorecoveryConfig(poll_seconds=0.2, retry_seconds=0.2))
         bookkeeper.metadata.underreplication.mark([Mark(ledger_id, {lost.bookie_id: Reason.LOST}, "by a test")])
         worker.start()

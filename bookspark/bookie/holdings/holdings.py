@@ -71,7 +71,9 @@ class Holdings:
         """Every log and its directory, by the log's number."""
         self.next_log = 1
         """The number of the next log."""
-        self.volatile = VolatileLedgers(self.index, self.is_synced, self._is_open, self.lacking)
+        self.volatile = VolatileLedgers(
+            self.index, self.is_synced, self._is_open, lambda one: _at_once(self._leave_ledger(one))
+        )
         self.long_polls = LongPolls()
         self.files = LogFiles(self._open_log)
         self.lost_at_boot: list[EntriesLost] = []
@@ -298,16 +300,34 @@ class Holdings:
             gone, start = frozenset(self.gone), 0
             while ids := self.index.ledger_ids(start, _LEDGERS_A_STEP):
                 for ledger_id in ids:
-                    following = self.leave_gone(ledger_id, 0)
-                    while following is not None:
-                        yield None
-                        following = self.leave_gone(ledger_id, following)
+                    yield from self._leave_ledger(ledger_id)
                 start = ids[-1] + 1
                 yield None
             if gone == self.gone:
                 # Otherwise another directory failed meanwhile.
                 self.gone.clear()
                 return
+
+    def _leave_ledger(self, ledger_id: int) -> Steps[None]:
+        following: int | None = 0 if self.gone else None
+        while following is not None and (following := self.leave_gone(ledger_id, following)) is not None:
+            yield None
+
+    def when_left(self, ledger_id: int, then: Callable[[], None]) -> None:
+        """Call ``then`` when no row of a ledger lies in a directory that failed, so that ``lacking`` tells all: at once, or in a
+        later turn of the loop if there are many rows."""
+        if self.gone and self.leave_gone(ledger_id, 0) is not None:
+            self.carry_through(self._when_left(ledger_id, then))
+        else:
+            then()
+
+    def _when_left(self, ledger_id: int, then: Callable[[], None]) -> Steps[None]:
+        gone = 0
+        while len(self.gone) > gone:
+            # At first, and again if another directory failed meanwhile.
+            gone = len(self.gone)
+            yield from self._leave_ledger(ledger_id)
+        then()
 
     def lose_between(self, first_where: int, last_where: int) -> list[EntriesLost]:
         """Everything at ``first_where..last_where`` is lost, as by ``lose``: a part of a log, or several logs."""
@@ -355,10 +375,8 @@ class Holdings:
             ledger.entries_back(held)
 
     def lacking(self, ledger_id: int) -> EntryRanges:
-        """Entries of a ledger of which a copy was here that can't be read (``BookieLedger.lacking``)."""
-        following: int | None = 0 if self.gone else None
-        while following is not None:
-            following = self.leave_gone(ledger_id, following)
+        """Entries of a ledger of which a copy was here that can't be read (``BookieLedger.lacking``), as far as the rows in
+        directories that failed have left the index. (If more leave, the ledger is in ``ledgers_lacking`` again.)"""
         ledger = self.ledgers.look(ledger_id)
         return NO_RANGES if ledger is None else ledger.lacking
 

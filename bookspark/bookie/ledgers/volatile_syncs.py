@@ -9,6 +9,8 @@ Source: BP-14, "Changes to Bookies".
 
 from __future__ import annotations
 
+from functools import partial
+
 from bookspark.bookie.commit.commit_items import SyncWritten
 from bookspark.bookie.commit.completions import Done
 from bookspark.bookie.holdings.holdings import Holdings
@@ -32,6 +34,9 @@ class VolatileSyncs:
         is lost."""
 
         def synced(status: int) -> None:
+            self._holdings.when_left(ledger_id, partial(answer, status))
+
+        def answer(status: int) -> None:
             response = decide().response
             if status == Status.OK and self._holdings.lacking(ledger_id):
                 status = Status.IO_ERROR

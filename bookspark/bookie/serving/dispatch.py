@@ -190,4 +190,11 @@ class Dispatch:
             header.ledger_id, max(header.first_entry_id, 0), header.limit, only=header.value == 1
         )
         answered = header._replace(first_entry_id=first)
-        self._answers.answer(answered, _OK, value=ledger_id, body=ranges.encode())
+        # Who compares copies takes what is listed for a copy that is there, so a power cut may not take it back.
+        self._storage.when_durable(ranges, partial(self._listed, answered, ledger_id, ranges.encode()))
+
+    def _listed(self, header: Header, following: int, ranges: bytes, status: int) -> None:
+        if status == _OK:
+            self._answers.answer(header, _OK, value=following, body=ranges)
+        else:
+            self._answers.answer(header, status)

@@ -315,6 +315,7 @@ class Maintenance:
 
     def _carry_through(self, steps: Steps[None]) -> None:
         work = _tried("background work did not end", lambda: self._drive(steps))
+        self._tasks = [task for task in self._tasks if not task.done()]
         self._tasks.append(asyncio.get_running_loop().create_task(work))
 
     async def _drive(self, steps: Steps[Result]) -> Result:

@@ -16,6 +16,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 
 from bookspark.bookie.commit.completions import Done
 from bookspark.bookie.holdings.checkpointing import Checkpoints
@@ -39,6 +40,7 @@ from bookspark.wire.header import Status
 
 _IDS_AT_ONCE = 1 << 16
 """A single call that makes a set of a million keeps the interpreter from the loop, in whatever thread it is made."""
+_IDS_A_STEP = 1 << 14
 _LEDGERS_A_STEP = 256
 _FAILING_SECONDS_MAX = 30.0
 _KEPT_TOLD = 3
@@ -110,12 +112,17 @@ class GarbageCollection:
             log.warning("%s", self.kept)
 
     def held(self) -> Steps[set[int]]:
-        """Every ledger of which there were entries or control state at the first step."""
+        """Every ledger of which there were entries or control state at the first step. (More may be among them: the ledgers are
+        listed later.)"""
         held: set[int] = set()
-        for ids in (list(self._holdings.ledgers), self._holdings.index.ledger_ids()):
-            for start in range(0, len(ids), _IDS_AT_ONCE):
-                held.update(ids[start : start + _IDS_AT_ONCE])
-                yield None
+        rows = self._holdings.index.ids()
+        while part := list(islice(rows, _IDS_A_STEP)):
+            held.update(part)
+            yield None
+        known = list(self._holdings.ledgers)
+        for start in range(0, len(known), _IDS_A_STEP):
+            held.update(known[start : start + _IDS_A_STEP])
+            yield None
         return held
 
     def note(self, ledger_ids: Collection[int], done: Done) -> None:

@@ -130,8 +130,8 @@ class LedgerRequests:
     def fetch(
         self, target: str, action: act.SendAdd, source: FetchFrom, first: int, answered: Callable[[Answer], None]
     ) -> None:
-        """Have ``target`` copy entries of ``action`` from another bookie (FETCH), from ``first`` on. ``answered`` gets its answer
-        in the I/O loop."""
+        """Have ``target`` copy entries of ``action`` from another bookie (FETCH), from ``first`` on. It may take the time of one
+        answer to get them, and that of another one to write them. ``answered`` gets its answer in the I/O loop."""
         header = self._header(
             Kind.FETCH,
             first_entry_id=first,
@@ -139,6 +139,7 @@ class LedgerRequests:
             last_add_confirmed=action.last_add_confirmed,
             last_add_fully_replicated=action.last_add_fully_replicated,
             flags=Flag.RECOVERY,
+            limit=math.ceil(self._timeout_seconds * 1000),
         )
         # The target waits for the other bookie's answer first.
         self._send(target, header, control_frame(header, source.encode()), answered, self._timeout_seconds)
