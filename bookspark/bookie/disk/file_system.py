@@ -63,8 +63,8 @@ class FileSystem(Protocol):
         """Open for reading and writing; FileNotFoundError unless it exists or ``create`` is set."""
 
     def exists(self, path: str) -> bool:
-        """Is there a file or a directory of this name? OSError if the disk can't tell: a marker, a note or a checkpoint that can't
-        be looked at is not absent."""
+        """Is there a file or a directory of this name? OSError if the disk can't tell: a marker, a note or a checkpoint that
+        can't be looked at is not absent."""
 
     def list(self, directory: str) -> list[str]:
         """The names in a directory, sorted."""
