@@ -55,6 +55,10 @@ class Position(NamedTuple):
 START = Position()
 
 
+FILES = "f:"
+"""Stands before a digest of offsets that takes in lists of files."""
+
+
 class Fingerprint(NamedTuple):
     """What tells a batch from another one of the same number."""
 
@@ -65,13 +69,14 @@ class Fingerprint(NamedTuple):
     plan: str = ""
     """A digest of the plan that Spark wrote before it ran the batch: the offsets, and when they were made. Empty: not known."""
     offsets: str = ""
-    """A digest of the sources' offsets in the plan. Empty: not known."""
+    """A digest of the sources' offsets in the plan; with FILES before it, also of the files that they stand for. Empty: not
+    known."""
 
     def same_as(self, other: Fingerprint) -> bool:
         """Are both of the same batch, if they are of one number?"""
         if self.plan and self.plan == other.plan:
             return True
-        if self.offsets and other.offsets and self.offsets != other.offsets:
+        if self._offsets_compare(other) and self.offsets != other.offsets:
             return False
         return self.rows == other.rows and (not self.values or not other.values or self.values == other.values)
 
@@ -79,7 +84,15 @@ class Fingerprint(NamedTuple):
         """Do the plans alone, as far as they are known, allow that both are of the same batch?"""
         if not self.plan or not other.plan or self.plan == other.plan:
             return True
-        return bool(self.offsets) and self.offsets == other.offsets
+        if not (self.offsets and other.offsets):
+            return False
+        return self.offsets == other.offsets or not self._offsets_compare(other)
+
+    def _offsets_compare(self, other: Fingerprint) -> bool:
+        """Are the offsets of both known, and digests of the same things? Earlier versions knew of no files."""
+        return bool(self.offsets and other.offsets) and self.offsets.startswith(FILES) == other.offsets.startswith(
+            FILES
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ replay with random values is then refused, and its error names the option that t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 from bookspark.errors import BookKeeperError
@@ -56,9 +56,9 @@ class Batch(NamedTuple):
     """What tells it. None: not known yet, or whatever it is, it is to be taken for the batch of its number."""
     checkpoint: str = ""
     """Where the query's Spark checkpoint is. Empty: not known."""
-    before: Mapping[int, Fingerprint] | None = None
-    """The plans of earlier batches in that Spark checkpoint, by their numbers, the log's last one among them. None: they need not
-    be compared, because the run that writes this batch has written to the log before."""
+    before: Callable[[int], Fingerprint] | None = None
+    """The plan of an earlier batch in that Spark checkpoint, by its number. None: it need not be compared, because the run that
+    writes this batch has written to the log before."""
 
 
 def is_committed(header: CommitHeader, batch: Batch) -> bool:
@@ -93,12 +93,7 @@ def _check_last(kept: Fingerprint | None, last: int, batch: Batch) -> None:
     """Raise CheckpointRewoundError if the last batch in the log is not the one of its number in the batch's checkpoint."""
     if batch.before is None or last < 0:
         return
-    own = batch.before.get(last)
-    if own is None:
-        raise CheckpointRewoundError(
-            _refusal(batch, f"batch {last} of it came into the log just now, from somewhere else")
-        )
-    if kept is not None and not kept.may_be_planned_as(own):
+    if kept is not None and not kept.may_be_planned_as(batch.before(last)):
         raise CheckpointRewoundError(
             _refusal(
                 batch,

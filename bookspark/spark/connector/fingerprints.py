@@ -20,6 +20,7 @@ from zlib import crc32
 
 import msgspec
 
+from bookspark.protocol.logs.commits import FILES
 from bookspark.spark.connector.checkpoint_files import listed_files, local_path
 
 if TYPE_CHECKING:
@@ -53,7 +54,10 @@ def plan_of(checkpoint: str, batch: int) -> Plan:
     except OSError:
         return Plan()
     offsets = text.split(b"\n", _HEADER_LINES)[_HEADER_LINES:]
-    return Plan(_digest(text), _digest(offsets[0] + _files_of(folder, offsets[0].splitlines())) if offsets else "")
+    if not offsets:
+        return Plan(_digest(text))
+    files = _files_of(folder, offsets[0].splitlines())
+    return Plan(_digest(text), (FILES if files else "") + _digest(offsets[0] + files))
 
 
 class _FileOffset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -35,7 +35,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from bookspark.errors import BookKeeperError
-from bookspark.protocol.logs.commits import Commit, CommitHeader, EntryRange, Fingerprint, merged
+from bookspark.protocol.logs.commits import Commit, EntryRange, Fingerprint, merged
 from bookspark.protocol.logs.log_record import Compression, LogRecord
 from bookspark.protocol.logs.replays import Batch, is_committed
 from bookspark.spark.connector.connector_options import SinkOptions
@@ -167,13 +167,6 @@ _committed_runs: set[tuple[int, str, str, str]] = set()
 """The same of runs that have committed a batch: while such a run owns the log, nobody else puts a batch of its query there."""
 
 
-def _plans(told: RangesWritten, header: CommitHeader) -> dict[int, Fingerprint]:
-    """What the query's Spark checkpoint says of the batch that is the log's last one, and of the one before ``told``'s, which may
-    be in the log and not be seen yet."""
-    numbers = {header.last_batches.get(told.query, -1), told.batch - 1}
-    return {number: Fingerprint(0, "", *plan_of(told.checkpoint, number)) for number in numbers if number >= 0}
-
-
 class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
     """``df.writeStream.format("bookspark")``."""
 
@@ -228,18 +221,21 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
         if record.owner == told.run:
             return record
         record, header = newest_header(self.bookkeeper, log.name, log.password)
-        if is_committed(header, self._batch(told, None, header)):
+        if is_committed(header, self._batch(told, None, is_first=True)):
             return None
         return registry.claim(log.name, told.run, told.query, self.options.follows, header.last_query)
 
-    def _batch(self, told: RangesWritten, fingerprint: Fingerprint | None, header: CommitHeader | None = None) -> Batch:
-        """The batch to be judged. ``header``: of the log, if the run has not committed a batch yet."""
+    def _batch(self, told: RangesWritten, fingerprint: Fingerprint | None, is_first: bool = False) -> Batch:
+        """The batch to be judged. ``is_first``: the run has not committed one yet."""
         accepted = self.options.accept_replay
-        plans = None if header is None else _plans(told, header)
-        if plans is not None and accepted in plans:
-            plans[accepted] = Fingerprint(0)
+
+        def before(number: int) -> Fingerprint:
+            return Fingerprint(0) if number == accepted else Fingerprint(0, "", *plan_of(told.checkpoint, number))
+
         known = None if accepted == told.batch else fingerprint
-        return Batch(self.options.log.name, told.query, told.batch, known, told.checkpoint, plans)
+        return Batch(
+            self.options.log.name, told.query, told.batch, known, told.checkpoint, before if is_first else None
+        )
 
     @closed_if_it_fails()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -260,14 +256,13 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
             self._compare(self._batch(first, fingerprint), first.run, rows)
             return
         key = os.getpid(), log.zookeeper, log.name, first.run
-        header = None
-        if key not in _committed_runs:
+        is_first = key not in _committed_runs
+        if is_first:
             check_sources(first.checkpoint, first.batch, log.name)
-            _, header = newest_header(self.bookkeeper, log.name, log.password)
         owner, commit = self.commit_of(written, fingerprint)
         committer = current_committer(self.bookkeeper, owner)
         with idle_closer().in_use(committer):
-            committer.commit(commit, self._batch(first, fingerprint, header))
+            committer.commit(commit, self._batch(first, fingerprint, is_first))
         _checked_runs.add(key)
         _committed_runs.add(key)
         # In a thread, beside the micro-batches that follow: a log may have many commits to look through.
