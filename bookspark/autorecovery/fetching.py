@@ -130,6 +130,8 @@ class Fetching:
 
     def _give_up(self, asked: _Asked) -> None:
         if not asked.came:
+            with suppress(ValueError):
+                self._waiting.remove(asked)
             why = f"{asked.source.bookie_id}: nothing came in {asked.header.limit} ms"
             self._answer(asked, _OK, asked.header.first_entry_id - 1, 0, why)
 

@@ -32,7 +32,15 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from bookspark.bookie.disk.file_system import File, FileSystem, needing_space, read_all, replace_file, write_all
+from bookspark.bookie.disk.file_system import (
+    NO_DESCRIPTOR,
+    File,
+    FileSystem,
+    needing_space,
+    read_all,
+    replace_file,
+    write_all,
+)
 from bookspark.bookie.disk.index import ROW_BYTES, ChangingRows, LedgerRows, log_of
 from bookspark.bookie.disk.index_block import HEAD as BLOCK_HEAD
 from bookspark.bookie.disk.index_block import LEDGER_BYTES, Block, BlockBuilder, decode_block, gathered, overlaid
@@ -267,9 +275,12 @@ def read_checkpoint(file_system: FileSystem, directory: str) -> Checkpoint | Non
 
 def _is_whole(file_system: FileSystem, directory: str, part: Part) -> bool:
     path = part_path(directory, part.number)
-    if not file_system.exists(path):
+    try:
+        file = file_system.open(path)
+    except OSError as error:
+        if error.errno in NO_DESCRIPTOR:
+            raise
         return False
-    file = file_system.open(path)
     try:
         checksum = 0
         for position in range(0, part.size, _READ_BYTES):

@@ -322,10 +322,10 @@ class Holdings:
             then()
 
     def _when_left(self, ledger_id: int, then: Callable[[], None]) -> Steps[None]:
-        gone = 0
-        while len(self.gone) > gone:
+        gone: frozenset[int] = frozenset()
+        while not self.gone <= gone:
             # At first, and again if another directory failed meanwhile.
-            gone = len(self.gone)
+            gone = frozenset(self.gone)
             yield from self._leave_ledger(ledger_id)
         then()
 

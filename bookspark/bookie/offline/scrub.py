@@ -73,7 +73,11 @@ def scrub(file_system: FileSystem, directory: str) -> Scrubbed:
         lost = tuple(EntryRange(ledger_id, row.first, row.last) for ledger_id, row in rows[number])
         found.damages.append(Damage(f"{directory}/{LOGS}", 0, 0, f"log {number:08x} is missing", lost))
     for number in entry_logs:
-        _scrub_log(EntryLog(file_system, directory, number), file_system, rows.get(number, []), found)
+        entry_log = EntryLog(file_system, directory, number)
+        try:
+            _scrub_log(entry_log, file_system, rows.get(number, []), found)
+        except OSError as error:
+            found.damages.append(Damage(entry_log.path, 0, 0, f"the log can't be looked at: {error}"))
     for number in rewritten_logs:
         if checkpoint is None or number in checkpoint.rewritten:
             of_log = rows.get(number, [])
