@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -26,6 +28,25 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 RUN_SECONDS_MAX = 300
 
 
+_WORKER_DIED = "Python worker exited unexpectedly"
+_ATTEMPTS = 3
+
+Result = TypeVar("Result")
+
+
+def _again_if_a_worker_dies(run: Callable[[], Result]) -> Result:
+    """On a machine under load, a Python worker of Spark ended in two whole runs, and its fault handler had nothing to say, so it
+    was a signal, it seems. A cluster tries such a task again, and Spark on one machine does not. The query starts anew then, and
+    its rows have to be there once all the same."""
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return run()
+        except (PySparkException, Py4JJavaError) as error:
+            if _WORKER_DIED not in str(error):
+                raise
+    return run()
+
+
 class RealSpark:
     def __init__(self, spark: SparkSession, cluster: LocalCluster, bookkeeper: BookKeeper, folder: Path) -> None:
         self._spark, self._cluster, self._bookkeeper, self._folder = spark, cluster, bookkeeper, folder
@@ -41,16 +62,22 @@ class RealSpark:
         # By a pattern: if the folder is named, Spark itself refuses files of another one in the checkpoint ("Wrong basePath").
         writer = lines.text(str(query.folder / "input*")).writeStream.format("bookspark").option("log", query.log)
         writer = writer.options(**query.options).option("checkpointLocation", str(query.checkpoint))
-        started = writer.trigger(availableNow=True).start()
-        try:
-            assert started.awaitTermination(RUN_SECONDS_MAX), "the query did not end"
-        except PySparkException as error:
-            return str(error)
-        return None
+
+        def run() -> str | None:
+            started = writer.trigger(availableNow=True).start()
+            try:
+                assert started.awaitTermination(RUN_SECONDS_MAX), "the query did not end"
+            except PySparkException as error:
+                if _WORKER_DIED in str(error):
+                    raise
+                return str(error)
+            return None
+
+        return _again_if_a_worker_dies(run)
 
     def rows(self, log: str) -> list[str]:
         rows = self._spark.read.format("bookspark").option("log", log).load()
-        found = rows.selectExpr("position", "CAST(value AS STRING) AS value").collect()
+        found = _again_if_a_worker_dies(rows.selectExpr("position", "CAST(value AS STRING) AS value").collect)
         return [row.value for row in sorted(found, key=lambda row: row.position)]
 
     def truncate(self, log: str, row: int) -> None:

@@ -143,6 +143,8 @@ def lacking(client: BookKeeper, cluster: LocalCluster) -> Iterator[tuple[int, Lo
     ledger = client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
     ledger.append(b"on all")
     names = ledger.metadata.last_fragment.ensemble
+    # It was acknowledged by two of them.
+    await_that(lambda: holders(client, ledger.ledger_id) == dict.fromkeys(names, 1))
     deaf = by_id[names[2]]
     deaf.suspend()
     ledger.append_batch([PAYLOAD] * 5)

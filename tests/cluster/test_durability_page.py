@@ -135,7 +135,7 @@ def strike(cluster, blow, hit):
 
 def opened(cluster, reader, ledger_id, cell):
     if cell.promise == "none":  # its one copy that is left is not the first that recovery hears of
-        cluster.wire.delay(1.0, Kind.READ, bookie=cluster.bookies[1].bookie_id, client="reader", ledger_id=ledger_id)
+        cluster.wire.delay(3.0, Kind.READ, bookie=cluster.bookies[1].bookie_id, client="reader", ledger_id=ledger_id)
     try:
         return [entry.payload for entry in reader.open_ledger(ledger_id).read()]
     except BookKeeperError as error:
