@@ -2,6 +2,7 @@
 
 ===============  ===============================================================================================================
 ``log_record``   the log's record, and the transitions that change it
+``lanes``        the lanes of a log: who writes which, and what an offset says
 ``commits``      one commit, and the header that sums up those before it
 ``replays``      whether a micro-batch is committed already, or of a Spark checkpoint that was set back
 ``log_offload``  how far the rows were offloaded to a table

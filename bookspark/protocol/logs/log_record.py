@@ -57,7 +57,7 @@ class LogTakenOverError(BookKeeperError):
 
 
 class AnotherQueryError(BookKeeperError):
-    """The log is another streaming query's. This one has a Spark checkpoint that is new to the log. It has written nothing."""
+    """The lane is another streaming query's. This one has a Spark checkpoint that is new to the log. It has written nothing."""
 
 
 class NoSuchLogError(BookKeeperError):
@@ -133,9 +133,19 @@ class BatchWrite(NamedTuple):
     """The commit ledger that has its commit; −1: it has not committed yet."""
 
 
+class Lane(NamedTuple):
+    """A lane beside lane 0, in the index of the log's record (``lanes``)."""
+
+    number: int
+    writers: tuple[str, ...]
+    """Who writes it: the last one, which followed those before it."""
+    checkpoint: str = ""
+    """Where the last one's Spark checkpoint is; empty if it has none, or that is not known."""
+
+
 @dataclass(frozen=True, slots=True)
 class LogRecord:
-    """One version of ``/bookspark/logs/<name>``."""
+    """One version of ``/bookspark/logs/<name>``: of a log, which is its lane 0 as well, or of another lane."""
 
     name: str
     options: LogOptions = field(default_factory=LogOptions)
@@ -161,6 +171,12 @@ class LogRecord:
     """Batch writes that are under way."""
     batch_epoch: int = 0
     """The highest epoch of a batch write."""
+    checkpoint: str = ""
+    """Where the Spark checkpoint of the owner's query is; empty if that is not known."""
+    lanes: tuple[Lane, ...] = ()
+    """The log's lanes beside this one, by number."""
+    lanes_made: int = 0
+    """The highest number that was given to a lane."""
 
     @property
     def newest_epoch(self) -> int:
@@ -199,7 +215,7 @@ class LogRecord:
             raise self._taken_over(run)
         before = self.owner_query or last_query
         if before and before not in (query, follows):
-            raise self._another_query(query, before)
+            raise self.another_query(query, before)
         claims = (*self.claims, run)[-CLAIMS_MAX:]
         return replace(self, epoch=self.newest_epoch + 1, owner=run, claims=claims, owner_query=query)
 
@@ -335,13 +351,14 @@ class LogRecord:
             "log_commits, nothing was written, and it can be run again"
         )
 
-    def _another_query(self, query: str, before: str) -> AnotherQueryError:
+    def another_query(self, query: str, before: str) -> AnotherQueryError:
+        """The error of a query that is not the one that writes here."""
         return AnotherQueryError(
             f"log {self.name!r} is written by query {before}, and query {query or '(without an id)'} is new to it: nothing of it "
             "is written. If it is the same query, its Spark checkpoint was deleted or is another query's: give it its own "
-            "again, else its rows would be in the log twice. If it is another query, use another log. If it may take this log "
-            f"over, from a source that starts where the log's rows end, stop the other one and set the sink's option follows "
-            f"to {before!r}"
+            "again, else its rows would be in the log twice. If it is another query, give it a checkpointLocation that no "
+            "query had, and it gets a lane of its own beside this one. If it may take this one over, from a source that starts "
+            f"where its rows end, stop the other one and set the sink's option follows to {before!r}"
         )
 
 

@@ -1,0 +1,184 @@
+"""The lanes of a log: their names, the index of them in the log's record, who writes which, and what an offset says.
+
+Law: a lane is a chain as a log of one writer is, with a record of its own, so nothing that its writer does concerns another lane.
+The log's record is lane 0. It has the index of the others, which only grows: a number is given out once, and a writer that has a
+lane finds it again.
+
+=====================  ========================================================================================================
+writer                 lane
+=====================  ========================================================================================================
+a streaming query      the one that the index says is its; lane 0 if it owns that or has committed there; lane 0 of a log that
+                       nobody wrote; the lane of the query that it ``follows``; else a new one
+a batch write          lane 0 if no query ever owned it; else the one lane that batch writes share
+=====================  ========================================================================================================
+
+The union of lanes between two offsets is in the order of lanes, in each lane in the order of rows. So it follows from the offsets
+alone, and a plan that is made again is the same plan.
+
+Source: docs/decisions/lanes.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from bookspark.errors import BookKeeperError
+from bookspark.protocol.logs.log_record import AnotherQueryError, Lane, LogChangedError, LogRecord
+
+LANES_MAX = 1000
+"""How many lanes a log may have beside lane 0: the index is a part of one record."""
+WRITERS_MAX = 100
+"""How many of a lane's writers the index remembers."""
+BATCH_WRITES = "batch"
+"""The writer whose lane all batch writes share."""
+MARK = "@"
+"""Stands between a log's name and the number of a lane. It is in no log's name."""
+
+
+class TooManyLanesError(BookKeeperError):
+    """The log has no room for one more lane."""
+
+
+def lane_name(log: str, lane: int) -> str:
+    """The name of the record of a log's lane."""
+    return f"{log}{MARK}{lane}" if lane else log
+
+
+def lane_of(name: str) -> tuple[str, int]:
+    """The log and the lane that ``name`` is of; ``orders`` and ``orders@0`` are lane 0 of log ``orders``."""
+    log, mark, number = name.partition(MARK)
+    return log, int(number) if mark else 0
+
+
+def writer_of(query: str) -> str:
+    """How the index names a streaming query."""
+    return f"query:{query}"
+
+
+def new_lane(record: LogRecord, lane: int) -> LogRecord:
+    """The record of a lane that has no rows yet, of the log that ``record`` is the record of."""
+    return LogRecord(lane_name(record.name, lane), record.options, record.master_key, ctime_ms=record.ctime_ms)
+
+
+def with_lane(record: LogRecord, lane: int, writer: str, checkpoint: str = "") -> LogRecord:
+    """The record with ``lane`` as the lane of ``writer``. Done twice it changes nothing.
+
+    Raises LogChangedError if another writer has that lane, or the writer another lane; TooManyLanesError.
+    """
+    known = lane_in_index(record, writer)
+    if known == lane:
+        return record
+    if known is not None or lane != record.lanes_made + 1:
+        raise LogChangedError(f"log {record.name!r}: other lanes were made meanwhile, {record.lanes_made} in all")
+    if len(record.lanes) >= LANES_MAX:
+        raise TooManyLanesError(
+            f"log {record.name!r} has {len(record.lanes)} lanes, and {writer} would need one more: use a new log, or have the "
+            "query follow one that has ended (option follows)"
+        )
+    return replace(record, lanes=(*record.lanes, Lane(lane, (writer,), checkpoint)), lanes_made=lane)
+
+
+def with_writer(record: LogRecord, lane: int, writer: str, checkpoint: str = "") -> LogRecord:
+    """The record with ``writer``, who may follow another one, as the last one of ``lane``. Lane 0 tells its owner itself."""
+
+    def written(one: Lane) -> Lane:
+        before = tuple(other for other in one.writers if other != writer)
+        return Lane(lane, (*before, writer)[-WRITERS_MAX:], checkpoint)
+
+    lanes = tuple(written(one) if one.number == lane else one for one in record.lanes)
+    return record if lanes == record.lanes else replace(record, lanes=lanes)
+
+
+def lane_in_index(record: LogRecord, writer: str) -> int | None:
+    """The lane that ``writer`` writes, or wrote before another one followed it; None if the index names none."""
+    return next((lane.number for lane in record.lanes if writer in lane.writers), None)
+
+
+def lane_of_query(
+    record: LogRecord, query: str, committed: Collection[str], follows: str = "", checkpoint: str = ""
+) -> int | None:
+    """The lane of a streaming query; None if it needs a new one.
+
+    ``committed``: the queries that the newest header of lane 0 names. ``follows``: the query whose lane it may take over.
+    ``checkpoint``: where its Spark checkpoint is; empty if that is not known. Raises AnotherQueryError if the query to follow has
+    no lane, or if the Spark checkpoint of another query was there: it was deleted or replaced, and its rows would come again.
+    """
+    found = _known_lane(record, query, committed)
+    if found is not None:
+        return found
+    if not (record.owner_query or committed or record.batch_epoch):
+        return 0
+    if not follows:
+        if checkpoint and checkpoint == record.checkpoint:
+            raise record.another_query(query, record.owner_query)
+        for lane in record.lanes:
+            if checkpoint and checkpoint == lane.checkpoint:
+                raise record.another_query(query, lane.writers[-1].removeprefix(writer_of("")))
+        return None
+    found = _known_lane(record, follows, committed)
+    if found is None:
+        raise AnotherQueryError(
+            f"log {record.name!r}: query {query} is to follow query {follows!r}, which never wrote to the log. Nothing is "
+            "written. Give the id of a query that did (the table log_commits has them), or leave the option follows out"
+        )
+    return found
+
+
+def lane_of_batch_write(record: LogRecord, run: str) -> int | None:
+    """The lane of the batch write ``run``; None if batch writes need a new one."""
+    if record.batch_write(run) is not None or record.epoch == 0:
+        return 0
+    return lane_in_index(record, BATCH_WRITES)
+
+
+def _known_lane(record: LogRecord, query: str, committed: Collection[str]) -> int | None:
+    found = lane_in_index(record, writer_of(query))
+    if found is None and (query == record.owner_query or query in committed):
+        return 0
+    return found
+
+
+# -- offsets
+
+Offset = Mapping[str, int]
+"""A place in a log: ``position``, the rows of lane 0 before it; ``log``, when the log was made; for each other lane its number,
+and its rows before it. A lane that is not named is at its beginning."""
+_LANE_0, _LOG = "position", "log"
+
+
+def offset_at(ctime_ms: int, rows: Mapping[int, int]) -> dict[str, int]:
+    """The offset behind these numbers of rows, one for each lane."""
+    others = {str(lane): rows[lane] for lane in sorted(rows) if lane}
+    return {_LANE_0: rows.get(0, 0), _LOG: ctime_ms, **others}
+
+
+def rows_before(offset: Offset) -> dict[int, int]:
+    """How many rows of each lane lie before the offset, in the order of lanes."""
+    found = {int(key): rows for key, rows in offset.items() if key not in (_LANE_0, _LOG)}
+    return {0: offset[_LANE_0], **dict(sorted(found.items()))}
+
+
+def is_offset(offset: Mapping[str, object]) -> bool:
+    """Has it the form of a place in a log?"""
+    others = offset.keys() - {_LANE_0, _LOG}
+    return {_LANE_0, _LOG} <= offset.keys() and all(key.isdigit() and key != "0" for key in others)
+
+
+def shared_out(waiting: Mapping[int, int], most: int) -> dict[int, int]:
+    """What each lane gives of ``most``: ``most`` in all, or all that waits.
+
+    Each lane in which something waits gives something, those first in which most waits; what is left goes by how much waits.
+    """
+    busy = sorted((lane for lane, some in waiting.items() if some), key=lambda lane: -waiting[lane])
+    shares = dict.fromkeys(waiting, 0) | dict.fromkeys(busy[:most], 1)
+    left = min(most, sum(waiting.values())) - sum(shares.values())
+    rest = {lane: waiting[lane] - shares[lane] for lane in busy}
+    total = sum(rest.values())
+    if left:
+        for lane, some in rest.items():
+            shares[lane] += some * left // total
+    for lane in busy:
+        over = min(most, sum(waiting.values())) - sum(shares.values())
+        shares[lane] += min(over, waiting[lane] - shares[lane])
+    return shares
