@@ -15,31 +15,35 @@ from __future__ import annotations
 
 import logging
 import os
+from functools import reduce
 from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
 
 from bookspark.arguments import checked
 from bookspark.client import BookKeeper
 from bookspark.daemon.settings import of_environment
 from bookspark.errors import ReadError
+from bookspark.protocol.logs.lanes import MARK, lane_of
 from bookspark.spark.connector.connector_options import LATEST, SourceOptions
 from bookspark.spark.connector.data_source import ZOOKEEPER_VARIABLE
-from bookspark.spark.connector.feeds import data_loss
-from bookspark.spark.logs.registry import LogName, LogRegistry, check_password
+from bookspark.spark.connector.lost_rows import data_loss
+from bookspark.spark.logs.registry import LaneName, LogRegistry, check_password
 from bookspark.spark.offload.table import check_readable
 from bookspark.spark.process_client import ZOOKEEPER_CONF
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 _logger = logging.getLogger(__name__)
 
 
 @checked
-def log_frame(spark: SparkSession, log: LogName, **options: str | int | bool) -> DataFrame:
+def log_frame(spark: SparkSession, log: LaneName, **options: str | int | bool) -> DataFrame:
     """A DataFrame with the rows of ``log``, as many as are committed when its first action begins.
 
-    ``spark``: the session. ``log``: the log's name. ``options``: those of a batch read by name (see ``connector_options``), for
-    example ``startingOffsets=100`` or ``password="secret"``.
+    ``spark``: the session. ``log``: the name of the log, or of one lane of it. ``options``: those of a batch read by name (see
+    ``connector_options``), for example ``startingOffsets=100`` or ``password="secret"``.
 
     Raises ConfigurationError, NoSuchLogError, UnauthorizedAccessError (wrong password), MetadataStoreError; DataLossError if rows
     from ``startingOffsets`` on were truncated; ReadError if Spark's own reader has to read offloaded rows and their table has not
@@ -49,8 +53,13 @@ def log_frame(spark: SparkSession, log: LogName, **options: str | int | bool) ->
     known = SourceOptions.parse(given, spark.conf.get(ZOOKEEPER_CONF, None) or os.environ.get(ZOOKEEPER_VARIABLE))
     known = known.for_batch()
     with BookKeeper(known.zookeeper, **of_environment("client")) as bookkeeper:
-        record = LogRegistry(bookkeeper.metadata).get(log)
+        registry = LogRegistry(bookkeeper.metadata)
+        record, lanes = registry.get(log), registry.lanes_of(log)
         check_password(record, known.password)
+        offloads = [registry.get(lane).offload for lane in lanes]
+    if len(lanes) > 1 and any(offloads):
+        frames = [log_frame(spark, f"{log}{MARK}{lane_of(lane)[1]}", **options) for lane in lanes]
+        return reduce(DataFrame.union, frames)
     rows = spark.read.format("bookspark").options(**{"zookeeper": known.zookeeper, **given})
     start = max(record.first_position, known.start if isinstance(known.start, int) else 0)
     end = known.end if isinstance(known.end, int) else None

@@ -332,6 +332,7 @@ DOCUMENTS = {
     "registration": lambda data: codec.encode_registration(codec.decode_registration("bookie-5f2c9a1e", data)),
     "task": lambda data: codec.encode_task(codec.decode_task(1, data)),
     "record": _record,
+    "record of several lanes": _record,
     "header": _header,
     "commit": _commit,
 }

@@ -20,6 +20,7 @@ from bookspark.errors import DataLossError, ReadError
 from bookspark.local import LocalCluster
 from bookspark.protocol.logs.log_offload import OffloadError
 from bookspark.spark.connector.data_source import BookSparkDataSource, register
+from bookspark.spark.frames import log_frame
 from bookspark.spark.logs import LogRegistry, commits
 from bookspark.spark.offload import Offloaded, offload
 from bookspark.spark.offload import offloading as module
@@ -102,6 +103,30 @@ def log(spark: SparkSession, cluster: LocalCluster, bookkeeper: BookKeeper, tmp_
 
 def numbers(count: int) -> list[tuple[int, int]]:
     return [(n, n) for n in range(count)]
+
+
+def test_each_lane_goes_to_a_table_of_its_own_and_is_read_from_there(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.write()
+    (tmp_path / "input").mkdir()
+    (tmp_path / "input" / "0.txt").write_text("".join(f"{number}\n" for number in range(100, 150)))
+    writer = log.spark.readStream.text(str(tmp_path / "input")).writeStream.format("bookspark")
+    writer = writer.options(log=log.name, checkpointLocation=str(tmp_path / "checkpoint"))
+    query = writer.trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+
+    # The query's data ledger is open until its worker has been idle for a while.
+    monkeypatch.setattr(module, "IDLE_SECONDS", 0.0)
+    assert (done := log.offload(delete_after_seconds=0.0)).rows == 150 and done.position == 100
+    named = {
+        r.ledger_id for n in range(2) for p in commits(log.bookkeeper, f"{log.name}@{n}", b"") for r in p.commit.ranges
+    }
+    assert set(done.deleted) == named and not named & set(log.bookkeeper.list_ledgers())
+    assert sorted(value for _, value in log.read()) == list(range(150))
+    assert log_frame(log.spark, log.name).count() == 150
+    lane = log.spark.read.format("delta").load(f"{log.table}@1").selectExpr("position", NUMBER)
+    assert sorted(map(tuple, lane.collect())) == [(n, 100 + n) for n in range(50)]
 
 
 def test_readers_do_not_notice_that_ledgers_went_to_a_table(log: Log) -> None:

@@ -15,14 +15,19 @@ from bookspark.cli.commands.ledger import AckQuorum, Copies, Digest, Ensemble, T
 from bookspark.cli.terminal.command_options import Json, Password, Yes, Zookeeper, client
 from bookspark.cli.terminal.output import console, payload_document, table
 from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerType, Replication
-from bookspark.protocol.logs.log_record import Compression, LogOptions
+from bookspark.protocol.logs.commits import START
+from bookspark.protocol.logs.lanes import BATCH_WRITES, lane_name, lane_of, writer_of
+from bookspark.protocol.logs.log_record import LOG_LABEL, Compression, LogOptions
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 
 app = typer.Typer(help="Create, look at, truncate and delete logs.", no_args_is_help=True, rich_markup_mode=None)
 
 LogName = Annotated[str, typer.Argument(metavar="LOG", help="Name of the log.")]
+LaneName = Annotated[str, typer.Argument(metavar="LOG", help="Name of the log, or of one of its lanes: orders@3.")]
 
 
 @app.command()
@@ -65,14 +70,20 @@ def list_logs(zookeeper: Zookeeper = "") -> None:
 
 
 @app.command()
-def describe(log: LogName, zookeeper: Zookeeper = "", password: Password = "", as_json: Json = False) -> None:
+def describe(log: LaneName, zookeeper: Zookeeper = "", password: Password = "", as_json: Json = False) -> None:
     """Print a log's options, its owner, its commits and the ledgers that hold its rows."""
     from bookspark.spark.logs import LogRegistry, check_password, commits
 
     with client(zookeeper) as bookkeeper:
-        record = LogRegistry(bookkeeper.metadata).get(log)
+        registry = LogRegistry(bookkeeper.metadata)
+        record, lanes = registry.get(log), registry.lanes_of(log)
         check_password(record, password.encode())
-        found = list(commits(bookkeeper, log, password.encode()))
+        records = {lane: registry.get(lane) for lane in lanes}
+        by_lane = {lane: list(commits(bookkeeper, lane, password.encode())) for lane in lanes}
+    writers = {record.name: writer_of(record.owner_query) if record.owner_query else BATCH_WRITES}
+    writers |= {lane_name(record.name, lane.number): lane.writers[-1] for lane in record.lanes}
+    found = list(chain.from_iterable(by_lane.values()))
+    ends = {lane: placed[-1].after if placed else START for lane, placed in by_lane.items()}
     ranges = list(chain.from_iterable(placed.commit.ranges for placed in found))
     facts: dict[str, Any] = {
         "log": log,
@@ -87,15 +98,16 @@ def describe(log: LogName, zookeeper: Zookeeper = "", password: Password = "", a
         "replication": record.options.replication.value,
         "row_format": record.options.row_format.value,
         "compression": record.options.compression.value,
-        "commits": found[-1].after.batches if found else 0,
-        "last_commit": _time(found[-1].commit.time_ms) if found else None,
+        "commits": sum(end.batches for end in ends.values()),
+        "last_commit": _time(max(placed.commit.time_ms for placed in found)) if found else None,
         "first_position": record.first_position,
         "offloaded_to": record.offload.table if record.offload is not None else None,
         "offloaded_rows": record.offload.position if record.offload is not None else None,
-        "rows": found[-1].after.rows if found else 0,
-        "bytes": found[-1].after.size if found else 0,
-        "commit_ledgers": [link.ledger_id for link in record.commit_ledgers],
+        "rows": sum(end.rows for end in ends.values()),
+        "bytes": sum(end.size for end in ends.values()),
+        "commit_ledgers": [link.ledger_id for one in records.values() for link in one.commit_ledgers],
         "data_ledgers": sorted({item.ledger_id for item in ranges}),
+        "lanes": [f"{lane}: {end.rows:,} rows, {writers[lane]}" for lane, end in ends.items()],
     }
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
@@ -104,29 +116,33 @@ def describe(log: LogName, zookeeper: Zookeeper = "", password: Password = "", a
 
 
 @app.command()
-def read(log: LogName, zookeeper: Zookeeper = "", password: Password = "") -> None:
-    """Print the committed rows of a log in their order, each followed by a line break. Rows of several columns are printed as
-    JSON."""
+def read(log: LaneName, zookeeper: Zookeeper = "", password: Password = "") -> None:
+    """Print the committed rows of a log, lane by lane, in their order, each followed by a line break. Rows of several columns are
+    printed as JSON."""
     from bookspark.spark.connector.source import VALUE_SCHEMA
     from bookspark.spark.logs import LogRegistry, commits
     from bookspark.spark.logs.row_format import RowDecoder, columns_of
     from bookspark.spark.logs.rows import row_decoder
-    from bookspark.spark.logs.splits import positioned, split
+    from bookspark.spark.logs.splits import SizedPiece, positioned, split
     from bookspark.spark.offload.offloaded import rows_of
 
     out = sys.stdout.buffer
     secret = password.encode()
     with client(zookeeper) as bookkeeper:
         registry = LogRegistry(bookkeeper.metadata)
-        record = registry.get(log)
-        columns = columns_of(record.options)
+        columns = columns_of(registry.get(log).options)
 
         def decoder(metadata: LedgerMetadata) -> RowDecoder:
-            return row_decoder(metadata, columns, lambda: registry.get(log).dictionary)
+            lane = metadata.custom_metadata[LOG_LABEL].decode()
+            return row_decoder(metadata, columns, lambda: registry.get(lane).dictionary)
 
-        placed = commits(bookkeeper, log, secret, record.first_position)
-        pieces = chain.from_iterable(positioned(p.commit.ranges, p.before.rows, record.first_position) for p in placed)
-        for part in map(deque, split(pieces, 1)):
+        def pieces() -> Iterator[SizedPiece]:
+            for lane in registry.lanes_of(log):
+                first, number = registry.get(lane).first_position, lane_of(lane)[1]
+                for placed in commits(bookkeeper, lane, secret, first):
+                    yield from positioned(placed.commit.ranges, placed.before.rows, first, lane=number)
+
+        for part in map(deque, split(pieces(), 1)):
             while part:
                 for rows in rows_of(bookkeeper, log, secret, part, columns or VALUE_SCHEMA, decoder):
                     lines = rows.column(0).to_pylist() if columns is None else map(_json, rows.to_pylist())
@@ -136,7 +152,7 @@ def read(log: LogName, zookeeper: Zookeeper = "", password: Password = "") -> No
 
 @app.command()
 def truncate(
-    log: LogName,
+    log: LaneName,
     row: Annotated[int, typer.Argument(metavar="ROW", min=0, help="Position of the first row that is kept.")],
     zookeeper: Zookeeper = "",
     password: Password = "",
@@ -151,7 +167,7 @@ def truncate(
 
 
 @app.command()
-def collect(log: LogName, zookeeper: Zookeeper = "", password: Password = "") -> None:
+def collect(log: LaneName, zookeeper: Zookeeper = "", password: Password = "") -> None:
     """Delete ledgers that killed tasks and queries left behind, and that can never become part of LOG. (The next query deletes
     recent ones by itself.)"""
     from bookspark.spark.logs import collect_orphans

@@ -10,6 +10,8 @@
 ``file_sources``       tells files that were renamed from new ones
 ``source``             reads logs, ledgers and system tables
 ``feeds``              plans what lies between two offsets of a log or of ledgers
+``lane_feed``          the same of one lane of a log
+``lost_rows``          rows that were to be read and are gone
 ``active_session``     lets other Python threads write
 ``pinned_start``       keeps the start of a stream that begins at ``latest``
 =====================  ============================================================================

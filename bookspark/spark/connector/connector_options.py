@@ -46,7 +46,7 @@ from bookspark.protocol.ledger.ledger_metadata import LEDGER_ID_MAX, DigestType,
 from bookspark.protocol.logs.log_record import Compression, LogOptions, RowFormat
 from bookspark.spark.logs.data_ledgers import RollPolicy
 from bookspark.spark.logs.log_run import LogAddress
-from bookspark.spark.logs.registry import LogName
+from bookspark.spark.logs.registry import LaneName, LogName
 
 Value = TypeVar("Value")
 PollMilliseconds = Annotated[int, Meta(ge=0, le=1_000_000_000)]
@@ -218,7 +218,7 @@ class SourceOptions:
     password: bytes = field(repr=False)
     """The password of the log or the ledgers."""
     log: str | None
-    """The name of the log to read."""
+    """The name of the log to read, or of one of its lanes (``orders@3``)."""
     ledgers: tuple[int, ...] | None
     """The ids of the ledgers to read."""
     table: str | None
@@ -244,7 +244,7 @@ class SourceOptions:
     def parse(cls, given: Mapping[str, str], zookeeper: str | None = None) -> SourceOptions:
         """The options in ``given``, as Spark hands them over. ``zookeeper``: the session's cluster. Raises ConfigurationError."""
         options = _GivenOptions(given)
-        log = options.judged("log", LogName)
+        log = options.judged("log", LaneName)
         ledger = options.judged("ledger", LedgerId)
         ledgers = options.take("ledgers", _ids, "a list of ledger ids like 1,2,7-9")
         table = options.text("table")

@@ -9,37 +9,37 @@ the count. What a task finds deleted is in its executor's log.
 Offsets are what Spark keeps in its checkpoints, as JSON:
 
 * of a log ``{"position": rows before it, "log": when the log was created, in ms since 1970}``: the second value tells the log
-  from a later one of the same name;
+  from a later one of the same name. ``position`` counts the rows of lane 0; of another lane there is ``"<number>": rows``;
 * of ledgers ``{"<ledger id>": the next entry id, …}``.
 
-Source: docs/decisions/logs.md. The meaning of ``failOnDataLoss``, and the share of each ledger in a limited micro-batch, are
-those of Spark's Kafka source.
+Sources: docs/decisions/logs.md, docs/decisions/lanes.md. The meaning of ``failOnDataLoss``, and the share of each ledger or lane
+in a limited micro-batch, are those of Spark's Kafka source.
 """
 
 from __future__ import annotations
 
-import logging
-from collections import deque
-from collections.abc import Iterator
+import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from bookspark.errors import ConfigurationError, DataLossError, NoSuchLedgerError, ReadError
+from bookspark.errors import ConfigurationError, NoSuchLedgerError
 from bookspark.protocol.logs.commits import EntryRange
+from bookspark.protocol.logs.lanes import MARK, is_offset, lane_name, offset_at, rows_before, shared_out
 from bookspark.spark.connector.connector_options import SourceOptions
-from bookspark.spark.logs.reader import LogReader, PlacedCommit, made_anew
-from bookspark.spark.logs.splits import SizedPiece, positioned, rows_within
+from bookspark.spark.connector.lane_feed import LaneFeed
+from bookspark.spark.connector.lost_rows import PassedOver, data_loss
+from bookspark.spark.logs.reader import made_anew
+from bookspark.spark.logs.registry import KIND, LogRegistry
+from bookspark.spark.logs.splits import SizedPiece, positioned
 from bookspark.spark.process_client import client
 
 if TYPE_CHECKING:
     from bookspark.client import BookKeeper
     from bookspark.client.reading.read_handle import ReadHandle
 
-log = logging.getLogger(__name__)
-
 Offset = dict[str, int]
 """A place in a feed, as Spark keeps it."""
-_AT_THE_END = (1 << 63) - 1
 
 
 class Limit(NamedTuple):
@@ -88,36 +88,6 @@ def feed(options: SourceOptions) -> Feed:
     return LedgersFeed(bookkeeper, options.ledgers or (), options.password, options.fail_on_data_loss)
 
 
-def data_loss(what: str, fail: bool, rows: int | None = None) -> None:
-    """Raise DataLossError if ``fail``; else log that the reader goes on without the rows. ``what``: which rows are lost, in
-    words."""
-    if fail:
-        raise DataLossError(
-            f"{what}. To go on without them, set option failOnDataLoss to false: they are then skipped and logged"
-        )
-    them = "them" if rows is None else f"these {rows} rows"
-    log.warning("%s; the reader goes on without %s (failOnDataLoss=false)", what, them)
-
-
-class PassedOver:
-    """Counts the rows that planning left out. Each row is counted and logged once, although Spark may plan it twice."""
-
-    def __init__(self, fail: bool) -> None:
-        self._fail = fail
-        self.rows = 0
-        """The number of rows that were left out."""
-        self._up_to: dict[str, int] = {}
-
-    def add(self, what: str, source: str, first: int, last: int) -> None:
-        """Count the rows of ``source`` from ``first`` to before ``last``, which are gone. Raises DataLossError if the read is to
-        fail."""
-        rows = last - max(first, self._up_to.get(source, first))
-        if rows > 0:
-            data_loss(what, self._fail, rows)
-            self.rows += rows
-            self._up_to[source] = last
-
-
 def _another_kind(what: str, offset: Offset) -> ConfigurationError:
     return ConfigurationError(
         f"this query reads {what}, but its checkpoint is at {offset}, which is a place in something else: "
@@ -126,92 +96,107 @@ def _another_kind(what: str, offset: Offset) -> ConfigurationError:
 
 
 class LogFeed:
-    """The rows of a log. It keeps the commits of the last plan, so that the next plan goes on from there."""
+    """The rows of a log: the union of its lanes, or one of them (``protocol.logs.lanes``)."""
 
     def __init__(self, bookkeeper: BookKeeper, name: str, password: bytes, fail_on_data_loss: bool) -> None:
         self._bookkeeper, self._password = bookkeeper, password
         self.name = name
-        """The log's name."""
+        """The name of the log, or of the lane."""
         self.passed_over = PassedOver(fail_on_data_loss)
-        self._head = LogReader(bookkeeper, name, password, _AT_THE_END)
-        self._ctime_ms = self._head.record.ctime_ms
-        self._body: LogReader | None = None
-        self._more: Iterator[PlacedCommit] = iter(())
-        self._planned: deque[PlacedCommit] = deque()
-        self._planned_from = 0
-        """``_planned``, and after it ``_more``, have all commits from this row on."""
+        first = LaneFeed(bookkeeper, name, password, self.passed_over)
+        self._one_lane, self._ctime_ms = MARK in name, first.ctime_ms
+        self._lanes = {0: first}
+        self._record_changed: threading.Event | None = None
+        self._find_lanes()
 
     def earliest(self) -> Offset:
-        return self.at(self._head.record.first_position)
+        return self._at({number: lane.record.first_position for number, lane in self._lanes.items()})
 
     def newest(self) -> Offset:
-        deque(self._head.commits(), maxlen=0)
-        return self.at(self._head.position.rows)
+        self._find_lanes()
+        return self._at({number: lane.newest() for number, lane in self._lanes.items()})
 
-    def at(self, position: int) -> Offset:
-        """The offset before row ``position``."""
-        return {"position": position, "log": self._ctime_ms}
+    def at(self, position: int, option: str = "row") -> Offset:
+        """The offset before row ``position``, which ``option`` says. Raises ConfigurationError if the log has several lanes."""
+        if len(self._lanes) > 1:
+            raise ConfigurationError(
+                f"log {self.name!r} has {len(self._lanes)} lanes, and {option} {position} is a row of one of them: read "
+                f"one lane, for example {self.name}{MARK}0, or leave {option} out"
+            )
+        return self._at({0: position})
 
     def wait(self, seconds: float) -> None:
-        self._head.wait(seconds)
+        for lane in self._lanes.values():
+            known = lane.rows
+            lane.wait(seconds / len(self._lanes))
+            if len(self._lanes) > 1 and lane.newest() > known:
+                return
 
     def check(self, offset: Offset) -> None:
-        if offset.keys() != {"position", "log"}:
+        if not is_offset(offset):
             raise _another_kind(f"log {self.name!r}", offset)
         if offset["log"] != self._ctime_ms:
             raise made_anew(self.name, offset["position"])
 
     def limited(self, start: Offset, end: Offset, limit: Limit) -> Offset:
-        first, last = start["position"], end["position"]
-        rows = rows_within(self._pieces(first, last), limit.rows, limit.size)
-        # Rows that are gone count towards no limit: they are left out together with the rows after them.
-        return end if rows is None else self.at(rows)
+        spans = self._spans(start, end)
+        if len(spans) == 1:
+            ((lane, (first, last)),) = spans.items()
+            ends = {lane: self._lane(lane).limited(first, last, limit.rows, limit.size)}
+        else:
+            ends = self._shared(spans, limit)
+        return self._at({**rows_before(end), **ends})
+
+    def _shared(self, spans: Mapping[int, tuple[int, int]], limit: Limit) -> dict[int, int]:
+        """For each lane the row up to which it gives what the lanes share of ``limit``."""
+        ends = {lane: last for lane, (_, last) in spans.items()}
+        if limit.rows is not None:
+            rows = shared_out({lane: last - first for lane, (first, last) in spans.items()}, limit.rows)
+            ends = {lane: self._limited(lane, spans[lane], Limit(rows=rows[lane])) for lane in spans}
+        if limit.size is not None:
+            sizes = {lane: self._lane(lane).size(*span) for lane, span in spans.items()}
+            shares = shared_out(sizes, limit.size)
+            ends = {lane: self._limited(lane, spans[lane], Limit(size=shares[lane])) for lane in spans}
+        return ends
+
+    def _limited(self, lane: int, span: tuple[int, int], limit: Limit) -> int:
+        nothing = 0 in (limit.rows, limit.size)
+        return span[0] if nothing else self._lane(lane).limited(*span, limit.rows, limit.size)
 
     def pieces(self, start: Offset, end: Offset) -> list[SizedPiece]:
-        first, last = start["position"], end["position"]
-        found: list[SizedPiece] = []
-        at = first
-        for piece, size in self._pieces(first, last):
-            self._passed_over(at, piece.position)
-            found.append((piece, size))
-            at = piece.position + piece.rows
-        self._passed_over(at, last)
-        return found
+        return [piece for lane, span in self._spans(start, end).items() for piece in self._lane(lane).pieces(*span)]
 
-    def _passed_over(self, at: int, following: int) -> None:
-        if at < following:
-            what = f"log {self.name!r}: rows {at} to {following - 1} were truncated, and were not read before"
-            self.passed_over.add(what, self.name, at, following)
+    # -- inside
 
-    def _pieces(self, first: int, last: int) -> Iterator[SizedPiece]:
-        """The rows from ``first`` to before ``last`` that are still there. Raises ReadError if their commits can't be found."""
-        if first >= last:
+    def _at(self, rows: Mapping[int, int]) -> Offset:
+        return offset_at(self._ctime_ms, rows)
+
+    def _spans(self, start: Offset, end: Offset) -> dict[int, tuple[int, int]]:
+        """For each lane that has rows between the offsets, in order: from which row, and before which row."""
+        before = rows_before(start)
+        spans = {lane: (before.get(lane, 0), last) for lane, last in rows_before(end).items()}
+        return {lane: (first, last) for lane, (first, last) in spans.items() if first < last}
+
+    def _lane(self, number: int) -> LaneFeed:
+        if number not in self._lanes:
+            feed = LaneFeed(self._bookkeeper, lane_name(self.name, number), self._password, self.passed_over)
+            if feed.ctime_ms != self._ctime_ms:
+                raise made_anew(self.name, 0)
+            self._lanes[number] = feed
+        return self._lanes[number]
+
+    def _find_lanes(self) -> None:
+        """Look for lanes that were made since the last call."""
+        if self._one_lane or (self._record_changed is not None and not self._record_changed.is_set()):
             return
-        body = self._body
-        if body is None or first < self._planned_from:
-            body = LogReader(self._bookkeeper, self.name, self._password, first)
-            if body.record.ctime_ms != self._ctime_ms:
-                raise made_anew(self.name, first)
-            self._body = body
-            self._more, self._planned, self._planned_from = iter(()), deque(), first
-        while self._planned and self._planned[0].after.rows <= first:
-            self._planned_from = self._planned.popleft().after.rows
-        kept = max(first, body.record.first_position)
-        for placed in self._planned:
-            yield from positioned(placed.commit.ranges, placed.before.rows, kept, last)
-        while body.position.rows < last:
-            following = next(self._more, None)
-            if following is None:
-                self._more = body.commits(known_rows=last)
-                following = next(self._more, None)
-                if following is None:
-                    raise ReadError(
-                        f"log {self.name!r}: as far as its commits can be read now, its commits end at row "
-                        f"{body.position.rows}, but there were rows up to {last - 1}. Nothing is left out; try again"
-                    )
-            if following.after.rows > first:
-                self._planned.append(following)
-                yield from positioned(following.commit.ranges, following.before.rows, kept, last)
+        changed = self._record_changed = threading.Event()
+        self._bookkeeper.metadata.watch_record(KIND, self.name, changed.set)
+        record = LogRegistry(self._bookkeeper.metadata).get(self.name)
+        if record.ctime_ms != self._ctime_ms:
+            # Reading lane 0 says so as well, with the row.
+            return
+        for lane in record.lanes:
+            self._lane(lane.number)
 
 
 class LedgersFeed:

@@ -5,10 +5,12 @@ of the log. A batch is known by (query id, batch id), which Spark gives again wh
 fingerprint (``fingerprints``); a batch write is known by an id that is made when it is planned. A failed task leaves nothing to
 undo: no reader ever sees entries that no commit names.
 
-A query that may not write disturbs nobody. A run looks at the log's commits before it claims the log. A batch whose number the
-log has is only compared with it, a query that is new to another query's log is refused, and neither becomes the owner. So a
-Spark checkpoint that was restored, deleted or mixed up ends its own query, and not the one that runs. A batch write becomes no
-owner either; it waits its turn between the query's commits.
+Each query writes a lane of its own, and batch writes share one (``logs.lane_choice``), so no writer ends another one or waits for
+it; batch writes wait for each other.
+
+A query that may not write disturbs nobody. A run looks at its lane's commits before it claims the lane. A batch whose number the
+lane has is only compared with it, a query that is new to the log and has another one's place for its checkpoint is refused, and
+neither becomes the owner. So a Spark checkpoint that was restored, deleted or mixed up ends its own query, not the one that runs.
 
 Where things run (seen on Spark 4.2): a planning worker beside the driver's JVM makes a new writer for each micro-batch and
 pickles it. ``write`` runs in the executors' Python workers, which Spark reuses. ``commit`` runs in one more pooled worker beside
@@ -27,6 +29,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -35,8 +38,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from bookspark.errors import BookKeeperError
-from bookspark.protocol.logs.commits import Commit, EntryRange, Fingerprint, merged
-from bookspark.protocol.logs.log_record import Compression, LogRecord
+from bookspark.protocol.logs.commits import Commit, CommitHeader, EntryRange, Fingerprint, merged
+from bookspark.protocol.logs.log_record import Compression, LogChangedError, LogRecord
 from bookspark.protocol.logs.replays import Batch, is_committed
 from bookspark.spark.connector.connector_options import SinkOptions
 from bookspark.spark.connector.file_sources import check_sources
@@ -44,6 +47,14 @@ from bookspark.spark.connector.fingerprints import SUMS, plan_of, sum_of
 from bookspark.spark.idle_closing import closed_if_it_fails, idle_closer
 from bookspark.spark.logs.committer import Committer, current_committer
 from bookspark.spark.logs.data_ledgers import DataWriter, current_data_ledger
+from bookspark.spark.logs.lane_choice import (
+    StreamingQuery,
+    begun_batch_write,
+    claimed,
+    known_lane,
+    lane_for_query,
+    lane_of_run,
+)
 from bookspark.spark.logs.log_run import LogRun
 from bookspark.spark.logs.maintenance import recover_ledgers
 from bookspark.spark.logs.reader import newest_header
@@ -70,6 +81,8 @@ class RangesWritten(WriterCommitMessage):
     """The micro-batch's number; 0 of a batch write."""
     run: str
     """The id of the query's run."""
+    lane: str = ""
+    """The name of the log's lane that the task wrote to; empty if it wrote nothing."""
     epoch: int = 0
     """The epoch in which the run writes to the log; 0 if the task wrote nothing."""
     log_ctime_ms: int = 0
@@ -107,11 +120,11 @@ class LogWriter:
 
         Raises BookKeeperError for a null value, and the errors of appending.
         """
-        log, first = self.options.log, next(rows)
+        first = next(rows)
         if record.options.compression is Compression.ZSTD_DICTIONARY and not record.dictionary:
             dictionary = train_dictionary(first)
             registry = LogRegistry(self.bookkeeper.metadata)
-            record = registry.update(log.name, lambda newest: newest.with_dictionary(dictionary))
+            record = registry.update(record.name, lambda newest: newest.with_dictionary(dictionary))
         encoder = row_encoder(record)
         ledger = current_data_ledger(self.bookkeeper, run, record.options, self.options.roll, encoder.encoding)
         with idle_closer().in_use(ledger):
@@ -137,7 +150,7 @@ class LogWriter:
         ranges = merged(item for message in written for item in message.ranges)
         now_ms = time.time_ns() // 1_000_000
         commit = Commit(first.query, first.batch, first.run, first.epoch, ranges, now_ms, fingerprint)
-        return LogRun(log, first.log_ctime_ms, first.run, first.epoch), commit
+        return LogRun(replace(log, name=first.lane), first.log_ctime_ms, first.run, first.epoch), commit
 
 
 def _with_rows(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch] | None:
@@ -191,10 +204,11 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
             for _ in summed:
                 pass
             return replace(told, rows=summed.rows, values=summed.values, only_compared=True)
-        owner = LogRun.of(self.options.log, record)
+        owner = LogRun.of(replace(self.options.log, name=record.name), record)
         ranges = self.write_rows(iter(summed), owner, record)
         return replace(
             told,
+            lane=record.name,
             epoch=owner.epoch,
             log_ctime_ms=owner.ctime_ms,
             ranges=ranges,
@@ -211,19 +225,24 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
         return f"{root.rstrip('/')}/{options.query_name}" if root and options.query_name else ""
 
     def _enter(self, told: RangesWritten) -> LogRecord | None:
-        """Make the run the log's owner, if its batch is new. None if the log has a batch of this number.
+        """Make the run the owner of its query's lane, if its batch is new. None if the lane has a batch of this number.
 
-        Raises CheckpointRewoundError if the log has a later batch of the query, AnotherQueryError if the log is another query's,
-        LogTakenOverError if another run owns the log by now, and what ``newest_header`` lists.
+        Raises CheckpointRewoundError if the lane has a later batch of the query, AnotherQueryError if another query followed this
+        one, LogTakenOverError if another run owns the lane by now, and what ``newest_header`` lists.
         """
-        log, registry = self.options.log, LogRegistry(self.bookkeeper.metadata)
-        record = registry.get(log.name)
-        if record.owner == told.run:
-            return record
-        record, header = newest_header(self.bookkeeper, log.name, log.password)
-        if is_committed(header, self._batch(told, None, is_first=True)):
-            return None
-        return registry.claim(log.name, told.run, told.query, self.options.follows, header.last_query)
+        log, bookkeeper = self.options.log, self.bookkeeper
+        query = StreamingQuery(told.query, self.options.follows, told.checkpoint)
+        while True:
+            lane = lane_for_query(bookkeeper, log, query)
+            record = LogRegistry(bookkeeper.metadata).get(lane)
+            if record.owner == told.run:
+                return record
+            record, header = newest_header(bookkeeper, lane, log.password)
+            if is_committed(header, self._batch(told, None, is_first=True)):
+                return None
+            # Another writer may have been the first in lane 0, which happens once. Then this one gets another lane.
+            with suppress(LogChangedError):
+                return claimed(bookkeeper, log, lane, told.run, query, header)
 
     def _batch(self, told: RangesWritten, fingerprint: Fingerprint | None, is_first: bool = False) -> Batch:
         """The batch to be judged. ``is_first``: the run has not committed one yet."""
@@ -274,7 +293,8 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
         key = os.getpid(), log.zookeeper, log.name, run
         if not rows and key in _checked_runs:
             return
-        _, header = newest_header(self.bookkeeper, log.name, log.password)
+        lane = known_lane(self.bookkeeper, log, StreamingQuery(batch.query, self.options.follows, batch.checkpoint))
+        header = CommitHeader() if lane is None else newest_header(self.bookkeeper, lane, log.password)[1]
         if is_committed(header, batch):
             return
         if rows:
@@ -303,10 +323,10 @@ class LogBatchWriter(DataSourceArrowWriter, LogWriter):
         if batches is None:
             return told
         log = self.options.log
-        record = LogRegistry(self.bookkeeper.metadata).begin_batch_write(log.name, self.run)
-        run = LogRun.of_batch_write(log, record, self.run)
+        record = begun_batch_write(self.bookkeeper, log, self.run)
+        run = LogRun.of_batch_write(replace(log, name=record.name), record, self.run)
         ranges = self.write_rows(batches, run, record)
-        return replace(told, epoch=run.epoch, log_ctime_ms=run.ctime_ms, ranges=ranges)
+        return replace(told, lane=record.name, epoch=run.epoch, log_ctime_ms=run.ctime_ms, ranges=ranges)
 
     @closed_if_it_fails()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -349,10 +369,11 @@ class LogBatchWriter(DataSourceArrowWriter, LogWriter):
         address, bookkeeper = self.options.log, self.bookkeeper
         registry = LogRegistry(bookkeeper.metadata)
         try:
-            write, closed = registry.get(address.name).batch_write(self.run), False
+            record = lane_of_run(bookkeeper, address, self.run)
+            write, closed = record.batch_write(self.run), False
             if write is not None and write.commit_ledger >= 0:
                 recover_ledgers(bookkeeper, [write.commit_ledger], address.password)
                 closed = bookkeeper.get_ledger_metadata(write.commit_ledger).closed
-            registry.end_batch_write(address.name, self.run, closed)
+            registry.end_batch_write(record.name, self.run, closed)
         except BookKeeperError as error:
             log.info("log %s: batch write %s could not be ended: %s", self.options.log.name, self.run, error)

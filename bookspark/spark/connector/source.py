@@ -6,7 +6,7 @@ was planned; a ledger is read up to its last add confirmed (LAC) of that moment.
 
 Rows of a log
     ``value binary`` (of a log of row format ``arrow``: the columns that were written); ``position bigint``: the row's place in
-    the log, from 0 and without gaps; ``ledger_id``, ``entry_id``.
+    its lane of the log, from 0 and without gaps; ``ledger_id``, ``entry_id``. A log that one query writes has one lane.
 Rows of ledgers
     ``ledger_id``, ``entry_id``, ``last_add_confirmed`` (as the writer knew it), ``length`` (bytes of the ledger up to and with
     the entry): bigint; ``payload binary``.
@@ -42,8 +42,10 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from bookspark.errors import NoSuchLedgerError, ReadError
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from bookspark.protocol.logs.log_record import LOG_LABEL
 from bookspark.spark.connector.connector_options import LATEST, SourceOptions
-from bookspark.spark.connector.feeds import Feed, Limit, LogFeed, Offset, data_loss, feed
+from bookspark.spark.connector.feeds import Feed, Limit, LogFeed, Offset, feed
+from bookspark.spark.connector.lost_rows import data_loss
 from bookspark.spark.connector.pinned_start import PinnedStart
 from bookspark.spark.logs.registry import LogRegistry, check_password
 from bookspark.spark.logs.row_format import ID_COLUMNS, RowDecoder, columns_of
@@ -148,9 +150,10 @@ class EntryPartitions:
             )
 
     def _decoder(self, metadata: LedgerMetadata) -> RowDecoder:
-        name = self.options.log
-        if name is None:
+        if self.options.log is None:
             return _LedgerRows()
+        # The lane that the ledger is of: each has a dictionary of its own.
+        name = metadata.custom_metadata[LOG_LABEL].decode()
         registry = LogRegistry(client(self.options.zookeeper).metadata)
         own = StructType(self.schema.fields[: -len(ID_COLUMNS)])
         return row_decoder(metadata, own, lambda: registry.get(name).dictionary)
@@ -171,15 +174,17 @@ class EntryReader(EntryPartitions, DataSourceReader):
 
 def _within(source: LogFeed, option: str, wanted: int | str, newest: Offset) -> Offset | None:
     """The offset before row ``wanted``; None if ``wanted`` is a word. Raises ReadError if the log has fewer rows: a read up to a
-    row has all rows before it, and rows that are yet to come are no place to start from."""
+    row has all rows before it, and rows that are yet to come are no place to start from. Raises ConfigurationError if the log has
+    several lanes."""
     if not isinstance(wanted, int):
         return None
+    offset = source.at(wanted, option)
     if wanted > newest["position"]:
         raise ReadError(
             f"log {source.name!r} has {newest['position']} rows as far as its bookies tell now, and {option} {wanted} asks for "
             f"more: start again when they are committed, or leave {option} out"
         )
-    return source.at(wanted)
+    return offset
 
 
 class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -2,6 +2,7 @@
 
 ================  =========================================================================================
 ``registry``      the records of logs in the metadata store
+``lane_choice``   which lane of a log a writer gets
 ``log_run``       where a log is, and which run writes it
 ``reader``        reads a log's commits, in order, as the log grows
 ``committer``     appends commits, each batch once

@@ -2,7 +2,8 @@
 
 Law: a document says which format it has. A format that this code does not know is an error that says so, never a guess.
 
-* record ``/bookspark/logs/<name>``: ``{"format": 1, "log": LogRecord}``
+* record ``/bookspark/logs/<name>``: ``{"format": 1, "log": LogRecord}``; of a log that has several lanes the format is 2, because
+  an earlier version would read one lane and take it for the log
 * entry 0 of a commit ledger: ``{"format": 1, "header": CommitHeader}``
 * each other entry: ``{"format": 1, "commit": Commit}``, its ranges as arrays ``[ledger, first, last, rows, size]``
 
@@ -20,7 +21,8 @@ from bookspark.metadata.records.documents import NOT_DECODED, proven
 from bookspark.protocol.logs.commits import Commit, CommitHeader
 from bookspark.protocol.logs.log_record import LogRecord
 
-FORMAT = 1
+FORMATS = {"log": 2, "header": 1, "commit": 1}
+"""The newest format of each document that is known here."""
 
 
 class LogFormatError(BookKeeperError):
@@ -38,7 +40,16 @@ class _Version(msgspec.Struct, frozen=True):
     format: int = 0
 
 
-_LATER = ("owner_query", "batch_writes", "batch_epoch", "fingerprint", "fingerprints")
+_LATER = (
+    "owner_query",
+    "batch_writes",
+    "batch_epoch",
+    "fingerprint",
+    "fingerprints",
+    "checkpoint",
+    "lanes",
+    "lanes_made",
+)
 """Fields of the record, the commit and the header that came later, and are left out while they are empty."""
 
 _ENCODER = msgspec.json.Encoder()
@@ -49,8 +60,10 @@ _VERSION_DECODER = msgspec.json.Decoder(_Version)
 def _decode(data: bytes, field: str, what: str) -> Any:
     try:
         version = _VERSION_DECODER.decode(data).format
-        if version > FORMAT:
-            raise LogFormatError(f"{what}: format {version} is newer than {FORMAT}; use a newer version of bookspark")
+        if version > FORMATS[field]:
+            raise LogFormatError(
+                f"{what}: format {version} is newer than {FORMATS[field]}; use a newer version of bookspark"
+            )
         value = getattr(_DECODER.decode(data), field)
     except NOT_DECODED as error:
         raise LogFormatError(f"{what}: not a {field} of a log ({error})") from error
@@ -64,7 +77,7 @@ def _encode(what: str, value: LogRecord | CommitHeader | Commit) -> bytes:
     for name in _LATER:
         if name in fields and not fields[name]:
             del fields[name]
-    return _ENCODER.encode({"format": FORMAT, what: fields})
+    return _ENCODER.encode({"format": 2 if "lanes" in fields else 1, what: fields})
 
 
 def encode_record(record: LogRecord) -> bytes:

@@ -24,9 +24,10 @@ from bookspark.errors import (
     UnreadableRecordError,
 )
 from bookspark.metadata.records.names import LedgerId
-from bookspark.protocol.logs.log_record import LOG_LABEL, epoch_of, is_orphan
+from bookspark.protocol.logs.lanes import lane_of
+from bookspark.protocol.logs.log_record import LOG_LABEL, LogRecord, epoch_of, is_orphan
 from bookspark.spark.logs.reader import LogReader, commits, open_commit_ledger, read_commits, read_header
-from bookspark.spark.logs.registry import LogName, LogRegistry, check_password
+from bookspark.spark.logs.registry import LaneName, LogName, LogRegistry, check_one_lane, check_password
 
 if TYPE_CHECKING:
     from bookspark.client import BookKeeper
@@ -64,31 +65,35 @@ def recover_ledgers(
 
 
 @checked
-def collect_orphans(bookkeeper: BookKeeper, name: LogName, password: Password) -> list[int]:
+def collect_orphans(bookkeeper: BookKeeper, name: LaneName, password: Password) -> list[int]:
     """Fence, then delete every ledger that was created for the log in an epoch that is over and is not, or no longer, part of it.
 
-    Reads the metadata of all ledgers of the cluster, so it takes long where there are many. Returns the ids of the deleted
-    ledgers. Raises NoSuchLogError, UnauthorizedAccessError (wrong password), MetadataStoreError, and ReadError if commits can't
-    be read.
+    ``name``: of a log, with all of its lanes, or of a lane. Reads the metadata of all ledgers of the cluster, so it takes long
+    where there are many. Returns the ids of the deleted ledgers. Raises NoSuchLogError, UnauthorizedAccessError (wrong password),
+    MetadataStoreError, and ReadError if commits can't be read.
     """
-    record = LogRegistry(bookkeeper.metadata).get(name)
-    check_password(record, password)
-    referenced = {
-        item.ledger_id
-        for placed in commits(bookkeeper, name, password)
-        for item in placed.commit.ranges
-        if placed.after.rows > record.first_position
-    }
-    return _delete(
-        bookkeeper,
-        password,
-        bookkeeper.list_ledgers(),
-        lambda ledger_id, labels: is_orphan(record, ledger_id, labels, referenced),
-    )
+    registry = LogRegistry(bookkeeper.metadata)
+    lanes: dict[bytes, tuple[LogRecord, set[int]]] = {}
+    for lane in registry.lanes_of(name):
+        record = registry.get(lane)
+        check_password(record, password)
+        referenced = {
+            item.ledger_id
+            for placed in commits(bookkeeper, lane, password)
+            for item in placed.commit.ranges
+            if placed.after.rows > record.first_position
+        }
+        lanes[record.name.encode()] = record, referenced
+
+    def orphan(ledger_id: int, labels: Mapping[str, bytes]) -> bool:
+        found = lanes.get(labels.get(LOG_LABEL, b""))
+        return found is not None and is_orphan(found[0], ledger_id, labels, found[1])
+
+    return _delete(bookkeeper, password, bookkeeper.list_ledgers(), orphan)
 
 
 @checked
-def collect_recent_orphans(bookkeeper: BookKeeper, name: LogName, password: Password) -> list[int]:
+def collect_recent_orphans(bookkeeper: BookKeeper, name: LaneName, password: Password) -> list[int]:
     """Do what ``collect_orphans`` does for the last RECENT_EPOCHS epochs, with a look at new ledgers only. For the log's writers.
 
     Data ledgers of epochs that are over, are part of the log and still open are recovered: their writers may not have done so.
@@ -122,14 +127,15 @@ def collect_recent_orphans(bookkeeper: BookKeeper, name: LogName, password: Pass
 
 
 @checked
-def truncate_log(bookkeeper: BookKeeper, name: LogName, row: BytesOrNone, password: Password) -> list[int]:
-    """Give up the rows before row ``row``, and delete the ledgers that only those rows needed.
+def truncate_log(bookkeeper: BookKeeper, name: LaneName, row: BytesOrNone, password: Password) -> list[int]:
+    """Give up the rows before row ``row`` of the lane ``name``, and delete the ledgers that only those rows needed.
 
-    Ledgers of epochs that are not over stay, because their writers may still commit entries of them. Returns the
-    ids of the deleted ledgers. Raises ConfigurationError if the log has fewer rows than that; NoSuchLogError;
-    UnauthorizedAccessError (wrong password); MetadataStoreError; ReadError if commits can't be read.
+    Ledgers of epochs that are not over stay, because their writers may still commit entries of them. Returns the ids of the
+    deleted ledgers. Raises ConfigurationError if the lane has fewer rows than that, or if the log has several lanes and ``name``
+    names none; NoSuchLogError; UnauthorizedAccessError (wrong password); MetadataStoreError; ReadError if commits can't be read.
     """
     registry = LogRegistry(bookkeeper.metadata)
+    check_one_lane(registry, name, "truncated")
     end = LogReader(bookkeeper, name, password, row)
     deque(end.commits(), maxlen=0)
     if row > end.position.rows:
@@ -156,13 +162,16 @@ def delete_log(bookkeeper: BookKeeper, name: LogName, password: Password) -> lis
     registry = LogRegistry(bookkeeper.metadata)
     check_password(registry.get(name), password)
     ledgers = set(bookkeeper.list_ledgers())
-    # The record is deleted first: a reader that plans from now on finds no log, instead of a log with holes.
-    registry.delete(name)
+    # The records are deleted first: a reader that plans from now on finds no log, instead of a log with holes. The log's own is
+    # the last one, so a deletion that breaks off can be begun again.
+    lanes = {name.encode(), *(lane.encode() for lane in registry.lane_names() if lane_of(lane)[0] == name)}
+    for lane in sorted(lanes, reverse=True):
+        registry.delete(lane.decode())
     created_meanwhile = bookkeeper.list_ledgers()
     # If there is a log of this name again, these may be its ledgers.
     if registry.find(name) is None:
         ledgers.update(created_meanwhile)
-    return _delete(bookkeeper, password, sorted(ledgers), lambda _, labels: labels.get(LOG_LABEL) == name.encode())
+    return _delete(bookkeeper, password, sorted(ledgers), lambda _, labels: labels.get(LOG_LABEL) in lanes)
 
 
 def _delete(

@@ -1,4 +1,4 @@
-"""Reading a log's commits, in order, from any row on, and as the log grows.
+"""Reading the commits of a log's lane, in order, from any row on, and as the lane grows. A log of one lane is that lane.
 
 Law:
 
@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from bookspark.arguments import BytesOrNone, Password, WaitSeconds, checked, checks_methods
 from bookspark.errors import DataLossError, NoSuchEntryError, NoSuchLedgerError
 from bookspark.protocol.logs.commits import Commit, CommitHeader, Position
+from bookspark.protocol.logs.lanes import lane_name, lane_of
 from bookspark.protocol.logs.log_record import CommitLedger, LogRecord
 from bookspark.spark.logs.codec import decode_commit, decode_header
-from bookspark.spark.logs.registry import KIND, LogName, LogRegistry, check_password
+from bookspark.spark.logs.registry import KIND, LaneName, LogRegistry, check_password
 
 if TYPE_CHECKING:
     from bookspark.client import BookKeeper
@@ -51,13 +52,14 @@ class PlacedCommit(NamedTuple):
 
 @checks_methods
 class LogReader:
-    """Follows a log from the commit that holds row ``position``. Reads no more of the chain than that needs.
+    """Follows a lane from the commit that holds row ``position``. Reads no more of the chain than that needs.
 
     The constructor raises NoSuchLogError and UnauthorizedAccessError (wrong password). Every method that reads raises ReadError
     if too few bookies answer, MetadataStoreError, and DataLossError if the log was deleted and created again.
     """
 
     def __init__(self, bookkeeper: BookKeeper, name: str, password: bytes, position: int = 0) -> None:
+        name = lane_name(*lane_of(name))
         self._bookkeeper, self._name, self._password = bookkeeper, name, password
         self._registry = LogRegistry(bookkeeper.metadata)
         self.record: LogRecord = self._registry.get(name)
@@ -183,7 +185,7 @@ def made_anew(name: str, row: int) -> DataLossError:
 
 @checked
 def commits(
-    bookkeeper: BookKeeper, name: LogName, password: Password, position: BytesOrNone = 0
+    bookkeeper: BookKeeper, name: LaneName, password: Password, position: BytesOrNone = 0
 ) -> Iterator[PlacedCommit]:
     """All commits there are now, from the one that holds row ``position``; for speed, some commits before that may come too.
 
@@ -209,7 +211,7 @@ def header_of(bookkeeper: BookKeeper, record: LogRecord, password: Password) -> 
 
 
 @checked
-def newest_header(bookkeeper: BookKeeper, name: LogName, password: Password) -> tuple[LogRecord, CommitHeader]:
+def newest_header(bookkeeper: BookKeeper, name: LaneName, password: Password) -> tuple[LogRecord, CommitHeader]:
     """The log's record and the header that sums up its commits, as far as readers see them. Fences nothing.
 
     Raises NoSuchLogError, UnauthorizedAccessError (wrong password), NoSuchLedgerError and NoSuchEntryError if the log's last

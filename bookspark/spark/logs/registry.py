@@ -12,12 +12,21 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from difflib import get_close_matches
+from functools import partial
 from typing import Annotated
 
 from bookspark.arguments import Password, Rule, checked, checks_methods
 from bookspark.errors import ConfigurationError, MetadataVersionError, UnauthorizedAccessError
 from bookspark.metadata.store import MetadataStore
-from bookspark.protocol.logs.log_record import CommitLedger, LogExistsError, LogOptions, LogRecord, NoSuchLogError
+from bookspark.protocol.logs.lanes import MARK, lane_in_index, lane_name, lane_of, new_lane, with_lane
+from bookspark.protocol.logs.log_record import (
+    CommitLedger,
+    LogChangedError,
+    LogExistsError,
+    LogOptions,
+    LogRecord,
+    NoSuchLogError,
+)
 from bookspark.spark.logs.codec import decode_record, encode_record
 from bookspark.wire.digests import master_key
 
@@ -26,12 +35,21 @@ ATTEMPTS_MAX = 100
 """This number of consecutive lost compare-and-sets is an error. Each loss is another client's success."""
 _NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
 """The names that Kafka allows for topics."""
+_LANE = re.compile(rf"{_NAME.pattern}(@(0|[1-9][0-9]{{0,8}}))?")
 
 
 LogName = Annotated[
     str, Rule("a log name: 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-'", _NAME.fullmatch)
 ]
 """The name of a log."""
+LaneName = Annotated[
+    str,
+    Rule(
+        "a log name (1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-'), or that of its lane: orders@3",
+        _LANE.fullmatch,
+    ),
+]
+"""The name of a log, which is also that of its lane 0, or of another lane: ``orders@3``."""
 
 
 @checks_methods
@@ -43,9 +61,18 @@ class LogRegistry:
 
     def names(self) -> list[str]:
         """The names of all logs, sorted."""
+        return [name for name in self.lane_names() if MARK not in name]
+
+    def lane_names(self) -> list[str]:
+        """The names of all lanes of all logs, sorted. Lane 0 has the name of its log."""
         return sorted(self._store.list_records(KIND))
 
-    def get(self, name: LogName) -> LogRecord:
+    def lanes_of(self, name: LaneName) -> list[str]:
+        """The names of the lanes of log ``name``, in their order; of a lane, its own. Raises what ``get`` does."""
+        record = self.get(name)
+        return [record.name, *(lane_name(record.name, lane.number) for lane in record.lanes if MARK not in name)]
+
+    def get(self, name: LaneName) -> LogRecord:
         """The record of ``name``. Raises NoSuchLogError, which tells the most similar name, and LogFormatError."""
         record = self.find(name)
         if record is None:
@@ -54,9 +81,10 @@ class LogRegistry:
             raise NoSuchLogError(f"there is no log {name!r}; {hint}")
         return record
 
-    def find(self, name: LogName) -> LogRecord | None:
+    def find(self, name: LaneName) -> LogRecord | None:
         """The record of ``name``; None if there is no such log. Raises LogFormatError, and ConfigurationError for an invalid
         name."""
+        name = lane_name(*lane_of(name))
         found = self._store.read_record(KIND, name)
         return None if found is None else decode_record(found.value, name)
 
@@ -91,11 +119,12 @@ class LogRegistry:
             with suppress(LogExistsError):
                 return self.create(name, LogOptions(columns=columns, **options), password)  # type: ignore[arg-type]
 
-    def update(self, name: LogName, transition: Callable[[LogRecord], LogRecord]) -> LogRecord:
+    def update(self, name: LaneName, transition: Callable[[LogRecord], LogRecord]) -> LogRecord:
         """Change the record to ``transition(record)``, by compare-and-set. Returns the record as it is then.
 
         Raises NoSuchLogError, the errors of ``transition``, and MetadataVersionError after ATTEMPTS_MAX lost compare-and-sets.
         """
+        name = lane_name(*lane_of(name))
         for _ in range(ATTEMPTS_MAX):
             found = self._store.read_record(KIND, name)
             if found is None:
@@ -113,28 +142,53 @@ class LogRegistry:
             f"log {name!r}: its record changed {ATTEMPTS_MAX} times in a row; too many writers claim it"
         )
 
-    def delete(self, name: LogName) -> None:
-        """Delete the record. The log's ledgers stay; ``delete_log`` deletes them too."""
-        self._store.delete_record(KIND, name)
+    def delete(self, name: LaneName) -> None:
+        """Delete the record. The ledgers stay; ``delete_log`` deletes them too."""
+        self._store.delete_record(KIND, lane_name(*lane_of(name)))
 
-    def claim(self, name: LogName, run: str, query: str = "", follows: str = "", last_query: str = "") -> LogRecord:
+    def begin_lane(self, name: LogName, writer: str, checkpoint: str = "") -> int:
+        """Make a lane for ``writer``, unless it has one. Returns its number. Raises NoSuchLogError and TooManyLanesError."""
+        for _ in range(ATTEMPTS_MAX):
+            record = self.get(name)
+            lane = lane_in_index(record, writer)
+            if lane is not None:
+                return lane
+            made = new_lane(record, record.lanes_made + 1)
+            # Before the index names it, so whoever finds it there can open it.
+            self._put(made)
+            with suppress(LogChangedError):
+                self.update(name, partial(with_lane, lane=record.lanes_made + 1, writer=writer, checkpoint=checkpoint))
+        raise MetadataVersionError(
+            f"log {name!r}: {ATTEMPTS_MAX} other lanes were made while one was to be made for {writer}"
+        )
+
+    def _put(self, made: LogRecord) -> None:
+        """Create the record of a lane that the index does not name yet. One that is there was left by a crash, of this log or of
+        an earlier one of its name, or another process has just made it."""
+        found = self._store.read_record(KIND, made.name)
+        if found is not None and decode_record(found.value, made.name).ctime_ms == made.ctime_ms:
+            return
+        with suppress(MetadataVersionError):
+            self._store.write_record(KIND, made.name, encode_record(made), None if found is None else found.version)
+
+    def claim(self, name: LaneName, run: str, query: str = "", follows: str = "", last_query: str = "") -> LogRecord:
         """Make ``run`` of streaming query ``query`` the owner (see ``LogRecord.claim``).
 
         Raises LogTakenOverError if it has lost the log already, AnotherQueryError, and NoSuchLogError.
         """
         return self.update(name, lambda record: record.claim(run, query, follows, last_query))
 
-    def begin_batch_write(self, name: LogName, run: str) -> LogRecord:
+    def begin_batch_write(self, name: LaneName, run: str) -> LogRecord:
         """Give the batch write ``run`` an epoch. Raises LogTakenOverError if it has ended, and NoSuchLogError."""
         now_ms = time.time_ns() // 1_000_000
         return self.update(name, lambda record: record.batch_write_begun(run, now_ms))
 
-    def end_batch_write(self, name: LogName, run: str, closed: bool) -> None:
+    def end_batch_write(self, name: LaneName, run: str, closed: bool) -> None:
         """Say that the batch write ``run`` commits nothing more (see ``LogRecord.batch_write_ended``). Raises NoSuchLogError."""
         self.update(name, lambda record: record.batch_write_ended(run, closed))
 
     def add_commit_ledger(
-        self, name: LogName, ledger_id: int, run: str, epoch: int, recovered: tuple[CommitLedger, ...]
+        self, name: LaneName, ledger_id: int, run: str, epoch: int, recovered: tuple[CommitLedger, ...]
     ) -> LogRecord:
         """Put ``ledger_id`` at the end of the chain, whose last ledger ``run`` has recovered.
 
@@ -149,6 +203,16 @@ def check_password(record: LogRecord, password: Password) -> None:
     if record.master_key != master_key(password):
         raise UnauthorizedAccessError(
             f"log {record.name!r}: wrong password; give the password that it was made with as option password"
+        )
+
+
+def check_one_lane(registry: LogRegistry, name: str, done: str) -> None:
+    """Raise ConfigurationError if ``name`` is that of a log of several lanes, of which one is to be ``done`` something to."""
+    lanes = registry.lanes_of(name)
+    if len(lanes) > 1:
+        raise ConfigurationError(
+            f"log {name!r} has {len(lanes)} lanes, and a row number is of one of them: say which one is to be {done}, for "
+            f"example {name}{MARK}0; the lanes are {', '.join(lane_name(*lane_of(lane)) for lane in lanes[:10])}"
         )
 
 

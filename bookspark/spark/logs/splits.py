@@ -27,13 +27,15 @@ class Piece(NamedTuple):
     first_entry_id: int
     """The entry that holds the first row."""
     position: int
-    """The place of the first row in what is read, from 0. Of a log: the row's position."""
+    """The place of the first row in what is read, from 0. Of a log: the row's position in its lane."""
     rows: int
     """How many rows."""
     rows_each: int = 1
     """How many rows each entry holds."""
     skip: int = 0
     """The number of rows of the first entry that come before the piece."""
+    lane: int = 0
+    """The lane of the log."""
 
     @property
     def last_entry_id(self) -> int:
@@ -47,7 +49,8 @@ class Piece(NamedTuple):
 
     def continues(self, other: Piece) -> bool:
         """Are its rows the next ones, in the ledger and in what is read, after those of ``other``?"""
-        return (self.ledger_id, self.rows_each, self.position, self._row) == (
+        return (self.lane, self.ledger_id, self.rows_each, self.position, self._row) == (
+            other.lane,
             other.ledger_id,
             other.rows_each,
             other.position + other.rows,
@@ -72,14 +75,14 @@ SizedPiece = tuple[Piece, int]
 
 
 def positioned(
-    ranges: Iterable[EntryRange], at: int = 0, start: int = 0, end: int | None = None
+    ranges: Iterable[EntryRange], at: int = 0, start: int = 0, end: int | None = None, lane: int = 0
 ) -> Iterator[SizedPiece]:
-    """The ranges as pieces, cut to the rows from ``start`` to before ``end``. The first range begins at row ``at``."""
+    """The ranges of a lane as pieces, cut to the rows from ``start`` to before ``end``. The first range begins at row ``at``."""
     for item in ranges:
         low = max(at, start) - at
         high = item.rows if end is None else min(at + item.rows, end) - at
         if low < high:
-            whole = Piece(item.ledger_id, item.first_entry_id, at, item.rows, item.rows_each)
+            whole = Piece(item.ledger_id, item.first_entry_id, at, item.rows, item.rows_each, lane=lane)
             yield whole.part(low, high), item.size * (high - low) // item.rows
         at += item.rows
 

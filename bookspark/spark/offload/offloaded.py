@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from bookspark.errors import NoSuchLedgerError
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from bookspark.protocol.logs.lanes import lane_name, lane_of
 from bookspark.spark.logs.registry import LogRegistry
 from bookspark.spark.logs.row_format import RowDecoder
 from bookspark.spark.logs.splits import Piece
@@ -86,14 +87,19 @@ def offloaded_rows(
     from the left of ``following``. Returns None if the rows of ``piece`` were not offloaded. Raises NoSuchLogError, and ReadError
     if the table can't be read, or lacks rows that the log's record says it has.
     """
+    log = lane_name(lane_of(log)[0], piece.lane)
     offload = LogRegistry(store).get(log).offload
     if offload is None or _end(piece) > offload.position:
         return None
     pieces = [piece]
-    while following and following[0].position == _end(pieces[-1]) and _end(following[0]) <= offload.position:
+    while following and _follows(following[0], pieces[-1]) and _end(following[0]) <= offload.position:
         pieces.append(following.popleft())
     batches: list[pyarrow.RecordBatch] = table.rows(offload.table, log, pieces, schema).combine_chunks().to_batches()
     return iter(batches)
+
+
+def _follows(piece: Piece, other: Piece) -> bool:
+    return piece.lane == other.lane and piece.position == _end(other)
 
 
 def _end(piece: Piece) -> int:

@@ -35,13 +35,14 @@ from bookspark.client import BookKeeper
 from bookspark.daemon.settings import of_environment
 from bookspark.errors import NoSuchLedgerError
 from bookspark.metadata.zookeeper.layout import ConnectionString
+from bookspark.protocol.logs.lanes import MARK, lane_of
 from bookspark.protocol.logs.log_offload import OffloadError
 from bookspark.protocol.logs.log_record import LogRecord, epoch_of
 from bookspark.spark.logs.data_ledgers import RollPolicy
 from bookspark.spark.logs.log_run import LogAddress
 from bookspark.spark.logs.maintenance import recover_ledgers
 from bookspark.spark.logs.reader import commits
-from bookspark.spark.logs.registry import LogName, LogRegistry, check_password
+from bookspark.spark.logs.registry import LaneName, LogRegistry, check_password
 from bookspark.spark.logs.splits import SizedPiece, positioned
 from bookspark.spark.offload import table as tables
 from bookspark.spark.offload.proof import prove
@@ -65,7 +66,7 @@ class Offloaded:
     rows: int
     """Rows that it copied to the table."""
     position: int
-    """The rows of the log before this position are in the table, by this offload or an earlier one."""
+    """The rows before this position, of the lane or of lane 0 of the log, are in the table, by this offload or an earlier one."""
     deleted: list[int]
     """Ids of the ledgers that it deleted."""
 
@@ -74,7 +75,7 @@ class Offloaded:
 def offload(
     spark: SparkSession,
     zookeeper: ConnectionString,
-    log: LogName,
+    log: LaneName,
     table: Name,
     password: PasswordText = "",
     *,
@@ -82,9 +83,10 @@ def offload(
 ) -> Offloaded:
     """Copy all rows of ``log`` that can be offloaded to the Delta table at ``table``.
 
-    ``spark``: a session of ``bookspark.spark.session``, which has Delta. ``zookeeper``: the cluster. ``table``: a path or URI,
-    for this log only. ``password``: the log's. ``delete_after_seconds``: delete the ledgers whose rows are all in the table and
-    were all committed at least this long ago; None: delete nothing.
+    ``spark``: a session of ``bookspark.spark.session``, which has Delta. ``zookeeper``: the cluster. ``log``: a log, or one lane
+    of it. ``table``: a path or URI, for this log only; the rows of lane 3 of a log go to the table at ``<table>@3``.
+    ``password``: the log's. ``delete_after_seconds``: delete the ledgers whose rows are all in the table and were all committed
+    at least this long ago; None: delete nothing.
 
     Raises NoSuchLogError; UnauthorizedAccessError (wrong password); OffloadError if the log has another table, the table is not
     this log's, or its rows are not those of the ledgers; ReadError if the table is gone, has a feature that tasks can't read, or
@@ -92,14 +94,27 @@ def offload(
     rows were not read back.
     """
     with BookKeeper(zookeeper, **of_environment("client")) as bookkeeper:
-        run = _Run(spark, bookkeeper, log, table, password.encode())
-        run.ready_table()
-        run.close_idle(IDLE_SECONDS)
-        rows = 0
-        while (done := run.transaction()) is not None:
-            rows += done
-        deleted = [] if delete_after_seconds is None else run.delete(delete_after_seconds)
-        return Offloaded(rows, run.position, deleted)
+        lanes = LogRegistry(bookkeeper.metadata).lanes_of(log)
+        first = _offload_lane(_Run(spark, bookkeeper, lanes[0], table, password.encode()), delete_after_seconds)
+        others = [
+            _offload_lane(
+                _Run(spark, bookkeeper, lane, f"{place_of(table)}{MARK}{lane_of(lane)[1]}", password.encode()),
+                delete_after_seconds,
+            )
+            for lane in lanes[1:]
+        ]
+        rows = sum(done.rows for done in (first, *others))
+        return Offloaded(rows, first.position, [ledger for done in (first, *others) for ledger in done.deleted])
+
+
+def _offload_lane(run: _Run, delete_after_seconds: float | None) -> Offloaded:
+    run.ready_table()
+    run.close_idle(IDLE_SECONDS)
+    rows = 0
+    while (done := run.transaction()) is not None:
+        rows += done
+    deleted = [] if delete_after_seconds is None else run.delete(delete_after_seconds)
+    return Offloaded(rows, run.position, deleted)
 
 
 def place_of(table: str) -> str:
@@ -110,7 +125,7 @@ def place_of(table: str) -> str:
 
 
 class _Run:
-    """One offload of one log."""
+    """One offload of one lane of a log."""
 
     def __init__(self, spark: SparkSession, bookkeeper: BookKeeper, log: str, table: str, password: bytes) -> None:
         self._spark, self._bookkeeper, self._log, self._password = spark, bookkeeper, log, password
@@ -260,7 +275,12 @@ class _Run:
 
     def _rows(self, start: int, end: int) -> DataFrame:
         source = self._spark.read.format("bookspark").option("zookeeper", self._bookkeeper.zookeeper)
-        source = source.option("log", self._log).option("startingOffsets", start).option("endingOffsets", end)
+        lane = lane_of(self._log)
+        source = (
+            source.option("log", f"{lane[0]}{MARK}{lane[1]}")
+            .option("startingOffsets", start)
+            .option("endingOffsets", end)
+        )
         if self._password:
             source = source.option("password", self._password.decode())
         return source.load()

@@ -36,7 +36,7 @@ def _readable(record: LogRecord, password: bytes) -> bool:
 
 def _log_rows(bookkeeper: BookKeeper, argument: None, password: bytes) -> Rows:
     registry = LogRegistry(bookkeeper.metadata)
-    for name in registry.names():
+    for name in registry.lane_names():
         try:
             found = _found(bookkeeper, name, password)
         except LogFormatError as error:
@@ -107,14 +107,14 @@ def _commit_rows(bookkeeper: BookKeeper, name: str, password: bytes) -> Rows:
 
 
 def _log_names(bookkeeper: BookKeeper) -> list[str]:
-    return LogRegistry(bookkeeper.metadata).names()
+    return LogRegistry(bookkeeper.metadata).lane_names()
 
 
 LOGS = SystemTable(
     "logs",
-    "One row per log: its record.",
+    "One row per log, and per lane of it beside lane 0: its record.",
     (
-        ("log", TEXT, "Name of the log"),
+        ("log", TEXT, "Name of the log, or of one of its other lanes (orders@1)"),
         ("epoch", LONG, "Lowest epoch whose writer may still commit; 0: the log never had a writer"),
         ("owner", TEXT, "Run of a streaming query that owns the log; null if none"),
         ("commit_ledgers", LONGS, "Ids of its commit ledgers, in order"),
@@ -144,14 +144,14 @@ LOG_COMMITS = SystemTable(
     "log_commits",
     "One row per range of entries that a commit of a log names, in order.",
     (
-        ("log", TEXT, "Name of the log"),
-        ("commit", LONG, "Number of the commit in the log, from 0"),
+        ("log", TEXT, "Name of the log, or of one of its other lanes (orders@1)"),
+        ("commit", LONG, "Number of the commit in its lane, from 0"),
         ("query_id", TEXT, "Query that committed: Spark's id of a stream, or the id of a batch write"),
         ("batch_id", LONG, "Micro-batch of the query"),
         ("run_id", TEXT, "Run that committed"),
         ("epoch", LONG, "Epoch in which it committed"),
         ("committed_at", TIME, "When it committed, by the committer's clock"),
-        ("position", LONG, "Position in the log of the range's first row"),
+        ("position", LONG, "Position in its lane of the range's first row"),
         ("ledger_id", LONG, "Data ledger"),
         ("first_entry_id", LONG, "First entry of the range"),
         ("last_entry_id", LONG, "Last entry of the range"),

@@ -1,0 +1,114 @@
+"""The feed of one lane of a log: its rows between two rows of it, now or as it grows.
+
+Law: as for every feed (``feeds``). A place in a lane is the number of rows before it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from bookspark.errors import ReadError
+from bookspark.protocol.logs.lanes import lane_of
+from bookspark.protocol.logs.log_record import LogRecord
+from bookspark.spark.connector.lost_rows import PassedOver
+from bookspark.spark.logs.reader import LogReader, PlacedCommit, made_anew
+from bookspark.spark.logs.splits import SizedPiece, positioned, rows_within
+
+if TYPE_CHECKING:
+    from bookspark.client import BookKeeper
+
+_AT_THE_END = (1 << 63) - 1
+
+
+class LaneFeed:
+    """The rows of a lane. It keeps the commits of the last plan, so that the next plan goes on from there."""
+
+    def __init__(self, bookkeeper: BookKeeper, name: str, password: bytes, passed_over: PassedOver) -> None:
+        self._bookkeeper, self._password = bookkeeper, password
+        self.name = name
+        """The lane's name."""
+        self._lane, self._passed = lane_of(name)[1], passed_over
+        self._head = LogReader(bookkeeper, name, password, _AT_THE_END)
+        self.ctime_ms = self._head.record.ctime_ms
+        """When the log was made."""
+        self._body: LogReader | None = None
+        self._more: Iterator[PlacedCommit] = iter(())
+        self._planned: deque[PlacedCommit] = deque()
+        self._planned_from = 0
+        """``_planned``, and after it ``_more``, have all commits from this row on."""
+
+    @property
+    def record(self) -> LogRecord:
+        """The lane's record, as it was last read."""
+        return self._head.record
+
+    @property
+    def rows(self) -> int:
+        """How many rows ``newest`` told last."""
+        return self._head.position.rows
+
+    def newest(self) -> int:
+        """How many rows are committed now."""
+        deque(self._head.commits(), maxlen=0)
+        return self._head.position.rows
+
+    def wait(self, seconds: float) -> None:
+        """Return when there may be more rows than ``newest`` told, or after ``seconds``."""
+        self._head.wait(seconds)
+
+    def size(self, first: int, last: int) -> int:
+        """The bytes of payload of the rows from ``first`` to before ``last`` that are still there."""
+        return sum(size for _, size in self._pieces(first, last))
+
+    def limited(self, first: int, last: int, rows: int | None, size: int | None) -> int:
+        """``last``, or an earlier row, so that no more than ``rows`` rows and ``size`` bytes lie between ``first`` and the
+        result, but one row at least. A limit that is None does not count."""
+        end = rows_within(self._pieces(first, last), rows, size)
+        # Rows that are gone count towards no limit: they are left out together with the rows after them.
+        return last if end is None else end
+
+    def pieces(self, first: int, last: int) -> Iterator[SizedPiece]:
+        """The rows from ``first`` to before ``last``, in order. Rows that are gone are passed over."""
+        at = first
+        for piece, size in self._pieces(first, last):
+            self._passed_over(at, piece.position)
+            yield piece, size
+            at = piece.position + piece.rows
+        self._passed_over(at, last)
+
+    def _passed_over(self, at: int, following: int) -> None:
+        if at < following:
+            what = f"log {self.name!r}: rows {at} to {following - 1} were truncated, and were not read before"
+            self._passed.add(what, self.name, at, following)
+
+    def _pieces(self, first: int, last: int) -> Iterator[SizedPiece]:
+        """The rows from ``first`` to before ``last`` that are still there. Raises ReadError if their commits can't be found."""
+        if first >= last:
+            return
+        body = self._body
+        if body is None or first < self._planned_from:
+            body = LogReader(self._bookkeeper, self.name, self._password, first)
+            if body.record.ctime_ms != self.ctime_ms:
+                raise made_anew(self.name, first)
+            self._body = body
+            self._more, self._planned, self._planned_from = iter(()), deque(), first
+        while self._planned and self._planned[0].after.rows <= first:
+            self._planned_from = self._planned.popleft().after.rows
+        kept = max(first, body.record.first_position)
+        for placed in self._planned:
+            yield from positioned(placed.commit.ranges, placed.before.rows, kept, last, self._lane)
+        while body.position.rows < last:
+            following = next(self._more, None)
+            if following is None:
+                self._more = body.commits(known_rows=last)
+                following = next(self._more, None)
+                if following is None:
+                    raise ReadError(
+                        f"log {self.name!r}: as far as its commits can be read now, its commits end at row "
+                        f"{body.position.rows}, but there were rows up to {last - 1}. Nothing is left out; try again"
+                    )
+            if following.after.rows > first:
+                self._planned.append(following)
+                yield from positioned(following.commit.ranges, following.before.rows, kept, last, self._lane)

@@ -1,0 +1,118 @@
+"""Which lane a streaming query or a batch write writes, in the metadata store.
+
+Law: two writers that look for a lane at once never get the same one, and a writer that had one gets it again. Lane 0 is taken by
+the writer's own compare-and-set of the log's record, which is tried only as long as the rule still says lane 0. Every other lane
+is given out by the index. ``protocol.logs.lanes`` has the rule.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from bookspark.protocol.logs.commits import CommitHeader
+from bookspark.protocol.logs.lanes import (
+    BATCH_WRITES,
+    lane_in_index,
+    lane_name,
+    lane_of,
+    lane_of_batch_write,
+    lane_of_query,
+    with_writer,
+    writer_of,
+)
+from bookspark.protocol.logs.log_record import LogChangedError, LogRecord
+from bookspark.spark.logs.reader import newest_header
+from bookspark.spark.logs.registry import LogRegistry
+
+if TYPE_CHECKING:
+    from bookspark.client import BookKeeper
+    from bookspark.spark.logs.log_run import LogAddress
+
+
+class StreamingQuery(NamedTuple):
+    """A streaming query that looks for its lane."""
+
+    id: str
+    """Spark's id of it."""
+    follows: str = ""
+    """The query whose lane it may take over. Empty: none."""
+    checkpoint: str = ""
+    """Where its Spark checkpoint is. Empty: not known."""
+
+
+def known_lane(bookkeeper: BookKeeper, log: LogAddress, query: StreamingQuery) -> str | None:
+    """The name of the lane that the query writes, or would take over; None if it needs a new one.
+
+    Raises NoSuchLogError, AnotherQueryError (see ``lane_of_query``), and what ``newest_header`` lists.
+    """
+    record = LogRegistry(bookkeeper.metadata).get(log.name)
+    if record.owner_query == query.id:
+        return record.name
+    lane = lane_in_index(record, writer_of(query.id))
+    if lane is None:
+        record, header = newest_header(bookkeeper, log.name, log.password)
+        lane = lane_of_query(record, query.id, header.last_batches, query.follows, query.checkpoint)
+    return None if lane is None else lane_name(record.name, lane)
+
+
+def lane_for_query(bookkeeper: BookKeeper, log: LogAddress, query: StreamingQuery) -> str:
+    """The same; a lane is made if it needs a new one. Raises TooManyLanesError too."""
+    lane = known_lane(bookkeeper, log, query)
+    if lane is None:
+        registry = LogRegistry(bookkeeper.metadata)
+        lane = lane_name(log.name, registry.begin_lane(log.name, writer_of(query.id), query.checkpoint))
+    return lane
+
+
+def claimed(
+    bookkeeper: BookKeeper, log: LogAddress, lane: str, run: str, query: StreamingQuery, header: CommitHeader
+) -> LogRecord:
+    """Make ``run`` of ``query`` the owner of ``lane``, which was found by ``lane_for_query``. ``header``: the lane's newest.
+
+    Raises LogChangedError if another query, or a batch write, was the first in lane 0 meanwhile: look for a lane again. Raises
+    LogTakenOverError, AnotherQueryError and NoSuchLogError.
+    """
+    registry = LogRegistry(bookkeeper.metadata)
+
+    def transition(record: LogRecord) -> LogRecord:
+        if lane == log.name and lane_of_query(record, query.id, header.last_batches, query.follows) != 0:
+            raise LogChangedError(f"log {log.name!r}: another writer was the first")
+        claimed = record.claim(run, query.id, query.follows, header.last_query)
+        return replace(claimed, checkpoint=query.checkpoint) if lane == log.name else claimed
+
+    record = registry.update(lane, transition)
+    if lane != log.name:
+        number, writer = lane_of(lane)[1], writer_of(query.id)
+        registry.update(log.name, lambda index: with_writer(index, number, writer, query.checkpoint))
+    return record
+
+
+def begun_batch_write(bookkeeper: BookKeeper, log: LogAddress, run: str) -> LogRecord:
+    """The record of the lane in which the batch write ``run`` is under way now. Raises LogTakenOverError if it has ended,
+    NoSuchLogError and TooManyLanesError."""
+    registry = LogRegistry(bookkeeper.metadata)
+    now_ms = time.time_ns() // 1_000_000
+
+    def first(record: LogRecord) -> LogRecord:
+        if lane_of_batch_write(record, run) != 0:
+            raise LogChangedError(f"log {log.name!r}: a query was the first")
+        return record.batch_write_begun(run, now_ms)
+
+    try:
+        return registry.update(log.name, first)
+    except LogChangedError:
+        lane = registry.begin_lane(log.name, BATCH_WRITES)
+        return registry.begin_batch_write(lane_name(log.name, lane), run)
+
+
+def lane_of_run(bookkeeper: BookKeeper, log: LogAddress, run: str) -> LogRecord:
+    """The record of the lane in which the batch write ``run`` is under way; of lane 0 if it is in none. Raises
+    NoSuchLogError."""
+    registry = LogRegistry(bookkeeper.metadata)
+    record = registry.get(log.name)
+    lane = lane_in_index(record, BATCH_WRITES)
+    if record.batch_write(run) is None and lane is not None:
+        return registry.get(lane_name(log.name, lane))
+    return record

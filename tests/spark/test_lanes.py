@@ -1,0 +1,472 @@
+"""Many writers of one log: the real sink, committer, feeds and cleaning up over ledgers in memory, in orders drawn by seed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from bookspark.errors import ConfigurationError, DataLossError
+from bookspark.protocol.logs.lanes import BATCH_WRITES, lane_of, writer_of
+from bookspark.protocol.logs.log_record import LogChangedError, LogRecord, LogTakenOverError
+from bookspark.protocol.logs.replays import CheckpointRewoundError
+from bookspark.spark.connector import sink
+from bookspark.spark.connector.connector_options import SinkOptions
+from bookspark.spark.connector.feeds import Limit, LogFeed, Offset
+from bookspark.spark.logs import (
+    LogAddress,
+    LogRegistry,
+    LogRun,
+    collect_orphans,
+    commits,
+    compaction,
+    delete_log,
+    newest_header,
+    truncate_log,
+)
+from bookspark.spark.logs.lane_choice import StreamingQuery, begun_batch_write, claimed, lane_for_query
+from bookspark.spark.logs.splits import SizedPiece
+from tests.awaiting import await_that
+from tests.spark.checkpoint_matrix import Query
+from tests.spark.stand_in_spark import StandInSpark, _batches
+
+SEEDS, STEPS = 40, 60
+ORDERS = LogAddress("memory", "orders")
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> StandInSpark:
+    return StandInSpark(monkeypatch)
+
+
+def append(engine: StandInSpark, lines: list[str], log: str = "orders") -> None:
+    """A batch write."""
+    options = SinkOptions.parse({"zookeeper": "memory", "log": log})
+    LogRegistry(engine.bookkeeper.metadata).ensure(log, {}, b"")
+    writer = sink.LogBatchWriter(options)
+    writer.commit([writer.write(_batches(lines[task::2])) for task in range(2)])
+
+
+def query_of(engine: StandInSpark, folder: Path, **options: str) -> Query:
+    query = Query(folder, "orders", dict(options))
+    engine.begin_run(query)
+    return query
+
+
+def values(engine: StandInSpark, pieces: list[SizedPiece]) -> list[str]:
+    entries = engine.bookkeeper.entries
+    return [
+        entries[piece.ledger_id][entry].decode()
+        for piece, _ in pieces
+        for entry in range(piece.first_entry_id, piece.last_entry_id + 1)
+    ]
+
+
+def feed(engine: StandInSpark, name: str = "orders", fail: bool = True) -> LogFeed:
+    other: Any = engine.bookkeeper.other()
+    return LogFeed(other, name, b"", fail)
+
+
+def read(engine: StandInSpark, name: str = "orders") -> list[str]:
+    found = feed(engine, name)
+    return values(engine, found.pieces(found.earliest(), found.newest()))
+
+
+def registry(engine: StandInSpark) -> LogRegistry:
+    return LogRegistry(engine.bookkeeper.metadata)
+
+
+# -- one thing after the other
+
+
+def test_a_second_query_and_batch_writes_have_lanes_of_their_own_and_end_nobody(
+    engine: StandInSpark, tmp_path: Path
+) -> None:
+    one, two = query_of(engine, tmp_path / "one"), query_of(engine, tmp_path / "two")
+    for number in range(3):
+        engine.write(one, number, [f"one {number}"])
+        engine.write(two, number, [f"two {number}"])
+        append(engine, [f"append {number}"])
+    assert read(engine) == [f"{who} {number}" for who in ("one", "two", "append") for number in range(3)]
+    assert [read(engine, f"orders@{lane}")[0] for lane in range(3)] == ["one 0", "two 0", "append 0"]
+    record = registry(engine).get("orders")
+    # Nobody fenced another one's commit ledger, so each query has one.
+    assert len(record.commit_ledgers) == len(registry(engine).get("orders@1").commit_ledgers) == 1
+    assert [lane.writers[-1] for lane in record.lanes][1:] == [BATCH_WRITES]
+    assert registry(engine).names() == ["orders"]
+    assert registry(engine).lanes_of("orders") == ["orders", "orders@1", "orders@2"]
+
+
+def test_a_log_of_one_query_is_written_as_before(engine: StandInSpark, tmp_path: Path) -> None:
+    engine.write(query_of(engine, tmp_path / "one"), 0, ["a"])
+    found = engine.bookkeeper.metadata.read_record("logs", "orders")
+    assert found is not None
+    document = json.loads(found.value)
+    assert document["format"] == 1 and "lanes" not in document["log"]
+    engine.write(query_of(engine, tmp_path / "two"), 0, ["b"])
+    found = engine.bookkeeper.metadata.read_record("logs", "orders")
+    assert found is not None and json.loads(found.value)["format"] == 2, "an earlier version would read lane 0 alone"
+
+
+def test_batch_writes_share_lane_0_of_a_log_that_no_query_wrote(engine: StandInSpark, tmp_path: Path) -> None:
+    append(engine, ["a"])
+    append(engine, ["b"])
+    assert registry(engine).get("orders").lanes == ()
+    engine.write(query_of(engine, tmp_path / "one"), 0, ["c"])
+    append(engine, ["d"])
+    assert (read(engine, "orders@0"), read(engine, "orders@1")) == (["a", "b", "d"], ["c"])
+
+
+def test_a_log_of_an_earlier_version_that_a_query_and_batch_writes_share_goes_on(
+    engine: StandInSpark, tmp_path: Path
+) -> None:
+    """The query stays in lane 0, the checkpoint of a reader of it goes on, and nothing is rewritten."""
+    one = query_of(engine, tmp_path / "one")
+    engine.write(one, 0, ["one 0"])
+    # As batch writes went until there were lanes.
+    options = SinkOptions.parse({"zookeeper": "memory", "log": "orders"})
+    writer = sink.LogBatchWriter(options)
+    registry(engine).begin_batch_write("orders", writer.run)
+    writer.commit([writer.write(_batches(["append 0"]))])
+    assert registry(engine).get("orders").lanes == ()
+    checkpoint = {"position": 1, "log": registry(engine).get("orders").ctime_ms}
+    before = [placed.commit for placed in commits(engine.bookkeeper, "orders", b"")]
+    engine.begin_run(one)
+    engine.write(one, 0, ["one 0"])
+    engine.write(one, 1, ["one 1"])
+    append(engine, ["append 1"])
+    assert [placed.commit for placed in commits(engine.bookkeeper, "orders", b"")][:2] == before
+    reader = feed(engine)
+    reader.check(checkpoint)
+    assert values(engine, reader.pieces(checkpoint, reader.newest())) == ["append 0", "one 1", "append 1"]
+
+
+def test_a_query_that_follows_one_of_another_lane_goes_on_there_and_the_other_is_refused(
+    engine: StandInSpark, tmp_path: Path
+) -> None:
+    engine.write(query_of(engine, tmp_path / "one"), 0, ["one"])
+    two = query_of(engine, tmp_path / "two")
+    engine.write(two, 0, ["two"])
+    followed = registry(engine).get("orders").lanes[0].writers[0].removeprefix("query:")
+    three = query_of(engine, tmp_path / "three", follows=followed)
+    engine.write(three, 0, ["three"])
+    assert read(engine) == ["one", "two", "three"] and read(engine, "orders@1") == ["two", "three"]
+    engine.begin_run(two)
+    with pytest.raises(Exception, match="is new to it"):
+        engine.write(two, 1, ["too late"])
+    engine.begin_run(three)
+    del three.options["follows"]
+    engine.write(three, 1, ["more"])
+    assert read(engine, "orders@1") == ["two", "three", "more"]
+
+
+def test_a_query_in_a_lane_whose_spark_checkpoint_was_deleted_is_refused(engine: StandInSpark, tmp_path: Path) -> None:
+    engine.write(query_of(engine, tmp_path / "one"), 0, ["one"])
+    two = query_of(engine, tmp_path / "two")
+    engine.write(two, 0, ["two"])
+    (two.checkpoint / "metadata").unlink()
+    engine.begin_run(two)
+    with pytest.raises(Exception, match="its Spark checkpoint was deleted or is another query's"):
+        engine.write(two, 0, ["two"])
+    assert read(engine) == ["one", "two"] and registry(engine).get("orders").lanes_made == 1
+
+
+def test_two_queries_that_are_the_first_at_once_get_two_lanes(
+    engine: StandInSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = query_of(engine, tmp_path / "one"), query_of(engine, tmp_path / "two")
+    looked: list[Query] = [two]
+
+    def newest(*arguments: Any) -> Any:
+        found = newest_header(*arguments)
+        if looked:
+            engine.write(looked.pop(), 0, ["two"])
+            engine.begin_run(one)
+            engine._enter_process(one)
+            engine._properties |= engine._runs[one.checkpoint]
+        return found
+
+    monkeypatch.setattr(sink, "newest_header", newest)
+    engine.write(one, 0, ["one"])
+    assert read(engine) == ["two", "one"] and registry(engine).get("orders").lanes_made == 1
+
+
+def test_a_query_and_a_batch_write_that_are_the_first_at_once_get_two_lanes(
+    engine: StandInSpark, tmp_path: Path
+) -> None:
+    bookkeeper: Any = engine.bookkeeper
+    registry(engine).ensure("orders", {}, b"")
+    query = StreamingQuery("q1")
+    lane = lane_for_query(bookkeeper, ORDERS, query)
+    assert lane == "orders"
+    _, header = newest_header(bookkeeper, lane, b"")
+    assert begun_batch_write(bookkeeper, ORDERS, "w").name == "orders"
+    with pytest.raises(LogChangedError):
+        claimed(bookkeeper, ORDERS, lane, "run", query, header)
+    assert lane_for_query(bookkeeper, ORDERS, query) == "orders@1"
+
+
+def test_lanes_that_are_made_at_once_get_two_numbers_and_one_writer_one(
+    engine: StandInSpark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = registry(engine)
+    found.ensure("orders", {}, b"")
+    put, others = LogRegistry._put, [writer_of("q3"), writer_of("q2")]
+
+    def interrupted(self: LogRegistry, made: LogRecord) -> None:
+        put(self, made)
+        if others:
+            found.begin_lane("orders", others.pop())
+
+    monkeypatch.setattr(LogRegistry, "_put", interrupted)
+    assert found.begin_lane("orders", writer_of("q1")) == 3
+    assert found.begin_lane("orders", writer_of("q2")) == 2
+    numbers = {lane.writers[0]: lane.number for lane in found.get("orders").lanes}
+    assert numbers == {"query:q3": 1, "query:q2": 2, "query:q1": 3}
+
+
+def test_a_lane_that_an_earlier_log_of_the_name_left_is_not_taken_for_one_of_this_log(
+    engine: StandInSpark, tmp_path: Path
+) -> None:
+    engine.write(query_of(engine, tmp_path / "one"), 0, ["one"])
+    engine.write(query_of(engine, tmp_path / "two"), 0, ["two"])
+    # A deletion that another process broke off: the log's record is gone, the lane's is not.
+    old = registry(engine).get("orders@1")
+    registry(engine).delete("orders")
+    while registry(engine).ensure("orders", {}, b"").ctime_ms == old.ctime_ms:
+        registry(engine).delete("orders")
+    engine.write(query_of(engine, tmp_path / "three"), 0, ["three"])
+    engine.write(query_of(engine, tmp_path / "four"), 0, ["four"])
+    assert read(engine) == ["three", "four"]
+    assert registry(engine).get("orders@1").ctime_ms == registry(engine).get("orders").ctime_ms != old.ctime_ms
+
+
+def test_a_log_is_deleted_with_all_its_lanes_and_no_others(engine: StandInSpark, tmp_path: Path) -> None:
+    for log in ("orders", "orders2"):
+        for who in ("one", "two"):
+            query = Query(tmp_path / log / who, log)
+            engine.begin_run(query)
+            engine.write(query, 0, [who])
+    delete_log(engine.bookkeeper, "orders", b"")
+    assert registry(engine).lane_names() == ["orders2", "orders2@1"]
+    labels = {
+        engine.bookkeeper.get_ledger_metadata(ledger).custom_metadata["bookspark.log"]
+        for ledger in engine.bookkeeper.list_ledgers()
+    }
+    assert labels == {b"orders2", b"orders2@1"}
+
+
+def test_a_row_number_of_a_log_of_several_lanes_is_refused_and_of_a_lane_is_taken(
+    engine: StandInSpark, tmp_path: Path
+) -> None:
+    for who in ("one", "two"):
+        engine.write(query_of(engine, tmp_path / who), 0, [f"{who} {row}" for row in range(4)])
+    with pytest.raises(ConfigurationError, match=r"log 'orders' has 2 lanes, .* orders@0"):
+        truncate_log(engine.bookkeeper, "orders", 2, b"")
+    with pytest.raises(ConfigurationError, match=r"log 'orders' has 2 lanes, .* orders@0"):
+        feed(engine).at(2, "startingOffsets")
+    truncate_log(engine.bookkeeper, "orders@1", 2, b"")
+    assert (len(read(engine, "orders@0")), len(read(engine, "orders@1")), len(read(engine))) == (4, 2, 6)
+
+
+def test_a_stream_meets_a_lane_that_is_made_while_it_runs(engine: StandInSpark, tmp_path: Path) -> None:
+    engine.write(query_of(engine, tmp_path / "one"), 0, ["one"])
+    reader = feed(engine)
+    start = reader.newest()
+    assert start == {"position": 1, "log": start["log"]}
+    engine.write(query_of(engine, tmp_path / "two"), 0, ["two"])
+    end = {**start, "1": 1}
+    await_that(lambda: reader.newest() == end, what="the reader has not met the lane")
+    assert values(engine, reader.pieces(start, end)) == ["two"]
+
+
+def test_rows_of_a_lane_that_were_truncated_before_a_stream_met_it_are_data_loss(
+    engine: StandInSpark, tmp_path: Path
+) -> None:
+    engine.write(query_of(engine, tmp_path / "one"), 0, ["one"])
+    start = feed(engine).newest()
+    engine.write(query_of(engine, tmp_path / "two"), 0, ["two 0", "two 1", "two 2"])
+    truncate_log(engine.bookkeeper, "orders@1", 2, b"")
+    reader = feed(engine)
+    with pytest.raises(DataLossError, match="log 'orders@1': rows 0 to 1 were truncated"):
+        reader.pieces(start, reader.newest())
+
+
+def test_a_limit_lets_every_lane_through(engine: StandInSpark, tmp_path: Path) -> None:
+    for who, rows in (("one", 90), ("two", 10)):
+        engine.write(query_of(engine, tmp_path / who), 0, [f"{who} {row}" for row in range(rows)])
+    reader = feed(engine)
+    start, end = reader.earliest(), reader.newest()
+    limited = reader.limited(start, end, Limit(rows=20))
+    assert limited == {"position": 18, "log": start["log"], "1": 2}
+    limited = reader.limited(start, end, Limit(size=1))
+    assert limited == {"position": 1, "log": start["log"], "1": 0}
+
+
+# -- any order
+
+
+@dataclass
+class Writer:
+    query: Query
+    number: int = -1
+    written: list[str] = field(default_factory=list)
+    last: list[str] = field(default_factory=list)
+    earlier: list[dict[str, str]] = field(default_factory=list)
+    """What the tasks of earlier runs were told."""
+
+
+class Story:
+    """Queries, batch writes, cleaning up and readers of one log, in an order drawn by seed."""
+
+    def __init__(self, engine: StandInSpark, folder: Path, seed: int) -> None:
+        self.engine, self.random = engine, Random(seed)
+        self.writers = [Writer(query_of(engine, folder / str(n))) for n in range(self.random.randint(1, 4))]
+        self.appended: list[str] = []
+        self.truncated: dict[int, int] = {}
+        self.reader: LogFeed | None = None
+        self.at: Offset | None = None
+        self.seen: dict[int, dict[int, str]] = {}
+        """The values that the reader was given, by lane and position."""
+
+    def play(self) -> None:
+        moves = (self.write,) * 6 + (self.append,) * 2 + (self.read,) * 4 + (self.replay, self.restart, self.zombie)
+        for _ in range(STEPS):
+            self.random.choice((*moves, self.compact, self.truncate, self.collect, self.reader_dies))()
+        self.check()
+
+    def rows(self, name: str) -> list[str]:
+        return [f"{name} {row}" for row in range(self.random.randint(1, 4))]
+
+    def write(self) -> None:
+        writer = self.random.choice(self.writers)
+        writer.number += 1
+        writer.last = self.rows(f"{writer.query.folder.name}-{writer.number}")
+        self.engine.write(writer.query, writer.number, writer.last)
+        writer.written += sorted(writer.last, key=lambda line: writer.last.index(line) % 2)
+
+    def append(self) -> None:
+        lines = self.rows(f"append-{len(self.appended)}")
+        append(self.engine, lines)
+        self.appended += [*lines[::2], *lines[1::2]]
+
+    def restart(self) -> None:
+        writer = self.random.choice(self.writers)
+        writer.earlier.append(self.engine._runs[writer.query.checkpoint])
+        self.engine.begin_run(writer.query)
+
+    def replay(self) -> None:
+        """A driver died before Spark noted that the micro-batch was done."""
+        writer = self.random.choice(self.writers)
+        if writer.number >= 0:
+            writer.earlier.append(self.engine._runs[writer.query.checkpoint])
+            self.engine.begin_run(writer.query)
+            self.engine.write(writer.query, writer.number, writer.last)
+
+    def zombie(self) -> None:
+        """A run that was thought dead writes, after another run of its query has."""
+        writer = self.random.choice(self.writers)
+        self.replay_of(writer)
+        if not writer.earlier or writer.number < 0:
+            return
+        standing = self.engine._runs[writer.query.checkpoint]
+        self.engine._runs[writer.query.checkpoint] = writer.earlier[-1]
+        try:
+            self.engine.write(writer.query, writer.number + 1, ["never"])
+        except (LogTakenOverError, CheckpointRewoundError):
+            pass
+        else:
+            # It is a run that had never claimed the lane: nobody can know that it is an earlier one.
+            writer.number += 1
+            writer.last = ["never"]
+            writer.written.append("never")
+        self.engine._runs[writer.query.checkpoint] = standing
+        self.engine.begin_run(writer.query)
+
+    def replay_of(self, writer: Writer) -> None:
+        if writer.number >= 0:
+            self.engine.write(writer.query, writer.number, writer.last)
+
+    def lanes(self) -> list[str]:
+        found = registry(self.engine)
+        return found.lanes_of("orders") if found.find("orders") else []
+
+    def compact(self) -> None:
+        for lane in self.lanes():
+            record = registry(self.engine).get(lane)
+            if record.owner:
+                run = LogRun.of(LogAddress("memory", lane), record)
+                compaction.compact_chain(self.engine.bookkeeper, run)
+
+    def truncate(self) -> None:
+        for lane in self.lanes()[:1] if self.random.random() < 0.5 else self.lanes()[-1:]:
+            name = lane if "@" in lane else f"{lane}@0"
+            end = newest_header(self.engine.bookkeeper, name, b"")[1].position.rows
+            row = self.random.randint(0, end // 2)
+            truncate_log(self.engine.bookkeeper, name, row, b"")
+            number = lane_of(lane)[1]
+            self.truncated[number] = max(row, self.truncated.get(number, 0))
+        # One that runs may plan rows that were truncated since, and its tasks say that they are gone.
+        self.reader = None
+
+    def collect(self) -> None:
+        if self.lanes():
+            collect_orphans(self.engine.bookkeeper, "orders", b"")
+
+    def reader_dies(self) -> None:
+        self.reader = None
+
+    def read(self) -> None:
+        if not self.lanes():
+            return
+        if self.reader is None:
+            self.reader = feed(self.engine, fail=False)
+        # As Spark's checkpoint keeps it.
+        start = self.at = json.loads(json.dumps(self.at or self.reader.earliest()))
+        end = self.reader.newest()
+        if self.random.random() < 0.5:
+            end = self.reader.limited(start, end, Limit(rows=self.random.randint(1, 9)))
+        pieces = self.reader.pieces(start, end)
+        again = feed(self.engine, fail=False)
+        again.check(start)
+        assert again.pieces(start, end) == pieces, "a replayed plan is the same plan"
+        order = [(piece.lane, piece.position) for piece, _ in pieces]
+        assert order == sorted(order)
+        for piece, size in pieces:
+            lane = self.seen.setdefault(piece.lane, {})
+            for row, value in enumerate(values(self.engine, [(piece, size)])):
+                assert piece.position + row not in lane, "read twice"
+                lane[piece.position + row] = value
+        self.at = end
+
+    def check(self) -> None:
+        """Read what is left, and compare each lane with what its writer wrote."""
+        ends = {
+            lane_of(lane)[1]: newest_header(self.engine.bookkeeper, lane, b"")[1].position.rows for lane in self.lanes()
+        }
+        while self.at is None or {0: self.at["position"]} | {n: self.at.get(str(n), 0) for n in ends if n} != ends:
+            self.read()
+        wanted = [lines for lines in (*(writer.written for writer in self.writers), self.appended) if lines]
+        assert sum(ends.values()) == sum(map(len, wanted)), (ends, wanted)
+        for lane, rows in ends.items():
+            seen = self.seen.get(lane, {})
+            missing = [row for row in range(rows) if row not in seen]
+            assert all(row < self.truncated.get(lane, 0) for row in missing), f"lane {lane}: {missing} were not read"
+            same = [lines for lines in wanted if len(lines) == rows and all(lines[row] == seen[row] for row in seen)]
+            assert same or not rows, f"lane {lane} of {rows} rows is not what one writer wrote, in order: {seen}"
+
+
+def test_in_any_order_each_row_is_once_in_its_writers_lane_in_order_and_read_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(compaction, "CHAIN_MAX", 3)
+    for seed in range(SEEDS):
+        try:
+            Story(StandInSpark(monkeypatch), tmp_path / str(seed), seed).play()
+        except Exception as error:
+            error.add_note(f"seed {seed}")
+            raise
