@@ -14,8 +14,8 @@ from bookspark.errors import ConfigurationError, DataLossError
 from bookspark.protocol.logs.lanes import BATCH_WRITES, lane_of, writer_of
 from bookspark.protocol.logs.log_record import LogChangedError, LogRecord, LogTakenOverError
 from bookspark.protocol.logs.replays import CheckpointRewoundError
-from bookspark.spark.connector import sink
-from bookspark.spark.connector.connector_options import SinkOptions
+from bookspark.spark.connector import sink, source
+from bookspark.spark.connector.connector_options import SinkOptions, SourceOptions
 from bookspark.spark.connector.feeds import Limit, LogFeed, Offset
 from bookspark.spark.logs import (
     LogAddress,
@@ -294,6 +294,21 @@ def test_rows_of_a_lane_that_were_truncated_before_a_stream_met_it_are_data_loss
     reader = feed(engine)
     with pytest.raises(DataLossError, match="log 'orders@1': rows 0 to 1 were truncated"):
         reader.pieces(start, reader.newest())
+
+
+def test_values_are_decompressed_with_the_dictionary_of_their_own_lane(
+    engine: StandInSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for lane, who in enumerate(("one", "two")):
+        engine.write(query_of(engine, tmp_path / who), 0, [who])
+        registry(engine).update(f"orders@{lane}", lambda record, who=who: record.with_dictionary(who.encode()))  # type: ignore[misc]
+    monkeypatch.setattr(source, "client", lambda zookeeper: engine.bookkeeper)
+    monkeypatch.setattr(source, "row_decoder", lambda metadata, columns, dictionary: dictionary())
+    options = SourceOptions.parse({"zookeeper": "memory", "log": "orders"})
+    partitions = source.EntryPartitions(options, source.schema_of(options), ["value"])
+    reader = feed(engine)
+    ledgers = [piece.ledger_id for piece, _ in reader.pieces(reader.earliest(), reader.newest())]
+    assert [partitions._decoder(engine.bookkeeper.get_ledger_metadata(one)) for one in ledgers] == [b"one", b"two"]
 
 
 def test_a_limit_lets_every_lane_through(engine: StandInSpark, tmp_path: Path) -> None:
