@@ -59,6 +59,9 @@ def query_of(engine: StandInSpark, folder: Path, **options: str) -> Query:
 
 def values(engine: StandInSpark, pieces: list[SizedPiece]) -> list[str]:
     entries = engine.bookkeeper.entries
+    for piece, _ in pieces:
+        # The stand-in keeps the entries of a ledger that was deleted.
+        engine.bookkeeper.get_ledger_metadata(piece.ledger_id)
     return [
         entries[piece.ledger_id][entry].decode()
         for piece, _ in pieces
