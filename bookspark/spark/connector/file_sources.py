@@ -27,7 +27,9 @@ class SourceRenamedError(BookKeeperError):
 def check_sources(checkpoint: str, batch: int, log: str) -> None:
     """Raise SourceRenamedError if files of micro-batch ``batch`` were read before it, under other paths."""
     folder = local_path(checkpoint)
-    for number, offsets in files_read(folder, batch).items() if folder is not None else ():
+    if folder is None:
+        return
+    for number, offsets in files_read(folder, batch).items():
         source = folder / "sources" / str(number)
         before: dict[tuple[str, int], str] = {}
         now: list[Listed] = []
