@@ -159,6 +159,16 @@ def test_a_start_whose_bookies_a_command_ends_is_told_so_at_once(monkeypatch: py
         BookieService._await_serving(service, kept, time.monotonic() + 60.0)
 
 
+@pytest.mark.parametrize(("first", "local", "told"), [(True, False, 1), (False, False, 0), (True, True, 0)])
+def test_a_first_start_on_one_host_of_a_cluster_is_told_of(first: bool, local: bool, told: int) -> None:
+    """YARN may put all executors on one host; nobody was told."""
+    lines: list[str] = []
+    bookies = {name: SimpleNamespace(host="nm1") for name in ("bookie-a", "bookie-b")}
+    service: Any = SimpleNamespace(_first=first, _local=local, bookies=bookies, _progress=lines.append)
+    BookieService._tell_if_too_close(service)
+    assert [line.startswith("warning: all 2 bookies were made on nm1") for line in lines] == [True] * told
+
+
 def test_a_number_is_taken_once_and_a_bookie_is_known_by_its_directories() -> None:
     store, roots = MemoryStore(), ("/disk1", "/disk2")
     assert claim_number(store, roots, 0, "h1") and not claim_number(store, roots, 0, "h2")
