@@ -38,6 +38,7 @@ The rooms of the package:
 ``changes``           carries out changes of a cluster that lives: restarts, growing, shrinking, moves, new disks
 ``daemon``            a bookie as a process: directories, lease, start and stop
 ``spark``             the bookies' Spark application, ``format("bookspark")``, logs, snapshots, audits
+``why``               what is wrong with a cluster, why, and what to type
 ``local``             a cluster on one host, for tests and development
 ``testing``           faults, histories and file systems for tests
 ``demo``              ``bookspark run``: real data through Spark into ledgers and back

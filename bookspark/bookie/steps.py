@@ -11,6 +11,7 @@ Law: between two yields the work runs on the loop and has the index to itself. W
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -45,6 +46,11 @@ def advance(steps: Steps[Result], outcome: Outcome) -> Need | Finished[Result]:
         return steps.send(outcome.result) if outcome.error is None else steps.throw(outcome.error)
     except StopIteration as stop:
         return Finished(stop.value)
+
+
+def at_once(steps: Steps[None]) -> None:
+    """Carry steps through that need nothing but turns of the loop."""
+    deque(steps, maxlen=0)
 
 
 def run_steps(steps: Steps[Result], wait: Callable[[], None]) -> Result:

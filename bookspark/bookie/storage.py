@@ -373,7 +373,7 @@ class Storage:
     def checkpoint(self) -> Steps[Prepared]:
         """Prepare checkpoints of the index, on the loop, in steps of some milliseconds. The result goes to ``write_checkpoints``;
         it is empty if there is nothing that the last ones don't hold."""
-        self.volatile.rest()
+        yield from self.volatile.rest()
         self._losses.write_again()
         yield from self.holdings.note_what_is_back()
         if any(directory.control.worth_rewriting for directory in self.holdings.live):

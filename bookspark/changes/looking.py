@@ -8,7 +8,7 @@ read anew. Looking changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Set
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -35,6 +35,13 @@ class Looking:
         """The ledgers that had a task at the look before."""
         self._changed: set[int] = set()
         """Ledgers whose records may have been changed by those who asked for this look."""
+        self.statuses: dict[str, BookieStatus] = {}
+        """What each bookie said of itself at the last look; those that did not answer are not here."""
+
+    @property
+    def open_ledgers(self) -> Set[int]:
+        """The ledgers that were not closed at the last look."""
+        return self._open
 
     def look(self) -> Observed:
         """The cluster now. Raises MetadataStoreError."""
@@ -102,6 +109,7 @@ class Looking:
 
     def _bookies(self) -> dict[str, ObservedBookie]:
         registered, cookies = self._store.bookies(), set(self._store.list_cookies())
+        self.statuses = {}
         found = {
             name: ObservedBookie(name, registered=False, settled=False, incarnation=0)
             for name in cookies - registered.keys()
@@ -117,6 +125,8 @@ class Looking:
         try:
             status: BookieStatus | None = self._bookkeeper.bookie_status(name)
             why = "" if status is None else _unsettled(status)
+            if status is not None:
+                self.statuses[name] = status
         except BookKeeperError as error:
             status, why = None, f"does not answer ({error})"
         return ObservedBookie(

@@ -25,8 +25,8 @@ from bookspark.cli.commands import (
     ledger,
     log,
     packaged,
-    run,
     simulate,
+    why,
 )
 from bookspark.cli.terminal import settings
 from bookspark.cli.terminal.command_options import judge_arguments
@@ -44,8 +44,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-run.add_to(app)
+packaged.add_to(app)
 bookies.add_to(app)
+why.add_to(app)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(log.app, name="log")
 audit.add_to(app)
@@ -56,7 +57,6 @@ app.add_typer(cluster.app, name="cluster")
 simulate.add_to(app)
 chaos.add_to(app)
 app.add_typer(bench.app, name="bench")
-packaged.add_to(app)
 judge_arguments(app)
 
 _debug = False

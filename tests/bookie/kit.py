@@ -81,7 +81,7 @@ def run_checkpoint(storage: Storage) -> None:
 
 
 def held_ledgers(storage: Storage) -> set[int]:
-    return run_steps(storage.garbage_collection.held(), lambda: None)
+    return set(run_steps(storage.garbage_collection.held(), lambda: None))
 
 
 def crash_image(directory: Path, target: Path) -> Path:

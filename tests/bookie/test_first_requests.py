@@ -63,7 +63,7 @@ def test_a_guess_of_an_id_makes_nothing_known(storage, request_of):
     assert request_of(storage, 7, OTHER_KEY) is Status.UNAUTHORIZED
     assert request_of(storage, 8, KEY) is Status.LIMBO, "its metadata names other bookies"
     assert request_of(storage, 9, KEY) is Status.LIMBO, "there is no such ledger"
-    assert not list(storage.storage.holdings.ledgers)
+    assert not len(storage.storage.holdings.ledgers)
     assert [storage.add(ledger_id, 0) for ledger_id in (7, 8, 9)] == [Status.OK] * 3
 
 
@@ -106,7 +106,7 @@ def test_metadata_that_can_not_be_read_grants_nothing(tmp_path):
 
     storage = Pumped(config(tmp_path), check_first=check)
     assert fence(storage, 7, KEY) is Status.LIMBO
-    assert not list(storage.storage.holdings.ledgers)
+    assert not len(storage.storage.holdings.ledgers)
     storage.storage.close()
 
 

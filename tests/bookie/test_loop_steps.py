@@ -7,17 +7,18 @@ from collections import deque
 
 import pytest
 
+from bookspark.bookie.disk.control_state import _PLAIN_LEDGER, LedgersNoted
 from bookspark.bookie.disk.index import ChangingRows, Index
 from bookspark.bookie.disk.packed_dict import PackedDict
 from bookspark.bookie.disk.sorted_ids import SortedIds
 from bookspark.bookie.holdings.holdings import RANGES_ROWS_MAX
 from bookspark.bookie.ledgers.held_copies import _ROWS_A_TURN
 from bookspark.protocol.bookie.bookie_boot import LossyBootNoted
-from bookspark.protocol.bookie.bookie_ledger import LimboCleared, LimboNoted
+from bookspark.protocol.bookie.bookie_ledger import LimboCleared, LimboNoted, MasterKeyNoted
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.testing.memory_files import MemoryFileSystem
 from bookspark.wire.header import Status
-from tests.bookie.kit import Pumped, config, run_checkpoint
+from tests.bookie.kit import Pumped, config, held_ledgers, run_checkpoint
 
 MANY = 20_000
 
@@ -151,6 +152,30 @@ def test_ids_are_walked_in_parts_while_others_come_and_go():
             other = rng.randrange(MANY)
             (ids.add if rng.random() < 0.7 else ids.discard)(other + (other % 3 == 0))
     assert found == sorted(set(found)) and stay <= set(found)
+
+
+def test_known_ledgers_are_walked_in_parts_while_others_come_and_go(storage, monkeypatch):
+    """The ids of all ledgers were listed in one step of the loop: 0.35 s for ten million."""
+    control = storage.storage.holdings.control
+    control.replay(MasterKeyNoted(one, bytes(16)) for one in range(0, 3 * MANY, 3))
+    listed, since = [], SortedIds.since
+
+    def noted(ids, start, count=None):
+        found = since(ids, start, count)
+        listed.append(len(found))
+        return found
+
+    monkeypatch.setattr(SortedIds, "since", noted)
+    rng, told, held = random.Random(7), set(), storage.storage.garbage_collection.held()
+    for records in control.records():
+        for record in records:
+            assert isinstance(record, LedgersNoted)
+            told.update(ledger_id for ledger_id, _ in _PLAIN_LEDGER.iter_unpack(record.ledgers))
+        other = rng.randrange(3 * MANY)
+        (control.of if rng.random() < 0.7 else control.forget)(other + (other % 3 == 0))
+        next(held, None)
+    assert told >= set(range(0, 3 * MANY, 3)) and max(listed) <= 4096
+    assert held_ledgers(storage.storage) == set(control.ledgers.packed)
 
 
 def test_what_was_in_use_rests_without_a_walk_over_it():

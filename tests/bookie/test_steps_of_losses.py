@@ -19,6 +19,7 @@ from bookspark.bookie.holdings.holdings import _LEDGERS_A_STEP, _ROWS_A_STEP, _R
 from bookspark.bookie.holdings.long_polls import _TOLD_A_TURN as _POLLS_A_TURN
 from bookspark.bookie.holdings.long_polls import LongPolls
 from bookspark.bookie.holdings.reads import Piece, Stop
+from bookspark.bookie.serving.maintenance import Maintenance
 from bookspark.bookie.serving.poll_timers import _ENDED_A_TURN, PollTimers
 from bookspark.bookie.steps import Steps, run_steps
 from bookspark.protocol.bookie.bookie_ledger import ENTRY_AWAY, ENTRY_LOST, NO_SUCH_ENTRY, BookieLedger, EntriesLost
@@ -211,6 +212,7 @@ def test_a_sync_of_a_long_ledger_in_a_directory_that_failed_is_refused_in_steps(
     rows = with_many_rows(one, 5)
     statuses: list[int] = []
     one.run.storage.sync(5, KEY, Assignment(0), statuses.append)
+    one.end()
     one.fail()
     with_many_rows(one, 11)
     sweep, left = len(one.sweep), len(rows)
@@ -236,6 +238,27 @@ def test_a_sync_waits_for_the_rows_of_a_second_directory_that_failed_meanwhile()
     for _ in steps:
         assert not left
     assert left and one.holdings.lacking(8)[0][0] == 0
+
+
+def test_a_request_that_waits_for_its_steps_does_not_wait_for_a_work_that_has_the_index() -> None:
+    """A sync of a long ledger waited behind the walk over the whole index after a directory had failed."""
+    one = Failing()
+    left: list[bool] = []
+
+    async def run() -> None:
+        maintenance = Maintenance(config("/disk0", "/disk1"), one.run.storage, "bookie", None, None)
+        maintenance.start()
+        with_many_rows(one, 5)
+        async with maintenance._index:
+            one.fail()
+            one.holdings.when_left(5, lambda: left.append(True))
+            assert not left
+            async with asyncio.timeout(10):
+                while not left:
+                    await asyncio.sleep(0)
+        await maintenance.stop()
+
+    asyncio.run(run())
 
 
 # -- many losses

@@ -294,7 +294,7 @@ def test_an_id_that_no_ledger_can_have_is_refused_in_every_request(tmp_path, led
                 assert client.call(header).header.status == Status.BAD_REQUEST or kind == Kind.HELLO
         client.send(add_frame(ledger_id, 0))
         assert client.receive().header.status == Status.BAD_REQUEST
-        assert server.storage.status().ledgers == 0 and not list(server.storage.holdings.ledgers)
+        assert server.storage.status().ledgers == 0 and not len(server.storage.holdings.ledgers)
         client.close()
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
 
+from bookspark.cli.terminal.output import progress
 from tests.cli.conftest import Run
 
 
@@ -29,3 +31,16 @@ def test_a_cluster_that_is_not_there(bookspark: Run, command: tuple[str, ...], t
     settings.write_text("[client]\nmetadata_timeout_seconds = 0.5\n")
     outcome = bookspark("--config", str(settings), *command, "--zookeeper", "127.0.0.1:1")
     assert outcome.status == 2 and "127.0.0.1:1" in outcome.err
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_progress_is_shown_on_a_terminal_alone(is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """75 seconds went by in silence."""
+    err = io.StringIO()
+    monkeypatch.setattr(err, "isatty", lambda: is_terminal)
+    monkeypatch.setattr("sys.stderr", err)
+    monkeypatch.setenv("TERM", "xterm")
+    with progress("writing a snapshot") as begins:
+        begins("index_ranges", 12, 13)
+    assert ("writing a snapshot: index ranges" in err.getvalue() and "12/13" in err.getvalue()) is is_terminal
+    assert bool(err.getvalue()) is is_terminal

@@ -168,7 +168,8 @@ def plot(arguments: Sequence[str], usage: str, *modes: str) -> Plot:
     """``[MODE] [plain] [SECONDS] [STEP…]``, in any order; no STEP stands for all of them. Raises SystemExit with ``usage`` if
     there is another word: a step that is not told is not missed."""
     if unknown := [word for word in arguments if word not in ("plain", *modes, *STEPS) and not word.isdecimal()]:
-        raise SystemExit(f"{usage}\nSTEP: {' '.join(STEPS)}\nnot expected: {' '.join(unknown)}")
+        print(f"{usage}\nSTEP: {' '.join(STEPS)}\nnot expected: {' '.join(unknown)}", file=sys.stderr)
+        raise SystemExit(2)
     return Plot(
         PlainLoad if "plain" in arguments else Load,
         next((float(word) for word in arguments if word.isdecimal()), GONE_SECONDS),

@@ -84,6 +84,12 @@ def test_all_are_asked_before_anything_counts_as_lost():
     assert [action.first for action in machine.step(LacAnswered("b2", OK, 6))] == [7, 7, 7]
 
 
+def test_an_operator_does_not_make_it_wait_for_answers_that_are_not_needed():
+    machine = recovery(metadata(state=LedgerState.IN_RECOVERY))
+    assert machine.step(LacAnswered("b1", OK, 6)) == []
+    assert [action.first for action in machine.step(LacAnswered("b2", OK, 6))] == [7, 7, 7]
+
+
 def test_what_can_be_read_is_kept():
     machine = recovery()
     answer_fencing(machine)

@@ -22,7 +22,7 @@ from bookspark.protocol.ledger.actions import (
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerState
 from bookspark.protocol.ledger.responses import Unknown, UnknownReason
 from bookspark.protocol.ledger.transitions import IllegalEventError
-from bookspark.protocol.writing.ensemble_change import ChangeMode
+from bookspark.protocol.writing.ensemble_change import ChangeMode, EnsembleChanges
 from bookspark.protocol.writing.writer import Append, BookieBack, BookiesChanged, Close, HeldUp, LedgerWriter, State
 from tests.protocol.ledger_pair import LedgerPair
 from tests.protocol.ledgers import LOST, OK, metadata
@@ -519,3 +519,16 @@ def test_a_bookie_that_was_slow_and_then_failed_is_replaced_by_whatever_there_is
     pair.writer.refuses("b1", 0)
     pair.writer.step(BookiesChanged())
     assert pair.writer.wanted == [ChooseBookies(("b1", "b2", "b3"), ("b1",))]
+
+
+@pytest.mark.parametrize("copies", [1, 2, 3])
+def test_what_was_put_off_is_due_again_for_one_who_gives_up_without_enough_copies(copies):
+    """Two of three bookies are left: enough for two copies, and one too few for three."""
+    changes, ledger = EnsembleChanges(ChangeMode.AT_ONCE), metadata()
+    changes.fail("b3", 0)
+    changes.choose(ledger, changes.due(ledger, copies, gives_up=True))
+    changes.abandon()
+    assert changes.due(ledger, copies, gives_up=True) == ({"b3"} if copies == 3 else set())
+    assert changes.due(ledger, copies, gives_up=False) == set()
+    changes.fail("b1", 0)
+    assert changes.due(ledger, copies, gives_up=False) == {"b1", "b3"}

@@ -25,7 +25,7 @@ GONE = Negative(NegativeReason.NO_SUCH_LEDGER)
 
 class TestSuspects:
     def test_what_is_held_and_not_listed(self):
-        assert suspects({1, 5, 3}, Complete({3, 4})) == (1, 5)
+        assert suspects([5, 1, 3, 5], Complete({3, 4})) == (1, 5)
 
     def test_a_failed_or_partial_listing_has_none(self):
         assert suspects({1, 2}, Incomplete("no answer for /ledgers/00/0001")) == ()

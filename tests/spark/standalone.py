@@ -18,6 +18,8 @@ from tests.processes import Output
 
 _START_SECONDS = 600.0
 _SPARK_HOME = Path(pyspark.__file__).parent
+NO_REST = "-Dspark.master.rest.enabled=false"
+"""Its port is a fixed one (6066), which the master of another test may have."""
 
 
 class StandaloneCluster:
@@ -50,7 +52,7 @@ class StandaloneCluster:
         """Start a daemon and return what its log says when it is up."""
         address = ("--host", f"127.0.0.{host}", "--port", "0", "--webui-port", "0")
         # Executors are killed as often as the test likes.
-        conf = "-Dspark.deploy.maxExecutorRetries=-1"
+        conf = f"-Dspark.deploy.maxExecutorRetries=-1 {NO_REST}"
         process = subprocess.Popen(
             [_SPARK_HOME / "bin" / "spark-class", f"org.apache.spark.deploy.{what}", *address, *arguments],
             env={**os.environ, "SPARK_HOME": str(_SPARK_HOME), "SPARK_DAEMON_JAVA_OPTS": f"{QUICK_JVM} {conf}"},

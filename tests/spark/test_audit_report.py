@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import re
 from datetime import UTC, datetime
 from importlib.resources import files
 from itertools import pairwise
 
-from bookspark.spark.audit import Finding, names
+import pytest
+from rich.console import Console
+
+from bookspark.spark.audit import Finding, names, show
 from bookspark.spark.audit.report import Point, page
 from bookspark.spark.audit.runner import head_of
 from bookspark.spark.snapshots.snapshot import Snapshot
@@ -16,7 +20,25 @@ from bookspark.spark.snapshots.snapshot import Snapshot
 def test_the_page_of_a_cluster_without_confirmed_entries() -> None:
     histogram = Finding("replication_factor_histogram", "Copies", "how many", ("replication_factor", "entries"), (), 0)
     text = page([histogram], [], Snapshot("s0", 0, datetime(2026, 1, 1, tzinfo=UTC)))
-    assert '<h2>Copies</h2><p class="good">None.</p>' in text
+    assert '<h2>Copies</h2><p>How many</p><p class="good">None.</p>' in text
+    assert '<meta name="viewport" content="width=device-width' in text
+
+
+ORPHANS = ("ledger_id", "log", "epoch", "bytes", "created_at", "ensemble")
+ROW = (1234567, "orders", 17, 98765432, "2026-01-01 10:00:00", ["bookie-0123456789ab", "bookie-0123456789cd"])
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_a_finding_can_be_read_in_a_narrow_terminal(width: int) -> None:
+    """Each of many columns got some characters, and broke its values over many lines."""
+    out = io.StringIO()
+    show([Finding("orphans", "Orphans", "", ORPHANS, (ROW, ROW), 30)], Console(file=out, width=width), rows_max=2)
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    for value in ("1,234,567", "98,765,432", "2026-01-01 10:00:00", "bookie-0123456789ab bookie-0123456789cd"):
+        assert sum(value in line for line in lines) == 2
+    named = [line for line in lines if "ledger id" in line]
+    assert len(named) == (2 if width == 80 else 1) and "2 of 30" in lines[-1]
 
 
 def test_a_query_is_explained_by_the_comment_at_its_head_alone() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import combinations, product
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,6 +26,7 @@ from bookspark.spark.bookies.placement import (
     retired,
     surplus_executor,
     tasks_wanted,
+    too_close,
     wasted_executors,
     worth_another_attempt,
 )
@@ -243,3 +245,11 @@ def test_a_cookies_directories_tell_its_home() -> None:
     assert home_number(("/d1/bookie-7", "/d3/bookie-7"), ["/d1", "/d2"]) == 7, "a root was left out: the bookie says so"
     assert home_number(("/d3/bookie-7",), ["/d1", "/d2"]) is None
     assert home_number(("/tmp/x",), ["/d1"]) is None
+
+
+@pytest.mark.parametrize(
+    ("hosts", "told"), [((), False), (("h1",), False), (("h1", "h2", "h1"), False), (("h1", "h1", "h1"), True)]
+)
+def test_bookies_that_were_all_made_on_one_host_are_told_of(hosts: tuple[str, ...], told: bool) -> None:
+    assert too_close(hosts).startswith("warning: all 3 bookies were made on h1") is told
+    assert bool(too_close(hosts)) is told

@@ -12,6 +12,8 @@ import pytest
 from bookspark.errors import BookieError, MetadataStoreError, NotEnoughBookiesError
 from bookspark.metadata.bookie_homes import BookieHome, note_home
 from bookspark.metadata.memory.memory_store import MemoryStore
+from bookspark.metadata.records.documents import proven_struct
+from bookspark.metadata.records.versioned import Versioned
 from bookspark.protocol.bookie.cookie import Cookie
 from bookspark.spark.bookies import barrier_job
 from bookspark.spark.bookies.barrier_job import BarrierJob, JobSize, TaskFor, root_cause
@@ -20,6 +22,7 @@ from bookspark.spark.bookies.bookie_task import TaskSpec, claim
 from bookspark.spark.bookies.placement import Claim, Known, Missing, Seen, Share, Wanted, divide
 from bookspark.spark.bookies.service_records import (
     CLAIMS,
+    SERVICES,
     ServiceRecord,
     TaskReport,
     ask_to_stop,
@@ -93,6 +96,40 @@ def test_the_stop_of_a_run_that_was_taken_over_leaves_the_next_run_alone(monkeyp
     assert read_service(store, "service") == ServiceRecord("run", stop=True)
 
 
+class TakenOverMeanwhile(MemoryStore):
+    """Another run takes the service over between the first look at its record and what is written then."""
+
+    taken = False
+
+    def read_record(self, kind: str, name: str) -> Versioned[bytes] | None:
+        found = super().read_record(kind, name)
+        if kind == SERVICES and not self.taken:
+            self.taken = True
+            write_service(self, name, ServiceRecord("next run"))
+        return found
+
+
+def test_a_run_that_takes_over_while_the_stop_is_written_is_left_alone_by_the_last_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = TakenOverMeanwhile()
+    store.write_record(SERVICES, "service", proven_struct(ServiceRecord("run"), "record"), None)
+    kept = job(monkeypatch, store, attempts=0)
+    kept.start()
+    kept.stop(5.0)
+    assert read_service(store, "service") == ServiceRecord("next run")
+
+
+def test_a_command_stops_the_run_that_takes_over_meanwhile() -> None:
+    """It gave the record back to the run that was replaced, so the next one let go of the bookies instead of stopping them."""
+    store = TakenOverMeanwhile()
+    store.write_record(SERVICES, "service", proven_struct(ServiceRecord("run"), "record"), None)
+    report = TaskReport("next run", attempt=0, partition=0, host="nm1")
+    write_task(store, "service", report)
+    assert ask_to_stop(store) == {"service": [report]}
+    assert read_service(store, "service") == ServiceRecord("next run", stop=True)
+
+
 def test_a_job_whose_tasks_ended_tells_a_command_from_another_run(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
     kept = job(monkeypatch, store, attempts=0)
@@ -120,6 +157,16 @@ def test_a_start_whose_bookies_a_command_ends_is_told_so_at_once(monkeypatch: py
     )
     with pytest.raises(BookieError, match="stop-bookies"):
         BookieService._await_serving(service, kept, time.monotonic() + 60.0)
+
+
+@pytest.mark.parametrize(("first", "local", "told"), [(True, False, 1), (False, False, 0), (True, True, 0)])
+def test_a_first_start_on_one_host_of_a_cluster_is_told_of(first: bool, local: bool, told: int) -> None:
+    """YARN may put all executors on one host; nobody was told."""
+    lines: list[str] = []
+    bookies = {name: SimpleNamespace(host="nm1") for name in ("bookie-a", "bookie-b")}
+    service: Any = SimpleNamespace(_first=first, _local=local, bookies=bookies, _progress=lines.append)
+    BookieService._tell_if_too_close(service)
+    assert [line.startswith("warning: all 2 bookies were made on nm1") for line in lines] == [True] * told
 
 
 def test_a_number_is_taken_once_and_a_bookie_is_known_by_its_directories() -> None:

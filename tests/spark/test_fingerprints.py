@@ -65,8 +65,15 @@ def test_a_plan_is_read_from_a_path_or_a_local_uri_and_no_other_place(tmp_path: 
     assert later.offsets == plan.offsets and later.whole != plan.whole
 
 
-def listed(checkpoint: Path, name: str, *files: tuple[Path, int, int]) -> None:
-    folder = checkpoint / "sources" / "0"
+def planned(checkpoint: Path, batch: int, *offsets: int | None) -> None:
+    """Spark's plan of a batch: what each source of files has read with it, None for nothing yet."""
+    (checkpoint / "offsets").mkdir(parents=True, exist_ok=True)
+    lines = ["-" if offset is None else f'{{"logOffset":{offset}}}' for offset in offsets]
+    (checkpoint / "offsets" / str(batch)).write_text("\n".join(["v1", '{"batchTimestampMs":1}', *lines]))
+
+
+def listed(checkpoint: Path, name: str, *files: tuple[Path, int, int], source: int = 0) -> None:
+    folder = checkpoint / "sources" / str(source)
     folder.mkdir(parents=True, exist_ok=True)
     lines = [f'{{"path":"{path.as_uri()}","timestamp":{time},"batchId":{batch}}}' for path, time, batch in files]
     (folder / name).write_text("\n".join(["v1", *lines]))
@@ -79,6 +86,8 @@ def test_a_file_of_a_renamed_folder_is_told_from_a_new_one_of_the_same_name(tmp_
     listed(checkpoint, "0.compact", (former / "a.txt", 1000, 0))
     listed(checkpoint, "1", (now / "a.txt", 1000, 1))
     listed(checkpoint, "2", (now / "a.txt", 2000, 2))
+    for batch in range(3):
+        planned(checkpoint, batch, batch)
     with pytest.raises(SourceRenamedError, match=r"log 'orders': batch 1.*now/a.txt was read before as .*former/a.txt"):
         check_sources(str(checkpoint), 1, "orders")
     check_sources(str(checkpoint), 2, "orders")
@@ -87,8 +96,47 @@ def test_a_file_of_a_renamed_folder_is_told_from_a_new_one_of_the_same_name(tmp_
     check_sources(str(checkpoint), 1, "orders")  # two folders that have files of one name
 
 
+def test_the_files_of_a_batch_are_those_of_its_plan_and_not_of_its_number(tmp_path: Path) -> None:
+    """The second source had no new files until batch 5, and reads a renamed folder there: its own offset 1."""
+    checkpoint, former, now = tmp_path / "checkpoint", tmp_path / "former", tmp_path / "now"
+    now.mkdir()
+    for batch in range(5):
+        planned(checkpoint, batch, batch, 0)
+    planned(checkpoint, 5, 4, 1)
+    listed(checkpoint, "0", (former / "a.txt", 1000, 0), source=1)
+    listed(checkpoint, "1", (now / "a.txt", 1000, 1), source=1)
+    for batch in range(5):
+        check_sources(str(checkpoint), batch, "orders")  # batch 1 has not read what stands under 1
+    with pytest.raises(
+        SourceRenamedError, match=r"batch 5.*now/a.txt was read before .*offsets/5 and \S*/sources/1/1, with"
+    ):
+        check_sources(str(checkpoint), 5, "orders")
+    (checkpoint / "offsets" / "4").unlink()
+    with pytest.raises(SourceRenamedError):
+        check_sources(str(checkpoint), 5, "orders")  # without the plan before it, what it read last
+
+
+def test_a_batch_that_spans_two_offsets_of_a_source_has_the_files_of_both(tmp_path: Path) -> None:
+    """The query ended between the list of offset 1 and the plan of batch 1, and found more files when it was started again."""
+    checkpoint, former, now = tmp_path / "checkpoint", tmp_path / "former", tmp_path / "now"
+    planned(checkpoint, 0, 0)
+    planned(checkpoint, 1, 2)
+    listed(checkpoint, "0", (former / "a.txt", 1000, 0))
+    listed(checkpoint, "1", (now / "b.txt", 1000, 1))
+    listed(checkpoint, "2", (now / "c.txt", 1000, 2))
+    plan = plan_of(str(checkpoint), 1)
+    listed(checkpoint, "1", (now / "d.txt", 1000, 1))
+    assert plan_of(str(checkpoint), 1).offsets != plan.offsets
+    check_sources(str(checkpoint), 1, "orders")
+    listed(checkpoint, "1", (now / "a.txt", 1000, 1))
+    with pytest.raises(SourceRenamedError, match=r"delete .*offsets/1 and \S*/sources/0/1, \S*/sources/0/2, with"):
+        check_sources(str(checkpoint), 1, "orders")
+
+
 def test_sources_of_other_kinds_say_nothing(tmp_path: Path) -> None:
     (tmp_path / "sources" / "0").mkdir(parents=True)
     (tmp_path / "sources" / "0" / "0").write_text('v1\n{"topic":{"0":5}}')
+    check_sources(str(tmp_path), 0, "orders")
+    planned(tmp_path, 0, 0)
     check_sources(str(tmp_path), 0, "orders")
     check_sources("hdfs://host/checkpoint", 0, "orders")

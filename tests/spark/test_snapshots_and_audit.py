@@ -56,6 +56,7 @@ class Story:
 
     def __init__(self, spark: SparkSession, cluster: LocalCluster, bookkeeper: BookKeeper, path: str) -> None:
         self.spark, self.cluster, self.bookkeeper, self.path = spark, cluster, bookkeeper, path
+        self.told: list[tuple[str, int, int]] = []
         frame = spark.range(0, 2000, 1, 2).selectExpr("CAST(id AS STRING) AS value")
         # What is acknowledged has all of its copies: a third one under way would be found by an audit, too.
         frame.write.format("bookspark").option("log", "orders").option("ackQuorum", 3).mode("append").save()
@@ -85,7 +86,14 @@ class Story:
             pass
         self.bookkeeper.metadata.underreplication.disable()
         write_label(self.spark.range(1), self.path, "before", oldest="before")
-        return snapshots.write(self.spark, self.cluster.zookeeper, self.path, checksums=True, keep=1)
+        return snapshots.write(
+            self.spark,
+            self.cluster.zookeeper,
+            self.path,
+            checksums=True,
+            keep=1,
+            begins=lambda *one: self.told.append(one),
+        )
 
     def repair(self) -> snapshots.Snapshot:
         """The integrity check has the missing range copied; the other content has to be taken out first."""
@@ -224,8 +232,23 @@ def test_the_report_tells_what_was_found_and_shows_it_beside_other_snapshots(
     what = "autorecovery is disabled, divergence, orphans, under-replicated ranges"
     assert f"4 of {len(findings)} audits found something: {what}" in page
     assert f"Snapshot {damaged.version}, taken" in page and damaged.snapshot_id in page
+    assert f"<title>Bookspark audit of {story.cluster.zookeeper}</title>" in page
+    counted = re.search(
+        r"<p>4 bookies, 0 of them down; (\d+) ledgers, (\d+) of them not closed; 1 log; ([\d,]+) conf", page
+    )
+    assert counted is not None, page[:2000]
+    ledgers, not_closed, entries = (int(count.replace(",", "")) for count in counted.groups())
+    assert 1 <= not_closed < ledgers and entries >= 2000 + 10 + 2 * 100
     assert page.count("<svg") == 6 and '<p class="good">None.</p>' in page
     assert not re.search(r"""(src|href)=["'](?!#)""", page), "nothing is loaded"
+
+
+def test_who_waits_for_a_snapshot_or_an_audit_is_told_how_far_it_is(story: Story, damaged: snapshots.Snapshot) -> None:
+    tables = snapshots.written(checksums=True)
+    assert story.told == [(table, number, len(tables)) for number, table in enumerate(tables)]
+    told: list[tuple[str, int, int]] = []
+    audit.run(story.spark, story.path, queries=["orphans", "bookies_down"], begins=lambda *one: told.append(one))
+    assert told == [("orphans", 0, 2), ("bookies_down", 1, 2)]
 
 
 def test_each_column_is_described(spark: SparkSession, story: Story, damaged: snapshots.Snapshot) -> None:

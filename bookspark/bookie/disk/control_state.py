@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from bookspark.bookie.disk.packed_dict import PackedDict
@@ -127,7 +128,7 @@ class ControlState:
     def lose_fences(self) -> None:
         """Records are lost: any ledger may have had a fence."""
         self.fences_lost = True
-        for ledger_id in list(self.ledgers):
+        for ledger_id in self.ledgers.ids.ascending():
             ledger = self.ledgers[ledger_id]
             ledger.fence_unsure |= not ledger.fenced
 
@@ -219,16 +220,12 @@ class ControlState:
             self._in_limbo.discard(ledger.ledger_id)
 
     def _replay_plain(self, ledgers: bytes) -> None:
-        known = self.ledgers.packed
-        if known.keys().isdisjoint(ledger_id for ledger_id, _ in _PLAIN_LEDGER.iter_unpack(ledgers)):
-            known.update(_PLAIN_LEDGER.iter_unpack(ledgers))
-            return
+        known = self.ledgers
         for ledger_id, content in _PLAIN_LEDGER.iter_unpack(ledgers):
-            found = _unpacked(ledger_id, content)
-            ledger = self.ledgers.get(ledger_id)
-            if ledger is None:
-                self.ledgers[ledger_id] = found
+            if ledger_id not in known.packed:
+                known.put_packed(ledger_id, content)
                 continue
+            found, ledger = _unpacked(ledger_id, content), known[ledger_id]
             for record in found.control_records():
                 ledger.replay(record)
             ledger.note(found.last_add_confirmed, found.last_add_fully_replicated)
@@ -263,11 +260,11 @@ class ControlState:
         if self.switch != NEVER_SWITCHED:
             first.append(self.switch)
         yield first
-        ids = list(self.ledgers)
-        for start in range(0, len(ids), _LEDGERS_A_PART):
+        ids = self.ledgers.ids.ascending()
+        while ids_of_part := list(islice(ids, _LEDGERS_A_PART)):
             plain: list[bytes] = []
             part: list[Record] = []
-            for ledger_id in ids[start : start + _LEDGERS_A_PART]:
+            for ledger_id in ids_of_part:
                 content = self.ledgers.packed_form(ledger_id)
                 if isinstance(content, bytes):
                     plain.append(_PLAIN_LEDGER.pack(ledger_id, content))

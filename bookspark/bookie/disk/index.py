@@ -273,7 +273,6 @@ class Index:
 
     def __init__(self) -> None:
         self._rows: PackedDict[ChangingRows] = PackedDict(_packed, lambda _, content: ChangingRows.of_bytes(content))
-        self._ids = SortedIds()
         self._changed = SortedIds()
         """Ledgers that may have changed since the last checkpoint was taken, forgotten ones too, and those that may be packed."""
         self._forgotten: set[int] = set()
@@ -298,37 +297,31 @@ class Index:
         rows = self.changing(ledger_id)
         if rows is None:
             rows = self._rows[ledger_id] = ChangingRows.empty()
-            self._ids.add(ledger_id)
             self._changed.add(ledger_id)
         return rows
 
     def put(self, ledger_id: int, content: memoryview) -> None:
         """Add the rows of a checkpoint, packed. Entries that are there already keep their rows."""
-        packed = self._rows.packed
-        if ledger_id in packed:
+        if ledger_id in self._rows:
             present, rows = self.of(ledger_id), ChangingRows.of_bytes(content)
             for i in range(len(rows)):
                 present.insert(*rows.row(i))
             return
-        self._ids.add(ledger_id)
-        if len(content) <= _PACKED_ROWS_MAX * ROW_BYTES:
-            packed[ledger_id] = bytes(content)
-        else:
-            packed[ledger_id] = ChangingRows.of_bytes(content)
+        few = len(content) <= _PACKED_ROWS_MAX * ROW_BYTES
+        self._rows.put_packed(ledger_id, bytes(content) if few else ChangingRows.of_bytes(content))
 
     def ledger_ids(self, start: int = 0, count: int | None = None) -> list[int]:
         """The ledgers that have rows from id ``start`` on, ascending, at most ``count`` (None: all)."""
-        return self._ids.since(start, count)
+        return self._rows.ids.since(start, count)
 
     def ids(self) -> Iterator[int]:
         """The ledgers that have rows, ascending, however many there are: it may be changed meanwhile, and a ledger that is added
         then may be left out."""
-        return self._ids.ascending()
+        return self._rows.ids.ascending()
 
     def forget(self, ledger_id: int) -> None:
         """Remove a ledger with all its rows; no error if it has none."""
         if self._rows.pop(ledger_id):
-            self._ids.discard(ledger_id)
             self._changed.add(ledger_id)
             self._forgotten.add(ledger_id)
 
@@ -350,7 +343,7 @@ class Index:
         forgotten meanwhile, whether they are there again or not. Ledgers may be added until ``end_checkpoint``; then they may be
         left to the next one."""
         forgotten, self._forgotten = self._forgotten, set()
-        return (self._ids if whole else self._changed).ascending(), forgotten
+        return (self._rows.ids if whole else self._changed).ascending(), forgotten
 
     def take_change(self, ledger_id: int, *, anew: bool) -> Change | None:
         """What changed in the rows of a ledger since the last checkpoint, None if nothing did. ``anew``: all of its rows. From

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import threading
 from bisect import bisect_left, bisect_right
-from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 
@@ -25,7 +24,7 @@ from bookspark.bookie.holdings.log_directory import LogDirectory
 from bookspark.bookie.holdings.long_polls import LongPolls
 from bookspark.bookie.holdings.reads import LogFiles, Piece, ReadPlan, Stop, plan_read
 from bookspark.bookie.holdings.volatile_ledgers import VolatileLedgers
-from bookspark.bookie.steps import Steps
+from bookspark.bookie.steps import Steps, at_once
 from bookspark.protocol.bookie.bookie_ledger import NO_COPY, BookieLedger, EntriesLost, answer_absent, may_read
 from bookspark.protocol.ledger.entry_ranges import NO_RANGES, EntryRanges
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
@@ -49,10 +48,6 @@ StoredLog = EntryLog | RewrittenLog
 log = logging.getLogger(__name__)
 
 
-def _at_once(steps: Steps[None]) -> None:
-    deque(steps, maxlen=0)
-
-
 class Holdings:
     """Everything that one bookie holds. ``live``: those of ``directories`` that have not failed."""
 
@@ -72,7 +67,7 @@ class Holdings:
         self.next_log = 1
         """The number of the next log."""
         self.volatile = VolatileLedgers(
-            self.index, self.is_synced, self._is_open, lambda one: _at_once(self._leave_ledger(one))
+            self.index, self.is_synced, self._is_open, self._leave_some, lambda steps: self.carry_through(steps)
         )
         self.long_polls = LongPolls()
         self.files = LogFiles(self._open_log)
@@ -84,8 +79,9 @@ class Holdings:
         """Ledgers that lost entries, until somebody takes them to have them repaired."""
         self.gone: set[int] = set()
         """Logs of directories that are used no more, while rows may still point into them."""
-        self.carry_through: Callable[[Steps[None]], None] = _at_once
-        """Carries background work through. Set by who has a loop to do it on; without one it is done at once."""
+        self.carry_through: Callable[[Steps[None]], None] = at_once
+        """Carries steps through that need nothing but turns of the loop. Other works may change the index meanwhile. Set by who
+        has a loop; without one it is done at once."""
         self.suspected: set[int] = set()
         """Logs in which something unreadable was found: the scrub looks at them next."""
         self.lost_copies = 0
@@ -312,6 +308,10 @@ class Holdings:
         following: int | None = 0 if self.gone else None
         while following is not None and (following := self.leave_gone(ledger_id, following)) is not None:
             yield None
+
+    def _leave_some(self, ledger_id: int, first: int) -> None:
+        if self.gone:
+            self.leave_gone(ledger_id, first)
 
     def when_left(self, ledger_id: int, then: Callable[[], None]) -> None:
         """Call ``then`` when no row of a ledger lies in a directory that failed, so that ``lacking`` tells all: at once, or in a

@@ -2,7 +2,9 @@
 
 Law: as in ``protocol.ledger.sync_cursor``, which decides LastAddSynced. The cursor is told of an entry only after the entry is
 synced. An entry is synced when its log is, up to the end of the entry's frame; for a duplicate the kept copy counts. Nothing is
-told of a fenced ledger. After a boot, what is on disk when the writer's first request comes counts as far as it is synced.
+told of a fenced ledger. After a boot, what is on disk when the writer's first request comes counts as far as it is synced. In a
+ledger of many rows that is looked at in steps: until they are over, LastAddSynced is lower than it could be, and a sync waits
+(``when_begun``).
 
 How far each log is synced is looked up when an answer needs it, so no sync has to report here.
 
@@ -18,25 +20,31 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import islice
 
 from bookspark.bookie.disk.index import Index, Row
+from bookspark.bookie.steps import Steps, at_once
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
 from bookspark.protocol.ledger.sync_cursor import Assignment, SyncCursor
 
 _SETTLED_MAX = 1 << 12
 _ROWS_MAX = 1 << 12
 """To look at so many rows takes some 2 ms."""
+_LEDGERS_A_STEP = 1 << 10
 
 
 class VolatileLedger:
     """A VD ledger. ``unsynced``: (where, first, last) of the batches that were not synced when last looked at, in the order of
-    the adds."""
+    the adds. ``following``: the entry id from which on the rows of the boot are still to be looked at, None at the end; then
+    those in ``waiting`` are called."""
 
-    __slots__ = ("cursor", "unsynced")
+    __slots__ = ("cursor", "following", "unsynced", "waiting")
 
     def __init__(self) -> None:
         self.cursor = SyncCursor()
         self.unsynced: deque[tuple[int, int, int]] = deque()
+        self.following: int | None = None
+        self.waiting: list[Callable[[], None]] = []
 
 
 class VolatileLedgers:
@@ -47,12 +55,15 @@ class VolatileLedgers:
         index: Index,
         is_synced: Callable[[int], bool],
         is_open: Callable[[int], bool] = lambda ledger_id: False,
-        look: Callable[[int], object] = lambda ledger_id: None,
+        look: Callable[[int, int], object] = lambda ledger_id, first: None,
+        carry_through: Callable[[Steps[None]], None] = at_once,
     ) -> None:
         """``is_synced(where)``: is the frame there durable? ``is_open(ledger_id)``: is the ledger known and not fenced?
-        ``look(ledger_id)``: called before all rows of a ledger are looked at."""
+        ``look(ledger_id, first)``: called before up to 4,096 rows of a ledger from entry ``first`` on are looked at.
+        ``carry_through``: carries steps through, at once or in later turns of the loop."""
         self._index = index
         self._look = look
+        self._carry_through = carry_through
         self._is_synced = is_synced
         self._is_open = is_open
         self._ledgers: dict[int, VolatileLedger] = {}
@@ -83,7 +94,7 @@ class VolatileLedgers:
             self.added(ledger_id, assignment, row.first, row.last, row.where)
 
     def asked(self, ledger_id: int, assignment: Assignment) -> list[int]:
-        """A sync is asked for; returns where the frames lie that are not synced."""
+        """A sync is asked for (after ``when_begun``); returns where the frames lie that are not synced."""
         ledger = self._ledgers.get(ledger_id)
         if ledger is None or ledger.cursor.assign(assignment):
             ledger = self._begin(ledger_id, assignment)
@@ -101,15 +112,31 @@ class VolatileLedgers:
             self._advance(ledger_id, ledger)
         return ledger.cursor.last_add_synced_for(assignment)
 
+    def when_begun(self, ledger_id: int, assignment: Assignment, then: Callable[[], None]) -> None:
+        """Call ``then`` when all rows that a ledger had at the boot were looked at: at once, or in later turns if there
+        are many. Also if it is fenced, deleted or assigned anew meanwhile."""
+        ledger = self._ledgers.get(ledger_id)
+        if ledger is None or ledger.cursor.assign(assignment):
+            ledger = self._begin(ledger_id, assignment)
+        if ledger.following is None:
+            then()
+        else:
+            ledger.waiting.append(then)
+
     def forget(self, ledger_id: int) -> None:
         """The ledger is fenced, or deleted."""
         self._ledgers.pop(ledger_id, None)
         self._settled.pop(ledger_id, None)
 
-    def rest(self) -> None:
-        """Drop the cursors that have nothing left to sync and were not used since the last call."""
-        for ledger_id in [ledger_id for ledger_id in self._ledgers if ledger_id not in self._settled]:
-            self._advance(ledger_id, self._ledgers[ledger_id])
+    def rest(self) -> Steps[None]:
+        """Drop the cursors that have nothing left to sync and were not used since the last call, in steps."""
+        unsettled = [ledger_id for ledger_id in self._ledgers if ledger_id not in self._settled]
+        for count, ledger_id in enumerate(unsettled, 1):
+            ledger = self._ledgers.get(ledger_id)
+            if ledger is not None:
+                self._advance(ledger_id, ledger)
+            if count % _LEDGERS_A_STEP == 0:
+                yield None
         for ledger_id in self._idle:
             if ledger_id in self._settled:
                 self.forget(ledger_id)
@@ -119,15 +146,31 @@ class VolatileLedgers:
         """The first request since the boot, or with another assignment, came: begin with what the index holds by now."""
         ledger = self._ledgers[ledger_id] = VolatileLedger()
         ledger.cursor.assign(assignment)
-        self._look(ledger_id)
-        rows = self._index.get(ledger_id)
-        if rows is not None:
-            ledger.unsynced += (
-                (row.where, row.first, row.last) for row in rows.covering(assignment.first_entry_id, rows.last_entry_id)
-            )
         self._settled.pop(ledger_id, None)
-        self._advance(ledger_id, ledger)
+        ledger.following = assignment.first_entry_id
+        self._go_on(ledger_id, ledger)
+        if ledger.following is not None:
+            self._carry_through(self._go_through(ledger_id, ledger))
         return ledger
+
+    def _go_through(self, ledger_id: int, ledger: VolatileLedger) -> Steps[None]:
+        while ledger.following is not None and self._ledgers.get(ledger_id) is ledger:
+            self._go_on(ledger_id, ledger)
+            yield None
+        for then in ledger.waiting:
+            then()
+
+    def _go_on(self, ledger_id: int, ledger: VolatileLedger) -> None:
+        """Look at the next rows of a ledger that has just begun. A row that was added meanwhile may be looked at again, which
+        changes nothing."""
+        assert ledger.following is not None
+        self._look(ledger_id, ledger.following)
+        rows = self._index.get(ledger_id)
+        part = [] if rows is None else list(islice(rows.covering(ledger.following, rows.last_entry_id), _ROWS_MAX))
+        ledger.following = part[-1].last + 1 if len(part) == _ROWS_MAX else None
+        # In front of what was added meanwhile: most of it is synced, and the cursor is told as far as that goes.
+        ledger.unsynced.extendleft((row.where, row.first, row.last) for row in reversed(part))
+        self._advance(ledger_id, ledger)
 
     def _advance(self, ledger_id: int, ledger: VolatileLedger) -> None:
         """Tell the cursor what is synced by now, consecutive entries in one call."""
@@ -146,7 +189,7 @@ class VolatileLedgers:
                 run = (first, last)
         if run[1] >= run[0]:
             ledger.cursor.synced(*run)
-        if not unsynced:
+        if not unsynced and ledger.following is None:
             self._settle(ledger_id)
 
     def _settle(self, ledger_id: int) -> None:

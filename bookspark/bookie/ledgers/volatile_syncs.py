@@ -45,7 +45,15 @@ class VolatileSyncs:
         def decide() -> Decision:
             return self._holdings.control.known(ledger_id).admit_sync(master_key)
 
+        def begun() -> None:
+            # It may have been fenced meanwhile.
+            if type(decide().response) is Positive:
+                self._held.submit_behind(volatile.asked(ledger_id, assignment), synced, SyncWritten)
+            else:
+                synced(Status.OK)
+
+        volatile = self._holdings.volatile
         if type(decide().response) is Positive:
-            self._held.submit_behind(self._holdings.volatile.asked(ledger_id, assignment), synced, SyncWritten)
+            volatile.when_begun(ledger_id, assignment, begun)
         else:
             synced(Status.OK)

@@ -314,9 +314,16 @@ class Maintenance:
     # -- carrying steps through
 
     def _carry_through(self, steps: Steps[None]) -> None:
-        work = _tried("background work did not end", lambda: self._drive(steps))
+        work = _tried("background work did not end", partial(self._in_turns, steps))
         self._tasks = [task for task in self._tasks if not task.done()]
         self._tasks.append(asyncio.get_running_loop().create_task(work))
+
+    @staticmethod
+    async def _in_turns(steps: Steps[None]) -> None:
+        """Carry steps through without the index to themselves: a request that waits for some of them is not to wait for a work
+        that walks over all of it."""
+        for _ in steps:
+            await asyncio.sleep(0)
 
     async def _drive(self, steps: Steps[Result]) -> Result:
         """Carry ``steps`` through: on the loop, with their functions in a thread (``bookie.steps``)."""

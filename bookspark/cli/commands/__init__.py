@@ -1,8 +1,8 @@
 """The sub-commands of ``bookspark``: a module for each group.
 
 ==================  ===========================================================================================================
-``run``             ``bookspark run``: the main job
 ``bookies``         ``local``, ``zookeeper``, ``bookies``: a cluster on this host, and who is in a cluster
+``why``             ``why``: what is wrong, why, and what to type
 ``ledger``          ``ledger …``: create, write, read, list, recover and delete ledgers
 ``log``             ``log …``: the logs that Spark queries write
 ``audit``           ``snapshot``, ``audit``, ``safe-to-stop``: system tables as Delta tables, and what SQL finds in them
@@ -15,7 +15,7 @@
 ``simulate``        ``simulate``: the protocol's machines through every order of events
 ``chaos``           ``chaos``: real bookies broken at random
 ``bench``           ``bench …``: measurements
-``packaged``        ``job``, ``conf``: files that come with the package
+``packaged``        ``run``, ``job``, ``conf``: what comes with the package
 ==================  ===========================================================================================================
 
 Example::

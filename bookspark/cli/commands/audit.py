@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bookspark.cli.terminal.command_options import Json, Password, Zookeeper, client
-from bookspark.cli.terminal.output import console
+from bookspark.cli.terminal.output import console, progress
 from bookspark.command_line import FOUND
 from bookspark.errors import ConfigurationError
 from bookspark.spark.short_jobs import quiet_session
@@ -49,7 +49,8 @@ def snapshot(
 
     _check_cluster(zookeeper)
     with quiet_session("bookspark snapshot") as spark:
-        taken = snapshots.write(spark, zookeeper, path, password, checksums=checksums, keep=keep)
+        with progress("writing a snapshot") as begins:
+            taken = snapshots.write(spark, zookeeper, path, password, checksums=checksums, keep=keep, begins=begins)
         if keep is not None:
             remove_files(spark, path)
         typer.echo(f"snapshot {taken.snapshot_id} is version {taken.version} of the tables under {path}")
@@ -94,7 +95,8 @@ def audit(
             "--checksums is for a new snapshot: leave out --path, or take one with bookspark snapshot"
         )
     with _snapshot_at(path, zookeeper, password, checksums) as (spark, place):
-        findings = audit.run(spark, place, version, queries or None)
+        with progress("auditing") as begins:
+            findings = audit.run(spark, place, version, queries or None, begins)
         if not as_json:
             audit.show(findings, console())
         if left_out := [] if queries else audit.left_out(findings):
@@ -168,5 +170,6 @@ def _snapshot_at(
         spark = stack.enter_context(quiet_session("bookspark audit"))
         if path is None:
             typer.echo(f"taking a snapshot of {zookeeper}", err=True)
-            snapshots.write(spark, zookeeper, place, password, checksums=checksums)
+            with progress("taking a snapshot") as begins:
+                snapshots.write(spark, zookeeper, place, password, checksums=checksums, begins=begins)
         yield spark, place

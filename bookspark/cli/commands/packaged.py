@@ -1,10 +1,11 @@
-"""``bookspark job`` and ``bookspark conf``: where the jobs for spark-submit and the settings files lie.
+"""``bookspark run``, ``job`` and ``conf``: the main job, the jobs for spark-submit, the settings files.
 
-With a name, standard output is the path and nothing else, for ``spark-submit $(bookspark job bookies) …``.
+With a name, ``job`` and ``conf`` print the path and nothing else, for ``spark-submit $(bookspark job bookies) …``.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,8 +16,27 @@ from bookspark.packaged_files import job_summary, jobs, settings_file, settings_
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands."""
+    app.command()(run)
     app.command()(job)
     app.command()(conf)
+
+
+def run(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Folder of the text or JSON-lines files to ingest. Default: this run's own Spark event logs."
+        ),
+    ] = None,
+    serve: Annotated[bool, typer.Option("--serve", help="Keep the cluster up at the end, until Ctrl-C.")] = False,
+    directory: Annotated[
+        Path | None, typer.Option(help="A new folder for everything that the run writes. Default: one in .cache/runs.")
+    ] = None,
+) -> None:
+    """Run the main job: start bookies on Spark executors, stream files into a log, read the log back and compare, audit."""
+    from bookspark.demo.job import run_main_job
+
+    raise typer.Exit(run_main_job(folder, directory, serve))
 
 
 def job(

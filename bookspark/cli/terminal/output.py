@@ -1,6 +1,7 @@
 """What commands print.
 
-Law: results go to standard output, and nothing else does. A problem is one line on standard error:
+Law: results go to standard output, and nothing else does. Progress goes to standard error, if that is a terminal. A problem is
+one line on standard error:
 ``bookspark: <what is wrong and what to do>``.
 """
 
@@ -8,12 +9,14 @@ from __future__ import annotations
 
 import base64
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from bookspark.plain_text import PROBLEM
@@ -32,6 +35,30 @@ def console() -> Console:
 def problem(message: str) -> None:
     """Print ``message`` as one line on standard error."""
     typer.echo(PROBLEM + message, err=True)
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on standard error while that is a terminal. Yields what to call with a name, how many are done, and how many there
+    are."""
+    shown = Console(stderr=True)
+    if not shown.is_terminal:
+        yield lambda name, number, count: None
+        return
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=shown,
+        transient=True,
+    ) as bar:
+        task = bar.add_task(what, total=None)
+
+        def begins(name: str, number: int, count: int) -> None:
+            bar.update(task, description=f"{what}: {name.replace('_', ' ')}", completed=number, total=count)
+
+        yield begins
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:

@@ -66,10 +66,11 @@ NOTHING_COLLECTED = CollectionNoted(-1)
 
 
 def suspects(held: Iterable[int], listing: Listing) -> tuple[int, ...]:
-    """The ledgers that may be gone. ``held``: the ledgers that were held before the listing began."""
+    """The ledgers that may be gone, ascending. ``held``: the ledgers that were held before the listing began, in any order and
+    any number of times."""
     if isinstance(listing, Incomplete):
         return ()
-    return tuple(sorted(ledger_id for ledger_id in held if ledger_id not in listing.ledgers))
+    return tuple(sorted({ledger_id for ledger_id in held if ledger_id not in listing.ledgers}))
 
 
 class Suspected(NamedTuple):

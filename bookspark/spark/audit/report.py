@@ -41,11 +41,11 @@ _NUMBER = "{x:,.10g}"
 _STYLE = """
 :root { --ink: #1d2733; --soft: #5b6672; --line: #dde2e8; --good: #2e7d4f; --bad: #b3402f; --page: #fff; --band: #f6f8fa }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--page) }
-body { max-width: 70rem; margin: 2rem auto; padding: 0 1rem }
+body { max-width: 70rem; margin: 1.5rem auto; padding: 0 1rem }
 h1 { font-size: 1.5rem; margin: 0 } h2 { font-size: 1.1rem; margin: 2.2rem 0 .3rem }
 p { margin: .3rem 0; color: var(--soft); max-width: 50rem } .good { color: var(--good) } .bad { color: var(--bad) }
 .verdict { font-size: 1.1rem; padding: .6rem .9rem; margin: 1rem 0; border-left: 4px solid; background: var(--band) }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(26rem, 1fr)); gap: 1rem } figure { margin: 0 }
+.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(26rem, 100%), 1fr)); gap: 1rem } figure { margin: 0 }
 svg { width: 100%; height: auto } .table { overflow-x: auto }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin-top: .5rem }
 th, td { text-align: left; padding: .2rem .8rem .2rem 0; border-bottom: 1px solid var(--line); vertical-align: top }
@@ -66,6 +66,17 @@ class Point(NamedTuple):
     """Bytes on all bookies."""
 
 
+class Summary(NamedTuple):
+    """How much there is in a snapshot."""
+
+    ledgers: int
+    open_ledgers: int
+    """Ledgers that are not closed."""
+    logs: int
+    bookies: int
+    bookies_down: int
+
+
 @checked
 def write_report(
     spark: SparkSession, path: Name, version: BytesOrNone | None, findings: Sequence[Finding], file: Path
@@ -76,7 +87,9 @@ def write_report(
     Raises ConfigurationError if there is no snapshot, OSError if ``file`` can't be written, and Spark's errors.
     """
     snapshot = next(one for one in snapshots.history(spark, path) if version in (None, one.version))
-    file.write_text(page(findings, history(spark, path), snapshot), encoding="utf-8")
+    with question(spark, snapshots.tables(spark, path, snapshot.version), "summary") as answer:
+        summary = Summary(*answer.first())
+    file.write_text(page(findings, history(spark, path), snapshot, summary), encoding="utf-8")
 
 
 def history(spark: SparkSession, path: str) -> list[Point]:
@@ -92,8 +105,10 @@ def history(spark: SparkSession, path: str) -> list[Point]:
     return [Point(snapshot, *counted.get(snapshot.snapshot_id, ())) for snapshot in newest]
 
 
-def page(findings: Sequence[Finding], points: Sequence[Point], snapshot: snapshots.Snapshot) -> str:
-    """The page as HTML. ``findings``: those of ``snapshot``; ``points``: the history."""
+def page(
+    findings: Sequence[Finding], points: Sequence[Point], snapshot: snapshots.Snapshot, summary: Summary | None = None
+) -> str:
+    """The page as HTML. ``findings`` and ``summary``: those of ``snapshot``; ``points``: the history."""
     bad = [finding for finding in findings if finding.good is False]
     verdict = (
         f'<div class="verdict bad">{len(bad)} of {len(findings)} audits found something: '
@@ -103,12 +118,36 @@ def page(findings: Sequence[Finding], points: Sequence[Point], snapshot: snapsho
     )
     ordered = sorted(findings, key=lambda finding: (finding.good is not False, finding.good is True))
     return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Bookspark audit</title>'
-        f"<style>{_STYLE}</style></head><body><h1>Bookspark audit</h1>"
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{_title(snapshot)}</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<style>{_STYLE}</style></head><body><h1>{_title(snapshot)}</h1>"
         f"<p>Snapshot {snapshot.version}, taken {snapshot.time:%Y-%m-%d %H:%M:%S} UTC ({escape(snapshot.snapshot_id)})</p>"
+        f"{_summary(snapshot, summary, points)}"
         f'{verdict}<div class="plots">{_plots({f.name: f for f in findings}, points)}</div>'
         f"{''.join(map(_section, ordered))}{_not_audited(findings)}</body></html>\n"
     )
+
+
+def _title(snapshot: snapshots.Snapshot) -> str:
+    return f"Bookspark audit of {escape(snapshot.cluster)}" if snapshot.cluster else "Bookspark audit"
+
+
+def _summary(snapshot: snapshots.Snapshot, summary: Summary | None, points: Sequence[Point]) -> str:
+    if summary is None:
+        return ""
+    told = [
+        f"{_several(summary.bookies, 'bookie')}, {summary.bookies_down:,} of them down",
+        f"{_several(summary.ledgers, 'ledger')}, {summary.open_ledgers:,} of them not closed",
+        _several(summary.logs, "log"),
+    ]
+    for point in points:
+        if point.snapshot.snapshot_id == snapshot.snapshot_id:
+            told += [f"{point.entries:,} confirmed entries", f"{point.bytes / 1e6:,.1f} MB on all bookies"]
+    return f"<p>{'; '.join(told)}</p>"
+
+
+def _several(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _not_audited(findings: Sequence[Finding]) -> str:
@@ -117,17 +156,14 @@ def _not_audited(findings: Sequence[Finding]) -> str:
 
 
 def _section(finding: Finding) -> str:
-    head = f"<h2>{escape(finding.title)}</h2>"
+    head = f"<h2>{escape(finding.title)}</h2><p>{escape(finding.explanation[:1].upper() + finding.explanation[1:])}</p>"
     note = f"<p>{escape(finding.note[:1].upper() + finding.note[1:])}.</p>" if finding.note else ""
     if not finding.rows:
         return f'{head}<p class="good">None.</p>{note}'
     shown = finding.rows[:ROWS_SHOWN_MAX]
     first, others = shown[:ROWS_OPEN_MAX], shown[ROWS_OPEN_MAX:]
     more = f"<details><summary>{len(others)} more rows, of {finding.total:,} in all</summary>{_table(finding, others)}</details>"
-    return (
-        f"{head}<p>{escape(finding.explanation[:1].upper() + finding.explanation[1:])}</p>"
-        f"{note}{_table(finding, first)}{more if others else ''}"
-    )
+    return f"{head}{note}{_table(finding, first)}{more if others else ''}"
 
 
 def _table(finding: Finding, rows: Sequence[tuple[Any, ...]]) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -30,12 +30,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
     from rich.console import Console
+    from rich.table import Table
 
 VIEWS = ("copies", "entry_ranges", "not_judged", "readability")
 """The files in ``views/``, in the order in which they use each other."""
 ROWS_MAX = 1000
 """The most rows of a finding. Its ``total`` tells how many there are."""
 _FOLDER = files(__package__)
+_ANY_WIDTH = 100_000
 NEEDS = {"divergence": "entry_checksums", "unreadable_copies": "entry_checksums"}
 """Queries over a table that not every snapshot has, and that table."""
 _RESTS_ON_READABILITY = "one_loss_from_unreadable"
@@ -59,6 +61,10 @@ _EMPTY_IS_GOOD = frozenset(
         "unreadable_copies",
     }
 )
+
+
+Begins = Callable[[str, int, int], None]
+"""Called with a name, how many are done, and how many there are."""
 
 
 @dataclass(frozen=True)
@@ -93,13 +99,20 @@ def names() -> list[str]:
 
 @checked
 def run(
-    spark: SparkSession, path: Name, version: BytesOrNone | None = None, queries: Iterable[str] | None = None
+    spark: SparkSession,
+    path: Name,
+    version: BytesOrNone | None = None,
+    queries: Iterable[str] | None = None,
+    begins: Begins = lambda query, number, count: None,
 ) -> list[Finding]:
     """Run audit queries over a snapshot under ``path``. Returns a finding for each query, in order.
 
     ``spark``: a session with Delta. ``version``: that of the snapshot; None: the newest. ``queries``: their names; None: all for
-    which the snapshot has the tables. Raises ConfigurationError if there is no such snapshot or query, or if the snapshot lacks
-    the table of a query that is named; BookKeeperError if a table is missing; and Spark's errors.
+    which the snapshot has the tables. ``begins(query, number, count)`` is called before each query: its name, how many have an
+    answer already, and how many there are.
+
+    Raises ConfigurationError if there is no such snapshot or query, or if the snapshot lacks the table of a query that is named;
+    BookKeeperError if a table is missing; and Spark's errors.
     """
     chosen = list(queries) if queries is not None else names()
     check_names(chosen, names(), "audit query")
@@ -112,7 +125,7 @@ def run(
                 "every entry: take a snapshot with --checksums"
             )
     placement = client_config(**of_environment("client")).placement
-    return run_over(spark, tables, [name for name in chosen if name not in without], placement)
+    return run_over(spark, tables, [name for name in chosen if name not in without], placement, begins)
 
 
 @checked
@@ -122,16 +135,24 @@ def left_out(findings: Iterable[Finding]) -> list[str]:
 
 
 def run_over(
-    spark: SparkSession, tables: Mapping[str, DataFrame], queries: Iterable[str], placement: str = "random"
+    spark: SparkSession,
+    tables: Mapping[str, DataFrame],
+    queries: Iterable[str],
+    placement: str = "random",
+    begins: Begins = lambda query, number, count: None,
 ) -> list[Finding]:
-    """Run ``queries`` over these system tables. ``placement``: the client's option that copies are judged by."""
+    """Run ``queries`` over these system tables. ``placement``: the client's option that copies are judged by. ``begins`` as in
+    ``run``."""
     chosen = list(queries)
     policy = spark.createDataFrame([(placement,)], "placement STRING")
     listed = spark.createDataFrame([(snapshots.UNKNOWN,)], snapshots.LISTED)
     texts = [(_FOLDER / f"{name}.sql").read_text() for name in chosen]
     with _views(spark, {"listed": listed, **tables, "policy": policy}, texts):
         note = _readability(spark, "entry_checksums" in tables) if _RESTS_ON_READABILITY in chosen else ""
-        answers = [_answer(spark, name, text) for name, text in zip(chosen, texts, strict=True)]
+        answers: list[Finding] = []
+        for name, text in zip(chosen, texts, strict=True):
+            begins(name, len(answers), len(chosen))
+            answers.append(_answer(spark, name, text))
         return [replace(one, note=note) if one.name == _RESTS_ON_READABILITY else one for one in answers]
 
 
@@ -247,24 +268,46 @@ def head_of(query: str) -> tuple[str, str]:
 
 @checked
 def show(findings: Iterable[Finding], console: Console, rows_max: AtLeastOne = 20) -> None:
-    """Print each finding as a table with ``rows_max`` rows at most."""
-    from rich.table import Table
+    """Print each finding as a table with ``rows_max`` rows at most. Where the console is too narrow for a table, each row is
+    printed as lines of a column's name and its value."""
+    from rich.measure import Measurement
 
     for finding in findings:
         if finding.good:
             console.print(f"[green]✓[/] {finding.title}: none{f' ({finding.note})' if finding.note else ''}")
             continue
-        style = "red" if finding.good is False else None
-        table = Table(title=finding.title, title_justify="left", title_style=style or "bold", caption_justify="left")
-        for column in finding.columns:
-            table.add_column(column.replace("_", " "), overflow="fold")
-        for row in finding.rows[:rows_max]:
-            table.add_row(*(cell(value) for value in row))
+        rows = [tuple(map(cell, row)) for row in finding.rows[:rows_max]]
+        names = [column.replace("_", " ") for column in finding.columns]
+        table = _table(finding, names, rows)
+        if Measurement.get(console, console.options.update(width=_ANY_WIDTH), table).maximum > console.width:
+            table = _lines(finding, names, rows)
         if finding.total > rows_max:
             table.caption = f"{rows_max} of {finding.total:,}"
         console.print(table)
         if finding.note:
             console.print(finding.note)
+
+
+def _table(finding: Finding, names: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    from rich.markup import escape
+    from rich.table import Table
+
+    style = "red" if finding.good is False else "bold"
+    table = Table(title=finding.title, title_justify="left", title_style=style, caption_justify="left")
+    for name in names:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    return table
+
+
+def _lines(finding: Finding, names: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """A table of two columns, with a line for each value of each row."""
+    table = _table(finding, ("", ""), [line for row in rows for line in zip(names, row, strict=True)])
+    table.show_header = False
+    for number in range(len(names) - 1, len(table.rows), len(names)):
+        table.rows[number].end_section = True
+    return table
 
 
 @checked

@@ -35,13 +35,12 @@ from bookspark.spark.bookies.bookie_task import TaskSpec, look_after_bookies
 from bookspark.spark.bookies.coverage import Coverage
 from bookspark.spark.bookies.placement import Missing, Wanted, out_of_reach, tasks_wanted, worth_another_attempt
 from bookspark.spark.bookies.service_records import (
-    ServiceRecord,
     TaskReport,
+    ask_service_to_stop,
     drop_claim,
     read_service,
     read_tasks,
     read_wanted,
-    write_service,
 )
 from bookspark.spark.bookies.slots import executors_of, slots_of
 
@@ -119,8 +118,7 @@ class BarrierJob:
         self.stopping.set()
         # If this fails, the bookies are asked one by one, by the service.
         with suppress(BookKeeperError):
-            if self.owns_service():
-                write_service(self._store, self.spec.service, ServiceRecord(self.spec.run, stop=True))
+            ask_service_to_stop(self._store, self.spec.service, self.spec.run)
         self._thread.join(timeout)
         if self._thread.is_alive():
             log.warning("the bookies' tasks did not end within %g s; cancelling them", timeout)

@@ -41,6 +41,7 @@ from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.spark.bookies.barrier_job import FAILURES_MAX, BarrierJob, JobSize, TaskFor
 from bookspark.spark.bookies.bookie_task import TaskSpec
 from bookspark.spark.bookies.homes import find_homes, home_directories
+from bookspark.spark.bookies.placement import too_close
 from bookspark.spark.bookies.service_records import (
     BookieReport,
     ServiceRecord,
@@ -292,6 +293,11 @@ class BookieService:
         job.start()
         self._await_serving(job, time.monotonic() + timeout)
         job.making = False
+        self._tell_if_too_close()
+
+    def _tell_if_too_close(self) -> None:
+        if self._first and not self._local and (warning := too_close([one.host for one in self.bookies.values()])):
+            self._progress(warning)
 
     def _need(self, exist: int) -> Need:
         """Room is a condition of making bookies only. Those that exist are looked after with what there is."""

@@ -225,6 +225,16 @@ def out_of_reach(wanted: Wanted, covered: Collection[str], hosts: Collection[str
     return tuple(sorted(missing, key=lambda one: one.name))
 
 
+def too_close(hosts: Sequence[str]) -> str:
+    """What to say of bookies that were just made on these hosts, one for each bookie; empty if they are on several."""
+    if len(hosts) < 2 or len(set(hosts)) > 1:
+        return ""
+    return (
+        f"warning: all {len(hosts)} bookies were made on {hosts[0]}, because all executors were there: the loss of that host "
+        "would take every copy of every entry. A later start leaves bookies where they are, whatever executors it has"
+    )
+
+
 def tasks_wanted(homes: int, executors: int, room: int, one_for_each_bookie: bool) -> int:
     """How many tasks an attempt has: one on each executor at least, so that every home whose host has an executor is found;
     beside that one for each home, if there is room. 0: there is no room yet.

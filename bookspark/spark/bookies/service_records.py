@@ -119,15 +119,33 @@ def write_service(store: MetadataStore, service: str, record: ServiceRecord) -> 
     _replace(store, SERVICES, service, record)
 
 
+def ask_service_to_stop(store: MetadataStore, service: str, run: str = "") -> str:
+    """Ask the tasks of the service to stop their bookies; if ``run`` is given, only those of that run. Returns the run that was
+    asked; empty: another one owns the service, or none, which tells tasks the same. Raises MetadataStoreError, and
+    UnreadableRecordError."""
+    what = f"record of service {service}"
+    for attempt in range(_WRITE_ATTEMPTS):
+        found = store.read_record(SERVICES, service)
+        owner = "" if found is None else read_struct(found.value, ServiceRecord, what).run
+        if found is None or run not in ("", owner):
+            break
+        try:
+            # Of the version that was read: a run that takes the service over meanwhile keeps its own record.
+            store.write_record(SERVICES, service, proven_struct(ServiceRecord(owner, stop=True), what), found.version)
+            return owner
+        except MetadataVersionError:
+            if attempt == _WRITE_ATTEMPTS - 1:
+                raise
+    return ""
+
+
 def ask_to_stop(store: MetadataStore) -> dict[str, list[TaskReport]]:
     """Ask the tasks of every service to stop their bookies; their job ends then. Returns what they look after, by service. Raises
     MetadataStoreError."""
     asked = {}
     for service in store.list_records(SERVICES):
-        record = read_service(store, service)
-        if record is not None:
-            write_service(store, service, ServiceRecord(record.run, stop=True))
-            asked[service] = read_tasks(store, service, record.run)
+        if run := ask_service_to_stop(store, service):
+            asked[service] = read_tasks(store, service, run)
     return asked
 
 

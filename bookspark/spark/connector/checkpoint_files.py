@@ -2,13 +2,19 @@
 
 Law: what can't be read says nothing. Spark's file source lists the files of each of its offsets in the checkpoint,
 ``sources/<n>/<offset>``: a line ``v1``, then one line of JSON for each file (path, time of the last change, offset, which Spark
-calls ``batchId``). Every tenth list, ``<offset>.compact``, has the files of all offsets before it too. Source: Spark's
-``FileStreamSourceLog``.
+calls ``batchId``). Every tenth list, ``<offset>.compact``, has the files of all offsets before it too.
+
+Such an offset is not the number of a micro-batch: a source counts the lists that it wrote. It writes none for a batch without new
+files, and two for one batch if the query ends between a list and the plan of its batch. What a batch reads stands in its plan,
+``offsets/<batch>``: a version, a line of JSON with the time of planning, and one line with the offset of each source, ``-`` if it
+has none yet. A batch reads what lies behind the offset that the plan before it has. Source: Spark's ``FileStreamSourceLog``,
+``FileStreamSource.fetchMaxOffset`` and ``OffsetSeqLog``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -18,6 +24,9 @@ LIST_BYTES_MAX = 16 << 20
 """A longer list of files is not read: a query that has read so many files can't wait for it."""
 
 
+_PLAN_HEADER_LINES = 2
+
+
 class Listed(msgspec.Struct, frozen=True):
     """A file that a query has read."""
 
@@ -25,6 +34,11 @@ class Listed(msgspec.Struct, frozen=True):
     timestamp: int
     """When it was changed last, in ms since 1970."""
     batchId: int
+    """The source's offset at which it was read."""
+
+
+class _FileOffset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    logOffset: int
 
 
 _LISTED = msgspec.json.Decoder(Listed)
@@ -38,6 +52,36 @@ def local_path(place: str) -> Path | None:
     if scheme == "file" and host in ("", "localhost"):
         return Path(unquote(path))
     return None if scheme else Path(place)
+
+
+def planned_offsets(plan: bytes) -> bytes:
+    """The lines of a plan with the sources' offsets; empty if it has none."""
+    return b"".join(plan.split(b"\n", _PLAN_HEADER_LINES)[_PLAN_HEADER_LINES:])
+
+
+def files_read(folder: Path, batch: int) -> dict[int, range]:
+    """The offsets at which micro-batch ``batch`` reads files, for each source of files by its number ``n``.
+
+    Empty if its plan can't be read. Without the plan before it, which Spark drops after 100 batches, the last offset alone.
+    """
+    before = _file_offsets(folder, batch - 1) if batch else {}
+    return {
+        source: range(last if before is None else before.get(source, -1) + 1, last + 1)
+        for source, last in (_file_offsets(folder, batch) or {}).items()
+    }
+
+
+def _file_offsets(folder: Path, batch: int) -> dict[int, int] | None:
+    """The offset of each source of files in the plan of ``batch``; None if that can't be read."""
+    found = {}
+    try:
+        lines = planned_offsets((folder / "offsets" / str(batch)).read_bytes()).splitlines()
+    except OSError:
+        return None
+    for source, text in enumerate(lines):
+        with suppress(msgspec.DecodeError):
+            found[source] = msgspec.json.decode(text, type=_FileOffset).logOffset
+    return found
 
 
 def listed_files(path: Path) -> Iterator[Listed]:

@@ -18,10 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
-import msgspec
-
 from bookspark.protocol.logs.commits import FILES
-from bookspark.spark.connector.checkpoint_files import listed_files, local_path
+from bookspark.spark.connector.checkpoint_files import files_read, listed_files, local_path, planned_offsets
 
 if TYPE_CHECKING:
     import numpy
@@ -31,7 +29,6 @@ SUMS = 1 << 64
 """Sums are modulo this."""
 _GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 """The constants of splitmix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014)."""
-_HEADER_LINES = 2
 _WORD_BITS = 64
 
 
@@ -53,28 +50,24 @@ def plan_of(checkpoint: str, batch: int) -> Plan:
         text = (folder / "offsets" / str(batch)).read_bytes()
     except OSError:
         return Plan()
-    offsets = text.split(b"\n", _HEADER_LINES)[_HEADER_LINES:]
+    offsets = planned_offsets(text)
     if not offsets:
         return Plan(_digest(text))
-    files = _files_of(folder, offsets[0].splitlines())
-    return Plan(_digest(text), (FILES if files else "") + _digest(offsets[0] + files))
+    files = _files_of(folder, batch)
+    return Plan(_digest(text), (FILES if files else "") + _digest(offsets + files))
 
 
-class _FileOffset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    logOffset: int
+def _files_of(folder: Path, batch: int) -> bytes:
+    """Which files the offsets of sources of files stand for, in any order; empty if there is no such source.
 
-
-def _files_of(folder: Path, offsets: list[bytes]) -> bytes:
-    """Which files the offsets of sources of files stand for, in any order; empty if there is no such source."""
-    found = []
-    for source, text in enumerate(offsets):
-        try:
-            number = msgspec.json.decode(text, type=_FileOffset).logOffset
-        except msgspec.DecodeError:
-            continue
-        for name in (str(number), f"{number}.compact"):
-            files = listed_files(folder / "sources" / str(source) / name)
-            found += [f"\n{source} {file.timestamp} {file.path}" for file in files if file.batchId == number]
+    A source without new files stands there with those of its last offset.
+    """
+    found = set()
+    for source, offsets in files_read(folder, batch).items():
+        for number in offsets or range(offsets.stop - 1, offsets.stop):
+            for name in (str(number), f"{number}.compact"):
+                files = listed_files(folder / "sources" / str(source) / name)
+                found |= {f"\n{source} {file.timestamp} {file.path}" for file in files if file.batchId == number}
     return "".join(sorted(found)).encode()
 
 

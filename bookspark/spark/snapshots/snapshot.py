@@ -4,7 +4,7 @@ Law: a snapshot replaces the whole content of each table. So a version *is* a sn
 All rows of a snapshot have its ``snapshot_id`` and ``snapshot_time``. Each table's commit tells in its ``userMetadata`` which
 snapshot it belongs to::
 
-    {"snapshot": "<snapshot id>", "oldest": "<snapshot id>", "last_ledger_id": 42}
+    {"snapshot": "<snapshot id>", "oldest": "<snapshot id>", "last_ledger_id": 42, "cluster": "zk1:2181,zk2:2181/bookspark"}
 
 By this the tables of one snapshot are found again. ``index_ranges`` is written last; a snapshot without it is not whole and does
 not count. ``oldest`` names the oldest snapshot that is kept: those before it are given up with this commit, whether their files
@@ -24,7 +24,7 @@ read between these two tables, so that the entries that they name lie where the 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
@@ -93,6 +93,8 @@ class Snapshot:
     """Its version of the table that is written last (LAST)."""
     time: datetime
     """When that table was written, in UTC."""
+    cluster: str = ""
+    """The cluster, as a ZooKeeper connection string; empty: an earlier version wrote the snapshot and did not note it."""
 
 
 @checked
@@ -104,13 +106,15 @@ def write(
     *,
     checksums: bool = False,
     keep: AtLeastOne | None = None,
+    begins: Callable[[str, int, int], None] = lambda table, number, count: None,
 ) -> Snapshot:
     """Take a snapshot: write all system tables of the cluster under ``path``, each as ``<path>/<table>``. Returns the snapshot.
 
     ``spark``: a session of ``bookspark.spark.session``, which has Delta. ``zookeeper``: the cluster. ``path``: a directory or
     URI. ``password`` opens the logs and open ledgers that have this password; of others a snapshot has only the metadata.
     ``checksums``: also read every copy of every entry. ``keep``: how many of the newest snapshots are kept, this one included;
-    all others are given up. None: keep all.
+    all others are given up. None: keep all. ``begins(table, number, count)`` is called before each table is written: its name,
+    how many are written already, and how many there are.
 
     A snapshot is whole, or it does not count. Raises ConfigurationError (``keep`` is less than 1), MetadataStoreError (ZooKeeper
     does not answer), and Spark's errors, which tell why a table could not be read.
@@ -119,9 +123,11 @@ def write(
         # If ZooKeeper does not answer, this is an error of one line here, and not one of a task.
         last_ledger_id = bookkeeper.metadata.last_ledger_id()
     snapshot_id, now = str(uuid.uuid4()), datetime.now(UTC)
-    label = _Label(snapshot_id, _oldest_kept(spark, path, keep) or snapshot_id, last_ledger_id)
+    label = _Label(snapshot_id, _oldest_kept(spark, path, keep) or snapshot_id, last_ledger_id, zookeeper)
     options = {"zookeeper": zookeeper, **({"password": password} if password else {})}
-    for table in written(checksums):
+    names = written(checksums)
+    for number, table in enumerate(names):
+        begins(table, number, len(names))
         rows = spark.read.format("bookspark").options(**options).option("table", table).load()
         stamped = rows.withColumn("snapshot_id", F.lit(snapshot_id)).withColumn("snapshot_time", F.lit(now))
         stamped = stamped.withMetadata("snapshot_id", {"comment": "The snapshot that the row belongs to"})
@@ -204,6 +210,8 @@ class Commit(NamedTuple):
     """When the version was written, in UTC."""
     last_ledger_id: int = UNKNOWN
     """The highest ledger id that was given out before the ledgers were listed."""
+    cluster: str = ""
+    """The cluster; empty if it was not noted."""
 
 
 class _Label(msgspec.Struct):
@@ -212,6 +220,7 @@ class _Label(msgspec.Struct):
     snapshot: str
     oldest: str
     last_ledger_id: int = UNKNOWN
+    cluster: str = ""
 
     def encode(self) -> str:
         return msgspec.json.encode(self).decode()
@@ -242,7 +251,15 @@ def commits(spark: SparkSession, path: Name) -> list[Commit]:
         label = msgspec.json.decode(row.userMetadata, type=_Label)
         time = datetime.fromtimestamp(row.timestamp / 1000, UTC)
         result.append(
-            Commit(table, int(name.removesuffix(".json")), label.snapshot, label.oldest, time, label.last_ledger_id)
+            Commit(
+                table,
+                int(name.removesuffix(".json")),
+                label.snapshot,
+                label.oldest,
+                time,
+                label.last_ledger_id,
+                label.cluster,
+            )
         )
     return result
 
@@ -253,7 +270,7 @@ def kept(found: list[Commit]) -> list[Snapshot]:
     whole = sorted((c for c in found if c.table == LAST), key=lambda commit: commit.version, reverse=True)
     result = []
     for commit in whole:
-        result.append(Snapshot(commit.snapshot_id, commit.version, commit.time))
+        result.append(Snapshot(commit.snapshot_id, commit.version, commit.time, commit.cluster))
         if commit.snapshot_id == whole[0].oldest:
             break
     return result

@@ -8,6 +8,7 @@ from pathlib import Path
 from bookspark.spark.short_jobs import QUICK_JVM
 from tests.awaiting import await_that
 from tests.clusters.cluster import SPARK_HOME, Cluster
+from tests.spark.standalone import NO_REST
 
 
 class StandaloneCluster(Cluster):
@@ -19,7 +20,7 @@ class StandaloneCluster(Cluster):
             self._port = server.getsockname()[1]
         # A master takes a worker for lost after a minute, and an application for failed after ten lost executors: tests are
         # shorter, and kill more.
-        conf = f"{QUICK_JVM} -Dspark.worker.timeout=15 -Dspark.deploy.maxExecutorRetries=-1"
+        conf = f"{QUICK_JVM} -Dspark.worker.timeout=15 -Dspark.deploy.maxExecutorRetries=-1 {NO_REST}"
         self.environment = {
             "SPARK_HOME": str(SPARK_HOME),
             "SPARK_DAEMON_JAVA_OPTS": conf,

@@ -1,0 +1,193 @@
+"""Looks at a cluster: one pass over ZooKeeper and the bookies' statuses, and the closer looks that a question needs.
+
+Law: looking changes nothing. Every request has its deadline, and what did not answer is noted and not guessed. After ZooKeeper
+failed once it is not asked again in the same look.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections import deque
+from typing import Any
+
+from bookspark.autorecovery.held_ranges import held_ranges
+from bookspark.autorecovery.status import autorecovery_status, task_statuses
+from bookspark.changes.change_record import Kept
+from bookspark.changes.looking import Looking
+from bookspark.client import BookKeeper
+from bookspark.errors import BookKeeperError, ConfigurationError, MetadataStoreError, ReadError, UnreadableRecordError
+from bookspark.metadata.bookie_homes import read_home
+from bookspark.metadata.store import MetadataStore
+from bookspark.protocol.ledger.ledger_metadata import LedgerState
+from bookspark.protocol.logs.log_record import LOG_LABEL, LogRecord
+from bookspark.spark.logs import LogRegistry, commits, header_of
+from bookspark.why.facts import DiskFacts, Facts, LedgerFacts, LogFacts, Ranges
+
+DEADLINES: dict[str, Any] = {
+    "answer_timeout_seconds": 3.0,
+    "connect_timeout_seconds": 2.0,
+    "metadata_timeout_seconds": 5.0,
+}
+"""Client options with which a look ends in time: bookies are asked at once, so a dozen that hang cost one deadline."""
+_READS = 5
+_APART_SECONDS = 1.5
+"""Between two looks at what may be changing."""
+
+
+class Gathering:
+    """Looks at one cluster again and again: the second look reads only what may have changed."""
+
+    def __init__(self, bookkeeper: BookKeeper) -> None:
+        self._bookkeeper = bookkeeper
+        self._looking: Looking | None = None
+        self._recovering: dict[int, float] = {}
+        """Ledgers in recovery, and when they were seen so first."""
+
+    def look(self, apart_seconds: float = _APART_SECONDS) -> Facts:
+        """The cluster now. ``apart_seconds``: how long a ledger has to be seen in recovery to be told of. Never raises
+        MetadataStoreError: that ZooKeeper does not answer is a fact. Raises ConfigurationError."""
+        found: dict[str, Any] = {"zookeeper": self._bookkeeper.zookeeper, "at_ms": time.time_ns() // 1_000_000}
+        try:
+            self._look(found, apart_seconds)
+        except MetadataStoreError as error:
+            found["zookeeper_problem"] = str(error)
+        return Facts(**found)
+
+    def _look(self, found: dict[str, Any], apart_seconds: float) -> None:
+        store = self._bookkeeper.metadata
+        found["zookeeper_seconds"] = _read_seconds(store)
+        if self._looking is None:
+            self._looking = Looking(self._bookkeeper)
+        observed = self._looking.look()
+        found["observed"], found["statuses"] = observed, self._looking.statuses
+        found["bookie_problems"] = {
+            name: one.unsettled_why
+            for name, one in observed.bookies.items()
+            if one.registered and name not in self._looking.statuses
+        }
+        down = [name for name, one in observed.bookies.items() if not one.registered]
+        homes = {name: read_home(store, name) for name in down}
+        found["homes"] = {name: home for name, home in homes.items() if home is not None}
+        found["autorecovery"] = autorecovery_status(store)
+        found["tasks"] = tuple(task_statuses(store, {}))
+        try:
+            change = Kept(store).read()
+            found["change"] = change if change is not None and change.under_way else None
+        except UnreadableRecordError:
+            # `bookspark cluster status` tells of it. Without it, what a change did is told as if somebody had done it.
+            found["change"] = None
+        found["open_ledgers"] = len(self._looking.open_ledgers)
+        found["recovering"] = self._stand(store, self._looking, apart_seconds)
+
+    def _stand(self, store: MetadataStore, looking: Looking, apart_seconds: float) -> frozenset[int]:
+        """The ledgers that have been in recovery for ``apart_seconds``."""
+
+        def in_recovery(ledger_ids: set[int]) -> set[int]:
+            found = store.read_ledgers(sorted(ledger_ids), {})
+            return {one.ledger_id for one in found if one.state is LedgerState.IN_RECOVERY}
+
+        now = in_recovery(set(looking.open_ledgers))
+        began = time.monotonic()
+        self._recovering = {one: self._recovering.get(one, began) for one in now}
+        if any(began - since < apart_seconds for since in self._recovering.values()):
+            threading.Event().wait(apart_seconds)
+            now = in_recovery(now)
+        ended = time.monotonic()
+        return frozenset(one for one in now if ended - self._recovering[one] >= apart_seconds)
+
+
+def gather(bookkeeper: BookKeeper) -> Facts:
+    """One look. As ``Gathering.look``."""
+    return Gathering(bookkeeper).look()
+
+
+def _read_seconds(store: MetadataStore) -> float:
+    def one() -> float:
+        began = time.monotonic()
+        store.underreplication.enabled()
+        return time.monotonic() - began
+
+    return statistics.median(one() for _ in range(_READS))
+
+
+# -- closer looks
+
+
+def gather_ledger(bookkeeper: BookKeeper, ledger_id: int) -> LedgerFacts:
+    """The ledger, and what its bookies hold, at two moments if it is not closed. Raises NoSuchLedgerError, UnreadableRecordError,
+    MetadataStoreError."""
+    metadata = bookkeeper.get_ledger_metadata(ledger_id)
+    before, began = _held(bookkeeper, ledger_id, metadata.last_fragment.ensemble), time.monotonic()
+    if metadata.closed:
+        return LedgerFacts(metadata, before)
+    threading.Event().wait(_APART_SECONDS)
+    metadata = bookkeeper.get_ledger_metadata(ledger_id)
+    held = _held(bookkeeper, ledger_id, metadata.last_fragment.ensemble)
+    return LedgerFacts(metadata, held, before, time.monotonic() - began, _log_of(bookkeeper, metadata.custom_metadata))
+
+
+def _held(bookkeeper: BookKeeper, ledger_id: int, bookies: tuple[str, ...]) -> dict[str, Ranges]:
+    found: dict[str, Ranges] = {}
+    for bookie in bookies:
+        try:
+            found[bookie] = held_ranges(bookkeeper, bookie, ledger_id).get(ledger_id, [])
+        except ReadError:
+            # That it does not answer is what its absence says.
+            continue
+    return found
+
+
+def _log_of(bookkeeper: BookKeeper, labels: Any) -> LogRecord | None:
+    name = labels.get(LOG_LABEL, b"").decode(errors="replace")
+    try:
+        return LogRegistry(bookkeeper.metadata).find(name) if name else None
+    except (ConfigurationError, UnreadableRecordError):
+        return None
+
+
+def gather_disk(bookkeeper: BookKeeper, facts: Facts, bookie: str) -> DiskFacts:
+    """What fills the bookie's disks, by its index. Raises ReadError."""
+    logs = tuple(bookkeeper.list_entry_logs(bookie))
+    rows = bookkeeper.list_ranges(bookie).group_by("ledger_id").aggregate([("bytes", "sum")]).to_pylist()
+    there = set(bookkeeper.list_ledgers())
+    named = {one.ledger_id for one in facts.observed.fragments.of(bookie)}
+    live = deleted = elsewhere = deleted_bytes = elsewhere_bytes = 0
+    for row in rows:
+        ledger_id, count = row["ledger_id"], row["bytes_sum"]
+        if ledger_id in named:
+            live += count
+        elif ledger_id in there:
+            elsewhere, elsewhere_bytes = elsewhere + 1, elsewhere_bytes + count
+        else:
+            deleted, deleted_bytes = deleted + 1, deleted_bytes + count
+    return DiskFacts(logs, live, deleted, deleted_bytes, elsewhere, elsewhere_bytes)
+
+
+def gather_log(bookkeeper: BookKeeper, name: str, password: bytes) -> LogFacts:
+    """The log ``name``, or the one that the query ``name`` owns. Raises NoSuchLogError, MetadataStoreError."""
+    registry = LogRegistry(bookkeeper.metadata)
+    record = _find_log(registry, name)
+    ensemble: tuple[str, ...] = ()
+    try:
+        for link in record.commit_ledgers[-1:]:
+            ensemble = bookkeeper.get_ledger_metadata(link.ledger_id).last_fragment.ensemble
+        position = header_of(bookkeeper, record, password).position
+        last = deque(commits(bookkeeper, record.name, password, max(0, position.rows - 1)), 1)
+        ago = max(0.0, time.time() - last[0].commit.time_ms / 1000) if last else None
+        return LogFacts(record, position.rows, position.batches, ago, ensemble=ensemble)
+    except MetadataStoreError:
+        raise
+    except BookKeeperError as error:
+        return LogFacts(record, problem=str(error), ensemble=ensemble)
+
+
+def _find_log(registry: LogRegistry, name: str) -> LogRecord:
+    names = registry.names()
+    if name not in names:
+        for one in names:
+            record = registry.find(one)
+            if record is not None and name in (record.owner, record.owner_query):
+                return record
+    return registry.get(name)

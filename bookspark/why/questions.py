@@ -1,0 +1,76 @@
+"""The words of a question: ``why not closed 17``, ``why is bookie-1 read-only``, ``why can't I stop bookie-1``.
+
+Law: filling words are passed over, so a question may be typed as it is spoken. What is left is the kind of the question and one
+name. A question that is not understood is refused with all that are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from bookspark.errors import ConfigurationError
+
+
+class Kind(Enum):
+    """The questions, as they are spoken. The name of a ledger, bookie or log stands where the capital letters are."""
+
+    UNDER_REPLICATED = "under-replicated LEDGER"
+    NOT_CLOSED = "not closed LEDGER"
+    READ_ONLY = "is BOOKIE read-only"
+    NOT_FREED = "is disk of BOOKIE not freed"
+    BEHIND = "is LOG behind"
+    CANT_STOP = "can't I stop BOOKIE"
+
+
+class Question(NamedTuple):
+    """One question. ``name``: a ledger's id, a bookie's id, or the name of a log or of its query."""
+
+    kind: Kind
+    name: str
+
+
+_SIGNS = {
+    Kind.UNDER_REPLICATED: {"under-replicated", "underreplicated", "under", "replicated"},
+    Kind.NOT_CLOSED: {"not-closed", "closed"},
+    Kind.READ_ONLY: {"read-only", "readonly", "read", "only"},
+    Kind.NOT_FREED: {"not-freed", "freed"},
+    Kind.BEHIND: {"behind"},
+    Kind.CANT_STOP: {"cant-stop", "stop"},
+}
+_FILLING = {
+    "is",
+    "not",
+    "the",
+    "this",
+    "a",
+    "i",
+    "can't",
+    "cant",
+    "can",
+    "of",
+    "on",
+    "disk",
+    "ledger",
+    "bookie",
+    "log",
+    "query",
+}
+
+
+def question_of(words: Sequence[str]) -> Question:
+    """The question that the words ask. Raises ConfigurationError if they ask none, or more than one thing."""
+    left = [word for word in words if word.strip("?")]
+    left = [word.rstrip("?") for word in left]
+    kinds = [kind for kind, signs in _SIGNS.items() if any(word.lower() in signs for word in left)]
+    all_signs = set().union(*(_SIGNS[kind] for kind in kinds))
+    names = [word for word in left if word.lower() not in all_signs | _FILLING]
+    if len(kinds) != 1 or len(names) != 1:
+        known = "; ".join(f"bookspark why {kind.value}" for kind in Kind)
+        raise ConfigurationError(f"{' '.join(words)!r} is no question that can be answered; ask one of: {known}")
+    kind, name = kinds[0], names[0]
+    if kind in (Kind.UNDER_REPLICATED, Kind.NOT_CLOSED) and not re.fullmatch(r"[0-9]{1,19}", name):
+        raise ConfigurationError(f"{name!r} is no id of a ledger; `bookspark ledger list` prints them")
+    return Question(kind, name)

@@ -1,0 +1,312 @@
+"""Every trouble that the facts of a cluster show, the worst first.
+
+Law: one cause is told once. Bookies of one host that all are down are a lost host; a bookie that is read-only because its disk
+is full is a full disk. Copies are counted by ``protocol.changes.safety``. A cluster that is merely busy has no trouble: open
+ledgers, ensemble changes and full queues are none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from bookspark.plain_text import size_text
+from bookspark.protocol.changes.safety import left_over
+from bookspark.why.bookie_troubles import START, bookie_down, count_down, of_bookie, why_not
+from bookspark.why.facts import Answer, Facts, Health, Severity
+from bookspark.why.words import NAMED, counted, duration, named
+
+SLOW_ZOOKEEPER_SECONDS = 0.5
+"""A small read that takes longer than this makes every ledger that begins or changes wait."""
+CLOCK_AHEAD_MS = 60_000
+"""A time this far in the future was not written by a clock that is right."""
+
+
+def health_of(facts: Facts) -> Health:
+    """All troubles, and a sentence that sums them up."""
+    troubles = tuple(sorted(_troubles(facts), key=lambda one: -one.severity))
+    bookies = facts.observed.bookies
+    up = len(bookies) - len(facts.down())
+    counts = (
+        f"{up} of {len(bookies)} bookies are up, {len(facts.writable())} take new entries, "
+        f"{len(facts.observed.fragments.ledgers()):,} ledgers, {facts.open_ledgers:,} of them open"
+    )
+    if facts.zookeeper_problem:
+        return Health(f"{facts.zookeeper}: not known, because ZooKeeper could not be asked", troubles)
+    if not troubles:
+        return Health(f"{facts.zookeeper} is well: {counts}", troubles)
+    what = {
+        Severity.DANGER: "is in danger",
+        Severity.TROUBLE: "has troubles",
+        Severity.UNDER_WAY: "is mending itself",
+    }[troubles[0].severity]
+    return Health(f"{facts.zookeeper} {what}: {counts}", troubles)
+
+
+def _troubles(facts: Facts) -> Iterator[Answer]:
+    if facts.zookeeper_problem:
+        yield _zookeeper(facts)
+        # The rest is not whole, and absence in it means nothing.
+        return
+    yield from _slow_zookeeper(facts)
+    yield from _copies(facts)
+    yield from _down(facts)
+    yield from _silent(facts)
+    for name, status in sorted(facts.statuses.items()):
+        yield from of_bookie(facts, name, status)
+    yield from _nobody_writable(facts)
+    yield from _autorecovery(facts)
+    yield from _tasks(facts)
+    yield from _recovering(facts)
+    yield from _records(facts)
+    yield from _versions(facts)
+    yield from _clocks(facts)
+
+
+# -- ZooKeeper
+
+
+def _zookeeper(facts: Facts) -> Answer:
+    return Answer(
+        "zookeeper",
+        facts.zookeeper,
+        "ZooKeeper does not answer, or there is no cluster at that place",
+        (facts.zookeeper_problem, "bookies serve on for a while; no ledger can be made, changed or recovered"),
+        "start ZooKeeper again, or correct the connection string; then look again",
+        "bookspark why",
+        Severity.DANGER,
+    )
+
+
+def _slow_zookeeper(facts: Facts) -> Iterator[Answer]:
+    if facts.zookeeper_seconds > SLOW_ZOOKEEPER_SECONDS:
+        yield Answer(
+            "zookeeper-slow",
+            facts.zookeeper,
+            f"ZooKeeper takes {facts.zookeeper_seconds:.1f} s for a small read",
+            ("every new ledger, ensemble change and repair waits for it",),
+            "give ZooKeeper a disk and cores of its own, and look at its own log",
+            "bookspark why",
+        )
+
+
+# -- bookies
+
+
+def _copies(facts: Facts) -> Iterator[Answer]:
+    """Entries that have fewer copies than their ack quorum, because of bookies that don't count."""
+    observed = facts.observed
+    bad = [name for name, one in observed.bookies.items() if not one.counts]
+    fragments = {one for name in bad for one in observed.fragments.of(name)}
+    fragments |= {one for ledger_id in observed.lacking for one in observed.fragments.of_ledger(ledger_id)}
+    unreadable, too_few, missing = set[int](), set[int](), Counter[str]()
+    for one in fragments:
+        gone = {bookie for bookie in one.ensemble if not observed.counts(bookie, one.ledger_id)}
+        left = left_over(one, gone)
+        if left < one.ack_quorum:
+            (too_few if left else unreadable).add(one.ledger_id)
+            missing.update(gone)
+    for kind, ledgers, what in (
+        ("no-copy", unreadable, "have entries that no bookie which counts can give"),
+        ("below-ack-quorum", too_few - unreadable, "have entries with fewer copies than their ack quorum"),
+    ):
+        if ledgers:
+            why = [f"{name} {why_not(facts, name)}" for name, _ in missing.most_common(NAMED)]
+            yield Answer(
+                kind,
+                named("ledger", ledgers),
+                f"{counted(len(ledgers), 'ledger')} {what}",
+                tuple(why),
+                "bring these bookies back, and stop no other one",
+                f"bookspark why under-replicated {min(ledgers)}",
+                Severity.DANGER,
+            )
+
+
+def _down(facts: Facts) -> Iterator[Answer]:
+    down = facts.down()
+    by_host: dict[str, list[str]] = {}
+    for name in down:
+        if (home := facts.homes.get(name)) is not None:
+            by_host.setdefault(home.host, []).append(name)
+    up = {one.host for one in facts.observed.bookies.values() if one.registered}
+    lost = {host: names for host, names in by_host.items() if len(names) > 1 and host not in up}
+    for host, names in sorted(lost.items()):
+        yield Answer(
+            "host-lost",
+            f"host {host}",
+            f"all {len(names)} bookies of host {host} are down",
+            (f"these are {', '.join(names)}", *count_down(facts, names)),
+            f"bring the host back and start the job of the bookies again: spark-submit … $({START})",
+            START,
+        )
+    told = {name for names in lost.values() for name in names}
+    for name in down:
+        if name not in told:
+            yield bookie_down(facts, name)
+
+
+def _silent(facts: Facts) -> Iterator[Answer]:
+    refused = {name: why for name, why in facts.bookie_problems.items() if "secret" in why}
+    if refused:
+        name, why = next(iter(refused.items()))
+        yield Answer(
+            "wrong-secret",
+            named("bookie", refused),
+            f"{counted(len(refused), 'bookie')} refused this command, which does not know the secret",
+            (why,),
+            "name the right shared_secret_file in the table [client] of the settings file, and give the file with --config",
+            "bookspark --config bookspark.toml why",
+        )
+    for name, why in sorted(facts.bookie_problems.items()):
+        if name not in refused:
+            yield Answer(
+                "bookie-silent",
+                name,
+                f"bookie {name} is registered and does not answer",
+                (why, "it hangs, is cut off from this host, or has just ended"),
+                "look at its bookie.log and its host; if it hangs, end its process and start it again",
+                f"bookspark bookie status {name}",
+            )
+
+
+def _nobody_writable(facts: Facts) -> Iterator[Answer]:
+    if facts.observed.bookies and not facts.writable():
+        yield Answer(
+            "nothing-writable",
+            facts.zookeeper,
+            "no bookie takes new entries",
+            tuple(
+                f"{name} {'is read-only' if one.counts else why_not(facts, name)}"
+                for name, one in sorted(facts.observed.bookies.items())[:NAMED]
+            ),
+            "mend the bookies, or start others",
+            START,
+            Severity.DANGER,
+        )
+
+
+# -- autorecovery
+
+
+def _autorecovery(facts: Facts) -> Iterator[Answer]:
+    found = facts.autorecovery
+    if found is None:
+        return
+    if not found.enabled:
+        yield Answer(
+            "autorecovery-disabled",
+            "autorecovery",
+            "autorecovery is disabled: lost copies are not made again",
+            ("somebody switched it off, for maintenance perhaps",),
+            "switch it on when the maintenance is over",
+            "bookspark autorecovery enable",
+        )
+    if found.auditor is None:
+        yield Answer(
+            "no-auditor",
+            "autorecovery",
+            "no autorecovery process runs: nobody finds or mends lost copies",
+            ("ZooKeeper has no auditor",),
+            "start one, on any host, and let it run",
+            "bookspark autorecovery run",
+        )
+
+
+def _tasks(facts: Facts) -> Iterator[Answer]:
+    found = facts.autorecovery
+    lost = [one for one in facts.tasks if any(missed.lost for missed in one.missed)]
+    failed = [one for one in facts.tasks if one.error and one not in lost]
+    for one in lost[:NAMED]:
+        told = [str(missed) for missed in one.missed if missed.lost]
+        yield Answer(
+            "entries-lost",
+            f"ledger {one.ledger_id}",
+            f"no bookie gives some entries of ledger {one.ledger_id}",
+            (*told[:NAMED], one.error),
+            "bring back the bookies that are down: they may have them",
+            f"bookspark why under-replicated {one.ledger_id}",
+            Severity.DANGER,
+        )
+    if failed:
+        yield Answer(
+            "repair-fails",
+            named("ledger", (one.ledger_id for one in failed)),
+            f"the last repair of {counted(len(failed), 'ledger')} failed",
+            tuple(f"ledger {one.ledger_id}, {counted(one.attempts, 'attempt')}: {one.error}" for one in failed[:NAMED]),
+            "mend what the last problem names",
+            f"bookspark why under-replicated {failed[0].ledger_id}",
+        )
+    left = len(facts.tasks) - len(lost) - len(failed)
+    if left and found is not None:
+        time = "an unknown time" if found.seconds_left is None else duration(found.seconds_left)
+        yield Answer(
+            "under-replicated",
+            named("ledger", (one.ledger_id for one in facts.tasks if one not in lost and one not in failed)),
+            f"{counted(left, 'ledger')} lack copies; {found.being_repaired:,} are being repaired",
+            (f"{size_text(found.bytes_left)} are left to copy, in about {time}",),
+            "wait; if nothing moves, look at the troubles of autorecovery",
+            "bookspark autorecovery status",
+            Severity.UNDER_WAY,
+        )
+
+
+# -- the rest
+
+
+def _recovering(facts: Facts) -> Iterator[Answer]:
+    if facts.recovering:
+        yield Answer(
+            "recovery-stands",
+            named("ledger", facts.recovering),
+            f"the recovery of {counted(len(facts.recovering), 'ledger')} has not ended",
+            ("somebody began it, and it ended without an outcome or still waits for bookies",),
+            "ask why, and recover it again",
+            f"bookspark why not-closed {min(facts.recovering)}",
+        )
+
+
+def _records(facts: Facts) -> Iterator[Answer]:
+    if facts.observed.unreadable:
+        yield Answer(
+            "unreadable-records",
+            named("ledger", facts.observed.unreadable),
+            f"the records of {counted(len(facts.observed.unreadable), 'ledger')} can't be decoded",
+            tuple(list(facts.observed.unreadable.values())[:NAMED]),
+            "use the newest version of Bookspark that runs here, or restore the record from a backup of ZooKeeper",
+            f"bookspark ledger metadata {min(facts.observed.unreadable)}",
+        )
+
+
+def _versions(facts: Facts) -> Iterator[Answer]:
+    versions = Counter(one.version for one in facts.statuses.values() if one.version)
+    if len(versions) > 1:
+        told = tuple(f"{count} of the bookies run {version}" for version, count in sorted(versions.items()))
+        yield Answer(
+            "version-skew",
+            facts.zookeeper,
+            "the bookies run different versions",
+            told,
+            "install the newer version on all hosts and restart those that are behind, one after the other",
+            f"bookspark cluster apply --upgrade-to {max(versions)}"
+            if facts.change is None
+            else "bookspark cluster status",
+            Severity.TROUBLE if facts.change is None else Severity.UNDER_WAY,
+        )
+
+
+def _clocks(facts: Facts) -> Iterator[Answer]:
+    stamps = {f"bookie {name}": one.scrub_began_ms for name, one in facts.statuses.items()}
+    if facts.autorecovery is not None and facts.autorecovery.last_check is not None:
+        stamps["the auditor"] = facts.autorecovery.last_check.finished_at_ms
+    for subject, stamp in sorted(stamps.items()):
+        if stamp > facts.at_ms + CLOCK_AHEAD_MS:
+            ahead = duration((stamp - facts.at_ms) / 1000)
+            yield Answer(
+                "clock",
+                subject,
+                f"the clock of {subject} or that of this host is wrong",
+                (f"{subject} wrote a time that is {ahead} ahead of the clock here",),
+                "have one source of time (NTP) on all hosts",
+                "bookspark bookies",
+            )

@@ -1,0 +1,85 @@
+"""The policy of VD ledgers (volatile durability), asked directly: whose cursors go where, and when a sync is asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from bookspark.protocol.ledger.actions import SendSync, SyncReport
+from bookspark.protocol.ledger.ledger_metadata import LedgerType
+from bookspark.protocol.ledger.sync_cursor import Assignment
+from bookspark.protocol.writing.durability import Volatile
+from bookspark.protocol.writing.writer_state import PendingAdd
+from tests.protocol.ledgers import metadata
+
+ALL = ("b1", "b2", "b3")
+NOBODY: frozenset[str] = frozenset()
+
+
+def policy(sync_bytes: int = 100) -> Volatile:
+    return Volatile(metadata(ledger_type=LedgerType.VD_JOURNAL), sync_bytes)
+
+
+def add(last: int, bookies: tuple[str, ...] = ALL, acks: tuple[str, ...] = ()) -> PendingAdd:
+    return PendingAdd(last, last, 0, bookies, set(acks))
+
+
+def synced(volatile: Volatile, bookie: str, last: int) -> None:
+    volatile.heard(bookie, SyncReport(last, 1, Assignment(0)), None, ())
+
+
+def holders(volatile: Volatile, last: int) -> set[str]:
+    return set(volatile.holders(add(last), NOBODY))
+
+
+def test_a_cursor_goes_on_behind_what_the_writer_is_done_with() -> None:
+    volatile = policy()
+    synced(volatile, "b1", 7)
+    for bookie in ("b1", "b2"):
+        volatile.pass_over(bookie, 4)
+    assert volatile.grouped(ALL) == [(Assignment(5), ("b1", "b2")), (Assignment(0), ("b3",))]
+    assert holders(volatile, 4) == {"b1", "b2"} and holders(volatile, 5) == holders(volatile, 7) == {"b1"}
+    assert holders(volatile, 8) == set()
+    volatile.pass_over("b1", 2)
+    assert volatile.grouped(("b1",)) == [(Assignment(5), ("b1",))], "it does not go back"
+
+
+def test_a_sync_is_asked_for_after_so_many_bytes_and_up_to_the_entry_that_made_them() -> None:
+    volatile = policy(sync_bytes=100)
+    volatile.appended(8, 99)
+    assert volatile.acknowledged(8) == []
+    volatile.appended(9, 100)
+    assert volatile.acknowledged(8) == [] and volatile.acknowledged(9) == [SendSync(ALL, Assignment(0))]
+    volatile.appended(10, 199)
+    assert volatile.acknowledged(10) == []
+    volatile.appended(11, 200)
+    for bookie in ALL:
+        volatile.sync_answered(bookie)
+    assert volatile.acknowledged(11) == [SendSync(ALL, Assignment(0))]
+
+
+@pytest.mark.parametrize(
+    ("adds", "asked"),
+    [
+        ([add(5, acks=ALL), add(9)], False),
+        ([add(5, acks=ALL), add(6, acks=ALL)], True),
+        ([add(6, ("b2", "b3")), add(7, acks=ALL)], True),
+        ([add(6), add(7, acks=ALL)], False),
+        ([add(10, acks=ALL)], False),
+        ([add(9, acks=ALL)], True),
+    ],
+    ids=[
+        "the next is not there",
+        "it is there",
+        "the next is others'",
+        "one is missing",
+        "behind the goal",
+        "the goal",
+    ],
+)
+def test_a_bookie_syncs_again_if_it_has_the_next_entry_up_to_the_goal(adds: list[PendingAdd], asked: bool) -> None:
+    volatile = policy()
+    volatile.want(9, 1)
+    volatile.acknowledged(9)
+    synced(volatile, "b1", 5)
+    volatile.sync_answered("b1")
+    assert volatile.sync_rest("b1", adds) == ([SendSync(("b1",), Assignment(0))] if asked else [])
