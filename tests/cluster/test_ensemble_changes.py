@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
 
+from bookspark.errors import BookKeeperError
 from bookspark.local import LocalCluster
+from tests.awaiting import await_that
 
 pytestmark = pytest.mark.usefixtures("everyone_is_back")
 
@@ -154,3 +157,28 @@ def test_recovery_replaces_bookies_that_are_gone(bookkeeper, cluster):
     assert [entry.payload for entry in reader.read()] == [b"%d" % i for i in range(100)]
     assert reader.metadata.closed
     assert gone.bookie_id not in reader.metadata.last_fragment.ensemble
+
+
+def test_a_client_that_is_closed_during_a_change_prints_no_stack_trace(cluster, monkeypatch, caplog):
+    """After a kill and a close, one was printed for each of 1,500 ledgers: a thread of the client's own must not wait for it."""
+    with cluster.bookkeeper() as own:
+        ledger = own.create_ledger(ack_quorum=3)
+        asked, closed, answer = threading.Event(), threading.Event(), own.context.answer_from_store
+
+        def answer_late(*arguments):
+            asked.set()
+            assert closed.wait(30)
+            return answer(*arguments)
+
+        monkeypatch.setattr(own.context, "answer_from_store", answer_late)
+        of_ensemble(cluster, ledger, 1).kill()
+        pending = ledger.append_async(b"a")
+        assert asked.wait(30)
+        closing = threading.Thread(target=own.close)
+        closing.start()
+        await_that(lambda: own.context.closed)
+        closed.set()
+        closing.join(30)
+    with pytest.raises(BookKeeperError, match="closed"):
+        pending.result(30)
+    assert [record.message for record in caplog.records if record.exc_info] == []

@@ -67,7 +67,8 @@ class ClientContext:
         """
         runtime = self._runtime
         if runtime is None or runtime.pid != os.getpid():
-            check_may_wait()
+            if not self._closed:
+                check_may_wait()
             with self._lock:
                 runtime = self._this_process() or self._made()
         return runtime
@@ -94,6 +95,11 @@ class ClientContext:
             _of_parents.append(self._runtime)
         self._runtime = made
         return made
+
+    @property
+    def closed(self) -> bool:
+        """Was it closed in this process?"""
+        return self._closed
 
     @property
     def calls(self) -> Calls:

@@ -365,6 +365,9 @@ class LedgerDriver:
         try:
             answer = self._context.answer_from_store(self.writer.metadata, action)
         except BaseException as error:
+            if self._context.closed:
+                # The writers were told.
+                return
             # Without an answer the machine would wait for ever.
             log.exception("ledger %d: %r failed", self.ledger_id, action)
             self._io.submit(self.abandon, defect(self.ledger_id, error))
