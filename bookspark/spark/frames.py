@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame
 from bookspark.arguments import checked
 from bookspark.client import BookKeeper
 from bookspark.daemon.settings import of_environment
-from bookspark.errors import ReadError
+from bookspark.errors import ConfigurationError, ReadError
 from bookspark.protocol.logs.lanes import MARK, lane_of
 from bookspark.spark.connector.connector_options import LATEST, SourceOptions
 from bookspark.spark.connector.data_source import ZOOKEEPER_VARIABLE
@@ -58,6 +58,12 @@ def log_frame(spark: SparkSession, log: LaneName, **options: str | int | bool) -
         check_password(record, known.password)
         offloads = [registry.get(lane).offload for lane in lanes]
     if len(lanes) > 1 and any(offloads):
+        for option, wanted in (("startingOffsets", known.start), ("endingOffsets", known.end)):
+            if isinstance(wanted, int):
+                raise ConfigurationError(
+                    f"log {log!r} has {len(lanes)} lanes, and {option} {wanted} is a row of one of them: read one lane, for "
+                    f"example {log}{MARK}0, or leave {option} out"
+                )
         frames = [log_frame(spark, f"{log}{MARK}{lane_of(lane)[1]}", **options) for lane in lanes]
         return reduce(DataFrame.union, frames)
     rows = spark.read.format("bookspark").options(**{"zookeeper": known.zookeeper, **given})
@@ -77,7 +83,9 @@ def log_frame(spark: SparkSession, log: LaneName, **options: str | int | bool) -
         _logger.warning(
             "log %r: Spark's own reader takes rows %d to %d from their table: %s", log, start, stop - 1, error
         )
-    rest = rows.option("startingOffsets", stop).option("endingOffsets", LATEST if end is None else end).load()
+    # A lane that is made until the first action is none of this frame's.
+    one = rows if MARK in log else rows.option("log", f"{log}{MARK}0")
+    rest = one.option("startingOffsets", stop).option("endingOffsets", LATEST if end is None else end).load()
     return _by_spark(spark, record.offload.table, log, start, stop, rest.columns).union(rest)
 
 

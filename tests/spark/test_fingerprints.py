@@ -10,6 +10,7 @@ from random import Random
 import pyarrow
 import pytest
 
+from bookspark.spark.connector.checkpoint_files import plain_place
 from bookspark.spark.connector.file_sources import SourceRenamedError, check_sources
 from bookspark.spark.connector.fingerprints import SUMS, Plan, plan_of, sum_of
 
@@ -140,3 +141,18 @@ def test_sources_of_other_kinds_say_nothing(tmp_path: Path) -> None:
     planned(tmp_path, 0, 0)
     check_sources(str(tmp_path), 0, "orders")
     check_sources("hdfs://host/checkpoint", 0, "orders")
+
+
+@pytest.mark.parametrize(
+    ("place", "plain"),
+    [
+        ("/x/y/", "/x/y"),
+        ("file:/x/y", "/x/y"),
+        ("file:///x/y/", "/x/y"),
+        ("hdfs://host/x/", "hdfs://host/x"),
+        ("x/y/", "x/y"),
+    ],
+)
+def test_a_checkpoint_has_one_spelling(place: str, plain: str) -> None:
+    """Deleted, and spelled otherwise, it was not known again, and all of its query's rows came twice."""
+    assert plain_place(place) == plain

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bookspark.errors import ConfigurationError, DataLossError
+from bookspark.errors import ConfigurationError, DataLossError, MetadataStoreError
 from bookspark.protocol.logs.lanes import BATCH_WRITES, lane_of, writer_of
 from bookspark.protocol.logs.log_record import LogChangedError, LogRecord, LogTakenOverError
 from bookspark.protocol.logs.replays import CheckpointRewoundError
@@ -25,6 +25,7 @@ from bookspark.spark.logs import (
     commits,
     compaction,
     delete_log,
+    lane_choice,
     newest_header,
     truncate_log,
 )
@@ -220,8 +221,8 @@ def test_lanes_that_are_made_at_once_get_two_numbers_and_one_writer_one(
     found.ensure("orders", {}, b"")
     put, others = LogRegistry._put, [writer_of("q3"), writer_of("q2")]
 
-    def interrupted(self: LogRegistry, made: LogRecord) -> None:
-        put(self, made)
+    def interrupted(self: LogRegistry, made: LogRecord, log: LogRecord) -> None:
+        put(self, made, log)
         if others:
             found.begin_lane("orders", others.pop())
 
@@ -246,6 +247,95 @@ def test_a_lane_that_an_earlier_log_of_the_name_left_is_not_taken_for_one_of_thi
     engine.write(query_of(engine, tmp_path / "four"), 0, ["four"])
     assert read(engine) == ["three", "four"]
     assert registry(engine).get("orders@1").ctime_ms == registry(engine).get("orders").ctime_ms != old.ctime_ms
+
+
+def test_who_makes_a_lane_late_writes_over_none_of_a_later_log_of_the_name(
+    engine: StandInSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lane's record was made empty: the rows that it had committed could be read no more."""
+    found = registry(engine)
+    old = found.ensure("orders", {}, b"")
+    put = LogRegistry._put
+
+    def stalled(self: LogRegistry, made: LogRecord, log: LogRecord) -> None:
+        monkeypatch.setattr(LogRegistry, "_put", put)
+        found.delete("orders")
+        while found.ensure("orders", {}, b"").ctime_ms == old.ctime_ms:
+            found.delete("orders")
+        for who in ("one", "two"):
+            engine.write(query_of(engine, tmp_path / who), 0, [who])
+        put(self, made, log)
+
+    monkeypatch.setattr(LogRegistry, "_put", stalled)
+    assert found.begin_lane("orders", writer_of("late")) == 2
+    assert read(engine) == ["one", "two"]
+    assert {found.get(lane).ctime_ms for lane in found.lanes_of("orders")} == {found.get("orders").ctime_ms}
+
+
+def test_who_makes_a_lane_late_names_none_of_an_earlier_log_in_a_later_one(
+    engine: StandInSpark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = registry(engine)
+    old = found.ensure("orders", {}, b"")
+    put = LogRegistry._put
+
+    def stalled(self: LogRegistry, made: LogRecord, log: LogRecord) -> None:
+        put(self, made, log)
+        monkeypatch.setattr(LogRegistry, "_put", put)
+        found.delete("orders")
+        while found.ensure("orders", {}, b"").ctime_ms == old.ctime_ms:
+            found.delete("orders")
+
+    monkeypatch.setattr(LogRegistry, "_put", stalled)
+    lane = found.begin_lane("orders", writer_of("late"))
+    assert found.get(f"orders@{lane}").ctime_ms == found.get("orders").ctime_ms != old.ctime_ms
+
+
+def test_a_query_that_follows_another_and_is_killed_behind_its_claim_keeps_that_lane(
+    engine: StandInSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index did not name it. Started again without ``follows`` it got a second lane, and its last batch came twice."""
+    engine.write(query_of(engine, tmp_path / "one"), 0, ["one"])
+    engine.write(query_of(engine, tmp_path / "two"), 0, ["two"])
+    followed = registry(engine).get("orders").lanes[0].writers[0].removeprefix("query:")
+    three = query_of(engine, tmp_path / "three", follows=followed)
+    note = lane_choice.note_writer
+
+    def killed(*arguments: Any) -> None:
+        monkeypatch.setattr(lane_choice, "note_writer", note)
+        raise OSError("killed here")
+
+    monkeypatch.setattr(lane_choice, "note_writer", killed)
+    with pytest.raises(Exception, match="killed here"):
+        engine.write(three, 0, ["three"])
+    engine.write(three, 0, ["three"])
+    engine.begin_run(three)
+    del three.options["follows"]
+    engine.write(three, 0, ["three"])
+    engine.write(three, 1, ["more"])
+    assert read(engine) == ["one", "two", "three", "more"] and registry(engine).get("orders").lanes_made == 1
+
+
+def test_a_place_in_one_lane_is_not_taken_for_one_in_another(engine: StandInSpark, tmp_path: Path) -> None:
+    for who, rows in (("one", 5), ("two", 3), ("three", 2)):
+        engine.write(query_of(engine, tmp_path / who), 0, [f"{who} {row}" for row in range(rows)])
+    log = registry(engine).get("orders").ctime_ms
+    ends = {name: feed(engine, name).newest() for name in ("orders@0", "orders@1", "orders@2")}
+    assert ends["orders@0"] == {"position": 5, "log": log}
+    assert ends["orders@1"] == {"position": 0, "log": log, "1": 3}
+    for name, end in ends.items():
+        for other in ends:
+            reader = feed(engine, other)
+            if name == other:
+                reader.check(end)
+            else:
+                with pytest.raises(ConfigurationError, match="a place in something else"):
+                    reader.check(end)
+    everything = feed(engine)
+    everything.check(ends["orders@1"])
+    rest = values(engine, everything.pieces(ends["orders@1"], everything.newest()))
+    assert sorted(rest) == [f"{who} {row}" for who, rows in (("one", 5), ("three", 2)) for row in range(rows)]
+    assert feed(engine, "orders@1").at(2) == {"position": 0, "log": log, "1": 2}
 
 
 def test_a_log_is_deleted_with_all_its_lanes_and_no_others(engine: StandInSpark, tmp_path: Path) -> None:
@@ -323,6 +413,39 @@ def test_a_limit_lets_every_lane_through(engine: StandInSpark, tmp_path: Path) -
     assert limited == {"position": 18, "log": start["log"], "1": 2}
     limited = reader.limited(start, end, Limit(size=1))
     assert limited == {"position": 1, "log": start["log"], "1": 0}
+
+
+def test_lanes_that_were_truncated_to_their_ends_are_passed_over_beside_a_limit_of_bytes(
+    engine: StandInSpark, tmp_path: Path
+) -> None:
+    """They had no size, so no share of the limit, and the stream stood before them for ever."""
+    for who in ("one", "two", "three"):
+        engine.write(query_of(engine, tmp_path / who), 0, [f"{who} {row}" for row in range(3)])
+    reader = feed(engine, fail=False)
+    start = reader.earliest()
+    for lane in ("orders@1", "orders@2"):
+        truncate_log(engine.bookkeeper, lane, 3, b"")
+    reader = feed(engine, fail=False)
+    place = {**start, "position": 3}
+    for _ in range(2):
+        place = reader.limited(place, reader.newest(), Limit(size=1))
+    assert place == reader.newest()
+    both = feed(engine).limited(start, {**start, "position": 3}, Limit(rows=2, size=1))
+    assert both["position"] == 1
+
+
+def test_a_reader_goes_on_without_the_metadata_store_where_bookies_are_enough(
+    engine: StandInSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.write(query_of(engine, tmp_path / "one"), 0, ["one"])
+    reader = feed(engine)
+    before = reader.newest()
+    engine.write(query_of(engine, tmp_path / "two"), 0, ["two"])
+    get, away = LogRegistry.get, MetadataStoreError("away")
+    monkeypatch.setattr(LogRegistry, "get", lambda *_: (_ for _ in ()).throw(away))
+    assert reader.newest() == before
+    monkeypatch.setattr(LogRegistry, "get", get)
+    await_that(lambda: values(engine, reader.pieces(before, reader.newest())) == ["two"])
 
 
 # -- any order

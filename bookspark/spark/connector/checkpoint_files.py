@@ -54,6 +54,13 @@ def local_path(place: str) -> Path | None:
     return None if scheme else Path(place)
 
 
+def plain_place(place: str) -> str:
+    """The path or URI of a folder in one spelling: ``file:/x``, ``file:///x`` and ``/x/`` are ``/x``. (A relative path stays one:
+    tasks do not know the driver's folder.)"""
+    path = local_path(place)
+    return place.rstrip("/") if path is None or not path.is_absolute() else str(path)
+
+
 def planned_offsets(plan: bytes) -> bytes:
     """The lines of a plan with the sources' offsets; empty if it has none."""
     return b"".join(plan.split(b"\n", _PLAN_HEADER_LINES)[_PLAN_HEADER_LINES:])

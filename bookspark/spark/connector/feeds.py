@@ -23,9 +23,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from bookspark.errors import ConfigurationError, NoSuchLedgerError
+from bookspark.errors import ConfigurationError, MetadataStoreError, NoSuchLedgerError
 from bookspark.protocol.logs.commits import EntryRange
-from bookspark.protocol.logs.lanes import MARK, is_offset, lane_name, offset_at, rows_before, shared_out
+from bookspark.protocol.logs.lanes import MARK, is_offset, lane_name, lane_of, offset_at, rows_before, shared_out
 from bookspark.spark.connector.connector_options import SourceOptions
 from bookspark.spark.connector.lane_feed import LaneFeed
 from bookspark.spark.connector.lost_rows import PassedOver, data_loss
@@ -105,7 +105,8 @@ class LogFeed:
         self.passed_over = PassedOver(fail_on_data_loss)
         first = LaneFeed(bookkeeper, name, password, self.passed_over)
         self._one_lane, self._ctime_ms = MARK in name, first.ctime_ms
-        self._lanes = {0: first}
+        self._first = lane_of(name)[1]
+        self._lanes = {self._first: first}
         self._record_changed: threading.Event | None = None
         self._find_lanes()
 
@@ -113,7 +114,9 @@ class LogFeed:
         return self._at({number: lane.record.first_position for number, lane in self._lanes.items()})
 
     def newest(self) -> Offset:
-        self._find_lanes()
+        # Lanes that are found later are read later: a reader that has an open commit ledger needs the bookies alone.
+        with suppress(MetadataStoreError):
+            self._find_lanes()
         return self._at({number: lane.newest() for number, lane in self._lanes.items()})
 
     def at(self, position: int, option: str = "row") -> Offset:
@@ -123,7 +126,7 @@ class LogFeed:
                 f"log {self.name!r} has {len(self._lanes)} lanes, and {option} {position} is a row of one of them: read "
                 f"one lane, for example {self.name}{MARK}0, or leave {option} out"
             )
-        return self._at({0: position})
+        return self._at({self._first: position})
 
     def wait(self, seconds: float) -> None:
         for lane in self._lanes.values():
@@ -137,6 +140,9 @@ class LogFeed:
             raise _another_kind(f"log {self.name!r}", offset)
         if offset["log"] != self._ctime_ms:
             raise made_anew(self.name, offset["position"])
+        others = {lane for lane, rows in rows_before(offset).items() if rows} - {self._first}
+        if self._one_lane and others:
+            raise _another_kind(f"lane {self._first} of log {self.name!r}", offset)
 
     def limited(self, start: Offset, end: Offset, limit: Limit) -> Offset:
         spans = self._spans(start, end)
@@ -154,9 +160,10 @@ class LogFeed:
             rows = shared_out({lane: last - first for lane, (first, last) in spans.items()}, limit.rows)
             ends = {lane: self._limited(lane, spans[lane], Limit(rows=rows[lane])) for lane in spans}
         if limit.size is not None:
-            sizes = {lane: self._lane(lane).size(*span) for lane, span in spans.items()}
+            # Rows that were truncated have no size, and are passed over as others are read.
+            sizes = {lane: max(1, self._lane(lane).size(*span)) for lane, span in spans.items()}
             shares = shared_out(sizes, limit.size)
-            ends = {lane: self._limited(lane, spans[lane], Limit(size=shares[lane])) for lane in spans}
+            ends = {lane: min(ends[lane], self._limited(lane, spans[lane], Limit(size=shares[lane]))) for lane in spans}
         return ends
 
     def _limited(self, lane: int, span: tuple[int, int], limit: Limit) -> int:
@@ -189,7 +196,7 @@ class LogFeed:
         """Look for lanes that were made since the last call."""
         if self._one_lane or (self._record_changed is not None and not self._record_changed.is_set()):
             return
-        changed = self._record_changed = threading.Event()
+        changed = threading.Event()
         self._bookkeeper.metadata.watch_record(KIND, self.name, changed.set)
         record = LogRegistry(self._bookkeeper.metadata).get(self.name)
         if record.ctime_ms != self._ctime_ms:
@@ -197,6 +204,8 @@ class LogFeed:
             return
         for lane in record.lanes:
             self._lane(lane.number)
+        # Only now: what failed is tried again.
+        self._record_changed = changed
 
 
 class LedgersFeed:

@@ -41,6 +41,7 @@ from bookspark.errors import BookKeeperError
 from bookspark.protocol.logs.commits import Commit, CommitHeader, EntryRange, Fingerprint, merged
 from bookspark.protocol.logs.log_record import Compression, LogChangedError, LogRecord
 from bookspark.protocol.logs.replays import Batch, is_committed
+from bookspark.spark.connector.checkpoint_files import plain_place
 from bookspark.spark.connector.connector_options import SinkOptions
 from bookspark.spark.connector.file_sources import check_sources
 from bookspark.spark.connector.fingerprints import SUMS, plan_of, sum_of
@@ -54,6 +55,7 @@ from bookspark.spark.logs.lane_choice import (
     known_lane,
     lane_for_query,
     lane_of_run,
+    note_writer,
 )
 from bookspark.spark.logs.log_run import LogRun
 from bookspark.spark.logs.maintenance import recover_ledgers
@@ -220,9 +222,9 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
         """Where the query's Spark checkpoint is: as the option says it, else the session's setting and the query's name."""
         options = self.options
         if options.checkpoint:
-            return options.checkpoint
+            return plain_place(options.checkpoint)
         root = context.getLocalProperty("spark.sql.streaming.checkpointLocation")
-        return f"{root.rstrip('/')}/{options.query_name}" if root and options.query_name else ""
+        return plain_place(f"{root.rstrip('/')}/{options.query_name}") if root and options.query_name else ""
 
     def _enter(self, told: RangesWritten) -> LogRecord | None:
         """Make the run the owner of its query's lane, if its batch is new. None if the lane has a batch of this number.
@@ -236,6 +238,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
             lane = lane_for_query(bookkeeper, log, query)
             record = LogRegistry(bookkeeper.metadata).get(lane)
             if record.owner == told.run:
+                note_writer(bookkeeper, log, lane, query)
                 return record
             record, header = newest_header(bookkeeper, lane, log.password)
             if is_committed(header, self._batch(told, None, is_first=True)):

@@ -83,10 +83,18 @@ def claimed(
         return replace(claimed, checkpoint=query.checkpoint) if lane == log.name else claimed
 
     record = registry.update(lane, transition)
+    note_writer(bookkeeper, log, lane, query)
+    return record
+
+
+def note_writer(bookkeeper: BookKeeper, log: LogAddress, lane: str, query: StreamingQuery) -> None:
+    """Have the index name ``query``, which owns ``lane``. It may lack one that followed another and was stopped just behind its
+    claim; started again without ``follows``, that would get a second lane. Raises NoSuchLogError."""
     if lane != log.name:
         number, writer = lane_of(lane)[1], writer_of(query.id)
-        registry.update(log.name, lambda index: with_writer(index, number, writer, query.checkpoint))
-    return record
+        LogRegistry(bookkeeper.metadata).update(
+            log.name, lambda index: with_writer(index, number, writer, query.checkpoint)
+        )
 
 
 def begun_batch_write(bookkeeper: BookKeeper, log: LogAddress, run: str) -> LogRecord:

@@ -153,21 +153,24 @@ class LogRegistry:
             lane = lane_in_index(record, writer)
             if lane is not None:
                 return lane
-            made = new_lane(record, record.lanes_made + 1)
             # Before the index names it, so whoever finds it there can open it.
-            self._put(made)
             with suppress(LogChangedError):
-                self.update(name, partial(with_lane, lane=record.lanes_made + 1, writer=writer, checkpoint=checkpoint))
+                self._put(new_lane(record, record.lanes_made + 1), record)
+                self.update(name, partial(_named, of=record, writer=writer, checkpoint=checkpoint))
         raise MetadataVersionError(
             f"log {name!r}: {ATTEMPTS_MAX} other lanes were made while one was to be made for {writer}"
         )
 
-    def _put(self, made: LogRecord) -> None:
-        """Create the record of a lane that the index does not name yet. One that is there was left by a crash, of this log or of
-        an earlier one of its name, or another process has just made it."""
+    def _put(self, made: LogRecord, log: LogRecord) -> None:
+        """Create the record of a lane that the index of ``log`` does not name yet. One that is there was left by a crash, of this
+        log or of an earlier one of its name, or another process has just made it. Raises LogChangedError if ``log`` is deleted,
+        or has that lane by now: whoever is late writes over no lane of a later log."""
         found = self._store.read_record(KIND, made.name)
-        if found is not None and decode_record(found.value, made.name).ctime_ms == made.ctime_ms:
-            return
+        if found is not None:
+            if decode_record(found.value, made.name).ctime_ms == made.ctime_ms:
+                return
+            # Read after the lane's record: if the log is made anew after this, a lane of it has another version.
+            _check_same(self.find(log.name), log)
         with suppress(MetadataVersionError):
             self._store.write_record(KIND, made.name, encode_record(made), None if found is None else found.version)
 
@@ -204,6 +207,19 @@ def check_password(record: LogRecord, password: Password) -> None:
         raise UnauthorizedAccessError(
             f"log {record.name!r}: wrong password; give the password that it was made with as option password"
         )
+
+
+def _check_same(found: LogRecord | None, log: LogRecord) -> None:
+    """Raise LogChangedError unless ``found`` is the record of the same log, with as many lanes."""
+    if found is None or (found.ctime_ms, found.lanes_made) != (log.ctime_ms, log.lanes_made):
+        raise LogChangedError(f"log {log.name!r}: it was made anew meanwhile, or other lanes of it were made")
+
+
+def _named(record: LogRecord, of: LogRecord, writer: str, checkpoint: str) -> LogRecord:
+    """The record with the next lane of log ``of`` as the lane of ``writer``."""
+    if record.ctime_ms != of.ctime_ms:
+        raise LogChangedError(f"log {of.name!r}: it was deleted and made anew meanwhile")
+    return with_lane(record, of.lanes_made + 1, writer, checkpoint)
 
 
 def check_one_lane(registry: LogRegistry, name: str, done: str) -> None:
