@@ -281,6 +281,8 @@ class ControlLog:
                 raise
             self._write_number = scan.copy.complete_to
             self._file = self._file_system.open(self.path)
+            if self._noted < self._end:
+                self._write_again(self._noted)
             self._cut_off()
             self._settle_note()
             return False
@@ -327,6 +329,12 @@ class ControlLog:
         self._end = end
         self._write_number = max(self._write_number, write_number)
         self._note_end()
+
+    def _write_again(self, start: int) -> None:
+        """Write what stands behind ``start`` over itself: after a sync that failed, the page cache has it and the disk need not,
+        and the next sync says nothing of it."""
+        assert self._file is not None
+        write_all(self._file, [self._file.read(self._end - start, start)], start)
 
     def _cut_off(self) -> None:
         assert self._file is not None  # Durably: a power cut could mix what lies behind the end with the next write.
