@@ -36,8 +36,8 @@ def lacks_sector(content: memoryview, position: int) -> bool:
 
 
 def is_torn_record(bad: memoryview, position: int, *, is_last: bool) -> bool:
-    """Does a bad record of the control log, which lies at ``position``, look like a write that was cut short? ``is_last``: no good
-    record follows."""
+    """Does a bad record of the control log, which lies at ``position``, look like a write that was cut short? ``is_last``: no
+    good record follows."""
     if len(bad) < RECORD_HEAD.size:
         return True
     size, checksum = RECORD_HEAD.unpack_from(bad)
