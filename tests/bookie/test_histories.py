@@ -203,6 +203,14 @@ def test_a_control_record_that_found_no_room_leaves_nothing_for_the_next_one():
             assert failure_of(Story(2, 1500, True, 100_000, False, False, (*steps, ("crash", loss, "")))) == ""
 
 
+def test_a_control_log_whose_sync_failed_is_written_again_though_there_is_no_room_for_a_new_one():
+    """The boot found its records in the page cache, synced them, which did nothing, and noted that they were durable: after a
+    power cut the bookie stayed down. Found by the soak."""
+    steps = (("add", 2, 10, 1, 0), ("fault", "sync * 3.. write-back:95"), ("checkpoint",), ("full", 0), ("stop", ""))
+    for loss in (*range(-8, 0), 139):
+        assert failure_of(Story(1, 1500, True, 100_000, False, False, (*steps, ("crash", loss, "")))) == ""
+
+
 def test_a_story_that_ended_is_freed():
     """Each thread that was told whom to tell was kept until the last story: the soak grew by a megabyte every four stories."""
     history = History(drawn_story("all", 3))

@@ -13,6 +13,7 @@ import pytest
 
 from bookspark.bookie.commit.commit_items import Passing
 from bookspark.bookie.disk.index import ChangingRows, LedgerRows, location
+from bookspark.bookie.holdings import checkpointing
 from bookspark.bookie.holdings import holdings as holdings_module
 from bookspark.bookie.holdings.commit_results import _TOLD_A_TURN
 from bookspark.bookie.holdings.holdings import _LEDGERS_A_STEP, _ROWS_A_STEP, _ROWS_LOOKED_AT
@@ -28,8 +29,9 @@ from bookspark.protocol.ledger.sync_cursor import Assignment
 from bookspark.protocol.reading.loss_notes import _SAY_THAT_THEY_LOST_IT
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.testing.memory_files import MemoryFileSystem
+from bookspark.testing.power_cuts import everything_kept
 from bookspark.wire.header import Flag, Status
-from tests.bookie.kit import KEY, config
+from tests.bookie.kit import KEY, config, run_checkpoint
 from tests.bookie.stepped import Stepped, without_threads
 
 RECOVERY = int(Flag.RECOVERY)
@@ -238,6 +240,41 @@ def test_a_sync_waits_for_the_rows_of_a_second_directory_that_failed_meanwhile()
     for _ in steps:
         assert not left
     assert left and one.holdings.lacking(8)[0][0] == 0
+
+
+@pytest.mark.parametrize("turns_before", range(1, 12, 2))
+def test_a_checkpoint_during_which_a_directory_fails_does_not_replace_that_directorys(
+    turns_before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It held none of the rows that had left the index meanwhile: a start that could read the directory again answered "no such
+    entry" for what lies there."""
+    monkeypatch.setattr(checkpointing, "_WEIGHT_A_STEP", 100)
+    one = Failing()
+    storage = one.run.storage
+    run_checkpoint(storage)
+    last = 2 * LEDGERS + 1
+    for ledger_id in (5, last):
+        one.run.add(ledger_id, 10, 19)
+    one.run.commit()
+    for ledger_id in range(LEDGERS + 3, 2 * LEDGERS, 2):
+        one.holdings.index.of(ledger_id).insert(0, 0, one.there, 1)
+    steps = storage.checkpoint()
+    for _ in range(turns_before):
+        next(steps)
+    one.fail()
+    sweep = one.sweep.pop()
+    try:
+        while True:
+            next(sweep, None)
+            next(steps)
+    except StopIteration as taken:
+        prepared = taken.value
+    assert [directory.path for directory, _ in prepared] == ["/disk0"]
+    storage.write_checkpoints(prepared)
+    again = Stepped(config("/disk0", "/disk1"), one.disk.crashed(everything_kept))
+    for ledger_id in (5, last):
+        entries, following = again.read(ledger_id, 10, 19)
+        assert [entry.entry_id for entry in entries] == list(range(10, 20)), following
 
 
 def test_a_request_that_waits_for_its_steps_does_not_wait_for_a_work_that_has_the_index() -> None:

@@ -188,6 +188,37 @@ def test_a_ledger_that_is_begun_in_steps_ends_as_one_that_is_begun_at_once(
     assert disk.sync(5) == other.sync(5)
 
 
+def test_a_duplicate_counts_as_its_kept_copy_though_that_is_not_looked_at_yet(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(volatile_ledgers, "_ROWS_MAX", 4)
+    for first in range(15):
+        disk.index.of(5).insert(first, first, location(9 if first == 12 else 1, first), 1)
+    disk.synced = location(2, 0)
+    (kept,) = disk.index.get(5).covering(12, 12)
+    disk.cursors.added_again(5, MINE, [kept])
+    disk.cursors.added(5, MINE, 12, 19, location(1, 100))
+    for _ in disk.turns[0]:
+        pass
+    assert disk.cursors.last_add_synced(5, MINE) == 11
+
+
+def test_what_is_gone_is_not_synced_though_its_rows_are_there_still(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(volatile_ledgers, "_ROWS_MAX", 4)
+    for first in range(15):
+        disk.index.of(5).insert(first, first, location(1 if first % 7 else 2, first), 1)
+    disk.synced = location(3, 0)
+    disk.cursors._is_gone = lambda where: where >= location(2, 0)
+    disk.cursors.last_add_synced(5, MINE)
+    for _ in disk.turns[0]:
+        pass
+    assert disk.cursors.last_add_synced(5, MINE) == NO_ENTRY
+    disk.cursors.added(5, MINE, 0, 0, location(1, 100))
+    assert disk.cursors.last_add_synced(5, MINE) == 6
+
+
 def test_many_cursors_are_looked_at_in_steps(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(volatile_ledgers, "_LEDGERS_A_STEP", 10)
     for ledger_id in range(35):

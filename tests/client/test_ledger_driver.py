@@ -39,7 +39,9 @@ class DriverBench(Bench):
         self.io, self.connections = self.runtime.io, self.runtime.connections
 
     def driver(self, quorums=(3, 3, 2), answer_from_store=no_bookies, **choices):
-        context = SimpleNamespace(config=self.config, runtime=self.runtime, answer_from_store=answer_from_store)
+        context = SimpleNamespace(
+            config=self.config, runtime=self.runtime, answer_from_store=answer_from_store, closed=False
+        )
         metadata = LedgerMetadata(1, *quorums, (Fragment(0, BOOKIES),), **choices)
         made = LedgerDriver(context, metadata, 0, b"")
         self.runtime.add_writer(made)

@@ -101,11 +101,16 @@ def take_an_id_that_is_not_given_out(case):
 
 
 def switch_a_bookie_read_only(case):
+    def registered(read_only):
+        found = [one.read_only for one in case.client.metadata.bookies().values()]
+        return found == [read_only]
+
     done = case.may(Header(Kind.SWITCH_READ_ONLY, 0, value=1))
     if done:
+        # ZooKeeper hears of each switch later: of the first one before the second is made.
+        await_that(lambda: registered(True))
         case.may(Header(Kind.SWITCH_READ_ONLY, 0, value=0))
-        bookies = case.client.metadata.bookies
-        await_that(lambda: bookies() and not any(one.read_only for one in bookies().values()))
+        await_that(lambda: registered(False))
     return done
 
 

@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -537,11 +538,11 @@ def test_a_restarted_server_finds_its_clients_again(tmp_path: Path) -> None:
         store.create_ledger(ledger(5))
         store.register_bookie(BOOKIE)
         store.watch_bookies(calls)
-    with EmbeddedZooKeeper(tmp_path, port=port):
+    # A store that nobody closed would look for its server while later tests run.
+    with closing(store), EmbeddedZooKeeper(tmp_path, port=port):
         assert store.list_ledgers() == [5]
         calls.wait()
         calls.await_that(lambda: store.bookies() == {"bookie-1": BOOKIE})
-        store.close()
 
 
 def test_a_watch_that_is_being_set_when_the_store_is_closed_ends_without_a_word(

@@ -79,6 +79,12 @@ def command(cluster: LocalCluster, bookspark: Run, monkeypatch: pytest.MonkeyPat
     return bookspark
 
 
+def switch_read_only(client: BookKeeper, name: str, read_only: bool) -> None:
+    """Switch a bookie, and wait until ZooKeeper has heard of it."""
+    client.switch_read_only(name, read_only)
+    await_that(lambda: client.metadata.bookies()[name].read_only is read_only)
+
+
 def test_a_cluster_that_works_hard_raises_no_alarm(cluster: LocalCluster, client: BookKeeper) -> None:
     ends = threading.Event()
     written = []
@@ -133,7 +139,7 @@ def test_a_bookie_that_is_down(cluster: LocalCluster, client: BookKeeper, comman
 def test_a_bookie_that_is_read_only_by_order(cluster: LocalCluster, client: BookKeeper, command: Run) -> None:
     name = cluster.bookies[0].bookie_id
     assert command("why", "is", name, "read-only").status == 0
-    client.switch_read_only(name, True)
+    switch_read_only(client, name, True)
     found = troubles(client)
     assert set(found) == {"read-only-by-order"}
     outcome = command("why", "is", name, "read-only")
@@ -203,11 +209,11 @@ def test_a_log(client: BookKeeper, cluster: LocalCluster) -> None:
     LogRegistry(client.metadata).create("orders", LogOptions(), b"")
     assert ask(client, "is orders behind").kind == ""
     for bookie in cluster.bookies[:2]:
-        client.switch_read_only(bookie.bookie_id, True)
+        switch_read_only(client, bookie.bookie_id, True)
     found = ask(client, "is orders behind")
     assert found.kind == "log-blocked" and "needs 3 bookies" in found.verdict
     for bookie in cluster.bookies[:2]:
-        client.switch_read_only(bookie.bookie_id, False)
+        switch_read_only(client, bookie.bookie_id, False)
 
 
 def test_what_there_is_not(command: Run) -> None:

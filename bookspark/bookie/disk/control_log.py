@@ -27,7 +27,6 @@ Source: docs/decisions/one-log.md. BookKeeper keeps these in its journal and in 
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -53,7 +52,7 @@ from bookspark.bookie.disk.file_system import (
     write_all,
 )
 from bookspark.bookie.disk.synced_note import SyncedNote
-from bookspark.bookie.disk.torn import flipped_bit, lacks_sector
+from bookspark.bookie.disk.torn import RECORD_HEAD, is_torn_record
 from bookspark.protocol.bookie.bookie_boot import HealedNoted, LossyBootNoted
 from bookspark.protocol.bookie.bookie_ledger import (
     EntriesLost,
@@ -71,7 +70,6 @@ from bookspark.protocol.bookie.read_only_switch import ReadOnlySwitched
 NAME = "control.log"
 NOTE_NAME = "control.synced"
 
-_HEAD = struct.Struct("<II")
 _NAMES: dict[type[Record | CopyRecord], str] = {
     LedgersNoted: "ledgers",
     MasterKeyNoted: "key",
@@ -100,7 +98,7 @@ def encode_records(records: Iterable[Record | CopyRecord]) -> bytes:
     pieces: list[bytes] = []
     for record in records:
         body = msgspec.msgpack.encode((_NAMES[type(record)], *record))
-        pieces += (_HEAD.pack(len(body), crc32c(body)), body)
+        pieces += (RECORD_HEAD.pack(len(body), crc32c(body)), body)
     return b"".join(pieces)
 
 
@@ -146,50 +144,39 @@ def decode_records(content: bytes, below: int) -> list[Record | CopyRecord | _Ba
     while at is not None and at < len(content):
         end = _record_end(content, at)
         if end is not None:
-            name, *values = decode(content[at + _HEAD.size : end])
+            name, *values = decode(content[at + RECORD_HEAD.size : end])
             found.append(_TYPES[name](*values))
             at = end
             continue
         following = _next_record(content, at)
-        found.append(_Bad(at, following is None, at >= below and _is_torn(content, at, following)))
+        found.append(
+            _Bad(
+                at,
+                following is None,
+                at >= below and is_torn_record(memoryview(content)[at:following], at, is_last=following is None),
+            )
+        )
         at = following
     return found
 
 
 def _record_end(content: bytes, at: int) -> int | None:
     """Where the record at ``at`` ends; None if it is bad."""
-    if at + _HEAD.size > len(content):
+    if at + RECORD_HEAD.size > len(content):
         return None
-    size, checksum = _HEAD.unpack_from(content, at)
-    end = at + _HEAD.size + size
-    good = size > 0 and end <= len(content) and crc32c(content[at + _HEAD.size : end]) == checksum
+    size, checksum = RECORD_HEAD.unpack_from(content, at)
+    end = at + RECORD_HEAD.size + size
+    good = size > 0 and end <= len(content) and crc32c(content[at + RECORD_HEAD.size : end]) == checksum
     return end if good else None
 
 
 def _next_record(content: bytes, at: int) -> int | None:
     """Where the first good record behind a bad one begins."""
-    for found in _BODY_START.finditer(content, at + 1 + _HEAD.size):
-        start = found.start() - _HEAD.size
+    for found in _BODY_START.finditer(content, at + 1 + RECORD_HEAD.size):
+        start = found.start() - RECORD_HEAD.size
         if _record_end(content, start) is not None:
             return start
     return None
-
-
-def _is_torn(content: bytes, at: int, following: int | None) -> bool:
-    """Does the bad record at ``at`` look like a write that was cut short?"""
-    bad = memoryview(content)[at:following]
-    if len(bad) < _HEAD.size:
-        return True
-    size, checksum = _HEAD.unpack_from(bad)
-    sizes = (other for bit in range(32) if 0 < (other := size ^ 1 << bit) <= len(bad) - _HEAD.size)
-    if any(crc32c(bad[_HEAD.size : _HEAD.size + other]) == checksum for other in sizes):
-        return False
-    if _HEAD.size + size > len(bad):
-        return following is None or lacks_sector(bad, at)
-    body = bad[_HEAD.size : _HEAD.size + size]
-    # No record is empty: of one that seems to be, the first sector is lost, and the checksum is of something else.
-    one_bit = size and ((crc32c(body) ^ checksum).bit_count() == 1 or flipped_bit(body, checksum) is not None)
-    return not one_bit and lacks_sector(bad, at)
 
 
 class ControlLog:
@@ -281,6 +268,9 @@ class ControlLog:
                 raise
             self._write_number = scan.copy.complete_to
             self._file = self._file_system.open(self.path)
+            if behind := self._file.read(self._end - self._noted, self._noted):
+                # After a sync that failed, the page cache has it, the disk need not, and the next sync says nothing of it.
+                write_all(self._file, [behind], self._noted)
             self._cut_off()
             self._settle_note()
             return False

@@ -81,7 +81,7 @@ class SortedIds:
 
     def ascending(self) -> Iterator[int]:
         """All ids, looked at part by part: ids may be added and removed meanwhile, and an id that is added may be left out."""
-        start = 0
+        start = self._firsts[0] if self._firsts else 0
         while part := self.since(start, _PART_MAX):
             yield from part
             start = part[-1] + 1

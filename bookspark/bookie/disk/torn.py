@@ -10,6 +10,7 @@ found by stepping that value back byte by byte: the last bytes by a table, and s
 
 from __future__ import annotations
 
+import struct
 from functools import cache
 
 from crc32c import crc32c
@@ -18,6 +19,8 @@ from bookspark.wire.batch_prefix import HEADER_OFFSET, PREFIX_BYTES, around_head
 from bookspark.wire.entry_batch import FRAME_BYTES_MAX, Buffer
 from bookspark.wire.header import HEADER_BYTES
 
+RECORD_HEAD = struct.Struct("<II")
+"""Of a record of the control log: the body's length in bytes and its CRC32C."""
 _STRIDE_LOG = 10
 _STRIDE = 1 << _STRIDE_LOG
 _SECTOR_BYTES = 128
@@ -30,6 +33,23 @@ def lacks_sector(content: memoryview, position: int) -> bool:
     """Is any sector of the file nothing but zeros, as far as ``content``, which lies at ``position``, has a part of it?"""
     starts = [0, *range(-position % _SECTOR_BYTES or _SECTOR_BYTES, len(content), _SECTOR_BYTES)]
     return any(not any(content[start:end]) for start, end in zip(starts, [*starts[1:], len(content)], strict=True))
+
+
+def is_torn_record(bad: memoryview, position: int, *, is_last: bool) -> bool:
+    """Does a bad record of the control log, which lies at ``position``, look like a write that was cut short? ``is_last``: no
+    good record follows."""
+    if len(bad) < RECORD_HEAD.size:
+        return True
+    size, checksum = RECORD_HEAD.unpack_from(bad)
+    sizes = (other for bit in range(32) if 0 < (other := size ^ 1 << bit) <= len(bad) - RECORD_HEAD.size)
+    if any(crc32c(bad[RECORD_HEAD.size : RECORD_HEAD.size + other]) == checksum for other in sizes):
+        return False
+    if RECORD_HEAD.size + size > len(bad):
+        return is_last or lacks_sector(bad, position)
+    body = bad[RECORD_HEAD.size : RECORD_HEAD.size + size]
+    # No record is empty: of one that seems to be, the first sector is lost, and the checksum is of something else.
+    one_bit = size and ((crc32c(body) ^ checksum).bit_count() == 1 or flipped_bit(body, checksum) is not None)
+    return not one_bit and lacks_sector(bad, position)
 
 
 def flipped_bit(content: Buffer, checksum: int) -> int | None:

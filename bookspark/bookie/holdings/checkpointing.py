@@ -96,7 +96,8 @@ class Checkpoints:
 
     def take(self) -> Steps[Prepared]:
         """Take a checkpoint of each directory, in steps of some milliseconds. Ledgers and rows may be added between two steps:
-        they are above the covered locations. Nothing may be removed or moved meanwhile."""
+        they are above the covered locations. Nothing may be removed or moved meanwhile, but for the rows of a directory that
+        fails: of that one nothing is taken, because the next start may be able to read it."""
         whole = self._whole or any(
             directory.parts is None and not self._pending[directory.path] for directory in self._live
         )
@@ -118,6 +119,7 @@ class Checkpoints:
         yield from self._control.rest()
         self._taken = covered
         self._whole = self._whole and not whole
+        prepared = [(directory, snapshot) for directory, snapshot in prepared if not directory.retired]
         for directory, snapshot in prepared:
             if whole:
                 self._pending[directory.path].clear()

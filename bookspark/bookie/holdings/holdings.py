@@ -67,7 +67,7 @@ class Holdings:
         self.next_log = 1
         """The number of the next log."""
         self.volatile = VolatileLedgers(
-            self.index, self.is_synced, self._is_open, self._leave_some, lambda steps: self.carry_through(steps)
+            self.index, self.is_synced, self._is_open, self.is_gone, lambda steps: self.carry_through(steps)
         )
         self.long_polls = LongPolls()
         self.files = LogFiles(self._open_log)
@@ -80,8 +80,7 @@ class Holdings:
         self.gone: set[int] = set()
         """Logs of directories that are used no more, while rows may still point into them."""
         self.carry_through: Callable[[Steps[None]], None] = at_once
-        """Carries steps through that need nothing but turns of the loop. Other works may change the index meanwhile. Set by who
-        has a loop; without one it is done at once."""
+        """Carries steps through, while other works may change the index. Set by who has a loop; else they are done at once."""
         self.suspected: set[int] = set()
         """Logs in which something unreadable was found: the scrub looks at them next."""
         self.lost_copies = 0
@@ -152,7 +151,8 @@ class Holdings:
             if self.gone:
                 self.leave_gone(current, start)
             rows = self.index.get(current)
-            for row in rows.covering(start, rows.last_entry_id) if rows is not None else ():
+            held = rows.covering(start, rows.last_entry_id) if rows is not None else ()
+            for row in held if not self.gone else (row for row in held if not self.is_gone(row.where)):
                 if len(ranges.ledger_ids) == limit:
                     return ranges, current, row.first
                 values = (current, row.first, row.last, log_of(row.where), position_of(row.where), row.size)
@@ -172,6 +172,10 @@ class Holdings:
         """Is the frame at ``where`` durable? (In a log that was removed it was.)"""
         found = self.logs.get(log_of(where))
         return found is None or found[1].synced > position_of(where)
+
+    def is_gone(self, where: int) -> bool:
+        """Does the frame at ``where`` lie in a directory that failed? Then it is not held."""
+        return log_of(where) in self.gone
 
     def directory_of(self, log: int) -> LogDirectory | None:
         """The directory of a log, None if it is gone."""
@@ -198,9 +202,8 @@ class Holdings:
     # -- what was lost
 
     def lose(self, ledger_id: int, wheres: Collection[int]) -> list[EntriesLost]:
-        """The copies of a ledger's entries at these few locations can't be read: they are not held from now on. The rows that lie
-        there leave the index, and a record of each goes to the control logs; returns the records. No error if there is no such
-        row: it was moved, or it is lost already."""
+        """The copies of a ledger's entries at these few locations can't be read: they are not held from now on. Their rows leave
+        the index, and a record of each, which is returned, goes to the control logs. A row that was moved is no error."""
         rows = self.index.changing(ledger_id)
         if rows is None:
             return []
@@ -309,10 +312,6 @@ class Holdings:
         while following is not None and (following := self.leave_gone(ledger_id, following)) is not None:
             yield None
 
-    def _leave_some(self, ledger_id: int, first: int) -> None:
-        if self.gone:
-            self.leave_gone(ledger_id, first)
-
     def when_left(self, ledger_id: int, then: Callable[[], None]) -> None:
         """Call ``then`` when no row of a ledger lies in a directory that failed, so that ``lacking`` tells all: at once, or in a
         later turn of the loop if there are many rows."""
@@ -367,6 +366,8 @@ class Holdings:
                     held = []
                     yield None
             if number % _ROWS_A_STEP == _ROWS_A_STEP - 1:
+                self._are_back(ledger_id, held)
+                held = []
                 yield None
         self._are_back(ledger_id, held)
 

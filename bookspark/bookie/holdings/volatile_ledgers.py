@@ -55,14 +55,14 @@ class VolatileLedgers:
         index: Index,
         is_synced: Callable[[int], bool],
         is_open: Callable[[int], bool] = lambda ledger_id: False,
-        look: Callable[[int, int], object] = lambda ledger_id, first: None,
+        is_gone: Callable[[int], bool] = lambda where: False,
         carry_through: Callable[[Steps[None]], None] = at_once,
     ) -> None:
         """``is_synced(where)``: is the frame there durable? ``is_open(ledger_id)``: is the ledger known and not fenced?
-        ``look(ledger_id, first)``: called before up to 4,096 rows of a ledger from entry ``first`` on are looked at.
+        ``is_gone(where)``: does the frame there lie in a directory that failed? Its row is about to leave the index.
         ``carry_through``: carries steps through, at once or in later turns of the loop."""
         self._index = index
-        self._look = look
+        self._is_gone = is_gone
         self._carry_through = carry_through
         self._is_synced = is_synced
         self._is_open = is_open
@@ -79,14 +79,13 @@ class VolatileLedgers:
     def added(self, ledger_id: int, assignment: Assignment, first: int, last: int, where: int) -> None:
         """Entries ``first..last`` of a VD ledger were taken, and lie in the frame at ``where``."""
         ledger = self._ledgers.get(ledger_id)
-        if ledger is None:
-            self._begin(ledger_id, assignment)
-        else:
-            self._settled.pop(ledger_id, None)
-            if ledger.cursor.assignment != assignment and ledger.cursor.assign(assignment):
-                self._begin(ledger_id, assignment)
-            else:
-                ledger.unsynced.append((where, first, last))
+        if ledger is None or (ledger.cursor.assignment != assignment and ledger.cursor.assign(assignment)):
+            ledger = self._begin(ledger_id, assignment)
+            if ledger.following is None:
+                return
+            # Its row may be one that is not looked at yet.
+        self._settled.pop(ledger_id, None)
+        ledger.unsynced.append((where, first, last))
 
     def added_again(self, ledger_id: int, assignment: Assignment, kept: Iterable[Row]) -> None:
         """An add came whose entries in the rows ``kept`` are held already."""
@@ -164,12 +163,12 @@ class VolatileLedgers:
         """Look at the next rows of a ledger that has just begun. A row that was added meanwhile may be looked at again, which
         changes nothing."""
         assert ledger.following is not None
-        self._look(ledger_id, ledger.following)
         rows = self._index.get(ledger_id)
         part = [] if rows is None else list(islice(rows.covering(ledger.following, rows.last_entry_id), _ROWS_MAX))
         ledger.following = part[-1].last + 1 if len(part) == _ROWS_MAX else None
         # In front of what was added meanwhile: most of it is synced, and the cursor is told as far as that goes.
-        ledger.unsynced.extendleft((row.where, row.first, row.last) for row in reversed(part))
+        held = [(row.where, row.first, row.last) for row in part if not self._is_gone(row.where)]
+        ledger.unsynced.extendleft(reversed(held))
         self._advance(ledger_id, ledger)
 
     def _advance(self, ledger_id: int, ledger: VolatileLedger) -> None:

@@ -84,6 +84,8 @@ class HeldCopies:
         for row in looked_at:
             count += 1
             start = row.last + 1
+            if self._holdings.is_gone(row.where):
+                continue
             if not self._holdings.is_synced(row.where):
                 unsynced.append(row.where)
             if ranges and row.first == ranges[-1][1] + 1:
