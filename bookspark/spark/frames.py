@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import os
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
@@ -28,6 +28,8 @@ from bookspark.protocol.logs.lanes import MARK, lane_of
 from bookspark.spark.connector.connector_options import LATEST, SourceOptions
 from bookspark.spark.connector.data_source import ZOOKEEPER_VARIABLE
 from bookspark.spark.connector.lost_rows import data_loss
+from bookspark.spark.connector.times import Times
+from bookspark.spark.logs.commit_times import row_at
 from bookspark.spark.logs.registry import LaneName, LogRegistry, check_password
 from bookspark.spark.offload.table import check_readable
 from bookspark.spark.process_client import ZOOKEEPER_CONF
@@ -43,7 +45,8 @@ def log_frame(spark: SparkSession, log: LaneName, **options: str | int | bool) -
     """A DataFrame with the rows of ``log``, as many as are committed when its first action begins.
 
     ``spark``: the session. ``log``: the name of the log, or of one lane of it. ``options``: those of a batch read by name (see
-    ``connector_options``), for example ``startingOffsets=100`` or ``password="secret"``.
+    ``connector_options``), for example ``startingOffsets=100``, ``startingTimestamp="2026-11-22T14:05:00Z"``,
+    ``password="secret"``.
 
     Raises ConfigurationError, NoSuchLogError, UnauthorizedAccessError (wrong password), MetadataStoreError; DataLossError if rows
     from ``startingOffsets`` on were truncated; ReadError if Spark's own reader has to read offloaded rows and their table has not
@@ -57,6 +60,8 @@ def log_frame(spark: SparkSession, log: LaneName, **options: str | int | bool) -
         record, lanes = registry.get(log), registry.lanes_of(log)
         check_password(record, known.password)
         offloads = [registry.get(lane).offload for lane in lanes]
+        row = partial(_row, bookkeeper, record.name, known.password)
+        first, last = (row(place) if any(offloads) and len(lanes) == 1 else None for place in (known.start, known.end))
     if len(lanes) > 1 and any(offloads):
         for option, wanted in (("startingOffsets", known.start), ("endingOffsets", known.end)):
             if isinstance(wanted, int):
@@ -67,10 +72,9 @@ def log_frame(spark: SparkSession, log: LaneName, **options: str | int | bool) -
         frames = [log_frame(spark, f"{log}{MARK}{lane_of(lane)[1]}", **options) for lane in lanes]
         return reduce(DataFrame.union, frames)
     rows = spark.read.format("bookspark").options(**{"zookeeper": known.zookeeper, **given})
-    start = max(record.first_position, known.start if isinstance(known.start, int) else 0)
-    end = known.end if isinstance(known.end, int) else None
+    start = max(record.first_position, first or 0)
     offloaded = record.offload.position if record.offload is not None else 0
-    stop = offloaded if end is None else min(offloaded, end)
+    stop = offloaded if last is None else min(offloaded, last)
     if record.offload is None or start >= stop:
         return rows.load()
     try:
@@ -80,13 +84,28 @@ def log_frame(spark: SparkSession, log: LaneName, **options: str | int | bool) -
         if isinstance(known.start, int) and known.start < start:
             what = f"log {log!r}: rows {known.start} to {start - 1} were truncated, and were not read before"
             data_loss(what, known.fail_on_data_loss, start - known.start)
+        if known.include_timestamp:
+            raise ConfigurationError(
+                f"log {log!r}: rows {start} to {stop - 1} are in a table that only Spark's own reader can read, and their "
+                "timestamps are not in it: leave option includeTimestamp out"
+            ) from error
         _logger.warning(
             "log %r: Spark's own reader takes rows %d to %d from their table: %s", log, start, stop - 1, error
         )
     # A lane that is made until the first action is none of this frame's.
-    one = rows if MARK in log else rows.option("log", f"{log}{MARK}0")
-    rest = one.option("startingOffsets", stop).option("endingOffsets", LATEST if end is None else end).load()
+    lane = {"log": log if MARK in log else f"{log}{MARK}0", "zookeeper": known.zookeeper}
+    places = {"startingOffsets": stop, "endingOffsets": LATEST if last is None else last}
+    others = {name: value for name, value in given.items() if not name.lower().startswith(("starting", "ending"))}
+    rest = spark.read.format("bookspark").options(**{**others, **lane, **places}).load()
     return _by_spark(spark, record.offload.table, log, start, stop, rest.columns).union(rest)
+
+
+def _row(bookkeeper: BookKeeper, lane: str, password: bytes, place: int | str | Times) -> int | None:
+    """The row of a lane that an option names, by its number or its time; None if it says no row."""
+    if isinstance(place, Times):
+        time_ms = place.of_lane(lane_of(lane)[1])
+        return None if time_ms is None else row_at(bookkeeper, lane, password, time_ms)
+    return place if isinstance(place, int) else None
 
 
 def _by_spark(spark: SparkSession, table: str, log: str, start: int, stop: int, columns: list[str]) -> DataFrame:

@@ -329,6 +329,37 @@ def test_small_values_are_compressed_with_a_dictionary_of_their_log(
     assert size < 0.8 * sum(map(len, wanted))
 
 
+def test_rows_tell_when_they_were_committed_and_are_chosen_by_it(
+    spark: SparkSession, ingest: Ingest, log: str, tmp_path: Path
+) -> None:
+    for number in range(3):
+        ingest.add(f"{number} a", f"{number} b")
+        ingest.run()
+    rows = rows_of(spark, log, includeTimestamp="true").selectExpr("position", "unix_millis(timestamp) AS ms").collect()
+    times = [row.ms for row in sorted(rows, key=lambda row: row.position)]
+    assert times == sorted(times) and len(set(times)) == 3 and times[::2] == times[1::2]
+    # A schema may name the column alone.
+    only = spark.read.schema("timestamp timestamp").format("bookspark").options(log=log, includeTimestamp="true").load()
+    assert only.columns == ["timestamp"] and only.count() == 6
+    middle = log_frame(spark, log, startingTimestamp=times[2], endingTimestamp=times[4])
+    assert [row.value.decode() for row in middle.collect()] == ["1 a", "1 b"]
+    stream = spark.readStream.format("bookspark").options(
+        log=log, includeTimestamp="true", startingTimestamp=str(times[2])
+    )
+    query = (
+        stream.load()
+        .selectExpr("CAST(value AS STRING) AS value", "unix_millis(timestamp) AS ms")
+        .writeStream.format("memory")
+        .queryName(f"times_{uuid.uuid4().hex[:8]}")
+        .option("checkpointLocation", str(tmp_path / "reader"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120)
+    found = {(row.value, row.ms) for row in spark.table(query.name).collect()}
+    assert found == {(f"{number} {letter}", times[2 * number]) for number in (1, 2) for letter in "ab"}
+
+
 def test_writing_no_rows_takes_no_log_over(spark: SparkSession, cluster: LocalCluster, log: str) -> None:
     write(spark.range(0).selectExpr("CAST(id AS STRING) AS value"), log=log)
     assert rows_of(spark, log).count() == 0

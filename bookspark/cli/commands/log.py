@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 
+_TIME = "ms since 1970, or ISO 8601 with an offset, like 2026-11-22T14:05:00+01:00"
+
 app = typer.Typer(help="Create, look at, truncate and delete logs.", no_args_is_help=True, rich_markup_mode=None)
 
 LogName = Annotated[str, typer.Argument(metavar="LOG", help="Name of the log.")]
@@ -116,11 +118,20 @@ def describe(log: LaneName, zookeeper: Zookeeper = "", password: Password = "", 
 
 
 @app.command()
-def read(log: LaneName, zookeeper: Zookeeper = "", password: Password = "") -> None:
+def read(
+    log: LaneName,
+    from_row: Annotated[int | None, typer.Option(min=0, help="The first row to print. Of a log of one lane.")] = None,
+    until_row: Annotated[int | None, typer.Option(min=0, help="The row to end before. Of a log of one lane.")] = None,
+    since: Annotated[str, typer.Option(metavar="TIME", help=f"Rows that were committed then or later. {_TIME}.")] = "",
+    before: Annotated[str, typer.Option(metavar="TIME", help="Rows that were committed before this time.")] = "",
+    zookeeper: Zookeeper = "",
+    password: Password = "",
+) -> None:
     """Print the committed rows of a log, lane by lane, in their order, each followed by a line break. Rows of several columns are
     printed as JSON."""
     from bookspark.spark.connector.source import VALUE_SCHEMA
     from bookspark.spark.logs import LogRegistry, commits
+    from bookspark.spark.logs.commit_times import row_at
     from bookspark.spark.logs.row_format import RowDecoder, columns_of
     from bookspark.spark.logs.rows import row_decoder
     from bookspark.spark.logs.splits import SizedPiece, positioned, split
@@ -128,19 +139,33 @@ def read(log: LaneName, zookeeper: Zookeeper = "", password: Password = "") -> N
 
     out = sys.stdout.buffer
     secret = password.encode()
+    times = [_time_ms("since", since), _time_ms("before", before)]
     with client(zookeeper) as bookkeeper:
         registry = LogRegistry(bookkeeper.metadata)
         columns = columns_of(registry.get(log).options)
+        lanes = registry.lanes_of(log)
+        if len(lanes) > 1 and (from_row, until_row) != (None, None):
+            raise typer.BadParameter(
+                f"log {log} has {len(lanes)} lanes, and a row is a row of one of them: read one lane, for example {log}@0",
+                param_hint="--from-row, --until-row",
+            )
+
+        def span(lane: str) -> tuple[int, int | None]:
+            since_row, before_row = (None if ms is None else row_at(bookkeeper, lane, secret, ms) for ms in times)
+            first = max(registry.get(lane).first_position, from_row or 0, since_row or 0)
+            return first, min((row for row in (until_row, before_row) if row is not None), default=None)
 
         def decoder(metadata: LedgerMetadata) -> RowDecoder:
             lane = metadata.custom_metadata[LOG_LABEL].decode()
             return row_decoder(metadata, columns, lambda: registry.get(lane).dictionary)
 
         def pieces() -> Iterator[SizedPiece]:
-            for lane in registry.lanes_of(log):
-                first, number = registry.get(lane).first_position, lane_of(lane)[1]
+            for lane in lanes:
+                (first, end), number = span(lane), lane_of(lane)[1]
                 for placed in commits(bookkeeper, lane, secret, first):
-                    yield from positioned(placed.commit.ranges, placed.before.rows, first, lane=number)
+                    if end is not None and placed.before.rows >= end:
+                        break
+                    yield from positioned(placed.commit.ranges, placed.before.rows, first, end, lane=number)
 
         for part in map(deque, split(pieces(), 1)):
             while part:
@@ -203,6 +228,16 @@ def _plain(value: Any) -> object:
     if isinstance(value, bytes):
         return payload_document(value)
     return value.isoformat() if isinstance(value, date | time) else str(value)
+
+
+def _time_ms(option: str, text: str) -> int | None:
+    """The time that an option says, in ms since 1970; None if it is empty."""
+    from bookspark.spark.connector.times import time_ms
+
+    try:
+        return time_ms(text) if text else None
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} ({error}); give {_TIME}", param_hint=f"--{option}") from None
 
 
 def _time(milliseconds: int) -> str:

@@ -105,8 +105,11 @@ class Commit:
     epoch: int
     ranges: tuple[EntryRange, ...]
     time_ms: int = 0
+    """When it was made, in ms since 1970; in a chain no commit is of an earlier time than one before it."""
     fingerprint: Fingerprint | None = None
     """What tells a micro-batch from another one of its number. None: an earlier version wrote it, or it is a batch write."""
+    first_row: int | None = None
+    """The rows of the chain before it. None: nothing is before it, or an earlier version wrote it."""
 
     @property
     def rows(self) -> int:
@@ -126,27 +129,34 @@ class CommitHeader:
     last_batches: Mapping[str, int] = field(default_factory=dict)
     fingerprints: Mapping[str, Fingerprint] = field(default_factory=dict)
     """What tells the last batch of each query; none for a batch of which an earlier version wrote a header."""
+    time_ms: int = 0
+    """The time of the newest commit; 0: there is none, or an earlier version wrote the header."""
 
     @property
     def last_query(self) -> str:
         """The streaming query that committed last; empty if none did."""
         return next(reversed(tuple(self.last_batches)), "")
 
+    def placed(self, commit: Commit) -> Commit:
+        """``commit`` as the next one of the chain: it says where its rows begin, and its time is not before the one before it,
+        although clocks jump."""
+        return replace(commit, time_ms=max(commit.time_ms, self.time_ms), first_row=self.position.rows or None)
+
     def followed_by(self, commit: Commit) -> CommitHeader:
         """The header after one more commit."""
-        position = self.position.followed_by(commit)
+        position, time_ms = self.position.followed_by(commit), max(self.time_ms, commit.time_ms)
         if commit.query == commit.run:
-            return replace(self, epoch=commit.epoch, position=position)
+            return replace(self, epoch=commit.epoch, position=position, time_ms=time_ms)
         batches = {query: batch for query, batch in self.last_batches.items() if query != commit.query}
         batches[commit.query] = commit.batch
         told = {**self.fingerprints, commit.query: commit.fingerprint or Fingerprint(commit.rows)}
-        return CommitHeader(commit.epoch, position, batches, told)
+        return CommitHeader(commit.epoch, position, batches, told, time_ms)
 
     def entering(self, epoch: int) -> CommitHeader:
         """The header that opens a commit ledger of ``epoch``."""
         newest = dict(list(self.last_batches.items())[-QUERIES_MAX:])
         told = {query: self.fingerprints[query] for query in newest if query in self.fingerprints}
-        return CommitHeader(epoch, self.position, newest, told)
+        return CommitHeader(epoch, self.position, newest, told, self.time_ms)
 
 
 def merged(ranges: Iterable[EntryRange]) -> tuple[EntryRange, ...]:

@@ -11,6 +11,7 @@
 ``source``             reads logs, ledgers and system tables
 ``feeds``              plans what lies between two offsets of a log or of ledgers
 ``lane_feed``          the same of one lane of a log
+``times``              times that choose rows, and the column with a row's time
 ``lost_rows``          rows that were to be read and are gone
 ``active_session``     lets other Python threads write
 ``pinned_start``       keeps the start of a stream that begins at ``latest``

@@ -18,9 +18,13 @@ Streaming sink
     random; it is taken for the one in the log.
 Source
     One of ``log`` (a name), ``ledger`` (an id), ``ledgers`` (``1,2,7-9``) and ``table`` (a system table). ``minPartitions`` (1).
-    ``failOnDataLoss`` (true). Of a log: ``startingOffsets`` (``earliest``, or a position that the log has reached, from 0).
+    ``failOnDataLoss`` (true). Of a log: ``startingOffsets`` (``earliest``, or a position that the log has reached, from 0), or
+    ``startingTimestamp`` (a time, see ``times``: from the first row that was committed then or later), or
+    ``startingOffsetsByTimestamp`` (a JSON object with a time for each lane; a lane that it does not name is read from its
+    beginning). ``includeTimestamp`` (false): whether to add the column ``timestamp``, when the row was committed.
 Batch source
-    Of a log: ``endingOffsets`` (``latest``, or the position after the last row to read, which the log must have reached).
+    Of a log: ``endingOffsets`` (``latest``, or the position after the last row to read, which the log must have reached), or
+    ``endingTimestamp``, or ``endingOffsetsByTimestamp`` (before the first row that was committed then or later).
 Streaming source
     ``maxOffsetsPerTrigger`` (rows or entries) or ``maxBytesPerTrigger``. ``pollTimeoutMs`` (500): how long a trigger waits for
     entries when there are none, but no longer than the query has been idle. Of a log: ``startingOffsets`` ``latest`` together
@@ -44,6 +48,7 @@ from bookspark.metadata.records.names import LedgerId
 from bookspark.metadata.zookeeper.layout import ConnectionString
 from bookspark.protocol.ledger.ledger_metadata import LEDGER_ID_MAX, DigestType, LedgerType, Replication
 from bookspark.protocol.logs.log_record import Compression, LogOptions, RowFormat
+from bookspark.spark.connector.times import A_TIME, TIMES_OF_LANES, Times, one_time, times_of_lanes
 from bookspark.spark.logs.data_ledgers import RollPolicy
 from bookspark.spark.logs.log_run import LogAddress
 from bookspark.spark.logs.registry import LaneName, LogName
@@ -130,6 +135,21 @@ def _number(text: str) -> int:
 
 def _offset(*words: str) -> Callable[[str], int | str]:
     return lambda text: text.lower() if text.lower() in words else _number(text)
+
+
+def _place(
+    options: _GivenOptions, which: str, offset: Callable[[str], int | str], words: str
+) -> int | str | Times | None:
+    """Where a read begins, or ends, as one of three options says it; None if none does. ``which``: ``starting`` or ``ending``."""
+    places = {
+        f"{which}Offsets": options.take(f"{which}Offsets", offset, f"a position (a number from 0){words}"),
+        f"{which}Timestamp": options.take(f"{which}Timestamp", one_time, A_TIME),
+        f"{which}OffsetsByTimestamp": options.take(f"{which}OffsetsByTimestamp", times_of_lanes, TIMES_OF_LANES),
+    }
+    given = {name: place for name, place in places.items() if place is not None}
+    if len(given) > 1:
+        raise ConfigurationError(f"options {' and '.join(given)} say two things: give one of them")
+    return next(iter(given.values()), None)
 
 
 def _cluster(options: _GivenOptions, default: str | None) -> tuple[str, bytes]:
@@ -227,10 +247,13 @@ class SourceOptions:
     """The read has at least this number of tasks, or one for each row if there are fewer rows."""
     fail_on_data_loss: bool
     """True: the read fails if rows were deleted before it came to them. False: it logs the loss and goes on."""
-    start: int | str
-    """The first position of the log, EARLIEST or LATEST."""
-    end: int | str
-    """The position after the last row to read, or LATEST: the end of the rows that are committed when the read is planned."""
+    start: int | str | Times
+    """The first position of the log, EARLIEST or LATEST, or the times from which on rows are read."""
+    end: int | str | Times
+    """The position after the last row to read, or LATEST: the end of the rows that are committed when the read is planned, or the
+    times before which rows are read."""
+    include_timestamp: bool
+    """Is the column ``timestamp`` wanted?"""
     subscription: str | None
     """The name under which a stream that starts at LATEST keeps its start."""
     rows_max: int | None
@@ -248,12 +271,9 @@ class SourceOptions:
         ledger = options.judged("ledger", LedgerId)
         ledgers = options.take("ledgers", _ids, "a list of ledger ids like 1,2,7-9")
         table = options.text("table")
-        start = options.take(
-            "startingOffsets",
-            _offset(EARLIEST, LATEST),
-            "'earliest', a position (a number from 0) or, of a stream, 'latest'",
-        )
-        end = options.take("endingOffsets", _offset(LATEST), "'latest' or a position (a number from 0)")
+        start = _place(options, "starting", _offset(EARLIEST, LATEST), ", 'earliest' or, of a stream, 'latest'")
+        end = _place(options, "ending", _offset(LATEST), " or 'latest'")
+        include_timestamp = options.judged("includeTimestamp", bool)
         min_partitions = options.judged("minPartitions", AtLeastOne) or 1
         fail_on_data_loss = options.judged("failOnDataLoss", bool)
         subscription = options.judged("subscription", LogName)
@@ -269,10 +289,10 @@ class SourceOptions:
             raise ConfigurationError(
                 f"what to read? Give exactly one of the options log, ledger, ledgers and table; {found}"
             )
-        if log is None and (start is not None or end is not None or subscription is not None):
+        if log is None and any(one is not None for one in (start, end, subscription, include_timestamp)):
             raise ConfigurationError(
-                "options startingOffsets, endingOffsets and subscription are for reading a log, "
-                f"not a {chosen[0].removesuffix('s')}"
+                "options startingOffsets, endingOffsets, those with times, includeTimestamp and subscription are for reading a "
+                f"log, not a {chosen[0].removesuffix('s')}"
             )
         if rows_max is not None and bytes_max is not None:
             raise ConfigurationError("give maxOffsetsPerTrigger or maxBytesPerTrigger: Spark knows one limit at a time")
@@ -288,6 +308,7 @@ class SourceOptions:
             fail_on_data_loss=fail_on_data_loss is not False,
             start=EARLIEST if start is None else start,
             end=LATEST if end is None else end,
+            include_timestamp=include_timestamp is True,
             subscription=subscription,
             rows_max=rows_max,
             bytes_max=bytes_max,
@@ -302,6 +323,9 @@ class SourceOptions:
             raise ConfigurationError(
                 f"startingOffsets {self.start} is behind endingOffsets {self.end}: give a later end"
             )
+        times = [one.all_ms for one in (self.start, self.end) if isinstance(one, Times) and one.all_ms is not None]
+        if times != sorted(times):
+            raise ConfigurationError("startingTimestamp is later than endingTimestamp: give a later end")
         only = {
             "subscription": self.subscription,
             "maxOffsetsPerTrigger": self.rows_max,
@@ -319,7 +343,10 @@ class SourceOptions:
                 f"system table {self.table!r} can't be read as a stream: read it with spark.read, as often as you like"
             )
         if self.end != LATEST:
-            raise ConfigurationError("option endingOffsets is for batch reads (spark.read); a stream has no end")
+            raise ConfigurationError(
+                "options endingOffsets, endingTimestamp and endingOffsetsByTimestamp are for batch reads (spark.read); a stream "
+                "has no end"
+            )
         if self.start == LATEST and self.subscription is None:
             raise ConfigurationError(
                 "startingOffsets 'latest' needs option subscription, a name for your query: Bookspark keeps the "

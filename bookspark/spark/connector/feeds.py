@@ -29,6 +29,7 @@ from bookspark.protocol.logs.lanes import MARK, is_offset, lane_name, lane_of, o
 from bookspark.spark.connector.connector_options import SourceOptions
 from bookspark.spark.connector.lane_feed import LaneFeed
 from bookspark.spark.connector.lost_rows import PassedOver, data_loss
+from bookspark.spark.connector.times import Times
 from bookspark.spark.logs.reader import made_anew
 from bookspark.spark.logs.registry import KIND, LogRegistry
 from bookspark.spark.logs.splits import SizedPiece, positioned
@@ -84,7 +85,7 @@ def feed(options: SourceOptions) -> Feed:
     """
     bookkeeper = client(options.zookeeper)
     if options.log is not None:
-        return LogFeed(bookkeeper, options.log, options.password, options.fail_on_data_loss)
+        return LogFeed(bookkeeper, options.log, options.password, options.fail_on_data_loss, options.include_timestamp)
     return LedgersFeed(bookkeeper, options.ledgers or (), options.password, options.fail_on_data_loss)
 
 
@@ -98,12 +99,14 @@ def _another_kind(what: str, offset: Offset) -> ConfigurationError:
 class LogFeed:
     """The rows of a log: the union of its lanes, or one of them (``protocol.logs.lanes``)."""
 
-    def __init__(self, bookkeeper: BookKeeper, name: str, password: bytes, fail_on_data_loss: bool) -> None:
-        self._bookkeeper, self._password = bookkeeper, password
+    def __init__(
+        self, bookkeeper: BookKeeper, name: str, password: bytes, fail_on_data_loss: bool, with_times: bool = False
+    ) -> None:
+        self._bookkeeper, self._password, self._with_times = bookkeeper, password, with_times
         self.name = name
         """The name of the log, or of the lane."""
         self.passed_over = PassedOver(fail_on_data_loss)
-        first = LaneFeed(bookkeeper, name, password, self.passed_over)
+        first = LaneFeed(bookkeeper, name, password, self.passed_over, with_times)
         self._one_lane, self._ctime_ms = MARK in name, first.ctime_ms
         self._first = lane_of(name)[1]
         self._lanes = {self._first: first}
@@ -127,6 +130,21 @@ class LogFeed:
                 f"one lane, for example {self.name}{MARK}0, or leave {option} out"
             )
         return self._at({self._first: position})
+
+    def at_times(self, times: Times, otherwise: Offset) -> Offset:
+        """The offset before the first row of each lane that was committed at the lane's time or later, or behind all of its rows;
+        of a lane that ``times`` does not name as in ``otherwise``. Raises ConfigurationError for a lane that is not there."""
+        missing = times.lanes.keys() - self._lanes.keys()
+        if missing:
+            raise ConfigurationError(
+                f"log {self.name!r} has no lane {min(missing)}: its lanes are {', '.join(map(str, sorted(self._lanes)))}"
+            )
+        rows = rows_before(otherwise)
+        chosen = {number: times.of_lane(number) for number in self._lanes}
+        found = {
+            number: self._lanes[number].row_at(time_ms) for number, time_ms in chosen.items() if time_ms is not None
+        }
+        return self._at({**rows, **found})
 
     def wait(self, seconds: float) -> None:
         for lane in self._lanes.values():
@@ -186,7 +204,8 @@ class LogFeed:
 
     def _lane(self, number: int) -> LaneFeed:
         if number not in self._lanes:
-            feed = LaneFeed(self._bookkeeper, lane_name(self.name, number), self._password, self.passed_over)
+            name = lane_name(self.name, number)
+            feed = LaneFeed(self._bookkeeper, name, self._password, self.passed_over, self._with_times)
             if feed.ctime_ms != self._ctime_ms:
                 raise made_anew(self.name, 0)
             self._lanes[number] = feed

@@ -13,6 +13,7 @@ from bookspark.errors import ReadError
 from bookspark.protocol.logs.lanes import lane_of
 from bookspark.protocol.logs.log_record import LogRecord
 from bookspark.spark.connector.lost_rows import PassedOver
+from bookspark.spark.logs.commit_times import row_at
 from bookspark.spark.logs.reader import LogReader, PlacedCommit, made_anew
 from bookspark.spark.logs.splits import SizedPiece, positioned, rows_within
 
@@ -25,8 +26,10 @@ _AT_THE_END = (1 << 63) - 1
 class LaneFeed:
     """The rows of a lane. It keeps the commits of the last plan, so that the next plan goes on from there."""
 
-    def __init__(self, bookkeeper: BookKeeper, name: str, password: bytes, passed_over: PassedOver) -> None:
-        self._bookkeeper, self._password = bookkeeper, password
+    def __init__(
+        self, bookkeeper: BookKeeper, name: str, password: bytes, passed_over: PassedOver, with_times: bool = False
+    ) -> None:
+        self._bookkeeper, self._password, self._with_times = bookkeeper, password, with_times
         self.name = name
         """The lane's name."""
         self._lane, self._passed = lane_of(name)[1], passed_over
@@ -53,6 +56,10 @@ class LaneFeed:
         """How many rows are committed now."""
         deque(self._head.commits(), maxlen=0)
         return self._head.position.rows
+
+    def row_at(self, time_ms: int) -> int:
+        """The first row that is still there and was committed at ``time_ms`` or later; the end, if there is none."""
+        return max(row_at(self._bookkeeper, self.name, self._password, time_ms), self.record.first_position)
 
     def wait(self, seconds: float) -> None:
         """Return when there may be more rows than ``newest`` told, or after ``seconds``."""
@@ -98,7 +105,7 @@ class LaneFeed:
             self._planned_from = self._planned.popleft().after.rows
         kept = max(first, body.record.first_position)
         for placed in self._planned:
-            yield from positioned(placed.commit.ranges, placed.before.rows, kept, last, self._lane)
+            yield from self._positioned(placed, kept, last)
         while body.position.rows < last:
             following = next(self._more, None)
             if following is None:
@@ -111,4 +118,8 @@ class LaneFeed:
                     )
             if following.after.rows > first:
                 self._planned.append(following)
-                yield from positioned(following.commit.ranges, following.before.rows, kept, last, self._lane)
+                yield from self._positioned(following, kept, last)
+
+    def _positioned(self, placed: PlacedCommit, first: int, last: int) -> Iterator[SizedPiece]:
+        time_ms = placed.commit.time_ms if self._with_times else None
+        return positioned(placed.commit.ranges, placed.before.rows, first, last, self._lane, time_ms)

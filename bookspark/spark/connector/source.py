@@ -6,7 +6,8 @@ was planned; a ledger is read up to its last add confirmed (LAC) of that moment.
 
 Rows of a log
     ``value binary`` (of a log of row format ``arrow``: the columns that were written); ``position bigint``: the row's place in
-    its lane of the log, from 0 and without gaps; ``ledger_id``, ``entry_id``. A log that one query writes has one lane.
+    its lane of the log, from 0 and without gaps; ``ledger_id``, ``entry_id``. A log that one query writes has one lane. With
+    option ``includeTimestamp`` there is ``timestamp``, when the row was committed (``times``).
 Rows of ledgers
     ``ledger_id``, ``entry_id``, ``last_add_confirmed`` (as the writer knew it), ``length`` (bytes of the ledger up to and with
     the entry): bigint; ``payload binary``.
@@ -40,13 +41,14 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
-from bookspark.errors import NoSuchLedgerError, ReadError
+from bookspark.errors import ConfigurationError, NoSuchLedgerError, ReadError
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.logs.log_record import LOG_LABEL
 from bookspark.spark.connector.connector_options import LATEST, SourceOptions
 from bookspark.spark.connector.feeds import Feed, Limit, LogFeed, Offset, feed
 from bookspark.spark.connector.lost_rows import data_loss
 from bookspark.spark.connector.pinned_start import PinnedStart
+from bookspark.spark.connector.times import TIMESTAMP, TIMESTAMP_FIELD, RowTimes, Times, with_times, without_times
 from bookspark.spark.logs.registry import LogRegistry, check_password
 from bookspark.spark.logs.row_format import ID_COLUMNS, RowDecoder, columns_of
 from bookspark.spark.logs.rows import row_decoder
@@ -107,7 +109,15 @@ def schema_of(options: SourceOptions) -> StructType:
     if options.log is not None:
         record = LogRegistry(client(options.zookeeper).metadata).get(options.log)
         check_password(record, options.password)
-        return StructType([*(columns_of(record.options) or VALUE_SCHEMA), *ID_SCHEMA])
+        columns = [*(columns_of(record.options) or VALUE_SCHEMA), *ID_SCHEMA]
+        if options.include_timestamp:
+            if TIMESTAMP in (column.name.lower() for column in columns):
+                raise ConfigurationError(
+                    f"log {options.log!r} has a column {TIMESTAMP!r} of its own, and option includeTimestamp would add another "
+                    "one: leave the option out"
+                )
+            columns.append(TIMESTAMP_FIELD)
+        return StructType(columns)
     return LEDGER_SCHEMA
 
 
@@ -129,19 +139,27 @@ class EntryPartitions:
         assert isinstance(partition, Ranges)
         bookkeeper = client(self.options.zookeeper)
         pieces = deque(partition.pieces)
+        times = RowTimes(pieces) if TIMESTAMP in self.names else None
         while pieces:
-            yield from self._rows(bookkeeper, pieces)
+            yield from self._rows(bookkeeper, pieces, times)
 
-    def _rows(self, bookkeeper: BookKeeper, pieces: deque[Piece]) -> Iterator[pyarrow.RecordBatch]:
-        """The rows of the first piece, and perhaps of some after it. Those that are read are taken from ``pieces``."""
+    def _rows(
+        self, bookkeeper: BookKeeper, pieces: deque[Piece], times: RowTimes | None
+    ) -> Iterator[pyarrow.RecordBatch]:
+        """The rows of the first piece, and perhaps of some after it. Those that are read are taken from ``pieces``. ``times``: of
+        the rows of all pieces; None if nobody asked."""
         piece, delivered = pieces[0], 0
         options, wanted = self.options, StructType([self.schema[name] for name in self.names])
+        # At least one column comes from the entries: it has the number of rows.
+        of_entries = wanted if times is None else without_times(wanted) or ID_SCHEMA
         try:
-            for rows in rows_of(bookkeeper, options.log, options.password, pieces, wanted, self._decoder):
+            for rows in rows_of(bookkeeper, options.log, options.password, pieces, of_entries, self._decoder):
                 delivered += rows.num_rows
-                yield rows
+                yield rows if times is None else with_times(rows, wanted.names, times)
         except NoSuchLedgerError:
             rest = piece.part(delivered, piece.rows)
+            if times is not None:
+                times.take(rest.rows)
             data_loss(
                 f"entries {rest.first_entry_id} to {rest.last_entry_id} of ledger {rest.ledger_id} were to be read, "
                 "and the ledger was deleted",
@@ -155,7 +173,7 @@ class EntryPartitions:
         # The lane that the ledger is of: each has a dictionary of its own.
         name = metadata.custom_metadata[LOG_LABEL].decode()
         registry = LogRegistry(client(self.options.zookeeper).metadata)
-        own = StructType(self.schema.fields[: -len(ID_COLUMNS)])
+        own = StructType([one for one in self.schema if one.name not in (*ID_COLUMNS, TIMESTAMP)])
         return row_decoder(metadata, own, lambda: registry.get(name).dictionary)
 
 
@@ -167,17 +185,21 @@ class EntryReader(EntryPartitions, DataSourceReader):
         source = feed(self.options)
         start, end = source.earliest(), source.newest()
         if isinstance(source, LogFeed):
-            start = _within(source, "startingOffsets", self.options.start, end) or start
-            end = _within(source, "endingOffsets", self.options.end, end) or end
+            start = _chosen(source, "startingOffsets", self.options.start, start, end)
+            end = _chosen(source, "endingOffsets", self.options.end, end, end)
         return self.plan(source.pieces(start, end)) or [Ranges(())]
 
 
-def _within(source: LogFeed, option: str, wanted: int | str, newest: Offset) -> Offset | None:
-    """The offset before row ``wanted``; None if ``wanted`` is a word. Raises ReadError if the log has fewer rows: a read up to a
-    row has all rows before it, and rows that are yet to come are no place to start from. Raises ConfigurationError if the log has
-    several lanes."""
+def _chosen(source: LogFeed, option: str, wanted: int | str | Times, otherwise: Offset, newest: Offset) -> Offset:
+    """The offset before row ``wanted``, or before the first row of the times ``wanted``; ``otherwise`` if it is a word.
+
+    Raises ReadError if the log has fewer rows: a read up to a row has all rows before it, and rows that are yet to come are no
+    place to start from. Raises ConfigurationError if the log has several lanes and ``wanted`` is a row, or lacks a lane that is
+    named."""
+    if isinstance(wanted, Times):
+        return source.at_times(wanted, otherwise)
     if not isinstance(wanted, int):
-        return None
+        return otherwise
     offset = source.at(wanted, option)
     if wanted > newest["position"]:
         raise ReadError(
@@ -215,13 +237,11 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
         """The offset from which a query without a Spark checkpoint starts."""
         if self._pinned is not None:
             return self._pinned.pin(self._feed.newest())
-        source = self._feed
-        chosen = (
-            _within(source, "startingOffsets", self.options.start, source.newest())
-            if isinstance(source, LogFeed)
-            else None
-        )
-        return chosen or source.earliest()
+        source, wanted = self._feed, self.options.start
+        if isinstance(source, LogFeed) and not isinstance(wanted, str):
+            newest = source.newest()
+            return _chosen(source, "startingOffsets", wanted, source.earliest(), newest)
+        return source.earliest()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """How much a micro-batch takes at most, by the options."""

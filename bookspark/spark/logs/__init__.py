@@ -5,6 +5,7 @@
 ``lane_choice``   which lane of a log a writer gets
 ``log_run``       where a log is, and which run writes it
 ``reader``        reads a log's commits, in order, as the log grows
+``commit_times``  finds the first row of a time
 ``committer``     appends commits, each batch once
 ``data_ledgers``  takes the rows of the sink's tasks
 ``compaction``    keeps the chain of commit ledgers short

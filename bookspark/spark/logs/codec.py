@@ -46,6 +46,8 @@ _LATER = (
     "batch_epoch",
     "fingerprint",
     "fingerprints",
+    "time_ms",
+    "first_row",
     "checkpoint",
     "lanes",
     "lanes_made",

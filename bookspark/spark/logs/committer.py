@@ -105,7 +105,7 @@ class Committer:
                     full.close(timeout=CLOSE_SECONDS_MAX)
                     self._roll(commit)
                 else:
-                    self._ledger.append(encode_commit(commit))
+                    self._ledger.append(encode_commit(self._header.placed(commit)))
             except LogChangedError as error:
                 log.info("log %s, epoch %d: another commit came first: %s", self.run.log, self.run.epoch, error)
                 failure, races = error, races + 1
@@ -122,7 +122,7 @@ class Committer:
                 if doubtful is None or not self._landed(commit, doubtful):
                     raise
                 return False
-            self._header = self._header.followed_by(commit)
+            self._header = self._header.followed_by(self._header.placed(commit))
             self._batch_write = commit.query if commit.query == commit.run else ""
             self._publish()
             return True
@@ -220,7 +220,7 @@ class Committer:
         self._header = self._header.entering(run.epoch)
         try:
             ledger.append(encode_header(self._header))
-            ledger.append(encode_commit(commit))
+            ledger.append(encode_commit(self._header.placed(commit)))
             record = self._registry.add_commit_ledger(run.log, ledger.ledger_id, run.run, run.epoch, self._chain)
         except (LogTakenOverError, LogChangedError):
             # Nobody needs the ledger. A guaranteed one would wait for a bookie that is down.

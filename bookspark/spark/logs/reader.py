@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from bookspark.arguments import BytesOrNone, Password, WaitSeconds, checked, checks_methods
 from bookspark.errors import DataLossError, NoSuchEntryError, NoSuchLedgerError
@@ -32,6 +32,8 @@ from bookspark.spark.logs.registry import KIND, LaneName, LogRegistry, check_pas
 if TYPE_CHECKING:
     from bookspark.client import BookKeeper
     from bookspark.client.reading.read_handle import ReadHandle
+
+Found = TypeVar("Found")
 
 HEADER_ENTRY = 0
 """The entry of a commit ledger that sums up all commits before the ledger."""
@@ -217,11 +219,16 @@ def newest_header(bookkeeper: BookKeeper, name: LaneName, password: Password) ->
     Raises NoSuchLogError, UnauthorizedAccessError (wrong password), NoSuchLedgerError and NoSuchEntryError if the log's last
     commit ledger is lost, and ReadError if too few bookies answer.
     """
+    return with_chain(bookkeeper, name, lambda record: header_of(bookkeeper, record, password))
+
+
+def with_chain(bookkeeper: BookKeeper, name: str, read: Callable[[LogRecord], Found]) -> tuple[LogRecord, Found]:
+    """The lane's record and what ``read`` returns for it; again, if the chain was compacted or truncated meanwhile."""
     registry = LogRegistry(bookkeeper.metadata)
     record = registry.get(name)
     while True:
         try:
-            return record, header_of(bookkeeper, record, password)
+            return record, read(record)
         except (NoSuchLedgerError, NoSuchEntryError):
             newest = registry.get(name)
             if newest.commit_ledgers == record.commit_ledgers:

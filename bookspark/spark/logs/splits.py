@@ -20,6 +20,13 @@ ENTRY_COST_BYTES = 64
 """The work for an entry beside its payload, as bytes of payload: many small entries are as much work as few large ones."""
 
 
+class TimedRows(NamedTuple):
+    """Rows that were committed together."""
+
+    rows: int
+    time_ms: int
+
+
 class Piece(NamedTuple):
     """Consecutive rows of a ledger."""
 
@@ -36,6 +43,8 @@ class Piece(NamedTuple):
     """The number of rows of the first entry that come before the piece."""
     lane: int = 0
     """The lane of the log."""
+    times: tuple[TimedRows, ...] = ()
+    """When the rows were committed, in their order; empty if nobody asked."""
 
     @property
     def last_entry_id(self) -> int:
@@ -66,7 +75,11 @@ class Piece(NamedTuple):
         """The rows from ``start`` to before ``stop``; 0 is this piece's first row."""
         entries, skip = divmod(self.skip + start, self.rows_each)
         return self._replace(
-            first_entry_id=self.first_entry_id + entries, position=self.position + start, rows=stop - start, skip=skip
+            first_entry_id=self.first_entry_id + entries,
+            position=self.position + start,
+            rows=stop - start,
+            skip=skip,
+            times=_part_of(self.times, start, stop) if self.times else (),
         )
 
 
@@ -75,14 +88,21 @@ SizedPiece = tuple[Piece, int]
 
 
 def positioned(
-    ranges: Iterable[EntryRange], at: int = 0, start: int = 0, end: int | None = None, lane: int = 0
+    ranges: Iterable[EntryRange],
+    at: int = 0,
+    start: int = 0,
+    end: int | None = None,
+    lane: int = 0,
+    time_ms: int | None = None,
 ) -> Iterator[SizedPiece]:
-    """The ranges of a lane as pieces, cut to the rows from ``start`` to before ``end``. The first range begins at row ``at``."""
+    """The ranges of a lane as pieces, cut to the rows from ``start`` to before ``end``. The first range begins at row ``at``.
+    ``time_ms``: when all of them were committed; None if nobody asked."""
     for item in ranges:
         low = max(at, start) - at
         high = item.rows if end is None else min(at + item.rows, end) - at
         if low < high:
-            whole = Piece(item.ledger_id, item.first_entry_id, at, item.rows, item.rows_each, lane=lane)
+            times = () if time_ms is None else (TimedRows(item.rows, time_ms),)
+            whole = Piece(item.ledger_id, item.first_entry_id, at, item.rows, item.rows_each, lane=lane, times=times)
             yield whole.part(low, high), item.size * (high - low) // item.rows
         at += item.rows
 
@@ -136,10 +156,21 @@ def _joined(pieces: Sequence[Piece]) -> list[Piece]:
     result: list[Piece] = []
     for piece in pieces:
         if result and piece.continues(result[-1]):
-            result[-1] = result[-1]._replace(rows=result[-1].rows + piece.rows)
+            result[-1] = result[-1]._replace(rows=result[-1].rows + piece.rows, times=result[-1].times + piece.times)
         else:
             result.append(piece)
     return result
+
+
+def _part_of(times: Sequence[TimedRows], start: int, stop: int) -> tuple[TimedRows, ...]:
+    """The times of the rows from ``start`` to before ``stop``."""
+    found = []
+    for rows, time_ms in times:
+        count = min(stop, rows) - max(start, 0)
+        if count > 0:
+            found.append(TimedRows(count, time_ms))
+        start, stop = start - rows, stop - rows
+    return tuple(found)
 
 
 def _at_least(partitions: list[list[Piece]], minimum: int) -> list[list[Piece]]:

@@ -1,0 +1,112 @@
+"""Times that choose rows of a log, and the column that tells a row's time.
+
+Law: rows of one commit have one time, that of the commit. A time chooses, in each lane, the first row of that time or later; of a
+lane that has none, the place behind its last row.
+
+A time is written as in Spark's Kafka source, in ms since 1970, or as ISO 8601 with its offset from UTC
+(``2026-11-22T14:05:00+01:00``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import StructField, StructType, TimestampType
+
+from bookspark.spark.logs.splits import Piece, TimedRows
+
+if TYPE_CHECKING:
+    import pyarrow
+
+TIMESTAMP = "timestamp"
+"""The column."""
+TIMESTAMP_FIELD = StructField(TIMESTAMP, TimestampType(), True, {"comment": "When the row was committed"})
+A_TIME = "a time: ms since 1970, or ISO 8601 with an offset, like 2026-11-22T14:05:00+01:00"
+"""What is taken as a time, in words."""
+TIMES_OF_LANES = 'a JSON object with a time for each lane, like {"0": 1795356300000, "3": "2026-11-22T14:05:00Z"}'
+_MS_MAX = 253_402_300_799_999
+"""The end of the year 9999."""
+
+
+@dataclass(frozen=True)
+class Times:
+    """A time for each lane of a log, in ms since 1970."""
+
+    all_ms: int | None = None
+    """The time for lanes that ``lanes`` does not name; None: those are not chosen by time."""
+    lanes: Mapping[int, int] = field(default_factory=dict)
+
+    def of_lane(self, lane: int) -> int | None:
+        """The time for a lane, None if it is not chosen by time."""
+        return self.lanes.get(lane, self.all_ms)
+
+
+def time_ms(text: str) -> int:
+    """The time that ``text`` says. Raises ValueError."""
+    if text.strip().isdigit():
+        found = int(text)
+    else:
+        moment = datetime.fromisoformat(text.strip())
+        if moment.tzinfo is None:
+            raise ValueError("without its offset from UTC a time means another one in another place")
+        found = round(moment.timestamp() * 1000)
+    if not 0 <= found <= _MS_MAX:
+        raise ValueError("before 1970, or after 9999")
+    return found
+
+
+def one_time(text: str) -> Times:
+    """The same time for all lanes. Raises ValueError."""
+    return Times(time_ms(text))
+
+
+def times_of_lanes(text: str) -> Times:
+    """The times that a JSON object says, by the number of the lane. Raises ValueError."""
+    document = json.loads(text)
+    if not isinstance(document, dict) or not document or not all(key.isdigit() for key in document):
+        raise ValueError("no object with numbers of lanes")
+    if not all(type(value) in (int, str) for value in document.values()):
+        raise ValueError("no times")
+    return Times(lanes={int(key): time_ms(str(value)) for key, value in document.items()})
+
+
+class RowTimes:
+    """The times of the rows of some pieces, taken in their order."""
+
+    def __init__(self, pieces: Iterable[Piece]) -> None:
+        self._left: list[TimedRows] = [timed for piece in pieces for timed in piece.times][::-1]
+
+    def take(self, rows: int) -> pyarrow.Array:
+        """The times of the next ``rows`` rows: an Arrow array of timestamps in microseconds, in UTC."""
+        import numpy
+        import pyarrow
+
+        counts, times = [], []
+        while rows:
+            timed = self._left.pop()
+            count = min(rows, timed.rows)
+            if count < timed.rows:
+                self._left.append(timed._replace(rows=timed.rows - count))
+            counts.append(count)
+            times.append(timed.time_ms)
+            rows -= count
+        values = numpy.repeat(numpy.array(times, numpy.int64) * 1000, counts)
+        return pyarrow.array(values).view(pyarrow.timestamp("us", tz="UTC"))
+
+
+def with_times(rows: pyarrow.RecordBatch, names: Sequence[str], times: RowTimes) -> pyarrow.RecordBatch:
+    """``rows`` with the column of their times, in the order of ``names``."""
+    import pyarrow
+
+    column = times.take(rows.num_rows)
+    columns = [column if name == TIMESTAMP else rows.column(name) for name in names]
+    return pyarrow.RecordBatch.from_arrays(columns, names=list(names))
+
+
+def without_times(schema: StructType) -> StructType:
+    """The columns that come from entries."""
+    return StructType([one for one in schema if one.name != TIMESTAMP])

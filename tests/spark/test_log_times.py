@@ -1,0 +1,249 @@
+"""Times of a log's rows: they go up along a lane, choose where a read begins and ends, and are a column."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+from typing import Any, cast
+
+import pytest
+from pyspark.sql.types import StructType
+
+from bookspark.client import BookKeeper
+from bookspark.errors import ConfigurationError
+from bookspark.protocol.logs.commits import Commit
+from bookspark.spark.connector import source
+from bookspark.spark.connector.connector_options import SourceOptions
+from bookspark.spark.connector.feeds import LogFeed
+from bookspark.spark.connector.source import EntryReader, EntryStreamReader
+from bookspark.spark.connector.times import RowTimes, Times, time_ms, times_of_lanes
+from bookspark.spark.logs import commits, committer, compaction, truncate_log
+from bookspark.spark.logs.codec import encode_commit
+from bookspark.spark.logs.commit_times import row_at
+from bookspark.spark.logs.splits import Piece, TimedRows, positioned, split
+from tests.spark.memory_bookkeeper import MemoryReader
+from tests.spark.test_feeds import ROWS, Log
+
+SEEDS = 30
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+def placed_times(log: Log) -> list[int]:
+    return [placed.commit.time_ms for placed in commits(cast(BookKeeper, log.bookkeeper), "orders", b"")]
+
+
+def row_of_time(log: Log, time_ms: int) -> int:
+    return row_at(cast(BookKeeper, log.bookkeeper), "orders", b"", time_ms)
+
+
+# -- they go up
+
+
+def test_times_never_go_back_although_clocks_do(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(committer, "COMMITS_PER_LEDGER_MAX", 3)
+    for time in (100, 50, 120, 60, 60):
+        log.commit(time_ms=time)
+    log.begin("another run, on a host whose clock is behind")
+    for time in (10, 130):
+        log.commit(time_ms=time)
+    assert placed_times(log) == [100, 100, 120, 120, 120, 120, 130]
+    assert len(log.registry.get("orders").commit_ledgers) > 2
+
+
+def test_each_commit_says_where_its_rows_begin(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(committer, "COMMITS_PER_LEDGER_MAX", 3)
+    log.commit(5)
+    log.begin("b")
+    log.commit(2)
+    found = list(commits(cast(BookKeeper, log.bookkeeper), "orders", b""))
+    assert [placed.commit.first_row for placed in found] == [None, *(placed.before.rows for placed in found[1:])]
+
+
+# -- they are found
+
+
+def history(log: Log, random: Random, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some commits, in several ledgers, by several runs, compacted or not; perhaps the first ones by an earlier version."""
+    monkeypatch.setattr(committer, "COMMITS_PER_LEDGER_MAX", random.choice([2, 7, 100]))
+    monkeypatch.setattr(compaction, "CHAIN_MAX", random.choice([2, 64]))
+    early = random.choice([0, 0, 10])
+    now = 1000
+    for number in range(random.randrange(60)):
+        now += random.choice([0, 0, 1, 1, 7, 1000])
+        if random.random() < 0.1:
+            log.begin(f"run {number}")
+        with pytest.MonkeyPatch.context() as patched:
+            if number < early:
+                patched.setattr(committer, "encode_commit", as_an_earlier_version)
+            log.commit(time_ms=now)
+        if random.random() < 0.1:
+            compaction.compact_chain(cast(BookKeeper, log.bookkeeper), log.committer.run)
+
+
+def as_an_earlier_version(commit: Commit) -> bytes:
+    return encode_commit(replace(commit, first_row=None))
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_time_is_found_where_a_scan_finds_it(log: Log, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = Random(seed)
+    history(log, random, monkeypatch)
+    times = placed_times(log)
+    wanted = {0, 1 << 40, *times, *(time + 1 for time in times), *(time - 1 for time in times)}
+    for time in random.sample(sorted(wanted), min(20, len(wanted))):
+        assert row_of_time(log, time) == ROWS * bisect_left(times, time)
+
+
+def test_a_time_in_ten_thousand_commits_is_found_with_few_reads(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = Random(1)
+    time, times = 0, []
+    for _ in range(3000):
+        time += random.choice([1, 3, 3, 900])
+        times.append(time)
+        log.commit(time_ms=time)
+    reads = []
+    read = MemoryReader.read
+
+    def counted(self: MemoryReader, first: int, last: int) -> Any:
+        reads.append(last - first + 1)
+        return read(self, first, last)
+
+    monkeypatch.setattr(MemoryReader, "read", counted)
+    for wanted in random.sample(times, 50):
+        reads.clear()
+        assert row_of_time(log, wanted) == ROWS * bisect_left(times, wanted)
+        assert max(reads) == 1 and len(reads) < 25
+
+
+def test_a_time_before_rows_that_were_truncated_is_the_first_row_that_is_left(log: Log) -> None:
+    log.commit(time_ms=10)
+    log.begin("b")
+    log.commit(2, time_ms=20)
+    truncate_log(cast(BookKeeper, log.bookkeeper), "orders", 15, b"")
+    feed = log.feed()
+    assert feed.at_times(Times(5), feed.newest())["position"] == 15
+    assert feed.at_times(Times(20), feed.newest())["position"] == 15
+    assert feed.at_times(Times(21), feed.newest())["position"] == 30
+
+
+# -- they choose
+
+
+def reader(log: Log, monkeypatch: pytest.MonkeyPatch, **options: str) -> EntryReader:
+    monkeypatch.setattr(source, "client", lambda zookeeper: log.bookkeeper)
+    given = SourceOptions.parse({"log": "orders", "zookeeper": "nowhere", **options})
+    monkeypatch.setattr(source, "feed", lambda options: feed_of(log, options))
+    schema = source.schema_of(given)
+    return EntryReader(given, schema, schema.names)
+
+
+def feed_of(log: Log, options: SourceOptions) -> LogFeed:
+    return LogFeed(cast(BookKeeper, log.bookkeeper.other()), "orders", b"", True, options.include_timestamp)
+
+
+def positions(reader: EntryReader) -> list[int]:
+    pieces: Iterator[Piece] = (piece for part in reader.partitions() for piece in part.pieces)  # type: ignore[attr-defined]
+    return [row for piece in pieces for row in range(piece.position, piece.position + piece.rows)]
+
+
+def test_a_read_between_two_times(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    for time in (1000, 2000, 3000, 4000):
+        log.commit(time_ms=time)
+    assert positions(
+        reader(log, monkeypatch, startingTimestamp="1970-01-01T00:00:02Z", endingTimestamp="4000")
+    ) == list(range(10, 30))
+    assert positions(reader(log, monkeypatch, startingTimestamp="2001")) == list(range(20, 40))
+    assert positions(reader(log, monkeypatch, startingTimestamp="4001")) == []
+    assert positions(reader(log, monkeypatch, startingOffsetsByTimestamp='{"0": 3000}')) == list(range(20, 40))
+    assert positions(reader(log, monkeypatch, endingOffsetsByTimestamp='{"0": "3000"}')) == list(range(20))
+    with pytest.raises(ConfigurationError, match="has no lane 3: its lanes are 0"):
+        reader(log, monkeypatch, startingOffsetsByTimestamp='{"3": 1}').partitions()
+
+
+def test_a_stream_from_a_time_starts_there_however_often_it_is_asked(log: Log) -> None:
+    """A stream asks again as long as it has no micro-batch: rows that came since must not be passed over."""
+    log.commit(time_ms=1000)
+    options = SourceOptions.parse({"log": "orders", "zookeeper": "nowhere", "startingTimestamp": "1500"}).for_stream()
+
+    def start() -> int:
+        reader = EntryStreamReader(options, StructType(), ())
+        reader.__dict__["_feed"] = log.feed()
+        return reader.initialOffset()["position"]
+
+    assert start() == 10
+    log.commit(time_ms=1600)
+    log.commit(time_ms=1700)
+    assert start() == 10
+
+
+def test_what_is_no_time_is_told() -> None:
+    assert time_ms("1795356300000") == time_ms("2026-11-22T15:05:00+01:00") == time_ms("2026-11-22T14:05:00Z")
+    assert times_of_lanes('{"0": 5, "7": "1970-01-01T00:00:01Z"}').lanes == {0: 5, 7: 1000}
+    wrong = {
+        "startingTimestamp": ["yesterday", "2026-11-22T14:05:00", "-1", "", "9" * 30],
+        "startingOffsetsByTimestamp": ["5", "{}", '{"a": 1}', '{"0": null}', '{"0": true}', '{"0": "soon"}', "["],
+        "includeTimestamp": ["maybe"],
+    }
+    for option, values in wrong.items():
+        for value in values:
+            with pytest.raises(ConfigurationError, match=option):
+                SourceOptions.parse({"log": "orders", "zookeeper": "nowhere", option: value})
+    for options, told in [
+        ({"startingTimestamp": "5", "startingOffsets": "5"}, "startingOffsets and startingTimestamp say two things"),
+        ({"startingTimestamp": "5", "endingTimestamp": "4"}, "give a later end"),
+    ]:
+        with pytest.raises(ConfigurationError, match=told):
+            SourceOptions.parse({"log": "orders", "zookeeper": "nowhere", **options}).for_batch()
+    with pytest.raises(ConfigurationError, match="a stream has no end"):
+        SourceOptions.parse({"log": "orders", "zookeeper": "nowhere", "endingTimestamp": "4"}).for_stream()
+    with pytest.raises(ConfigurationError, match="are for reading a log"):
+        SourceOptions.parse({"ledger": "1", "zookeeper": "nowhere", "includeTimestamp": "true"})
+
+
+# -- they are a column
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_each_row_keeps_its_time_however_a_plan_divides_the_rows(log: Log, seed: int) -> None:
+    random = Random(seed)
+    for _ in range(random.randrange(1, 20)):
+        log.commit(time_ms=random.randrange(10, 10_000))
+        if random.random() < 0.2:
+            log.roll()
+    placed = list(commits(cast(BookKeeper, log.bookkeeper), "orders", b""))
+    expected = [one.commit.time_ms for one in placed for _ in range(one.commit.rows)]
+    first, last = sorted(random.choices(range(len(expected) + 1), k=2))
+    feed = LogFeed(cast(BookKeeper, log.bookkeeper.other()), "orders", b"", True, True)
+    pieces = feed.pieces(feed.at(first), feed.at(last))
+    parts = split(pieces, random.randrange(1, 30))
+    found = [int(time) for part in parts for time in RowTimes(part).take(rows_in(part)).cast("int64").to_pylist()]
+    assert found == [time * 1000 for time in expected[first:last]]
+
+
+def rows_in(pieces: list[Piece]) -> int:
+    return sum(piece.rows for piece in pieces)
+
+
+def test_times_are_taken_over_the_ends_of_pieces() -> None:
+    pieces = [Piece(1, 0, 0, 3, times=(TimedRows(2, 5), TimedRows(1, 6))), Piece(2, 0, 3, 2, times=(TimedRows(2, 7),))]
+    times = RowTimes(pieces)
+    assert [times.take(rows).cast("int64").to_pylist() for rows in (1, 3, 0, 1)] == [
+        [5000],
+        [5000, 6000, 7000],
+        [],
+        [7000],
+    ]
+
+
+def test_nobody_pays_for_times_that_nobody_asked_for(log: Log) -> None:
+    log.commit(5, time_ms=7)
+    feed = log.feed()
+    [[piece]] = split(feed.pieces(feed.earliest(), feed.newest()), 1)
+    assert piece.times == () and piece.rows == 50
+    assert [piece.times for piece, _ in positioned(())] == []
