@@ -47,7 +47,8 @@ def _commit(bookkeeper: BookKeeper, committer: Committer, run: LogRun, number: i
     ],
 )
 def test_rows_between_rows_and_times(on_cluster: Run, times: list[int], options: list[str], printed: str) -> None:
-    assert "|".join(on_cluster("log", "read", "events", *options).text.splitlines()) == printed
+    outcome = on_cluster("log", "read", "events", *options)
+    assert (outcome.status, "|".join(outcome.text.splitlines()), outcome.err) == (0, printed, "")
 
 
 def test_what_is_no_time(on_cluster: Run, times: list[int]) -> None:

@@ -9,8 +9,9 @@ from random import Random
 from typing import Any
 
 import pytest
+from pyspark.sql.types import StructType
 
-from bookspark.errors import ConfigurationError, DataLossError, MetadataStoreError
+from bookspark.errors import ConfigurationError, DataLossError, MetadataStoreError, ReadError
 from bookspark.protocol.logs.lanes import BATCH_WRITES, lane_of, writer_of
 from bookspark.protocol.logs.log_record import LogChangedError, LogRecord, LogTakenOverError
 from bookspark.protocol.logs.replays import CheckpointRewoundError
@@ -78,6 +79,15 @@ def feed(engine: StandInSpark, name: str = "orders", fail: bool = True) -> LogFe
 def read(engine: StandInSpark, name: str = "orders") -> list[str]:
     found = feed(engine, name)
     return values(engine, found.pieces(found.earliest(), found.newest()))
+
+
+def rows_up_to(engine: StandInSpark, name: str, row: int) -> int:
+    """How many rows a batch read plans that ends before ``row``."""
+    options = SourceOptions.parse({"zookeeper": "memory", "log": name, "endingOffsets": str(row)})
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(source, "feed", lambda options: feed(engine, name))
+        parts: Any = source.EntryReader(options, StructType(), ()).partitions()
+    return sum(piece.rows for part in parts for piece in part.pieces)
 
 
 def registry(engine: StandInSpark) -> LogRegistry:
@@ -362,6 +372,9 @@ def test_a_row_number_of_a_log_of_several_lanes_is_refused_and_of_a_lane_is_take
         truncate_log(engine.bookkeeper, "orders", 2, b"")
     with pytest.raises(ConfigurationError, match=r"log 'orders' has 2 lanes, .* orders@0"):
         feed(engine).at(2, "startingOffsets")
+    assert rows_up_to(engine, "orders@1", 3) == 3
+    with pytest.raises(ReadError, match="'orders@1' has 4 rows .* endingOffsets 5"):
+        rows_up_to(engine, "orders@1", 5)
     truncate_log(engine.bookkeeper, "orders@1", 2, b"")
     assert (len(read(engine, "orders@0")), len(read(engine, "orders@1")), len(read(engine))) == (4, 2, 6)
 

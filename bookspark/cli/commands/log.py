@@ -156,7 +156,7 @@ def read(
             return first, min((row for row in (until_row, before_row) if row is not None), default=None)
 
         def decoder(metadata: LedgerMetadata) -> RowDecoder:
-            lane = metadata.custom_metadata[LOG_LABEL].decode()
+            lane = metadata.custom_metadata.get(LOG_LABEL, log.encode()).decode()
             return row_decoder(metadata, columns, lambda: registry.get(lane).dictionary)
 
         def pieces() -> Iterator[SizedPiece]:

@@ -43,6 +43,7 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from bookspark.errors import ConfigurationError, NoSuchLedgerError, ReadError
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from bookspark.protocol.logs.lanes import rows_before
 from bookspark.protocol.logs.log_record import LOG_LABEL
 from bookspark.spark.connector.connector_options import LATEST, SourceOptions
 from bookspark.spark.connector.feeds import Feed, Limit, LogFeed, Offset, feed
@@ -171,7 +172,7 @@ class EntryPartitions:
         if self.options.log is None:
             return _LedgerRows()
         # The lane that the ledger is of: each has a dictionary of its own.
-        name = metadata.custom_metadata[LOG_LABEL].decode()
+        name = metadata.custom_metadata.get(LOG_LABEL, self.options.log.encode()).decode()
         registry = LogRegistry(client(self.options.zookeeper).metadata)
         own = StructType([one for one in self.schema if one.name not in (*ID_COLUMNS, TIMESTAMP)])
         return row_decoder(metadata, own, lambda: registry.get(name).dictionary)
@@ -200,10 +201,10 @@ def _chosen(source: LogFeed, option: str, wanted: int | str | Times, otherwise: 
         return source.at_times(wanted, otherwise)
     if not isinstance(wanted, int):
         return otherwise
-    offset = source.at(wanted, option)
-    if wanted > newest["position"]:
+    offset, rows = source.at(wanted, option), sum(rows_before(newest).values())
+    if wanted > rows:
         raise ReadError(
-            f"log {source.name!r} has {newest['position']} rows as far as its bookies tell now, and {option} {wanted} asks for "
+            f"log {source.name!r} has {rows} rows as far as its bookies tell now, and {option} {wanted} asks for "
             f"more: start again when they are committed, or leave {option} out"
         )
     return offset
