@@ -373,7 +373,7 @@ def test_a_row_number_of_a_log_of_several_lanes_is_refused_and_of_a_lane_is_take
     with pytest.raises(ConfigurationError, match=r"log 'orders' has 2 lanes, .* orders@0"):
         feed(engine).at(2, "startingOffsets")
     assert rows_up_to(engine, "orders@1", 3) == 3
-    with pytest.raises(ReadError, match="'orders@1' has 4 rows .* endingOffsets 5"):
+    with pytest.raises(ReadError, match=r"'orders@1' has 4 rows .* endingOffsets 5"):
         rows_up_to(engine, "orders@1", 5)
     truncate_log(engine.bookkeeper, "orders@1", 2, b"")
     assert (len(read(engine, "orders@0")), len(read(engine, "orders@1")), len(read(engine))) == (4, 2, 6)
