@@ -5,7 +5,7 @@
 ``bookies``         bookies and autorecovery on executors
 ``connector``       ``format("bookspark")``: a sink and a source
 ``frames``          ``log_frame``: a DataFrame with the rows that a log has now
-``logs``            logs: named, unbounded sequences of rows
+``rows``            rows of logs as Spark has them
 ``offload``         old rows of logs in Delta tables
 ``tables``          system tables: the cluster's state as rows
 ``snapshots``       the system tables as Delta tables

@@ -24,13 +24,13 @@ from bookspark.arguments import checked
 from bookspark.client import BookKeeper
 from bookspark.daemon.settings import of_environment
 from bookspark.errors import ConfigurationError, ReadError
+from bookspark.logs.chain.commit_times import row_at
+from bookspark.logs.chain.registry import LaneName, LogRegistry, check_password
+from bookspark.logs.feeds.lost_rows import data_loss
+from bookspark.logs.feeds.times import Times
 from bookspark.protocol.logs.lanes import MARK, lane_of
 from bookspark.spark.connector.connector_options import LATEST, SourceOptions
 from bookspark.spark.connector.data_source import ZOOKEEPER_VARIABLE
-from bookspark.spark.connector.lost_rows import data_loss
-from bookspark.spark.connector.times import Times
-from bookspark.spark.logs.commit_times import row_at
-from bookspark.spark.logs.registry import LaneName, LogRegistry, check_password
 from bookspark.spark.offload.table import check_readable
 from bookspark.spark.process_client import ZOOKEEPER_CONF
 

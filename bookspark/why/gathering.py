@@ -18,11 +18,11 @@ from bookspark.changes.change_record import Kept
 from bookspark.changes.looking import Looking
 from bookspark.client import BookKeeper
 from bookspark.errors import BookKeeperError, ConfigurationError, MetadataStoreError, ReadError, UnreadableRecordError
+from bookspark.logs import LogRegistry, commits, header_of
 from bookspark.metadata.bookie_homes import read_home
 from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.ledger.ledger_metadata import LedgerState
 from bookspark.protocol.logs.log_record import LOG_LABEL, LogRecord
-from bookspark.spark.logs import LogRegistry, commits, header_of
 from bookspark.why.facts import DiskFacts, Facts, LedgerFacts, LogFacts, Ranges
 
 DEADLINES: dict[str, Any] = {

@@ -15,10 +15,10 @@ from pyspark.sql import SparkSession
 
 from bookspark import BookKeeper, errors
 from bookspark.local import LocalCluster
+from bookspark.logs import delete_log, truncate_log
 from bookspark.protocol.ledger.ledger_metadata import LedgerState
 from bookspark.spark.connector.data_source import register
 from bookspark.spark.idle_closing import IDLE_SECONDS
-from bookspark.spark.logs import delete_log, truncate_log
 from bookspark.spark.process_client import client
 from tests.awaiting import SECONDS_MAX, await_that
 from tests.spark.checkpoint_matrix import CHECKPOINTS, LOGS, Query, play

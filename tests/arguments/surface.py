@@ -32,8 +32,8 @@ MODULES = (
 """Public modules of packages that export nothing themselves, or not all of it: README, docs and jobs name them."""
 NOT_CALLED_BY_USERS = {
     "bookspark.arguments": "the mechanism itself",
-    "bookspark.spark.logs.committer": "a part of the sink",
-    "bookspark.spark.logs.data_ledgers": "a part of the sink",
+    "bookspark.logs.chain.committer": "a part of the sink",
+    "bookspark.logs.rows.data_ledgers": "a part of the sink",
     "made_anew": "makes an error",
     "tell_at_once": "for measurements, and histories of what happened when",
     "place_of": "a step of offload",

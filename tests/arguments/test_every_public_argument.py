@@ -102,7 +102,7 @@ def test_the_surface_has_what_users_call() -> None:
         "bookspark.spark.bookies.bookie_service.BookieService.__init__",
         "bookspark.spark.snapshots.snapshot.write",
         "bookspark.spark.audit.runner.safe_to_stop",
-        "bookspark.spark.logs.maintenance.truncate_log",
+        "bookspark.logs.chain.maintenance.truncate_log",
         "bookspark.testing.wire_proxy.Wire.delay",
     ):
         assert name in names

@@ -23,6 +23,9 @@ from bookspark.autorecovery.status import autorecovery_status, task_statuses
 from bookspark.bookie.space.garbage_collection import list_ledgers, read_records
 from bookspark.daemon.lossy_boot import fence_check, fence_what_may_be_lost
 from bookspark.errors import BookieError, MetadataStoreError, NoSuchLedgerError, UnreadableRecordError
+from bookspark.logs.chain.codec import LogFormatError, encode_record
+from bookspark.logs.chain.maintenance import delete_log
+from bookspark.logs.chain.registry import LogRegistry
 from bookspark.metadata.autorecovery.auditors import CheckReport
 from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.metadata.records.codec import encode_ledger
@@ -31,9 +34,6 @@ from bookspark.protocol.bookie.bookie_boot import NO_LOSSY_BOOT
 from bookspark.protocol.bookie.bookie_ledger import FenceNoted, LimboNoted
 from bookspark.protocol.bookie.garbage_collection import Complete, collectable
 from bookspark.protocol.repair.underreplication_task import Mark, Reason
-from bookspark.spark.logs.codec import LogFormatError, encode_record
-from bookspark.spark.logs.maintenance import delete_log
-from bookspark.spark.logs.registry import LogRegistry
 from bookspark.spark.tables.ledgers import FRAGMENTS, LEDGERS, UNREADABLE
 from bookspark.spark.tables.logs import LOGS
 from bookspark.spark.tables.replication_tasks import UNDERREPLICATION

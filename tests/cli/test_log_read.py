@@ -6,8 +6,8 @@ import pytest
 
 from bookspark.client import BookKeeper
 from bookspark.local import LocalCluster
+from bookspark.logs import Committer, LogAddress, LogRegistry, LogRun
 from bookspark.protocol.logs.commits import Commit, EntryRange
-from bookspark.spark.logs import Committer, LogAddress, LogRegistry, LogRun
 from tests.cli.conftest import Run
 
 

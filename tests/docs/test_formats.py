@@ -308,19 +308,19 @@ STRUCTS = {
 
 
 def _record(data: bytes) -> bytes:
-    from bookspark.spark.logs import codec as logs
+    from bookspark.logs.chain import codec as logs
 
     return logs.encode_record(logs.decode_record(data, "orders"))
 
 
 def _header(data: bytes) -> bytes:
-    from bookspark.spark.logs import codec as logs
+    from bookspark.logs.chain import codec as logs
 
     return logs.encode_header(logs.decode_header(data, 7))
 
 
 def _commit(data: bytes) -> bytes:
-    from bookspark.spark.logs import codec as logs
+    from bookspark.logs.chain import codec as logs
 
     return logs.encode_commit(logs.decode_commit(data, 7, 1))
 

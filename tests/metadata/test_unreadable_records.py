@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from bookspark.errors import InvalidArgumentError, LedgerExistsError, UnreadableRecordError
+from bookspark.logs.chain.codec import encode_record
 from bookspark.metadata.autorecovery.auditors import AuditorState, CheckReport
 from bookspark.metadata.autorecovery.underreplication_tasks import Progress
 from bookspark.metadata.records.bookie_registration import BookieRegistration
@@ -20,7 +21,6 @@ from bookspark.protocol.ledger.ledger_metadata import Fragment
 from bookspark.protocol.logs.log_record import LogOptions, LogRecord
 from bookspark.protocol.repair.underreplication_task import Mark
 from bookspark.spark.bookies.service_records import ServiceRecord, TaskReport, read_tasks, write_service, write_task
-from bookspark.spark.logs.codec import encode_record
 from tests.metadata.kit import begun, clients, ledger
 
 ROOT = Path(__file__).resolve().parents[2]

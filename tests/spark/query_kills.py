@@ -18,9 +18,9 @@ from random import Random
 
 from bookspark import BookKeeper
 from bookspark.local import LocalCluster
+from bookspark.logs import LogRegistry, commits
+from bookspark.logs.rows.splits import positioned
 from bookspark.protocol.logs.log_record import NoSuchLogError
-from bookspark.spark.logs import LogRegistry, commits
-from bookspark.spark.logs.splits import positioned
 from tests.awaiting import time_passes
 from tests.processes import Output, processes_about
 from tests.spark.faulty_sink import AFTER_COMMIT, BEFORE_COMMIT, BLOWS, FAILING_TASK, NEVER_COPIED, SLOW_TASK

@@ -16,9 +16,11 @@ import pyarrow
 import pytest
 
 from bookspark.errors import BookKeeperError
+from bookspark.logs import LogRegistry, commits, delete_log, truncate_log
+from bookspark.logs.chain import committer
+from bookspark.logs.rows import data_ledgers
 from bookspark.spark.connector import sink
 from bookspark.spark.connector.connector_options import SinkOptions
-from bookspark.spark.logs import LogRegistry, commits, committer, data_ledgers, delete_log, truncate_log
 from tests.spark.checkpoint_matrix import Query, numbers
 from tests.spark.memory_bookkeeper import MemoryBookKeeper
 
@@ -43,7 +45,7 @@ class StandInSpark:
         monkeypatch.setattr(sink, "client", lambda zookeeper: self.bookkeeper)
         monkeypatch.setattr(sink, "idle_closer", lambda: SimpleNamespace(in_use=nullcontext))
         # What a query cleans up beside its micro-batches has tests of its own.
-        monkeypatch.setattr("bookspark.spark.logs.committer.Committer.tend", lambda self, thoroughly: None)
+        monkeypatch.setattr("bookspark.logs.chain.committer.Committer.tend", lambda self, thoroughly: None)
 
     def run(self, query: Query) -> str | None:
         try:

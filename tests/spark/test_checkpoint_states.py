@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bookspark.spark.logs import LogRegistry, commits
+from bookspark.logs import LogRegistry, commits
 from tests.spark.checkpoint_matrix import CASES, NEW, forget, play, written
 from tests.spark.stand_in_spark import StandInSpark
 

@@ -12,14 +12,7 @@ from pyspark.sql.types import StructType
 
 from bookspark.client import BookKeeper
 from bookspark.errors import BookKeeperError, ConfigurationError, DataLossError, NoSuchLedgerError, ReadError
-from bookspark.protocol.logs.commits import Commit, EntryRange
-from bookspark.protocol.logs.log_record import LogOptions, NoSuchLogError
-from bookspark.spark.connector import source
-from bookspark.spark.connector.connector_options import SinkOptions, SourceOptions
-from bookspark.spark.connector.feeds import LedgersFeed, Limit, LogFeed
-from bookspark.spark.connector.sink import LogWriter, RangesWritten
-from bookspark.spark.connector.source import EntryReader, EntryStreamReader
-from bookspark.spark.logs import (
+from bookspark.logs import (
     LogAddress,
     LogRegistry,
     LogRun,
@@ -29,8 +22,16 @@ from bookspark.spark.logs import (
     delete_log,
     truncate_log,
 )
-from bookspark.spark.logs.committer import Committer
-from bookspark.spark.logs.maintenance import collect_recent_orphans
+from bookspark.logs.chain.committer import Committer
+from bookspark.logs.chain.maintenance import collect_recent_orphans
+from bookspark.logs.feeds.log_feed import Limit, LogFeed
+from bookspark.protocol.logs.commits import Commit, EntryRange
+from bookspark.protocol.logs.log_record import LogOptions, NoSuchLogError
+from bookspark.spark.connector import source
+from bookspark.spark.connector.connector_options import SinkOptions, SourceOptions
+from bookspark.spark.connector.feeds import LedgersFeed
+from bookspark.spark.connector.sink import LogWriter, RangesWritten
+from bookspark.spark.connector.source import EntryReader, EntryStreamReader
 from tests.spark.memory_bookkeeper import MemoryBookKeeper, MemoryLedger, MemoryReader
 
 ROWS = 10

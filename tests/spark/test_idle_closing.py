@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from bookspark.logs import DataWriter, LogAddress, LogRegistry, LogRun, RollPolicy
+from bookspark.logs.rows.data_ledgers import DataLedger
 from bookspark.protocol.logs.log_record import LogOptions
 from bookspark.spark.idle_closing import IdleCloser, closed_if_it_fails
-from bookspark.spark.logs import DataWriter, LogAddress, LogRegistry, LogRun, RollPolicy
-from bookspark.spark.logs.data_ledgers import DataLedger
 from tests.awaiting import SECONDS_MAX, await_that
 from tests.spark.memory_bookkeeper import MemoryBookKeeper
 from tests.spark.test_logs_committer import values

@@ -12,26 +12,25 @@ import pytest
 from pyspark.sql.types import StructType
 
 from bookspark.errors import ConfigurationError, DataLossError, MetadataStoreError, ReadError
-from bookspark.protocol.logs.lanes import BATCH_WRITES, lane_of, writer_of
-from bookspark.protocol.logs.log_record import LogChangedError, LogRecord, LogTakenOverError
-from bookspark.protocol.logs.replays import CheckpointRewoundError
-from bookspark.spark.connector import sink, source
-from bookspark.spark.connector.connector_options import SinkOptions, SourceOptions
-from bookspark.spark.connector.feeds import Limit, LogFeed, Offset
-from bookspark.spark.logs import (
+from bookspark.logs import (
     LogAddress,
     LogRegistry,
     LogRun,
     collect_orphans,
     commits,
-    compaction,
     delete_log,
-    lane_choice,
     newest_header,
     truncate_log,
 )
-from bookspark.spark.logs.lane_choice import StreamingQuery, begun_batch_write, claimed, lane_for_query
-from bookspark.spark.logs.splits import SizedPiece
+from bookspark.logs.chain import compaction, lane_choice
+from bookspark.logs.chain.lane_choice import StreamingQuery, begun_batch_write, claimed, lane_for_query
+from bookspark.logs.feeds.log_feed import Limit, LogFeed, Offset
+from bookspark.logs.rows.splits import SizedPiece
+from bookspark.protocol.logs.lanes import BATCH_WRITES, lane_of, writer_of
+from bookspark.protocol.logs.log_record import LogChangedError, LogRecord, LogTakenOverError
+from bookspark.protocol.logs.replays import CheckpointRewoundError
+from bookspark.spark.connector import sink, source
+from bookspark.spark.connector.connector_options import SinkOptions, SourceOptions
 from tests.awaiting import await_that
 from tests.spark.checkpoint_matrix import Query
 from tests.spark.stand_in_spark import StandInSpark, _batches

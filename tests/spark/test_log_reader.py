@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from bookspark.logs import LogAddress, LogReader, LogRegistry, LogRun
+from bookspark.logs.chain.committer import Committer
 from bookspark.protocol.logs.commits import Commit, EntryRange
-from bookspark.spark.logs import LogAddress, LogReader, LogRegistry, LogRun
-from bookspark.spark.logs.committer import Committer
 from tests.spark.memory_bookkeeper import MemoryBookKeeper, MemoryReader
 
 

@@ -13,15 +13,17 @@ import zstandard
 from pyspark.sql.types import ArrayType, DecimalType, IntegerType, MapType, StringType, StructType
 
 from bookspark.errors import BookKeeperError, ConfigurationError
+from bookspark.logs import LogRegistry, LogRun
+from bookspark.logs.rows.encodings import ID_COLUMNS
+from bookspark.logs.rows.splits import Piece
+from bookspark.logs.rows.value_rows import train_dictionary
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata
 from bookspark.protocol.logs.log_record import ENCODING_LABEL, Compression, LogOptions, LogRecord, RowFormat
 from bookspark.spark.connector import sink
 from bookspark.spark.connector.connector_options import SinkOptions
-from bookspark.spark.logs import LogRegistry, LogRun, arrow_rows
-from bookspark.spark.logs.row_format import ID_COLUMNS, arrow_schema, columns_of
-from bookspark.spark.logs.rows import row_decoder, row_encoder
-from bookspark.spark.logs.splits import Piece
-from bookspark.spark.logs.value_rows import train_dictionary
+from bookspark.spark.rows import arrow_rows
+from bookspark.spark.rows.row_format import arrow_schema, columns_of
+from bookspark.spark.rows.rows import row_decoder, row_encoder
 from bookspark.wire.entry_batch import PAYLOAD_BYTES_MAX
 from tests.spark.memory_bookkeeper import MemoryBookKeeper
 

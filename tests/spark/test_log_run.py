@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pickle
 
+from bookspark.logs import LogAddress, LogRun
 from bookspark.protocol.logs.log_record import LogRecord
 from bookspark.spark.connector.connector_options import SinkOptions, SourceOptions
-from bookspark.spark.logs import LogAddress, LogRun
 
 RUN = LogRun(LogAddress("host:1", "orders", b"secret"), 1000, "run", 7)
 

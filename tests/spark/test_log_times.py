@@ -13,16 +13,17 @@ from pyspark.sql.types import StructType
 
 from bookspark.client import BookKeeper
 from bookspark.errors import ConfigurationError
+from bookspark.logs import commits, truncate_log
+from bookspark.logs.chain import committer, compaction
+from bookspark.logs.chain.codec import encode_commit
+from bookspark.logs.chain.commit_times import row_at
+from bookspark.logs.feeds.log_feed import LogFeed
+from bookspark.logs.feeds.times import RowTimes, Times, time_ms, times_of_lanes
+from bookspark.logs.rows.splits import Piece, TimedRows, positioned, split
 from bookspark.protocol.logs.commits import Commit
 from bookspark.spark.connector import source
 from bookspark.spark.connector.connector_options import SourceOptions
-from bookspark.spark.connector.feeds import LogFeed
 from bookspark.spark.connector.source import EntryReader, EntryStreamReader
-from bookspark.spark.connector.times import RowTimes, Times, time_ms, times_of_lanes
-from bookspark.spark.logs import commits, committer, compaction, truncate_log
-from bookspark.spark.logs.codec import encode_commit
-from bookspark.spark.logs.commit_times import row_at
-from bookspark.spark.logs.splits import Piece, TimedRows, positioned, split
 from tests.spark.memory_bookkeeper import MemoryReader
 from tests.spark.test_feeds import ROWS, Log
 

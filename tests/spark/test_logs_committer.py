@@ -16,13 +16,7 @@ from bookspark.errors import (
     NoSuchLedgerError,
     UnauthorizedAccessError,
 )
-from bookspark.protocol.ledger.ledger_metadata import LedgerType
-from bookspark.protocol.logs.commits import Commit, EntryRange
-from bookspark.protocol.logs.log_record import LogOptions, LogTakenOverError
-from bookspark.protocol.logs.replays import CheckpointRewoundError
-from bookspark.spark.connector import sink
-from bookspark.spark.connector.connector_options import SinkOptions
-from bookspark.spark.logs import (
+from bookspark.logs import (
     DataWriter,
     LogAddress,
     LogReader,
@@ -34,11 +28,17 @@ from bookspark.spark.logs import (
     delete_log,
     header_of,
 )
-from bookspark.spark.logs.committer import Committer
-from bookspark.spark.logs.compaction import compact_chain
-from bookspark.spark.logs.data_ledgers import PENDING_BATCHES_MAX, DataLedger
-from bookspark.spark.logs.maintenance import collect_recent_orphans
-from bookspark.spark.logs.row_format import Payloads
+from bookspark.logs.chain.committer import Committer
+from bookspark.logs.chain.compaction import compact_chain
+from bookspark.logs.chain.maintenance import collect_recent_orphans
+from bookspark.logs.rows.data_ledgers import PENDING_BATCHES_MAX, DataLedger
+from bookspark.logs.rows.encodings import Payloads
+from bookspark.protocol.ledger.ledger_metadata import LedgerType
+from bookspark.protocol.logs.commits import Commit, EntryRange
+from bookspark.protocol.logs.log_record import LogOptions, LogTakenOverError
+from bookspark.protocol.logs.replays import CheckpointRewoundError
+from bookspark.spark.connector import sink
+from bookspark.spark.connector.connector_options import SinkOptions
 from tests.spark.memory_bookkeeper import MemoryBookKeeper, MemoryReader
 
 ORDERS = LogAddress("zookeeper", "orders")
@@ -261,7 +261,7 @@ def test_what_a_batch_write_and_its_query_write_is_never_collected_by_the_other(
 def test_a_chain_that_batch_writes_made_long_is_compacted_while_the_query_runs(
     bookkeeper: MemoryBookKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bookspark.spark.logs.compaction.CHAIN_MAX", 4)
+    monkeypatch.setattr("bookspark.logs.chain.compaction.CHAIN_MAX", 4)
     query = claimed(bookkeeper, "a")
     for number in range(8):
         query.commit(batch(number))
@@ -372,7 +372,7 @@ def test_a_takeover_during_a_roll_is_told_although_a_guaranteed_ledger_can_not_b
 def test_a_full_commit_ledger_is_closed_and_the_next_sums_it_up(
     bookkeeper: MemoryBookKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bookspark.spark.logs.committer.COMMITS_PER_LEDGER_MAX", 2)
+    monkeypatch.setattr("bookspark.logs.chain.committer.COMMITS_PER_LEDGER_MAX", 2)
     writer = claimed(bookkeeper, "a")
     for number in range(5):
         writer.commit(batch(number))
@@ -440,7 +440,7 @@ def test_the_next_owner_collects_the_orphans_of_the_last_and_finds_them_among_th
 def test_what_was_before_the_recent_epochs_is_not_looked_at(
     bookkeeper: MemoryBookKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bookspark.spark.logs.maintenance.RECENT_EPOCHS", 1)
+    monkeypatch.setattr("bookspark.logs.chain.maintenance.RECENT_EPOCHS", 1)
     for number, run in enumerate("abcd", 1):
         claimed(bookkeeper, run).commit(batch(number, run, number))
     seen: list[int] = []
@@ -462,7 +462,7 @@ def chain(bookkeeper: MemoryBookKeeper) -> list[int]:
 @pytest.fixture
 def long_chain(bookkeeper: MemoryBookKeeper, monkeypatch: pytest.MonkeyPatch) -> Committer:
     """The owner of a log that was written in ten runs, two batches each."""
-    monkeypatch.setattr("bookspark.spark.logs.compaction.CHAIN_MAX", 4)
+    monkeypatch.setattr("bookspark.logs.chain.compaction.CHAIN_MAX", 4)
     for number in range(10):
         owner = claimed(bookkeeper, f"run {number}")
         for k in range(2):
@@ -491,12 +491,12 @@ def test_a_long_chain_is_compacted_and_has_the_same_commits(
 def test_full_commit_ledgers_are_not_copied_again(
     bookkeeper: MemoryBookKeeper, long_chain: Committer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bookspark.spark.logs.compaction.COMMITS_PER_LEDGER_MAX", 8)
+    monkeypatch.setattr("bookspark.logs.chain.compaction.COMMITS_PER_LEDGER_MAX", 8)
     before = list(commits(bookkeeper, "orders", b""))
     long_chain.tend(thoroughly=True)
     compacted = chain(bookkeeper)
     assert [len(bookkeeper.entries[ledger]) - 1 for ledger in compacted] == [8, 8, 2, 2]
-    monkeypatch.setattr("bookspark.spark.logs.compaction.CHAIN_MAX", 1)
+    monkeypatch.setattr("bookspark.logs.chain.compaction.CHAIN_MAX", 1)
     assert compact_chain(bookkeeper, claim(bookkeeper, "run 9")) == []
     assert list(commits(bookkeeper, "orders", b"")) == before
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bookspark.errors import ConfigurationError, MetadataVersionError, UnauthorizedAccessError
-from bookspark.metadata.memory.memory_store import MemoryStore
-from bookspark.protocol.logs.commits import Commit, CommitHeader, EntryRange
-from bookspark.protocol.logs.log_record import LogExistsError, LogOptions, LogRecord, NoSuchLogError
-from bookspark.spark.logs import LogRegistry
-from bookspark.spark.logs.codec import (
+from bookspark.logs import LogRegistry
+from bookspark.logs.chain.codec import (
     LogFormatError,
     decode_commit,
     decode_header,
@@ -18,6 +15,9 @@ from bookspark.spark.logs.codec import (
     encode_header,
     encode_record,
 )
+from bookspark.metadata.memory.memory_store import MemoryStore
+from bookspark.protocol.logs.commits import Commit, CommitHeader, EntryRange
+from bookspark.protocol.logs.log_record import LogExistsError, LogOptions, LogRecord, NoSuchLogError
 
 
 @pytest.fixture

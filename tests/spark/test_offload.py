@@ -18,10 +18,10 @@ from pyspark.sql import SparkSession
 from bookspark.client import BookKeeper
 from bookspark.errors import DataLossError, ReadError
 from bookspark.local import LocalCluster
+from bookspark.logs import LogRegistry, commits
 from bookspark.protocol.logs.log_offload import OffloadError
 from bookspark.spark.connector.data_source import BookSparkDataSource, register
 from bookspark.spark.frames import log_frame
-from bookspark.spark.logs import LogRegistry, commits
 from bookspark.spark.offload import Offloaded, offload
 from bookspark.spark.offload import offloading as module
 from bookspark.spark.process_client import client

@@ -16,10 +16,10 @@ from pyspark.sql import SparkSession
 from bookspark.client import BookKeeper
 from bookspark.errors import DataLossError, ReadError
 from bookspark.local import LocalCluster
+from bookspark.logs import truncate_log
 from bookspark.protocol.logs.log_offload import OffloadError
 from bookspark.spark import log_frame
 from bookspark.spark.connector.data_source import register
-from bookspark.spark.logs import truncate_log
 from bookspark.spark.offload import table
 from bookspark.spark.offload.proof import first_difference
 from bookspark.spark.process_client import client

@@ -12,13 +12,13 @@ import pytest
 
 from bookspark.client import BookKeeper
 from bookspark.errors import BookKeeperError, LedgerFencedError
+from bookspark.logs import delete_log
+from bookspark.logs.chain.codec import encode_record
+from bookspark.logs.chain.registry import KIND
+from bookspark.logs.rows.splits import Piece
 from bookspark.protocol.logs.commits import Commit, EntryRange
 from bookspark.protocol.logs.log_offload import OffloadError
 from bookspark.protocol.logs.log_record import LogRecord
-from bookspark.spark.logs import delete_log
-from bookspark.spark.logs.codec import encode_record
-from bookspark.spark.logs.registry import KIND
-from bookspark.spark.logs.splits import Piece
 from bookspark.spark.offload import proof
 from bookspark.spark.offload import table as tables
 from bookspark.spark.offload.offloading import _Run, place_of

@@ -16,8 +16,8 @@ from pyarrow import parquet
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from bookspark.errors import ReadError
+from bookspark.logs.rows.splits import Piece
 from bookspark.protocol.logs.log_offload import OffloadError
-from bookspark.spark.logs.splits import Piece
 from bookspark.spark.offload import table
 from bookspark.spark.offload.proof import first_difference
 

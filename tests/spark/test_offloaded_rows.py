@@ -13,9 +13,9 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from bookspark.client import BookKeeper
 from bookspark.errors import NoSuchLedgerError, ReadError
+from bookspark.logs import LogRegistry
+from bookspark.logs.rows.splits import Piece
 from bookspark.metadata.memory.memory_store import MemoryStore
-from bookspark.spark.logs import LogRegistry
-from bookspark.spark.logs.splits import Piece
 from bookspark.spark.offload.offloaded import offloaded_rows, rows_of
 from tests.spark.memory_bookkeeper import MemoryBookKeeper
 

@@ -17,11 +17,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
 from bookspark.local import LocalCluster
+from bookspark.logs import LogRegistry
 from bookspark.protocol.ledger.ledger_metadata import LedgerState, LedgerType, Replication
 from bookspark.protocol.logs.log_record import ENCODING_LABEL
 from bookspark.spark import log_frame
 from bookspark.spark.connector.data_source import register
-from bookspark.spark.logs import LogRegistry
 
 pytestmark = pytest.mark.spark
 

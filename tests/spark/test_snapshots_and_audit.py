@@ -16,13 +16,13 @@ from bookspark.client import BookKeeper
 from bookspark.client.inspection.copies import Unreadable, copies_on
 from bookspark.errors import ConfigurationError
 from bookspark.local import LocalBookie, LocalCluster
+from bookspark.logs import collect_orphans
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.repair.underreplication_task import Mark, Reason
 from bookspark.spark import audit, snapshots
 from bookspark.spark.audit.integrity_check import Marked, mark_lacking
 from bookspark.spark.audit.runner import run_over
 from bookspark.spark.connector.data_source import register
-from bookspark.spark.logs import collect_orphans
 from bookspark.spark.snapshots.retention import remove_files
 from bookspark.spark.snapshots.snapshot import GLOB_LOGGER
 from bookspark.wire.entry_batch import Entry, encode_entries

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bookspark.logs.rows import splits
+from bookspark.logs.rows.splits import Piece, positioned, rows_within, split
 from bookspark.protocol.logs.commits import EntryRange
-from bookspark.spark.logs import splits
-from bookspark.spark.logs.splits import Piece, positioned, rows_within, split
 
 RANGES = st.lists(
     st.tuples(st.integers(0, 50), st.integers(1, 400), st.integers(0, 1 << 22)).map(

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from bookspark.local import LocalCluster
+from bookspark.logs import truncate_log
 from bookspark.spark.connector.data_source import register
-from bookspark.spark.logs import truncate_log
 from tests.spark.rows_through import rows_through
 
 pytestmark = pytest.mark.spark

@@ -8,9 +8,9 @@ import pytest
 
 from bookspark.client import BookKeeper
 from bookspark.errors import BookieError, NoSuchLedgerError, UnauthorizedAccessError
+from bookspark.logs import LogAddress, LogRegistry, LogRun, delete_log
+from bookspark.logs.chain.committer import Committer
 from bookspark.protocol.logs.commits import Commit, EntryRange
-from bookspark.spark.logs import LogAddress, LogRegistry, LogRun, delete_log
-from bookspark.spark.logs.committer import Committer
 from bookspark.spark.tables.ledgers import LEDGERS
 from bookspark.spark.tables.logs import LOG_COMMITS, LOGS
 from bookspark.spark.tables.table import LONG, ROWS_PER_BATCH, Rows, SystemTable, once

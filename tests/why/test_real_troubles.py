@@ -15,8 +15,8 @@ import pytest
 from bookspark import errors
 from bookspark.client import BookKeeper
 from bookspark.local import LocalCluster
+from bookspark.logs import LogRegistry
 from bookspark.protocol.logs.log_record import LogOptions
-from bookspark.spark.logs import LogRegistry
 from bookspark.why.facts import Answer, Severity
 from bookspark.why.gathering import DEADLINES, Gathering, gather
 from bookspark.why.questions import question_of

@@ -52,7 +52,7 @@ def create(
 
     The first write makes a log too, with its own options. A log that keeps all columns (rowFormat arrow) can only be made by its
     first write, which tells the columns."""
-    from bookspark.spark.logs import LogRegistry
+    from bookspark.logs import LogRegistry
 
     options = LogOptions(
         ensemble_size, write_quorum, ack_quorum, digest_type, ledger_type, replication, compression=compression
@@ -64,7 +64,7 @@ def create(
 @app.command("list")
 def list_logs(zookeeper: Zookeeper = "") -> None:
     """Print the name of each log, one a line."""
-    from bookspark.spark.logs import LogRegistry
+    from bookspark.logs import LogRegistry
 
     with client(zookeeper) as bookkeeper:
         for name in LogRegistry(bookkeeper.metadata).names():
@@ -74,7 +74,7 @@ def list_logs(zookeeper: Zookeeper = "") -> None:
 @app.command()
 def describe(log: LaneName, zookeeper: Zookeeper = "", password: Password = "", as_json: Json = False) -> None:
     """Print a log's options, its owner, its commits and the ledgers that hold its rows."""
-    from bookspark.spark.logs import LogRegistry, check_password, commits
+    from bookspark.logs import LogRegistry, check_password, commits
 
     with client(zookeeper) as bookkeeper:
         registry = LogRegistry(bookkeeper.metadata)
@@ -129,13 +129,14 @@ def read(
 ) -> None:
     """Print the committed rows of a log, lane by lane, in their order, each followed by a line break. Rows of several columns are
     printed as JSON."""
+    from bookspark.logs import LogRegistry, commits
+    from bookspark.logs.chain.commit_times import row_at
+    from bookspark.logs.rows.encodings import RowDecoder
+    from bookspark.logs.rows.splits import SizedPiece, positioned, split
     from bookspark.spark.connector.source import VALUE_SCHEMA
-    from bookspark.spark.logs import LogRegistry, commits
-    from bookspark.spark.logs.commit_times import row_at
-    from bookspark.spark.logs.row_format import RowDecoder, columns_of
-    from bookspark.spark.logs.rows import row_decoder
-    from bookspark.spark.logs.splits import SizedPiece, positioned, split
     from bookspark.spark.offload.offloaded import rows_of
+    from bookspark.spark.rows.row_format import columns_of
+    from bookspark.spark.rows.rows import row_decoder
 
     out = sys.stdout.buffer
     secret = password.encode()
@@ -184,7 +185,7 @@ def truncate(
 ) -> None:
     """Remove the rows before ROW from a log. Ledgers that hold nothing else are deleted. Ledgers of a running query are deleted
     once it has ended."""
-    from bookspark.spark.logs import truncate_log
+    from bookspark.logs import truncate_log
 
     with client(zookeeper) as bookkeeper:
         deleted = truncate_log(bookkeeper, log, row, password.encode())
@@ -195,7 +196,7 @@ def truncate(
 def collect(log: LaneName, zookeeper: Zookeeper = "", password: Password = "") -> None:
     """Delete ledgers that killed tasks and queries left behind, and that can never become part of LOG. (The next query deletes
     recent ones by itself.)"""
-    from bookspark.spark.logs import collect_orphans
+    from bookspark.logs import collect_orphans
 
     with client(zookeeper) as bookkeeper:
         deleted = collect_orphans(bookkeeper, log, password.encode())
@@ -210,7 +211,7 @@ def delete(
     password: Password = "",
 ) -> None:
     """Delete a log, its ledgers and all its rows. Stop the queries that write to it first: a running query makes the log anew."""
-    from bookspark.spark.logs import delete_log
+    from bookspark.logs import delete_log
 
     if not yes:
         typer.confirm(f"Delete log {log} and all its rows for ever?", abort=True, err=True)
@@ -232,7 +233,7 @@ def _plain(value: Any) -> object:
 
 def _time_ms(option: str, text: str) -> int | None:
     """The time that an option says, in ms since 1970; None if it is empty."""
-    from bookspark.spark.connector.times import time_ms
+    from bookspark.logs.feeds.times import time_ms
 
     try:
         return time_ms(text) if text else None

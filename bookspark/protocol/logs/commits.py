@@ -6,7 +6,7 @@ Each commit ledger starts with a header that sums up all ledgers before it, so a
 batch write has no Spark checkpoint to be replayed from: its query id *is* its run id, no header keeps it, and the log's record
 says whether it is committed. A header keeps the ``QUERIES_MAX`` streaming queries that committed last.
 
-Entry 0 of a commit ledger is a ``CommitHeader``, every other entry a ``Commit``, both JSON. ``bookspark.spark.logs.codec`` makes
+Entry 0 of a commit ledger is a ``CommitHeader``, every other entry a ``Commit``, both JSON. ``bookspark.logs.chain.codec`` makes
 the bytes. Source: docs/decisions/logs.md.
 """
 

@@ -10,9 +10,7 @@
 ``file_sources``       tells files that were renamed from new ones
 ``source``             reads logs, ledgers and system tables
 ``feeds``              plans what lies between two offsets of a log or of ledgers
-``lane_feed``          the same of one lane of a log
-``times``              times that choose rows, and the column with a row's time
-``lost_rows``          rows that were to be read and are gone
+``timestamps``         the column that tells when a row was committed
 ``active_session``     lets other Python threads write
 ``pinned_start``       keeps the start of a stream that begins at ``latest``
 =====================  ============================================================================

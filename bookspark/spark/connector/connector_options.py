@@ -44,14 +44,14 @@ from msgspec import Meta
 from bookspark.arguments import AtLeastOne, EntryId, PasswordText, from_text
 from bookspark.arguments.taken import Misfit, refused
 from bookspark.errors import ConfigurationError
+from bookspark.logs.chain.log_run import LogAddress
+from bookspark.logs.chain.registry import LaneName, LogName
+from bookspark.logs.feeds.times import A_TIME, TIMES_OF_LANES, Times, one_time, times_of_lanes
+from bookspark.logs.rows.data_ledgers import RollPolicy
 from bookspark.metadata.records.names import LedgerId
 from bookspark.metadata.zookeeper.layout import ConnectionString
 from bookspark.protocol.ledger.ledger_metadata import LEDGER_ID_MAX, DigestType, LedgerType, Replication
 from bookspark.protocol.logs.log_record import Compression, LogOptions, RowFormat
-from bookspark.spark.connector.times import A_TIME, TIMES_OF_LANES, Times, one_time, times_of_lanes
-from bookspark.spark.logs.data_ledgers import RollPolicy
-from bookspark.spark.logs.log_run import LogAddress
-from bookspark.spark.logs.registry import LaneName, LogName
 
 Value = TypeVar("Value")
 PollMilliseconds = Annotated[int, Meta(ge=0, le=1_000_000_000)]
@@ -59,6 +59,8 @@ PollMilliseconds = Annotated[int, Meta(ge=0, le=1_000_000_000)]
 _LEDGERS_MAX = 1_000_000
 """How many ledgers one read names at most."""
 EARLIEST, LATEST = "earliest", "latest"
+_STARTS = "'earliest', a position (a number from 0) or, of a stream, 'latest'"
+_ENDS = "'latest' or a position (a number from 0)"
 
 _SPARK_OPTIONS = ("checkpointlocation", "queryname")
 """Spark's own options, which it hands to sinks too."""
@@ -142,7 +144,7 @@ def _place(
 ) -> int | str | Times | None:
     """Where a read begins, or ends, as one of three options says it; None if none does. ``which``: ``starting`` or ``ending``."""
     places = {
-        f"{which}Offsets": options.take(f"{which}Offsets", offset, f"a position (a number from 0){words}"),
+        f"{which}Offsets": options.take(f"{which}Offsets", offset, words),
         f"{which}Timestamp": options.take(f"{which}Timestamp", one_time, A_TIME),
         f"{which}OffsetsByTimestamp": options.take(f"{which}OffsetsByTimestamp", times_of_lanes, TIMES_OF_LANES),
     }
@@ -271,8 +273,8 @@ class SourceOptions:
         ledger = options.judged("ledger", LedgerId)
         ledgers = options.take("ledgers", _ids, "a list of ledger ids like 1,2,7-9")
         table = options.text("table")
-        start = _place(options, "starting", _offset(EARLIEST, LATEST), ", 'earliest' or, of a stream, 'latest'")
-        end = _place(options, "ending", _offset(LATEST), " or 'latest'")
+        start = _place(options, "starting", _offset(EARLIEST, LATEST), _STARTS)
+        end = _place(options, "ending", _offset(LATEST), _ENDS)
         include_timestamp = options.judged("includeTimestamp", bool)
         min_partitions = options.judged("minPartitions", AtLeastOne) or 1
         fail_on_data_loss = options.judged("failOnDataLoss", bool)

@@ -14,9 +14,9 @@ from contextlib import suppress
 import msgspec
 
 from bookspark.errors import MetadataVersionError
+from bookspark.logs.feeds.log_feed import Offset
 from bookspark.metadata.records.documents import proven, read_struct
 from bookspark.spark.connector.connector_options import SourceOptions
-from bookspark.spark.connector.feeds import Offset
 from bookspark.spark.process_client import client
 
 KIND = "starts"

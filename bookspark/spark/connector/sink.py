@@ -5,7 +5,7 @@ of the log. A batch is known by (query id, batch id), which Spark gives again wh
 fingerprint (``fingerprints``); a batch write is known by an id that is made when it is planned. A failed task leaves nothing to
 undo: no reader ever sees entries that no commit names.
 
-Each query writes a lane of its own, and batch writes share one (``logs.lane_choice``), so no writer ends another one or waits for
+Each query writes a lane of its own, and batch writes share one (``logs.chain.lane_choice``), so no writer ends another one or waits for
 it; batch writes wait for each other.
 
 A query that may not write disturbs nobody. A run looks at its lane's commits before it claims the lane. A batch whose number the
@@ -38,17 +38,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from bookspark.errors import BookKeeperError
-from bookspark.protocol.logs.commits import Commit, CommitHeader, EntryRange, Fingerprint, merged
-from bookspark.protocol.logs.log_record import Compression, LogChangedError, LogRecord
-from bookspark.protocol.logs.replays import Batch, is_committed
-from bookspark.spark.connector.checkpoint_files import plain_place
-from bookspark.spark.connector.connector_options import SinkOptions
-from bookspark.spark.connector.file_sources import check_sources
-from bookspark.spark.connector.fingerprints import SUMS, plan_of, sum_of
-from bookspark.spark.idle_closing import closed_if_it_fails, idle_closer
-from bookspark.spark.logs.committer import Committer, current_committer
-from bookspark.spark.logs.data_ledgers import DataWriter, current_data_ledger
-from bookspark.spark.logs.lane_choice import (
+from bookspark.logs.chain.committer import Committer, current_committer
+from bookspark.logs.chain.lane_choice import (
     StreamingQuery,
     begun_batch_write,
     claimed,
@@ -57,13 +48,22 @@ from bookspark.spark.logs.lane_choice import (
     lane_of_run,
     note_writer,
 )
-from bookspark.spark.logs.log_run import LogRun
-from bookspark.spark.logs.maintenance import recover_ledgers
-from bookspark.spark.logs.reader import newest_header
-from bookspark.spark.logs.registry import LogRegistry
-from bookspark.spark.logs.rows import row_encoder
-from bookspark.spark.logs.value_rows import train_dictionary
+from bookspark.logs.chain.log_run import LogRun
+from bookspark.logs.chain.maintenance import recover_ledgers
+from bookspark.logs.chain.reader import newest_header
+from bookspark.logs.chain.registry import LogRegistry
+from bookspark.logs.rows.data_ledgers import DataWriter, current_data_ledger
+from bookspark.logs.rows.value_rows import train_dictionary
+from bookspark.protocol.logs.commits import Commit, CommitHeader, EntryRange, Fingerprint, merged
+from bookspark.protocol.logs.log_record import Compression, LogChangedError, LogRecord
+from bookspark.protocol.logs.replays import Batch, is_committed
+from bookspark.spark.connector.checkpoint_files import plain_place
+from bookspark.spark.connector.connector_options import SinkOptions
+from bookspark.spark.connector.file_sources import check_sources
+from bookspark.spark.connector.fingerprints import SUMS, plan_of, sum_of
+from bookspark.spark.idle_closing import closed_if_it_fails, idle_closer
 from bookspark.spark.process_client import client
+from bookspark.spark.rows.rows import row_encoder
 
 if TYPE_CHECKING:
     import pyarrow

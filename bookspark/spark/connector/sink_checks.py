@@ -11,11 +11,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from bookspark.errors import ConfigurationError, NotEnoughBookiesError
+from bookspark.logs.chain.registry import LogRegistry
+from bookspark.logs.rows.encodings import ID_COLUMNS
 from bookspark.protocol.logs.log_record import LogOptions, LogRecord, RowFormat
 from bookspark.spark.connector.connector_options import SinkOptions
-from bookspark.spark.logs.registry import LogRegistry
-from bookspark.spark.logs.row_format import ID_COLUMNS, arrow_schema, columns_of
 from bookspark.spark.process_client import client
+from bookspark.spark.rows.row_format import arrow_schema, columns_of
 
 
 def check_input(schema: StructType, row_format: RowFormat) -> None:

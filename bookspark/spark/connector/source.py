@@ -42,20 +42,23 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from bookspark.errors import ConfigurationError, NoSuchLedgerError, ReadError
+from bookspark.logs.chain.registry import LogRegistry, check_password
+from bookspark.logs.feeds.log_feed import Limit, LogFeed, Offset
+from bookspark.logs.feeds.lost_rows import data_loss
+from bookspark.logs.feeds.times import RowTimes, Times
+from bookspark.logs.rows.encodings import ID_COLUMNS, RowDecoder
+from bookspark.logs.rows.splits import Piece, SizedPiece, split
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.logs.lanes import rows_before
 from bookspark.protocol.logs.log_record import LOG_LABEL
 from bookspark.spark.connector.connector_options import LATEST, SourceOptions
-from bookspark.spark.connector.feeds import Feed, Limit, LogFeed, Offset, feed
-from bookspark.spark.connector.lost_rows import data_loss
+from bookspark.spark.connector.feeds import Feed, feed
 from bookspark.spark.connector.pinned_start import PinnedStart
-from bookspark.spark.connector.times import TIMESTAMP, TIMESTAMP_FIELD, RowTimes, Times, with_times, without_times
-from bookspark.spark.logs.registry import LogRegistry, check_password
-from bookspark.spark.logs.row_format import ID_COLUMNS, RowDecoder, columns_of
-from bookspark.spark.logs.rows import row_decoder
-from bookspark.spark.logs.splits import Piece, SizedPiece, split
+from bookspark.spark.connector.timestamps import TIMESTAMP, TIMESTAMP_FIELD, with_times, without_times
 from bookspark.spark.offload.offloaded import rows_of
 from bookspark.spark.process_client import client
+from bookspark.spark.rows.row_format import columns_of
+from bookspark.spark.rows.rows import row_decoder
 from bookspark.spark.tables.system_tables import system_table
 
 if TYPE_CHECKING:

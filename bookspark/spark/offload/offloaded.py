@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 from pyspark.sql.types import StructType
 
 from bookspark.errors import NoSuchLedgerError
+from bookspark.logs.chain.registry import LogRegistry
+from bookspark.logs.rows.encodings import RowDecoder
+from bookspark.logs.rows.splits import Piece
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.logs.lanes import lane_name, lane_of
-from bookspark.spark.logs.registry import LogRegistry
-from bookspark.spark.logs.row_format import RowDecoder
-from bookspark.spark.logs.splits import Piece
 from bookspark.spark.offload import table
 
 if TYPE_CHECKING:

@@ -34,16 +34,16 @@ from bookspark.arguments import Name, PasswordText, WaitSeconds, checked
 from bookspark.client import BookKeeper
 from bookspark.daemon.settings import of_environment
 from bookspark.errors import NoSuchLedgerError
+from bookspark.logs.chain.log_run import LogAddress
+from bookspark.logs.chain.maintenance import recover_ledgers
+from bookspark.logs.chain.reader import commits
+from bookspark.logs.chain.registry import LaneName, LogRegistry, check_password
+from bookspark.logs.rows.data_ledgers import RollPolicy
+from bookspark.logs.rows.splits import SizedPiece, positioned
 from bookspark.metadata.zookeeper.layout import ConnectionString
 from bookspark.protocol.logs.lanes import MARK, lane_of
 from bookspark.protocol.logs.log_offload import OffloadError
 from bookspark.protocol.logs.log_record import LogRecord, epoch_of
-from bookspark.spark.logs.data_ledgers import RollPolicy
-from bookspark.spark.logs.log_run import LogAddress
-from bookspark.spark.logs.maintenance import recover_ledgers
-from bookspark.spark.logs.reader import commits
-from bookspark.spark.logs.registry import LaneName, LogRegistry, check_password
-from bookspark.spark.logs.splits import SizedPiece, positioned
 from bookspark.spark.offload import table as tables
 from bookspark.spark.offload.proof import prove
 

@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark.sql.types import StructType
 
 from bookspark.errors import BookKeeperError
+from bookspark.logs.chain.log_run import LogAddress
+from bookspark.logs.chain.registry import LogRegistry
+from bookspark.logs.rows.encodings import ID_COLUMNS, RowDecoder
+from bookspark.logs.rows.splits import Piece, SizedPiece, split
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.logs.log_offload import OffloadError
-from bookspark.spark.logs.log_run import LogAddress
-from bookspark.spark.logs.registry import LogRegistry
-from bookspark.spark.logs.row_format import ID_COLUMNS, RowDecoder, arrow_schema
-from bookspark.spark.logs.rows import row_decoder
-from bookspark.spark.logs.splits import Piece, SizedPiece, split
 from bookspark.spark.offload import table
 from bookspark.spark.offload.offloaded import rows_in_ledger
 from bookspark.spark.process_client import client
+from bookspark.spark.rows.row_format import arrow_schema
+from bookspark.spark.rows.rows import row_decoder
 
 if TYPE_CHECKING:
     import pyarrow

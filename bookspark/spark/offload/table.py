@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bookspark.errors import BookKeeperError, ReadError
+from bookspark.logs.rows.splits import Piece
 from bookspark.protocol.logs.log_offload import OffloadError
-from bookspark.spark.logs.row_format import arrow_schema
-from bookspark.spark.logs.splits import Piece
+from bookspark.spark.rows.row_format import arrow_schema
 
 if TYPE_CHECKING:
     import pyarrow

@@ -11,10 +11,10 @@ import logging
 from typing import TYPE_CHECKING
 
 from bookspark.errors import BookKeeperError, NoSuchEntryError, NoSuchLedgerError
+from bookspark.logs import LogRegistry, check_password, commits, header_of
+from bookspark.logs.chain.codec import LogFormatError
 from bookspark.protocol.logs.commits import Position
 from bookspark.protocol.logs.log_record import LogRecord
-from bookspark.spark.logs import LogRegistry, check_password, commits, header_of
-from bookspark.spark.logs.codec import LogFormatError
 from bookspark.spark.tables.table import FLAG, INT, LONG, LONGS, TEXT, TIME, Rows, SystemTable, once, time
 
 if TYPE_CHECKING:

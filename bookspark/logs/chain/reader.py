@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from bookspark.arguments import BytesOrNone, Password, WaitSeconds, checked, checks_methods
 from bookspark.errors import DataLossError, NoSuchEntryError, NoSuchLedgerError
+from bookspark.logs.chain.codec import decode_commit, decode_header
+from bookspark.logs.chain.registry import KIND, LaneName, LogRegistry, check_password
 from bookspark.protocol.logs.commits import Commit, CommitHeader, Position
 from bookspark.protocol.logs.lanes import lane_name, lane_of
 from bookspark.protocol.logs.log_record import CommitLedger, LogRecord
-from bookspark.spark.logs.codec import decode_commit, decode_header
-from bookspark.spark.logs.registry import KIND, LaneName, LogRegistry, check_password
 
 if TYPE_CHECKING:
     from bookspark.client import BookKeeper

@@ -17,6 +17,7 @@ from typing import Annotated
 
 from bookspark.arguments import Password, Rule, checked, checks_methods
 from bookspark.errors import ConfigurationError, MetadataVersionError, UnauthorizedAccessError
+from bookspark.logs.chain.codec import decode_record, encode_record
 from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.logs.lanes import MARK, lane_in_index, lane_name, lane_of, new_lane, with_lane
 from bookspark.protocol.logs.log_record import (
@@ -27,7 +28,6 @@ from bookspark.protocol.logs.log_record import (
     LogRecord,
     NoSuchLogError,
 )
-from bookspark.spark.logs.codec import decode_record, encode_record
 from bookspark.wire.digests import master_key
 
 KIND = "logs"

@@ -23,11 +23,11 @@ from bookspark.errors import (
     UnauthorizedAccessError,
     UnreadableRecordError,
 )
+from bookspark.logs.chain.reader import LogReader, commits, open_commit_ledger, read_commits, read_header
+from bookspark.logs.chain.registry import LaneName, LogName, LogRegistry, check_one_lane, check_password
 from bookspark.metadata.records.names import LedgerId
 from bookspark.protocol.logs.lanes import lane_of
 from bookspark.protocol.logs.log_record import LOG_LABEL, LogRecord, epoch_of, is_orphan
-from bookspark.spark.logs.reader import LogReader, commits, open_commit_ledger, read_commits, read_header
-from bookspark.spark.logs.registry import LaneName, LogName, LogRegistry, check_one_lane, check_password
 
 if TYPE_CHECKING:
     from bookspark.client import BookKeeper

@@ -12,11 +12,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import zstandard
-from pyspark import TaskContext
 
 from bookspark.errors import BookKeeperError
-from bookspark.spark.logs.row_format import ID_COLUMNS, PLAIN, Payloads
-from bookspark.spark.logs.splits import Piece
+from bookspark.logs.rows.encodings import ID_COLUMNS, PLAIN, Payloads
+from bookspark.logs.rows.splits import Piece
 
 if TYPE_CHECKING:
     import pyarrow
@@ -32,10 +31,11 @@ _Values = zstandard.BufferWithSegmentsCollection
 
 
 class ValueEncoder:
-    """Makes an entry of each value. ``encoding``: PLAIN, ZSTD or ZSTD_DICTIONARY; the last one needs ``dictionary``."""
+    """Makes an entry of each value. ``encoding``: PLAIN, ZSTD or ZSTD_DICTIONARY; the last one needs ``dictionary``.
+    ``where``: of what the rows are, for errors."""
 
-    def __init__(self, encoding: str, dictionary: bytes = b"") -> None:
-        self.encoding = encoding
+    def __init__(self, encoding: str, dictionary: bytes = b"", where: str = "") -> None:
+        self.encoding, self._where = encoding, where
         self._compressor = None if encoding == PLAIN else _compressor(dictionary)
         self._row = 0
 
@@ -45,10 +45,9 @@ class ValueEncoder:
 
         values = rows.column(0)
         if values.null_count:
-            context = TaskContext.get()
             raise BookKeeperError(
-                f"column 'value' is null in row {self._row + values.is_null().index(True).as_py()} of partition "
-                f"{context.partitionId() if context else '?'}; an entry can be empty but not null: "
+                f"column 'value' is null in row {self._row + values.is_null().index(True).as_py()}{self._where}; an entry can be "
+                "empty but not null: "
                 "filter such rows out, or use coalesce(value, '')"
             )
         self._row += rows.num_rows

@@ -20,11 +20,11 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from bookspark.errors import AddTimeoutError, BookKeeperError, LedgerClosedError, LedgerFencedError
+from bookspark.logs.chain.log_run import CLOSE_SECONDS_MAX, LogRun
+from bookspark.logs.rows.encodings import Payloads
 from bookspark.protocol.ledger.ledger_metadata import LedgerType
 from bookspark.protocol.logs.commits import EntryRange, merged
 from bookspark.protocol.logs.log_record import DATA_ROLE, LogOptions
-from bookspark.spark.logs.log_run import LogRun
-from bookspark.spark.logs.row_format import Payloads
 
 if TYPE_CHECKING:
     import pyarrow
@@ -36,8 +36,6 @@ log = logging.getLogger(__name__)
 
 PENDING_BATCHES_MAX = 8
 """How many Arrow batches of a task may wait for their acknowledgement. The client bounds their bytes."""
-CLOSE_SECONDS_MAX = 30.0
-"""A ledger that can't be closed in this time is left for recovery. A guaranteed ledger would try for ever, while Spark waits."""
 _GIVE_UP = (LedgerFencedError, LedgerClosedError, AddTimeoutError)
 
 

@@ -15,15 +15,10 @@ no label               an entry is a row; its payload is the row's ``value``
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
-
-from bookspark.protocol.logs.log_record import LogOptions, RowFormat
-from bookspark.spark.logs.splits import Piece
+from bookspark.logs.rows.splits import Piece
 
 if TYPE_CHECKING:
     import pyarrow
@@ -61,13 +56,3 @@ class RowDecoder(Protocol):
 
     def rows(self, entries: pyarrow.RecordBatch, piece: Piece) -> Iterator[pyarrow.RecordBatch]:
         """The rows of ``piece`` that are in ``entries``. These are consecutive, and all of them belong to the piece."""
-
-
-def columns_of(options: LogOptions) -> StructType | None:
-    """The columns of a log of Arrow rows; None if the log holds values."""
-    return StructType.fromJson(json.loads(options.columns)) if options.row_format is RowFormat.ARROW else None
-
-
-def arrow_schema(columns: StructType) -> pyarrow.Schema:
-    """The columns in Arrow, as Spark's Python side has them: times are in UTC."""
-    return to_arrow_schema(columns, timezone="UTC")

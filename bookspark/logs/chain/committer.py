@@ -38,16 +38,15 @@ from bookspark.errors import (
     LedgerRecoveryError,
     NoSuchLedgerError,
 )
+from bookspark.logs.chain.codec import decode_commit, decode_header, encode_commit, encode_header
+from bookspark.logs.chain.compaction import COMMITS_PER_LEDGER_MAX, compact_chain
+from bookspark.logs.chain.log_run import CLOSE_SECONDS_MAX, LogRun
+from bookspark.logs.chain.maintenance import collect_recent_orphans, recover_ledgers
+from bookspark.logs.chain.reader import HEADER_ENTRY
+from bookspark.logs.chain.registry import LogRegistry
 from bookspark.protocol.logs.commits import Commit, CommitHeader
 from bookspark.protocol.logs.log_record import COMMIT_ROLE, CommitLedger, LogChangedError, LogTakenOverError
 from bookspark.protocol.logs.replays import Batch, is_committed
-from bookspark.spark.logs.codec import decode_commit, decode_header, encode_commit, encode_header
-from bookspark.spark.logs.compaction import COMMITS_PER_LEDGER_MAX, compact_chain
-from bookspark.spark.logs.data_ledgers import CLOSE_SECONDS_MAX
-from bookspark.spark.logs.log_run import LogRun
-from bookspark.spark.logs.maintenance import collect_recent_orphans, recover_ledgers
-from bookspark.spark.logs.reader import HEADER_ENTRY
-from bookspark.spark.logs.registry import LogRegistry
 
 if TYPE_CHECKING:
     from bookspark.client import BookKeeper, LedgerHandle

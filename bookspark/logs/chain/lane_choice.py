@@ -11,6 +11,8 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from bookspark.logs.chain.reader import newest_header
+from bookspark.logs.chain.registry import LogRegistry
 from bookspark.protocol.logs.commits import CommitHeader
 from bookspark.protocol.logs.lanes import (
     BATCH_WRITES,
@@ -23,12 +25,10 @@ from bookspark.protocol.logs.lanes import (
     writer_of,
 )
 from bookspark.protocol.logs.log_record import LogChangedError, LogRecord
-from bookspark.spark.logs.reader import newest_header
-from bookspark.spark.logs.registry import LogRegistry
 
 if TYPE_CHECKING:
     from bookspark.client import BookKeeper
-    from bookspark.spark.logs.log_run import LogAddress
+    from bookspark.logs.chain.log_run import LogAddress
 
 
 class StreamingQuery(NamedTuple):

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from bookspark.errors import ReadError
+from bookspark.logs.chain.commit_times import row_at
+from bookspark.logs.chain.reader import LogReader, PlacedCommit, made_anew
+from bookspark.logs.feeds.lost_rows import PassedOver
+from bookspark.logs.rows.splits import SizedPiece, positioned, rows_within
 from bookspark.protocol.logs.lanes import lane_of
 from bookspark.protocol.logs.log_record import LogRecord
-from bookspark.spark.connector.lost_rows import PassedOver
-from bookspark.spark.logs.commit_times import row_at
-from bookspark.spark.logs.reader import LogReader, PlacedCommit, made_anew
-from bookspark.spark.logs.splits import SizedPiece, positioned, rows_within
 
 if TYPE_CHECKING:
     from bookspark.client import BookKeeper

@@ -1,4 +1,4 @@
-"""Times that choose rows of a log, and the column that tells a row's time.
+"""Times that choose rows of a log, and the times of rows.
 
 Law: rows of one commit have one time, that of the commit. A time chooses, in each lane, the first row of that time or later; of a
 lane that has none, the place behind its last row.
@@ -10,21 +10,16 @@ A time is written as in Spark's Kafka source, in ms since 1970, or as ISO 8601 w
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from pyspark.sql.types import StructField, StructType, TimestampType
-
-from bookspark.spark.logs.splits import Piece, TimedRows
+from bookspark.logs.rows.splits import Piece, TimedRows
 
 if TYPE_CHECKING:
     import pyarrow
 
-TIMESTAMP = "timestamp"
-"""The column."""
-TIMESTAMP_FIELD = StructField(TIMESTAMP, TimestampType(), True, {"comment": "When the row was committed"})
 A_TIME = "a time: ms since 1970, or ISO 8601 with an offset, like 2026-11-22T14:05:00+01:00"
 """What is taken as a time, in words."""
 TIMES_OF_LANES = 'a JSON object with a time for each lane, like {"0": 1795356300000, "3": "2026-11-22T14:05:00Z"}'
@@ -96,17 +91,3 @@ class RowTimes:
             rows -= count
         values = numpy.repeat(numpy.array(times, numpy.int64) * 1000, counts)
         return pyarrow.array(values).view(pyarrow.timestamp("us", tz="UTC"))
-
-
-def with_times(rows: pyarrow.RecordBatch, names: Sequence[str], times: RowTimes) -> pyarrow.RecordBatch:
-    """``rows`` with the column of their times, in the order of ``names``."""
-    import pyarrow
-
-    column = times.take(rows.num_rows)
-    columns = [column if name == TIMESTAMP else rows.column(name) for name in names]
-    return pyarrow.RecordBatch.from_arrays(columns, names=list(names))
-
-
-def without_times(schema: StructType) -> StructType:
-    """The columns that come from entries."""
-    return StructType([one for one in schema if one.name != TIMESTAMP])

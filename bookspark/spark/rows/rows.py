@@ -8,27 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
 from bookspark.errors import BookKeeperError
+from bookspark.logs.rows.encodings import ARROW, PLAIN, ZSTD, ZSTD_DICTIONARY, RowDecoder, RowEncoder
+from bookspark.logs.rows.value_rows import ValueDecoder, ValueEncoder
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.logs.log_record import ENCODING_LABEL, Compression, LogRecord
-from bookspark.spark.logs.arrow_rows import ArrowDecoder, ArrowEncoder
-from bookspark.spark.logs.row_format import ARROW, PLAIN, ZSTD, ZSTD_DICTIONARY, RowDecoder, RowEncoder, columns_of
-from bookspark.spark.logs.value_rows import ValueDecoder, ValueEncoder
+from bookspark.spark.rows.arrow_rows import ArrowDecoder, ArrowEncoder
+from bookspark.spark.rows.row_format import columns_of
 
 
 def row_encoder(record: LogRecord) -> RowEncoder:
     """The encoder of a task that writes to the log."""
-    compression = record.options.compression
+    task, compression = TaskContext.get(), record.options.compression
+    where = f" of partition {task.partitionId() if task is not None else '?'}"
     columns = columns_of(record.options)
     if columns is not None:
         return ArrowEncoder(columns, compression)
     if compression is Compression.NONE:
-        return ValueEncoder(PLAIN)
+        return ValueEncoder(PLAIN, where=where)
     if record.dictionary:
-        return ValueEncoder(ZSTD_DICTIONARY, record.dictionary)
-    return ValueEncoder(ZSTD)
+        return ValueEncoder(ZSTD_DICTIONARY, record.dictionary, where)
+    return ValueEncoder(ZSTD, where=where)
 
 
 def row_decoder(ledger: LedgerMetadata, columns: StructType | None, dictionary: Callable[[], bytes]) -> RowDecoder:

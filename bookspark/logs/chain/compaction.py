@@ -17,11 +17,10 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from bookspark.logs.chain.log_run import CLOSE_SECONDS_MAX, LogRun
+from bookspark.logs.chain.reader import HEADER_ENTRY, open_commit_ledger, read_header
+from bookspark.logs.chain.registry import LogRegistry
 from bookspark.protocol.logs.log_record import COMMIT_ROLE, CommitLedger, LogRecord
-from bookspark.spark.logs.data_ledgers import CLOSE_SECONDS_MAX
-from bookspark.spark.logs.log_run import LogRun
-from bookspark.spark.logs.reader import HEADER_ENTRY, open_commit_ledger, read_header
-from bookspark.spark.logs.registry import LogRegistry
 
 if TYPE_CHECKING:
     from bookspark.client import BookKeeper

@@ -18,10 +18,10 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from bookspark.logs.chain.codec import decode_commit
+from bookspark.logs.chain.reader import HEADER_ENTRY, open_commit_ledger, read_commits, read_header, with_chain
 from bookspark.protocol.logs.commits import Commit
 from bookspark.protocol.logs.log_record import LogRecord
-from bookspark.spark.logs.codec import decode_commit
-from bookspark.spark.logs.reader import HEADER_ENTRY, open_commit_ledger, read_commits, read_header, with_chain
 
 if TYPE_CHECKING:
     from bookspark.client import BookKeeper

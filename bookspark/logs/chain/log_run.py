@@ -8,7 +8,7 @@ have the log's options and these labels in their custom metadata, by which reade
 ``bookspark.epoch``     the epoch in which the ledger was created, in decimal
 ``bookspark.role``      ``commit`` or ``data``
 ``bookspark.run``       the id of the run that created it
-``bookspark.encoding``  how payloads are encoded (see ``row_format``); absent if a payload is a row's value as it is
+``bookspark.encoding``  how payloads are encoded (see ``rows.encodings``); absent if a payload is a row's value as it is
 ======================  =====================================================================================
 """
 
@@ -31,6 +31,9 @@ from bookspark.protocol.logs.log_record import (
 
 if TYPE_CHECKING:
     from bookspark.client import BookKeeper, LedgerHandle
+
+CLOSE_SECONDS_MAX = 30.0
+"""A ledger that can't be closed in this time is left for recovery. A guaranteed one would try for ever while its writer waits."""
 
 
 @dataclass(frozen=True)

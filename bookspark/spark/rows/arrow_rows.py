@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructType
 
+from bookspark.logs.rows.encodings import ARROW, ID_COLUMNS, Payloads
+from bookspark.logs.rows.splits import Piece
 from bookspark.protocol.logs.log_record import Compression
-from bookspark.spark.logs.row_format import ARROW, ID_COLUMNS, Payloads, arrow_schema
-from bookspark.spark.logs.splits import Piece
+from bookspark.spark.rows.row_format import arrow_schema
 from bookspark.wire.entry_batch import PAYLOAD_BYTES_MAX
 
 if TYPE_CHECKING:

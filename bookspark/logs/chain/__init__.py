@@ -1,0 +1,22 @@
+"""The chain of a log's lane: the record, the commits that it leads to, and who writes them.
+
+================  =========================================================================================
+``registry``      the records of logs in the metadata store
+``lane_choice``   which lane of a log a writer gets
+``log_run``       where a log is, and which run writes it
+``reader``        reads a lane's commits, in order, as the lane grows
+``committer``     appends commits, each batch once
+``commit_times``  finds the first row of a time
+``compaction``    keeps the chain of commit ledgers short
+``maintenance``   deletes orphans, truncates and deletes logs
+``codec``         the bytes of records and commits
+================  =========================================================================================
+
+::
+
+    from bookspark import BookKeeper
+    from bookspark.logs.chain.registry import LogRegistry
+
+    with BookKeeper("127.0.0.1:2181") as bookkeeper:
+        print(LogRegistry(bookkeeper.metadata).get("orders").commit_ledgers)
+"""
