@@ -5,8 +5,8 @@ of the log. A batch is known by (query id, batch id), which Spark gives again wh
 fingerprint (``fingerprints``); a batch write is known by an id that is made when it is planned. A failed task leaves nothing to
 undo: no reader ever sees entries that no commit names.
 
-Each query writes a lane of its own, and batch writes share one (``logs.chain.lane_choice``), so no writer ends another one or waits for
-it; batch writes wait for each other.
+Each query writes a lane of its own, and batch writes share one (``logs.chain.lane_choice``), so no writer ends another one or
+waits for it; batch writes wait for each other.
 
 A query that may not write disturbs nobody. A run looks at its lane's commits before it claims the lane. A batch whose number the
 lane has is only compared with it, a query that is new to the log and has another one's place for its checkpoint is refused, and
