@@ -1,21 +1,25 @@
-"""Logs: named, unbounded sequences of rows, each kept in a chain of ledgers (docs/decisions/logs.md).
+"""Logs: named, unbounded sequences of rows, each kept in chains of ledgers (docs/decisions/logs.md). Nothing here needs Spark.
 
-=========  ================================================================================
-``chain``  the chain of a lane's commits: who writes it, and how it is kept, found and cleaned
-``rows``   what entries of data ledgers hold, and who writes them
-``feeds``  reading a log as it grows: the union of its lanes, between offsets
-=========  ================================================================================
+==============  ================================================================================
+``log``         a log, for services and scripts
+``producer``    writes rows of a service
+``row_reader``  reads rows, once or as the log grows
+``chain``       the chain of a lane's commits: who writes it, and how it is kept, found and cleaned
+``rows``        what entries of data ledgers hold, and who writes them
+``feeds``       what lies between two offsets of a log: the union of its lanes
+==============  ================================================================================
 
-Nothing here needs Spark.
-
-The rows of each commit of log ``orders``::
+::
 
     from bookspark import BookKeeper
-    from bookspark.logs import commits
+    from bookspark.logs import open_log
 
     with BookKeeper("127.0.0.1:2181") as bookkeeper:
-        for placed in commits(bookkeeper, "orders", b""):
-            print(placed.before.rows, placed.commit.rows)
+        log = open_log(bookkeeper, "orders")
+        with log.producer("billing-7") as producer:
+            producer.append(b"an order")
+        for row in log.reader():
+            print(row.lane, row.position, row.value)
 """
 
 from __future__ import annotations
@@ -25,26 +29,37 @@ from bookspark.logs.chain.log_run import LogAddress, LogRun
 from bookspark.logs.chain.maintenance import collect_orphans, delete_log, recover_ledgers, truncate_log
 from bookspark.logs.chain.reader import LogReader, PlacedCommit, commits, header_of, made_anew, newest_header
 from bookspark.logs.chain.registry import LogRegistry, check_password
+from bookspark.logs.log import Log, create_log, open_log
+from bookspark.logs.producer import Producer, RowPosition, UnexpectedPositionError
+from bookspark.logs.row_reader import LogRow, RowReader
 from bookspark.logs.rows.data_ledgers import DataWriter, RollPolicy, current_data_ledger
 
 __all__ = [
     "Committer",
     "DataWriter",
+    "Log",
     "LogAddress",
     "LogReader",
     "LogRegistry",
+    "LogRow",
     "LogRun",
     "PlacedCommit",
+    "Producer",
     "RollPolicy",
+    "RowPosition",
+    "RowReader",
+    "UnexpectedPositionError",
     "check_password",
     "collect_orphans",
     "commits",
+    "create_log",
     "current_committer",
     "current_data_ledger",
     "delete_log",
     "header_of",
     "made_anew",
     "newest_header",
+    "open_log",
     "recover_ledgers",
     "truncate_log",
 ]

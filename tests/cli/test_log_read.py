@@ -1,6 +1,12 @@
-"""``bookspark log read``: which rows it prints."""
+"""``bookspark log append``, ``read`` and ``tail``: which rows they write and print."""
 
 from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -54,3 +60,32 @@ def test_rows_between_rows_and_times(on_cluster: Run, times: list[int], options:
 def test_what_is_no_time(on_cluster: Run, times: list[int]) -> None:
     outcome = on_cluster("log", "read", "events", "--since", "14:05")
     assert outcome.status == 2 and "--since" in outcome.err and "2026-11-22T14:05:00+01:00" in outcome.err
+
+
+def test_lines_are_appended_and_followed(on_cluster: Run, cluster: LocalCluster) -> None:
+    assert on_cluster("log", "create", "lines").status == 0
+    outcome = on_cluster("log", "append", "lines", stdin=b"one\n\nthree")
+    assert (outcome.status, outcome.text) == (0, "3 rows appended to lane 1 of log lines, the last one is row 2\n")
+    assert on_cluster("log", "append", "lines", "--producer", "other", stdin=b"").text.startswith(
+        "0 rows appended to lane 2"
+    )
+    assert on_cluster("log", "append", "nothing", stdin=b"x").status == 2
+    command = [sys.executable, "-m", "bookspark.cli.main", "log", "tail", "lines", "--since", "0", "--json"]
+    environment = {**os.environ, "BOOKSPARK_ZOOKEEPER": cluster.zookeeper}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None
+        found = [json.loads(process.stdout.readline()) for _ in range(3)]
+        assert on_cluster("log", "append", "lines", stdin=b"\xff\n").status == 0
+        found.append(json.loads(process.stdout.readline()))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) in (0, 130, -signal.SIGINT)
+    assert [(row["lane"], row["position"]) for row in found] == [(1, 0), (1, 1), (1, 2), (1, 3)]
+    assert [row.get("payload") for row in found] == ["one", "", "three", None] and found[3]["payload_base64"] == "/w=="
+
+
+def test_a_truncation_asks_first(on_cluster: Run, times: list[int]) -> None:
+    outcome = on_cluster("log", "truncate", "events", "2", stdin=b"n\n")
+    assert outcome.status != 0 and "before row 2" in outcome.err
+    assert len(on_cluster("log", "read", "events").text.splitlines()) == 6
+    assert on_cluster("log", "truncate", "events", "2", "--yes").status == 0
+    assert len(on_cluster("log", "read", "events").text.splitlines()) == 4

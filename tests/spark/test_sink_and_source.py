@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
 from bookspark.local import LocalCluster
-from bookspark.logs import LogRegistry
+from bookspark.logs import LogRegistry, open_log
 from bookspark.protocol.ledger.ledger_metadata import LedgerState, LedgerType, Replication
 from bookspark.protocol.logs.log_record import ENCODING_LABEL
 from bookspark.spark import log_frame
@@ -358,6 +358,25 @@ def test_rows_tell_when_they_were_committed_and_are_chosen_by_it(
     assert query.awaitTermination(120)
     found = {(row.value, row.ms) for row in spark.table(query.name).collect()}
     assert found == {(f"{number} {letter}", times[2 * number]) for number in (1, 2) for letter in "ab"}
+
+
+def test_what_a_service_and_a_query_write_is_read_by_both(
+    spark: SparkSession, cluster: LocalCluster, ingest: Ingest, log: str
+) -> None:
+    ingest.add("of the query")
+    ingest.run()
+    with cluster.bookkeeper() as bookkeeper:
+        opened = open_log(bookkeeper, log)
+        with opened.producer("billing-7") as producer:
+            producer.append(b"of the service")
+        with opened.reader() as reader:
+            assert [row.value for row in reader] == [b"of the query", b"of the service"]
+    ingest.add("of the query again")
+    ingest.run()
+    batch = spark.sql("SELECT 'of a batch write' AS value")
+    batch.write.format("bookspark").option("log", log).mode("append").save()
+    values = [row.value for row in rows_of(spark, log).selectExpr("CAST(value AS STRING) AS value").collect()]
+    assert sorted(values) == ["of a batch write", "of the query", "of the query again", "of the service"]
 
 
 def test_writing_no_rows_takes_no_log_over(spark: SparkSession, cluster: LocalCluster, log: str) -> None:

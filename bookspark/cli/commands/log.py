@@ -1,4 +1,4 @@
-"""``bookspark log …``: the logs that Spark queries write."""
+"""``bookspark log …``: the logs that Spark queries and services write."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from bookspark.protocol.logs.log_record import LOG_LABEL, Compression, LogOption
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from bookspark.logs import LogRow
     from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 
 _TIME = "ms since 1970, or ISO 8601 with an offset, like 2026-11-22T14:05:00+01:00"
@@ -177,9 +178,52 @@ def read(
 
 
 @app.command()
+def append(
+    log: LogName,
+    producer: Annotated[str, typer.Option(metavar="NAME", help="Whose lane the rows go to.")] = "command-line",
+    zookeeper: Zookeeper = "",
+    password: Password = "",
+) -> None:
+    """Append each line of the standard input to a log, as a row. A row is there as soon as it was read and acknowledged; the
+    command ends when all are. A second command with the same --producer ends this one."""
+    from bookspark.logs import open_log
+
+    with client(zookeeper) as bookkeeper, open_log(bookkeeper, log, password.encode()).producer(producer) as rows:
+        future, count = None, 0
+        for line in sys.stdin.buffer:
+            future, count = rows.append_async(line.removesuffix(b"\n")), count + 1
+        # Rows are acknowledged in their order, and an error is that of all rows after it.
+        last = future.result() if future is not None else None
+    end = f", the last one is row {last.position}" if last is not None else ""
+    typer.echo(f"{count:,} rows appended to lane {rows.lane} of log {log}{end}")
+
+
+@app.command()
+def tail(
+    log: LaneName,
+    since: Annotated[str, typer.Option(metavar="TIME", help=f"Begin with rows of this time. {_TIME}.")] = "",
+    zookeeper: Zookeeper = "",
+    password: Password = "",
+    as_json: Json = False,
+) -> None:
+    """Print the rows that come to a log, until it is interrupted: each value and a line break, or with --json a JSON object that
+    has the row's lane, position and time too."""
+    from bookspark.logs import open_log
+
+    time_ms, out = _time_ms("since", since), sys.stdout.buffer
+    with client(zookeeper) as bookkeeper, open_log(bookkeeper, log, password.encode()).reader("latest") as reader:
+        if time_ms is not None:
+            reader.seek_to_time(datetime.fromtimestamp(time_ms / 1000, UTC))
+        for row in reader.follow():
+            out.write((_row_document(row) if as_json else row.value) + b"\n")
+            out.flush()
+
+
+@app.command()
 def truncate(
     log: LaneName,
     row: Annotated[int, typer.Argument(metavar="ROW", min=0, help="Position of the first row that is kept.")],
+    yes: Yes = False,
     zookeeper: Zookeeper = "",
     password: Password = "",
 ) -> None:
@@ -187,6 +231,8 @@ def truncate(
     once it has ended."""
     from bookspark.logs import truncate_log
 
+    if not yes:
+        typer.confirm(f"Remove the rows before row {row} from log {log} for ever?", abort=True, err=True)
     with client(zookeeper) as bookkeeper:
         deleted = truncate_log(bookkeeper, log, row, password.encode())
     typer.echo(f"log {log} begins at row {row}; ledgers deleted: {', '.join(map(str, deleted)) or 'none'}")
@@ -218,6 +264,11 @@ def delete(
     with client(zookeeper) as bookkeeper:
         deleted = delete_log(bookkeeper, log, password.encode())
     typer.echo(f"log {log} is deleted; ledgers deleted: {', '.join(map(str, deleted)) or 'none'}")
+
+
+def _row_document(row: LogRow) -> bytes:
+    moment = datetime.fromtimestamp(row.time_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    return _json({"lane": row.lane, "position": row.position, "time": moment, **payload_document(row.value)})
 
 
 def _json(row: dict[str, Any]) -> bytes:

@@ -76,6 +76,13 @@ class Committer:
         self._rolled = False
         """Whether the chain has grown since it was looked whether it is too long."""
 
+    def recover(self) -> CommitHeader:
+        """Fence the chain's last ledger, so no earlier owner commits any more. Returns what sums up all commits. For the owner of
+        the lane; raises LogTakenOverError, LedgerRecoveryError, and the errors of opening a ledger."""
+        header = self._recover()
+        assert header is not None, "a batch write has committed"
+        return header
+
     def commit(self, commit: Commit, batch: Batch | None = None) -> bool:
         """Make ``commit`` part of the log. Returns False if it was part of it already.
 

@@ -10,6 +10,7 @@ Source: docs/decisions/lanes.md. The share of each lane in a limited micro-batch
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 
 Offset = dict[str, int]
 """A place in a feed, as Spark keeps it."""
+
+
+_PAUSE_SECONDS_MIN, _PAUSE_SECONDS_MAX = 0.01, 0.25
+"""How long a wait leaves lanes alone that are not the liveliest; it looks less and less often."""
 
 
 class Limit(NamedTuple):
@@ -61,6 +66,8 @@ class LogFeed:
         self._one_lane, self._ctime_ms = MARK in name, first.ctime_ms
         self._first = lane_of(name)[1]
         self._lanes = {self._first: first}
+        self._liveliest = self._first
+        """The lane that had rows last: its bookies are waited for, the others are looked at now and then."""
         self._record_changed: threading.Event | None = None
         self._find_lanes()
 
@@ -98,11 +105,24 @@ class LogFeed:
         return self._at({**rows, **found})
 
     def wait(self, seconds: float) -> None:
-        for lane in self._lanes.values():
-            known = lane.rows
-            lane.wait(seconds / len(self._lanes))
-            if len(self._lanes) > 1 and lane.newest() > known:
+        deadline, pause = time.monotonic() + seconds, _PAUSE_SECONDS_MIN
+        while (left := deadline - time.monotonic()) > 0:
+            if len(self._lanes) == 1:
+                self._lanes[self._liveliest].wait(left)
                 return
+            self._lanes[self._liveliest].wait(min(pause, left))
+            pause = min(2 * pause, _PAUSE_SECONDS_MAX)
+            if self._look_at_lanes():
+                return
+
+    def _look_at_lanes(self) -> bool:
+        """Has a lane more rows than were told, or are there other lanes?"""
+        for number, lane in self._lanes.items():
+            known = lane.rows
+            if lane.newest() > known:
+                self._liveliest = number
+                return True
+        return self._record_changed is not None and self._record_changed.is_set()
 
     def check(self, offset: Offset) -> None:
         if not is_offset(offset):

@@ -10,9 +10,10 @@ A time is written as in Spark's Kafka source, in ms since 1970, or as ISO 8601 w
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from bookspark.logs.rows.splits import Piece, TimedRows
@@ -74,6 +75,12 @@ class RowTimes:
 
     def __init__(self, pieces: Iterable[Piece]) -> None:
         self._left: list[TimedRows] = [timed for piece in pieces for timed in piece.times][::-1]
+
+    def each(self) -> Iterator[int]:
+        """The times of all rows that are left, in ms since 1970."""
+        while self._left:
+            rows, time_ms = self._left.pop()
+            yield from repeat(time_ms, rows)
 
     def take(self, rows: int) -> pyarrow.Array:
         """The times of the next ``rows`` rows: an Arrow array of timestamps in microseconds, in UTC."""

@@ -126,14 +126,32 @@ def _each(convert: Callable[[zstandard.BufferWithSegments], _Values], values: py
     return pyarrow.Array.from_buffers(pyarrow.binary(), len(values), buffers)
 
 
-@lru_cache(maxsize=16)
-def _compressor(dictionary: bytes) -> zstandard.ZstdCompressor:
+def value_encoder(encoding: str, dictionary: bytes = b"") -> Callable[[bytes], bytes]:
+    """Makes a payload of each value, one by one. For one thread. ``encoding`` and ``dictionary``: as for ``ValueEncoder``."""
+    if encoding == PLAIN:
+        return lambda value: value
+    compress = _new_compressor(dictionary).compress
+    return lambda value: compress(value) if value else value
+
+
+def value_decoder(encoding: str, dictionary: bytes = b"") -> Callable[[bytes], bytes]:
+    """Makes a value of each payload, one by one. For one thread."""
+    if encoding == PLAIN:
+        return lambda payload: payload
+    decompress = _new_decompressor(dictionary).decompress
+    return lambda payload: decompress(payload) if payload else payload
+
+
+def _new_compressor(dictionary: bytes) -> zstandard.ZstdCompressor:
     return zstandard.ZstdCompressor(level=_LEVEL, dict_data=_parsed(dictionary))
 
 
-@lru_cache(maxsize=16)
-def _decompressor(dictionary: bytes) -> zstandard.ZstdDecompressor:
+def _new_decompressor(dictionary: bytes) -> zstandard.ZstdDecompressor:
     return zstandard.ZstdDecompressor(dict_data=_parsed(dictionary))
+
+
+_compressor, _decompressor = lru_cache(maxsize=16)(_new_compressor), lru_cache(maxsize=16)(_new_decompressor)
+"""For Spark's workers, which have one thread."""
 
 
 def _parsed(dictionary: bytes) -> zstandard.ZstdCompressionDict | None:

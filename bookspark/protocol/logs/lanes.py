@@ -10,6 +10,7 @@ writer                 lane
 a streaming query      the one that the index says is its; lane 0 if it owns that or has committed there; lane 0 of a log that
                        nobody wrote; the lane of the query that it ``follows``; else a new one
 a batch write          lane 0 if no query ever owned it; else the one lane that batch writes share
+a service's producer   the one that the index says is its; else a new one
 =====================  ========================================================================================================
 
 The union of lanes between two offsets is in the order of lanes, in each lane in the order of rows. So it follows from the offsets
@@ -54,6 +55,11 @@ def lane_of(name: str) -> tuple[str, int]:
 def writer_of(query: str) -> str:
     """How the index names a streaming query."""
     return f"query:{query}"
+
+
+def service_writer(name: str) -> str:
+    """How the index, and a commit, name a service's producer."""
+    return f"service:{name}"
 
 
 def new_lane(record: LogRecord, lane: int) -> LogRecord:

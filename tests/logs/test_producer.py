@@ -1,0 +1,308 @@
+"""Producers and readers without Spark, on real bookies: each row once, each lane in order, whoever dies or comes second."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+
+import pytest
+
+from bookspark.client import BookKeeper
+from bookspark.errors import (
+    ConfigurationError,
+    DataLossError,
+    EntryTooLargeError,
+    InvalidArgumentError,
+    LedgerClosedError,
+    UnauthorizedAccessError,
+)
+from bookspark.local import LocalCluster
+from bookspark.logs import (
+    Log,
+    LogRegistry,
+    RowPosition,
+    UnexpectedPositionError,
+    create_log,
+    delete_log,
+    open_log,
+    truncate_log,
+)
+from bookspark.logs.producer import VALUE_BYTES_MAX
+from bookspark.protocol.logs.log_record import Compression, LogOptions, LogTakenOverError, NoSuchLogError, RowFormat
+
+SECONDS = 60
+
+
+@pytest.fixture(scope="module")
+def cluster(new_chroot: Callable[[], str]) -> Iterator[LocalCluster]:
+    with LocalCluster(bookies=3, zookeeper=new_chroot()) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def bookkeeper(cluster: LocalCluster) -> Iterator[BookKeeper]:
+    with cluster.bookkeeper() as bookkeeper:
+        yield bookkeeper
+
+
+@pytest.fixture
+def log(bookkeeper: BookKeeper) -> Log:
+    return create_log(bookkeeper, f"log-{uuid.uuid4().hex[:8]}")
+
+
+def values(log: Log) -> list[bytes]:
+    with log.reader() as reader:
+        return [row.value for row in reader]
+
+
+# -- producers
+
+
+def test_rows_come_back_in_order_and_each_is_seen_at_its_acknowledgement(log: Log) -> None:
+    with log.producer("billing-7") as producer, log.reader() as reader:
+        assert producer.append(b"a") == RowPosition(1, 0)
+        assert [row.value for row in reader.read()] == [b"a"]
+        assert producer.append_batch([b"b", b"", b"c" * 100_000]) == [RowPosition(1, n) for n in (1, 2, 3)]
+        futures = [producer.append_async(str(number).encode()) for number in range(1000)]
+        assert [future.result(SECONDS) for future in futures] == [RowPosition(1, n) for n in range(4, 1004)]
+        found = reader.read()
+    assert [row.value for row in found] == [b"b", b"", b"c" * 100_000, *(str(n).encode() for n in range(1000))]
+    assert [row.position for row in found] == list(range(1, 1004))
+    assert sorted(row.time_ms for row in found) == [row.time_ms for row in found]
+    assert reader.offset == {"position": 0, "log": reader.offset["log"], "1": 1004}
+
+
+def test_an_append_can_be_awaited(log: Log) -> None:
+    async def appended() -> list[RowPosition | None]:
+        with log.producer("service") as producer:
+            return await asyncio.gather(*(producer.append_async(b"row") for _ in range(10)))
+
+    assert asyncio.run(appended()) == [RowPosition(1, n) for n in range(10)]
+
+
+def test_a_producer_ends_the_earlier_one_of_its_name_and_goes_on_behind_it(log: Log) -> None:
+    first = log.producer("billing-7")
+    first.append_batch([b"0", b"1"])
+    second = log.producer("billing-7")
+    assert (second.lane, second.position, second.last_sequence) == (1, 2, 1)
+    with pytest.raises(LogTakenOverError):
+        first.append(b"too late")
+    with pytest.raises(LogTakenOverError):
+        first.append_async(b"too late").result(SECONDS)
+    assert second.append(b"2") == RowPosition(1, 2)
+    first.close()
+    second.close()
+    assert values(log) == [b"0", b"1", b"2"]
+
+
+def test_producers_of_several_names_wait_for_nobody(log: Log, bookkeeper: BookKeeper) -> None:
+    def produced(name: str) -> None:
+        with log.producer(name) as producer:
+            for number in range(50):
+                producer.append(f"{name} {number}".encode())
+
+    names = [f"service-{number}" for number in range(4)]
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(produced, names))
+    for name in names:
+        mine = [value for value in values(log) if value.startswith(f"{name} ".encode())]
+        assert mine == [f"{name} {number}".encode() for number in range(50)]
+    index = LogRegistry(bookkeeper.metadata).get(log.name).lanes
+    assert sorted(lane.writers[-1] for lane in index) == [f"service:{name}" for name in names]
+
+
+def test_a_row_that_is_appended_again_under_its_number_is_in_the_log_once(log: Log) -> None:
+    with log.producer("service") as producer:
+        assert producer.append(b"five", sequence=5) == RowPosition(1, 0)
+        assert producer.append(b"five again", sequence=5) is None
+        assert producer.append(b"three", sequence=3) is None
+        assert producer.append(b"six") == RowPosition(1, 1)
+        assert producer.last_sequence == 6
+    with log.producer("service") as producer:
+        assert producer.last_sequence == 6
+        futures = [producer.append_async(str(number).encode(), sequence=number) for number in (5, 6, 7, 7, 9)]
+        assert [future.result(SECONDS) for future in futures] == [None, None, (1, 2), None, (1, 3)]
+    assert values(log) == [b"five", b"six", b"7", b"9"]
+
+
+def test_a_row_is_appended_at_the_position_that_it_expects_or_not_at_all(log: Log) -> None:
+    with log.producer("service") as producer:
+        producer.append(b"0", expect=0)
+        with pytest.raises(UnexpectedPositionError, match="was to be row 5, and the next one is 1"):
+            producer.append(b"five", expect=5)
+        futures = [producer.append_async(str(n).encode(), expect=n) for n in (1, 2, 9, 3)]
+        assert [future.exception(SECONDS) is None for future in futures] == [True, True, False, True]
+    assert values(log) == [b"0", b"1", b"2", b"3"]
+
+
+KILLED = """
+import sys
+from bookspark import BookKeeper
+from bookspark.logs import open_log
+sys.modules["pyspark"] = None
+with BookKeeper(sys.argv[1]) as bookkeeper:
+    producer = open_log(bookkeeper, sys.argv[2]).producer("service")
+    print(producer.last_sequence, flush=True)
+    for number in range(producer.last_sequence + 1, 1_000_000):
+        producer.append_async(str(number).encode(), sequence=number)
+        if number % 50 == 0:
+            print(producer.last_sequence, flush=True)
+"""
+
+
+def test_a_service_that_is_killed_and_started_again_has_each_row_in_the_log_once(
+    cluster: LocalCluster, log: Log
+) -> None:
+    """It has no Spark: importing pyspark fails in it."""
+    told = -1
+    for _ in range(4):
+        command = [sys.executable, "-c", KILLED, cluster.zookeeper, log.name]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            began = int(process.stdout.readline())
+            assert began >= told, "what was acknowledged stayed"
+            for line in process.stdout:
+                told = int(line)
+                if told > began + 100:
+                    break
+            os.kill(process.pid, signal.SIGKILL)
+    with log.producer("service") as producer:
+        last = producer.last_sequence
+    assert last >= told > 300
+    assert values(log) == [str(number).encode() for number in range(last + 1)]
+
+
+@pytest.mark.parametrize("compression", list(Compression))
+def test_rows_are_compressed_as_the_log_says(bookkeeper: BookKeeper, compression: Compression) -> None:
+    log = create_log(bookkeeper, f"log-{uuid.uuid4().hex[:8]}", options=LogOptions(compression=compression))
+    rows = [b"", b"short", b"long " * 5000]
+    with log.producer("service") as producer:
+        producer.append_batch(rows)
+    assert values(log) == rows
+
+
+def test_what_was_appended_before_the_close_is_there_and_nothing_comes_after_it(log: Log) -> None:
+    producer = log.producer("service")
+    futures = [producer.append_async(b"row") for _ in range(100)]
+    producer.close()
+    assert all(future.done() for future in futures) and len(values(log)) == 100
+    with pytest.raises(LedgerClosedError):
+        producer.append(b"late")
+    producer.close()
+
+
+def test_what_can_not_be_produced_is_refused_before_anything_is_written(bookkeeper: BookKeeper, log: Log) -> None:
+    with log.producer("service") as producer:
+        with pytest.raises(EntryTooLargeError):
+            producer.append(bytes(VALUE_BYTES_MAX + 1))
+        with pytest.raises(InvalidArgumentError):
+            producer.append("text")  # type: ignore[arg-type]
+        assert producer.append(bytes(VALUE_BYTES_MAX)) == RowPosition(1, 0)
+    with pytest.raises(NoSuchLogError):
+        open_log(bookkeeper, "nothing")
+    with pytest.raises(UnauthorizedAccessError):
+        open_log(bookkeeper, log.name, b"wrong")
+    with pytest.raises(InvalidArgumentError, match="name"):
+        log.producer("a/b")
+    columns = LogOptions(row_format=RowFormat.ARROW, columns='{"type": "struct", "fields": []}')
+    rows = create_log(bookkeeper, f"log-{uuid.uuid4().hex[:8]}", options=columns)
+    for use in (lambda: rows.producer("service"), rows.reader):
+        with pytest.raises(ConfigurationError, match="several columns"):
+            use()
+
+
+# -- readers
+
+
+def test_a_group_goes_on_where_it_was_saved(log: Log) -> None:
+    with log.producer("service") as producer:
+        producer.append_batch([str(n).encode() for n in range(10)])
+    with log.reader(group="audit") as reader:
+        assert [row.value for row in reader.read(rows_max=4)] == [b"0", b"1", b"2", b"3"]
+        reader.commit()
+        reader.read(rows_max=3)
+    with log.reader("latest", group="audit") as reader:
+        assert [row.value for row in reader.read(rows_max=2)] == [b"4", b"5"]
+        reader.commit()
+    with log.reader(group="audit") as reader, log.reader(group="others") as others:
+        assert [row.value for row in reader] == [b"6", b"7", b"8", b"9"]
+        assert len(others.read()) == 10
+    with log.reader() as reader, pytest.raises(ConfigurationError, match="without a group"):
+        reader.commit()
+
+
+def test_a_reader_goes_to_an_offset_or_a_time(log: Log, bookkeeper: BookKeeper) -> None:
+    with log.producer("one") as one, log.producer("two") as two, log.reader() as reader:
+        one.append(b"a")
+        reader.read()
+        seen = reader.offset
+        two.append(b"b")
+        one.append(b"c")
+        assert [row.value for row in reader.read()] == [b"c", b"b"], "by lanes"
+        reader.seek(seen)
+        found = reader.read()
+        assert [row.value for row in found] == [b"c", b"b"]
+        reader.seek_to_time(datetime.fromtimestamp(found[0].time_ms / 1000, UTC))
+        assert b"c" in {row.value for row in reader.read()} <= {b"a", b"b", b"c"}
+        reader.seek_to_time(datetime(2200, 1, 1, tzinfo=UTC))
+        assert reader.read() == []
+        with pytest.raises(ConfigurationError):
+            reader.seek({"7": 1})
+    name = log.name
+    delete_log(bookkeeper, name, b"")
+    again = create_log(bookkeeper, name)
+    with again.reader() as reader, pytest.raises(DataLossError, match="created again"):
+        reader.seek({**seen, "log": seen["log"] - 1})
+
+
+def test_a_reader_follows_the_log_and_lanes_that_are_new(log: Log) -> None:
+    found: list[bytes] = []
+    begun = threading.Event()
+
+    def follow() -> None:
+        with log.reader("latest") as reader:
+            begun.set()
+            for row in reader.follow():
+                found.append(row.value)
+                if row.value == b"end":
+                    return
+
+    thread = threading.Thread(target=follow, daemon=True)
+    with log.producer("one") as one:
+        one.append(b"before")
+        thread.start()
+        assert begun.wait(SECONDS)
+        with log.reader("latest") as ends:
+            one.append(b"after")
+            assert [row.value for row in ends.read(timeout=SECONDS)] == [b"after"]
+        with log.producer("two") as two:
+            two.append(b"of a new lane")
+        one.append(b"end")
+        thread.join(SECONDS)
+    assert not thread.is_alive() and sorted(found)[-3:] == [b"after", b"end", b"of a new lane"]
+
+
+def test_rows_that_were_truncated_are_told(log: Log, bookkeeper: BookKeeper) -> None:
+    with log.producer("service") as producer:
+        producer.append_batch([b"0", b"1", b"2"])
+    with log.reader() as late:
+        truncate_log(bookkeeper, f"{log.name}@1", 2, b"")
+        assert values(log) == [b"2"]
+        with pytest.raises(DataLossError, match="truncated"):
+            late.read()
+
+
+def test_a_lane_is_read_by_itself(log: Log, bookkeeper: BookKeeper) -> None:
+    for name in ("one", "two"):
+        with log.producer(name) as producer:
+            producer.append(name.encode())
+    assert values(open_log(bookkeeper, f"{log.name}@2")) == [b"two"]
+    assert values(log) == [b"one", b"two"]
