@@ -46,7 +46,7 @@ def first_rows(output):
 
 def test_every_block_of_code_is_run():
     assert len(blocks("bash")) == 2
-    assert len(blocks("python")) == 4
+    assert len(blocks("python")) == 5
     assert TEXT.count("```") == 2 * (len(blocks("bash")) + len(blocks("python"))), "a block in a language not run here"
 
 
@@ -101,3 +101,8 @@ with LocalCluster(bookies=3) as cluster:
     assert [entry.payload for entry in bookkeeper.open_ledger(copied, b"secret").read()] == [b"first"]
 """
     run([sys.executable, "-c", blocks("python")[3] + called], env=environment(tmp_path))
+
+
+def test_a_log_without_spark(tmp_path):
+    shown = run([sys.executable, "-c", blocks("python")[4]], env=environment(tmp_path))
+    assert shown.splitlines() == ["0 b'an order'", "1 b'another'", "2 b'a third'"]
