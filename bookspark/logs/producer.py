@@ -19,6 +19,7 @@ too.
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -60,6 +61,8 @@ GROUP_BYTES_MAX = 8 << 20
 """The most rows, and about the most bytes, of one commit."""
 VALUE_BYTES_MAX = PAYLOAD_BYTES_MAX - (64 << 10)
 """The largest row: with compression it may become a little larger."""
+log = logging.getLogger(__name__)
+
 _GIVE_UP = (LedgerFencedError, LedgerClosedError, AddTimeoutError)
 
 
@@ -132,6 +135,8 @@ class Producer:
         producer of this name was made), and the errors of the cluster (AddTimeoutError, LedgerRecoveryError,
         NotEnoughBookiesError, MetadataStoreError).
         """
+        if threading.current_thread() is self._thread:
+            raise BookKeeperError("a callback of an append must not wait for another one: use append_async")
         return self.append_async(value, sequence, expect).result()
 
     def append_async(
@@ -155,6 +160,8 @@ class Producer:
         if self._closed:
             raise LedgerClosedError(f"producer {self.name!r} is closed; make another one")
         row = _Row(value, sequence, expect, AwaitableFuture())
+        # An append can't be taken back, so nobody may cancel it.
+        row.future.set_running_or_notify_cancel()
         with self._lock:
             self._bytes += len(value)
         self._rows.put(row)
@@ -244,7 +251,11 @@ class Producer:
         first, self.position, self.last_sequence = self.position, self.position + len(group), sequence
         for position, row in enumerate(group, first):
             row.future.set_result(RowPosition(self.lane, position))
-        self._committer.tend(thoroughly=True)
+        try:
+            self._committer.tend(thoroughly=True)
+        except BookKeeperError as error:
+            # The commit stands. Whoever makes the next producer cleans up.
+            log.info("log %s: what earlier producers left is not cleaned up: %s", run.log, error)
 
     def _numbered(self, rows: list[_Row]) -> tuple[list[_Row], int]:
         """The rows that are to be appended, and the sequence number of the last one. The others are told."""

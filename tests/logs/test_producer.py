@@ -17,6 +17,7 @@ import pytest
 
 from bookspark.client import BookKeeper
 from bookspark.errors import (
+    BookKeeperError,
     ConfigurationError,
     DataLossError,
     EntryTooLargeError,
@@ -37,6 +38,7 @@ from bookspark.logs import (
 )
 from bookspark.logs.producer import VALUE_BYTES_MAX
 from bookspark.protocol.logs.log_record import Compression, LogOptions, LogTakenOverError, NoSuchLogError, RowFormat
+from tests.awaiting import await_that
 
 SECONDS = 60
 
@@ -86,6 +88,31 @@ def test_an_append_can_be_awaited(log: Log) -> None:
             return await asyncio.gather(*(producer.append_async(b"row") for _ in range(10)))
 
     assert asyncio.run(appended()) == [RowPosition(1, n) for n in range(10)]
+
+
+def test_an_append_can_not_be_taken_back_and_a_callback_does_not_wait_for_itself(log: Log) -> None:
+    async def impatient() -> None:
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(asyncio.wrap_future(producer.append_async(b"slow")), 0)
+
+    told: list[object] = []
+
+    def callback(future: object) -> None:
+        try:
+            producer.append(b"never")
+        except BookKeeperError as error:
+            told.append(error)
+        told.append(producer.append_async(b"of a callback"))
+
+    with log.producer("service") as producer:
+        asyncio.run(impatient())
+        future = producer.append_async(b"row")
+        assert not future.cancel()
+        future.add_done_callback(callback)
+        assert future.result(SECONDS) == RowPosition(1, 1)
+        await_that(lambda: len(told) == 2)
+        assert "use append_async" in str(told[0])
+    assert values(log) == [b"slow", b"row", b"of a callback"]
 
 
 def test_a_producer_ends_the_earlier_one_of_its_name_and_goes_on_behind_it(log: Log) -> None:
