@@ -24,7 +24,7 @@ from msgspec import Meta
 from bookspark.arguments import WaitSeconds, checks_methods
 from bookspark.errors import ConfigurationError, MetadataVersionError, NoSuchLedgerError, ReadError
 from bookspark.logs.chain.log_run import LogAddress
-from bookspark.logs.chain.registry import LogRegistry
+from bookspark.logs.chain.registry import POSITIONS, LogRegistry
 from bookspark.logs.feeds.log_feed import Limit, LogFeed, Offset
 from bookspark.logs.feeds.times import RowTimes, Times
 from bookspark.logs.rows.encodings import ARROW, PLAIN, ZSTD_DICTIONARY
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from bookspark.client import BookKeeper
     from bookspark.client.reading.read_handle import ReadHandle
 
-KIND = "positions"
-"""The kind of the records of saved offsets in the metadata store."""
 READ_BYTES_MAX = 8 << 20
 """About the most bytes of one read."""
 _HANDLES_MAX = 64
@@ -129,9 +127,9 @@ class RowReader:
         store, name = self._bookkeeper.metadata, self._record
         document = proven(self._offset, msgspec.json.encode, msgspec.json.decode, f"position {name!r}")
         for left in range(_SAVES_MAX)[::-1]:
-            found = store.read_record(KIND, name)
+            found = store.read_record(POSITIONS, name)
             try:
-                store.write_record(KIND, name, document, None if found is None else found.version)
+                store.write_record(POSITIONS, name, document, None if found is None else found.version)
                 return
             except MetadataVersionError:
                 if not left:
@@ -155,7 +153,7 @@ class RowReader:
         return f"{self._group}@{self._log.name}"
 
     def _saved(self) -> Offset | None:
-        found = self._bookkeeper.metadata.read_record(KIND, self._record) if self._group else None
+        found = self._bookkeeper.metadata.read_record(POSITIONS, self._record) if self._group else None
         if found is None:
             return None
         offset = read_struct(found.value, dict[str, int], f"position {self._record!r}")

@@ -36,6 +36,7 @@ from bookspark.logs import (
     open_log,
     truncate_log,
 )
+from bookspark.logs.chain.registry import POSITIONS
 from bookspark.logs.producer import VALUE_BYTES_MAX
 from bookspark.protocol.logs.log_record import Compression, LogOptions, LogTakenOverError, NoSuchLogError, RowFormat
 from tests.awaiting import await_that
@@ -264,6 +265,16 @@ def test_a_group_goes_on_where_it_was_saved(log: Log) -> None:
         assert len(others.read()) == 10
     with log.reader() as reader, pytest.raises(ConfigurationError, match="without a group"):
         reader.commit()
+
+
+def test_a_log_that_is_deleted_leaves_no_place_of_a_reader(log: Log, bookkeeper: BookKeeper) -> None:
+    other = create_log(bookkeeper, f"{log.name}2")
+    for one in (log, other):
+        with one.reader(group="audit") as reader:
+            reader.commit()
+    delete_log(bookkeeper, log.name, b"")
+    assert bookkeeper.metadata.read_record(POSITIONS, f"audit@{log.name}") is None
+    assert bookkeeper.metadata.read_record(POSITIONS, f"audit@{other.name}") is not None
 
 
 def test_a_reader_goes_to_an_offset_or_a_time(log: Log, bookkeeper: BookKeeper) -> None:

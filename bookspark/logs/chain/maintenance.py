@@ -165,6 +165,7 @@ def delete_log(bookkeeper: BookKeeper, name: LogName, password: Password) -> lis
     # The records are deleted first: a reader that plans from now on finds no log, instead of a log with holes. The log's own is
     # the last one, so a deletion that breaks off can be begun again.
     lanes = {name.encode(), *(lane.encode() for lane in registry.lane_names() if lane_of(lane)[0] == name)}
+    registry.forget_readers(name)
     for lane in sorted(lanes, reverse=True):
         registry.delete(lane.decode())
     created_meanwhile = bookkeeper.list_ledgers()

@@ -52,6 +52,11 @@ LaneName = Annotated[
 """The name of a log, which is also that of its lane 0, or of another lane: ``orders@3``."""
 
 
+POSITIONS, STARTS = "positions", "starts"
+"""The kinds of records that keep the place of a reader, ``<reader>@<log>``: of a group, and of a stream that began at
+``latest``."""
+
+
 @checks_methods
 class LogRegistry:
     """Reads and changes log records in ``store``. Every method raises MetadataStoreError if the store does not answer."""
@@ -141,6 +146,13 @@ class LogRegistry:
         raise MetadataVersionError(
             f"log {name!r}: its record changed {ATTEMPTS_MAX} times in a row; too many writers claim it"
         )
+
+    def forget_readers(self, name: LogName) -> None:
+        """Delete what is kept of the places of readers of the log, and of its lanes."""
+        for kind in (POSITIONS, STARTS):
+            for record in self._store.list_records(kind):
+                if lane_of(record.partition(MARK)[2])[0] == name:
+                    self._store.delete_record(kind, record)
 
     def delete(self, name: LaneName) -> None:
         """Delete the record. The ledgers stay; ``delete_log`` deletes them too."""

@@ -14,13 +14,11 @@ from contextlib import suppress
 import msgspec
 
 from bookspark.errors import MetadataVersionError
+from bookspark.logs.chain.registry import STARTS
 from bookspark.logs.feeds.log_feed import Offset
 from bookspark.metadata.records.documents import proven, read_struct
 from bookspark.spark.connector.connector_options import SourceOptions
 from bookspark.spark.process_client import client
-
-KIND = "starts"
-"""The kind of these records in the metadata store."""
 
 
 class PinnedStart:
@@ -37,7 +35,7 @@ class PinnedStart:
         """
         store = client(self._zookeeper).metadata
         while True:
-            found = store.read_record(KIND, self._name)
+            found = store.read_record(STARTS, self._name)
             document = proven(offset, msgspec.json.encode, msgspec.json.decode, f"start {self._name!r}")
             if found is not None:
                 pinned = read_struct(found.value, Offset, f"start {self._name!r}")
@@ -46,10 +44,10 @@ class PinnedStart:
             # If another process was first, look at its pin.
             with suppress(MetadataVersionError):
                 version = None if found is None else found.version
-                store.write_record(KIND, self._name, document, version)
+                store.write_record(STARTS, self._name, document, version)
                 return offset
 
     def unpin(self) -> None:
         """Delete the pin. A micro-batch is done, so Spark's own checkpoint has the place to go on from. Raises
         MetadataStoreError."""
-        client(self._zookeeper).metadata.delete_record(KIND, self._name)
+        client(self._zookeeper).metadata.delete_record(STARTS, self._name)
