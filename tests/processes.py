@@ -9,8 +9,11 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from ipaddress import ip_address
 from pathlib import Path
 from typing import IO
+
+import psutil
 
 from tests.awaiting import await_that
 
@@ -53,6 +56,21 @@ class Output:
 def processes_about(folder: Path) -> dict[int, str]:
     """The living processes that have ``folder`` in their command line, environment or working directory, by pid."""
     return {pid: command for pid, about, command in _processes() if str(folder) in about and pid != os.getpid()}
+
+
+def listening_off_loopback(pid: int) -> list[str]:
+    """What this process and its descendants listen on that other hosts may reach: address, port and command of each."""
+    found = []
+    process = psutil.Process(pid)
+    for each in (process, *process.children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            places = [socket.laddr for socket in each.net_connections("inet") if socket.status == psutil.CONN_LISTEN]
+            found += [
+                f"{place.ip} {place.port} {each.name()}"
+                for place in places
+                if not ip_address(place.ip.removeprefix("::ffff:")).is_loopback
+            ]
+    return found
 
 
 def await_no_process(folder: Path, seconds: float = 60.0) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from bookspark.spark.short_jobs import QUICK_JVM
+from tests.processes import listening_off_loopback
 
 ROOT = Path(__file__).resolve().parents[2]
 AUDITED, AGAIN = "the audits", "once more"
@@ -28,7 +29,8 @@ def environment(home):
     cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     own = {"HOME": str(home), "XDG_CACHE_HOME": cache, "PATH": path, "PYTHONPATH": "", "JAVA_TOOL_OPTIONS": QUICK_JVM}
-    return {**os.environ, **own}
+    # A reader has not set it.
+    return {name: value for name, value in {**os.environ, **own}.items() if name != "SPARK_LOCAL_IP"}
 
 
 def run(command, **options):
@@ -65,6 +67,7 @@ def test_the_three_ways_to_use_it(tmp_path):
     try:
         serving = next((line for line in job.stdout if line.startswith("{")), None)
         assert serving is not None, "the bookie job ended without serving"
+        assert listening_off_loopback(job.pid) == [], "a first try opens this host to nobody"
         env["BOOKSPARK_ZOOKEEPER"] = json.loads(serving)["zookeeper"]
         audit = f"import subprocess\nprint({AUDITED!r}, flush=True)\nsubprocess.run(['bash', '-ec', {audits!r}], check=True)\n"
         again = f"print({AGAIN!r}, flush=True)\n"

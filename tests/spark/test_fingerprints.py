@@ -10,7 +10,8 @@ from random import Random
 import pyarrow
 import pytest
 
-from bookspark.spark.connector.checkpoint_files import plain_place
+from bookspark.protocol.logs.commits import FILES
+from bookspark.spark.connector.checkpoint_files import files_read, plain_place
 from bookspark.spark.connector.file_sources import SourceRenamedError, check_sources
 from bookspark.spark.connector.fingerprints import SUMS, Plan, plan_of, sum_of
 
@@ -103,6 +104,7 @@ def test_the_files_of_a_batch_are_those_of_its_plan_and_not_of_its_number(tmp_pa
     now.mkdir()
     for batch in range(5):
         planned(checkpoint, batch, batch, 0)
+        listed(checkpoint, str(batch), (now / f"{batch}.txt", 1000, batch), source=0)
     planned(checkpoint, 5, 4, 1)
     listed(checkpoint, "0", (former / "a.txt", 1000, 0), source=1)
     listed(checkpoint, "1", (now / "a.txt", 1000, 1), source=1)
@@ -132,6 +134,55 @@ def test_a_batch_that_spans_two_offsets_of_a_source_has_the_files_of_both(tmp_pa
     listed(checkpoint, "1", (now / "a.txt", 1000, 1))
     with pytest.raises(SourceRenamedError, match=r"delete .*offsets/1 and \S*/sources/0/1, \S*/sources/0/2, with"):
         check_sources(str(checkpoint), 1, "orders")
+
+
+def test_a_dataframe_that_a_query_has_twice_does_not_shift_the_files_of_the_sources_behind_it(tmp_path: Path) -> None:
+    """``a.union(a).union(b)``: three lines in a plan, and the folders ``sources/0`` and ``sources/1``. Line 1 was taken for
+    ``b``. So a good query could be refused for a file that ``b`` had read long before, and the files of ``b``'s own line were
+    not looked at."""
+    checkpoint, former, now = tmp_path / "checkpoint", tmp_path / "former", tmp_path / "now"
+    now.mkdir()
+    for number in range(3):
+        listed(checkpoint, str(number), (now / f"{number}.txt", 1000, number), source=0)
+    listed(checkpoint, "0", (former / "b.txt", 1000, 0), source=1)
+    listed(checkpoint, "1", (now / "b.txt", 1000, 1), source=1)
+    planned(checkpoint, 0, 0, 0, 0)
+    planned(checkpoint, 1, 0, 0, 1)
+    planned(checkpoint, 2, 1, 1, 1)
+    planned(checkpoint, 3, 2, 2, 1)
+    assert files_read(checkpoint, 2) == {0: range(1, 2), 1: range(2, 2)}
+    with pytest.raises(SourceRenamedError, match=r"batch 1.*now/b.txt was read before as .*former/b.txt"):
+        check_sources(str(checkpoint), 1, "orders")
+    for batch in (0, 2, 3):
+        check_sources(str(checkpoint), batch, "orders")
+    plan = plan_of(str(checkpoint), 1)
+    listed(checkpoint, "1", (now / "c.txt", 1000, 1), source=1)
+    assert plan_of(str(checkpoint), 1).offsets != plan.offsets
+
+
+def test_a_dataframe_of_another_kind_that_a_query_has_twice_does_not_shift_the_files_behind_it(tmp_path: Path) -> None:
+    """``topic.union(topic).union(a).union(b)``: the files have lines 2 and 3, and the folders 1 and 2."""
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "sources" / "0").mkdir(parents=True)
+    (tmp_path / "sources" / "0" / "0").write_text('v1\n{"topic":{"0":5}}')
+    for source in (1, 2):
+        listed(tmp_path, "0", (tmp_path / "a.txt", 1000, 0), source=source)
+    topic = '{"topic":{"0":7}}'
+    lines = ["v1", '{"batchTimestampMs":1}', topic, topic, '{"logOffset":0}', '{"logOffset":0}']
+    (tmp_path / "offsets" / "0").write_text("\n".join(lines))
+    assert files_read(tmp_path, 0) == {1: range(1), 2: range(1)}
+
+
+def test_of_lines_that_can_not_be_told_apart_nothing_is_said(tmp_path: Path) -> None:
+    """Of three lines that were equal in every plan, any two may be the source that the query has twice."""
+    for source in (0, 1):
+        listed(tmp_path, "0", (tmp_path / "a.txt", 1000, 0), source=source)
+    planned(tmp_path, 0, 0, 0, 0)
+    assert files_read(tmp_path, 0) == {}
+    plan = plan_of(str(tmp_path), 0)
+    planned(tmp_path, 1, 0, 0, 1)
+    assert files_read(tmp_path, 0) == {0: range(1), 1: range(1)}, "a later plan tells them apart"
+    assert plan_of(str(tmp_path), 0).offsets.startswith(FILES) > plan.offsets.startswith(FILES)
 
 
 def test_sources_of_other_kinds_say_nothing(tmp_path: Path) -> None:

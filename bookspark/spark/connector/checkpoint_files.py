@@ -4,11 +4,15 @@ Law: what can't be read says nothing. Spark's file source lists the files of eac
 ``sources/<n>/<offset>``: a line ``v1``, then one line of JSON for each file (path, time of the last change, offset, which Spark
 calls ``batchId``). Every tenth list, ``<offset>.compact``, has the files of all offsets before it too.
 
+The lines of a plan are not numbered as these folders are: a query that has one DataFrame twice (a union or join with itself) has
+two lines for one source, and the sources after it have a lower number than their line. Lines of one source are equal in every
+plan. So lines are told apart by what stands in them, and where that does not tell, nothing is said of them.
+
 Such an offset is not the number of a micro-batch: a source counts the lists that it wrote. It writes none for a batch without new
 files, and two for one batch if the query ends between a list and the plan of its batch. What a batch reads stands in its plan,
 ``offsets/<batch>``: a version, a line of JSON with the time of planning, and one line with the offset of each source, ``-`` if it
 has none yet. A batch reads what lies behind the offset that the plan before it has. Source: Spark's ``FileStreamSourceLog``,
-``FileStreamSource.fetchMaxOffset`` and ``OffsetSeqLog``.
+``FileStreamSource.fetchMaxOffset``, ``MicroBatchExecution.logicalPlan`` and ``OffsetSeqLog``.
 """
 
 from __future__ import annotations
@@ -70,12 +74,41 @@ def files_read(folder: Path, batch: int) -> dict[int, range]:
     """The offsets at which micro-batch ``batch`` reads files, for each source of files by its number ``n``.
 
     Empty if its plan can't be read. Without the plan before it, which Spark drops after 100 batches, the last offset alone.
+    Without sources of which it can't be told which line is theirs.
     """
     before = _file_offsets(folder, batch - 1) if batch else {}
+    offsets = _file_offsets(folder, batch) or {}
     return {
-        source: range(last if before is None else before.get(source, -1) + 1, last + 1)
-        for source, last in (_file_offsets(folder, batch) or {}).items()
+        source: range(offsets[line] if before is None else before.get(line, -1) + 1, offsets[line] + 1)
+        for line, source in _sources_of(folder, list(offsets)).items()
     }
+
+
+def _sources_of(folder: Path, lines: list[int]) -> dict[int, int]:
+    """The number of the source of each of these lines, which have offsets of files, as far as it can be told."""
+    if all(_has_lists(folder / "sources" / str(line)) for line in lines):
+        return {line: line for line in lines}
+    folders = [path for path in (folder / "sources").glob("[0-9]*") if path.name.isdecimal()]
+    numbers = sorted(int(path.name) for path in folders if _has_lists(path))
+    if len(numbers) == len(lines):
+        return dict(zip(lines, numbers, strict=True))
+    plans = [path.name for path in (folder / "offsets").glob("[0-9]*") if path.name.isdecimal()]
+    kept = [_file_offsets(folder, int(name)) or {} for name in plans]
+    stories = {line: tuple(offsets.get(line) for offsets in kept) for line in lines}
+    different = list(dict.fromkeys(stories.values()))
+    if len(different) != len(numbers):
+        return {}  # two sources were always equally far, and can't be told from one that the query has twice
+    return {line: numbers[different.index(story)] for line, story in stories.items()}
+
+
+def _has_lists(source: Path) -> bool:
+    """Is it the folder of a source of files that has read some?"""
+    for path in source.glob("[0-9]*"):
+        with suppress(OSError, msgspec.DecodeError), open(path, "rb") as file:
+            file.readline()
+            _LISTED.decode(file.readline())
+            return True
+    return False
 
 
 def _file_offsets(folder: Path, batch: int) -> dict[int, int] | None:

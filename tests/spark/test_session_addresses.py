@@ -1,0 +1,40 @@
+"""Where the processes of a session on this host listen: on loopback alone, whatever the host's name and addresses are."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bookspark.spark.short_jobs import QUICK_JVM
+
+ROOT = Path(__file__).resolve().parents[2]
+
+APPLICATION = """
+import os, sys
+from bookspark.spark import session
+from tests.processes import listening_off_loopback
+
+conf = {"spark.driver.extraJavaOptions": sys.argv[2], "spark.executor.memory": "640m"}
+spark = session("addresses", master=sys.argv[1], **conf)
+assert spark.sparkContext.parallelize([1, 2], 2).map(lambda x: x + 1).sum() == 5
+print("off loopback:", listening_off_loopback(os.getpid()))
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("master", ["local[2]", "local-cluster[1,2,640]"])
+def test_nothing_of_a_session_on_this_host_can_be_reached_from_another(tmp_path: Path, master: str) -> None:
+    """The benchmarks' sessions, too: they listened on the address of the host's name."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "SPARK_CONF_DIR": str(tmp_path)}
+    del environment["SPARK_LOCAL_IP"]
+    done = subprocess.run(
+        [sys.executable, "-c", APPLICATION, master, QUICK_JVM],
+        capture_output=True, text=True, timeout=250, cwd=tmp_path, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "off loopback: []" in done.stdout.splitlines()
