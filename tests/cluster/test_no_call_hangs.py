@@ -454,6 +454,13 @@ import threading
 threading.Thread(target=reader.read_last_add_confirmed_and_entry, args=(10**9, 60), daemon=True).start()
 print("closed", flush=True)
 """,
+    "a read is not read to its end": """
+ledger = bookkeeper.create_ledger()
+ledger.append_batch([b"x" * 1000] * 5000)
+entries = ledger.read(0)
+next(entries)
+print("closed", flush=True)
+""",
     "SIGTERM closes the ledger": """
 import os, signal, sys, threading
 ledger = bookkeeper.create_ledger()

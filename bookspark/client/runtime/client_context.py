@@ -11,14 +11,13 @@ Source: BookKeeper's ``ClientContext``.
 
 from __future__ import annotations
 
-import math
+import contextlib
 import os
 import random
 import sys
 import threading
-import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from bookspark.client.client_config import ClientConfig
 from bookspark.client.network.ledger_requests import LedgerRequests
@@ -26,7 +25,7 @@ from bookspark.client.placement.placement import Placement, Topology
 from bookspark.client.runtime.calls import Calls
 from bookspark.client.runtime.runtime import Runtime
 from bookspark.client.runtime.store_actions import StoreAction, StoreAnswer, answer_from_store
-from bookspark.errors import BookKeeperError
+from bookspark.errors import BookKeeperError, NotEnoughBookiesError
 from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.ledger import actions as act
@@ -35,6 +34,9 @@ from bookspark.protocol.reading.read_order import ReadOrder
 from bookspark.threads import check_may_wait
 from bookspark.wire.digests import digester, digester_without_password
 from bookspark.wire.header import NO_KEY
+
+_LISTED_SECONDS_AGO_MAX = 1.0
+"""After the death of a bookie, thousands of open ledgers need another one. The listing also ends when the bookies change."""
 
 _of_parents: list[Runtime] = []
 """The runtimes of the processes that this one was forked from."""
@@ -52,8 +54,6 @@ class ClientContext:
         self._locks: dict[int, threading.RLock] = {}
         self._runtime: Runtime | None = None
         self._calls: Calls | None = None
-        self._listed: tuple[float, dict[str, BookieRegistration]] = -math.inf, {}
-        """When the bookies were listed last, and what was found."""
         self._closed = False
 
     # -- this process
@@ -187,15 +187,24 @@ class ClientContext:
         )
 
     def answer_from_store(
-        self, metadata: LedgerMetadata, action: StoreAction, listed_seconds_ago_max: float = 0.0
+        self,
+        metadata: LedgerMetadata,
+        action: StoreAction,
+        listed_seconds_ago_max: float = _LISTED_SECONDS_AGO_MAX,
     ) -> StoreAnswer:
         """Do what a ledger's machine asks of the metadata store, and wait for it. Errors of the store are an answer too.
 
-        ``listed_seconds_ago_max``: as for ``bookies``."""
+        ``listed_seconds_ago_max``: sound bookies are chosen from a listing of the bookies that may be so old. The bookies are
+        listed anew before one in quarantine is chosen, or none."""
 
         def choose(action: act.ChooseBookies) -> tuple[str, ...]:
-            topology = self.topology(listed_seconds_ago_max)
-            if action.sound_only:
+            with contextlib.suppress(NotEnoughBookiesError):
+                return replacements(action, listed_seconds_ago_max, sound_only=True)
+            return replacements(action, 0.0, action.sound_only)
+
+        def replacements(action: act.ChooseBookies, seconds_ago_max: float, sound_only: bool) -> tuple[str, ...]:
+            topology = self.topology(seconds_ago_max)
+            if sound_only:
                 topology = topology.without_quarantined(action.ensemble)
             return self.placement.choose_replacements(
                 topology, action.ensemble, action.replaced, metadata.write_quorum, random.Random()
@@ -205,15 +214,10 @@ class ClientContext:
 
     # -- placement
 
-    def bookies(self, listed_seconds_ago_max: float = 0.0) -> dict[str, BookieRegistration]:
+    def bookies(self, listed_seconds_ago_max: float = 0.0) -> Mapping[str, BookieRegistration]:
         """Every registered bookie by id, from a listing that may be so old: who repairs many ledgers needs no new one for each.
         Raises MetadataStoreError."""
-        at, found = self._listed
-        now = time.monotonic()
-        if now - at >= listed_seconds_ago_max:
-            found = self.store.bookies()
-            self._listed = now, found
-        return found
+        return self.runtime.bookies(listed_seconds_ago_max)
 
     def topology(self, listed_seconds_ago_max: float = 0.0) -> Topology:
         """The bookies as they are now, for placement. Raises MetadataStoreError."""

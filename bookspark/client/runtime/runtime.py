@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import socket
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import NamedTuple
 
 from bookspark.client.client_config import ClientConfig
 from bookspark.client.network.connections import Connections
@@ -40,6 +42,20 @@ _TOLD_A_TICK = 16
 record at every bookie, and a client that writes to a thousand ledgers in turn would keep them busy with it. The others come at
 the next ticks."""
 
+_STORE_CALLS_AT_ONCE = 16
+"""So many of the writers' calls to the metadata store are in flight at once. After the death of a bookie each open ledger needs a
+compare-and-set, and ZooKeeper makes many that come together with one sync. 64 were slower."""
+
+
+class _Listing(NamedTuple):
+    """The registered bookies, as they were found."""
+
+    bookies: Mapping[str, BookieRegistration]
+    at: float
+    """Monotonic seconds, taken before they were asked for."""
+    changes: int
+    """The changes that had been heard of by then."""
+
 
 class Runtime:
     """What the handles of one client share in one process."""
@@ -53,14 +69,18 @@ class Runtime:
         self._awake: dict[OpenWriter, None] = {}
         """The writers that ``_tick`` looks at, in this order; one that told its LAC goes to the end. Only the I/O thread uses it.
         """
-        self._bookies: Mapping[str, BookieRegistration] | None = None
+        self._changes = 0
+        """How often registered bookies changed. Only the I/O thread counts."""
+        self._listed: _Listing | None = None
         self._closed = False
         """Nothing is opened for writing any more. Only the I/O thread uses it."""
         security = client_security(config)
         with contextlib.ExitStack() as made:
             self.callbacks = Threads(1, "bookspark-callbacks")
             made.callback(self.callbacks.stop)
-            self.threads = Threads(2, "bookspark-metadata", partial(mark_own_thread, "metadata", asks_store=True))
+            self.threads = Threads(
+                _STORE_CALLS_AT_ONCE, "bookspark-metadata", partial(mark_own_thread, "metadata", asks_store=True)
+            )
             made.callback(self.threads.stop)
             self.store = connect()
             # The session ends before the threads that wait for it.
@@ -122,19 +142,24 @@ class Runtime:
         self._forget(writer)
         writer.abandon(defect(writer.ledger_id, error))
 
+    def bookies(self, listed_seconds_ago_max: float = 0.0) -> Mapping[str, BookieRegistration]:
+        """Every registered bookie by id, from a listing that may be so old. It is not used any more once a change of the bookies
+        was heard of, and so no writer that was told of the change chooses from it. Raises MetadataStoreError."""
+        listed, changes, now = self._listed, self._changes, time.monotonic()
+        if listed is None or listed.changes != changes or now - listed.at >= listed_seconds_ago_max:
+            listed = self._listed = _Listing(self.store.bookies(), now, changes)
+        return listed.bookies
+
     def bookies_on_this_host(self) -> frozenset[str]:
         """The ids of the registered bookies that run on this host, from memory. The first call asks the metadata store and waits.
 
         Raises MetadataStoreError.
         """
-        bookies = self._bookies
-        if bookies is None:
-            bookies = self._bookies = self.store.bookies()
         host = socket.gethostname()
-        return frozenset(bookie_id for bookie_id, bookie in bookies.items() if bookie.host == host)
+        return frozenset(bookie_id for bookie_id, bookie in self.bookies(math.inf).items() if bookie.host == host)
 
     def _bookies_changed(self) -> None:
-        self._bookies = None
+        self._changes += 1
         for writer in list(self._writers):
             try:
                 writer.bookies_changed()
