@@ -21,7 +21,6 @@ from typing import NamedTuple
 
 from bookspark.client import BookKeeper
 from bookspark.client.network.connections import Answer
-from bookspark.client.network.ledger_requests import READ_BYTES
 from bookspark.client.runtime.machine_driver import BookieAction, MachineDriver
 from bookspark.client.runtime.store_actions import StoreAction, StoreAnswer
 from bookspark.errors import LedgerRecoveryError
@@ -149,8 +148,8 @@ class RepairDriver(MachineDriver):
         self._progress = copying.progress
         self._lends = lends and metadata.closed and not copying.bandwidth.is_limited
         """Are entries to be left where they are, for their target to fetch?"""
-        self._read_bytes = READ_BYTES
-        """How much one answer to a read brings here, about."""
+        self._read_bytes: int | None = None
+        """How much one answer to a read brings here at most, about, where runs may be longer than what is to pass here."""
 
     @property
     def lends(self) -> bool:
@@ -171,7 +170,7 @@ class RepairDriver(MachineDriver):
             case act.SendAdd(bookies, first, entries=_Lent()):
                 for bookie in bookies:
                     self._fetch(bookie, action, first)
-            case act.SendRead():
+            case act.SendRead() if self._read_bytes is not None:
                 self._requests.read(action, self._mailbox.put, self._read_bytes)
             case _:
                 super()._send(action)
