@@ -28,6 +28,7 @@ from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.ledger.responses import Positive, Unknown, UnknownReason
 from bookspark.protocol.repair.entry_copying import Room
+from bookspark.protocol.repair.run_lengths import RUN_BYTES
 from bookspark.wire.messages import FetchFrom
 
 log = logging.getLogger(__name__)
@@ -147,6 +148,13 @@ class RepairDriver(MachineDriver):
         self._progress = copying.progress
         self._lends = lends and metadata.closed and not copying.bandwidth.is_limited
         """Are entries to be left where they are, for their target to fetch?"""
+        self._read_bytes: int | None = None
+        """How much one answer to a read brings here at most, about, where runs may be longer than what is to pass here."""
+
+    @property
+    def lends(self) -> bool:
+        """Are entries left where they are, for their targets to fetch?"""
+        return self._lends
 
     def resume(self) -> None:
         """Start the deadline of the present step anew, because the last wait was not the bookies' fault."""
@@ -162,6 +170,8 @@ class RepairDriver(MachineDriver):
             case act.SendAdd(bookies, first, entries=_Lent()):
                 for bookie in bookies:
                     self._fetch(bookie, action, first)
+            case act.SendRead() if self._read_bytes is not None:
+                self._requests.read(action, self._mailbox.put, self._read_bytes)
             case _:
                 super()._send(action)
 
@@ -192,6 +202,8 @@ class RepairDriver(MachineDriver):
         """From here on entries are read and added, which shows who is at fault. A run that is refused in this way is halved, and
         read again."""
         self._lends = False
+        # Runs may be long, because they did not come here. From now on they do.
+        self._read_bytes = RUN_BYTES
         said = bytes(answer.body).decode(errors="replace")
         why = f"{target} could not fetch entry {first}: {said or answer.response}"
         log.info("ledger %d: %s; it is read and added instead", self._metadata.ledger_id, why)

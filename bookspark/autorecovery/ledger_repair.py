@@ -11,11 +11,13 @@ Source: ``ReplicationWorker.rereplicate`` of BookKeeper, which loops over ledger
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence, Set
+from contextlib import suppress
 
 from bookspark.autorecovery.copying import BOOKIES_KNOWN_SECONDS, RUN_ENTRIES_MAX, Copying, RepairDriver
 from bookspark.client import BookKeeper
-from bookspark.errors import BookieError, BookKeeperError, EntriesNotCopiedError, NoSuchLedgerError
+from bookspark.client.inspection.bookie_questions import large_batch_ends
+from bookspark.errors import BookieError, BookKeeperError, EntriesNotCopiedError, NoSuchLedgerError, ReadError
 from bookspark.metadata.autorecovery.underreplication_tasks import Taken
 from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
@@ -28,6 +30,7 @@ from bookspark.protocol.repair.ledger_replication import (
 )
 from bookspark.protocol.repair.not_copied import not_copied_error
 from bookspark.protocol.repair.replication_plan import lacks
+from bookspark.protocol.repair.run_lengths import LONG_RUN_BYTES
 from bookspark.protocol.repair.underreplication_task import Reason
 
 
@@ -92,8 +95,9 @@ class LedgerRepair:
             except BookKeeperError as error:
                 self._errors.append(error)
         misplaced = task.of(Reason.MISPLACED)
-        self._machine = LedgerReplication(lost, self._grace_seconds, RUN_ENTRIES_MAX, misplaced, room)
         self._driver = RepairDriver(self._bookkeeper, found.value, self._copying, lends=True)
+        ends = self._batch_ends(self._driver, found.value, set(registered).difference(lost, misplaced))
+        self._machine = LedgerReplication(lost, self._grace_seconds, RUN_ENTRIES_MAX, misplaced, room, ends)
         return self._drive(act.MetadataRead(*found))
 
     def _after_waiting(self) -> float | None:
@@ -117,9 +121,25 @@ class LedgerRepair:
             )
         ranges = self._bookkeeper.list_ranges(bookie, metadata.ledger_id)
         held = zip(ranges["first_entry_id"].to_pylist(), ranges["last_entry_id"].to_pylist(), strict=True)
-        machine = EntryCopying(metadata, lacks(metadata, bookie, held), RUN_ENTRIES_MAX, {bookie}, room)
         driver = RepairDriver(self._bookkeeper, metadata, self._copying, lends=True)
+        ends = self._batch_ends(driver, metadata, set(registered) - {bookie})
+        machine = EntryCopying(metadata, lacks(metadata, bookie, held), RUN_ENTRIES_MAX, {bookie}, room, ends)
         driver.run(machine.step, machine.start())
+
+    def _batch_ends(self, driver: RepairDriver, metadata: LedgerMetadata, bookies: Set[str]) -> Sequence[int]:
+        """Where the stored batches of the ledger end, as one of ``bookies`` says of each fragment. A bookie that does not say it
+        stops nothing: batches are cut then. Nothing is asked where the target does not fetch, or gets little at a time."""
+        striped = metadata.ensemble_size > metadata.write_quorum
+        if not driver.lends or striped or metadata.length <= LONG_RUN_BYTES:
+            return ()
+        context = self._bookkeeper.context
+        well = bookies - context.runtime.connections.quarantined().keys()
+        asked = {next((one for one in fragment.ensemble if one in well), "") for fragment in metadata.fragments}
+        ends: set[int] = set()
+        for bookie in asked - {""}:
+            with suppress(ReadError):
+                ends.update(large_batch_ends(context, bookie, metadata.ledger_id))
+        return sorted(ends)
 
     def _is_gone(self) -> bool:
         """Was the ledger deleted meanwhile? Then its reads fail, and it needs no repair."""

@@ -22,6 +22,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import repeat
@@ -46,6 +47,7 @@ _ROW_BYTES = _ROW.size
 _FOLDED_BYTES_MAX = 4096
 _FOLDED_MIN = 16
 """Batches of at least so many payloads of at most so many bytes are checked by one sum. Others are quicker one by one."""
+_KEPT_BYTES_MAX = 1 << 20
 
 
 def master_key(password: bytes, digest_type: DigestType = DigestType.CRC32C) -> bytes:
@@ -122,7 +124,7 @@ def _numbers(batch: EntryBatch) -> list[memoryview]:
 def _folded(columns: Sequence[Buffer], payload: Buffer, digests: Buffer, count: int, size: int) -> int:
     """One CRC32C over all rows, payloads of ``size`` bytes and digests (see above). A row ends where its payload begins, and a
     digest begins where its payload ends, so that rows and digests lie over other entries' payloads. Both are summed up apart."""
-    over = bytearray((count + 1) * size + _SUM.size)
+    over = _over.of(count, size)
     view = memoryview(over)
     blocks, end = view[: -_SUM.size], view[-_SUM.size :]
     for index, column in enumerate(columns):
@@ -130,6 +132,27 @@ def _folded(columns: Sequence[Buffer], payload: Buffer, digests: Buffer, count: 
     scatter(digests[: -_SUM.size], _SUM.size, blocks, 2 * size, size)
     end[:] = digests[-_SUM.size :]
     return crc32c(over) ^ crc32c(bytes(_SUM.size), crc32c(payload))
+
+
+class _Over(threading.local):
+    """A thread's memory for what lies over payloads. Each use with the same numbers writes the same places, and what is between
+    them stays zero: to make it and clear it took a tenth of a check."""
+
+    def __init__(self) -> None:
+        self._shape = (0, 0)
+        self._memory = bytearray()
+
+    def of(self, count: int, size: int) -> bytearray:
+        """The memory for ``count`` payloads of ``size`` bytes each, with zeros but at the places of rows and digests."""
+        if self._shape == (count, size):
+            return self._memory
+        memory = bytearray((count + 1) * size + _SUM.size)
+        if len(memory) <= _KEPT_BYTES_MAX:
+            self._shape, self._memory = (count, size), memory
+        return memory
+
+
+_over = _Over()
 
 
 @lru_cache(maxsize=64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from bookspark.autorecovery.copying import UNDER_WAY_BYTES_MAX, Copying
-from bookspark.protocol.repair.entry_copying import RUN_BYTES
+from bookspark.protocol.repair.run_lengths import RUN_BYTES
 
 
 def test_copyings_share_their_room_and_each_may_go_on() -> None:

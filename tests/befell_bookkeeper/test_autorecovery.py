@@ -36,6 +36,9 @@ class Unreachable:
             )
         )
 
+    def read(self, action: Any, put: Any, limit: int) -> None:
+        self.send(action, put)
+
     def fetch(self, target: str, action: Any, source: Any, first: int, answered: Any) -> None:
         why = Unknown(UnknownReason.UNREACHABLE, "not registered")
         answered(SimpleNamespace(response=why, header=None, body=b""))

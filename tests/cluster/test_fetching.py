@@ -9,10 +9,12 @@ import pytest
 from bookspark.autorecovery import copying
 from bookspark.autorecovery.autorecovery_config import AutorecoveryConfig
 from bookspark.autorecovery.worker import ReplicationWorker
+from bookspark.client.inspection.bookie_questions import large_batch_ends
 from bookspark.client.network.ledger_requests import LedgerRequests
 from bookspark.local import LocalCluster
 from bookspark.protocol.ledger import actions as act
 from bookspark.protocol.ledger.responses import Positive
+from bookspark.protocol.repair.run_lengths import RUN_BYTES
 from bookspark.protocol.repair.underreplication_task import Mark, Reason
 from bookspark.wire.header import Kind
 from bookspark.wire.messages import FetchFrom
@@ -45,12 +47,14 @@ def guarded(new_chroot, tmp_path_factory):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """How often this process, which repairs, read entries, and had them fetched."""
-    counts = {"reads": 0, "fetches": 0}
+    """How often this process, which repairs, read entries, and had them fetched; and how much its reads asked for."""
+    counts = {"reads": 0, "fetches": 0, "limits": set()}
 
     def counted(name, method):
         def call(*arguments):
             counts[name] += 1
+            if name == "reads":
+                counts["limits"].update(arguments[3:])
             return method(*arguments)
 
         return call
@@ -72,7 +76,7 @@ def bookies_of(cluster, bookkeeper, ledger_id):
     return [next(bookie for bookie in cluster.bookies if bookie.bookie_id == one) for one in ensemble]
 
 
-def repaired(cluster, bookkeeper, ledger_id, lost, client=None, **options):
+def repaired(cluster, bookkeeper, ledger_id, lost, client=None, entries=ENTRIES, **options):
     """Repair, and return what was copied. The lost bookie is started again, and has its copy still."""
     lost.stop()
     config = AutorecoveryConfig(**{"poll_seconds": 0.2, "retry_seconds": 0.2} | options)
@@ -88,7 +92,7 @@ def repaired(cluster, bookkeeper, ledger_id, lost, client=None, **options):
             start_all(*cluster.bookies)
     metadata = bookkeeper.get_ledger_metadata(ledger_id)
     assert lost.bookie_id not in metadata.last_fragment.ensemble
-    assert set(replication_factors(bookkeeper, metadata, ENTRIES)) == {3}
+    assert set(replication_factors(bookkeeper, metadata, entries)) == {3}
     return worker.progress(), quarantined
 
 
@@ -117,6 +121,43 @@ def test_the_target_fetches_and_the_repair_reads_nothing(cluster, asked, digest_
         assert asked["reads"] == 0 and asked["fetches"] > 0
         assert done.entries == ENTRIES and done.bytes > ENTRIES * 600
         assert_readable_from_target_alone(cluster, bookkeeper, ledger_id, before)
+
+
+def test_batches_are_copied_as_they_are_stored(cluster, asked):
+    """Each run cut the batch in which it ended. Its source made two of it, at three times the cost of the whole copy."""
+    with cluster.bookkeeper() as bookkeeper:
+        ledger = bookkeeper.create_ledger(3, 3, 3)
+        # Two batches and a bit are as long as a run: whoever does not look cuts almost each of them.
+        for _ in range(21):
+            ledger.append_batch([bytes(4000)] * 105)
+        ledger.close()
+        before = bookies_of(cluster, bookkeeper, ledger.ledger_id)
+        repaired(cluster, bookkeeper, ledger.ledger_id, before[0], entries=21 * 105)
+        [target] = {one.bookie_id for one in bookies_of(cluster, bookkeeper, ledger.ledger_id)} - {
+            one.bookie_id for one in before
+        }
+        assert batches(bookkeeper, target, ledger.ledger_id) == [(105 * i, 105 * i + 104) for i in range(21)]
+        assert asked["reads"] == 0 and 0 < asked["fetches"] <= 8, "four batches at a time, and not two"
+
+
+def batches(bookkeeper, bookie_id, ledger_id):
+    rows = bookkeeper.list_ranges(bookie_id, ledger_id).to_pylist()
+    return sorted((row["first_entry_id"], row["last_entry_id"]) for row in rows)
+
+
+def test_where_batches_end_is_told_of_large_ones_only(cluster):
+    """A ledger of many short entries has a batch for each."""
+    with cluster.bookkeeper() as bookkeeper:
+        for entry_bytes, count in ((100, 20), (9_000, 2)):
+            ledger = bookkeeper.create_ledger(3, 3, 3)
+            for _ in range(5):
+                ledger.append_batch([bytes(entry_bytes)] * count)
+            ledger.close()
+            bookie = bookies_of(cluster, bookkeeper, ledger.ledger_id)[0].bookie_id
+            ends = [last for _, last in batches(bookkeeper, bookie, ledger.ledger_id)]
+            assert ends == [count * i - 1 for i in range(1, 6)]
+            told = large_batch_ends(bookkeeper.context, bookie, ledger.ledger_id)
+            assert told == (ends if entry_bytes * count > 16 << 10 else [])
 
 
 def test_bookies_fetch_with_tls_and_the_secret(guarded, asked):
@@ -180,6 +221,7 @@ def test_an_older_bookie_that_knows_no_fetch_gets_its_copies_from_the_repair(clu
         before = bookies_of(cluster, bookkeeper, ledger_id)
         done, quarantined = repaired(cluster, bookkeeper, ledger_id, before[0])
         assert asked["reads"] > 0 and asked["fetches"] > 0 and done.entries == ENTRIES
+        assert asked["limits"] == {RUN_BYTES}, "what passes this process is no more than without fetches"
         assert f"unknown kind {unknown}" in caplog.text
         assert not quarantined.keys() - {before[0].bookie_id}
         assert_readable_from_target_alone(cluster, bookkeeper, ledger_id, before)

@@ -160,6 +160,16 @@ def test_each_bit_of_a_batch_that_is_checked_by_one_sum_counts():
             assert not digest.all_match(EntryBatch(bad)), bit
 
 
+def test_a_check_leaves_nothing_behind_for_the_next_one():
+    """Batches of one shape, and of others in between, are checked in the same memory."""
+    digest = digester(DigestType.CRC32C, b"")
+    for count, size in [(40, 100), (40, 100), (20, 200), (40, 100), (41, 100), (40, 104), (40, 100)]:
+        good = [Entry(*row, digest(*row)) for row in rows_of_one_size(count, size)]
+        for at in (0, count // 2, count - 1):
+            assert not digest.all_match(batch_of([*good[:at], good[at]._replace(length=1), *good[at + 1 :]]))
+            assert digest.all_match(batch_of(good))
+
+
 @pytest.mark.parametrize("distance", [1, 2, 15])
 @pytest.mark.parametrize("columns", [("payload",), ("payload", "digest"), ("digest",), ("length", "payload", "digest")])
 def test_entries_that_changed_their_contents_do_not_cancel_each_other_in_the_sum(distance, columns):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 _RANGES_PER_REQUEST = 100_000
+_LARGE_BATCH_BYTES = 16 << 10
 _SPARE_SECONDS = 1.0
 """A request ends by itself within its time limit. A longer wait than that only guards against a defect."""
 
@@ -87,19 +88,42 @@ def ranges(context: ClientContext, bookie_id: str, ledger_id: int | None) -> pya
     tables = [schema.empty_table()]
     cursor, first_entry_id = 0 if ledger_id is None else check_ledger_id(ledger_id), 0
     while cursor >= 0:
-        header = Header(
-            Kind.RANGES,
-            _next_request_id(context),
-            ledger_id=cursor,
-            first_entry_id=first_entry_id,
-            limit=_RANGES_PER_REQUEST,
-            value=0 if ledger_id is None else 1,
+        found, cursor, first_entry_id = _some_ranges(
+            context, bookie_id, cursor, first_entry_id, only=ledger_id is not None
         )
-        answer, told = _positive(context, bookie_id, header)
-        columns = [pyarrow.array(column, pyarrow.int64()) for column in Ranges.decode(answer.body)]
+        columns = [pyarrow.array(column, pyarrow.int64()) for column in found]
         tables.append(pyarrow.Table.from_arrays(columns, schema=schema))
-        cursor, first_entry_id = told.value, told.first_entry_id
     return pyarrow.concat_tables(tables)
+
+
+def large_batch_ends(context: ClientContext, bookie_id: str, ledger_id: int) -> list[int]:
+    """The last entry id of each of the bookie's batches of a ledger, ascending, as far as the batches are of 16 KiB or more on
+    average: so there is about one for each 16 KiB of the ledger, at most. Raises ReadError."""
+    ends: list[int] = []
+    cursor, first_entry_id = ledger_id, 0
+    while cursor >= 0:
+        found, cursor, first_entry_id = _some_ranges(context, bookie_id, cursor, first_entry_id, only=True)
+        if sum(found.sizes) < _LARGE_BATCH_BYTES * len(found.sizes):
+            break
+        ends += found.last_entry_ids
+    return ends
+
+
+def _some_ranges(
+    context: ClientContext, bookie_id: str, ledger_id: int, first_entry_id: int, *, only: bool
+) -> tuple[Ranges, int, int]:
+    """Some rows of the bookie's index, from this ledger and entry on, and the ledger and the entry to go on with, −1 at the end.
+    ``only``: of this ledger."""
+    header = Header(
+        Kind.RANGES,
+        _next_request_id(context),
+        ledger_id=ledger_id,
+        first_entry_id=first_entry_id,
+        limit=_RANGES_PER_REQUEST,
+        value=1 if only else 0,
+    )
+    answer, told = _positive(context, bookie_id, header)
+    return Ranges.decode(answer.body), told.value, told.first_entry_id
 
 
 def _next_request_id(context: ClientContext) -> int:

@@ -73,9 +73,9 @@ class LedgerRequests:
         else:
             self.recovery_add(action, put)
 
-    def read(self, action: act.SendRead, put: Callable[[act.Event], None]) -> None:
-        """Send READ. The event's ``entries`` are a list of ``EntryBatch`` whose digests were checked; each item of its ``ahead``
-        has such a list too."""
+    def read(self, action: act.SendRead, put: Callable[[act.Event], None], limit: int = READ_BYTES) -> None:
+        """Send READ. The answer has about ``limit`` bytes at most, but one entry at least. The event's ``entries`` are a list of
+        ``EntryBatch`` whose digests were checked; each item of its ``ahead`` has such a list too."""
 
         def answered(answer: Answer) -> None:
             put(self._read_event(action, answer))
@@ -85,7 +85,7 @@ class LedgerRequests:
             first_entry_id=action.first,
             last_entry_id=action.last,
             flags=(Flag.FENCE if action.fence else Flag.NONE) | (Flag.SPARSE if action.sparse else Flag.NONE),
-            limit=READ_BYTES,
+            limit=limit,
         )
         self._send(action.bookie, header, control_frame(header), answered, on_batch=self._check)
 

@@ -8,6 +8,7 @@
 ``ledger_replication``     one ledger's lost bookies are replaced by others that hold the copies
 ``bookie_healing``         one ledger that a bookie has in limbo is recovered and copied back to it (phase two of a lossy boot)
 ``entry_copying``          entries are copied from a ledger's bookies to others
+``run_lengths``            how many entries are copied together
 ``stopping``               what would break if bookies were stopped
 ``not_copied``             which entries could not be copied, and when an entry is lost
 =========================  =====================================================================================================

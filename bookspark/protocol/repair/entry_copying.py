@@ -48,9 +48,8 @@ from bookspark.protocol.reading.range_read import RangeRead
 from bookspark.protocol.reading.read_order import ReadOrder
 from bookspark.protocol.repair.not_copied import NotCopied, not_copied_error
 from bookspark.protocol.repair.replication_plan import Copy, Piece, pieces, runs_of
+from bookspark.protocol.repair.run_lengths import LONG_RUN_BYTES, RUN_BYTES, run_end, run_entries
 
-RUN_BYTES = 1 << 20
-"""About how many bytes one read asks for, if the size of the entries is known."""
 RUNS_MAX = 8
 """At most so many runs of that size are read or written at the same time, if the copying shares its room with no other."""
 REQUESTS_MAX = 64
@@ -137,13 +136,16 @@ class EntryCopying:
         run_entries_max: int,
         doubtful: Collection[str] = (),
         room: Room = ALONE,
+        batch_ends: Sequence[int] = (),
     ) -> None:
-        """``doubtful``: bookies that are asked after the others, as they are believed to be lost, or to lack the entries."""
+        """``doubtful``: bookies that are asked after the others, as they are believed to be lost, or to lack the entries.
+        ``batch_ends``: the last entry ids of stored batches, ascending, if they are known (``run_lengths``)."""
         self.phase = CopyingPhase.NEW
         self._metadata = metadata
         self._left = list(reversed(pieces(copies)))
         """What no read was begun for yet. The next piece is the last of the list."""
-        self._run_entries = _run_entries(metadata, run_entries_max)
+        self._run_entries = run_entries(metadata, run_entries_max)
+        self._batch_ends = batch_ends
         self._order = ReadOrder(doubtful=frozenset(doubtful))
         striped = metadata.ensemble_size > metadata.write_quorum
         self._sweeps = striped and self._run_entries >= _SWEPT_MIN
@@ -222,7 +224,9 @@ class EntryCopying:
 
     def _has_room(self) -> bool:
         requests = len(self._readings) + len(self._writing)
-        return requests < REQUESTS_MAX and self._room.fits(self._bytes_under_way, RUN_BYTES)
+        return requests < REQUESTS_MAX and self._room.fits(
+            self._bytes_under_way, LONG_RUN_BYTES if self._batch_ends else RUN_BYTES
+        )
 
     def _size(self, count: int) -> int:
         """About how many bytes so many entries have."""
@@ -241,7 +245,7 @@ class EntryCopying:
             self._leave(piece, run.last)
             self._not_copied.append(NotCopied(*run, {bookie: self._unreachable[bookie] for bookie in others}))
             return []
-        run = piece._replace(last=min(piece.last, piece.first + self._run_entries - 1))
+        run = piece._replace(last=min(piece.last, run_end(piece.first, self._run_entries, self._batch_ends)))
         self._leave(piece, run.last)
         if self._sweeps and piece.first not in self._alone:
             return self._sweep(run, [bookie for bookie in others if bookie not in self._unreachable])
@@ -384,11 +388,3 @@ class EntryCopying:
     def _confirmed(self) -> int:
         m = self._metadata
         return m.last_entry_id if m.closed else m.last_fragment.first_entry_id - 1
-
-
-def _run_entries(metadata: LedgerMetadata, run_entries_max: int) -> int:
-    """How many entries a read asks for: as many as one answer holds, if their size is known."""
-    entries = metadata.last_entry_id + 1
-    if not metadata.closed or entries < 1 or metadata.length < 1:
-        return run_entries_max
-    return max(1, min(run_entries_max, RUN_BYTES * entries // metadata.length))

@@ -20,7 +20,7 @@ COPYING is ``EntryCopying``, RECOVERING is ``LedgerRecovery``, NAMING is the com
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -135,7 +135,9 @@ class LedgerReplication:
         run_entries_max: int = 10_000,
         misplaced: Collection[str] = (),
         room: Room = ALONE,
+        batch_ends: Sequence[int] = (),
     ) -> None:
+        """``batch_ends``: as for ``EntryCopying``."""
         self.phase = ReplicationPhase.NEW
         self._lost = frozenset(lost)
         self._replaced = self._lost | frozenset(misplaced)
@@ -143,6 +145,7 @@ class LedgerReplication:
         self._waited_seconds = 0.0
         self._run_entries_max = run_entries_max
         self._room = room
+        self._batch_ends = batch_ends
         self._metadata: LedgerMetadata | None = None
         """The record as it was at the last look."""
         self._target: LedgerMetadata | None = None
@@ -283,7 +286,9 @@ class LedgerReplication:
         self.phase = ReplicationPhase.COPYING
         self._chosen = dict(zip(replaced, bookies, strict=True))
         plan = copies(self._metadata, self._repair, self._chosen)
-        self._copying = EntryCopying(self._metadata, plan, self._run_entries_max, self._lost, self._room)
+        self._copying = EntryCopying(
+            self._metadata, plan, self._run_entries_max, self._lost, self._room, self._batch_ends
+        )
         return self._copied(self._copying.start())
 
     def _copied(self, actions: list[Action]) -> list[ReplicationAction]:
