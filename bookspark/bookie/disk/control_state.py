@@ -46,8 +46,8 @@ _FENCED, _FENCE_UNSURE = 1, 2
 
 
 class LedgersNoted(NamedTuple):
-    """Plain ledgers. Of each: i64 ledger id │ 16 bytes of master key │ u32 LAC + 1 │ u32 LAFR + 1 │ u8 flags: 1 fenced,
-    2 fence unsure. LAC and LAFR are what was known when the log was written; the checkpoint and the entry logs may know higher ones."""
+    """Plain ledgers. Of each: i64 ledger id │ 16 bytes of master key │ u32 LAC + 1 │ u32 LAFR + 1 │ u8 flags: 1 fenced, 2 fence
+    unsure. LAC and LAFR are what was known when the log was written; the checkpoint and the entry logs may know higher ones."""
 
     ledgers: bytes
 

@@ -54,7 +54,7 @@ class LossyBoots:
     # -- phase one, before the storage is started
 
     def note_lossy_boot(self, found: PhaseOne, *, fences_lost: bool = False) -> None:
-        """Make the lossy-boot mark durable, and with it what is fenced and in limbo. ``fences_lost``: so is that the fence of each
+        """Make the lossy-boot mark durable, and with it what is fenced and in limbo. ``fences_lost``: and that the fence of each
         other ledger that the directories know is unsure. A directory that fails is used no more, one without room takes nothing.
         Raises StorageError if no directory took it."""
         noted: list[Record] = [found.mark, *found.records]
