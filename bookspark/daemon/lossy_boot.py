@@ -51,7 +51,6 @@ def fence_what_may_be_lost(
     StorageError."""
     lossy_boots = storage.lossy_boots
     why = why_lossy(lossy_boots, emptied)
-    known = lossy_boots.known_ledgers if emptied or lossy_boots.fences_lost else ()
     try:
         highest = max(store.new_ledger_id(), store.highest_ledger_id())
         ids = store.list_ledgers()
@@ -59,13 +58,13 @@ def fence_what_may_be_lost(
         highest = max([highest, *ids[-1:]])
         unreadable: dict[int, str] = {}
         ledgers = _ledgers(store, ids, progress, unreadable)
-        found = phase_one(bookie_id, ledgers, highest, lossy_boots.mark, known, unreadable)
+        found = phase_one(bookie_id, ledgers, highest, lossy_boots.mark, unreadable)
     except MetadataStoreError as error:
         raise BookieError(
             f"this boot is lossy ({why}), so ledgers have to be fenced before {bookie_id} may serve, but not all of their "
             f"metadata could be read: {error}; start it again when the metadata store answers"
         ) from error
-    lossy_boots.note_lossy_boot(found)
+    lossy_boots.note_lossy_boot(found, fences_lost=bool(emptied) or lossy_boots.fences_lost)
     fenced = sum(isinstance(record, FenceNoted) for record in found.records)
     log.warning("lossy boot %d: %s. %d ledgers are fenced and in limbo", found.mark.boot, why, fenced)
 

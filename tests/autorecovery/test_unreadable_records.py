@@ -179,8 +179,8 @@ def test_a_lossy_boot_fences_it_and_the_others_and_goes_on() -> None:
     spoil(store)
     noted: list[Any] = []
     boots = SimpleNamespace(
-        unreadable=(), unclean=("/d",), losses=(), known_ledgers=(), fences_lost=False, mark=NO_LOSSY_BOOT,
-        note_lossy_boot=noted.append,
+        unreadable=(), unclean=("/d",), losses=(), fences_lost=False, mark=NO_LOSSY_BOOT,
+        note_lossy_boot=lambda found, fences_lost: noted.append(found),
     )  # fmt: skip
     fence_what_may_be_lost(SimpleNamespace(lossy_boots=boots), store, "bookie-1", (), lambda _: None)  # type: ignore[arg-type]
     (found,) = noted

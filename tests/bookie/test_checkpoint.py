@@ -19,11 +19,12 @@ from bookspark.bookie.disk.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
+from bookspark.bookie.disk.control_state import ControlState
 from bookspark.bookie.disk.file_system import FileSystem, RealFileSystem
 from bookspark.bookie.disk.index import Index, Row, location, log_of
 from bookspark.bookie.disk.log_scan import Frames, LoggedFrame
 from bookspark.bookie.holdings.checkpointing import fill
-from bookspark.protocol.bookie.bookie_ledger import BookieLedger
+from bookspark.protocol.bookie.bookie_ledger import BookieLedger, FenceNoted, FenceUnsureNoted, MasterKeyNoted
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.testing.memory_files import MemoryFileSystem
 from bookspark.wire.header import Status
@@ -185,6 +186,25 @@ def test_the_index_is_held_once(disk: MemoryFileSystem) -> None:
     rows, ledgers = run.storage.holdings.index._rows, run.storage.holdings.ledgers
     assert all(isinstance(packed, bytes) for ledger_id, packed in rows.packed.items() if ledger_id)
     assert all(isinstance(packed, bytes) for ledger_id, packed in ledgers.packed.items() if ledger_id)
+
+
+def test_what_several_control_logs_tell_of_a_ledger_is_put_together_without_an_object() -> None:
+    """A bookie with two directories has two of them: each ledger became an object at every start."""
+    states = [ControlState(), ControlState()]
+    for state, told in zip(states, (3, 8), strict=True):
+        for ledger_id in range(50):
+            ledger = state.of(ledger_id)
+            ledger.replay(MasterKeyNoted(ledger_id, KEY))
+            ledger.note(told, -1)
+        state.of(told).replay(FenceNoted(told))
+        state.of(told).replay(FenceUnsureNoted(told))
+    both = ControlState()
+    for state in (*states, states[0]):
+        both.replay(record for part in state.records() for record in part)
+    assert both.ledgers.in_use_count == 0 and all(isinstance(kept, bytes) for kept in both.ledgers.packed.values())
+    found = list(both.ledgers.looks())
+    assert [ledger.ledger_id for ledger in found if ledger.fenced and ledger.fence_unsure] == [3, 8]
+    assert len(found) == 50 and {ledger.last_add_confirmed for ledger in found} == {8}
 
 
 def test_a_ledger_that_was_packed_is_what_it_was(disk: MemoryFileSystem) -> None:

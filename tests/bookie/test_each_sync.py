@@ -40,6 +40,12 @@ def stepped():
         yield
 
 
+@pytest.fixture
+def no_seconds(monkeypatch):
+    """Notes are not made durable because a second is over."""
+    monkeypatch.setattr("bookspark.bookie.commit.group_writer._NOTE_SECONDS", 1e9)
+
+
 def noted(disk, number=1):
     """The position that the note of a log tells, after a power cut that takes all that is not synced."""
     after = disk.crashed(nothing_kept)
@@ -92,12 +98,17 @@ def test_a_tail_that_was_not_synced_is_synced_before_a_boot_serves_it():
 # -- synced notes
 
 
-def test_a_note_is_durable_once_its_log_is_sealed():
+def test_a_note_is_durable_once_its_log_is_sealed(no_seconds):
     """After a power cut a bad bit in a sealed log was a torn write otherwise, and was cut off."""
     disk = MemoryFileSystem("/disk")
     run = Stepped(JOURNAL, disk)
-    run.add(5, 0, 2)
+    # The first sync of a log makes its note durable.
+    run.add(5, 0)
     run.commit()
+    behind = noted(disk)
+    run.add(5, 1, 2)
+    run.commit()
+    assert noted(disk) == behind
     run.seal()
     size = len(disk.files()[LOG])
     assert noted(disk) == size
@@ -106,29 +117,36 @@ def test_a_note_is_durable_once_its_log_is_sealed():
     assert not isinstance(Stepped(JOURNAL, damaged).read(5, 2, 2)[1], Negative)
 
 
-def test_a_note_is_durable_once_its_control_log_is_written_anew():
+def test_a_note_is_durable_once_its_control_log_is_written_anew(no_seconds):
     disk = MemoryFileSystem("/disk")
     run = Stepped(JOURNAL, disk)
     for ledger_id in (5, 6):
         run.fence(ledger_id)
     run.commit()
-    run_steps(run.storage._records.rewrite(), run.commit)
+    # The new log has the record of this write already, so it is not appended: the note alone tells of it.
+    run.fence(7)
+    run_steps(run.storage._records.rewrite(), lambda: None)
     run.commit()
     size = len(disk.files()["/disk/control.log"])
     assert noted(disk, 0) == size
+    number = run.storage.holdings.control.write_number
+    assert control_note(disk.crashed(nothing_kept), "/disk")[1].read_write_number() == number
     damaged = disk.crashed(nothing_kept)
     damaged.flip("/disk/control.log", size - 3, 3)
     with pytest.raises(StorageError, match="a fence may be lost"):
         Stepped(JOURNAL, damaged)
 
 
-def test_the_notes_are_durable_once_a_checkpoint_is_made():
+def test_the_notes_are_durable_once_a_checkpoint_is_made(no_seconds):
     disk = MemoryFileSystem("/disk")
     run = Stepped(JOURNAL, disk)
-    run.add(5, 0, 2)
+    run.add(5, 0)
+    run.commit()
+    run.add(5, 1, 2)
     run.commit()
     run.fence(5)
     run.commit()
+    assert noted(disk) < len(disk.files()[LOG])
     run.checkpoint()
     assert noted(disk) == len(disk.files()[LOG])
     assert noted(disk, 0) == len(disk.files()["/disk/control.log"])

@@ -22,7 +22,7 @@ from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.testing.memory_files import MemoryFileSystem
 from bookspark.testing.power_cuts import LOSSES, everything_kept, nothing_kept
 from bookspark.wire.entry_batch import EntryBatch
-from bookspark.wire.header import Status, decode
+from bookspark.wire.header import Flag, Status, decode
 from tests.bookie.flips import flip
 from tests.bookie.kit import KEY, add_frame, config
 from tests.bookie.stepped import Stepped, without_threads
@@ -177,6 +177,37 @@ def test_phase_one_ends_what_a_boot_found_and_healing_makes_absence_negative_aga
     assert isinstance(run.read(5, 0, 0)[1], Negative)
     run.restart()
     assert isinstance(run.read(5, 0, 0)[1], Negative)
+
+
+def test_the_bytes_of_a_log_that_a_boot_found_damaged_come_back_once_all_is_healed():
+    disk = MemoryFileSystem("/disk")
+    run = Stepped(ONE, disk)
+    for entry_id in range(4):
+        run.add(5, entry_id)
+    run.commit()
+    disk = disk.crashed(everything_kept)
+    flip(disk, LOG, len(SCHEMA) + FRAME_BYTES // 2, 1)
+    disk.sync_all()
+    storage = Storage(ONE, disk).open()
+    assert storage.damaged
+    storage.lossy_boots.note_lossy_boot(phase_one("b1", [], 20, storage.lossy_boots.mark))
+    storage.end_phase_one()
+    storage.close()
+    run = Stepped(ONE, disk)
+    for entry_id in range(4):
+        run.add(5, entry_id, flags=int(Flag.RECOVERY))
+    run.commit()
+    run.storage.lossy_boots.note_healed(1, lambda status: None)
+    run.commit()
+    for _ in range(2):
+        assert [entry.entry_id for entry in run.read(5, 0, 9)[0]] == [0, 1, 2, 3] and not run.storage.damaged
+        run.restart()
+    run.delete(5)
+    run.seal()
+    run.reclaim(0.99)
+    run.restart()
+    assert not run.storage.damaged and isinstance(run.read(5, 0, 0)[1], Negative)
+    assert not paths(disk, "/logs/")
 
 
 def test_a_crash_anywhere_in_a_lossy_boot_leaves_it_lossy_or_unhealed():

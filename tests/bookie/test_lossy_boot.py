@@ -313,7 +313,7 @@ def test_the_bookie_s_process_says_which_directories_were_emptied(tmp_path):
     )
     with ExitStack() as stack:
         opened = bookie_process._open_storage(config(kept, lost), MemoryStore(), identity, stack, lambda phase: None)
-        assert [(ledger.ledger_id, ledger.fence_unsure) for ledger in opened.lossy_boots.known_ledgers] == [(4, True)]
+        assert [(ledger.ledger_id, ledger.fence_unsure) for ledger in opened.holdings.ledgers.looks()] == [(4, True)]
     assert stamped == [True]
 
 

@@ -22,10 +22,10 @@ def leave_out(protection: str) -> None:
     note = LossyBoots.note_lossy_boot
     record = LEFT_OUT[protection]
 
-    def noted(losses: LossyBoots, found: PhaseOne) -> None:
+    def noted(losses: LossyBoots, found: PhaseOne, *, fences_lost: bool) -> None:
         mark = NO_LOSSY_BOOT if record is None else found.mark
         records = tuple(r for r in found.records if record is None or not isinstance(r, record))
-        note(losses, PhaseOne(mark, records))
+        note(losses, PhaseOne(mark, records), fences_lost=fences_lost and record is not None)
 
     LossyBoots.note_lossy_boot = noted  # type: ignore[method-assign]
     if record is LimboNoted:

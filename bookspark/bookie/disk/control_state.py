@@ -42,11 +42,12 @@ _PLAIN = struct.Struct("<16sIIB")
 _PLAIN_LEDGER = struct.Struct(f"<q{_PLAIN.size}s")
 _FACTS = struct.Struct("<II")
 _LAC_MAX = (1 << 32) - 2
+_FENCED, _FENCE_UNSURE = 1, 2
 
 
 class LedgersNoted(NamedTuple):
-    """Plain ledgers. Of each: i64 ledger id │ 16 bytes of master key │ u32 LAC + 1 │ u32 LAFR + 1 │ u8 fenced (0 or 1). LAC and
-    LAFR are what was known when the log was written; the checkpoint and the entry logs may know higher ones."""
+    """Plain ledgers. Of each: i64 ledger id │ 16 bytes of master key │ u32 LAC + 1 │ u32 LAFR + 1 │ u8 flags: 1 fenced, 2 fence
+    unsure. LAC and LAFR are what was known when the log was written; the checkpoint and the entry logs may know higher ones."""
 
     ledgers: bytes
 
@@ -82,18 +83,20 @@ CopyRecord = WriteNumbered | WrittenUpTo | LogsNoted
 
 
 def _packed(ledger: BookieLedger) -> bytes | None:
-    """A ledger of which nothing is known but master key, fence, LAC and LAFR; None for others."""
+    """A ledger of which nothing is known but master key, fence, whether that is unsure, LAC and LAFR; None for others."""
     key, confirmed, replicated = ledger.master_key, ledger.last_add_confirmed, ledger.last_add_fully_replicated
     if key is None or len(key) != 16 or not (-1 <= confirmed <= _LAC_MAX and -1 <= replicated <= _LAC_MAX):
         return None
-    if ledger != BookieLedger(ledger.ledger_id, key, ledger.fenced, confirmed, replicated):
+    unsure = ledger.fence_unsure
+    if ledger != BookieLedger(ledger.ledger_id, key, ledger.fenced, confirmed, replicated, fence_unsure=unsure):
         return None
-    return _PLAIN.pack(key, confirmed + 1, replicated + 1, ledger.fenced)
+    return _PLAIN.pack(key, confirmed + 1, replicated + 1, _FENCED * ledger.fenced | _FENCE_UNSURE * unsure)
 
 
 def _unpacked(ledger_id: int, content: bytes) -> BookieLedger:
-    key, confirmed, replicated, fenced = _PLAIN.unpack(content)
-    return BookieLedger(ledger_id, key, bool(fenced), confirmed - 1, replicated - 1)
+    key, confirmed, replicated, flags = _PLAIN.unpack(content)
+    unsure = bool(flags & _FENCE_UNSURE)
+    return BookieLedger(ledger_id, key, bool(flags & _FENCED), confirmed - 1, replicated - 1, fence_unsure=unsure)
 
 
 class ControlState:
@@ -126,11 +129,15 @@ class ControlState:
         return self.write_number
 
     def lose_fences(self) -> None:
-        """Records are lost: any ledger may have had a fence."""
+        """Records are lost: any ledger may have had a fence. What is packed stays packed. Nobody serves yet."""
         self.fences_lost = True
-        for ledger_id in self.ledgers.ids.ascending():
-            ledger = self.ledgers[ledger_id]
-            ledger.fence_unsure |= not ledger.fenced
+        packed = self.ledgers.packed
+        for ledger_id, kept in packed.items():
+            if isinstance(kept, bytes):
+                if not kept[-1] & _FENCED:
+                    packed[ledger_id] = kept[:-1] + bytes([kept[-1] | _FENCE_UNSURE])
+            elif (ledger := self.ledgers.look(ledger_id)) is not None:
+                ledger.fence_unsure |= not ledger.fenced
 
     def unsure_of(self, ledger_id: int) -> bool:
         """May entries of the ledger be lost that no limbo tells of?"""
@@ -225,10 +232,16 @@ class ControlState:
             if ledger_id not in known.packed:
                 known.put_packed(ledger_id, content)
                 continue
-            found, ledger = _unpacked(ledger_id, content), known[ledger_id]
+            kept = known.packed[ledger_id]
+            if kept == content:
+                continue
+            found = _unpacked(ledger_id, content)
+            ledger = _unpacked(ledger_id, kept) if isinstance(kept, bytes) else known[ledger_id]
             for record in found.control_records():
                 ledger.replay(record)
             ledger.note(found.last_add_confirmed, found.last_add_fully_replicated)
+            if isinstance(kept, bytes):
+                known.packed[ledger_id] = _packed(ledger) or ledger
 
     def note(self, ledger_ids: array[int], confirmed: array[int], replicated: array[int]) -> None:
         """Take over what a checkpoint says of ledgers: LAC and LAFR of each."""

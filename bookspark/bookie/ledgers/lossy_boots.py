@@ -17,7 +17,7 @@ from bookspark.bookie.holdings.disks import Disks
 from bookspark.bookie.holdings.holdings import Holdings
 from bookspark.bookie.ledgers.control_records import ControlRecords
 from bookspark.protocol.bookie.bookie_boot import HealedNoted, LossyBootNoted, PhaseOne, first_mark
-from bookspark.protocol.bookie.bookie_ledger import BookieLedger, EntriesLost
+from bookspark.protocol.bookie.bookie_ledger import EntriesLost
 from bookspark.wire.header import Status
 
 
@@ -53,15 +53,17 @@ class LossyBoots:
 
     # -- phase one, before the storage is started
 
-    @property
-    def known_ledgers(self) -> Iterable[BookieLedger]:
-        """The ledgers that the readable directories know."""
-        return self._state.ledgers.looks()
-
-    def note_lossy_boot(self, found: PhaseOne) -> None:
-        """Make the lossy-boot mark durable, and with it what is fenced and in limbo. A directory that fails is used no more, one
-        without room takes nothing. Raises StorageError if no directory took it."""
-        self._note([found.mark, *found.records])
+    def note_lossy_boot(self, found: PhaseOne, *, fences_lost: bool = False) -> None:
+        """Make the lossy-boot mark durable, and with it what is fenced and in limbo. ``fences_lost``: and that the fence of each
+        other ledger that the directories know is unsure. A directory that fails is used no more, one without room takes nothing.
+        Raises StorageError if no directory took it."""
+        noted: list[Record] = [found.mark, *found.records]
+        if fences_lost:
+            self._state.replay(noted)
+            self._state.lose_fences()
+            # Ten million ledgers are some thousand records here.
+            noted += (record for part in self._state.records() for record in part)
+        self._note(noted)
 
     def note_first_mark(self, highest_ledger_id: int) -> None:
         """At the first boot: make the mark durable (``bookie_boot.first_mark``). Raises StorageError if no directory took it."""

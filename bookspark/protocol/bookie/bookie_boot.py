@@ -34,7 +34,6 @@ from bookspark.protocol.bookie.bookie_ledger import (
     BookieLedger,
     ControlRecord,
     FenceNoted,
-    FenceUnsureNoted,
     LimboNoted,
     MasterKeyNoted,
 )
@@ -80,12 +79,10 @@ def phase_one(
     ledgers: Iterable[LedgerMetadata],
     highest_ledger_id: int,
     before: LossyBootNoted = NO_LOSSY_BOOT,
-    known: Iterable[BookieLedger] = (),
     unreadable: Iterable[int] = (),
 ) -> PhaseOne:
     """The records that phase one writes. ``ledgers``: all ledgers of the cluster, read after the crash. ``before``: the mark that
-    was found, if there was one. ``known``: the ledgers that the other directories know, if one is lost. ``unreadable``: ledgers
-    whose records can't be decoded; looked at after ``ledgers``."""
+    was found, if there was one. ``unreadable``: ledgers whose records can't be decoded; looked at after ``ledgers``."""
     mark = LossyBootNoted(before.boot + 1, max(highest_ledger_id, before.highest_ledger_id))
     records: list[ControlRecord] = []
     for ledger in ledgers:
@@ -98,8 +95,6 @@ def phase_one(
     # Such a ledger may be open and name the bookie.
     for ledger_id in unreadable:
         records += (FenceNoted(ledger_id), LimboNoted(ledger_id, mark.boot))
-    fenced = {record.ledger_id for record in records}
-    records += (FenceUnsureNoted(one.ledger_id) for one in known if not one.fenced and one.ledger_id not in fenced)
     return PhaseOne(mark, tuple(records))
 
 
