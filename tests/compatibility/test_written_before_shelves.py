@@ -17,6 +17,7 @@ import pytest
 
 from bookspark import BookKeeper, LedgerState, errors
 from bookspark.local import LocalCluster
+from bookspark.logs.chain import codec
 from bookspark.metadata.records.codec import (
     decode_cookie,
     decode_ledger,
@@ -27,7 +28,6 @@ from bookspark.metadata.records.codec import (
 )
 from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bookspark.protocol.ledger.ledger_metadata import DigestType
-from bookspark.spark.logs import codec
 from bookspark.wire.messages import BookieStatus
 from tests.compatibility.restored import WRITTEN, manifest, payload, records, restore, unpack
 from tests.compatibility.wire_samples import samples
