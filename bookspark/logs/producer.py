@@ -24,13 +24,13 @@ import queue
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bookspark.arguments import EntryId, Payload, WaitSeconds, checks_methods
-from bookspark.client.runtime.calls import AwaitableFuture
+from bookspark.client.runtime.calls import AwaitableFuture, done_with
 from bookspark.errors import (
     AddTimeoutError,
     BookKeeperError,
@@ -78,11 +78,17 @@ class UnexpectedPositionError(BookKeeperError):
     """A row was to be appended at a position that is not the lane's next one. It is not appended."""
 
 
-class _Row(NamedTuple):
-    value: bytes
+class _Rows(NamedTuple):
+    """Rows that were appended together: all of them come into one commit."""
+
+    values: list[bytes]
+    size: int
+    """Their bytes."""
     sequence: int | None
     expect: int | None
-    future: AwaitableFuture[RowPosition | None]
+    future: AwaitableFuture[Any]
+    answer: Callable[[int], object]
+    """The future's result, from the position of the first row."""
 
 
 @checks_methods
@@ -116,7 +122,7 @@ class Producer:
         self._encode = value_encoder(encoding, record.dictionary)
         self._data = DataLedger(bookkeeper, self._run, record.options, RollPolicy(), encoding)
         self._add_seconds = bookkeeper.context.config.add_timeout_seconds
-        self._rows: queue.SimpleQueue[_Row | None] = queue.SimpleQueue()
+        self._rows: queue.SimpleQueue[_Rows | None] = queue.SimpleQueue()
         self._bytes, self._lock, self._relieved = 0, threading.RLock(), Waiters()
         self._error: BookKeeperError | None = None
         self._closed = self._ended = False
@@ -135,8 +141,7 @@ class Producer:
         producer of this name was made), and the errors of the cluster (AddTimeoutError, LedgerRecoveryError,
         NotEnoughBookiesError, MetadataStoreError).
         """
-        if threading.current_thread() is self._thread:
-            raise BookKeeperError("a callback of an append must not wait for another one: use append_async")
+        self._check_may_wait()
         return self.append_async(value, sequence, expect).result()
 
     def append_async(
@@ -144,34 +149,20 @@ class Producer:
     ) -> AwaitableFuture[RowPosition | None]:
         """The same without waiting for the acknowledgement: a future of the position. Waits while ``WAITING_BYTES_MAX`` bytes of
         rows are not acknowledged, twice ``add_timeout_seconds`` at most, then raises AddTimeoutError."""
-        if len(value) > VALUE_BYTES_MAX:
-            raise EntryTooLargeError(
-                f"a row of {len(value):,} bytes is larger than {VALUE_BYTES_MAX:,}, the most that a log takes; split it"
-            )
-        if self._bytes > WAITING_BYTES_MAX and not self._relieved.wait(
-            lambda: self._bytes <= WAITING_BYTES_MAX or self._error is not None, 2 * self._add_seconds
-        ):
-            raise AddTimeoutError(
-                f"producer {self.name!r}: {self._bytes:,} bytes of rows have waited for {2 * self._add_seconds:g} s; look at the "
-                "bookies (bookspark why)"
-            )
-        if self._error is not None:
-            raise self._error.with_traceback(None)
-        if self._closed:
-            raise LedgerClosedError(f"producer {self.name!r} is closed; make another one")
-        row = _Row(value, sequence, expect, AwaitableFuture())
-        # An append can't be taken back, so nobody may cancel it.
-        row.future.set_running_or_notify_cancel()
-        with self._lock:
-            self._bytes += len(value)
-        self._rows.put(row)
-        if self._ended:
-            self._refuse_rest()
-        return row.future
+        return self._enqueue([value], sequence, expect, lambda position: RowPosition(self.lane, position))
 
-    def append_batch(self, values: Sequence[Payload]) -> list[RowPosition | None]:
-        """Append several rows; returns when all are acknowledged. Raises what ``append`` does; then some may be in the log."""
-        return [future.result() for future in [self.append_async(value) for value in values]]
+    def append_batch(self, values: Sequence[Payload]) -> range:
+        """Append several rows, which come into one commit: all of them are in the log, or none. Returns their positions in the
+        lane. Raises what ``append`` does."""
+        self._check_may_wait()
+        return self.append_batch_async(values).result()
+
+    def append_batch_async(self, values: Sequence[Payload]) -> AwaitableFuture[range]:
+        """The same without waiting for the acknowledgement. Waits as ``append_async`` does."""
+        if not values:
+            return done_with(range(0))
+        count = len(values)
+        return self._enqueue(list(values), None, None, lambda position: range(position, position + count))
 
     def close(self, timeout: WaitSeconds | None = None) -> None:
         """Have everything that was appended committed, and close the ledgers. Another producer of this name goes on at once.
@@ -197,20 +188,54 @@ class Producer:
     def __repr__(self) -> str:
         return f"Producer({self.name!r}, log={self._run.log!r}, position={self.position})"
 
+    # -- inside
+
+    def _check_may_wait(self) -> None:
+        if threading.current_thread() is self._thread:
+            raise BookKeeperError("a callback of an append must not wait for another one: use append_async")
+
+    def _enqueue(
+        self, values: list[bytes], sequence: int | None, expect: int | None, answer: Callable[[int], object]
+    ) -> AwaitableFuture[Any]:
+        if any(len(value) > VALUE_BYTES_MAX for value in values):
+            raise EntryTooLargeError(
+                f"a row of {max(map(len, values)):,} bytes is larger than {VALUE_BYTES_MAX:,}, more than a log takes; split it"
+            )
+        if self._bytes > WAITING_BYTES_MAX and not self._relieved.wait(
+            lambda: self._bytes <= WAITING_BYTES_MAX or self._error is not None, 2 * self._add_seconds
+        ):
+            raise AddTimeoutError(
+                f"producer {self.name!r}: {self._bytes:,} bytes of rows have waited for {2 * self._add_seconds:g} s; look at the "
+                "bookies (bookspark why)"
+            )
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+        if self._closed:
+            raise LedgerClosedError(f"producer {self.name!r} is closed; make another one")
+        rows = _Rows(values, sum(map(len, values)), sequence, expect, AwaitableFuture(), answer)
+        # An append can't be taken back, so nobody may cancel it.
+        rows.future.set_running_or_notify_cancel()
+        with self._lock:
+            self._bytes += rows.size
+        self._rows.put(rows)
+        if self._ended:
+            self._refuse_rest()
+        return rows.future
+
     # -- the worker's thread
 
     def _work(self) -> None:
         more = True
         while more:
-            rows, more = self._next_rows()
+            group, more = self._next_group()
             try:
                 if self._error is not None:
                     raise self._error
-                self._commit(rows)
+                self._commit(group)
             except BaseException as error:
-                self._fail(rows, error)
+                self._fail(group, error)
             with self._lock:
-                self._bytes -= sum(len(row.value) for row in rows)
+                self._bytes -= sum(rows.size for rows in group)
             self._relieved.wake()
         self._ended = True
         self._refuse_rest()
@@ -221,60 +246,63 @@ class Producer:
         """Fail the rows that came together with the close, behind it."""
         with suppress(queue.Empty):
             while True:
-                row = self._rows.get_nowait()
-                if row is not None:
-                    row.future.set_exception(LedgerClosedError(f"producer {self.name!r} was closed meanwhile"))
+                rows = self._rows.get_nowait()
+                if rows is not None:
+                    rows.future.set_exception(LedgerClosedError(f"producer {self.name!r} was closed meanwhile"))
 
-    def _next_rows(self) -> tuple[list[_Row], bool]:
-        """The rows that wait, at least one, and whether more may come."""
-        rows, size = [], 0
-        row = self._rows.get()
-        while row is not None:
-            rows.append(row)
-            size += len(row.value)
-            if len(rows) >= GROUP_ROWS_MAX or size >= GROUP_BYTES_MAX:
-                return rows, True
+    def _next_group(self) -> tuple[list[_Rows], bool]:
+        """What waits, at least one append, and whether more may come."""
+        group: list[_Rows] = []
+        count = size = 0
+        rows = self._rows.get()
+        while rows is not None:
+            group.append(rows)
+            count, size = count + len(rows.values), size + rows.size
+            if count >= GROUP_ROWS_MAX or size >= GROUP_BYTES_MAX:
+                return group, True
             try:
-                row = self._rows.get_nowait()
+                rows = self._rows.get_nowait()
             except queue.Empty:
-                return rows, True
-        return rows, False
+                return group, True
+        return group, False
 
-    def _commit(self, rows: list[_Row]) -> None:
-        group, sequence = self._numbered(rows)
+    def _commit(self, appended: list[_Rows]) -> None:
+        group, sequence = self._numbered(appended)
         if not group:
             return
-        ranges = self._stored([self._encode(row.value) for row in group])
+        ranges = self._stored([self._encode(value) for rows in group for value in rows.values])
         run, now_ms = self._run, time.time_ns() // 1_000_000
         # Its own first try may have landed though its answer was lost: then it is a part of the log already.
         self._committer.commit(Commit(self._writer, sequence, run.run, run.epoch, ranges, now_ms))
-        first, self.position, self.last_sequence = self.position, self.position + len(group), sequence
-        for position, row in enumerate(group, first):
-            row.future.set_result(RowPosition(self.lane, position))
+        position, self.last_sequence = self.position, sequence
+        self.position += sum(len(rows.values) for rows in group)
+        for rows in group:
+            rows.future.set_result(rows.answer(position))
+            position += len(rows.values)
         try:
             self._committer.tend(thoroughly=True)
         except BookKeeperError as error:
             # The commit stands. Whoever makes the next producer cleans up.
             log.info("log %s: what earlier producers left is not cleaned up: %s", run.log, error)
 
-    def _numbered(self, rows: list[_Row]) -> tuple[list[_Row], int]:
-        """The rows that are to be appended, and the sequence number of the last one. The others are told."""
-        group: list[_Row] = []
-        last = self.last_sequence
-        for row in rows:
-            position = self.position + len(group)
-            if row.sequence is not None and row.sequence <= last:
-                row.future.set_result(None)
-            elif row.expect is not None and row.expect != position:
-                row.future.set_exception(
+    def _numbered(self, appended: list[_Rows]) -> tuple[list[_Rows], int]:
+        """What is to be appended, and the sequence number of the last row. The others are told."""
+        group: list[_Rows] = []
+        last, position = self.last_sequence, self.position
+        for rows in appended:
+            if rows.sequence is not None and rows.sequence <= last:
+                rows.future.set_result(None)
+            elif rows.expect is not None and rows.expect != position:
+                rows.future.set_exception(
                     UnexpectedPositionError(
-                        f"log {self._run.log!r}: the row was to be row {row.expect}, and the next one is {position}; it is not "
+                        f"log {self._run.log!r}: the row was to be row {rows.expect}, and the next one is {position}; it is not "
                         "appended. Read what came before it, and decide anew"
                     )
                 )
             else:
-                last = last + 1 if row.sequence is None else row.sequence
-                group.append(row)
+                last = last + len(rows.values) if rows.sequence is None else rows.sequence
+                position += len(rows.values)
+                group.append(rows)
         return group, last
 
     def _stored(self, payloads: list[bytes]) -> tuple[EntryRange, ...]:
@@ -293,13 +321,13 @@ class Producer:
                     raise
         raise AssertionError("unreachable")
 
-    def _fail(self, rows: list[_Row], error: BaseException) -> None:
+    def _fail(self, group: list[_Rows], error: BaseException) -> None:
         if not isinstance(error, BookKeeperError):
             error = BookKeeperError(f"producer {self.name!r} ended: {type(error).__name__}: {error}")
         self._error = self._error or error
-        for row in rows:
-            if not row.future.done():
-                row.future.set_exception(self._error)
+        for rows in group:
+            if not rows.future.done():
+                rows.future.set_exception(self._error)
 
 
 def _encoding_of(record: LogRecord) -> str:
