@@ -20,6 +20,7 @@ too.
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import threading
 import time
@@ -126,6 +127,7 @@ class Producer:
         self._bytes, self._lock, self._relieved = 0, threading.RLock(), Waiters()
         self._error: BookKeeperError | None = None
         self._closed = self._ended = False
+        self._pid = os.getpid()
         self._thread = threading.Thread(target=self._work, name=f"bookspark-producer-{name}", daemon=True)
         self._thread.start()
 
@@ -210,6 +212,10 @@ class Producer:
             )
         if self._error is not None:
             raise self._error.with_traceback(None)
+        if os.getpid() != self._pid:
+            raise LedgerClosedError(
+                f"producer {self.name!r} is of process {self._pid}: make another one in this process"
+            )
         if self._closed:
             raise LedgerClosedError(f"producer {self.name!r} is closed; make another one")
         rows = _Rows(values, sum(map(len, values)), sequence, expect, AwaitableFuture(), answer)

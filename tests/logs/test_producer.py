@@ -228,6 +228,21 @@ def test_what_was_appended_before_the_close_is_there_and_nothing_comes_after_it(
     producer.close()
 
 
+def test_a_forked_child_does_not_wait_for_a_thread_that_it_does_not_have(log: Log) -> None:
+    with log.producer("service") as producer:
+        producer.append(b"a")
+        child = os.fork()
+        if not child:
+            try:
+                producer.append_async(b"b")
+            except LedgerClosedError:
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert values(log) == [b"a"]
+
+
 def test_what_can_not_be_produced_is_refused_before_anything_is_written(bookkeeper: BookKeeper, log: Log) -> None:
     with log.producer("service") as producer:
         with pytest.raises(EntryTooLargeError):
