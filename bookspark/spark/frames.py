@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping
 from functools import partial, reduce
 from typing import TYPE_CHECKING
 
@@ -62,6 +63,10 @@ def log_frame(spark: SparkSession, log: LaneName, **options: str | int | bool) -
         offloads = [registry.get(lane).offload for lane in lanes]
         row = partial(_row, bookkeeper, record.name, known.password)
         first, last = (row(place) if any(offloads) and len(lanes) == 1 else None for place in (known.start, known.end))
+        numbers = [lane_of(lane)[1] for lane in lanes]
+    for place in (known.start, known.end):
+        if isinstance(place, Times) and any(offloads):
+            place.check_lanes(log, numbers)
     if len(lanes) > 1 and any(offloads):
         for option, wanted in (("startingOffsets", known.start), ("endingOffsets", known.end)):
             if isinstance(wanted, int):
@@ -69,7 +74,7 @@ def log_frame(spark: SparkSession, log: LaneName, **options: str | int | bool) -
                     f"log {log!r} has {len(lanes)} lanes, and {option} {wanted} is a row of one of them: read one lane, for "
                     f"example {log}{MARK}0, or leave {option} out"
                 )
-        frames = [log_frame(spark, f"{log}{MARK}{lane_of(lane)[1]}", **options) for lane in lanes]
+        frames = [log_frame(spark, f"{log}{MARK}{lane}", **_of_lane(options, known, lane)) for lane in numbers]
         return reduce(DataFrame.union, frames)
     rows = spark.read.format("bookspark").options(**{"zookeeper": known.zookeeper, **given})
     start = max(record.first_position, first or 0)
@@ -98,6 +103,17 @@ def log_frame(spark: SparkSession, log: LaneName, **options: str | int | bool) -
     others = {name: value for name, value in given.items() if not name.lower().startswith(("starting", "ending"))}
     rest = spark.read.format("bookspark").options(**{**others, **lane, **places}).load()
     return _by_spark(spark, record.offload.table, log, start, stop, rest.columns).union(rest)
+
+
+def _of_lane(options: Mapping[str, str | int | bool], known: SourceOptions, lane: int) -> dict[str, str | int | bool]:
+    """The options for one lane alone: of times for each lane, it has its own."""
+    own = dict(options)
+    for which, place in (("starting", known.start), ("ending", known.end)):
+        if isinstance(place, Times):
+            own = {name: value for name, value in own.items() if not name.lower().startswith(which)}
+            time_ms = place.of_lane(lane)
+            own |= {} if time_ms is None else {f"{which}Timestamp": time_ms}
+    return own
 
 
 def _row(bookkeeper: BookKeeper, lane: str, password: bytes, place: int | str | Times) -> int | None:

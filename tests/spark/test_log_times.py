@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from random import Random
 from typing import Any, cast
 
+import pyarrow
 import pytest
 from pyspark.sql.types import StructType
 
@@ -20,10 +22,12 @@ from bookspark.logs.chain.commit_times import row_at
 from bookspark.logs.feeds.log_feed import LogFeed
 from bookspark.logs.feeds.times import RowTimes, Times, time_ms, times_of_lanes
 from bookspark.logs.rows.splits import Piece, TimedRows, positioned, split
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata
 from bookspark.protocol.logs.commits import Commit
 from bookspark.spark.connector import source
 from bookspark.spark.connector.connector_options import SourceOptions
 from bookspark.spark.connector.source import EntryReader, EntryStreamReader
+from bookspark.spark.frames import _of_lane
 from tests.spark.memory_bookkeeper import MemoryReader
 from tests.spark.test_feeds import ROWS, Log
 
@@ -248,3 +252,74 @@ def test_nobody_pays_for_times_that_nobody_asked_for(log: Log) -> None:
     [[piece]] = split(feed.pieces(feed.earliest(), feed.newest()), 1)
     assert piece.times == () and piece.rows == 50
     assert [piece.times for piece, _ in positioned(())] == []
+
+
+def test_a_column_timestamp_that_is_the_logs_own_is_read_as_any_other(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was taken for the one that includeTimestamp adds, though nobody had asked: times were missing, and without it in the
+    schema the other columns had its values."""
+    log.commit()
+    own = StructType().add("timestamp", "timestamp").add("id", "long")
+    decoded: list[list[str]] = []
+
+    def rows_of(
+        bookkeeper: object, name: str, password: bytes, pieces: deque[Piece], schema: StructType, decoder_of: Any
+    ) -> Iterator[pyarrow.RecordBatch]:
+        pieces.popleft()
+        decoder_of(LedgerMetadata(1, 1, 1, 1, (Fragment(0, ("b",)),)))
+        yield pyarrow.RecordBatch.from_pylist([dict.fromkeys(schema.names, 1)])
+
+    monkeypatch.setattr(source, "rows_of", rows_of)
+    monkeypatch.setattr(source, "client", lambda zookeeper: log.bookkeeper)
+    monkeypatch.setattr(source, "row_decoder", lambda ledger, columns, dictionary: decoded.append(columns.names))
+    options = SourceOptions.parse({"log": "orders", "zookeeper": "nowhere"})
+    for names in (["timestamp", "id"], ["id"], ["timestamp"]):
+        reader = EntryReader(options, StructType([*own, *source.ID_SCHEMA]), names)
+        [rows] = reader.read(source.Ranges([Piece(1, 0, 0, 1)]))
+        assert rows.schema.names == names
+    assert decoded == [["timestamp", "id"]] * 3
+
+
+# -- what is known by others
+
+
+def test_a_time_is_found_behind_rows_that_only_one_bookie_tells_of(log: Log) -> None:
+    for time in (10, 20, 30):
+        log.commit(time_ms=time)
+    feed = log.feed()
+    assert feed.newest()["position"] == 30
+    log.bookkeeper.untold.add(log.registry.get("orders").commit_ledgers[-1].ledger_id)
+    assert [feed.at_times(Times(time), feed.newest())["position"] for time in (20, 21, 30, 31)] == [10, 20, 20, 30]
+
+
+def test_a_reader_that_is_open_knows_what_was_truncated_since(log: Log) -> None:
+    log.commit(3, time_ms=10)
+    feed = log.feed()
+    feed.newest()
+    truncate_log(cast(BookKeeper, log.bookkeeper), "orders", 15, b"")
+    assert feed.at_times(Times(5), feed.newest())["position"] == 15
+
+
+def test_a_commit_has_the_time_of_the_attempt_that_succeeded(log: Log) -> None:
+    log.commit(time_ms=5)
+    log.bookkeeper.before_append = [lambda ledger_id: None] * ROWS + [log_fenced(log)]
+    log.commit(time_ms=6)
+    first, second = placed_times(log)
+    assert first == 5 and second > 1_700_000_000_000
+
+
+def log_fenced(log: Log) -> Callable[[int], None]:
+    """Somebody recovers the commit ledger just before the append."""
+
+    def fenced(ledger_id: int) -> None:
+        log.bookkeeper.open_ledger(ledger_id)
+
+    return fenced
+
+
+def test_each_lane_of_an_offloaded_log_has_the_time_that_is_its_own() -> None:
+    given = {"startingOffsetsByTimestamp": '{"0": 5, "2": 7}', "endingTimestamp": 9, "password": "secret"}
+    known = SourceOptions.parse({"log": "orders", "zookeeper": "nowhere", **{k: str(v) for k, v in given.items()}})
+    assert _of_lane(given, known, 2) == {"startingTimestamp": 7, "endingTimestamp": 9, "password": "secret"}
+    assert _of_lane(given, known, 1) == {"endingTimestamp": 9, "password": "secret"}

@@ -15,11 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from bookspark.logs.chain.codec import decode_commit
-from bookspark.logs.chain.reader import HEADER_ENTRY, open_commit_ledger, read_commits, read_header, with_chain
+from bookspark.logs.chain.reader import HEADER_ENTRY, open_commit_ledger, read_header, with_chain
 from bookspark.protocol.logs.commits import Commit
 from bookspark.protocol.logs.log_record import LogRecord
 
@@ -30,16 +29,18 @@ if TYPE_CHECKING:
 _FIRST = HEADER_ENTRY + 1
 
 
-def row_at(bookkeeper: BookKeeper, name: str, password: bytes, time_ms: int) -> int:
-    """How many rows of the lane lie before its first commit of ``time_ms`` (ms since 1970) or later; all, if there is none.
+def row_at(bookkeeper: BookKeeper, name: str, password: bytes, time_ms: int, known_rows: int = 0) -> int:
+    """The first row of the lane that is still there and of a commit of ``time_ms`` (ms since 1970) or later; the end, if there is
+    none. ``known_rows``: the number of rows that are known to be committed, though no bookie that answers may know of them.
 
     Raises NoSuchLogError, UnauthorizedAccessError (wrong password), NoSuchLedgerError and NoSuchEntryError if a commit ledger is
     lost, and ReadError if too few bookies answer.
     """
-    return with_chain(bookkeeper, name, partial(_row_at, bookkeeper, password, time_ms))[1]
+    record, row = with_chain(bookkeeper, name, partial(_row_at, bookkeeper, password, time_ms, known_rows))
+    return max(row, record.first_position)
 
 
-def _row_at(bookkeeper: BookKeeper, password: bytes, time_ms: int, record: LogRecord) -> int:
+def _row_at(bookkeeper: BookKeeper, password: bytes, time_ms: int, known_rows: int, record: LogRecord) -> int:
     chain = record.commit_ledgers
     handles: dict[int, ReadHandle] = {}
 
@@ -52,16 +53,23 @@ def _row_at(bookkeeper: BookKeeper, password: bytes, time_ms: int, record: LogRe
         (entry,) = handle.read(entry_id, entry_id)
         return decode_commit(entry.payload, handle.ledger_id, entry_id)
 
+    def rows_to(link: int, entry_id: int) -> int:
+        """The rows of the lane up to and with a commit."""
+        commit, handle = commit_at(link, entry_id), handles[link]
+        if commit.first_row is not None:
+            return commit.first_row + commit.rows
+        # It is the first one, or an earlier version wrote it.
+        commits = (decode_commit(one.payload, handle.ledger_id, one.entry_id) for one in handle.read(_FIRST, entry_id))
+        return read_header(handle).position.rows + sum(one.rows for one in commits)
+
     link = _first_at(time_ms, 0, len(chain), lambda link: commit_at(link).time_ms) - 1
     if link < 0:
         return read_header(handles[0]).position.rows if chain else 0
-    last = handles[link].read_last_add_confirmed()
-    before = _first_at(time_ms, _FIRST, last + 1, lambda entry_id: commit_at(link, entry_id).time_ms) - 1
-    commit = commit_at(link, before)
-    if commit.first_row is not None:
-        return commit.first_row + commit.rows
-    *_, placed = islice(read_commits(handles[link]), before)
-    return placed.after.rows
+    last = max(handles[link].read_last_add_confirmed(), _FIRST)
+    while link == len(chain) - 1 and not handles[link].metadata.closed and rows_to(link, last) < known_rows:
+        # A commit whose rows are known is there, whatever LAC is heard (``reader``).
+        last += 1
+    return rows_to(link, _first_at(time_ms, _FIRST, last + 1, lambda entry_id: commit_at(link, entry_id).time_ms) - 1)
 
 
 def _first_at(time_ms: int, low: int, high: int, time_of: Callable[[int], int]) -> int:

@@ -27,7 +27,9 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bookspark.errors import (
@@ -97,6 +99,9 @@ class Committer:
         """The ledger in which ``commit`` may be."""
         failures = races = 0
         while failures < ATTEMPTS_MAX and races < RACES_MAX:
+            if failures or races:
+                # Its time is that of the attempt: who has read up to a time does not find rows of an earlier one later.
+                commit = replace(commit, time_ms=max(commit.time_ms, time.time_ns() // 1_000_000))
             try:
                 if self._ledger is None:
                     header = self._recover()

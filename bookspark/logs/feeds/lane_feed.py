@@ -59,7 +59,7 @@ class LaneFeed:
 
     def row_at(self, time_ms: int) -> int:
         """The first row that is still there and was committed at ``time_ms`` or later; the end, if there is none."""
-        return max(row_at(self._bookkeeper, self.name, self._password, time_ms), self.record.first_position)
+        return row_at(self._bookkeeper, self.name, self._password, time_ms, self.rows)
 
     def wait(self, seconds: float) -> None:
         """Return when there may be more rows than ``newest`` told, or after ``seconds``."""

@@ -92,11 +92,7 @@ class LogFeed:
     def at_times(self, times: Times, otherwise: Offset) -> Offset:
         """The offset before the first row of each lane that was committed at the lane's time or later, or behind all of its rows;
         of a lane that ``times`` does not name as in ``otherwise``. Raises ConfigurationError for a lane that is not there."""
-        missing = times.lanes.keys() - self._lanes.keys()
-        if missing:
-            raise ConfigurationError(
-                f"log {self.name!r} has no lane {min(missing)}: its lanes are {', '.join(map(str, sorted(self._lanes)))}"
-            )
+        times.check_lanes(self.name, self._lanes)
         rows = rows_before(otherwise)
         chosen = {number: times.of_lane(number) for number in self._lanes}
         found = {

@@ -10,12 +10,13 @@ A time is written as in Spark's Kafka source, in ms since 1970, or as ISO 8601 w
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import repeat
 from typing import TYPE_CHECKING
 
+from bookspark.errors import ConfigurationError
 from bookspark.logs.rows.splits import Piece, TimedRows
 
 if TYPE_CHECKING:
@@ -39,6 +40,14 @@ class Times:
     def of_lane(self, lane: int) -> int | None:
         """The time for a lane, None if it is not chosen by time."""
         return self.lanes.get(lane, self.all_ms)
+
+    def check_lanes(self, log: str, lanes: Collection[int]) -> None:
+        """Raise ConfigurationError if a lane is named that is not one of ``lanes``, those of the log."""
+        missing = self.lanes.keys() - set(lanes)
+        if missing:
+            raise ConfigurationError(
+                f"log {log!r} has no lane {min(missing)}: its lanes are {', '.join(map(str, sorted(lanes)))}"
+            )
 
 
 def time_ms(text: str) -> int:

@@ -154,12 +154,15 @@ def split(sized: Iterable[SizedPiece], min_partitions: int) -> list[list[Piece]]
 def _joined(pieces: Sequence[Piece]) -> list[Piece]:
     """The same rows in as few pieces as can be."""
     result: list[Piece] = []
+    times: list[list[TimedRows]] = []
     for piece in pieces:
         if result and piece.continues(result[-1]):
-            result[-1] = result[-1]._replace(rows=result[-1].rows + piece.rows, times=result[-1].times + piece.times)
+            result[-1] = result[-1]._replace(rows=result[-1].rows + piece.rows)
+            times[-1] += piece.times
         else:
             result.append(piece)
-    return result
+            times.append(list(piece.times))
+    return [piece._replace(times=tuple(own)) for piece, own in zip(result, times, strict=True)]
 
 
 def _part_of(times: Sequence[TimedRows], start: int, stop: int) -> tuple[TimedRows, ...]:

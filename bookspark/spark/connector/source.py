@@ -143,7 +143,8 @@ class EntryPartitions:
         assert isinstance(partition, Ranges)
         bookkeeper = client(self.options.zookeeper)
         pieces = deque(partition.pieces)
-        times = RowTimes(pieces) if TIMESTAMP in self.names else None
+        # Without the option, a column of this name is the log's own.
+        times = RowTimes(pieces) if self.options.include_timestamp and TIMESTAMP in self.names else None
         while pieces:
             yield from self._rows(bookkeeper, pieces, times)
 
@@ -177,7 +178,8 @@ class EntryPartitions:
         # The lane that the ledger is of: each has a dictionary of its own.
         name = metadata.custom_metadata.get(LOG_LABEL, self.options.log.encode()).decode()
         registry = LogRegistry(client(self.options.zookeeper).metadata)
-        own = StructType([one for one in self.schema if one.name not in (*ID_COLUMNS, TIMESTAMP)])
+        added = (*ID_COLUMNS, TIMESTAMP) if self.options.include_timestamp else ID_COLUMNS
+        own = StructType(self.schema.fields[: -len(added)])
         return row_decoder(metadata, own, lambda: registry.get(name).dictionary)
 
 
