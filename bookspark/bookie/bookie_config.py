@@ -48,8 +48,9 @@ class BookieConfig(Config, frozen=True, kw_only=True):
     bookkeeper_port: PortOrAny = 0
     """The port at ``host`` where clients of Apache BookKeeper are served. 0: they are not served. -1: any free port, for hosts
     with several bookies."""
-    metrics_port: Port = 0
-    """The port at ``host`` where Prometheus and probes (``/health``, ``/ready``) are answered. 0: nobody is answered."""
+    metrics_port: PortOrAny = 0
+    """The port at ``host`` where Prometheus and probes (``/health``, ``/ready``) are answered; if another process has it, the
+    next free one of 64. 0: nobody is answered. -1: any free port. The bookie's status tells which one it is."""
     lease_seconds: Seconds = 600.0
     """How long a bookie serves while nobody holds its lease, in seconds, from the last word of whoever held it. After that it
     shuts down cleanly."""

@@ -48,6 +48,7 @@ from bookspark.bookie.space.garbage_collection import GarbageCollection
 from bookspark.bookie.space.reclaiming import Reclaiming
 from bookspark.bookie.steps import Steps
 from bookspark.bookie.storage_status import StorageStatus
+from bookspark.bookie.traffic import Traffic
 from bookspark.errors import StorageError
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger
 from bookspark.protocol.ledger.entry_ranges import EntryRanges
@@ -101,7 +102,9 @@ class Storage:
         )
         """Making checkpoints of the index."""
         self._losses = Losses(holdings, self._records, self.checkpoints)
-        self._fences = Fences(holdings.control, self._records, holdings.volatile)
+        self.traffic = Traffic()
+        """What was asked and answered, for metrics."""
+        self._fences = Fences(holdings.control, self._records, holdings.volatile, self.traffic)
         self.disks = Disks(config, self._file_system, live, self._records.rewrite_in)
         """Which directories take what, by how full they are."""
         self._read_only_switch = ReadOnlySwitch(holdings.control, self._records, self.disks)
@@ -121,6 +124,7 @@ class Storage:
             self._results,
             check_fence,
             self.disk_threads,
+            self.traffic,
             journal_write_data=config.journal_write_data,
         )
         self._first_requests = FirstRequests(check_first, holdings.ledgers)

@@ -196,6 +196,8 @@ class BookieStatus(msgspec.Struct):
     """The last garbage collection. None: there was none since the start."""
     version: str = ""
     """The version of Bookspark that the process runs. Empty: one that did not tell it yet."""
+    metrics_address: str = ""
+    """``host:port`` where Prometheus and probes are answered; "": nowhere."""
 
 
 class EntryLogFacts(msgspec.Struct, frozen=True, array_like=True):

@@ -81,20 +81,18 @@ def client_hello_size(seen: bytes) -> int:
     return _RECORD_START_BYTES + size
 
 
-def read_secrets(path: str) -> tuple[bytes, ...]:
-    """The lines of the file that are not empty, without white space around them. () if no file is named. Raises
-    ConfigurationError."""
+def read_secrets(path: str, option: str = "shared_secret_file") -> tuple[bytes, ...]:
+    """The lines of the file that are not empty, without white space around them. () if no file is named.
+    ``option``: what names the file, for errors. Raises ConfigurationError."""
     if not path:
         return ()
     try:
         lines = Path(path).read_bytes().splitlines()
     except OSError as error:
-        raise ConfigurationError(f"shared_secret_file {path} can't be read: {error.strerror}") from error
+        raise ConfigurationError(f"{option} {path} can't be read: {error.strerror}") from error
     secrets = tuple(line.strip() for line in lines if line.strip())
     if not secrets:
-        raise ConfigurationError(
-            f"shared_secret_file {path} is empty; put the secret in it, the same one on both sides"
-        )
+        raise ConfigurationError(f"{option} {path} is empty; put the secret in it, the same one on both sides")
     return secrets
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import traceback
+import uuid
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -288,7 +289,8 @@ class History(Stepped):
         self.storage = Storage(
             self._settings,
             self.files,
-            boot_id=f"boot {self.power_cuts}" if self.story.trusts_boot_id else "",
+            # As the kernel's: no flipped bit makes another one of it.
+            boot_id=str(uuid.uuid5(uuid.NAMESPACE_OID, str(self.power_cuts))) if self.story.trusts_boot_id else "",
             check_fence=fence_check(self.metadata, ME),
         ).open()
         self.storage._adds.unsure._threads = _Now()

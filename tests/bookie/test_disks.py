@@ -394,7 +394,7 @@ def test_a_look_at_the_disks_while_a_write_finds_no_room_leaves_no_hole_in_the_l
         run.add(5, 0, flags=RECOVERY)
         run.commit()
         write = directory.commit._tell
-        directory.commit._tell = lambda post, completed: write(lambda *call: posted.append(call), completed)
+        directory.commit._tell = lambda _, *told: write(lambda *call: posted.append(call), *told)
         files.add("write *.arrows 1 no-space")
         lost = run.add(5, 1, flags=RECOVERY)
         run.commit()

@@ -9,13 +9,15 @@ from hypothesis import strategies as st
 from bookspark.wire.header import Kind
 from tests.authority import Authority
 from tests.bookie.fuzzed_bookie import FuzzedBookie
-from tests.bookie.fuzzing import seeds
+from tests.bookie.fuzzing import RECORDS, seeds
 
 
 def test_nothing_that_a_stranger_says_does_more_than_be_refused_or_answered(tmp_path):
     bookie = FuzzedBookie(Authority(tmp_path / "authority").certificate("bookie"))
     begun = seeds()
-    for seed in begun:
+    no_records = [bytes([0xC0 + at]) + b"\xff" for at in range(len(RECORDS))]
+    # What is drawn is another thing each time; these are there in any case.
+    for seed in (*begun, *no_records):
         bookie.take(seed)
 
     @settings(
@@ -32,4 +34,6 @@ def test_nothing_that_a_stranger_says_does_more_than_be_refused_or_answered(tmp_
     kinds = {int(what.partition(":")[0]) for what in bookie.reached if ":" in what}
     assert kinds >= set(Kind), f"the fuzzer gets everywhere: {bookie.reached}"
     assert bookie.reached["TLS goes on"]
+    for name, _, _ in RECORDS:
+        assert bookie.reached[f"{name} taken"] and bookie.reached[f"{name} refused"], bookie.reached
     bookie.close()

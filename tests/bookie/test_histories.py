@@ -137,6 +137,27 @@ def test_an_unsynced_log_that_vanishes_under_a_trusted_boot_id_is_missed():
     assert failure_of(Story(1, 1500, False, 100_000, False, True, steps)) == ""
 
 
+@pytest.mark.parametrize("lie", ["lost", *(f"misdirected:{by}" for by in (-400, -8, 8, 128, 512, 4096))])
+def test_what_the_disk_wrote_elsewhere_is_missed_under_a_trusted_boot_id(lie):
+    """The page was dropped from the cache and read again before the process died: what looks like a torn write was acknowledged
+    before its sync, and was denied. So the note tells how far the log was written."""
+    add = ("add", 0, 8, 4, 0)
+    for which in range(1, 10):
+        for following in ((), (add,), (add, add)):
+            steps = (
+                ("add", 2, 4, 2, RECOVERY), ("fault", f"write */logs/* {which} {lie}"), ("checkpoint",), add, *following,
+                ("scrub",), ("kill", ""), ("kill", ""),
+            )  # fmt: skip
+            assert failure_of(Story(1, 1500, False, 100_000, False, True, steps)) == ""
+
+
+def test_a_marker_that_vanished_is_made_anew_before_more_is_promised():
+    """What was acknowledged early after that was denied after a power cut."""
+    for last in (("commit",), ("heal",)):
+        steps = (("add", 0, 6, 3, 0), ("commit",), ("vanish", 0.99), ("add", 1, 7, 4, 0), last, ("crash", -1, ""))
+        assert failure_of(Story(1, 1500, False, 100_000, False, False, steps)) == ""
+
+
 def test_what_the_checkpoint_names_in_a_covered_log_that_vanished_leaves_the_index():
     """A recovery add of it ended the loop with a KeyError."""
     steps = (("add", 1, 7, 3, 0), ("stop", ""), ("vanish", 0.7), ("kill", ""), ("add", 1, 6, 3, RECOVERY), ("commit",))
@@ -209,6 +230,26 @@ def test_a_control_log_whose_sync_failed_is_written_again_though_there_is_no_roo
     steps = (("add", 2, 10, 1, 0), ("fault", "sync * 3.. write-back:95"), ("checkpoint",), ("full", 0), ("stop", ""))
     for loss in (*range(-8, 0), 139):
         assert failure_of(Story(1, 1500, True, 100_000, False, False, (*steps, ("crash", loss, "")))) == ""
+
+
+def test_a_control_log_whose_name_was_not_synced_is_written_again():
+    """The sync of the directory failed, and the next boot found the new log in the page cache as its note said: after a power cut
+    the old one lay under the name, which lacked what the note promised, and the bookie stayed down. Found by the soak."""
+    adds = (("add", 0, 10, 1, 0), ("add", 0, 0, 4, 0), ("add", 1, 7, 3, 0), ("add", 0, 6, 2, 0), ("seal",))
+    steps = (*adds, ("fault", "sync_directory * 1.. write-back:67"), ("checkpoint",), ("stop", "size * 13 io-error"))
+    for loss in range(-8, 0):
+        after = (("add", 2, 1, 1, 0), ("checkpoint",), ("crash", loss, ""))
+        assert failure_of(Story(1, 1500, True, 100_000, False, False, (*steps, *after))) == ""
+
+
+@pytest.mark.parametrize(("which", "step"), [("1 write-back:329", "idle"), ("2.. write-back:686", "checkpoint")])
+def test_a_marker_whose_name_was_not_synced_is_made_again(which, step):
+    """The sync of the directory failed, the process was killed, and the next one, which trusts the boot id, took the marker in
+    the page cache for durable: after a power cut it was gone, and entries that were acknowledged early were denied."""
+    steps = (("add", 1, 12, 2, 0), ("fault", f"sync_directory * {which}"), (step,), ("kill", ""))
+    for loss in range(-8, 0):
+        after = (("add", 0, 0, 2, 0), ("idle",), ("crash", loss, ""))
+        assert failure_of(Story(1, 1500, False, 100_000, False, True, (*steps, *after))) == ""
 
 
 def test_a_story_that_ended_is_freed():

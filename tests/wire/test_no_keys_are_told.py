@@ -10,7 +10,8 @@ from bookspark.bookie.disk.control_state import LedgersNoted
 from bookspark.bookie.space.rewriting import LedgerFacts
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger, MasterKeyNoted
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata
-from bookspark.protocol.logs.log_record import LogOptions, LogRecord
+from bookspark.protocol.logs.log_options import LogOptions
+from bookspark.protocol.logs.log_record import LogRecord
 from bookspark.wire.digests import master_key
 from bookspark.wire.header import Header, Kind
 

@@ -17,10 +17,12 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
+from time import monotonic
 from typing import NamedTuple
 
 from bookspark.bookie.commit.commit_items import Item
 from bookspark.bookie.disk.entry_log import EntryLog
+from bookspark.metrics.histogram import Histogram
 
 
 class Sync(NamedTuple):
@@ -44,6 +46,8 @@ class BackgroundSync:
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
+        self.syncs = Histogram()
+        """How long they took, in seconds, for metrics."""
         self._queue: SimpleQueue[Sync | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -91,6 +95,7 @@ class BackgroundSync:
     def _make(self, syncs: Sequence[Sync], synced: Synced) -> None:
         """Make ``syncs`` as one and tell."""
         failure: Exception | None = None
+        begun = monotonic()
         try:
             # The last sync of a log covers the earlier ones.
             for sync in reversed(syncs):
@@ -98,4 +103,5 @@ class BackgroundSync:
         except Exception as error:
             failure = error
         if syncs:
+            self.syncs.observe(monotonic() - begun)
             synced([item for sync in syncs for item in sync.items], sum(sync.byte_count for sync in syncs), failure)

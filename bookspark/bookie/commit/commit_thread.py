@@ -18,10 +18,13 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from queue import Empty, SimpleQueue
+from time import monotonic
 
-from bookspark.bookie.commit.commit_items import EntryWrite, Item, Stop
+from bookspark.bookie.commit.commit_items import EntryWrite, Item, RelaxedWrite, Stop
 from bookspark.bookie.commit.completions import ignore
 from bookspark.bookie.commit.group_writer import GroupWriter, Tell
+from bookspark.bookie.traffic import GroupFigures
+from bookspark.metrics.histogram import Distribution, Histogram, together
 
 Completed = Callable[["CommitThread", Sequence[Item], int, OSError | None], None]
 """``completed(thread, items, synced_bytes, failure)``: the items are done, or failed with ``failure``. ``synced_bytes`` of
@@ -31,6 +34,9 @@ Post = Callable[..., object]
 
 Soon = Callable[[Callable[[], None]], object]
 """``soon(function)``: have it called once this turn of the loop is over (``loop.call_soon``)."""
+
+_Turn = tuple[float, Sequence[Item]]
+"""What was submitted in one turn of the loop, and when that began."""
 
 _QUICK_GROUPS = 16
 """The loop may commit after this number of quick groups in a row."""
@@ -47,9 +53,14 @@ class CommitThread:
     def __init__(self, directory: str, writer: GroupWriter) -> None:
         self.directory = directory
         self._writer = writer
-        self._queue: SimpleQueue[Sequence[Item]] = SimpleQueue()
+        self._queue: SimpleQueue[_Turn] = SimpleQueue()
         self._turn: list[Item] = []
         """What was submitted in this turn of the loop."""
+        self._turn_begun = 0.0
+        """When the first of that was."""
+        self.adds = Histogram()
+        """For metrics: how long adds took, in seconds, from their turn of the loop until they were told to be done. Owned by the
+        loop."""
         self._handed_over = 0
         """How often the loop put something into the queue."""
         self._through = 0
@@ -79,16 +90,17 @@ class CommitThread:
     def submit(self, item: Item) -> None:
         """Queue an item; its ``done`` will be called, whatever happens. On the loop."""
         if self._soon is None:
-            self._hand_over([item])
+            self._hand_over([item], monotonic())
             return
         if not self._turn:
+            self._turn_begun = monotonic()
             self._soon(self._end_turn)
         self._turn.append(item)
 
     def stop(self) -> None:
         """Queue the last item. From any thread, once the loop submits nothing any more."""
         turn, self._turn = self._turn, []
-        self._hand_over([*turn, Stop(ignore)])
+        self._hand_over([*turn, Stop(ignore)], self._turn_begun if turn else monotonic())
 
     def join(self, timeout: float) -> bool:
         """Wait up to ``timeout`` seconds for the thread to end, after ``stop``. False if it has not ended."""
@@ -102,6 +114,16 @@ class CommitThread:
         return self._thread is not None and not self._thread.is_alive()
 
     @property
+    def groups(self) -> GroupFigures:
+        """What was written, for metrics."""
+        return self._writer.figures
+
+    @property
+    def syncs(self) -> Distribution:
+        """How long the syncs of the log took, in seconds."""
+        return together((self._writer.figures.syncs.copy(), self._writer.background_syncs.copy()))
+
+    @property
     def queued(self) -> int:
         """How many turns of the loop wait."""
         return self._queue.qsize()
@@ -111,13 +133,14 @@ class CommitThread:
     def _end_turn(self) -> None:
         items, self._turn = self._turn, []
         if self._completed is not None and self._may_commit_here(items):
-            self._writer.commit(items, self._tell(_call, self._completed), in_threads=True)
+            turns: list[_Turn] = [(self._turn_begun, items)]
+            self._writer.commit(items, self._tell(_call, self._completed, turns), in_threads=True)
         elif items:
-            self._hand_over(items)
+            self._hand_over(items, self._turn_begun)
 
-    def _hand_over(self, items: Sequence[Item]) -> None:
+    def _hand_over(self, items: Sequence[Item], begun: float) -> None:
         self._handed_over += 1
-        self._queue.put(items)
+        self._queue.put((begun, items))
 
     def _may_commit_here(self, items: Sequence[Item]) -> bool:
         return (
@@ -128,6 +151,25 @@ class CommitThread:
             and self._writer.takes_at_once(items)
             and sum(len(item.frame) for item in items if type(item) is EntryWrite) <= _BYTES_HERE_MAX
         )
+
+    def _told(
+        self,
+        completed: Completed,
+        turns: list[_Turn],
+        items: Sequence[Item],
+        synced_bytes: int,
+        failure: OSError | None,
+    ) -> None:
+        """A group is done, or the part of it that need not wait for the sync."""
+        completed(self, items, synced_bytes, failure)
+        if failure is None and items:
+            now = monotonic()
+            for begun, turn in turns:
+                kinds = list(map(type, turn))
+                if count := kinds.count(EntryWrite) + kinds.count(RelaxedWrite):
+                    self.adds.observe(now - begun, count)
+            # What is told of the group later is no add.
+            turns.clear()
 
     # -- the thread
 
@@ -142,32 +184,37 @@ class CommitThread:
     def commit_queued(self, post: Post, completed: Completed) -> bool:
         """Wait for an item, make one group of it and all that is queued behind it, and tell. False once it held the last item.
         The background sync is made in a thread of its own if this thread was started, else here."""
-        items, turns = self._take()
-        goes_on = self._writer.commit(items, self._tell(post, completed), in_threads=self._thread is not None)
+        turns = self._take()
+        handed_over = len(turns)
+        items = [item for _, turn in turns for item in turn]
+        goes_on = self._writer.commit(items, self._tell(post, completed, turns), in_threads=self._thread is not None)
         self._writer.sync_notes()
-        self._through += turns
+        self._through += handed_over
         return goes_on
 
-    def _take(self) -> tuple[list[Item], int]:
-        """The next group, and how many turns of the loop are in it; empty if none came until something else is to be done."""
+    def _take(self) -> list[_Turn]:
+        """The turns of the loop that are the next group; none if none came until something else is to be done."""
         try:
-            items = list(self._queue.get(timeout=self._writer.patience))
+            turns = [self._queue.get(timeout=self._writer.patience)]
         except Empty:
             self._writer.note_idle()
-            return [], 0
-        more = self._queue.qsize()
-        for _ in range(more):
-            items += self._queue.get()
-        return items, 1 + more
+            return []
+        return turns + [self._queue.get() for _ in range(self._queue.qsize())]
 
-    def _tell(self, post: Post, completed: Completed) -> Tell:
-        return partial(self._post, post, completed)
+    def _tell(self, post: Post, completed: Completed, turns: list[_Turn]) -> Tell:
+        return partial(self._post, post, completed, turns)
 
     def _post(
-        self, post: Post, completed: Completed, items: Sequence[Item], synced_bytes: int, failure: OSError | None
+        self,
+        post: Post,
+        completed: Completed,
+        turns: list[_Turn],
+        items: Sequence[Item],
+        synced_bytes: int,
+        failure: OSError | None,
     ) -> None:
         try:
-            post(completed, self, items, synced_bytes, failure)
+            post(self._told, completed, turns, items, synced_bytes, failure)
         except RuntimeError:
             log.debug("%s: the loop is closed, nobody waits for this group", self.directory)
 

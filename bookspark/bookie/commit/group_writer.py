@@ -43,6 +43,8 @@ from bookspark.bookie.disk.control_log import ControlLog
 from bookspark.bookie.disk.entry_log import EntryLog
 from bookspark.bookie.disk.file_system import NoSpaceError
 from bookspark.bookie.disk.unclean_marker import UncleanMarker
+from bookspark.bookie.traffic import GroupFigures
+from bookspark.metrics.histogram import Histogram
 
 Tell = Callable[[Sequence[Item], int, OSError | None], None]
 """``tell(items, synced_bytes, failure)``: these items are done, or failed with ``failure``. ``synced_bytes`` of ``RelaxedWrite``
@@ -68,6 +70,8 @@ class GroupWriter:
         self._log_bytes = config.entry_log_bytes_max
         self._sync_bytes = config.background_sync_bytes
         self._sync_seconds = config.background_sync_interval_ms / 1000
+        self.figures = GroupFigures()
+        """For metrics: what was written, and how long the syncs of this thread took."""
         self.quick_groups = 0
         """Consecutive groups that were written and synced in under a millisecond."""
         self.failure: OSError | None = None
@@ -143,6 +147,11 @@ class GroupWriter:
         )
 
     @property
+    def background_syncs(self) -> Histogram:
+        """How long the syncs of the second thread took, in seconds."""
+        return self._background.syncs
+
+    @property
     def patience(self) -> float | None:
         """The seconds after which something is to be done although no item came; None: never."""
         if self.relaxed_bytes:
@@ -180,12 +189,19 @@ class GroupWriter:
             self._write_controls(group.controls)
         if group.promised:
             self._marker.make()
+        byte_count = 0
         for entry_log, run in runs(group.entries):
             if entry_log is not self._log:
                 self._leave_log()
                 entry_log.create(self._log_bytes, partial(self._control.note_log, entry_log.number))
                 self._log, self._end = entry_log, run[0].position
             self._end = entry_log.write([item.frame for item in run], run[0].position)
+            byte_count += self._end - run[0].position
+        if group.promised and self._log is not None and self._marker.is_trusted:
+            self._log.note_written(self._end)
+        if group.entries:
+            self.figures.entry_batches.observe(len(group.entries))
+            self.figures.bytes.observe(byte_count)
         if any(item.log is self._log for item in group.seals):
             self._leave_log()
 
@@ -238,7 +254,9 @@ class GroupWriter:
 
     def _sync_log(self) -> None:
         if self._log is not None and self._log.synced < self._end:
+            begun = monotonic()
             self._log.sync(self._end)
+            self.figures.syncs.observe(monotonic() - begun)
 
     def _leave_log(self) -> None:
         if self._log is not None:

@@ -284,16 +284,18 @@ class ControlLog:
         logs = [self._logs_noted()] if self._logs or self._rewritten else []
         self.version += 1
         try:
-            self._replace([*content, encode_records([WrittenUpTo(write_number), *logs])], write_number)
+            self._replace(content, encode_records([WrittenUpTo(write_number), *logs]), write_number)
         finally:
             self.version += 1
 
-    def _replace(self, content: Sequence[bytes], write_number: int) -> None:
+    def _replace(self, content: Sequence[bytes], last: bytes, write_number: int) -> None:
         size = sum(map(len, content))
-        self._note.write(min(self._noted, size), self._write_number)  # It holds of the old log and of the new one.
+        # It holds of both logs, and is below the new one's end: a boot that finds the new log does not take its name for durable.
+        self._note.write(min(self._noted, size), self._write_number)
         self._note.sync()
+        size += len(last)
         try:
-            replace_file(self._file_system, self.path, content)
+            replace_file(self._file_system, self.path, [*content, last])
         except NoSpaceError:
             self._note.write(self._noted, self._write_number)
             raise

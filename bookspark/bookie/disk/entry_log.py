@@ -101,6 +101,11 @@ class EntryLog:
         assert self.file is not None
         return write_all(self.file, frames, position)
 
+    def note_written(self, position: int) -> None:
+        """Note that everything up to ``position`` is written: some of it will be acknowledged before its sync. Raises
+        NoSpaceError, OSError."""
+        self.note.note_written(position)
+
     def sync(self, position: int) -> None:
         """Make everything up to ``position`` durable, and note it. Raises OSError, after which nobody knows what the disk
         holds."""
@@ -159,11 +164,14 @@ class EntryLog:
 
     # -- boot
 
-    def recover(self, covered: int, lose: Callable[[str], None], *, begun: bool = False) -> LogScan:
+    def recover(
+        self, covered: int, lose: Callable[[str], None], *, begun: bool = False, cached: bool = False
+    ) -> LogScan:
         """Scan the log from position ``covered`` on (0: all of it) and settle its tail: cut what is torn, make the rest durable.
         Nothing is cut below the note, and nothing at all without a note or in a damaged log. ``lose(why)`` is called before
         anything is changed in a log that has lost what may have been acknowledged. ``begun``: the log was there once, and was not
-        removed on purpose. Raises OSError."""
+        removed on purpose. ``cached``: only the process died, so nothing is cut either that the note says to be written. Raises
+        OSError."""
         noted = self.note.read()
         if not self._file_system.exists(self.path):
             damaged = (noted != 0 and not self.note.is_blank()) or covered > 0 or begun
@@ -173,17 +181,21 @@ class EntryLog:
         file = self._file_system.open(self.path)
         try:
             size = file.size()
-            scan = scan_log(file, size, covered, size if noted is None else noted)
+            below = size if noted is None else noted
+            if has_written := self.note.has_written():
+                written = self.note.read_written() if cached else 0
+                below = max(below, size if written is None else written)
+            scan = scan_log(file, size, covered, below)
             if scan.damaged:
                 lose(f"{self.path} is damaged")
-            self._settle(file, scan, size, noted)
+            self._settle(file, scan, size, noted, has_written=has_written)
         finally:
             self.note.close()
             file.close()
         self.end = self.synced = scan.end
         return scan
 
-    def _settle(self, file: File, scan: LogScan, size: int, noted: int | None) -> None:
+    def _settle(self, file: File, scan: LogScan, size: int, noted: int | None, *, has_written: bool) -> None:
         if scan.headless and scan.frames:
             write_all(file, [SCHEMA], 0)
         for fill in (bytes, filler):
@@ -205,6 +217,9 @@ class EntryLog:
         if noted is not None:
             # Also a note that stays as it is: the process that wrote it may have died, or failed, before it was durable.
             self.note.write(noted)
+            if has_written:
+                # What was written above it is settled, and may be cut.
+                self.note.note_written(0)
             self.note.sync()
 
     def adopt(self) -> bool:

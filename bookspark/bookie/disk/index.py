@@ -278,6 +278,9 @@ class Index:
         self._forgotten: set[int] = set()
         """Ledgers that were forgotten since the last checkpoint was taken."""
 
+    def __len__(self) -> int:
+        return len(self._rows)
+
     def get(self, ledger_id: int) -> LedgerRows | None:
         """The rows of a ledger, only to be read; None if it has none."""
         return self._rows.used.get(ledger_id) or self._rows.look(ledger_id)

@@ -11,6 +11,12 @@ The number (an entry log's; 0 for the control log) keeps the note of one file fr
 control log goes on with the number of the last write that it covers (``control_log``)::
 
     i64 write number │ u32 CRC32C(i64 file number, i64 position, i64 write number) │ u32 0
+
+The note of an entry log goes on with the position up to which the log was written before an unsynced entry was acknowledged. It
+is never synced on purpose: it is for a boot under the same kernel, whose page cache has what the dead process wrote
+(``unclean_marker``), but perhaps not where it wrote it, if the disk wrote the page to another place and it was read again::
+
+    i64 written │ u32 CRC32C(i64 file number, i64 1, i64 written) │ u32 0
 """
 
 from __future__ import annotations
@@ -81,6 +87,25 @@ class SyncedNote:
         write_all(file, [content], 0)
         self.is_written = True
 
+    def has_written(self) -> bool:
+        """Does the note of an entry log go on with how far the log was written? Raises OSError."""
+        return self._file_system.exists(self._path) and len(self._opened().read(2 * _NOTE.size, 0)) > _NOTE.size
+
+    def read_written(self) -> int | None:
+        """How far an entry log was written, or None if that is not there or damaged. Raises OSError."""
+        content = self._opened().read(_NOTE.size, _NOTE.size)
+        if len(content) < _NOTE.size:
+            return None
+        written: int
+        written, checksum, zero = _NOTE.unpack(content)
+        return written if checksum == self._written_checksum(written) and zero == 0 else None
+
+    def note_written(self, written: int) -> None:
+        """Note how far an entry log was written, without a sync. Raises NoSpaceError, OSError."""
+        with needing_space():
+            file = self._opened()
+        write_all(file, [_NOTE.pack(written, self._written_checksum(written), 0)], _NOTE.size)
+
     def sync(self) -> None:
         """Make the note itself durable. Raises OSError."""
         self._opened().sync()
@@ -100,6 +125,9 @@ class SyncedNote:
 
     def _checksum(self, position: int) -> int:
         return crc32c(_NUMBERED.pack(self._number, position))
+
+    def _written_checksum(self, written: int) -> int:
+        return crc32c(_WRITE_NUMBERED.pack(self._number, 1, written))
 
     def _opened(self) -> File:
         if self._file is None:

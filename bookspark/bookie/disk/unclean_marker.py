@@ -13,8 +13,11 @@ crash in between does not forget the loss. It says then what is lost. Bytes::
                             and perhaps such entries; or nothing
 
 A bookie that is told to trust the boot id can tell a crash of its process, after which the page cache still has every
-acknowledged entry, from one of the host. (The boot syncs all of it, so its marker counts like one of its own then.) After a
-failed sync the page cache proves nothing, so the boot id is wiped out then.
+acknowledged entry, from one of the host. (The boot syncs all of it, so its marker counts like one of its own then.) How far
+each log was written stands in its note, so it is missed if the disk wrote it to another place (``synced_note``). After a failed
+sync the page cache proves nothing, so the boot id is wiped out then. Nor does it prove a name: if the sync of the directory had
+failed, the marker would lie in the page cache alone, for good. So each process makes the marker anew before anything rests on
+it.
 
 Source: BP-46, "Detecting Data Loss On Boot"; docs/decisions/without-the-journal.md.
 """
@@ -55,9 +58,11 @@ class UncleanMarker:
         self._content = b""
         """What the marker says, while it stands."""
         self._lock = threading.Lock()
-        self._found = False
+        self._found = self._durable = False
         self.stands = False
         """Does the marker lie in the directory?"""
+        self.cached = False
+        """At the boot: did only a process die, while the marker stood? Then the page cache has what it wrote."""
         self.lost = Lost.NOTHING
 
     def look(self) -> bool:
@@ -70,25 +75,29 @@ class UncleanMarker:
         file.close()
         self.lost = _WORDS.get(noted, Lost.NOTHING)
         # A trusted marker is like one that this process made: the boot makes everything durable before anything is written.
-        self._found = not self._boot_id or noted != self._boot_id.encode()
+        self.cached = bool(self._boot_id) and noted == self._boot_id.encode()
+        self._found = not self.cached
         return self._found
 
     def make(self) -> None:
-        """Make the marker, if it does not stand. It is durable when this returns. Raises NoSpaceError, OSError."""
-        if not self.stands:
+        """Make the marker, if this process has not, or it is gone. It is durable when this returns. Raises NoSpaceError,
+        OSError."""
+        if not (self._durable and self._file_system.exists(self._path)):
             # Nothing is acknowledged yet, so a lack of room does no harm.
             with self._lock, needing_space():
-                self._content = self._boot_id.encode()
+                if not self._found:
+                    self._content = self._boot_id.encode()
                 replace_file(self._file_system, self._path, [self._content])
-                self.stands = True
+                self.stands = self._durable = True
 
     def note_loss(self, lost: Lost) -> None:
         """A loss was found. The marker says so, durably when this returns, until ``settled`` and ``clear``. Raises OSError."""
-        if lost > self.lost:
-            [word] = [word for word, what in _WORDS.items() if what is lost]
+        most = max(lost, self.lost)
+        if most > self.lost or not self._durable:
+            [word] = [word for word, what in _WORDS.items() if what is most]
             replace_file(self._file_system, self._path, [word])
-            self.lost, self._content = lost, word
-        self.stands = self._found = True
+            self.lost, self._content = most, word
+        self.stands = self._found = self._durable = True
 
     def renew(self) -> bool:
         """In any thread: read the marker from the disk. If it should stand and is gone, or is not what it was, it is made anew,
@@ -125,6 +134,11 @@ class UncleanMarker:
         self.lost = Lost.NOTHING
 
     @property
+    def is_trusted(self) -> bool:
+        """Will a boot under the same kernel trust the page cache?"""
+        return bool(self._boot_id)
+
+    @property
     def removable(self) -> bool:
         """Does the marker stand, and may it be removed once everything is synced?"""
         return self.stands and not self._found
@@ -136,5 +150,5 @@ class UncleanMarker:
                 if self._file_system.exists(self._path):
                     self._file_system.unlink(self._path)
                 # Until the removal is durable a crash may bring the marker back, which does no harm.
-                self.stands = False
+                self.stands = self._durable = False
             sync_names(self._file_system, self._directory)

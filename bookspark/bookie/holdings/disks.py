@@ -84,7 +84,11 @@ class Disks:
     @property
     def free_bytes(self) -> int:
         """What was free in all directories that are in use, when they were looked at last."""
-        return sum(self._measured.get(directory.path, 0) for directory in self._live)
+        return sum(self.free_bytes_of(directory) for directory in self._live)
+
+    def free_bytes_of(self, directory: LogDirectory) -> int:
+        """What was free on the disk of a directory when it was looked at last."""
+        return self._measured.get(directory.path, 0)
 
     @property
     def reasons(self) -> list[str]:

@@ -152,7 +152,7 @@ class LogDirectory:
             else:
                 start = position_of(covered) if number == log_of(covered) else 0
                 begun = noted is not None and number in noted.entry_logs
-                scan = entry_log.recover(start, self.lose, begun=begun)
+                scan = entry_log.recover(start, self.lose, begun=begun, cached=self.marker.cached)
                 if scan.end < start:
                     self._lose_rows(number, "is gone")
                 if scan.frames or scan.end > len(SCHEMA):

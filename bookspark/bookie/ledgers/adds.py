@@ -27,6 +27,7 @@ from bookspark.bookie.ledgers.control_records import ControlRecords
 from bookspark.bookie.ledgers.held_copies import Compared, HeldCopies
 from bookspark.bookie.ledgers.statuses import status_of
 from bookspark.bookie.ledgers.unsure_adds import FenceCheck, UnsureAdds, WaitingAdd
+from bookspark.bookie.traffic import Traffic
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger, Decision, acked_after_sync
 from bookspark.protocol.ledger.responses import Positive
 from bookspark.wire.entry_batch import EntryBatch
@@ -48,6 +49,7 @@ class Adds:
         results: CommitResults,
         check_fence: FenceCheck,
         threads: DiskThreads,
+        traffic: Traffic,
         *,
         journal_write_data: bool,
     ) -> None:
@@ -59,6 +61,7 @@ class Adds:
         self._disks = disks
         self._volatile = holdings.volatile
         self._results = results
+        self._traffic = traffic
         self._held = HeldCopies(holdings)
         self.unsure = UnsureAdds(check_fence, self._add_again)
         self.comparisons = Comparisons(holdings, self._held, results, threads, self._decide_compared)
@@ -132,6 +135,8 @@ class Adds:
         self._index.of(ledger_id).insert(first, last, where, size)
         holdings.recent[where] = frame
         self._results.bytes_in_flight += size
+        self._traffic.entries_in += last - first + 1
+        self._traffic.bytes_in += size
         if kept:
             both = AllOf(2, done)
             self._when_kept([row.where for row in kept], both, self._acked_after_sync[flags])

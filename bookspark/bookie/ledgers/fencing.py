@@ -15,16 +15,20 @@ from bookspark.bookie.disk.control_state import ControlState
 from bookspark.bookie.holdings.volatile_ledgers import VolatileLedgers
 from bookspark.bookie.ledgers.control_records import ControlRecords
 from bookspark.bookie.ledgers.statuses import status_of
+from bookspark.bookie.traffic import Traffic
 from bookspark.protocol.ledger.responses import Positive
 
 
 class Fences:
     """The fences of one bookie. Owned by the loop."""
 
-    def __init__(self, state: ControlState, records: ControlRecords, volatile: VolatileLedgers) -> None:
+    def __init__(
+        self, state: ControlState, records: ControlRecords, volatile: VolatileLedgers, traffic: Traffic
+    ) -> None:
         self._state = state
         self._records = records
         self._volatile = volatile
+        self._traffic = traffic
 
     def fence(self, ledger_id: int, master_key: bytes, done: Done) -> None:
         """Fence a ledger, known here or not. ``done``: OK once that is durable, UNAUTHORIZED, or IO_ERROR."""
@@ -36,4 +40,5 @@ class Fences:
         self._state.suspects.discard(ledger_id)
         if decision.records:
             self._volatile.forget(ledger_id)
+            self._traffic.fences += 1
         self._records.note(ledger, decision.records, done)

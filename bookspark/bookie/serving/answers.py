@@ -19,6 +19,7 @@ _VOLATILE = int(Flag.VOLATILE)
 _RESPONSE = int(Flag.RESPONSE)
 _ADD, _SYNC = int(Kind.ADD), int(Kind.SYNC)
 _OK = int(Status.OK)
+_ADDED = _ADD, _OK
 
 
 class Answers:
@@ -26,6 +27,7 @@ class Answers:
 
     def __init__(self, bookie: ServedBookie, peer: Peer) -> None:
         self._storage = bookie.storage
+        self._answered = bookie.storage.traffic.answers
         self._incarnation = bookie.incarnation
         self._refusals = bookie.refusals
         self._peer = peer
@@ -37,6 +39,7 @@ class Answers:
         """Answer ``request`` with a control frame. ``first_entry_id`` and ``last_entry_id`` of the answer are the request's; a
         caller with other ids replaces them in ``request``."""
         self.under_way -= 1
+        self._answered[request.kind, status] += 1
         ledger = self._storage.ledger(request.ledger_id)
         confirmed, replicated = NO_ENTRY, NO_ENTRY
         if ledger is not None:
@@ -65,6 +68,7 @@ class Answers:
     def acknowledge(self, request: Header) -> None:
         """Answer OK to an add of a ledger that is not volatile. It is sent together with others (``acks_frame``)."""
         self.under_way -= 1
+        self._answered[_ADDED] += 1
         self._peer.acknowledge(request.request_id)
 
     def refuse(self, request: Header, why: str) -> None:

@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
+from time import monotonic
 from typing import NamedTuple
 
 from bookspark.bookie.disk.index import log_of
@@ -44,6 +45,8 @@ class _Answer(NamedTuple):
     """How many bytes it may still have, about."""
     cached: bool
     """Is the page cache tried? Not any more once a thread was needed."""
+    begun: float
+    """When it began, by ``monotonic``."""
 
 
 class EntryReads:
@@ -52,6 +55,7 @@ class EntryReads:
     def __init__(self, bookie: ServedBookie, peer: Peer, answers: Answers) -> None:
         self._bookie = bookie
         self._storage = bookie.storage
+        self._traffic = bookie.storage.traffic
         self._peer = peer
         self._answers = answers
         self._loop = asyncio.get_running_loop()
@@ -86,7 +90,7 @@ class EntryReads:
     def _send_entries(self, header: Header) -> None:
         self._peer.read_begins()
         limit = min(header.limit or READ_BYTES_MAX, READ_BYTES_MAX)
-        self._next(header, _Answer(header.first_entry_id, 0, limit, cached=True))
+        self._next(header, _Answer(header.first_entry_id, 0, limit, True, monotonic()))
 
     def _plan(self, header: Header, answer: _Answer, size: int = PART_BYTES) -> ReadPlan:
         """Find the next part of an answer, of ``size`` bytes at most unless it is a single batch."""
@@ -137,6 +141,7 @@ class EntryReads:
     def _end(self, header: Header, answer: _Answer, status: int, size: int) -> None:
         """End the read before its next part."""
         self._answers.answer(header._replace(last_entry_id=answer.first - 1), status, value=answer.sent)
+        self._traffic.reads.observe(monotonic() - answer.begun)
         if size:
             self._peer.part_ends(size)
         self._peer.read_ends()
@@ -194,11 +199,12 @@ class EntryReads:
             self._storage.holdings.lose_unreadable(plan.pieces[len(frames) :], stop)
             if stop is not Stop.LIMIT and self._storage.has_moved(following):
                 # Another copy is read instead; if there is none, the plan says that the entry is lost.
-                return _Answer(following.first, sent, max(left, 1), answer.cached)
+                return answer._replace(first=following.first, sent=sent, left=max(left, 1))
             end, status = following.first - 1, Status.OK if stop is Stop.LIMIT else Status.IO_ERROR
         if status == Status.OK and end < header.last_entry_id and left > 0:
-            return _Answer(end + 1, sent, left, answer.cached)
+            return answer._replace(first=end + 1, sent=sent, left=left)
         self._answers.answer(header._replace(last_entry_id=end), status, value=sent)
+        self._traffic.reads.observe(monotonic() - answer.begun)
         return None
 
     def _send_batches(self, header: Header, plan: ReadPlan, frames: Sequence[Buffer]) -> int:
@@ -224,6 +230,8 @@ class EntryReads:
             else:
                 self._peer.send(batch.slice(piece.first, piece.last, part))
             sent += piece.last - piece.first + 1
+        self._traffic.entries_out += sent
+        self._traffic.bytes_out += sum(map(len, frames))
         return sent
 
 

@@ -63,6 +63,11 @@ class ReadRoom:
         """How many bytes are held."""
         return self._total
 
+    @property
+    def waiting(self) -> int:
+        """How many parts wait for room."""
+        return len(self._waiting)
+
     def has_room(self, reader: Reader, size: int) -> bool:
         """May the reader read ``size`` bytes now?"""
         if reader not in self._held:

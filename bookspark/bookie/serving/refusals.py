@@ -15,11 +15,14 @@ class Refusals:
     """What one bookie refused. Owned by the loop."""
 
     def __init__(self) -> None:
+        self.count = 0
+        """How often something was refused since the start."""
         self._untold = 0
         self._told_at = float("-inf")
 
     def tell(self, peer: str, why: object) -> None:
         """A request or a connection of ``peer`` is refused."""
+        self.count += 1
         self._untold += 1
         if (now := time.monotonic()) - self._told_at >= TOLD_SECONDS:
             log.warning("%d requests or connections were refused; the last of %s: %s", self._untold, peer, why)

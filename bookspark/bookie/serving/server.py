@@ -96,6 +96,8 @@ class BookieServer:
         """Who looks after the process, and in how many seconds it stops if nobody does."""
         self.version = ""
         """The version that the status tells. Set by the process, which knows it."""
+        self.metrics_address = ""
+        """Where Prometheus is answered, for the status. Set by the process, which answers it."""
         self.fetch: Fetch | None = None
         """Copies entries from other bookies. Set by whoever can; None while nobody does."""
 
@@ -184,4 +186,5 @@ class BookieServer:
             reasons=stored.reasons,
             collection=self._maintenance.collection,
             version=self.version,
+            metrics_address=self.metrics_address,
         )

@@ -60,6 +60,8 @@ class GarbageCollection:
         self._checkpoints = checkpoints
         self.kept = ""
         """Which ledgers the last collection could not judge, and why; "": it judged all."""
+        self.collected = 0
+        """Deleted ledgers that were forgotten since the start."""
 
     def collect(self, store: MetadataStore) -> Steps[int]:
         """Forget every ledger that was deleted; returns how many. Their bytes come back when the logs are looked at next.
@@ -94,6 +96,7 @@ class GarbageCollection:
             return 0
         collected = yield from self.forget(gone, suspects)
         suspects.clear()
+        self.collected += collected
         log.info("%d deleted ledgers are collected", collected)
         return collected
 

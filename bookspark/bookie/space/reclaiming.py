@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
@@ -91,9 +92,14 @@ class Reclaiming:
         self._checkpoints = checkpoints
         self._doomed: list[tuple[LogDirectory, StoredLog]] = []
         """Logs that nothing points into any more. They are removed once a checkpoint without them is durable."""
-        self._failures = 0
+        self.failures = 0
+        """How many jobs failed since the start."""
         self._failed: dict[int, int] = {}
         """The logs whose last job failed, by number: which of all failures it was."""
+        self.garbage: Mapping[str, int] = {}
+        """Bytes of sealed logs that don't live any more, by directory, when it was looked last."""
+        self.removed_bytes = self.rewritten_bytes = 0
+        """Bytes of logs that were removed, and of logs that were written in their place, since the start."""
 
     def uses(self) -> Steps[list[LogUse]]:
         """Look through the index: how much of each sealed log is live."""
@@ -104,7 +110,12 @@ class Reclaiming:
             for found in directory.sealed
         ]
         live = yield from live_bytes(self._index)
-        return [LogUse(directory, found, live[found.number]) for directory, found in sealed]
+        uses = [LogUse(directory, found, live[found.number]) for directory, found in sealed]
+        garbage: Counter[str] = Counter()
+        for use in uses:
+            garbage[use.directory.path] += max(0, use.log.end - use.live_bytes)
+        self.garbage = garbage
+        return uses
 
     def reclaim(
         self,
@@ -151,8 +162,8 @@ class Reclaiming:
                 numbers = [use.log.number for use in sources]
                 names = ", ".join(f"{number:08x}" for number in numbers)
                 log.warning("%s: these logs are not rewritten yet: %s: %s", directory.path, names, error)
-                self._failures += 1
-                self._failed |= dict.fromkeys(numbers, self._failures)
+                self.failures += 1
+                self._failed |= dict.fromkeys(numbers, self.failures)
                 continue
             left_bytes -= live
             jobs_done += 1
@@ -187,6 +198,7 @@ class Reclaiming:
             if made is not None:
                 directory.rewritten[number] = made
                 self._holdings.logs[number] = (directory, made)
+                self.rewritten_bytes += made.end
                 yield from self._switch(numbers, rewritten.rows)
         self._doom(sources)
         return 0 if made is None else made.end
@@ -259,6 +271,7 @@ class Reclaiming:
             try:
                 yield partial(_unlink, self._file_system, found)
                 removed += found.end
+                self.removed_bytes += found.end
             except OSError as error:
                 log.warning("%s can't be removed: %s; the next start tries again", found.path, error)
         return removed
