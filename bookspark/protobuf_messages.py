@@ -54,7 +54,11 @@ class Schema:
     def _pool(self) -> Any:
         from google.protobuf import descriptor_pb2, descriptor_pool
 
-        file = descriptor_pb2.FileDescriptorProto(name=f"{self._package}.proto", package=self._package, syntax="proto2")
+        # As proto2 has it, but a text that is no UTF-8 is refused. (proto2 hands its bytes over in place of a text.)
+        file = descriptor_pb2.FileDescriptorProto(
+            name=f"{self._package}.proto", package=self._package, syntax="editions"
+        )
+        file.edition = descriptor_pb2.EDITION_2023
         for name, fields in self._messages.items():
             message = file.message_type.add(name=name)
             for field, number, kind in fields:

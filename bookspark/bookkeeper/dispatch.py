@@ -46,6 +46,7 @@ _LONG_POLL_MS_MAX = 300_000
 _COUNT_MAX = 1 << 20
 _LAST_ENTRY = -1
 _NO_FIELDS: Mapping[str, object] = {}
+_KINDS = {one: f"bookkeeper_{one.name.lower()}" for one in Operation}
 
 log = logging.getLogger(__name__)
 
@@ -127,6 +128,7 @@ class Dispatch:
         self, asked: Asked, status: int, bodies: Sequence[bytes] = (), fields: Mapping[str, object] = _NO_FIELDS
     ) -> None:
         self._under_way -= 1
+        self._storage.traffic.answers[_KINDS[asked.operation], status] += 1
         self._peer.send(answer(asked, status, bodies, fields))
 
     def _refuse(self, asked: Asked, why: str) -> None:

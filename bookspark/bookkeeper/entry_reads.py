@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
+from time import monotonic
 
 from bookspark.bookie.holdings.reads import PART_BYTES, READ_BYTES_MAX, Fetched, ReadPlan, Stop
 from bookspark.bookie.ledgers.statuses import status_of
@@ -44,10 +45,15 @@ class EntryReads:
         """Find ``count`` entries from ``first`` on, as far as they are held one after the other and their bodies take ``size``
         bytes together, but at least one. ``found`` is called once, now or later."""
         self._peer.read_begins()
+        begun, traffic = monotonic(), self._storage.traffic
 
         def ended(status: int, bodies: Sequence[bytes]) -> None:
             found(status, bodies)
-            self._unflushed += sum(map(len, bodies))
+            traffic.reads.observe(monotonic() - begun)
+            byte_count = sum(map(len, bodies))
+            traffic.entries_out += len(bodies)
+            traffic.bytes_out += byte_count
+            self._unflushed += byte_count
             if self._unflushed > _FLUSHED_BYTES:
                 # A peer that does not read is noticed before its next request is taken.
                 self._unflushed = 0

@@ -16,8 +16,9 @@ from typing import Protocol
 from bookspark.metadata.autorecovery.auditors import Auditors
 from bookspark.metadata.autorecovery.change_lock import ChangeLock
 from bookspark.metadata.autorecovery.underreplication_tasks import Underreplication
+from bookspark.metadata.documents.sharing import Sharing
 from bookspark.metadata.records.bookie_registration import BookieRegistration
-from bookspark.metadata.records.versioned import Versioned
+from bookspark.metadata.records.versioned import Versioned, VersionedLedger
 from bookspark.protocol.bookie.cookie import Cookie
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 
@@ -54,9 +55,9 @@ class MetadataStore(Protocol):
     def read_ledger(self, ledger_id: int) -> Versioned[LedgerMetadata]:
         """The metadata of a ledger. Raises NoSuchLedgerError, and UnreadableRecordError if its record can't be decoded."""
 
-    def read_ledgers(self, ledger_ids: Iterable[int], unreadable: dict[int, str]) -> Iterator[LedgerMetadata]:
-        """The metadata of many ledgers, read many at a time. Ledgers that are deleted meanwhile are left out. Of a ledger whose
-        record can't be decoded, the reason is put into ``unreadable``: the caller has to name it."""
+    def read_ledgers(self, ledger_ids: Iterable[int], unreadable: dict[int, str]) -> Iterator[VersionedLedger]:
+        """The metadata of many ledgers, each with its version, read many at a time. Ledgers that are deleted meanwhile are left
+        out. Of a ledger whose record can't be decoded, the reason is put into ``unreadable``: the caller has to name it."""
 
     def write_ledger(self, metadata: LedgerMetadata, version: int) -> int:
         """Compare-and-set; returns the new version. Raises MetadataVersionError, NoSuchLedgerError."""
@@ -116,6 +117,10 @@ class MetadataStore(Protocol):
 
     def watch_record(self, kind: str, name: str, changed: Callable[[], None]) -> None:
         """Call ``changed`` once when the record is created, changed or deleted."""
+
+    # -- readers of a group
+    def sharing(self, path: str, name: str) -> Sharing:
+        """The member ``name`` of those that share something out among themselves at ``path``."""
 
     # -- autorecovery: each access gives an object of its own
     @property

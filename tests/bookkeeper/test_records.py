@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bookspark.errors import ConfigurationError, InvalidArgumentError, MetadataStoreError, UnreadableRecordError
 from bookspark.metadata.records.bookie_registration import BookieRegistration
-from bookspark.metadata.records.bookkeeper_format import is_service_info
+from bookspark.metadata.records.bookkeeper_format import _HEAD, _SCHEMA, _varint, is_service_info, service_info
 from bookspark.metadata.records.codec import decode_ledger, decode_registration, encode_ledger, encode_registration
 from bookspark.protocol.ledger.accepted_loss import AcceptedLoss
 from bookspark.protocol.ledger.ledger_choices import check_digest
@@ -87,6 +89,26 @@ def test_a_damaged_record_is_refused_by_name_and_shows_no_password(cut: str) -> 
     assert "pass-word" not in str(raised.value)
 
 
+@pytest.mark.parametrize("text", [b"bookie-1", b"team"])
+def test_a_text_that_is_no_text_is_refused_by_name(text: bytes) -> None:
+    """Its bytes came in its place, and whoever listed all ledgers met bookies that are no names."""
+    fragments = (Fragment(0, ("bookie-1",)),)
+    kind = DigestType.BOOKKEEPER_CRC32C
+    made = LedgerMetadata(
+        7, 1, 1, 1, fragments, digest_type=kind, custom_metadata={"team": b"billing"}, master_key=master_key(b"", kind)
+    )
+    document = encode_ledger(made)
+    assert text in document
+    with pytest.raises(UnreadableRecordError, match="ledger 7"):
+        decode_ledger(7, document.replace(text, b"\xff" * len(text)))
+
+
+def test_a_registration_with_a_text_that_is_no_text_is_refused_by_name() -> None:
+    document = service_info("127.0.0.1:3182", b'{"bookie_id":"b7"}')
+    with pytest.raises(MetadataStoreError, match="b7"):
+        decode_registration("b7", document.replace(b'"b7"', b'"\xff7"'))
+
+
 @given(st.binary())
 def test_whatever_else_is_refused_by_name(rest: bytes) -> None:
     for decode, document in (
@@ -95,6 +117,31 @@ def test_whatever_else_is_refused_by_name(rest: bytes) -> None:
     ):
         with pytest.raises(MetadataStoreError, match="7"):
             decode(document)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"ctime": -1}, {"ctime": 2**62}, {"lastEntryId": -2}, {"length": -1}, {"lastEntryId": None}],
+    ids=str,
+)
+def test_what_no_ledger_can_have_is_refused(fields: dict[str, int | None]) -> None:
+    """A time that no clock shows ended the snapshot of all ledgers."""
+    ledger = _SCHEMA.message("Ledger")(
+        quorumSize=1, ackQuorumSize=1, ensembleSize=1, length=5, state=3, digestType=1, lastEntryId=2, ctime=7, cToken=1
+    )
+    ledger.segment.add(ensembleMember=["a"], firstEntryId=0)
+    assert decode_ledger(7, _HEAD + _length(ledger)).ctime_ms == 7
+    for name, value in fields.items():
+        ledger.ClearField(name)
+        if value is not None:
+            setattr(ledger, name, value)
+    with pytest.raises(UnreadableRecordError, match="ledger 7"):
+        decode_ledger(7, _HEAD + _length(ledger))
+
+
+def _length(message: Any) -> bytes:
+    document = message.SerializeToString()
+    return _varint(len(document)) + document
 
 
 def test_a_registration_is_as_it_was_without_the_port_and_readable_with_it() -> None:

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bookspark.metadata.zookeeper.embedded import _free_port, _jars
+from bookspark.metadata.zookeeper.embedded import _jars
 from bookspark.metadata.zookeeper.java import find_java
+from tests.ports import free_port
 
 _SETTINGS = """
 tickTime=1000
@@ -34,7 +35,7 @@ _USERS = 'Server {{ org.apache.zookeeper.server.auth.DigestLoginModule required 
 def secured_zookeeper(directory: Path, certificate: str, ca: str, user: str, password: str) -> Iterator[str]:
     """Its ``host:port``. Whoever connects waits until it is there."""
     directory.mkdir()
-    port = _free_port(0)
+    port = free_port()
     (directory / "zoo.cfg").write_text(_SETTINGS.format(port=port, certificate=certificate, ca=ca))
     (directory / "users").write_text(_USERS.format(user=user, password=password))
     with (directory / "log").open("wb") as log:

@@ -426,4 +426,4 @@ def test_many_ledgers_are_read_and_those_that_are_gone_left_out(store: MetadataS
     for ledger_id in range(5):
         store.create_ledger(ledger(ledger_id))
     store.delete_ledger(3)
-    assert [one.ledger_id for one in store.read_ledgers(range(7), {})] == [0, 1, 2, 4]
+    assert [one.value.ledger_id for one in store.read_ledgers(range(7), {})] == [0, 1, 2, 4]

@@ -18,7 +18,8 @@ from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.bookie.cookie import Cookie
 from bookspark.protocol.ledger.ledger_metadata import Fragment
-from bookspark.protocol.logs.log_record import LogOptions, LogRecord
+from bookspark.protocol.logs.log_options import LogOptions
+from bookspark.protocol.logs.log_record import LogRecord
 from bookspark.protocol.repair.underreplication_task import Mark
 from bookspark.spark.bookies.service_records import ServiceRecord, TaskReport, read_tasks, write_service, write_task
 from tests.metadata.kit import begun, clients, ledger
@@ -108,7 +109,7 @@ def test_bad_records_in_zookeeper(chroot: str) -> None:
             store.create_ledger(ledger(ledger_id, c_token=7))
         store.client.set(store.layout.ledger(2), b'{"formatVersion": 9}')
         unreadable: dict[int, str] = {}
-        assert [one.ledger_id for one in store.read_ledgers([1, 2, 3, 4], unreadable)] == [1, 3]
+        assert [one.value.ledger_id for one in store.read_ledgers([1, 2, 3, 4], unreadable)] == [1, 3]
         assert unreadable.keys() == {2} and "upgrade Bookspark" in unreadable[2]
         with pytest.raises(UnreadableRecordError) as told:
             store.read_ledger(2)

@@ -9,7 +9,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from bookspark.errors import (
 )
 from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.metadata.short_waits import waits_at_most
+from bookspark.metadata.zookeeper import zookeeper_store
 from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bookspark.metadata.zookeeper.layout import Access, Address, LedgerManager, parse_address
 from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
@@ -159,6 +160,34 @@ def test_a_layout_that_is_gone_is_named(store: ZooKeeperStore) -> None:
             operation()
 
 
+def test_many_ledgers_are_read_in_one_round_trip_as_new_as_one(
+    store: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sync goes ahead of them: a server that is behind would answer with what was there before."""
+    for ledger_id in range(5):
+        store.create_ledger(ledger(ledger_id))
+    store.write_ledger(ledger(3).in_recovery(), 0)
+    asked: list[str] = []
+    trips: list[int] = []
+    gather = store.connection.gather
+
+    def counted(what: str, send: Callable[[], Any]) -> list[Any]:
+        before = len(asked)
+        found = gather(what, send)
+        trips.append(len(asked) - before)
+        return found
+
+    monkeypatch.setattr(zookeeper_store, "_LEDGERS_AT_ONCE", 4)
+    monkeypatch.setattr(store.connection, "gather", counted)
+    for name in ("get_async", "sync_async"):
+        ask = getattr(store.client, name)
+        monkeypatch.setattr(store.client, name, lambda path, ask=ask, name=name: asked.append(name) or ask(path))
+    read = store.read_ledgers(range(5), {})
+    assert next(read).version == 0 and trips == [5], "no more is asked for than a group"
+    assert [one.version for one in read] == [0, 0, 1, 0]
+    assert trips == [5, 2] and asked == ["sync_async", *["get_async"] * 4, "sync_async", "get_async"]
+
+
 @pytest.mark.parametrize("manager", ["hierarchical", "flat"])
 @pytest.mark.parametrize("made_anew", [False, True])
 def test_a_zookeeper_that_lost_its_data_does_not_say_that_ledgers_were_deleted(
@@ -173,6 +202,7 @@ def test_a_zookeeper_that_lost_its_data_does_not_say_that_ledgers_were_deleted(
         for operation in (
             store.list_ledgers,
             lambda: store.read_ledger(5),
+            lambda: list(store.read_ledgers([5], {})),
             lambda: store.write_ledger(ledger(5).in_recovery(), 0),
             lambda: store.delete_ledger(5),
         ):
@@ -512,7 +542,7 @@ def takes_less_than(seconds: float) -> Iterator[None]:
 def test_a_hanging_server_costs_a_call_its_deadline_and_no_more(tmp_path: Path) -> None:
     with EmbeddedZooKeeper(tmp_path) as server:
         store = begun(server.connection_string)
-        store._connection.timeout_seconds = 1.0  # not before it is connected: a server that just starts may take longer
+        store.connection.timeout_seconds = 1.0  # not before it is connected: a server that just starts may take longer
         assert server.pid
         os.kill(server.pid, signal.SIGSTOP)
         try:
@@ -554,7 +584,7 @@ def test_a_watch_that_is_being_set_when_the_store_is_closed_ends_without_a_word(
 
     def held_up(*arguments: Any) -> None:
         begun.set()
-        assert store._connection._closed.wait(EVENT_SECONDS)
+        assert store.connection._closed.wait(EVENT_SECONDS)
         watch(*arguments)
 
     monkeypatch.setattr(store._nodes, "watch_children", held_up)

@@ -1,9 +1,10 @@
 """Documents: small values at paths of one session, which autorecovery is built on.
 
-=========  ==================================================================================================
-``tree``   the interface: read, create, compare-and-set, watch
-``locks``  locks that end with their holder's session, and waiting for changes
-=========  ==================================================================================================
+===========  ================================================================================================
+``tree``     the interface: read, create, compare-and-set, watch
+``locks``    locks that end with their holder's session, and waiting for changes
+``sharing``  things that members share out among themselves
+===========  ================================================================================================
 
 Example::
 

@@ -14,6 +14,7 @@ from bookspark.errors import MetadataStoreError, NoSuchLedgerError, UnreadableRe
 from bookspark.metadata.autorecovery.auditors import Auditors
 from bookspark.metadata.autorecovery.change_lock import ChangeLock
 from bookspark.metadata.autorecovery.underreplication_tasks import Underreplication
+from bookspark.metadata.documents.sharing import Sharing
 from bookspark.metadata.memory.memory_tree import MemoryTree
 from bookspark.metadata.memory.world import Key, World
 from bookspark.metadata.notifier import Notifier, Once, Owner
@@ -29,7 +30,7 @@ from bookspark.metadata.records.codec import (
 )
 from bookspark.metadata.records.names import check_ledger_id, check_name, check_record
 from bookspark.metadata.records.refusals import ledger_exists, no_cookie, no_such_ledger, sized, version_changed
-from bookspark.metadata.records.versioned import Versioned
+from bookspark.metadata.records.versioned import Versioned, VersionedLedger
 from bookspark.protocol.bookie.cookie import Cookie
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 
@@ -111,10 +112,10 @@ class MemoryStore:
             raise no_such_ledger(ledger_id)
         return Versioned(decode_ledger(ledger_id, found.value), found.version)
 
-    def read_ledgers(self, ledger_ids: Iterable[int], unreadable: dict[int, str]) -> Iterator[LedgerMetadata]:
+    def read_ledgers(self, ledger_ids: Iterable[int], unreadable: dict[int, str]) -> Iterator[VersionedLedger]:
         for ledger_id in ledger_ids:
             try:
-                yield self.read_ledger(ledger_id).value
+                yield self.read_ledger(ledger_id)
             except NoSuchLedgerError:
                 continue
             except UnreadableRecordError as error:
@@ -241,6 +242,9 @@ class MemoryStore:
     @property
     def change_lock(self) -> ChangeLock:
         return ChangeLock(self._tree())
+
+    def sharing(self, path: str, name: str) -> Sharing:
+        return Sharing(self._tree(), f"sharing/{path}", name)
 
     def _tree(self) -> MemoryTree:
         return MemoryTree(self._open, self._notifier, self)

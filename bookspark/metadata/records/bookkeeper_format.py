@@ -18,6 +18,7 @@ from typing import Any
 from bookspark.errors import ConfigurationError, InvalidArgumentError, UnreadableRecordError
 from bookspark.metadata.records.documents import unreadable
 from bookspark.protobuf_messages import Schema
+from bookspark.protocol.ledger.accepted_loss import MILLISECONDS_MAX
 from bookspark.protocol.ledger.bookkeeper_keys import bookkeeper_master_key, kept_key
 from bookspark.protocol.ledger.ledger_metadata import (
     NO_ENTRY,
@@ -124,12 +125,26 @@ def ledger_of(ledger_id: int, document: bytes) -> LedgerMetadata:
         starts = [segment.firstEntryId for segment in found.segment]
         if any(later <= earlier for earlier, later in pairwise(starts)):
             raise unreadable(what, _HEAD, f"its fragments start at {starts[:20]}, which does not ascend")
+        out_of_bounds = _out_of_bounds(found)
+        if out_of_bounds:
+            raise unreadable(what, _HEAD, out_of_bounds)
         return _metadata(ledger_id, found)
     except (ValueError, KeyError) as error:
         # The rest is not shown: it may have the password.
         raise unreadable(what, _HEAD, error) from error
     except ConfigurationError as error:
         raise UnreadableRecordError(f"{what} contradicts itself: {error}") from error
+
+
+def _out_of_bounds(found: Any) -> str:
+    """What no ledger can have, in words; empty if all is well."""
+    if not 0 <= found.ctime <= MILLISECONDS_MAX:
+        return f"it was made {found.ctime} ms after the beginning of 1970"
+    if _STATES[found.state] is LedgerState.CLOSED and not (
+        found.HasField("lastEntryId") and found.lastEntryId >= NO_ENTRY and found.length >= 0
+    ):
+        return f"it is closed at entry {found.lastEntryId}, with {found.length} bytes"
+    return ""
 
 
 def _metadata(ledger_id: int, found: Any) -> LedgerMetadata:

@@ -40,7 +40,7 @@ from bookspark.metadata.records.bookkeeper_format import (
 )
 from bookspark.metadata.records.documents import NOT_DECODED, proven, proven_struct, read_struct, unreadable
 from bookspark.protocol.bookie.cookie import Cookie
-from bookspark.protocol.ledger.accepted_loss import AcceptedLoss, Loss, LossKind
+from bookspark.protocol.ledger.accepted_loss import MILLISECONDS_MAX, AcceptedLoss, Loss, LossKind
 from bookspark.protocol.ledger.ledger_metadata import (
     DigestType,
     Fragment,
@@ -63,7 +63,7 @@ Document = TypeVar("Document", bound="_Document")
 _Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 _Last = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]
 _Copies = Annotated[int, Meta(ge=1, le=(1 << 31) - 1)]
-_Milliseconds = Annotated[int, Meta(ge=0, le=253_402_300_799_999)]
+_Milliseconds = Annotated[int, Meta(ge=0, le=MILLISECONDS_MAX)]
 """Since 1970, up to the year 9999."""
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Generic, NamedTuple, TypeVar
 
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+
 Value = TypeVar("Value")
 
 
@@ -12,3 +14,7 @@ class Versioned(NamedTuple, Generic[Value]):
 
     value: Value
     version: int
+
+
+VersionedLedger = Versioned[LedgerMetadata]
+"""The metadata of a ledger with the version of its record."""

@@ -7,6 +7,7 @@
 ``registration``     a bookie's ephemeral node, kept over the loss of sessions
 ``nodes``            single nodes: compare-and-set and watches, with lost replies settled
 ``connection``       a session in which every call has a deadline
+``session_figures``  what a session tells for metrics
 ``layout``           which path holds what
 ``embedded``         the ZooKeeper server in pyspark's jars as a child process
 ``java``             which Java runs it

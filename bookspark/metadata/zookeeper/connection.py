@@ -43,6 +43,7 @@ from bookspark.extras import extra_needed
 from bookspark.metadata.notifier import Owner
 from bookspark.metadata.short_waits import patience_seconds
 from bookspark.metadata.zookeeper.layout import Address
+from bookspark.metadata.zookeeper.session_figures import SessionFigures
 from bookspark.threads import Latch, Waiters, check_may_ask_store, mark_own_thread
 
 log = logging.getLogger(__name__)
@@ -122,6 +123,7 @@ class Connection:
         self._on_connected = connected
         self._connected = Latch()
         self._closed = Latch()
+        self.figures = SessionFigures(self._connected.is_set)
         access = address.access
         credentials, sasl = _credentials("auth_file", access.auth_file), _credentials("sasl_file", access.sasl_file)
         for option, file in access._asdict().items():
@@ -255,6 +257,8 @@ class Connection:
             self._connected.set()
             self._on_connected()
         elif not self._closed.is_set():
+            if self._connected.is_set():
+                self.figures.disconnected()
             self._connected.clear()
 
     def _check_usable(self, what: str) -> None:
@@ -264,6 +268,16 @@ class Connection:
             raise MetadataStoreError(f"{what}: this connection to ZooKeeper is closed; make a new one")
 
     def _gather(self, what: str, send: Callable[[], Sequence[Any]]) -> tuple[list[Any], bool]:
+        begun = time.monotonic()
+        try:
+            found = self._gathered(what, send)
+        except MetadataStoreError:
+            self.figures.failed()
+            raise
+        self.figures.answered(time.monotonic() - begun)
+        return found
+
+    def _gathered(self, what: str, send: Callable[[], Sequence[Any]]) -> tuple[list[Any], bool]:
         seconds = min(self.timeout_seconds, patience_seconds())
         deadline = time.monotonic() + seconds
         repeated = False

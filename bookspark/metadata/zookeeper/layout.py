@@ -182,6 +182,10 @@ class Layout:
     def cookie(self, bookie_id: str) -> str:
         return f"{self.cookies}/{check_name(bookie_id, 'bookie id')}"
 
+    @property
+    def sharing(self) -> str:
+        return self.records("sharing")
+
     def records(self, kind: str) -> str:
         return f"{self.root}/bookspark/{check_name(kind, 'record kind')}"
 

@@ -22,6 +22,7 @@ from bookspark.errors import MetadataStoreError, NoSuchLedgerError
 from bookspark.metadata.autorecovery.auditors import Auditors
 from bookspark.metadata.autorecovery.change_lock import ChangeLock
 from bookspark.metadata.autorecovery.underreplication_tasks import Underreplication
+from bookspark.metadata.documents.sharing import Sharing
 from bookspark.metadata.notifier import Notifier, Once, Upkeep
 from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.metadata.records.codec import (
@@ -34,7 +35,7 @@ from bookspark.metadata.records.codec import (
 )
 from bookspark.metadata.records.names import decode_name
 from bookspark.metadata.records.refusals import ledger_exists, no_cookie, no_such_ledger, sized, version_changed
-from bookspark.metadata.records.versioned import Versioned
+from bookspark.metadata.records.versioned import Versioned, VersionedLedger
 from bookspark.metadata.zookeeper.cluster import find_cluster, identify
 from bookspark.metadata.zookeeper.connection import Connection
 from bookspark.metadata.zookeeper.layout import (
@@ -82,28 +83,29 @@ class ZooKeeperStore:
         """The last listing, and the marks that tell whether it still holds."""
         self._bookies_changed: list[Callable[[], None]] = []
         self._lock = threading.RLock()
-        self._connection = Connection(
+        self.connection = Connection(
             address,
             timeout_seconds=timeout_seconds,
             session_timeout_seconds=session_timeout_seconds,
             start_timeout_seconds=start_timeout_seconds,
             connected=self._connected,
         )
-        self._nodes = Nodes(self._connection)
+        self._nodes = Nodes(self.connection)
         try:
-            self.layout = find_cluster(self._connection, self._nodes, begin)
-            self._instance_id = identify(self._connection, self._nodes, self.layout)
+            self.layout = find_cluster(self.connection, self._nodes, begin)
+            self._instance_id = identify(self.connection, self._nodes, self.layout)
         except BaseException:
             self.close()
             raise
-        self._registrar = Registrar(self._connection, self.layout, self._registration_event)
+        self._registrar = Registrar(self.connection, self.layout, self._registration_event)
+        self._autorecovery = ZooKeeperTree(self._nodes, self._notifier, self.layout.underreplication)
 
     # -- cluster
 
     @property
     def client(self) -> Any:
         """The kazoo client, for its recipes. It knows nothing of the chroot: take paths from ``layout``."""
-        return self._connection.client
+        return self.connection.client
 
     @property
     def instance_id(self) -> str:
@@ -112,7 +114,7 @@ class ZooKeeperStore:
     def close(self) -> None:
         # Upkeep stops before the connection, so that it does not look after one that ends on purpose.
         self._upkeep.stop()
-        self._connection.close()
+        self.connection.close()
         self._upkeep.join()
         self._notifier.close()
 
@@ -178,13 +180,15 @@ class ZooKeeperStore:
             raise self._absent(ledger_id)
         return Versioned(decode_ledger(ledger_id, found.value), found.version)
 
-    def read_ledgers(self, ledger_ids: Iterable[int], unreadable: dict[int, str]) -> Iterator[LedgerMetadata]:
+    def read_ledgers(self, ledger_ids: Iterable[int], unreadable: dict[int, str]) -> Iterator[VersionedLedger]:
         rest = iter(ledger_ids)
         while group := list(islice(rest, _LEDGERS_AT_ONCE)):
-            documents = self._nodes.read_each("reading ledgers", [self.layout.ledger(ledger_id) for ledger_id in group])
-            for ledger_id, document in zip(group, documents, strict=True):
-                if document is not None and (found := readable_ledger(ledger_id, document, unreadable)) is not None:
-                    yield found
+            nodes = self._nodes.read_versions("reading ledgers", [self.layout.ledger(ledger_id) for ledger_id in group])
+            if None in nodes:
+                self._still_there("reading ledgers")
+            for ledger_id, node in zip(group, nodes, strict=True):
+                if node is not None and (found := readable_ledger(ledger_id, node.value, unreadable)) is not None:
+                    yield Versioned(found, node.version)
 
     def write_ledger(self, metadata: LedgerMetadata, version: int) -> int:
         what, path = f"changing ledger {metadata.ledger_id}", self.layout.ledger(metadata.ledger_id)
@@ -278,7 +282,7 @@ class ZooKeeperStore:
         self._upkeep.request(self._watch_bookies_again)
 
     def _watch_bookies_again(self) -> None:
-        if self._connection.closed:
+        if self.connection.closed:
             return
         self._set_bookie_watches()
         with self._lock:
@@ -330,9 +334,7 @@ class ZooKeeperStore:
             raise version_changed(what, version) from None
 
     def list_records(self, kind: str) -> list[str]:
-        return sorted(
-            decode_name(node) for node in self._nodes.children(f"listing {kind} records", self.layout.records(kind))
-        )
+        return sorted(map(decode_name, self._nodes.children(f"listing {kind} records", self.layout.records(kind))))
 
     def watch_record(self, kind: str, name: str, changed: Callable[[], None]) -> None:
         once = Once(self._notifier, changed)
@@ -342,18 +344,18 @@ class ZooKeeperStore:
 
     @property
     def underreplication(self) -> Underreplication:
-        return Underreplication(self._tree())
+        return Underreplication(self._autorecovery)
 
     @property
     def auditors(self) -> Auditors:
-        return Auditors(self._tree())
+        return Auditors(self._autorecovery)
 
     @property
     def change_lock(self) -> ChangeLock:
-        return ChangeLock(self._tree())
+        return ChangeLock(self._autorecovery)
 
-    def _tree(self) -> ZooKeeperTree:
-        return ZooKeeperTree(self._nodes, self._notifier, self.layout.underreplication)
+    def sharing(self, path: str, name: str) -> Sharing:
+        return Sharing(ZooKeeperTree(self._nodes, self._notifier, self.layout.sharing), path, name)
 
     # -- within
 
@@ -363,10 +365,8 @@ class ZooKeeperStore:
         return no_such_ledger(ledger_id)
 
     def _still_there(self, what: str) -> None:
-        """Raises MetadataStoreError unless this is still the cluster that this client connected to.
-
-        The store asks this after anything was not found: a ZooKeeper that lost its data finds nothing, and that is no
-        deletion."""
+        """Raises MetadataStoreError unless this is still the cluster that this client connected to. It is asked after anything
+        was not found: a ZooKeeper that lost its data finds nothing, and that is no deletion."""
         found = self._nodes.read(what, self.layout.instance_id)
         if found is None or found.value.decode(errors="replace") != self._instance_id:
             now = "is gone from ZooKeeper" if found is None else "belongs to another cluster now"
