@@ -1,13 +1,17 @@
 """Logs: named, unbounded sequences of rows, each kept in chains of ledgers (docs/decisions/logs.md). Nothing here needs Spark.
 
-==============  ================================================================================
-``log``         a log, for services and scripts
-``producer``    writes rows of a service
-``row_reader``  reads rows, once or as the log grows
-``chain``       the chain of a lane's commits: who writes it, and how it is kept, found and cleaned
-``rows``        what entries of data ledgers hold, and who writes them
-``feeds``       what lies between two offsets of a log: the union of its lanes
-==============  ================================================================================
+====================  ================================================================================
+``log``               a log, for services and scripts
+``producer``          writes rows of a service
+``appended``          what became of an append
+``producer_ledgers``  the ledgers that take them
+``lane_ending``       ends lanes that nobody writes any more
+``row_reader``        reads rows, once or as the log grows
+``chain``             the chain of a lane's commits: who writes it, and how it is kept, found and cleaned
+``rows``              what entries of data ledgers hold, and who writes them
+``feeds``             what lies between two offsets of a log: the union of its lanes
+``readers``           who reads a log, and how far behind
+====================  ================================================================================
 
 ::
 
@@ -24,19 +28,24 @@
 
 from __future__ import annotations
 
+from bookspark.logs.appended import RowPosition, UnexpectedPositionError
 from bookspark.logs.chain.committer import Committer, current_committer
 from bookspark.logs.chain.log_run import LogAddress, LogRun
 from bookspark.logs.chain.maintenance import collect_orphans, delete_log, recover_ledgers, truncate_log
 from bookspark.logs.chain.reader import LogReader, PlacedCommit, commits, header_of, made_anew, newest_header
 from bookspark.logs.chain.registry import LogRegistry, check_password
+from bookspark.logs.chain.retention import truncate_expired
+from bookspark.logs.feeds.gaps import Gap, GapKind
 from bookspark.logs.log import Log, create_log, open_log
-from bookspark.logs.producer import Producer, RowPosition, UnexpectedPositionError
+from bookspark.logs.producer import Producer
 from bookspark.logs.row_reader import LogRow, RowReader
 from bookspark.logs.rows.data_ledgers import DataWriter, RollPolicy, current_data_ledger
 
 __all__ = [
     "Committer",
     "DataWriter",
+    "Gap",
+    "GapKind",
     "Log",
     "LogAddress",
     "LogReader",
@@ -61,5 +70,6 @@ __all__ = [
     "newest_header",
     "open_log",
     "recover_ledgers",
+    "truncate_expired",
     "truncate_log",
 ]

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
 
-from bookspark.arguments import Password, Rule, checked, checks_methods
+from bookspark.arguments import AtLeastOne, BytesOrNone, Password, Rule, checked, checks_methods
 from bookspark.client import BookKeeper
+from bookspark.errors import ConfigurationError
+from bookspark.extras import extra_needed
 from bookspark.logs.chain.log_run import LogAddress
 from bookspark.logs.chain.registry import LaneName, LogName, LogRegistry, check_password
 from bookspark.logs.producer import Producer
+from bookspark.logs.readers.lag_figures import lag_figures
 from bookspark.logs.row_reader import RowReader
-from bookspark.protocol.logs.log_record import LogOptions
+from bookspark.metrics.tables import LOG_READERS
+from bookspark.protocol.ledger.ledger_metadata import DigestType
+from bookspark.protocol.logs.lanes import MARK
+from bookspark.protocol.logs.log_options import Compression, LogOptions
+
+if TYPE_CHECKING:
+    from prometheus_client.registry import Collector
 
 Start = Annotated[str, Rule("'earliest' or 'latest'", ("earliest", "latest").__contains__)]
 
@@ -32,19 +42,71 @@ class Log:
         behind its last row.
 
         ``name``: of the form of a log's name; it stays the same over restarts of the service. Raises
-        TooManyLanesError, ConfigurationError (a log of several columns), LedgerRecoveryError, NotEnoughBookiesError and
-        MetadataStoreError.
+        TooManyLanesError, ConfigurationError (a log of several columns, or one lane of a log), LedgerRecoveryError,
+        NotEnoughBookiesError and MetadataStoreError.
         """
+        if MARK in self._address.name:
+            raise ConfigurationError(
+                f"{self._address.name!r} is one lane of a log, and each producer has a lane of its own: open the log by its name"
+            )
         return Producer(self._bookkeeper, self._address, name)
 
-    def reader(self, start: Start = "earliest", group: LogName | None = None) -> RowReader:
+    def reader(self, start: Start = "earliest", group: LogName | None = None, *, share: bool = False) -> RowReader:
         """A reader of the rows of all lanes, or of one if the log was opened as ``orders@3``.
 
         ``start``: where it begins if nothing was saved for ``group``. ``group``: the name under which ``RowReader.commit`` saves
-        how far it is; None: nothing is saved. Raises ConfigurationError (a log of several columns), ReadError and
+        how far it is; None: nothing is saved. ``share``: the readers of the group that say so have a part of the lanes each
+        (``RowReader``). Raises ConfigurationError (a log of several columns; ``share`` without a group), ReadError and
         MetadataStoreError.
         """
-        return RowReader(self._bookkeeper, self._address, start, group or "")
+        if share and not group:
+            raise ConfigurationError("readers share the lanes of a log within a group: give its name")
+        return RowReader(self._bookkeeper, self._address, start, group or "", share)
+
+    def alter(
+        self,
+        *,
+        ensemble_size: AtLeastOne | None = None,
+        write_quorum: AtLeastOne | None = None,
+        ack_quorum: AtLeastOne | None = None,
+        digest_type: DigestType | None = None,
+        compression: Compression | None = None,
+        retention_ms: BytesOrNone | None = None,
+        retention_bytes: BytesOrNone | None = None,
+    ) -> LogOptions:
+        """Change options of this log while it is in use; None: that one stays. Returns all but the retention.
+
+        Writers go on, and the ledgers that they make from then on have them. ``retention_ms``, ``retention_bytes``: rows that are
+        older go, and rows of a lane behind which there are more bytes; 0: none go. Raises ConfigurationError for options that
+        contradict each other, for a retention of a log that is offloaded, and for one lane of a log; NoSuchLogError; and
+        MetadataStoreError.
+        """
+        if MARK in self._address.name:
+            raise ConfigurationError(
+                f"{self._address.name!r} is one lane; options are of its log: open that by its name"
+            )
+        return LogRegistry(self._bookkeeper.metadata).alter(
+            self._address.name,
+            ensemble_size=ensemble_size,
+            write_quorum=write_quorum,
+            ack_quorum=ack_quorum,
+            digest_type=digest_type,
+            compression=compression,
+            retention_ms=retention_ms,
+            retention_bytes=retention_bytes,
+        )
+
+    def metrics(self) -> Collector:
+        """How far each reader of this log is behind, for ``prometheus_client`` (``pip install 'bookspark[metrics]'``)::
+
+            prometheus_client.REGISTRY.register(log.metrics())
+
+        Readers of any process are told, and those that are down. docs/metrics.md has every metric; all have the label ``log``. A
+        scrape asks the cluster, and changes nothing. Raises ConfigurationError if ``prometheus_client`` is not installed.
+        """
+        with extra_needed("metrics"):
+            from bookspark.metrics.families import FiguresCollector
+        return FiguresCollector(LOG_READERS, partial(lag_figures, self._bookkeeper, self._address))
 
     def __repr__(self) -> str:
         return f"Log({self._address.name!r}, {self._address.zookeeper!r})"
@@ -60,9 +122,19 @@ def open_log(bookkeeper: BookKeeper, name: LaneName, password: Password = b"") -
 
 @checked
 def create_log(
-    bookkeeper: BookKeeper, name: LogName, password: Password = b"", options: LogOptions | None = None
+    bookkeeper: BookKeeper,
+    name: LogName,
+    password: Password = b"",
+    options: LogOptions | None = None,
+    *,
+    retention_ms: BytesOrNone = 0,
+    retention_bytes: BytesOrNone = 0,
 ) -> Log:
-    """Make an empty log of values. ``options``: how its ledgers are replicated and compressed. Raises LogExistsError and
-    MetadataStoreError."""
-    LogRegistry(bookkeeper.metadata).create(name, options or LogOptions(), password)
+    """Make an empty log of values. ``options``: how its ledgers are replicated and compressed. ``retention_ms``,
+    ``retention_bytes``: rows that are older go, and rows of a lane behind which there are more bytes; 0: none go. Raises
+    LogExistsError and MetadataStoreError."""
+    registry = LogRegistry(bookkeeper.metadata)
+    registry.create(name, options or LogOptions(), password)
+    if retention_ms or retention_bytes:
+        registry.alter(name, retention_ms=retention_ms, retention_bytes=retention_bytes)
     return Log(bookkeeper, LogAddress(bookkeeper.zookeeper, name, password))

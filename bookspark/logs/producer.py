@@ -1,17 +1,20 @@
 """A producer: writes rows of a service to a log, with no Spark.
 
 Law: each producer name has a lane of the log of its own (``service:<name>``, ``chain.lane_choice``). Whoever makes a producer
-takes its lane over: the one before it, in whatever process, commits nothing more. Rows of a lane keep the order in which they
-were appended, and a row that is acknowledged is committed: readers see it from then on.
+takes its lane over: the one before it, in whatever process, appends nothing more. Rows of a lane keep the order in which they
+were appended. A row that is acknowledged is part of the log for ever, and a reader may see it at once.
 
-The engine is the sink's: rows go to a data ledger, and then one commit names them. Whatever is appended while a commit is under
-way goes into the next one, so many appends share two round trips, and a single one takes them alone. The worker's thread alone
-makes groups, numbers them and completes futures; ``append`` puts a row into a queue and holds no lock.
+A row is one add to a ledger that a commit of the lane *opened* (``protocol.logs.commits``): no commit need follow. The next
+commit comes when the ledger is large or old, when the producer is closed, or when another one takes the lane over; each first
+closes or recovers the ledger, so what it settles is what readers saw. Entries are acknowledged after their sync, whatever the
+log's ledger type says, because here an acknowledged row has no commit behind it.
 
-A *sequence number* makes a retry safe. Each row has one, above that of the row before it: the caller's, or else the next one. The
-log keeps the last one of a lane (``last_sequence``), with the commit that has the row. A row whose number is not above it is in
-the log already, so it is not appended again: its future has None. A commit has all rows of its group or none, so a producer that
-is started again after a crash goes on behind ``last_sequence``, and each row is there once.
+A *sequence number* makes a retry safe. Each row has one, above that of the row before it: the caller's, or else the next one. It
+is a part of the row's stamp (``chain.stamps``), and a commit has that of its last row. So a producer that is started
+again after a crash reads in the lane what the last one was (``last_sequence``) and goes on behind it, and each row is there once.
+A row whose number is not above that of the row before it is in the log already: its future has None.
+
+Appends hold one lock, from the numbering of a row until its ledger has taken it. There is no thread of the producer's own.
 
 Source: docs/decisions/lanes.md; the names are those of Kafka's idempotent producer, whose broker keeps the last sequence numbers
 too.
@@ -21,83 +24,61 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
 import threading
-import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from time import time_ns
+from typing import TYPE_CHECKING, Annotated, Any
 
-from bookspark.arguments import EntryId, Payload, WaitSeconds, checks_methods
+from msgspec import Meta
+
+from bookspark.arguments import EntryId, Payload, WaitSeconds, checks_itself, checks_methods
+from bookspark.arguments.taken import judged, taken_by
 from bookspark.client.runtime.calls import AwaitableFuture, done_with
+from bookspark.client.writing.futures import AppendFuture
 from bookspark.errors import (
     AddTimeoutError,
     BookKeeperError,
     ConfigurationError,
     EntryTooLargeError,
     LedgerClosedError,
-    LedgerFencedError,
 )
-from bookspark.logs.chain.committer import Committer
+from bookspark.logs.appended import RowFuture, RowPosition, UnexpectedPositionError
+from bookspark.logs.chain.lane_index import LaneIndex, NewLane
 from bookspark.logs.chain.log_run import LogAddress, LogRun
 from bookspark.logs.chain.registry import LogRegistry, check_password
-from bookspark.logs.rows.data_ledgers import DataLedger, RollPolicy
-from bookspark.logs.rows.encodings import PLAIN, ZSTD, ZSTD_DICTIONARY
-from bookspark.logs.rows.value_rows import value_encoder
-from bookspark.protocol.logs.commits import Commit, EntryRange
+from bookspark.logs.chain.stamps import Headers, plain_stamp, stamped
+from bookspark.logs.producer_ledgers import ProducerLedgers, told
 from bookspark.protocol.logs.lanes import lane_name, service_writer
-from bookspark.protocol.logs.log_record import Compression, LogRecord, RowFormat
-from bookspark.threads import Waiters
+from bookspark.protocol.logs.log_options import RowFormat
+from bookspark.protocol.logs.log_record import LaneEndedError
 from bookspark.wire.entry_batch import PAYLOAD_BYTES_MAX
 
 if TYPE_CHECKING:
     from bookspark.client import BookKeeper
 
-WAITING_BYTES_MAX = 32 << 20
-"""How many bytes of rows may wait for their commit. An append waits while there are more."""
-GROUP_ROWS_MAX = 10_000
-GROUP_BYTES_MAX = 8 << 20
-"""The most rows, and about the most bytes, of one commit."""
 VALUE_BYTES_MAX = PAYLOAD_BYTES_MAX - (64 << 10)
-"""The largest row: with compression it may become a little larger."""
+"""The largest row, with its key and headers: with compression it may become a little larger."""
+SequenceNumber = Annotated[int, Meta(ge=0, le=1 << 62)]
+"""Half of the numbers that a stamp can say: behind the largest of them come rows that nobody numbers."""
 log = logging.getLogger(__name__)
 
-_GIVE_UP = (LedgerFencedError, LedgerClosedError, AddTimeoutError)
-
-
-class RowPosition(NamedTuple):
-    """Where a row is in its log, for ever."""
-
-    lane: int
-    position: int
-    """Its number in the lane, from 0 and without gaps."""
-
-
-class UnexpectedPositionError(BookKeeperError):
-    """A row was to be appended at a position that is not the lane's next one. It is not appended."""
-
-
-class _Rows(NamedTuple):
-    """Rows that were appended together: all of them come into one commit."""
-
-    values: list[bytes]
-    size: int
-    """Their bytes."""
-    sequence: int | None
-    expect: int | None
-    future: AwaitableFuture[Any]
-    answer: Callable[[int], object]
-    """The future's result, from the position of the first row."""
+_APPEND, _BATCH = "append:", "append_batch:"
+_VALUE, _SEQUENCE, _NUMBER, _KEY, _HEADERS, _VALUES = map(
+    taken_by, (Payload, SequenceNumber | None, EntryId | None, Payload | None, Headers, Sequence[Payload])
+)
 
 
 @checks_methods
 class Producer:
     """The writer of one lane of a log; ``Log.producer`` makes it. Thread-safe.
 
-    An error of the cluster ends it: every row that waits, and every later append, fails with the same error. What was not
-    acknowledged may be in the log. Make the producer anew, look at ``last_sequence``, and append what comes behind it.
+    An error of the cluster ends it: every row that waits, and every later append, fails. What was not acknowledged may be in the
+    log. Make the producer anew, look at ``last_sequence``, and append what comes behind it.
+
+    A producer that is dropped without ``close`` leaves its ledger open, with a ResourceWarning; the next one of its name goes on.
     """
 
     def __init__(self, bookkeeper: BookKeeper, log: LogAddress, name: str) -> None:
@@ -106,80 +87,175 @@ class Producer:
         check_password(record, log.password)
         if record.options.row_format is not RowFormat.VALUE:
             raise ConfigurationError(f"log {log.name!r} keeps rows of several columns: write it with Spark")
-        self._writer = service_writer(name)
-        lane = registry.begin_lane(log.name, self._writer)
-        address = replace(log, name=lane_name(log.name, lane))
-        record = registry.claim(address.name, uuid.uuid4().hex, self._writer)
+        writer = service_writer(name)
+        run, index = uuid.uuid4().hex, LaneIndex(bookkeeper.metadata, log.name)
+        while True:
+            lane = index.begin(NewLane(writer))
+            address = replace(log, name=lane_name(log.name, lane))
+            # If it has ended since, there will be another one.
+            with suppress(LaneEndedError):
+                record = registry.claim(address.name, run, writer)
+                break
         self.lane = lane
         """The number of its lane."""
-        self._run = LogRun.of(address, record)
-        self._committer = Committer(bookkeeper, self._run)
-        header = self._committer.recover()
-        self.last_sequence = header.last_batches.get(self._writer, -1)
-        """The sequence number of the last row that is acknowledged; −1: there is none."""
-        self.position = header.position.rows
-        """How many rows of the lane are acknowledged."""
-        encoding = _encoding_of(record)
-        self._encode = value_encoder(encoding, record.dictionary)
-        self._data = DataLedger(bookkeeper, self._run, record.options, RollPolicy(), encoding)
-        self._add_seconds = bookkeeper.context.config.add_timeout_seconds
-        self._rows: queue.SimpleQueue[_Rows | None] = queue.SimpleQueue()
-        self._bytes, self._lock, self._relieved = 0, threading.RLock(), Waiters()
+        self._seconds_max = 2 * bookkeeper.context.config.add_timeout_seconds
+        self._log = address.name
+        self._ledgers = ProducerLedgers(bookkeeper, LogRun.of(address, record), record, writer)
+        self._newest: AppendFuture | None = None
+        """That of the row that was appended last."""
+        self._lock, self._busy = threading.RLock(), False
         self._error: BookKeeperError | None = None
-        self._closed = self._ended = False
+        self._stopped = False
+        self._answer: Callable[[int], RowPosition]
+        self._tending: threading.Thread | None = None
         self._pid = os.getpid()
-        self._thread = threading.Thread(target=self._work, name=f"bookspark-producer-{name}", daemon=True)
-        self._thread.start()
 
+    @property
+    def position(self) -> int:
+        """How many rows of the lane are acknowledged."""
+        at = self._ledgers.at
+        return at.rows + at.acknowledged
+
+    @property
+    def last_sequence(self) -> int:
+        """The sequence number of the last row that is acknowledged; −1: there is none."""
+        self._wait_for_turn()
+        try:
+            at = self._ledgers.at
+            return at.numbers.of(at.acknowledged - 1)
+        finally:
+            self._lock.release()
+
+    @checks_itself
     def append(
-        self, value: Payload, sequence: EntryId | None = None, expect: EntryId | None = None
+        self,
+        value: Payload,
+        sequence: SequenceNumber | None = None,
+        expect: EntryId | None = None,
+        *,
+        key: Payload | None = None,
+        headers: Headers = (),
     ) -> RowPosition | None:
-        """Append a row, and return its position once it is acknowledged: committed, and seen by readers.
+        """Append a row, and return its position once it is acknowledged.
 
         ``value``: its bytes. ``sequence``: its sequence number; None: the next one. ``expect``: the position that it must get, or
-        it is not appended. Returns None if a row of that sequence number, or a later one, is in the log already.
+        it is not appended. ``key``, ``headers`` (names and values): kept with the row. Returns None if a row of that sequence
+        number, or a later one, is in the log already.
 
         Raises UnexpectedPositionError, EntryTooLargeError, LedgerClosedError (the producer is closed), LogTakenOverError (another
         producer of this name was made), and the errors of the cluster (AddTimeoutError, LedgerRecoveryError,
         NotEnoughBookiesError, MetadataStoreError).
         """
-        self._check_may_wait()
-        return self.append_async(value, sequence, expect).result()
+        return self.append_async(value, sequence, expect, key=key, headers=headers).result()
 
+    @checks_itself
     def append_async(
-        self, value: Payload, sequence: EntryId | None = None, expect: EntryId | None = None
+        self,
+        value: Payload,
+        sequence: SequenceNumber | None = None,
+        expect: EntryId | None = None,
+        *,
+        key: Payload | None = None,
+        headers: Headers = (),
     ) -> AwaitableFuture[RowPosition | None]:
-        """The same without waiting for the acknowledgement: a future of the position. Waits while ``WAITING_BYTES_MAX`` bytes of
-        rows are not acknowledged, twice ``add_timeout_seconds`` at most, then raises AddTimeoutError."""
-        return self._enqueue([value], sequence, expect, lambda position: RowPosition(self.lane, position))
+        """The same without waiting for the acknowledgement: a future of the position. Waits while the client keeps too many bytes
+        that are not acknowledged (``bytes_in_flight_max``), as ``LedgerHandle.append_async`` does, and while the next ledger is
+        opened."""
+        if type(value) is not bytes or not (sequence is None and expect is None and key is None and headers == ()):
+            value, sequence, expect, key, headers = _judged(value, sequence, expect, key, headers)
+        elif len(value) > VALUE_BYTES_MAX:
+            raise _too_large(len(value))
+        now_ms, ledgers = self._begin(), self._ledgers
+        try:
+            handle, before, numbers = ledgers.at
+            if handle is None:
+                # A signal handler has closed it since.
+                raise self._is_closed()
+            entry_id = handle.last_add_pushed + 1
+            following = numbers.of(entry_id)
+            if sequence is not None:
+                if sequence < following:
+                    return self._repeated(sequence)
+                if sequence > following and expect in (None, before + entry_id):
+                    numbers.goes_on(sequence, entry_id, ledgers.at.acknowledged)
+                    following = sequence
+            if expect is not None and expect != before + entry_id:
+                return self._unexpected(expect, before + entry_id)
+            if ledgers.encode is not None:
+                value = ledgers.encode(value)
+            if key is None and not headers:
+                row = plain_stamp(now_ms, following, 0) + value
+            else:
+                row = stamped(now_ms, following, value, key, headers)
+            ledgers.bytes_left -= len(row)
+            appended = self._newest = handle.append_async(row)
+            future: AwaitableFuture[Any] = RowFuture(appended, self._answer)
+            return future
+        except BookKeeperError as error:
+            raise told(error) from None
+        finally:
+            self._busy = False
+            self._lock.release()
 
+    @checks_itself
     def append_batch(self, values: Sequence[Payload]) -> range:
-        """Append several rows, which come into one commit: all of them are in the log, or none. Returns their positions in the
-        lane. Raises what ``append`` does."""
-        self._check_may_wait()
+        """Append several rows, one behind the other, and return their positions in the lane once all are acknowledged. Raises
+        what ``append`` does; the first ones of them may be in the log then."""
         return self.append_batch_async(values).result()
 
+    @checks_itself
     def append_batch_async(self, values: Sequence[Payload]) -> AwaitableFuture[range]:
         """The same without waiting for the acknowledgement. Waits as ``append_async`` does."""
+        if type(values) is not list or not set(map(type, values)) <= {bytes}:
+            values = judged(_BATCH, "values", _VALUES, values)
         if not values:
             return done_with(range(0))
-        count = len(values)
-        return self._enqueue(list(values), None, None, lambda position: range(position, position + count))
+        size = max(map(len, values))
+        if size > VALUE_BYTES_MAX:
+            raise _too_large(size)
+        now_ms, ledgers = self._begin(), self._ledgers
+        try:
+            handle, before, numbers = ledgers.at
+            if handle is None:
+                # A signal handler has closed it since.
+                raise self._is_closed()
+            count, end, first = len(values), before + 1, numbers.of(handle.last_add_pushed + 1)
+            encoded = values if ledgers.encode is None else map(ledgers.encode, values)
+            rows = [plain_stamp(now_ms, number, 0) + value for number, value in enumerate(encoded, first)]
+            ledgers.bytes_left -= sum(map(len, rows))
+            appended = self._newest = handle.append_batch_async(rows)
+            future: AwaitableFuture[Any] = RowFuture(
+                appended, lambda entry_id: range(end + entry_id - count, end + entry_id)
+            )
+            return future
+        except BookKeeperError as error:
+            raise told(error) from None
+        finally:
+            self._busy = False
+            self._lock.release()
 
     def close(self, timeout: WaitSeconds | None = None) -> None:
-        """Have everything that was appended committed, and close the ledgers. Another producer of this name goes on at once.
+        """Wait until everything that was appended is acknowledged, and close the ledgers. Another producer of this name goes on
+        at once.
 
         ``timeout``: in seconds; None: as long as appends may take. Raises AddTimeoutError if rows still wait then. What failed
-        was told by the futures."""
-        if not self._closed:
-            self._closed = True
-            self._rows.put(None)
-        seconds = 3 * self._add_seconds if timeout is None else timeout
-        self._thread.join(seconds)
-        if self._thread.is_alive():
-            raise AddTimeoutError(
-                f"producer {self.name!r}: rows are not acknowledged after {seconds:g} s; try close again"
-            )
+        was told by the futures. Does nothing in a forked process."""
+        if os.getpid() != self._pid:
+            return
+        self._stopped = True
+        self._wait_for_turn()
+        try:
+            if self._error is None:
+                self._ledgers.close(self._seconds_max if timeout is None else timeout)
+        except AddTimeoutError:
+            raise
+        except BookKeeperError as error:
+            log.info("producer %r leaves its ledger to the next one of its name: %s", self.name, error)
+        finally:
+            self._ledgers.committer.close()
+            self._lock.release()
+        if self._tending is not None:
+            self._tending.join(self._seconds_max)
 
     def __enter__(self) -> Producer:
         return self
@@ -187,157 +263,136 @@ class Producer:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    @property
+    def closed(self) -> bool:
+        """True if nothing can be appended through it: it was closed, an error ended it, or it is another process's."""
+        handle = self._ledgers.at.handle
+        # While the next ledger is opened, the last one is closed.
+        ended = handle is not None and handle.closed and not self._busy
+        return self._stopped or ended or os.getpid() != self._pid
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a Producer can't be pickled: it is its process's; pickle its Log, and make a producer there")
+
     def __repr__(self) -> str:
-        return f"Producer({self.name!r}, log={self._run.log!r}, position={self.position})"
+        return f"Producer({self.name!r}, log={self._log!r}, position={self.position})"
 
     # -- inside
 
-    def _check_may_wait(self) -> None:
-        if threading.current_thread() is self._thread:
-            raise BookKeeperError("a callback of an append must not wait for another one: use append_async")
+    def _repeated(self, sequence: int) -> AwaitableFuture[Any]:
+        """None, as soon as the row of this number, or of a later one, is in the log."""
+        at = self._ledgers.at
+        if self._newest is None or sequence <= at.numbers.of(at.acknowledged - 1):
+            return done_with(None)
+        future: AwaitableFuture[Any] = RowFuture(self._newest, lambda entry_id: None)
+        return future
 
-    def _enqueue(
-        self, values: list[bytes], sequence: int | None, expect: int | None, answer: Callable[[int], object]
-    ) -> AwaitableFuture[Any]:
-        if any(len(value) > VALUE_BYTES_MAX for value in values):
-            raise EntryTooLargeError(
-                f"a row of {max(map(len, values)):,} bytes is larger than {VALUE_BYTES_MAX:,}, more than a log takes; split it"
+    def _unexpected(self, expect: int, following: int) -> AwaitableFuture[Any]:
+        future = AwaitableFuture[Any]()
+        future.set_exception(
+            UnexpectedPositionError(
+                f"log {self._log!r}: the row was to be row {expect}, and the next one is {following}; it is not appended. "
+                "Read what came before it, and decide anew"
             )
-        if self._bytes > WAITING_BYTES_MAX and not self._relieved.wait(
-            lambda: self._bytes <= WAITING_BYTES_MAX or self._error is not None, 2 * self._add_seconds
-        ):
-            raise AddTimeoutError(
-                f"producer {self.name!r}: {self._bytes:,} bytes of rows have waited for {2 * self._add_seconds:g} s; look at the "
-                "bookies (bookspark why)"
+        )
+        return future
+
+    def _begin(self) -> int:
+        """Hold the lock, with an open ledger for the next row; returns the row's time."""
+        if not self._lock.acquire(blocking=False):
+            self._wait_for_turn()
+        if self._busy:
+            self._lock.release()
+            raise BookKeeperError(
+                f"producer {self.name!r}: this append interrupted another one, in a signal handler for example; append in "
+                "another thread"
             )
+        # From here on an append in a signal handler is refused.
+        self._busy = True
+        try:
+            ledgers = self._ledgers
+            now_ms = time_ns() // 1_000_000
+            if now_ms > ledgers.time_ms:
+                ledgers.time_ms = now_ms
+            else:
+                now_ms = ledgers.time_ms
+            if self._stopped or now_ms >= ledgers.due_ms or ledgers.bytes_left <= 0:
+                self._check_open()
+                now_ms = ledgers.now_ms()
+            return now_ms
+        except BaseException:
+            self._busy = False
+            self._lock.release()
+            raise
+
+    def _check_open(self) -> None:
+        """Raise an error if no row can be appended; else there is an open ledger for it."""
+        self._check_process()
+        self._check_goes_on()
+        if self._ledgers.is_due:
+            self._open_next()
+            # A signal handler may have closed it meanwhile.
+            self._check_goes_on()
+
+    def _check_goes_on(self) -> None:
         if self._error is not None:
             raise self._error.with_traceback(None)
+        if self._stopped:
+            raise self._is_closed()
+
+    def _is_closed(self) -> LedgerClosedError:
+        return LedgerClosedError(f"producer {self.name!r} is closed; make another one")
+
+    def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise LedgerClosedError(
                 f"producer {self.name!r} is of process {self._pid}: make another one in this process"
             )
-        if self._closed:
-            raise LedgerClosedError(f"producer {self.name!r} is closed; make another one")
-        rows = _Rows(values, sum(map(len, values)), sequence, expect, AwaitableFuture(), answer)
-        # An append can't be taken back, so nobody may cancel it.
-        rows.future.set_running_or_notify_cancel()
-        with self._lock:
-            self._bytes += rows.size
-        self._rows.put(rows)
-        if self._ended:
-            self._refuse_rest()
-        return rows.future
 
-    # -- the worker's thread
-
-    def _work(self) -> None:
-        more = True
-        while more:
-            group, more = self._next_group()
-            try:
-                if self._error is not None:
-                    raise self._error
-                self._commit(group)
-            except BaseException as error:
-                self._fail(group, error)
-            with self._lock:
-                self._bytes -= sum(rows.size for rows in group)
-            self._relieved.wake()
-        self._ended = True
-        self._refuse_rest()
-        self._data.close()
-        self._committer.close()
-
-    def _refuse_rest(self) -> None:
-        """Fail the rows that came together with the close, behind it."""
-        with suppress(queue.Empty):
-            while True:
-                rows = self._rows.get_nowait()
-                if rows is not None:
-                    rows.future.set_exception(LedgerClosedError(f"producer {self.name!r} was closed meanwhile"))
-
-    def _next_group(self) -> tuple[list[_Rows], bool]:
-        """What waits, at least one append, and whether more may come."""
-        group: list[_Rows] = []
-        count = size = 0
-        rows = self._rows.get()
-        while rows is not None:
-            group.append(rows)
-            count, size = count + len(rows.values), size + rows.size
-            if count >= GROUP_ROWS_MAX or size >= GROUP_BYTES_MAX:
-                return group, True
-            try:
-                rows = self._rows.get_nowait()
-            except queue.Empty:
-                return group, True
-        return group, False
-
-    def _commit(self, appended: list[_Rows]) -> None:
-        group, sequence = self._numbered(appended)
-        if not group:
-            return
-        ranges = self._stored([self._encode(value) for rows in group for value in rows.values])
-        run, now_ms = self._run, time.time_ns() // 1_000_000
-        # Its own first try may have landed though its answer was lost: then it is a part of the log already.
-        self._committer.commit(Commit(self._writer, sequence, run.run, run.epoch, ranges, now_ms))
-        position, self.last_sequence = self.position, sequence
-        self.position += sum(len(rows.values) for rows in group)
-        for rows in group:
-            rows.future.set_result(rows.answer(position))
-            position += len(rows.values)
+    def _open_next(self) -> None:
+        """If an error came, nobody knows whether the log has the ledger, so the producer has ended."""
         try:
-            self._committer.tend(thoroughly=True)
+            self._ledgers.open_next(self._seconds_max)
+            lane, before = self.lane, self._ledgers.at.rows
+            self._answer = lambda entry_id: RowPosition(lane, before + entry_id)
+        except BaseException as error:
+            self._error = error if isinstance(error, BookKeeperError) else BookKeeperError(f"{self!r} ended: {error!r}")
+            raise
+        tending = threading.Thread(target=self._tend, name=f"bookspark-producer-{self.name}", daemon=True)
+        tending.start()
+        # Now: a signal handler that closes the producer waits for it.
+        self._tending = tending
+
+    def _wait_for_turn(self) -> None:
+        self._check_process()
+        if not self._lock.acquire(timeout=self._seconds_max):
+            raise AddTimeoutError(
+                f"producer {self.name!r}: another append has waited for {self._seconds_max:g} s; look at the bookies "
+                "(bookspark why)"
+            )
+
+    def _tend(self) -> None:
+        try:
+            self._ledgers.committer.tend(thoroughly=True)
         except BookKeeperError as error:
-            # The commit stands. Whoever makes the next producer cleans up.
-            log.info("log %s: what earlier producers left is not cleaned up: %s", run.log, error)
-
-    def _numbered(self, appended: list[_Rows]) -> tuple[list[_Rows], int]:
-        """What is to be appended, and the sequence number of the last row. The others are told."""
-        group: list[_Rows] = []
-        last, position = self.last_sequence, self.position
-        for rows in appended:
-            if rows.sequence is not None and rows.sequence <= last:
-                rows.future.set_result(None)
-            elif rows.expect is not None and rows.expect != position:
-                rows.future.set_exception(
-                    UnexpectedPositionError(
-                        f"log {self._run.log!r}: the row was to be row {rows.expect}, and the next one is {position}; it is not "
-                        "appended. Read what came before it, and decide anew"
-                    )
-                )
-            else:
-                last = last + len(rows.values) if rows.sequence is None else rows.sequence
-                position += len(rows.values)
-                group.append(rows)
-        return group, last
-
-    def _stored(self, payloads: list[bytes]) -> tuple[EntryRange, ...]:
-        """Have a data ledger take the payloads, acknowledged and synced. A ledger that failed is replaced once."""
-        if self._data.due:
-            self._data.close()
-        for left in (1, 0):
-            handle = self._data.handle()
-            try:
-                ids = handle.append_batch(payloads)
-                self._data.sync()
-                return (EntryRange(handle.ledger_id, ids[0], ids[-1], len(ids), sum(map(len, payloads))),)
-            except _GIVE_UP:
-                self._data.close(wait=False)
-                if not left:
-                    raise
-        raise AssertionError("unreachable")
-
-    def _fail(self, group: list[_Rows], error: BaseException) -> None:
-        if not isinstance(error, BookKeeperError):
-            error = BookKeeperError(f"producer {self.name!r} ended: {type(error).__name__}: {error}")
-        self._error = self._error or error
-        for rows in group:
-            if not rows.future.done():
-                rows.future.set_exception(self._error)
+            # Whoever makes the next producer cleans up.
+            log.info("log %s: what earlier producers left is not cleaned up: %s", self._log, error)
 
 
-def _encoding_of(record: LogRecord) -> str:
-    """How a producer's rows become payloads (``rows.encodings``)."""
-    if record.options.compression is Compression.NONE:
-        return PLAIN
-    return ZSTD_DICTIONARY if record.dictionary else ZSTD
+def _judged(
+    value: bytes, sequence: int | None, expect: int | None, key: bytes | None, headers: Headers
+) -> tuple[bytes, int | None, int | None, bytes | None, Headers]:
+    """The arguments of an append, as what they are to be. Raises InvalidArgumentError and EntryTooLargeError."""
+    value, key = judged(_APPEND, "value", _VALUE, value), judged(_APPEND, "key", _KEY, key)
+    headers = judged(_APPEND, "headers", _HEADERS, headers)
+    size = len(value) + len(key or b"") + sum(len(name) + len(one) for name, one in headers)
+    if size > VALUE_BYTES_MAX:
+        raise _too_large(size)
+    sequence = judged(_APPEND, "sequence", _SEQUENCE, sequence)
+    return value, sequence, judged(_APPEND, "expect", _NUMBER, expect), key, headers
+
+
+def _too_large(size: int) -> EntryTooLargeError:
+    return EntryTooLargeError(
+        f"a row of {size:,} bytes is larger than {VALUE_BYTES_MAX:,}, more than a log takes; split it"
+    )

@@ -6,33 +6,43 @@ JSON takes, the same as in Spark's checkpoints: a reader that begins at a saved 
 
 ``commit`` saves the offset in the cluster, under the reader's ``group``. A row that was read and not yet committed comes again to
 the next reader of the group, so each row comes once at least; once exactly, if what a row causes and the offset are saved
-together elsewhere. One reader of a group at a time: the one that commits last wins.
+together elsewhere. One reader of a group at a time: the one that commits last wins. Readers that *share* have a part of the lanes
+each (``logs.readers.lane_share``): a lane goes to another reader when its own has committed, was closed, or its session ended.
+
+A reader tells the cluster how far it is, as ``bookspark log readers`` shows, and never waits for that (``logs.readers``).
 
 Source: docs/decisions/logs.md, docs/decisions/lanes.md. Kafka's consumer has ``seek`` and ``commit`` of the same meaning.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta
 
-from bookspark.arguments import WaitSeconds, checks_methods
-from bookspark.errors import ConfigurationError, MetadataVersionError, NoSuchLedgerError, ReadError
+from bookspark.arguments import Rule, WaitSeconds, checks_methods
+from bookspark.errors import BookKeeperError, ConfigurationError, MetadataVersionError, NoSuchLedgerError, ReadError
 from bookspark.logs.chain.log_run import LogAddress
 from bookspark.logs.chain.registry import POSITIONS, LogRegistry
+from bookspark.logs.chain.stamps import Headers
+from bookspark.logs.feeds.gaps import Gap, GapKind, deleted_gap, joined, kind_of, rows_and_gaps, with_truncated
 from bookspark.logs.feeds.log_feed import Limit, LogFeed, Offset
 from bookspark.logs.feeds.times import RowTimes, Times
-from bookspark.logs.rows.encodings import ARROW, PLAIN, ZSTD_DICTIONARY
+from bookspark.logs.readers.lane_share import LaneShare
+from bookspark.logs.readers.registration import Registration
+from bookspark.logs.rows.encodings import ARROW, PLAIN
 from bookspark.logs.rows.splits import Piece
-from bookspark.logs.rows.value_rows import value_decoder
+from bookspark.logs.rows.stamped_rows import Row, entry_decoder
 from bookspark.metadata.records.documents import proven, read_struct
-from bookspark.protocol.logs.lanes import lane_name, lane_of
-from bookspark.protocol.logs.log_record import ENCODING_LABEL, RowFormat
+from bookspark.protocol.logs.lanes import is_offset, lane_name, lane_of, later
+from bookspark.protocol.logs.log_options import RowFormat
+from bookspark.protocol.logs.log_record import ENCODING_LABEL
+from bookspark.protocol.logs.reader_record import ReaderKind
 
 if TYPE_CHECKING:
     from bookspark.client import BookKeeper
@@ -44,7 +54,18 @@ _HANDLES_MAX = 64
 _SAVES_MAX = 10
 _POLL_SECONDS = 1.0
 
+Found = TypeVar("Found")
 Rows = Annotated[int, Meta(ge=1, le=1_000_000)]
+
+
+def _has_a_timestamp(moment: datetime) -> bool:
+    try:
+        return math.isfinite(moment.timestamp())
+    except (ValueError, OverflowError):
+        return False
+
+
+Moment = Annotated[datetime, Rule("a time that is in the years 1 to 9999 in UTC, too", _has_a_timestamp)]
 
 
 class LogRow(NamedTuple):
@@ -55,26 +76,45 @@ class LogRow(NamedTuple):
     """Its number in the lane, from 0."""
     value: bytes
     time_ms: int
-    """When it was committed, in ms since 1970; in a lane it never goes back."""
+    """When it was appended by a producer, or else committed, in ms since 1970; in a lane it never goes back."""
+    key: bytes | None = None
+    """As the producer gave it."""
+    headers: Headers = ()
+    """Names and values, as the producer gave them."""
 
 
 @checks_methods
 class RowReader:
     """Reads a log from an offset on; ``Log.reader`` makes it. For one thread."""
 
-    def __init__(self, bookkeeper: BookKeeper, log: LogAddress, start: str, group: str) -> None:
+    def __init__(self, bookkeeper: BookKeeper, log: LogAddress, start: str, group: str, share: bool = False) -> None:
         self._bookkeeper, self._log, self._group = bookkeeper, log, group
         self._registry = LogRegistry(bookkeeper.metadata)
         if self._registry.get(log.name).options.row_format is not RowFormat.VALUE:
             raise ConfigurationError(f"log {log.name!r} keeps rows of several columns: read it with Spark")
         self._feed = LogFeed(bookkeeper, log.name, log.password, fail_on_data_loss=True, with_times=True)
-        self._handles: dict[int, tuple[ReadHandle, Callable[[bytes], bytes]]] = {}
+        self._handles: dict[int, tuple[ReadHandle, Callable[[bytes], Row]]] = {}
         self._offset = self._saved() or (self._feed.newest() if start == "latest" else self._feed.earliest())
+        self._share = LaneShare(bookkeeper, log.name, group) if share else None
+        if share and self._saved() is None:
+            # The group begins here, whichever of its readers has a lane first.
+            self._save()
+        self._committed = self._offset
+        if share:
+            # It has lanes from now on, so that it can seek in them.
+            self._newest()
+        self._registration = Registration(bookkeeper, log.name, ReaderKind.PYTHON, self._offset, group)
 
     @property
     def offset(self) -> dict[str, int]:
-        """The place behind the last row that ``read`` returned."""
+        """The place behind the last row that ``read`` returned; in lanes that another reader of the group has, where that one
+        was when it committed."""
         return dict(self._offset)
+
+    @property
+    def lanes(self) -> frozenset[int]:
+        """The lanes that this reader has, as it saw them last."""
+        return frozenset(self._feed.lanes) if self._share is None else self._share.lanes
 
     def read(self, rows_max: Rows = 10_000, timeout: WaitSeconds = 0.0) -> list[LogRow]:
         """The next rows, at most ``rows_max`` and about READ_BYTES_MAX bytes; without any, those that come within ``timeout``
@@ -83,18 +123,20 @@ class RowReader:
         Raises DataLossError if rows from the reader's place on were truncated or deleted, ReadError if too few bookies answer or
         the rows were offloaded to a table, NoSuchLogError, and MetadataStoreError.
         """
-        deadline = time.monotonic() + timeout
-        newest = self._newest()
-        while newest == self._offset and (left := deadline - time.monotonic()) > 0:
-            self._feed.wait(left)
-            newest = self._newest()
-        if newest == self._offset:
-            return []
-        end = self._feed.limited(self._offset, newest, Limit(rows_max, READ_BYTES_MAX))
-        pieces = [piece for piece, _ in self._feed.pieces(self._offset, end)]
-        rows = [row for piece in pieces for row in self._rows(piece)]
-        self._offset = end
-        return rows
+        return self._next(rows_max, timeout, self._rows_of)
+
+    def read_with_gaps(self, rows_max: Rows = 10_000, timeout: WaitSeconds = 0.0) -> list[LogRow | Gap]:
+        """As ``read``, and where rows can't be read there is a Gap in their place, in order. The reader is then behind it.
+
+        Rows of a gap that is ``not_yet_known`` may be read later: ``seek`` back to its first row. Each entry of such a gap is
+        asked for by itself, so a bookie that hangs makes this slow. Raises ReadError if commits can't be read, or rows were
+        offloaded to a table, DataLossError if the log was made anew, NoSuchLogError, and MetadataStoreError.
+        """
+        self._feed.passed_over.told_elsewhere = True
+        try:
+            return self._next(rows_max, timeout, self._rows_and_gaps)
+        finally:
+            self._feed.passed_over.told_elsewhere = False
 
     def __iter__(self) -> Iterator[LogRow]:
         """All rows from the reader's place on, up to those that are committed when the loop gets there. The offset is behind the
@@ -110,33 +152,34 @@ class RowReader:
     def seek(self, offset: dict[str, int]) -> None:
         """Go on at ``offset``, which a reader of this log had. Raises ConfigurationError if it is none, DataLossError if it is of
         an earlier log of this name."""
+        if not is_offset(offset):
+            raise ConfigurationError(
+                f"{offset} is no place in log {self._log.name!r}: give an offset that a reader had"
+            )
         self._feed.check(offset)
-        self._offset = dict(offset)
+        self._go_to(dict(offset))
 
-    def seek_to_time(self, moment: datetime) -> None:
+    def seek_to_time(self, moment: Moment) -> None:
         """Go on at the first row of each lane that was committed at ``moment`` or later. A moment without a time zone is in local
         time, as Python has it."""
         newest = self._feed.newest()
-        self._offset = self._feed.at_times(Times(round(moment.timestamp() * 1000)), newest)
+        self._go_to(self._feed.at_times(Times(round(moment.timestamp() * 1000)), newest))
 
     def commit(self) -> None:
-        """Save the offset in the cluster: the next reader of this group begins there. Raises ConfigurationError if the reader has
-        no group, and MetadataStoreError."""
+        """Save the offset in the cluster: the next reader of this group begins there. A reader that shares saves that of its own
+        lanes; one that it has lost is not saved, and its rows come again to the reader that has it. Raises ConfigurationError if
+        the reader has no group, and MetadataStoreError."""
         if not self._group:
             raise ConfigurationError("a reader without a group has no place to save its offset: make it with one")
-        store, name = self._bookkeeper.metadata, self._record
-        document = proven(self._offset, msgspec.json.encode, msgspec.json.decode, f"position {name!r}")
-        for left in range(_SAVES_MAX)[::-1]:
-            found = store.read_record(POSITIONS, name)
-            try:
-                store.write_record(POSITIONS, name, document, None if found is None else found.version)
-                return
-            except MetadataVersionError:
-                if not left:
-                    raise
+        if self._share is not None:
+            self._share.look_again()
+        self._committed = self._save()
 
     def close(self) -> None:
-        """Close the ledgers that are open for reading."""
+        """Close the ledgers that are open for reading, and say in the cluster that the reader ended."""
+        if self._share is not None:
+            self._share.close()
+        self._registration.close()
         while self._handles:
             self._handles.popitem()[1][0].close()
 
@@ -146,7 +189,35 @@ class RowReader:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        return f"RowReader(log={self._log.name!r}, group={self._group!r}, offset={self._offset})"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a RowReader can't be pickled: pickle its Log and its offset, make a reader there, and seek")
+
     # -- inside
+
+    def _next(
+        self, rows_max: int, timeout: float, rows_of: Callable[[Offset, Sequence[Piece]], Iterator[Found]]
+    ) -> list[Found]:
+        """What ``rows_of`` makes of the next pieces, which end at the offset that it is given."""
+        deadline = time.monotonic() + timeout
+        newest = self._newest()
+        while newest == self._offset and (left := deadline - time.monotonic()) > 0:
+            self._feed.wait(left if self._share is None else min(left, self._share.due_in))
+            news = self._feed.news()
+            newest = self._newest() if news is None else self._not_before(news)
+        if newest == self._offset:
+            return []
+        end = self._feed.limited(self._offset, newest, Limit(rows_max, READ_BYTES_MAX))
+        pieces = [piece for piece, _ in self._feed.pieces(self._offset, end)]
+        rows = list(rows_of(end, pieces))
+        self._go_to(end)
+        return rows
+
+    def _go_to(self, offset: Offset) -> None:
+        self._offset = offset
+        self._registration.moved(offset)
 
     @property
     def _record(self) -> str:
@@ -154,16 +225,53 @@ class RowReader:
 
     def _saved(self) -> Offset | None:
         found = self._bookkeeper.metadata.read_record(POSITIONS, self._record) if self._group else None
-        if found is None:
-            return None
-        offset = read_struct(found.value, dict[str, int], f"position {self._record!r}")
+        return None if found is None else self._place_in(found.value)
+
+    def _place_in(self, document: bytes) -> Offset:
+        offset = read_struct(document, dict[str, int], f"position {self._record!r}")
         self._feed.check(offset)
         return offset
 
+    def _save(self) -> Offset:
+        """Save the offset, of a reader that shares that of its lanes; returns what was saved."""
+        store, name = self._bookkeeper.metadata, self._record
+        for left in range(_SAVES_MAX)[::-1]:
+            found, offset = store.read_record(POSITIONS, name), self._offset
+            if found is not None and self._share is not None:
+                offset = self._feed.combined(self._share.lanes, offset, self._place_in(found.value))
+            document = proven(offset, msgspec.json.encode, msgspec.json.decode, f"position {name!r}")
+            try:
+                store.write_record(POSITIONS, name, document, None if found is None else found.version)
+                break
+            except MetadataVersionError:
+                if not left:
+                    raise
+        return offset
+
+    def _look_at_group(self, share: LaneShare) -> None:
+        """Leave and take lanes. Lanes that were taken, and those of other readers, are where they were saved."""
+        lanes, had = self._feed.lanes_after(self._offset), share.lanes
+        unsaved = {
+            *self._feed.spans(self._committed, self._offset),
+            *self._feed.spans(self._offset, self._committed),
+        }
+        share.look(lanes, unsaved)
+        saved = self._saved()
+        if saved is not None:
+            self._offset = self._feed.combined(share.lanes & had, self._offset, saved)
+            self._committed = saved
+
     def _newest(self) -> Offset:
-        """Behind the last row, and never before a place where the reader has been."""
+        """Behind the last row."""
         newest = self._feed.newest()
-        return {**newest, **{key: max(rows, newest.get(key, 0)) for key, rows in self._offset.items()}}
+        if self._share is not None and not self._share.due_in:
+            self._look_at_group(self._share)
+        return self._not_before(newest)
+
+    def _not_before(self, newest: Offset) -> Offset:
+        """``newest``, but never before a place where the reader has been, and only of lanes that it has."""
+        found = later(self._offset, newest)
+        return found if self._share is None else self._feed.combined(self._share.lanes, found, self._offset)
 
     def _rows(self, piece: Piece) -> Iterator[LogRow]:
         try:
@@ -174,9 +282,41 @@ class RowReader:
             raise self._gone(piece) from None
         times = RowTimes([piece]).each()
         for position, (entry, time_ms) in enumerate(zip(entries, times, strict=True), piece.position):
-            yield LogRow(piece.lane, position, decode(entry.payload), time_ms)
+            value, own_ms, key, headers = decode(entry.payload)
+            yield LogRow(piece.lane, position, value, time_ms if own_ms is None else own_ms, key, headers)
 
-    def _opened(self, piece: Piece) -> tuple[ReadHandle, Callable[[bytes], bytes]]:
+    def _rows_of(self, end: Offset, pieces: Sequence[Piece]) -> Iterator[LogRow]:
+        return (row for piece in pieces for row in self._rows(piece))
+
+    def _rows_and_gaps(self, end: Offset, pieces: Sequence[Piece]) -> Iterator[LogRow | Gap]:
+        spans = self._feed.spans(self._offset, end)
+
+        def each() -> Iterator[LogRow | Gap]:
+            for part in with_truncated(spans, pieces):
+                yield from [part] if isinstance(part, Gap) else self._read_or_told(part)
+
+        return joined(each())
+
+    def _read_or_told(self, piece: Piece) -> Iterator[LogRow | Gap]:
+        try:
+            self._bookkeeper.get_ledger_metadata(piece.ledger_id)
+        except NoSuchLedgerError:
+            record = self._registry.get(lane_name(lane_of(self._log.name)[0], piece.lane))
+            gap = deleted_gap(record, piece)
+            if gap is None:
+                raise self._gone(piece) from None
+            yield gap
+            return
+        yield from rows_and_gaps(piece, lambda part: list(self._rows(part)), self._kind_of)
+
+    def _kind_of(self, error: BookKeeperError, piece: Piece) -> GapKind:
+        try:
+            return kind_of(error, self._bookkeeper.get_ledger_metadata(piece.ledger_id), piece.first_entry_id)
+        except NoSuchLedgerError:
+            # It was deleted just now: the next read tells why.
+            return GapKind.NOT_YET_KNOWN
+
+    def _opened(self, piece: Piece) -> tuple[ReadHandle, Callable[[bytes], Row]]:
         found = self._handles.pop(piece.ledger_id, None)
         if found is None:
             handle = self._bookkeeper.open_ledger_no_recovery(piece.ledger_id, password=self._log.password)
@@ -187,13 +327,12 @@ class RowReader:
         self._handles[piece.ledger_id] = found
         return found
 
-    def _decoder(self, labels: Mapping[str, bytes], piece: Piece) -> Callable[[bytes], bytes]:
-        encoding = labels.get(ENCODING_LABEL, PLAIN.encode()).decode()
-        if encoding == ARROW:
+    def _decoder(self, labels: Mapping[str, bytes], piece: Piece) -> Callable[[bytes], Row]:
+        label = labels.get(ENCODING_LABEL, PLAIN.encode()).decode()
+        if label == ARROW:
             raise ReadError(f"data ledger {piece.ledger_id} of log {self._log.name!r} has rows of several columns")
         name = lane_name(lane_of(self._log.name)[0], piece.lane)
-        dictionary = self._registry.get(name).dictionary if encoding == ZSTD_DICTIONARY else b""
-        return value_decoder(encoding, dictionary)
+        return entry_decoder(label, lambda: self._registry.get(name).dictionary, f"data ledger {piece.ledger_id}")
 
     def _gone(self, piece: Piece) -> ReadError:
         name = lane_name(lane_of(self._log.name)[0], piece.lane)

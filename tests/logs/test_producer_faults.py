@@ -3,38 +3,63 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from random import Random
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from bookspark.errors import AddTimeoutError, BookKeeperError
-from bookspark.logs import LogAddress, LogRegistry, commits, producer
+from bookspark.errors import AddTimeoutError, BookKeeperError, LedgerRecoveryError
+from bookspark.logs import LogAddress, LogReader, LogRegistry, commits, producer_ledgers
+from bookspark.logs.chain.registry import KIND
+from bookspark.logs.chain.stamps import stamp_of
 from bookspark.logs.producer import Producer
-from bookspark.protocol.logs.log_record import LogOptions, LogTakenOverError
-from tests.spark.memory_bookkeeper import MemoryBookKeeper
+from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
+from bookspark.protocol.logs.commits import Commit
+from bookspark.protocol.logs.log_options import Compression, LogOptions
+from bookspark.protocol.logs.log_record import LogTakenOverError
+from tests.spark.memory_bookkeeper import MemoryBookKeeper, MemoryLedger
 
 SECONDS = 60
 SEEDS, ROWS = 25, 60
 
 
 class Cluster:
-    def __init__(self, add_timeout_seconds: float = SECONDS) -> None:
+    def __init__(self, add_timeout_seconds: float = SECONDS, **options: Any) -> None:
         self.memory: Any = MemoryBookKeeper()
         self.memory.context = SimpleNamespace(config=SimpleNamespace(add_timeout_seconds=add_timeout_seconds))
-        LogRegistry(self.memory.metadata).create("orders", LogOptions(), b"")
+        LogRegistry(self.memory.metadata).create("orders", LogOptions(**options), b"")
 
     def producer(self) -> Producer:
         return Producer(self.memory, LogAddress("memory", "orders"), "service")
 
+    def alter(self, **options: Any) -> None:
+        self.changed(lambda registry: registry.alter("orders", **options))
+
+    def changed(self, change: Callable[[LogRegistry], object]) -> None:
+        """Change the record of the producer's lane, and wait until all who watched it are told."""
+        told = threading.Event()
+        self.memory.metadata.watch_record(KIND, "orders@1", told.set)
+        change(LogRegistry(self.memory.metadata))
+        assert told.wait(SECONDS)
+
     def rows(self) -> list[bytes]:
-        return [
-            self.memory.entries[one.ledger_id][entry]
-            for placed in commits(self.memory, "orders@1", b"")
+        """What a reader sees: the rows that are committed, and those of the ledger that is open."""
+        reader = LogReader(self.memory, "orders@1", b"")
+        found = [
+            (one.ledger_id, entry)
+            for placed in reader.commits()
             for one in placed.commit.ranges
             for entry in range(one.first_entry_id, one.last_entry_id + 1)
         ]
+        assert len(found) == reader.position.rows
+        if reader.open_rows is not None:
+            found += [(reader.open_rows.ledger_id, entry) for entry in range(reader.open_rows.look())]
+        stamps = [stamp_of(self.memory.entries[ledger][entry], "here") for ledger, entry in found]
+        assert [row.sequence for row in stamps] == sorted({row.sequence for row in stamps}), "each number once, upwards"
+        assert [row.time_ms for row in stamps] == sorted(row.time_ms for row in stamps)
+        return [row.value for row in stamps]
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -71,31 +96,163 @@ def test_each_row_is_there_once_whatever_answers_are_lost_and_whoever_takes_over
         one.close(SECONDS)
 
 
-def test_an_append_waits_while_too_many_bytes_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(producer, "WAITING_BYTES_MAX", 10)
-    cluster, goes_on = Cluster(add_timeout_seconds=0.05), threading.Event()
+def test_an_error_ends_the_producer_and_all_rows_that_wait() -> None:
+    cluster = Cluster()
     one = cluster.producer()
-    cluster.memory.before_append.append(lambda ledger_id: goes_on.wait(SECONDS))
-    first = one.append_async(b"x" * 20)
-    with pytest.raises(AddTimeoutError, match="20 bytes of rows have waited"):
+    one.append(b"0")
+    cluster.memory.lose_answers = 1
+    future = one.append_async(b"1")
+    with pytest.raises(AddTimeoutError):
+        future.result(SECONDS)
+    with pytest.raises(AddTimeoutError):
         one.append_async(b"later")
-    goes_on.set()
-    assert first.result(SECONDS) == (1, 0)
-    assert one.append_async(b"later").result(SECONDS) == (1, 1)
+    assert cluster.rows() == [b"0", b"1"]
     one.close(SECONDS)
+    with cluster.producer() as other:
+        assert (other.position, other.last_sequence) == (2, 1)
 
 
-def test_an_error_ends_the_producer_and_all_rows_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster, goes_on = Cluster(), threading.Event()
+@pytest.mark.parametrize("closes", [True, False])
+def test_a_ledger_is_settled_before_the_next_one_is_opened(closes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However a producer ends, and at each roll: the commits say what a reader of the open ledger saw."""
+    monkeypatch.setattr(producer_ledgers, "LEDGER_BYTES_MAX", 60)
+    cluster, seen = Cluster(), 0
+    for _ in range(3):
+        one = cluster.producer()
+        assert one.position == seen
+        for _ in range(5):
+            one.append(str(seen).encode())
+            seen += 1
+            assert cluster.rows() == [str(number).encode() for number in range(seen)]
+        if closes:
+            one.close(SECONDS)
+            assert cluster.memory.open_ledgers() == []
+    assert cluster.producer().position == seen
+
+
+def test_a_commit_whose_outcome_is_unknown_ends_the_producer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a second try could take the first one's ledger for its own, and rows would go where no commit says."""
+    cluster = Cluster()
     one = cluster.producer()
-    cluster.memory.before_append.append(lambda ledger_id: goes_on.wait(SECONDS))
-    futures = [one.append_async(str(number).encode()) for number in range(10)]
-    LogRegistry(cluster.memory.metadata).claim("orders@1", "another run", "service:service")
-    goes_on.set()
-    for future in futures:
-        with pytest.raises(LogTakenOverError):
-            future.result(SECONDS)
-    with pytest.raises(LogTakenOverError):
-        one.append_async(b"later").result(SECONDS)
+    cluster.memory.lose_answers = 1_000
+    with pytest.raises(BookKeeperError):
+        one.append(b"a")
+    cluster.memory.lose_answers = 0
+    with pytest.raises(BookKeeperError):
+        one.append(b"b")
     assert cluster.rows() == []
+    with cluster.producer() as other:
+        other.append(b"c")
+    assert cluster.rows() == [b"c"]
+
+
+def test_a_producer_whose_newest_ledger_was_deleted_by_hand_does_not_give_its_positions_away_again() -> None:
+    cluster = Cluster()
+    cluster.producer().append(b"a")
+    ledger = commits_of(cluster)[-1].open_ledger
+    cluster.memory.delete_ledger(ledger)
+    with pytest.raises(LedgerRecoveryError, match=f"ledger {ledger} with its newest rows was deleted"):
+        cluster.producer()
+
+
+def commits_of(cluster: Cluster) -> list[Commit]:
+    return [placed.commit for placed in commits(cluster.memory, "orders@1", b"")]
+
+
+def test_a_row_that_was_in_flight_when_another_producer_came_is_in_the_log_or_told_to_have_failed() -> None:
+    cluster = Cluster()
+    one, positions = cluster.producer(), []
+    one.append(b"0")
+    cluster.memory.before_append.append(lambda ledger_id: positions.append(cluster.producer().position))
+    with pytest.raises(LogTakenOverError):
+        one.append(b"1")
+    assert (positions, cluster.rows()) == ([1], [b"0"])
     one.close(SECONDS)
+
+
+def test_rows_that_a_reader_told_of_stay_when_they_are_settled_in_a_ledger_whose_lac_it_does_not_hear() -> None:
+    cluster = Cluster()
+    first = cluster.producer()
+    for number in range(3):
+        first.append(str(number).encode())
+    reader = LogReader(cluster.memory, "orders@1", b"")
+    assert reader.newest() == 3
+    following = cluster.producer()
+    following.append(b"3")
+    chain = LogRegistry(cluster.memory.metadata).get("orders@1").commit_ledgers
+    cluster.memory.untold.add(chain[-1].ledger_id)
+    assert reader.newest() == 4
+
+
+def test_rows_are_synced_before_they_are_acknowledged_whatever_the_ledger_type_of_the_log() -> None:
+    """No commit follows that could wait for the sync."""
+    cluster = Cluster(ledger_type=LedgerType.VD_JOURNAL)
+    cluster.producer().append(b"0")
+    ledger = commits_of(cluster)[-1].open_ledger
+    assert cluster.memory.get_ledger_metadata(ledger).ledger_type is LedgerType.PD_JOURNAL
+
+
+def test_a_guaranteed_ledger_takes_rows_until_it_can_be_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It can't be closed while a bookie is missing that nobody replaces; appends would wait for that."""
+    monkeypatch.setattr(producer_ledgers, "LEDGER_BYTES_MAX", 1)
+    monkeypatch.setattr(MemoryLedger, "last_add_fully_replicated", -1, raising=False)
+    cluster = Cluster(replication=Replication.GUARANTEED)
+    one = cluster.producer()
+    for _ in range(3):
+        one.append(b"x")
+    assert len(commits_of(cluster)) == 1
+    monkeypatch.setattr(MemoryLedger, "last_add_fully_replicated", 2)
+    one.append(b"x")
+    assert [commit.rows for commit in commits_of(cluster)] == [0, 3]
+
+
+def test_options_that_were_altered_before_the_first_row_hold_for_it() -> None:
+    cluster = Cluster()
+    one = cluster.producer()
+    cluster.alter(ack_quorum=3, compression=Compression.ZSTD)
+    one.append(b"x")
+    (commit,) = commits_of(cluster)
+    ledger = cluster.memory.get_ledger_metadata(commit.open_ledger)
+    assert (ledger.ack_quorum, ledger.custom_metadata["bookspark.encoding"]) == (3, b"stamped_zstd")
+
+
+def test_options_that_are_altered_while_a_ledger_is_opened_hold_for_the_next_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster, altered = Cluster(), False
+    made, one = cluster.memory.create_ledger, cluster.producer()
+
+    def create_ledger(**options: Any) -> Any:
+        nonlocal altered
+        if not altered:
+            altered = True
+            cluster.alter(ack_quorum=3)
+        return made(**options)
+
+    monkeypatch.setattr(cluster.memory, "create_ledger", create_ledger)
+    one.append(b"x")
+    one.append(b"y")
+    assert [cluster.memory.get_ledger_metadata(commit.open_ledger).ack_quorum for commit in commits_of(cluster)] == [
+        2,
+        3,
+    ]
+
+
+def test_rows_are_compressed_only_for_a_ledger_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A guaranteed ledger that lacks copies stays open after compression was altered, and takes rows as they are."""
+    monkeypatch.setattr(MemoryLedger, "last_add_fully_replicated", -1, raising=False)
+    cluster = Cluster(replication=Replication.GUARANTEED)
+    one = cluster.producer()
+    one.append(b"x")
+    cluster.alter(compression=Compression.ZSTD)
+    one.append(b"y")
+    # Another change of the record does not make the next ledger less due.
+    cluster.changed(lambda registry: registry.update("orders@1", lambda record: record.with_dictionary(b"d" * 100)))
+    one.append(b"z")
+    assert cluster.rows() == [b"x", b"y", b"z"]
+    monkeypatch.setattr(MemoryLedger, "last_add_fully_replicated", 2)
+    one.append(b"compressed")
+    first, second = commits_of(cluster)
+    labels = [cluster.memory.get_ledger_metadata(commit.open_ledger).custom_metadata for commit in (first, second)]
+    assert [label["bookspark.encoding"] for label in labels] == [b"stamped", b"stamped_zstd"]
+    assert cluster.rows()[3] != b"compressed"

@@ -333,7 +333,21 @@ def test_no_record_says_what_cannot_be():
         replace(with_a_hole(), last_entry_id=2)
 
 
-@pytest.mark.parametrize("mine", [b"mine", b"{}", b"[1]", b'"x"', b"\xff", b'{"by": 1, "at_ms": 2, "not_known": []}'])
+@pytest.mark.parametrize(
+    "mine",
+    [
+        b"mine",
+        b"{}",
+        b"[1]",
+        b'"x"',
+        b"\xff",
+        b"[" * 100_000,
+        b'{"by": 1, "at_ms": 2, "not_known": []}',
+        b'{"by": "me", "at_ms": 99999999999999999999, "not_known": []}',
+        b'{"by": "me", "at_ms": -1, "not_known": []}',
+    ],
+    ids=range(9),
+)
 def test_a_users_own_label_of_that_name_does_no_harm(mine):
     labelled = replace(ONE_IS_ENOUGH, custom_metadata={"bookspark.accepted_loss": mine})
     machine = recovery(labelled)

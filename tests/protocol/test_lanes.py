@@ -145,8 +145,14 @@ def test_an_offset_names_the_rows_of_each_lane_and_is_read_in_the_order_of_lanes
 
 def test_only_an_offset_of_a_log_is_taken_for_one() -> None:
     assert is_offset({"position": 5, "log": 17}) and is_offset({"log": 17, "position": 5, "3": 1})
-    for other in ({"3": 1}, {"position": 5}, {"position": 5, "log": 17, "0": 1}, {"position": 5, "log": 17, "x": 1}):
+    for other in (
+        {"3": 1},
+        {"position": 5},
+        *({"position": 5, "log": 17, name: 1} for name in ("0", "x", "-1", "²", "٣")),
+    ):
         assert not is_offset(other)
+    for rows in (-1, 2.5, "7", None):
+        assert not is_offset({"position": 5, "log": 17, "3": rows}) and not is_offset({"position": rows, "log": 17})
 
 
 def test_a_limit_is_shared_out_wholly_and_no_lane_that_waits_is_left_out_for_a_busy_one() -> None:

@@ -3,12 +3,16 @@
 ================  =========================================================================================
 ``registry``      the records of logs in the metadata store
 ``lane_choice``   which lane of a log a writer gets
+``lane_index``    makes lanes, and takes those that ended out of the index
 ``log_run``       where a log is, and which run writes it
 ``reader``        reads a lane's commits, in order, as the lane grows
+``open_rows``     the rows of the ledger that the newest commit opened
+``stamps``        a producer's row as an entry holds it
 ``committer``     appends commits, each batch once
 ``commit_times``  finds the first row of a time
 ``compaction``    keeps the chain of commit ledgers short
 ``maintenance``   deletes orphans, truncates and deletes logs
+``retention``     removes rows that are too old, or too many
 ``codec``         the bytes of records and commits
 ================  =========================================================================================
 

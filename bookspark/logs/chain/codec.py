@@ -3,15 +3,17 @@
 Law: a document says which format it has. A format that this code does not know is an error that says so, never a guess.
 
 * record ``/bookspark/logs/<name>``: ``{"format": 1, "log": LogRecord}``; of a log that has several lanes the format is 2, because
-  an earlier version would read one lane and take it for the log
+  an earlier version would read one lane and take it for the log; of a log that has ended lanes, and of an ended lane, it is 3
 * entry 0 of a commit ledger: ``{"format": 1, "header": CommitHeader}``
-* each other entry: ``{"format": 1, "commit": Commit}``, its ranges as arrays ``[ledger, first, last, rows, size]``
+* each other entry: ``{"format": 1, "commit": Commit}``, its ranges as arrays ``[ledger, first, last, rows, size]``; the format is
+  2 if the commit opens a ledger, whose rows an earlier version would not see
 
 A field that came later is left out while it has nothing to say. So what earlier versions wrote is written with the same bytes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -19,9 +21,9 @@ import msgspec
 from bookspark.errors import BookKeeperError
 from bookspark.metadata.records.documents import NOT_DECODED, proven
 from bookspark.protocol.logs.commits import Commit, CommitHeader
-from bookspark.protocol.logs.log_record import LogRecord
+from bookspark.protocol.logs.log_record import Lane, LogRecord
 
-FORMATS = {"log": 2, "header": 1, "commit": 1}
+FORMATS = {"log": 3, "header": 1, "commit": 2}
 """The newest format of each document that is known here."""
 
 
@@ -48,11 +50,20 @@ _LATER = (
     "fingerprints",
     "time_ms",
     "first_row",
+    "stamped",
     "checkpoint",
     "lanes",
     "lanes_made",
+    "ended_lanes",
+    "ended_count",
+    "ended_ms",
+    "after",
 )
 """Fields of the record, the commit and the header that came later, and are left out while they are empty."""
+
+_OPENS, _ENDED = "open_ledger", "ended_rows"
+"""Came later as well; 0 is a ledger, or a number of rows."""
+_FORMAT_2, _FORMAT_3 = frozenset({"lanes", _OPENS}), frozenset({"ended_count", _ENDED})
 
 _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(_Envelope)
@@ -79,7 +90,21 @@ def _encode(what: str, value: LogRecord | CommitHeader | Commit) -> bytes:
     for name in _LATER:
         if name in fields and not fields[name]:
             del fields[name]
-    return _ENCODER.encode({"format": 2 if "lanes" in fields else 1, what: fields})
+    for name in (_OPENS, _ENDED):
+        if fields.get(name, 0) is None:
+            del fields[name]
+    if "lanes" in fields:
+        # What lane its writer had before came later, too.
+        fields["lanes"] = [lane if lane[-1] else lane[:-1] for lane in fields["lanes"]]
+    return _ENCODER.encode({"format": _format(fields), what: fields})
+
+
+def _format(fields: Mapping[str, Any]) -> int:
+    """The earliest format that has all of these."""
+    after = any(len(lane) == len(Lane._fields) for lane in fields.get("lanes", ()))
+    if after or not fields.keys().isdisjoint(_FORMAT_3):
+        return 3
+    return 1 if fields.keys().isdisjoint(_FORMAT_2) else 2
 
 
 def encode_record(record: LogRecord) -> bytes:

@@ -4,6 +4,8 @@ Law: a row's time is that of its commit, which its writer gave it: the writer's 
 time goes up along a lane (``CommitHeader.placed``). Commits that earlier versions wrote have the clock's time; among those whose
 clock was set back, a time is found at some place where the clock showed it.
 
+A producer's rows say themselves when they were appended; their commit has the time of the last one, or a later one.
+
 Each commit says its time and its first row, so a time is found by a search in the chain, which opens few ledgers, and then in one
 ledger, which reads few entries. Nothing beside the commits is kept. As commits come at about even times, the search looks first
 where the time should be, and halves what is left in every other step.
@@ -17,8 +19,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from bookspark.errors import NoSuchLedgerError
 from bookspark.logs.chain.codec import decode_commit
-from bookspark.logs.chain.reader import HEADER_ENTRY, open_commit_ledger, read_header, with_chain
+from bookspark.logs.chain.open_rows import OpenRows
+from bookspark.logs.chain.reader import HEADER_ENTRY, LogReader, open_commit_ledger, read_header, with_chain
 from bookspark.protocol.logs.commits import Commit
 from bookspark.protocol.logs.log_record import LogRecord
 
@@ -38,6 +42,24 @@ def row_at(bookkeeper: BookKeeper, name: str, password: bytes, time_ms: int, kno
     """
     record, row = with_chain(bookkeeper, name, partial(_row_at, bookkeeper, password, time_ms, known_rows))
     return max(row, record.first_position)
+
+
+def time_of(bookkeeper: BookKeeper, name: str, password: bytes, row: int) -> int | None:
+    """When row ``row`` of the lane was appended or committed, in ms since 1970; None if it is not there yet. Raises what
+    ``row_at`` does."""
+    reader = LogReader(bookkeeper, name, password, row)
+    for before, commit in reader.commits():
+        at = before.rows
+        if row < at + commit.rows:
+            for item in commit.ranges if commit.stamped else ():
+                if row < at + item.rows:
+                    rows = OpenRows(bookkeeper, item.ledger_id, password)
+                    return rows.stamp_at(item.first_entry_id + row - at).time_ms
+                at += item.rows
+            return commit.time_ms
+    opened = reader.open_rows
+    number = row - reader.position.rows
+    return opened.stamp_at(number).time_ms if opened is not None and opened.look() > number else None
 
 
 def _row_at(bookkeeper: BookKeeper, password: bytes, time_ms: int, known_rows: int, record: LogRecord) -> int:
@@ -62,14 +84,41 @@ def _row_at(bookkeeper: BookKeeper, password: bytes, time_ms: int, known_rows: i
         commits = (decode_commit(one.payload, handle.ledger_id, one.entry_id) for one in handle.read(_FIRST, entry_id))
         return read_header(handle).position.rows + sum(one.rows for one in commits)
 
+    def row_in(commit: Commit, before: int) -> int:
+        """The first row of ``commit`` of the time or later, if its newest row is; ``before``: the rows before it."""
+        for item in commit.ranges if commit.stamped else ():
+            first, end = item.first_entry_id, item.last_entry_id + 1
+            try:
+                rows = OpenRows(bookkeeper, item.ledger_id, password)
+            except NoSuchLedgerError:
+                # Its rows were truncated or offloaded, so only the time of the commit is known.
+                return before
+            entry_id = _first_at(time_ms, first, end, lambda entry_id: rows.stamp_at(entry_id).time_ms)  # noqa: B023
+            before += entry_id - first
+            if entry_id < end:
+                break
+        return before
+
     link = _first_at(time_ms, 0, len(chain), lambda link: commit_at(link).time_ms) - 1
     if link < 0:
-        return read_header(handles[0]).position.rows if chain else 0
-    last = max(handles[link].read_last_add_confirmed(), _FIRST)
-    while link == len(chain) - 1 and not handles[link].metadata.closed and rows_to(link, last) < known_rows:
+        return row_in(commit_at(0), read_header(handles[0]).position.rows) if chain else 0
+    last, opened = max(handles[link].read_last_add_confirmed(), _FIRST), None
+    while link == len(chain) - 1:
+        ledger_id, missing = commit_at(link, last).open_ledger, known_rows - rows_to(link, last)
+        opened = None if ledger_id is None else OpenRows(bookkeeper, ledger_id, password)
+        if handles[link].metadata.closed or missing <= 0 or (opened is not None and opened.may_have(missing)):
+            break
         # A commit whose rows are known is there, whatever LAC is heard (``reader``).
         last += 1
-    return rows_to(link, _first_at(time_ms, _FIRST, last + 1, lambda entry_id: commit_at(link, entry_id).time_ms) - 1)
+    entry_id = _first_at(time_ms, _FIRST, last + 1, lambda entry_id: commit_at(link, entry_id).time_ms)
+    before = rows_to(link, entry_id - 1)
+    if entry_id <= last:
+        return row_in(commit_at(link, entry_id), before)
+    if link + 1 < len(chain):
+        return row_in(commit_at(link + 1), before)
+    if opened is not None:
+        return before + _first_at(time_ms, 0, opened.look(), lambda entry_id: opened.stamp_at(entry_id).time_ms)
+    return before
 
 
 def _first_at(time_ms: int, low: int, high: int, time_of: Callable[[int], int]) -> int:

@@ -28,6 +28,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -44,9 +45,11 @@ from bookspark.logs.chain.codec import decode_commit, decode_header, encode_comm
 from bookspark.logs.chain.compaction import COMMITS_PER_LEDGER_MAX, compact_chain
 from bookspark.logs.chain.log_run import CLOSE_SECONDS_MAX, LogRun
 from bookspark.logs.chain.maintenance import collect_recent_orphans, recover_ledgers
-from bookspark.logs.chain.reader import HEADER_ENTRY
+from bookspark.logs.chain.reader import HEADER_ENTRY, header_before
 from bookspark.logs.chain.registry import LogRegistry
+from bookspark.logs.chain.retention import truncate_expired
 from bookspark.protocol.logs.commits import Commit, CommitHeader
+from bookspark.protocol.logs.lanes import MARK
 from bookspark.protocol.logs.log_record import COMMIT_ROLE, CommitLedger, LogChangedError, LogTakenOverError
 from bookspark.protocol.logs.replays import Batch, is_committed
 
@@ -59,6 +62,8 @@ ATTEMPTS_MAX = 5
 """How often a commit is tried before it fails."""
 RACES_MAX = 1000
 """How often a commit may find that another writer's commit came first. Each time is the other's success."""
+RETENTION_SECONDS = 300.0
+"""How often a writer removes rows that the log's retention lets go."""
 
 
 class Committer:
@@ -75,6 +80,7 @@ class Committer:
         self._batch_write = ""
         """The batch write that is committed, which no header tells."""
         self._tended = False
+        self._retention_due = 0.0
         self._rolled = False
         """Whether the chain has grown since it was looked whether it is too long."""
 
@@ -94,6 +100,18 @@ class Committer:
         MetadataStoreError) leaves the outcome open: call again with the same commit to settle it.
         """
         batch = batch or Batch(self.run.log, commit.query, commit.batch, commit.fingerprint)
+        return self._commit(commit, lambda header: is_committed(header, batch))
+
+    def commit_version(self, commit: Commit) -> bool:
+        """Do what ``commit`` does for a version of an application (``TXN``). Returns False if the log has it, or a later one."""
+        return self._commit(commit, lambda header: header.last_batches.get(commit.query, -1) >= commit.batch)
+
+    def commit_open(self, commit: Commit) -> None:
+        """Make ``commit`` part of the log, once: it opens a ledger of its own, or settles the one that is open, which is closed.
+        Raises what ``commit`` does."""
+        self._commit(commit, lambda header: header.open_ledger == commit.open_ledger)
+
+    def _commit(self, commit: Commit, is_there: Callable[[CommitHeader], bool]) -> bool:
         failure: BookKeeperError | None = None
         doubtful: int | None = None
         """The ledger in which ``commit`` may be."""
@@ -105,15 +123,16 @@ class Committer:
             try:
                 if self._ledger is None:
                     header = self._recover()
-                    if header is None or is_committed(header, batch):
+                    if header is None or is_there(header):
                         return False
                     doubtful = None
                     self._roll(commit)
-                elif commit.query == self._batch_write or is_committed(self._header, batch):
+                elif commit.query == self._batch_write or is_there(self._header):
                     return False
                 elif self._ledger.last_add_confirmed >= COMMITS_PER_LEDGER_MAX:
                     full, self._ledger = self._ledger, None
                     full.close(timeout=CLOSE_SECONDS_MAX)
+                    self._options = self._registry.get(self.run.log).options
                     self._roll(commit)
                 else:
                     self._ledger.append(encode_commit(self._header.placed(commit)))
@@ -153,7 +172,7 @@ class Committer:
             with self._bookkeeper.open_ledger(ledger_id, password=self.run.password) as reader:
                 entries = reader.read(HEADER_ENTRY + 1, reader.last_add_confirmed)
                 found = (decode_commit(entry.payload, ledger_id, entry.entry_id) for entry in entries)
-                return any((commit.query, commit.batch) == (other.query, other.batch) for other in found)
+                return any(_key(commit) == _key(other) for other in found)
         except BookKeeperError as error:
             # The ledger was compacted and deleted, or its bookies are away.
             raise LedgerRecoveryError(
@@ -165,22 +184,37 @@ class Committer:
     def tend(self, thoroughly: bool) -> None:
         """After the first commit of the epoch: close the data ledgers that epochs which are over left open.
 
-        ``thoroughly``: also delete orphans, and compact the chain if it is long, after later commits too. What fails is logged
-        and left to a later epoch; readers see the same rows either way. Otherwise later calls do nothing.
+        ``thoroughly``: also delete orphans, and, after later commits too, compact the chain if it is long, and remove the rows
+        that the log's retention lets go, every RETENTION_SECONDS. What fails is logged and left to a later call or epoch;
+        readers see the same rows either way. Otherwise later calls do nothing.
         """
         first, self._tended = not self._tended, True
         rolled, self._rolled = self._rolled, False
         if first:
             recover_ledgers(self._bookkeeper, self._left_open, self.run.password)
-        if not thoroughly or not (first or rolled):
+        now = time.monotonic()
+        due = thoroughly and now >= self._retention_due
+        if not thoroughly or not (first or rolled or due):
             return
+        expired: list[int] = []
         try:
+            if due:
+                self._retention_due = now + RETENTION_SECONDS
+                # Lane 0 has the name of its log, and is one lane by its number.
+                lane = self.run.log if MARK in self.run.log else f"{self.run.log}{MARK}0"
+                expired = truncate_expired(self._bookkeeper, lane, self.run.password)
             orphans = collect_recent_orphans(self._bookkeeper, self.run.log, self.run.password) if first else []
-            compacted = compact_chain(self._bookkeeper, self.run)
+            compacted = compact_chain(self._bookkeeper, self.run) if first or rolled else []
         except BookKeeperError as error:
             log.info("log %s: the cleaning up after earlier epochs is not finished: %s", self.run.log, error)
             return
-        log.info("log %s: orphans deleted: %s, commit ledgers compacted: %s", self.run.log, orphans, compacted)
+        log.info(
+            "log %s: orphans deleted: %s, commit ledgers compacted: %s, ledgers of expired rows deleted: %s",
+            self.run.log,
+            orphans,
+            compacted,
+            expired,
+        )
 
     def close(self) -> None:
         """Close the commit ledger, so that nobody has to recover it. If that fails, it is logged; commits stay as they are."""
@@ -201,7 +235,7 @@ class Committer:
             return None
         self._chain: tuple[CommitLedger, ...] = record.commit_ledgers
         self._options = record.options
-        header = CommitHeader()
+        header = CommitHeader() if self._chain else header_before(self._bookkeeper, record, self.run.password)
         earlier: dict[int, None] = {}
         if self._chain:
             ledger_id = self._chain[-1].ledger_id
@@ -250,6 +284,11 @@ class Committer:
         except BookKeeperError as error:
             # The commit stands. Readers see it with the next one, or when the ledger is recovered.
             log.warning("log %s: readers don't see the newest commit yet: %s", self.run.log, error)
+
+
+def _key(commit: Commit) -> tuple[object, ...]:
+    """What tells a commit from the others of its run."""
+    return commit.query, commit.batch, commit.open_ledger
 
 
 _committers: dict[tuple[int, str, str], Committer] = {}

@@ -11,6 +11,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from bookspark.logs.chain.lane_index import LaneIndex, NewLane
 from bookspark.logs.chain.reader import newest_header
 from bookspark.logs.chain.registry import LogRegistry
 from bookspark.protocol.logs.commits import CommitHeader
@@ -50,19 +51,29 @@ def known_lane(bookkeeper: BookKeeper, log: LogAddress, query: StreamingQuery) -
     record = LogRegistry(bookkeeper.metadata).get(log.name)
     if record.owner_query == query.id:
         return record.name
-    lane = lane_in_index(record, writer_of(query.id))
-    if lane is None:
-        record, header = newest_header(bookkeeper, log.name, log.password)
-        lane = lane_of_query(record, query.id, header.last_batches, query.follows, query.checkpoint)
-    return None if lane is None else lane_name(record.name, lane)
+    index = LaneIndex(bookkeeper.metadata, log.name)
+    while True:
+        lane = lane_in_index(record, writer_of(query.id))
+        if lane is None:
+            record, header = newest_header(bookkeeper, log.name, log.password)
+
+            def ended(key: str, record: LogRecord = record) -> str | None:
+                kept = index.ended(record, key)
+                return None if kept is None else kept.writer
+
+            lane = lane_of_query(record, query.id, header.last_batches, query.follows, query.checkpoint, ended)
+        if lane is None or not index.finished(lane):
+            return None if lane is None else lane_name(record.name, lane)
+        record = LogRegistry(bookkeeper.metadata).get(log.name)
 
 
 def lane_for_query(bookkeeper: BookKeeper, log: LogAddress, query: StreamingQuery) -> str:
     """The same; a lane is made if it needs a new one. Raises TooManyLanesError too."""
     lane = known_lane(bookkeeper, log, query)
     if lane is None:
-        registry = LogRegistry(bookkeeper.metadata)
-        lane = lane_name(log.name, registry.begin_lane(log.name, writer_of(query.id), query.checkpoint))
+        follows = writer_of(query.follows) if query.follows else ""
+        new = NewLane(writer_of(query.id), query.checkpoint, follows)
+        lane = lane_name(log.name, LaneIndex(bookkeeper.metadata, log.name).begin(new))
     return lane
 
 
@@ -71,7 +82,8 @@ def claimed(
 ) -> LogRecord:
     """Make ``run`` of ``query`` the owner of ``lane``, which was found by ``lane_for_query``. ``header``: the lane's newest.
 
-    Raises LogChangedError if another query, or a batch write, was the first in lane 0 meanwhile: look for a lane again. Raises
+    Raises LogChangedError if another query, or a batch write, was the first in lane 0 meanwhile, or the lane has ended: look for
+    a lane again. Raises
     LogTakenOverError, AnotherQueryError and NoSuchLogError.
     """
     registry = LogRegistry(bookkeeper.metadata)
@@ -111,8 +123,18 @@ def begun_batch_write(bookkeeper: BookKeeper, log: LogAddress, run: str) -> LogR
     try:
         return registry.update(log.name, first)
     except LogChangedError:
-        lane = registry.begin_lane(log.name, BATCH_WRITES)
+        lane = LaneIndex(bookkeeper.metadata, log.name).begin(NewLane(BATCH_WRITES))
         return registry.begin_batch_write(lane_name(log.name, lane), run)
+
+
+def newest_version(bookkeeper: BookKeeper, log: LogAddress, application: str) -> int:
+    """The version of ``application`` (``TXN`` and its id) that batch writes committed last, as far as readers see; −1: none.
+    Raises what ``newest_header`` lists."""
+    record = LogRegistry(bookkeeper.metadata).find(log.name)
+    if record is None:
+        return -1
+    lane = lane_name(log.name, lane_in_index(record, BATCH_WRITES) or 0)
+    return newest_header(bookkeeper, lane, log.password)[1].last_batches.get(application, -1)
 
 
 def lane_of_run(bookkeeper: BookKeeper, log: LogAddress, run: str) -> LogRecord:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from bookspark.protocol.ledger.ledger_metadata import LedgerType
+from bookspark.protocol.logs.log_options import LogOptions
 from bookspark.protocol.logs.log_record import (
     COMMIT_ROLE,
     ENCODING_LABEL,
@@ -25,7 +26,6 @@ from bookspark.protocol.logs.log_record import (
     LOG_LABEL,
     ROLE_LABEL,
     RUN_LABEL,
-    LogOptions,
     LogRecord,
 )
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from itertools import pairwise, takewhile
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from bookspark.arguments import BytesOrNone, Password, WaitSeconds, checked
@@ -21,13 +20,14 @@ from bookspark.errors import (
     LedgerRecoveryError,
     NoSuchLedgerError,
     UnauthorizedAccessError,
-    UnreadableRecordError,
 )
-from bookspark.logs.chain.reader import LogReader, commits, open_commit_ledger, read_commits, read_header
+from bookspark.logs.chain.reader import LogReader, commits, open_commit_ledger, read_commits
 from bookspark.logs.chain.registry import LaneName, LogName, LogRegistry, check_one_lane, check_password
+from bookspark.logs.chain.retention import link_ends
 from bookspark.metadata.records.names import LedgerId
-from bookspark.protocol.logs.lanes import lane_of
-from bookspark.protocol.logs.log_record import LOG_LABEL, LogRecord, epoch_of, is_orphan
+from bookspark.protocol.logs.lanes import MARK, lane_of
+from bookspark.protocol.logs.log_record import LOG_LABEL, LogRecord
+from bookspark.protocol.logs.orphans import epoch_of, is_orphan
 
 if TYPE_CHECKING:
     from bookspark.client import BookKeeper
@@ -136,17 +136,11 @@ def truncate_log(bookkeeper: BookKeeper, name: LaneName, row: BytesOrNone, passw
     """
     registry = LogRegistry(bookkeeper.metadata)
     check_one_lane(registry, name, "truncated")
-    end = LogReader(bookkeeper, name, password, row)
-    deque(end.commits(), maxlen=0)
-    if row > end.position.rows:
-        raise ConfigurationError(
-            f"log {name!r} has {end.position.rows} rows; it can be truncated up to row {end.position.rows}, not {row}"
-        )
-    chain = end.record.commit_ledgers
-    ends = {
-        link: read_header(open_commit_ledger(bookkeeper, following, password)).position.rows
-        for link, following in pairwise(chain)
-    }
+    reader = LogReader(bookkeeper, name, password, row)
+    rows = reader.newest()
+    if row > rows:
+        raise ConfigurationError(f"log {name!r} has {rows} rows; it can be truncated up to row {rows}, not {row}")
+    ends = link_ends(bookkeeper, reader.record, password, row)
     registry.update(name, lambda record: record.truncated(row, ends))
     return collect_orphans(bookkeeper, name, password)
 
@@ -156,23 +150,34 @@ def delete_log(bookkeeper: BookKeeper, name: LogName, password: Password) -> lis
     """Delete a log with all its ledgers. Returns the ids of the deleted ledgers.
 
     A micro-batch that is being written fails, or its rows are deleted with the log. If its query goes on, the next micro-batch
-    creates the log again, empty and with ledgers of its own, which are not deleted. Raises NoSuchLogError,
-    UnauthorizedAccessError (wrong password) and MetadataStoreError.
+    creates the log again, empty and with ledgers of its own, which are not deleted. A deletion that broke off is gone on with,
+    also if the log's record is gone: its ledgers are there with its label. Raises NoSuchLogError, UnauthorizedAccessError (wrong
+    password) and MetadataStoreError.
     """
     registry = LogRegistry(bookkeeper.metadata)
-    check_password(registry.get(name), password)
     ledgers = set(bookkeeper.list_ledgers())
+    record = registry.find(name)
     # The records are deleted first: a reader that plans from now on finds no log, instead of a log with holes. The log's own is
     # the last one, so a deletion that breaks off can be begun again.
-    lanes = {name.encode(), *(lane.encode() for lane in registry.lane_names() if lane_of(lane)[0] == name)}
-    registry.forget_readers(name)
-    for lane in sorted(lanes, reverse=True):
-        registry.delete(lane.decode())
+    if record is not None:
+        check_password(record, password)
+        registry.forget(name)
+        for lane in sorted((one for one in registry.lane_names() if lane_of(one)[0] == name), reverse=True):
+            registry.delete(lane)
+    left = registry.delete_left(name)
     created_meanwhile = bookkeeper.list_ledgers()
     # If there is a log of this name again, these may be its ledgers.
     if registry.find(name) is None:
         ledgers.update(created_meanwhile)
-    return _delete(bookkeeper, password, sorted(ledgers), lambda _, labels: labels.get(LOG_LABEL) in lanes)
+
+    # By the log that the label begins with: of a deletion that broke off, records of lanes may be gone.
+    def of_the_log(_: int, labels: Mapping[str, bytes]) -> bool:
+        return labels.get(LOG_LABEL, b"").partition(MARK.encode())[0] == name.encode()
+
+    deleted = _delete(bookkeeper, password, sorted(ledgers), of_the_log)
+    if record is None and not left and not deleted:
+        registry.get(name)
+    return deleted
 
 
 def _delete(
@@ -188,20 +193,23 @@ def _delete(
     not the log's, and stays.
     """
     deleted = []
-    for ledger_id in ledger_ids:
+    unreadable: dict[int, str] = {}
+    for metadata, _ in bookkeeper.metadata.read_ledgers(ledger_ids, unreadable):
+        ledger_id = metadata.ledger_id
+        if not chosen(ledger_id, metadata.custom_metadata):
+            continue
         try:
-            if chosen(ledger_id, bookkeeper.get_ledger_metadata(ledger_id).custom_metadata):
-                try:
-                    # Its writer may still live. After fencing it knows that it lost the ledger, and does not suspect the bookies.
-                    bookkeeper.open_ledger(ledger_id, password=password).close()
-                except LedgerRecoveryError as error:
-                    log.info("ledger %d is deleted without having been fenced: %s", ledger_id, error)
-                bookkeeper.delete_ledger(ledger_id)
-                deleted.append(ledger_id)
+            try:
+                # Its writer may still live. After fencing it knows that it lost the ledger, and does not suspect the bookies.
+                bookkeeper.open_ledger(ledger_id, password=password).close()
+            except LedgerRecoveryError as error:
+                log.info("ledger %d is deleted without having been fenced: %s", ledger_id, error)
+            bookkeeper.delete_ledger(ledger_id)
+            deleted.append(ledger_id)
         except NoSuchLedgerError:
             continue
-        except UnreadableRecordError as error:
-            log.warning("ledger %d is not deleted, because nobody knows whether it is the log's: %s", ledger_id, error)
         except UnauthorizedAccessError as error:
             log.warning("ledger %d has the log's label but another password, and is not deleted: %s", ledger_id, error)
+    for ledger_id, why in unreadable.items():
+        log.warning("ledger %d is not deleted, because nobody knows whether it is the log's: %s", ledger_id, why)
     return deleted

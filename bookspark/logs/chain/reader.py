@@ -7,6 +7,7 @@ Law:
 * A range that a commit names is confirmed up to its last entry, whatever last add confirmed (LAC) a reader has heard. So is the
   header of a ledger that the chain names, and so is a commit whose rows an offset counts: perhaps only one bookie knows the
   newest LAC, and a reader that heard it once need not hear it again.
+* The rows of the ledger that the newest commit opened follow those that are committed (``open_rows``).
 * A reader goes on to the next ledger of the chain only when the present one is closed and read to its end.
 * A chain that is compacted or truncated meanwhile does not disturb a reader. Its place is the number of commits before it, and
   it looks for the ledger that has the next one.
@@ -18,15 +19,18 @@ Source: docs/decisions/logs.md.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from bookspark.arguments import BytesOrNone, Password, WaitSeconds, checked, checks_methods
 from bookspark.errors import DataLossError, NoSuchEntryError, NoSuchLedgerError
 from bookspark.logs.chain.codec import decode_commit, decode_header
+from bookspark.logs.chain.open_rows import OpenRows
 from bookspark.logs.chain.registry import KIND, LaneName, LogRegistry, check_password
-from bookspark.protocol.logs.commits import Commit, CommitHeader, Position
-from bookspark.protocol.logs.lanes import lane_name, lane_of
+from bookspark.protocol.logs.commits import START, Commit, CommitHeader, Position
+from bookspark.protocol.logs.lanes import after_of, lane_name, lane_of
 from bookspark.protocol.logs.log_record import CommitLedger, LogRecord
 
 if TYPE_CHECKING:
@@ -35,6 +39,8 @@ if TYPE_CHECKING:
 
 Found = TypeVar("Found")
 
+AT_THE_END = (1 << 63) - 1
+"""The position of a reader that wants the newest commits alone."""
 HEADER_ENTRY = 0
 """The entry of a commit ledger that sums up all commits before the ledger."""
 
@@ -69,6 +75,9 @@ class LogReader:
         check_password(self.record, password)
         self.position = Position()
         """Batches, rows and bytes before the next commit."""
+        self.opened: int | None = None
+        """The ledger that the newest commit which was read opened."""
+        self._open_rows: OpenRows | None = None
         self._link: CommitLedger | None = None
         self._handle: ReadHandle | None = None
         self._next_entry = HEADER_ENTRY + 1
@@ -110,15 +119,56 @@ class LogReader:
                 for entry in handle.read(self._next_entry, last):
                     placed = PlacedCommit(self.position, decode_commit(entry.payload, handle.ledger_id, entry.entry_id))
                     self.position, self._next_entry = placed.after, entry.entry_id + 1
+                    self.opened = placed.commit.open_ledger
                     yield placed
-            if handle.metadata.closed or self.position.rows >= known_rows:
+            missing = known_rows - self.position.rows
+            if handle.metadata.closed or missing <= 0 or ((rows := self.open_rows) and rows.may_have(missing)):
                 return
             # There is one more commit. A ledger that is not closed is the chain's last, so the commit is in this ledger.
             last = self._next_entry
             handle.confirm(last)
 
+    @property
+    def open_rows(self) -> OpenRows | None:
+        """The rows behind those of the newest commit that was read, if it opened a ledger. Raises NoSuchLedgerError if that is
+        deleted."""
+        if self.opened is None:
+            self._open_rows = None
+        elif self._open_rows is None or self._open_rows.ledger_id != self.opened:
+            self._open_rows = OpenRows(self._bookkeeper, self.opened, self._password)
+        return self._open_rows
+
+    def newest(self) -> int:
+        """How many rows there are now: those of all commits, and those that are confirmed in the ledger that is open."""
+        # If the ledger is deleted, newer commits tell what became of its rows, or the log is gone.
+        with suppress(NoSuchLedgerError):
+            rows = self.open_rows
+            if rows is not None and rows.look() >= 0 and not rows.closed:
+                return self.position.rows + rows.rows
+        deque(self.commits(), maxlen=0)
+        rows = self.open_rows
+        return self.position.rows + (rows.look() if rows is not None else 0)
+
+    @property
+    def has_news(self) -> bool:
+        """Did ``wait`` hear of more rows, so that ``newest`` asks nobody?"""
+        return self._open_rows is not None and self._open_rows.heard
+
+    def end(self) -> Position:
+        """Batches, rows and bytes of the lane, up to what ``newest`` tells."""
+        self.newest()
+        rows = self.open_rows
+        if rows is None or not rows.rows:
+            return self.position
+        added = rows.range_of(rows.rows)
+        return Position(self.position.batches, self.position.rows + added.rows, self.position.size + added.size)
+
     def wait(self, seconds: WaitSeconds) -> None:
-        """Return when there may be more commits, or after ``seconds``. The bookies hold their answer until then."""
+        """Return when there may be more rows than ``newest`` told, or after ``seconds``. The bookies hold their answer until
+        then."""
+        if self._open_rows is not None and not self._open_rows.closed:
+            self._open_rows.wait(seconds)
+            return
         if self._handle is not None:
             self._handle.read_last_add_confirmed_and_entry(self._next_entry, timeout=seconds)
             return
@@ -149,8 +199,12 @@ class LogReader:
                 return
 
     def _enter(self, link: CommitLedger) -> None:
-        self._link, self._handle = link, None
+        settles = self.opened is not None
+        self._link, self._handle, self.opened = link, None, None
         handle = open_commit_ledger(self._bookkeeper, link, self._password)
+        if settles:
+            # Its first commit has the rows of the ledger that was open, which this reader may have told of.
+            handle.confirm(HEADER_ENTRY + 1)
         self.position = read_header(handle).position
         self._handle, self._next_entry = handle, HEADER_ENTRY + 1
 
@@ -165,11 +219,11 @@ class LogReader:
         self._read_record()
         chain = self.record.commit_ledgers
         if self._link is not None and self._link not in chain:
-            reached = self.position
+            reached, opened = self.position, self.opened
             self._seek(lambda position: position.batches <= reached.batches)
             if self.position.batches <= reached.batches:
                 self._next_entry += reached.batches - self.position.batches
-                self.position = reached
+                self.position, self.opened = reached, opened
             return True
         following = 0 if self._link is None else chain.index(self._link) + 1
         if following < len(chain):
@@ -198,11 +252,13 @@ def commits(
 
 @checked
 def header_of(bookkeeper: BookKeeper, record: LogRecord, password: Password) -> CommitHeader:
-    """The header that sums up all commits of the log. Reads the last ledger of the chain only.
+    """The header that sums up all commits of the lane. Reads the last ledger of the chain only.
 
     Raises UnauthorizedAccessError (wrong password), NoSuchLedgerError if the chain changed since ``record`` was read, and
     ReadError if too few bookies answer.
     """
+    if not record.commit_ledgers:
+        return header_before(bookkeeper, record, password)
     header = CommitHeader()
     for link in record.commit_ledgers[-1:]:
         handle = open_commit_ledger(bookkeeper, link, password)
@@ -210,6 +266,19 @@ def header_of(bookkeeper: BookKeeper, record: LogRecord, password: Password) -> 
         for placed in read_commits(handle):
             header = header.followed_by(placed.commit)
     return header
+
+
+def header_before(bookkeeper: BookKeeper, record: LogRecord, password: bytes) -> CommitHeader:
+    """What a lane begins with that has no commit yet: nothing, or what the lane committed that its writer had before. Raises what
+    ``newest_header`` does."""
+    registry, (log, number) = LogRegistry(bookkeeper.metadata), lane_of(record.name)
+    after = record.after if record.ended_rows is not None or not number else after_of(registry.get(log), number)
+    if not after:
+        return CommitHeader()
+    before, header = newest_header(bookkeeper, lane_name(log, after), password)
+    if before.ctime_ms != record.ctime_ms:
+        raise made_anew(log, 0)
+    return CommitHeader(0, START, header.last_batches, header.fingerprints, header.time_ms)
 
 
 @checked

@@ -11,23 +11,23 @@ import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from difflib import get_close_matches
-from functools import partial
 from typing import Annotated
 
-from bookspark.arguments import Password, Rule, checked, checks_methods
+import msgspec
+
+from bookspark.arguments import AtLeastOne, BytesOrNone, Password, Rule, checked, checks_methods
 from bookspark.errors import ConfigurationError, MetadataVersionError, UnauthorizedAccessError
 from bookspark.logs.chain.codec import decode_record, encode_record
+from bookspark.metadata.records.documents import proven_struct, read_struct
 from bookspark.metadata.store import MetadataStore
-from bookspark.protocol.logs.lanes import MARK, lane_in_index, lane_name, lane_of, new_lane, with_lane
-from bookspark.protocol.logs.log_record import (
-    CommitLedger,
-    LogChangedError,
-    LogExistsError,
-    LogOptions,
-    LogRecord,
-    NoSuchLogError,
-)
+from bookspark.protocol.ledger.ledger_metadata import DigestType
+from bookspark.protocol.logs.ended_lanes import blocks_of
+from bookspark.protocol.logs.lanes import MARK, lane_name, lane_of
+from bookspark.protocol.logs.log_options import ALTERABLE, Compression, LogOptions
+from bookspark.protocol.logs.log_record import CommitLedger, LogExistsError, LogRecord, NoSuchLogError
+from bookspark.protocol.logs.retention import Retention, check_not_offloaded
 from bookspark.wire.digests import master_key
 
 KIND = "logs"
@@ -55,6 +55,27 @@ LaneName = Annotated[
 POSITIONS, STARTS = "positions", "starts"
 """The kinds of records that keep the place of a reader, ``<reader>@<log>``: of a group, and of a stream that began at
 ``latest``."""
+READERS = "readers"
+"""The kind of records in which readers tell how far they are, ``<key>@<log>`` (``logs.readers``)."""
+ENDED, BLOCKS = "ended", "ended_blocks"
+"""The kinds of records of lanes that have ended: what is kept by the names of their writers, ``<log>@<digest>``, and the lanes
+that ended, 1,000 a record, ``<log>@<number>``."""
+
+RETENTION = "retention"
+"""The kind of records that say how long rows of a log stay, by log."""
+
+
+class EndedBlock(msgspec.Struct, frozen=True):
+    """Lanes that ended, in this order."""
+
+    ctime_ms: int
+    """When the log was made."""
+    lanes: tuple[int, ...]
+
+
+def ended_block(document: bytes, name: str) -> EndedBlock:
+    """The block in ``document``. Raises UnreadableRecordError."""
+    return read_struct(document, EndedBlock, f"block {name!r} of lanes that ended")
 
 
 @checks_methods
@@ -73,16 +94,39 @@ class LogRegistry:
         return sorted(self._store.list_records(KIND))
 
     def lanes_of(self, name: LaneName) -> list[str]:
-        """The names of the lanes of log ``name``, in their order; of a lane, its own. Raises what ``get`` does."""
+        """The names of the lanes of log ``name``, in the order of their numbers, those that have ended too; of a lane, its own.
+        Raises what ``ended_lanes`` does."""
         record = self.get(name)
-        return [record.name, *(lane_name(record.name, lane.number) for lane in record.lanes if MARK not in name)]
+        if lane_of(name)[1] or MARK in name:
+            return [record.name]
+        numbers = sorted({0, *(lane.number for lane in record.lanes), *self.ended_lanes(record)})
+        return [lane_name(record.name, number) for number in numbers]
+
+    def ended_lanes(self, record: LogRecord, first: int = 0) -> list[int]:
+        """The lanes of the log ``record`` that have ended, in this order, from number ``first`` of them on.
+
+        Raises NoSuchLogError, and UnreadableRecordError."""
+        found: list[int] = []
+        for block in blocks_of(record, first):
+            name = lane_name(record.name, block + 1)
+            kept = self._store.read_record(BLOCKS, name)
+            lanes = None if kept is None else ended_block(kept.value, name)
+            if lanes is None or lanes.ctime_ms != record.ctime_ms:
+                raise NoSuchLogError(f"log {record.name!r} was deleted, or made anew, since its record was read")
+            found += lanes.lanes
+        found += record.ended_lanes
+        return found[first - (record.ended_count - len(found)) :]
 
     def get(self, name: LaneName) -> LogRecord:
         """The record of ``name``. Raises NoSuchLogError, which tells the most similar name, and LogFormatError."""
         record = self.find(name)
         if record is None:
             nearest = get_close_matches(name, self.names(), n=1)
-            hint = f"did you mean {nearest[0]!r}?" if nearest else "the first write to a log creates it"
+            hint = (
+                f"did you mean {nearest[0]!r}?"
+                if nearest
+                else "a query's first write or `bookspark log create` makes it"
+            )
             raise NoSuchLogError(f"there is no log {name!r}; {hint}")
         return record
 
@@ -116,8 +160,8 @@ class LogRegistry:
                 for option, wanted in options.items():
                     if getattr(record.options, option) != wanted:
                         raise ConfigurationError(
-                            f"log {name!r} was made with {option} {_text(getattr(record.options, option))}, and the options of "
-                            f"a log never change: leave out {option} {_text(wanted)}, or write to another log"
+                            f"log {name!r} has {option} {_text(getattr(record.options, option))}, and a write does not change "
+                            f"the options of a log: leave out {option} {_text(wanted)}, or write to another log"
                         )
                 return record
             # If another client created the log first, look at its record.
@@ -147,9 +191,81 @@ class LogRegistry:
             f"log {name!r}: its record changed {ATTEMPTS_MAX} times in a row; too many writers claim it"
         )
 
-    def forget_readers(self, name: LogName) -> None:
-        """Delete what is kept of the places of readers of the log, and of its lanes."""
-        for kind in (POSITIONS, STARTS):
+    def alter(
+        self,
+        name: LogName,
+        *,
+        ensemble_size: AtLeastOne | None = None,
+        write_quorum: AtLeastOne | None = None,
+        ack_quorum: AtLeastOne | None = None,
+        digest_type: DigestType | None = None,
+        compression: Compression | None = None,
+        retention_ms: BytesOrNone | None = None,
+        retention_bytes: BytesOrNone | None = None,
+    ) -> LogOptions:
+        """Change options of a log that is in use; None: that one stays. Returns all of them.
+
+        Writers go on, and take them when they next make a ledger: a producer at its next row, a query's tasks at the next
+        micro-batch, commit ledgers when the next one is due. ``retention_ms``, ``retention_bytes``: rows that are older go, and
+        rows of a lane behind which there are more bytes; 0: none go. Raises NoSuchLogError, and ConfigurationError for options
+        that contradict each other, and for a retention of a log that is offloaded.
+        """
+        if retention_ms or retention_bytes:
+            for lane in self.lanes_of(name):
+                check_not_offloaded(self.get(lane))
+        given = {
+            "ensemble_size": ensemble_size,
+            "write_quorum": write_quorum,
+            "ack_quorum": ack_quorum,
+            "digest_type": digest_type,
+            "compression": compression,
+        }
+        changes = {option: value for option, value in given.items() if value is not None}
+        log = self.update(name, lambda record: record.altered(**changes))
+        # Who makes a lane meanwhile sees to it that it has the new ones.
+        for lane in [one for one in self.lane_names() if lane_of(one)[0] == log.name != one]:
+            # (It was left by an earlier log of the name, or deleted since.)
+            with suppress(NoSuchLogError):
+                self.follow_options(lane)
+        self._keep_retention(log, retention_ms, retention_bytes)
+        return log.options
+
+    def follow_options(self, lane: LaneName) -> None:
+        """Give the lane the options of its log that can be altered. Raises NoSuchLogError."""
+        wanted = _alterable(self.get(lane_of(lane)[0]))
+        while True:
+            self.update(lane, lambda record: record.altered(**wanted))  # noqa: B023
+            # Another one may have altered the log and this lane in between, and this was the older.
+            before, wanted = wanted, _alterable(self.get(lane_of(lane)[0]))
+            if wanted == before:
+                return
+
+    def retention(self, record: LogRecord) -> Retention:
+        """How long rows of the log of ``record``, its own or that of one of its lanes, stay. Raises UnreadableRecordError."""
+        name = lane_of(record.name)[0]
+        found = self._store.read_record(RETENTION, name)
+        kept = Retention() if found is None else _retention(found.value, name)
+        return kept if kept.ctime_ms == record.ctime_ms else Retention(record.ctime_ms)
+
+    def _keep_retention(self, record: LogRecord, retention_ms: int | None, retention_bytes: int | None) -> None:
+        given = {"retention_ms": retention_ms, "retention_bytes": retention_bytes}
+        changes = {option: value for option, value in given.items() if value is not None}
+        for _ in range(ATTEMPTS_MAX if changes else 0):
+            found = self._store.read_record(RETENTION, record.name)
+            document = proven_struct(replace(self.retention(record), **changes), f"retention of log {record.name!r}")
+            with suppress(MetadataVersionError):
+                self._store.write_record(RETENTION, record.name, document, None if found is None else found.version)
+                return
+        if changes:
+            raise MetadataVersionError(f"log {record.name!r}: its retention changed {ATTEMPTS_MAX} times in a row")
+
+    def forget(self, name: LogName) -> None:
+        """Delete the log's retention, and what is kept of places of readers of the log and of its lanes, and of ended lanes."""
+        for kind in (ENDED, BLOCKS, RETENTION):
+            for record in self._store.list_records(kind):
+                if record.partition(MARK)[0] == name:
+                    self._store.delete_record(kind, record)
+        for kind in (POSITIONS, STARTS, READERS):
             for record in self._store.list_records(kind):
                 if lane_of(record.partition(MARK)[2])[0] == name:
                     self._store.delete_record(kind, record)
@@ -158,33 +274,18 @@ class LogRegistry:
         """Delete the record. The ledgers stay; ``delete_log`` deletes them too."""
         self._store.delete_record(KIND, lane_name(*lane_of(name)))
 
-    def begin_lane(self, name: LogName, writer: str, checkpoint: str = "") -> int:
-        """Make a lane for ``writer``, unless it has one. Returns its number. Raises NoSuchLogError and TooManyLanesError."""
-        for _ in range(ATTEMPTS_MAX):
-            record = self.get(name)
-            lane = lane_in_index(record, writer)
-            if lane is not None:
-                return lane
-            # Before the index names it, so whoever finds it there can open it.
-            with suppress(LogChangedError):
-                self._put(new_lane(record, record.lanes_made + 1), record)
-                self.update(name, partial(_named, of=record, writer=writer, checkpoint=checkpoint))
-        raise MetadataVersionError(
-            f"log {name!r}: {ATTEMPTS_MAX} other lanes were made while one was to be made for {writer}"
-        )
-
-    def _put(self, made: LogRecord, log: LogRecord) -> None:
-        """Create the record of a lane that the index of ``log`` does not name yet. One that is there was left by a crash, of this
-        log or of an earlier one of its name, or another process has just made it. Raises LogChangedError if ``log`` is deleted,
-        or has that lane by now: whoever is late writes over no lane of a later log."""
-        found = self._store.read_record(KIND, made.name)
-        if found is not None:
-            if decode_record(found.value, made.name).ctime_ms == made.ctime_ms:
-                return
-            # Read after the lane's record: if the log is made anew after this, a lane of it has another version.
-            _check_same(self.find(log.name), log)
-        with suppress(MetadataVersionError):
-            self._store.write_record(KIND, made.name, encode_record(made), None if found is None else found.version)
+    def delete_left(self, name: LogName) -> list[str]:
+        """Delete the records of lanes that a deletion of log ``name`` left. Returns the names of the lanes. Those of a log that
+        is there stay."""
+        left = []
+        for lane in (one for one in self.lane_names() if MARK in one and lane_of(one)[0] == name):
+            found = self._store.read_record(KIND, lane)
+            # Read after the lane's record: the lane of a log that is made after this has another version.
+            if found is not None and self.find(name) is None:
+                with suppress(MetadataVersionError):
+                    self._store.delete_record(KIND, lane, found.version)
+                    left.append(lane)
+        return left
 
     def claim(self, name: LaneName, run: str, query: str = "", follows: str = "", last_query: str = "") -> LogRecord:
         """Make ``run`` of streaming query ``query`` the owner (see ``LogRecord.claim``).
@@ -212,6 +313,14 @@ class LogRegistry:
         return self.update(name, lambda record: record.with_commit_ledger(ledger_id, run, epoch, recovered))
 
 
+def _alterable(record: LogRecord) -> dict[str, object]:
+    return {name: getattr(record.options, name) for name in ALTERABLE}
+
+
+def _retention(document: bytes, name: str) -> Retention:
+    return read_struct(document, Retention, f"retention of log {name!r}")
+
+
 @checked
 def check_password(record: LogRecord, password: Password) -> None:
     """Raise UnauthorizedAccessError unless ``password`` is the log's."""
@@ -219,19 +328,6 @@ def check_password(record: LogRecord, password: Password) -> None:
         raise UnauthorizedAccessError(
             f"log {record.name!r}: wrong password; give the password that it was made with as option password"
         )
-
-
-def _check_same(found: LogRecord | None, log: LogRecord) -> None:
-    """Raise LogChangedError unless ``found`` is the record of the same log, with as many lanes."""
-    if found is None or (found.ctime_ms, found.lanes_made) != (log.ctime_ms, log.lanes_made):
-        raise LogChangedError(f"log {log.name!r}: it was made anew meanwhile, or other lanes of it were made")
-
-
-def _named(record: LogRecord, of: LogRecord, writer: str, checkpoint: str) -> LogRecord:
-    """The record with the next lane of log ``of`` as the lane of ``writer``."""
-    if record.ctime_ms != of.ctime_ms:
-        raise LogChangedError(f"log {of.name!r}: it was deleted and made anew meanwhile")
-    return with_lane(record, of.lanes_made + 1, writer, checkpoint)
 
 
 def check_one_lane(registry: LogRegistry, name: str, done: str) -> None:

@@ -4,6 +4,7 @@
 ``log_feed``   the union of a log's lanes, between two offsets
 ``lane_feed``  the same of one lane
 ``times``      times that choose rows, and the times of rows
+``gaps``       what is known of rows that a reader passes unread
 ``lost_rows``  rows that were to be read and are gone
 =============  ============================================================
 

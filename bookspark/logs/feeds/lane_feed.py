@@ -5,13 +5,15 @@ Law: as for every feed (``feeds``). A place in a lane is the number of rows befo
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from bookspark.errors import ReadError
 from bookspark.logs.chain.commit_times import row_at
-from bookspark.logs.chain.reader import LogReader, PlacedCommit, made_anew
+from bookspark.logs.chain.open_rows import OpenRows
+from bookspark.logs.chain.reader import AT_THE_END, LogReader, PlacedCommit, made_anew
 from bookspark.logs.feeds.lost_rows import PassedOver
 from bookspark.logs.rows.splits import SizedPiece, positioned, rows_within
 from bookspark.protocol.logs.lanes import lane_of
@@ -19,8 +21,6 @@ from bookspark.protocol.logs.log_record import LogRecord
 
 if TYPE_CHECKING:
     from bookspark.client import BookKeeper
-
-_AT_THE_END = (1 << 63) - 1
 
 
 class LaneFeed:
@@ -33,7 +33,9 @@ class LaneFeed:
         self.name = name
         """The lane's name."""
         self._lane, self._passed = lane_of(name)[1], passed_over
-        self._head = LogReader(bookkeeper, name, password, _AT_THE_END)
+        self._head = LogReader(bookkeeper, name, password, AT_THE_END)
+        self.rows = 0
+        """How many rows ``newest`` told last."""
         self.ctime_ms = self._head.record.ctime_ms
         """When the log was made."""
         self._body: LogReader | None = None
@@ -47,15 +49,15 @@ class LaneFeed:
         """The lane's record, as it was last read."""
         return self._head.record
 
-    @property
-    def rows(self) -> int:
-        """How many rows ``newest`` told last."""
-        return self._head.position.rows
-
     def newest(self) -> int:
-        """How many rows are committed now."""
-        deque(self._head.commits(), maxlen=0)
-        return self._head.position.rows
+        """How many rows there are now."""
+        self.rows = self._head.newest()
+        return self.rows
+
+    @property
+    def has_news(self) -> bool:
+        """Did ``wait`` hear of more rows, so that ``newest`` asks nobody?"""
+        return self._head.has_news
 
     def row_at(self, time_ms: int) -> int:
         """The first row that is still there and was committed at ``time_ms`` or later; the end, if there is none."""
@@ -106,12 +108,22 @@ class LaneFeed:
         kept = max(first, body.record.first_position)
         for placed in self._planned:
             yield from self._positioned(placed, kept, last)
+        known = self._head.open_rows
+        at = body.position.rows
+        if known is not None and body.opened == known.ledger_id and at < last <= at + known.rows:
+            # They were looked at, so nobody need be asked.
+            yield from self._open_pieces(known, at, kept, last)
+            return
         while body.position.rows < last:
             following = next(self._more, None)
             if following is None:
                 self._more = body.commits(known_rows=last)
                 following = next(self._more, None)
                 if following is None:
+                    rows = body.open_rows
+                    if rows is not None and rows.may_have(last - body.position.rows):
+                        yield from self._open_pieces(rows, body.position.rows, kept, last)
+                        return
                     raise ReadError(
                         f"log {self.name!r}: as far as its commits can be read now, its commits end at row "
                         f"{body.position.rows}, but there were rows up to {last - 1}. Nothing is left out; try again"
@@ -119,6 +131,14 @@ class LaneFeed:
             if following.after.rows > first:
                 self._planned.append(following)
                 yield from self._positioned(following, kept, last)
+            else:
+                # Passed over, so whoever goes back before it begins anew.
+                self._planned_from = following.after.rows
+
+    def _open_pieces(self, rows: OpenRows, at: int, first: int, last: int) -> Iterator[SizedPiece]:
+        """The rows from ``first`` to before ``last`` of an open ledger, whose first row is row ``at``."""
+        now_ms = time.time_ns() // 1_000_000 if self._with_times else None
+        return positioned([rows.range_of(last - at)], at, first, last, self._lane, now_ms)
 
     def _positioned(self, placed: PlacedCommit, first: int, last: int) -> Iterator[SizedPiece]:
         time_ms = placed.commit.time_ms if self._with_times else None

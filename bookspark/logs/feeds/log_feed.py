@@ -2,7 +2,8 @@
 
 Law: as for every feed (``spark.connector.feeds``). An offset is ``{"position": rows before it, "log": when the log was created,
 in ms since 1970}``: the second value tells the log from a later one of the same name. ``position`` counts the rows of lane 0; of
-another lane there is ``"<number>": rows``.
+another lane there is ``"<number>": rows``. ``"ended": n`` stands for all rows of the first n lanes that ended; they are read
+before others, in the order in which they ended.
 
 Source: docs/decisions/lanes.md. The share of each lane in a limited micro-batch is that of Spark's Kafka source.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,9 +21,19 @@ from bookspark.logs.chain.reader import made_anew
 from bookspark.logs.chain.registry import KIND, LogRegistry
 from bookspark.logs.feeds.lane_feed import LaneFeed
 from bookspark.logs.feeds.lost_rows import PassedOver
-from bookspark.logs.feeds.times import Times
+from bookspark.logs.feeds.times import Times, check_lanes
 from bookspark.logs.rows.splits import SizedPiece
-from bookspark.protocol.logs.lanes import MARK, is_offset, lane_name, lane_of, offset_at, rows_before, shared_out
+from bookspark.protocol.logs.lanes import (
+    MARK,
+    ended_before,
+    is_offset,
+    lane_name,
+    lane_of,
+    offset_at,
+    rows_before,
+    shared_out,
+)
+from bookspark.protocol.logs.log_record import LogRecord
 
 if TYPE_CHECKING:
     from bookspark.client import BookKeeper
@@ -68,11 +79,23 @@ class LogFeed:
         self._lanes = {self._first: first}
         self._liveliest = self._first
         """The lane that had rows last: its bookies are waited for, the others are looked at now and then."""
+        self._record = first.record
+        """The log's record, when it was last looked for lanes."""
+        self._ended: dict[int, int] = {}
+        """The rows of lanes that have ended, as far as somebody asked."""
         self._record_changed: threading.Event | None = None
         self._find_lanes()
 
+    @property
+    def ctime_ms(self) -> int:
+        """When the log was made."""
+        return self._ctime_ms
+
     def earliest(self) -> Offset:
-        return self._at({number: lane.record.first_position for number, lane in self._lanes.items()})
+        first = {number: lane.record.first_position for number, lane in self._lanes.items()}
+        return self._folded(
+            {**first, **{number: self._of_ended(number).first_position for number in self._all_ended()}}
+        )
 
     def newest(self) -> Offset:
         # Lanes that are found later are read later: a reader that has an open commit ledger needs the bookies alone.
@@ -80,25 +103,43 @@ class LogFeed:
             self._find_lanes()
         return self._at({number: lane.newest() for number, lane in self._lanes.items()})
 
+    def news(self) -> Offset | None:
+        """The offset behind the rows that ``wait`` heard of, without a question to anybody; None if it heard of none."""
+        if not any(lane.has_news for lane in self._lanes.values()):
+            return None
+        return self._at({number: lane.newest() if lane.has_news else lane.rows for number, lane in self._lanes.items()})
+
     def at(self, position: int, option: str = "row") -> Offset:
         """The offset before row ``position``, which ``option`` says. Raises ConfigurationError if the log has several lanes."""
-        if len(self._lanes) > 1:
+        lanes = len(self._lanes) + self._ended_count
+        if lanes > 1:
             raise ConfigurationError(
-                f"log {self.name!r} has {len(self._lanes)} lanes, and {option} {position} is a row of one of them: read "
+                f"log {self.name!r} has {lanes} lanes, and {option} {position} is a row of one of them: read "
                 f"one lane, for example {self.name}{MARK}0, or leave {option} out"
             )
         return self._at({self._first: position})
 
+    def at_rows(self, rows: Mapping[int, int], otherwise: Offset) -> Offset:
+        """The offset before these rows of lanes; of a lane that is not named as in ``otherwise``. Raises ConfigurationError for a
+        lane that is not there."""
+        check_lanes(self.name, rows, [*self._lanes, *self._all_ended()])
+        return self._folded({**self.all_rows(otherwise), **rows})
+
     def at_times(self, times: Times, otherwise: Offset) -> Offset:
         """The offset before the first row of each lane that was committed at the lane's time or later, or behind all of its rows;
         of a lane that ``times`` does not name as in ``otherwise``. Raises ConfigurationError for a lane that is not there."""
-        times.check_lanes(self.name, self._lanes)
-        rows = rows_before(otherwise)
-        chosen = {number: times.of_lane(number) for number in self._lanes}
-        found = {
-            number: self._lanes[number].row_at(time_ms) for number, time_ms in chosen.items() if time_ms is not None
-        }
-        return self._at({**rows, **found})
+        lanes = [*self._lanes, *self._all_ended()]
+        check_lanes(self.name, times.lanes, lanes)
+        chosen = {number: times.of_lane(number) for number in lanes}
+        found = {number: self._row_at(number, time_ms) for number, time_ms in chosen.items() if time_ms is not None}
+        return self._folded({**self.all_rows(otherwise), **found})
+
+    def all_rows(self, offset: Offset) -> dict[int, int]:
+        """How many rows of each lane lie before the offset, of those that have ended too."""
+        found = rows_before(offset)
+        for number in self._all_ended()[: ended_before(offset)]:
+            found[number] = self._rows_of_ended(number)
+        return found
 
     def wait(self, seconds: float) -> None:
         deadline, pause = time.monotonic() + seconds, _PAUSE_SECONDS_MIN
@@ -107,6 +148,8 @@ class LogFeed:
                 self._lanes[self._liveliest].wait(left)
                 return
             self._lanes[self._liveliest].wait(min(pause, left))
+            if self._lanes[self._liveliest].has_news:
+                return
             pause = min(2 * pause, _PAUSE_SECONDS_MAX)
             if self._look_at_lanes():
                 return
@@ -126,17 +169,48 @@ class LogFeed:
         if offset["log"] != self._ctime_ms:
             raise made_anew(self.name, offset["position"])
         others = {lane for lane, rows in rows_before(offset).items() if rows} - {self._first}
-        if self._one_lane and others:
+        if self._one_lane and (others or ended_before(offset)):
             raise another_kind(f"lane {self._first} of log {self.name!r}", offset)
 
+    def rows(self, start: Offset, end: Offset) -> int:
+        return sum(last - first for first, last in self.spans(start, end).values())
+
+    def size(self, start: Offset, end: Offset) -> int:
+        """The bytes of payload between two offsets that are still there."""
+        return sum(self._lane(lane).size(*span) for lane, span in self.spans(start, end).items())
+
     def limited(self, start: Offset, end: Offset, limit: Limit) -> Offset:
-        spans = self._spans(start, end)
+        spans = self.spans(start, end)
+        ended = self._ended_between(start, end)
+        if any(lane in spans for lane in ended):
+            return self._limited_to_ended(start, ended, spans, limit)
         if len(spans) == 1:
             ((lane, (first, last)),) = spans.items()
             ends = {lane: self._lane(lane).limited(first, last, limit.rows, limit.size)}
         else:
             ends = self._shared(spans, limit)
-        return self._at({**rows_before(end), **ends})
+        return self._at({**rows_before(end), **ends}, ended_before(end))
+
+    def _limited_to_ended(
+        self, start: Offset, ended: Sequence[int], spans: Mapping[int, tuple[int, int]], limit: Limit
+    ) -> Offset:
+        """The offset behind what ``limit`` allows of lanes that ended, one after the other; others wait for them."""
+        before, rows, size = rows_before(start), limit.rows, limit.size
+        done = ended_before(start)
+        for lane in ended:
+            first, last = spans.get(lane, (0, 0))
+            if first < last:
+                if 0 in (rows, size):
+                    break
+                feed = self._lane(lane)
+                end = feed.limited(first, last, rows, size)
+                if end < last:
+                    return self._at({**before, lane: end}, done)
+                rows = None if rows is None else max(0, rows - (last - first))
+                size = None if size is None else max(0, size - feed.size(first, last))
+            before.pop(lane, None)
+            done += 1
+        return self._at(before, done)
 
     def _shared(self, spans: Mapping[int, tuple[int, int]], limit: Limit) -> dict[int, int]:
         """For each lane the row up to which it gives what the lanes share of ``limit``."""
@@ -156,30 +230,73 @@ class LogFeed:
         return span[0] if nothing else self._lane(lane).limited(*span, limit.rows, limit.size)
 
     def pieces(self, start: Offset, end: Offset) -> list[SizedPiece]:
-        return [piece for lane, span in self._spans(start, end).items() for piece in self._lane(lane).pieces(*span)]
+        return [piece for lane, span in self.spans(start, end).items() for piece in self._lane(lane).pieces(*span)]
+
+    def spans(self, start: Offset, end: Offset) -> dict[int, tuple[int, int]]:
+        """For each lane that has rows between the offsets, in order: from which row, and before which row."""
+        before = rows_before(start)
+        ends = {lane: self._rows_of_ended(lane) for lane in self._ended_between(start, end)}
+        ends |= {lane: last for lane, last in rows_before(end).items() if lane not in ends}
+        spans = {lane: (before.get(lane, 0), last) for lane, last in ends.items()}
+        return {lane: (first, last) for lane, (first, last) in spans.items() if first < last}
+
+    @property
+    def lanes(self) -> list[int]:
+        """The lanes that live, as they were seen last."""
+        return list(self._lanes)
+
+    def lanes_after(self, offset: Offset) -> set[int]:
+        """The lanes that have rows and live, or have rows behind the offset, by what was told last."""
+        ended = self._ended_from(ended_before(offset), self._ended_count)
+        done = rows_before(offset)
+        left = {lane for lane in ended if done.get(lane, 0) < self._rows_of_ended(lane)}
+        return left | {number for number, lane in self._lanes.items() if lane.rows}
+
+    def combined(self, lanes: Collection[int], chosen: Offset, others: Offset) -> Offset:
+        """The offset that is for ``lanes`` where ``chosen`` is, and for other lanes where ``others`` is."""
+        counts = ended_before(chosen), ended_before(others)
+        first = min(counts)
+        ended = self._ended_from(first, max(counts))
+
+        def rows_of(offset: Offset) -> dict[int, int]:
+            counted = ended[: ended_before(offset) - first]
+            return {**rows_before(offset), **{lane: self._rows_of_ended(lane) for lane in counted}}
+
+        of_chosen, of_others = rows_of(chosen), rows_of(others)
+        rows = {lane: (of_chosen if lane in lanes else of_others).get(lane, 0) for lane in {*of_chosen, *of_others}}
+        done = next((n for n, lane in enumerate(ended) if rows[lane] < self._rows_of_ended(lane)), len(ended))
+        left = {lane: count for lane, count in rows.items() if lane not in ended[:done]}
+        return self._at(left, first + done)
 
     # -- inside
 
-    def _at(self, rows: Mapping[int, int]) -> Offset:
-        return offset_at(self._ctime_ms, rows)
+    @property
+    def _ended_count(self) -> int:
+        return 0 if self._one_lane else self._record.ended_count
 
-    def _spans(self, start: Offset, end: Offset) -> dict[int, tuple[int, int]]:
-        """For each lane that has rows between the offsets, in order: from which row, and before which row."""
-        before = rows_before(start)
-        spans = {lane: (before.get(lane, 0), last) for lane, last in rows_before(end).items()}
-        return {lane: (first, last) for lane, (first, last) in spans.items() if first < last}
+    def _at(self, rows: Mapping[int, int], ended: int | None = None) -> Offset:
+        return offset_at(self._ctime_ms, rows, self._ended_count if ended is None else ended)
+
+    def _folded(self, rows: Mapping[int, int]) -> Offset:
+        """The offset behind these numbers of rows, one for each lane, also of those that have ended."""
+        every = self._all_ended()
+        done = next((at for at, lane in enumerate(every) if rows.get(lane, 0) < self._rows_of_ended(lane)), len(every))
+        left = {lane: count for lane, count in rows.items() if count or lane in self._lanes}
+        return self._at({lane: count for lane, count in left.items() if lane not in every[:done]}, done)
 
     def _lane(self, number: int) -> LaneFeed:
-        if number not in self._lanes:
+        found = self._lanes.get(number)
+        if found is None:
             name = lane_name(self.name, number)
-            feed = LaneFeed(self._bookkeeper, name, self._password, self.passed_over, self._with_times)
-            if feed.ctime_ms != self._ctime_ms:
+            found = LaneFeed(self._bookkeeper, name, self._password, self.passed_over, self._with_times)
+            if found.ctime_ms != self._ctime_ms:
                 raise made_anew(self.name, 0)
-            self._lanes[number] = feed
-        return self._lanes[number]
+            if found.record.ended_rows is None:
+                self._lanes[number] = found
+        return found
 
     def _find_lanes(self) -> None:
-        """Look for lanes that were made since the last call."""
+        """Look for lanes that were made, or have ended, since the last call."""
         if self._one_lane or (self._record_changed is not None and not self._record_changed.is_set()):
             return
         changed = threading.Event()
@@ -188,7 +305,51 @@ class LogFeed:
         if record.ctime_ms != self._ctime_ms:
             # Reading lane 0 says so as well, with the row.
             return
-        for lane in record.lanes:
-            self._lane(lane.number)
+        live = {self._first, *(lane.number for lane in record.lanes)}
+        found = {number: self._lanes.get(number) or self._lane(number) for number in sorted(live)}
+        self._record, self._lanes = record, found
+        if self._liveliest not in found:
+            self._liveliest = self._first
         # Only now: what failed is tried again.
         self._record_changed = changed
+
+    # -- lanes that have ended
+
+    def _all_ended(self) -> list[int]:
+        return self._ended_from(0, self._ended_count)
+
+    def _ended_between(self, start: Offset, end: Offset) -> list[int]:
+        """The lanes that the one offset is behind all rows of, and does not name, and the other is not."""
+        return self._ended_from(ended_before(start), ended_before(end))
+
+    def _ended_from(self, first: int, last: int) -> list[int]:
+        if first >= last:
+            return []
+        registry = LogRegistry(self._bookkeeper.metadata)
+        if last > self._record.ended_count:
+            # The offset is of a reader that knew more.
+            self._record = registry.get(self.name)
+            if self._record.ctime_ms != self._ctime_ms:
+                raise made_anew(self.name, 0)
+        return registry.ended_lanes(self._record, first)[: last - first]
+
+    def _of_ended(self, number: int) -> LogRecord:
+        record = LogRegistry(self._bookkeeper.metadata).get(lane_name(self.name, number))
+        if record.ctime_ms != self._ctime_ms:
+            raise made_anew(self.name, 0)
+        return record
+
+    def _rows_of_ended(self, number: int) -> int:
+        if number not in self._ended:
+            rows = self._of_ended(number).ended_rows
+            assert rows is not None, "the index says so"
+            self._ended[number] = rows
+        return self._ended[number]
+
+    def _row_at(self, number: int, time_ms: int) -> int:
+        lane = self._lanes.get(number)
+        if lane is not None:
+            return lane.row_at(time_ms)
+        record = self._of_ended(number)
+        rows = record.ended_rows or 0
+        return rows if record.ended_ms < time_ms else self._lane(number).row_at(time_ms)

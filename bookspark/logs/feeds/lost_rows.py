@@ -27,11 +27,15 @@ class PassedOver:
         self._fail = fail
         self.rows = 0
         """The number of rows that were left out."""
+        self.told_elsewhere = False
+        """Is the caller told of each gap by itself? Then nothing is counted, and nothing fails."""
         self._up_to: dict[str, int] = {}
 
     def add(self, what: str, source: str, first: int, last: int) -> None:
         """Count the rows of ``source`` from ``first`` to before ``last``, which are gone. Raises DataLossError if the read is to
         fail."""
+        if self.told_elsewhere:
+            return
         rows = last - max(first, self._up_to.get(source, first))
         if rows > 0:
             data_loss(what, self._fail, rows)

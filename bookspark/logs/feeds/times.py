@@ -10,23 +10,24 @@ A time is written as in Spark's Kafka source, in ms since 1970, or as ISO 8601 w
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import repeat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bookspark.errors import ConfigurationError
 from bookspark.logs.rows.splits import Piece, TimedRows
+from bookspark.protocol.ledger.accepted_loss import MILLISECONDS_MAX
 
 if TYPE_CHECKING:
     import pyarrow
 
 A_TIME = "a time: ms since 1970, or ISO 8601 with an offset, like 2026-11-22T14:05:00+01:00"
 """What is taken as a time, in words."""
+_LANE = re.compile(r"0|[1-9][0-9]{0,17}")
 TIMES_OF_LANES = 'a JSON object with a time for each lane, like {"0": 1795356300000, "3": "2026-11-22T14:05:00Z"}'
-_MS_MAX = 253_402_300_799_999
-"""The end of the year 9999."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +42,14 @@ class Times:
         """The time for a lane, None if it is not chosen by time."""
         return self.lanes.get(lane, self.all_ms)
 
-    def check_lanes(self, log: str, lanes: Collection[int]) -> None:
-        """Raise ConfigurationError if a lane is named that is not one of ``lanes``, those of the log."""
-        missing = self.lanes.keys() - set(lanes)
-        if missing:
-            raise ConfigurationError(
-                f"log {log!r} has no lane {min(missing)}: its lanes are {', '.join(map(str, sorted(lanes)))}"
-            )
+
+def check_lanes(log: str, named: Collection[int], lanes: Collection[int]) -> None:
+    """Raise ConfigurationError if a lane is named that is not one of ``lanes``, those of the log."""
+    missing = set(named) - set(lanes)
+    if missing:
+        raise ConfigurationError(
+            f"log {log!r} has no lane {min(missing)}: its lanes are {', '.join(map(str, sorted(lanes)))}"
+        )
 
 
 def time_ms(text: str) -> int:
@@ -59,7 +61,7 @@ def time_ms(text: str) -> int:
         if moment.tzinfo is None:
             raise ValueError("without its offset from UTC a time means another one in another place")
         found = round(moment.timestamp() * 1000)
-    if not 0 <= found <= _MS_MAX:
+    if not 0 <= found <= MILLISECONDS_MAX:
         raise ValueError("before 1970, or after 9999")
     return found
 
@@ -69,14 +71,31 @@ def one_time(text: str) -> Times:
     return Times(time_ms(text))
 
 
+def rows_of_lanes(text: str) -> dict[int, int]:
+    """The rows that a JSON object says, by the number of the lane. Raises ValueError."""
+    document = _by_lane(text)
+    if not all(type(row) is int and 0 <= row < 1 << 63 for row in document.values()):
+        raise ValueError("no rows")
+    return {int(key): row for key, row in document.items()}
+
+
 def times_of_lanes(text: str) -> Times:
     """The times that a JSON object says, by the number of the lane. Raises ValueError."""
-    document = json.loads(text)
-    if not isinstance(document, dict) or not document or not all(key.isdigit() for key in document):
-        raise ValueError("no object with numbers of lanes")
+    document = _by_lane(text)
     if not all(type(value) in (int, str) for value in document.values()):
         raise ValueError("no times")
     return Times(lanes={int(key): time_ms(str(value)) for key, value in document.items()})
+
+
+def _by_lane(text: str) -> dict[str, Any]:
+    """A JSON object whose names are numbers of lanes. Raises ValueError."""
+    try:
+        document = json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(document, dict) or not document or not all(_LANE.fullmatch(key) for key in document):
+        raise ValueError("no object with numbers of lanes")
+    return document
 
 
 class RowTimes:

@@ -3,6 +3,7 @@
 ================  =========================================================================================
 ``encodings``     how entries hold rows, and what an encoder and a decoder do
 ``value_rows``    entries that are one value each
+``stamped_rows``  entries of producers: a stamp and a value
 ``data_ledgers``  takes the rows of a writer
 ``splits``        divides what is read into partitions
 ================  =========================================================================================

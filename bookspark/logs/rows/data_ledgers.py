@@ -24,7 +24,8 @@ from bookspark.logs.chain.log_run import CLOSE_SECONDS_MAX, LogRun
 from bookspark.logs.rows.encodings import Payloads
 from bookspark.protocol.ledger.ledger_metadata import LedgerType
 from bookspark.protocol.logs.commits import EntryRange, merged
-from bookspark.protocol.logs.log_record import DATA_ROLE, LogOptions
+from bookspark.protocol.logs.log_options import LogOptions
+from bookspark.protocol.logs.log_record import DATA_ROLE
 
 if TYPE_CHECKING:
     import pyarrow
@@ -54,8 +55,8 @@ class DataLedger:
     def __init__(
         self, bookkeeper: BookKeeper, run: LogRun, options: LogOptions, policy: RollPolicy, encoding: str = ""
     ) -> None:
-        self.run, self.encoding = run, encoding
-        self._bookkeeper, self._options, self._policy = bookkeeper, options, policy
+        self.run, self.encoding, self.options = run, encoding, options
+        self._bookkeeper, self._policy = bookkeeper, policy
         self._ledger: LedgerHandle | None = None
         self._opened_at = 0.0
 
@@ -70,14 +71,14 @@ class DataLedger:
     def handle(self) -> LedgerHandle:
         """The ledger to append to; it is created if there is none."""
         if self._ledger is None:
-            self._ledger = self.run.create_ledger(self._bookkeeper, self._options, DATA_ROLE, self.encoding)
+            self._ledger = self.run.create_ledger(self._bookkeeper, self.options, DATA_ROLE, self.encoding)
             self._opened_at = time.monotonic()
         return self._ledger
 
     @property
     def volatile(self) -> bool:
         """Whether an acknowledged entry may not be synced yet."""
-        return self._options.ledger_type is LedgerType.VD_JOURNAL
+        return self.options.ledger_type is LedgerType.VD_JOURNAL
 
     def sync(self) -> None:
         """Sync all entries that are acknowledged. If that fails, the ledger is given up and the error raised."""
@@ -201,11 +202,11 @@ def current_data_ledger(
 ) -> DataLedger:
     """This process's data ledger for ``run``, with payloads of ``encoding``.
 
-    The one that the process had for the same log, but for another run or encoding, is closed.
+    The one that the process had for the same log, but for another run or encoding or with other options, is closed.
     """
     key = os.getpid(), run.address.zookeeper, run.log
     held = _open.get(key)
-    if held is None or (held.run, held.encoding) != (run, encoding):
+    if held is None or (held.run, held.encoding, held.options) != (run, encoding, options):
         if held is not None:
             held.close()
         held = _open[key] = DataLedger(bookkeeper, run, options, policy, encoding)

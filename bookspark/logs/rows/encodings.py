@@ -10,6 +10,8 @@ no label               an entry is a row; its payload is the row's ``value``
 ``arrow``              an entry is an encapsulated Arrow IPC record batch message, of the schema in the log's record;
                        with compression ``zstd`` its buffers are compressed as Arrow's format has it, and the message
                        says so
+``stamped``            an entry is a producer's row: a stamp (``chain.stamps``), then the value as without a label; with an
+                       underscore and one of the labels above behind it: then the value as with that label
 =====================  ==========================================================================================
 """
 
@@ -18,13 +20,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from bookspark.errors import BookKeeperError
 from bookspark.logs.rows.splits import Piece
+from bookspark.protocol.logs.log_options import Compression
+from bookspark.protocol.logs.log_record import LogRecord
 
 if TYPE_CHECKING:
     import pyarrow
 
 PLAIN, ZSTD, ZSTD_DICTIONARY, ARROW = "", "zstd", "zstd_dictionary", "arrow"
 """The encodings, as the label ``bookspark.encoding`` has them."""
+STAMPED = "stamped"
+VALUE_ENCODINGS = (PLAIN, ZSTD, ZSTD_DICTIONARY)
+APPENDED_AT = "timestamp"
+"""The column of the times that stamped rows say themselves."""
+ROW_KEY, ROW_HEADERS = "key", "headers"
+"""The columns of their keys and headers."""
 ID_COLUMNS = ("position", "ledger_id", "entry_id")
 """The columns that reading adds to those that were written."""
 
@@ -56,3 +67,28 @@ class RowDecoder(Protocol):
 
     def rows(self, entries: pyarrow.RecordBatch, piece: Piece) -> Iterator[pyarrow.RecordBatch]:
         """The rows of ``piece`` that are in ``entries``. These are consecutive, and all of them belong to the piece."""
+
+
+def value_encoding(record: LogRecord) -> str:
+    """How values become payloads of the log."""
+    if record.options.compression is Compression.NONE:
+        return PLAIN
+    with_dictionary = record.options.compression is Compression.ZSTD_DICTIONARY and record.dictionary
+    return ZSTD_DICTIONARY if with_dictionary else ZSTD
+
+
+def stamped_label(encoding: str) -> str:
+    """The label of a ledger whose entries are a stamp and a value of this encoding."""
+    return f"{STAMPED}_{encoding}" if encoding else STAMPED
+
+
+def parts_of(label: str, where: str) -> tuple[bool, str]:
+    """Whether the entries have a stamp, and the encoding of their values. ``where``: what is read, for the error. Raises
+    BookKeeperError for an encoding that this version does not know, or whose entries are not values."""
+    if label in VALUE_ENCODINGS:
+        return False, label
+    if label.startswith(STAMPED) and (encoding := label.removeprefix(STAMPED).removeprefix("_")) in VALUE_ENCODINGS:
+        return True, encoding
+    raise BookKeeperError(
+        f"{where} has the encoding {label!r}, which this version does not know: use a newer bookspark"
+    )

@@ -25,6 +25,7 @@ class TimedRows(NamedTuple):
 
     rows: int
     time_ms: int
+    """When, in ms since 1970. A producer's rows, which were committed together, say themselves when they were appended."""
 
 
 class Piece(NamedTuple):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import zstandard
 
 from bookspark.errors import BookKeeperError
-from bookspark.logs.rows.encodings import ID_COLUMNS, PLAIN, Payloads
+from bookspark.logs.rows.encodings import ID_COLUMNS, PLAIN, ZSTD_DICTIONARY, Payloads
 from bookspark.logs.rows.splits import Piece
 
 if TYPE_CHECKING:
@@ -65,22 +65,32 @@ class ValueEncoder:
 
 
 class ValueDecoder:
-    """Makes a row of each entry. ``encoding`` and ``dictionary``: as for ``ValueEncoder``."""
+    """Makes a row of each entry. ``encoding`` and ``dictionary``: as for ``ValueEncoder``. ``split``: takes the stamps of rows
+    that have them from the values (``stamped_rows.split_stamps``)."""
 
-    def __init__(self, encoding: str, dictionary: bytes = b"") -> None:
+    def __init__(
+        self,
+        encoding: str,
+        dictionary: bytes = b"",
+        split: Callable[[pyarrow.Array], tuple[dict[str, pyarrow.Array], pyarrow.Array]] | None = None,
+    ) -> None:
         self._decompressor = None if encoding == PLAIN else _decompressor(dictionary)
+        self._split = split
 
     def rows(self, entries: pyarrow.RecordBatch, piece: Piece) -> Iterator[pyarrow.RecordBatch]:
-        """The rows of ``piece`` that are in ``entries``."""
+        """The rows of ``piece`` that are in ``entries``; of rows with a stamp also the columns of it."""
         import pyarrow
         import pyarrow.compute
 
         values, ids = entries.column("payload"), entries.column("entry_id")
+        own: dict[str, pyarrow.Array] = {}
+        if self._split is not None:
+            own, values = self._split(values)
         if self._decompressor is not None:
             values = _each(self._decompressor.multi_decompress_to_buffer, values)
         positions = pyarrow.compute.add(ids, piece.position - piece.first_entry_id)
-        columns = [values, positions, entries.column("ledger_id"), ids]
-        yield pyarrow.RecordBatch.from_arrays(columns, names=["value", *ID_COLUMNS])
+        columns = [values, positions, entries.column("ledger_id"), ids, *own.values()]
+        yield pyarrow.RecordBatch.from_arrays(columns, names=["value", *ID_COLUMNS, *own])
 
 
 def train_dictionary(rows: pyarrow.RecordBatch) -> bytes:
@@ -134,11 +144,11 @@ def value_encoder(encoding: str, dictionary: bytes = b"") -> Callable[[bytes], b
     return lambda value: compress(value) if value else value
 
 
-def value_decoder(encoding: str, dictionary: bytes = b"") -> Callable[[bytes], bytes]:
-    """Makes a value of each payload, one by one. For one thread."""
+def value_decoder(encoding: str, dictionary: Callable[[], bytes]) -> Callable[[bytes], bytes]:
+    """Makes a value of each payload, one by one. For one thread. ``dictionary`` gives the log's, if ``encoding`` needs it."""
     if encoding == PLAIN:
         return lambda payload: payload
-    decompress = _new_decompressor(dictionary).decompress
+    decompress = _new_decompressor(dictionary() if encoding == ZSTD_DICTIONARY else b"").decompress
     return lambda payload: decompress(payload) if payload else payload
 
 

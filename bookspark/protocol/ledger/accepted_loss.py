@@ -19,6 +19,8 @@ from typing import NamedTuple
 
 from bookspark.errors import ConfigurationError
 
+MILLISECONDS_MAX = 253_402_300_799_999
+"""The latest time of a record, in ms since 1970: the end of the year 9999."""
 EARLIER_LABEL = "bookspark.accepted_loss"
 LOSSES_MAX = 4000
 """The most losses in one record, which has to fit into a node of ZooKeeper (1 MB)."""
@@ -105,8 +107,10 @@ def noted_by_earlier_version(custom_metadata: Mapping[str, bytes]) -> AcceptedLo
     try:
         found = json.loads(custom_metadata[EARLIER_LABEL])
         by, at_ms, not_known = found["by"], found["at_ms"], found["not_known"]
-    except (KeyError, ValueError, TypeError):
+    except (KeyError, ValueError, TypeError, RecursionError):
         return None
-    if not (isinstance(by, str) and type(at_ms) is int and isinstance(not_known, list)):
+    if not (
+        isinstance(by, str) and type(at_ms) is int and 0 <= at_ms <= MILLISECONDS_MAX and isinstance(not_known, list)
+    ):
         return None
     return AcceptedLoss(by, at_ms, not_known=tuple(map(str, not_known)))

@@ -196,6 +196,10 @@ class LedgerMetadata:
 
 def check_quorums(ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
     """E ≥ WQ ≥ AQ ≥ 1, or an InvalidArgumentError that names the three."""
+    chosen = {"ensemble_size": ensemble_size, "write_quorum": write_quorum, "ack_quorum": ack_quorum}
+    for name, one in chosen.items():
+        if type(one) is not int:
+            raise InvalidArgumentError(f"{name} {one!r} can't be used; choose a whole number", name)
     if not ensemble_size >= write_quorum >= ack_quorum >= 1:
         raise InvalidArgumentError(
             f"ensemble_size {ensemble_size} ≥ write_quorum {write_quorum} ≥ ack_quorum {ack_quorum} ≥ 1 does not hold; "

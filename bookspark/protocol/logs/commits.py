@@ -4,10 +4,16 @@ Law: a batch is committed once. Whoever writes commits first looks for (query id
 
 Each commit ledger starts with a header that sums up all ledgers before it, so a writer reads one ledger to know all commits. A
 batch write has no Spark checkpoint to be replayed from: its query id *is* its run id, no header keeps it, and the log's record
-says whether it is committed. A header keeps the ``QUERIES_MAX`` streaming queries that committed last.
+says whether it is committed. One that says which version it is of which application (``txnAppId``) has these in their places, and
+is committed if the chain has that version, or a later one. A header keeps the ``QUERIES_MAX`` queries and applications that
+committed last.
+
+A producer's rows need no commit each: a commit *opens* a ledger, and whatever is confirmed in it follows the commit's rows, an
+entry a row. The ledger is closed before the next commit of the chain, and that commit *settles* it: it names the rows of the
+ledger as its own, or there are none.
 
 Entry 0 of a commit ledger is a ``CommitHeader``, every other entry a ``Commit``, both JSON. ``bookspark.logs.chain.codec`` makes
-the bytes. Source: docs/decisions/logs.md.
+the bytes. Source: docs/decisions/logs.md; for open ledgers docs/decisions/lanes.md.
 """
 
 from __future__ import annotations
@@ -55,6 +61,8 @@ class Position(NamedTuple):
 START = Position()
 
 
+TXN = "txn:"
+"""Stands before the application's id where a commit names what committed: a batch write that says which version it is."""
 FILES = "f:"
 """Stands before a digest of offsets that takes in lists of files."""
 
@@ -110,6 +118,10 @@ class Commit:
     """What tells a micro-batch from another one of its number. None: an earlier version wrote it, or it is a batch write."""
     first_row: int | None = None
     """The rows of the chain before it. None: nothing is before it, or an earlier version wrote it."""
+    open_ledger: int | None = None
+    """The ledger that it opens: confirmed entries of it are the rows that follow. None: it opens none."""
+    stamped: bool = False
+    """Its rows say themselves when they were appended (``rows.stamped_rows``); none of them later than ``time_ms``."""
 
     @property
     def rows(self) -> int:
@@ -131,11 +143,13 @@ class CommitHeader:
     """What tells the last batch of each query; none for a batch of which an earlier version wrote a header."""
     time_ms: int = 0
     """The time of the newest commit; 0: there is none, or an earlier version wrote the header."""
+    open_ledger: int | None = None
+    """The ledger that the newest commit opened. It is not written: the first commit of a ledger settles what was open."""
 
     @property
     def last_query(self) -> str:
         """The streaming query that committed last; empty if none did."""
-        return next(reversed(tuple(self.last_batches)), "")
+        return next((query for query in reversed(tuple(self.last_batches)) if not query.startswith(TXN)), "")
 
     def placed(self, commit: Commit) -> Commit:
         """``commit`` as the next one of the chain: it says where its rows begin, and its time is not before the one before it,
@@ -146,11 +160,11 @@ class CommitHeader:
         """The header after one more commit."""
         position, time_ms = self.position.followed_by(commit), max(self.time_ms, commit.time_ms)
         if commit.query == commit.run:
-            return replace(self, epoch=commit.epoch, position=position, time_ms=time_ms)
+            return replace(self, epoch=commit.epoch, position=position, time_ms=time_ms, open_ledger=commit.open_ledger)
         batches = {query: batch for query, batch in self.last_batches.items() if query != commit.query}
         batches[commit.query] = commit.batch
         told = {**self.fingerprints, commit.query: commit.fingerprint or Fingerprint(commit.rows)}
-        return CommitHeader(commit.epoch, position, batches, told, time_ms)
+        return CommitHeader(commit.epoch, position, batches, told, time_ms, commit.open_ledger)
 
     def entering(self, epoch: int) -> CommitHeader:
         """The header that opens a commit ledger of ``epoch``."""

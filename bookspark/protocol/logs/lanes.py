@@ -1,17 +1,20 @@
 """The lanes of a log: their names, the index of them in the log's record, who writes which, and what an offset says.
 
 Law: a lane is a chain as a log of one writer is, with a record of its own, so nothing that its writer does concerns another lane.
-The log's record is lane 0. It has the index of the others, which only grows: a number is given out once, and a writer that has a
-lane finds it again.
+The log's record is lane 0. It has the index of the others: a number is given out once, and a writer that has a lane finds it
+again, until the lane ends (``ended_lanes``).
 
-=====================  ========================================================================================================
+=====================  =================================================================================================
+
 writer                 lane
-=====================  ========================================================================================================
+=====================  =================================================================================================
+
 a streaming query      the one that the index says is its; lane 0 if it owns that or has committed there; lane 0 of a log that
                        nobody wrote; the lane of the query that it ``follows``; else a new one
 a batch write          lane 0 if no query ever owned it; else the one lane that batch writes share
 a service's producer   the one that the index says is its; else a new one
-=====================  ========================================================================================================
+=====================  =================================================================================================
+
 
 The union of lanes between two offsets is in the order of lanes, in each lane in the order of rows. So it follows from the offsets
 alone, and a plan that is made again is the same plan.
@@ -21,7 +24,7 @@ Source: docs/decisions/lanes.md.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
 from bookspark.errors import BookKeeperError
@@ -57,9 +60,27 @@ def writer_of(query: str) -> str:
     return f"query:{query}"
 
 
+def place_key(checkpoint: str) -> str:
+    """What a lane that ended is kept by, beside its writers: the place of its Spark checkpoint."""
+    return f"checkpoint:{checkpoint}"
+
+
 def service_writer(name: str) -> str:
     """How the index, and a commit, name a service's producer."""
     return f"service:{name}"
+
+
+def writers_of_lanes(record: LogRecord, records: Iterable[LogRecord]) -> dict[str, str]:
+    """Who writes each lane of the log ``record``, by the lane's name; ``ended``: nobody ever will. ``records``: those of its
+    lanes."""
+    writers = {record.name: writer_of(record.owner_query) if record.owner_query else BATCH_WRITES}
+    writers |= {one.name: "ended" for one in records if one.ended_rows is not None}
+    return writers | {lane_name(record.name, lane.number): lane.writers[-1] for lane in record.lanes}
+
+
+def is_service(writer: str) -> bool:
+    """Is it the name of a service's producer?"""
+    return writer.startswith(service_writer(""))
 
 
 def new_lane(record: LogRecord, lane: int) -> LogRecord:
@@ -67,9 +88,12 @@ def new_lane(record: LogRecord, lane: int) -> LogRecord:
     return LogRecord(lane_name(record.name, lane), record.options, record.master_key, ctime_ms=record.ctime_ms)
 
 
-def with_lane(record: LogRecord, lane: int, writer: str, checkpoint: str = "") -> LogRecord:
+def with_lane(
+    record: LogRecord, lane: int, writer: str, checkpoint: str = "", after: int = 0, follows: str = ""
+) -> LogRecord:
     """The record with ``lane`` as the lane of ``writer``. Done twice it changes nothing.
 
+    ``after``: the lane that ended and that it goes on after; 0: none. ``follows``: the writer of that one, if it was another.
     Raises LogChangedError if another writer has that lane, or the writer another lane; TooManyLanesError.
     """
     known = lane_in_index(record, writer)
@@ -79,10 +103,11 @@ def with_lane(record: LogRecord, lane: int, writer: str, checkpoint: str = "") -
         raise LogChangedError(f"log {record.name!r}: other lanes were made meanwhile, {record.lanes_made} in all")
     if len(record.lanes) >= LANES_MAX:
         raise TooManyLanesError(
-            f"log {record.name!r} has {len(record.lanes)} lanes, and {writer} would need one more: use a new log, or have the "
-            "query follow one that has ended (option follows)"
+            f"log {record.name!r} has {len(record.lanes)} lanes, and {writer} would need one more: end lanes that nobody writes "
+            f"any more (`bookspark log end {record.name}`), or use a new log"
         )
-    return replace(record, lanes=(*record.lanes, Lane(lane, (writer,), checkpoint)), lanes_made=lane)
+    writers = (follows, writer) if follows else (writer,)
+    return replace(record, lanes=(*record.lanes, Lane(lane, writers, checkpoint, after)), lanes_made=lane)
 
 
 def with_writer(record: LogRecord, lane: int, writer: str, checkpoint: str = "") -> LogRecord:
@@ -90,7 +115,7 @@ def with_writer(record: LogRecord, lane: int, writer: str, checkpoint: str = "")
 
     def written(one: Lane) -> Lane:
         before = tuple(other for other in one.writers if other != writer)
-        return Lane(lane, (*before, writer)[-WRITERS_MAX:], checkpoint)
+        return one._replace(writers=(*before, writer)[-WRITERS_MAX:], checkpoint=checkpoint)
 
     lanes = tuple(written(one) if one.number == lane else one for one in record.lanes)
     return record if lanes == record.lanes else replace(record, lanes=lanes)
@@ -101,28 +126,47 @@ def lane_in_index(record: LogRecord, writer: str) -> int | None:
     return next((lane.number for lane in record.lanes if writer in lane.writers), None)
 
 
+def after_of(record: LogRecord, number: int) -> int:
+    """The lane that ended and that lane ``number`` of the log goes on after; 0: none."""
+    return next((lane.after for lane in record.lanes if lane.number == number), 0)
+
+
+def _never(key: str) -> str | None:
+    return None
+
+
 def lane_of_query(
-    record: LogRecord, query: str, committed: Collection[str], follows: str = "", checkpoint: str = ""
+    record: LogRecord,
+    query: str,
+    committed: Collection[str],
+    follows: str = "",
+    checkpoint: str = "",
+    ended: Callable[[str], str | None] = _never,
 ) -> int | None:
     """The lane of a streaming query; None if it needs a new one.
 
     ``committed``: the queries that the newest header of lane 0 names. ``follows``: the query whose lane it may take over.
-    ``checkpoint``: where its Spark checkpoint is; empty if that is not known. Raises AnotherQueryError if the query to follow has
-    no lane, or if the Spark checkpoint of another query was there: it was deleted or replaced, and its rows would come again.
+    ``checkpoint``: where its Spark checkpoint is; empty if that is not known. ``ended``: tells whose lane ended that is kept by
+    the name of a writer, or by the place of a Spark checkpoint; None if none is. Raises AnotherQueryError if the query to follow
+    has no lane, or if the Spark checkpoint of another query was there: it was deleted or replaced, and its rows would come again.
     """
     found = _known_lane(record, query, committed)
     if found is not None:
         return found
     if not (record.owner_query or committed or record.batch_epoch):
         return 0
+    if ended(writer_of(query)) is not None:
+        return None
     if not follows:
-        if checkpoint and checkpoint == record.checkpoint:
-            raise record.another_query(query, record.owner_query)
-        for lane in record.lanes:
-            if checkpoint and checkpoint == lane.checkpoint:
-                raise record.another_query(query, lane.writers[-1].removeprefix(writer_of("")))
+        there = {record.checkpoint: writer_of(record.owner_query)}
+        there.update({lane.checkpoint: lane.writers[-1] for lane in record.lanes})
+        before = (there.get(checkpoint) or ended(place_key(checkpoint))) if checkpoint else None
+        if before is not None:
+            raise record.another_query(query, before.removeprefix(writer_of("")))
         return None
     found = _known_lane(record, follows, committed)
+    if found is None and ended(writer_of(follows)) is not None:
+        return None
     if found is None:
         raise AnotherQueryError(
             f"log {record.name!r}: query {query} is to follow query {follows!r}, which never wrote to the log. Nothing is "
@@ -149,26 +193,50 @@ def _known_lane(record: LogRecord, query: str, committed: Collection[str]) -> in
 
 Offset = Mapping[str, int]
 """A place in a log: ``position``, the rows of lane 0 before it; ``log``, when the log was made; for each other lane its number,
-and its rows before it. A lane that is not named is at its beginning."""
-_LANE_0, _LOG = "position", "log"
+and its rows before it; ``ended``: all rows of so many lanes, those that ended first, are before it, and nothing else is said of
+them. A lane that is not named is at its beginning."""
+_LANE_0, _LOG, _ENDED = "position", "log", "ended"
+_NO_LANES = frozenset({_LANE_0, _LOG, _ENDED})
 
 
-def offset_at(ctime_ms: int, rows: Mapping[int, int]) -> dict[str, int]:
-    """The offset behind these numbers of rows, one for each lane."""
+def offset_at(ctime_ms: int, rows: Mapping[int, int], ended: int = 0) -> dict[str, int]:
+    """The offset behind these numbers of rows, one for each lane, and behind the first ``ended`` lanes that ended."""
     others = {str(lane): rows[lane] for lane in sorted(rows) if lane}
-    return {_LANE_0: rows.get(0, 0), _LOG: ctime_ms, **others}
+    return {_LANE_0: rows.get(0, 0), _LOG: ctime_ms, **others, **({_ENDED: ended} if ended else {})}
 
 
 def rows_before(offset: Offset) -> dict[int, int]:
-    """How many rows of each lane lie before the offset, in the order of lanes."""
-    found = {int(key): rows for key, rows in offset.items() if key not in (_LANE_0, _LOG)}
+    """How many rows of each lane that is named lie before the offset, in the order of lanes."""
+    found = {int(key): rows for key, rows in offset.items() if key not in _NO_LANES}
     return {0: offset[_LANE_0], **dict(sorted(found.items()))}
+
+
+def ended_before(offset: Offset) -> int:
+    """Of how many ended lanes all rows lie before the offset, without their being named."""
+    return offset.get(_ENDED, 0)
+
+
+def later(offset: Offset, newest: Offset) -> dict[str, int]:
+    """The later of two places in a log, or in ledgers, lane by lane. A row that was heard of once may not be heard of again at
+    once.
+
+    Lanes that ended between the two are named in ``offset`` alone. If it is ``newest`` that knows of fewer ended lanes, it was
+    read too early to tell of any other: a lane that it still names may be one of those.
+    """
+    known, new = ended_before(offset), ended_before(newest)
+    if new < known:
+        return {key: max(rows, newest.get(key, rows)) for key, rows in offset.items()}
+    found = {key: max(rows, offset.get(key, rows)) for key, rows in newest.items()}
+    return found if new > known else {**offset, **found}
 
 
 def is_offset(offset: Mapping[str, object]) -> bool:
     """Has it the form of a place in a log?"""
-    others = offset.keys() - {_LANE_0, _LOG}
-    return {_LANE_0, _LOG} <= offset.keys() and all(key.isdigit() and key != "0" for key in others)
+    others = offset.keys() - _NO_LANES
+    named = all(key.isascii() and key.isdigit() and key != "0" for key in others)
+    return (
+        {_LANE_0, _LOG} <= offset.keys() and named and all(isinstance(one, int) and one >= 0 for one in offset.values())
+    )
 
 
 def shared_out(waiting: Mapping[int, int], most: int) -> dict[int, int]:

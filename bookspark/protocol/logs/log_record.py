@@ -15,6 +15,7 @@ record, each written by compare-and-set:
 ``truncated(row)``       Anyone who may write says that the rows before ``row`` are not wanted any more. Ledgers of the chain
                          that hold nothing else leave it, but the last one stays.
 ``with_dictionary``      Anyone who may write sets, once, what values are compressed with.
+``altered``              Anyone who may write changes options; writers take them when they next make a ledger.
 ``offload_begun``,       Whoever offloads rows to a table says up to which row it is about to, and then that it has
 ``offload_done``         (``log_offload``).
 =======================  ======================================================================================================
@@ -31,15 +32,13 @@ compare-and-set: each one that loses has another's success before it, recovers t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from typing import NamedTuple
 
-from bookspark.errors import BookKeeperError, ConfigurationError
-from bookspark.protocol.ledger.ledger_choices import check_choices
-from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerType, Replication
+from bookspark.errors import BookKeeperError
 from bookspark.protocol.logs.log_offload import Offload, OffloadError
+from bookspark.protocol.logs.log_options import ALTERABLE, LogOptions
 
 CLAIMS_MAX = 1000
 """How many runs the record remembers. An older run could claim again: two runs would fight for the log, and lose no entry."""
@@ -72,47 +71,11 @@ class LogChangedError(BookKeeperError):
     """Another process of the same run put its commit ledger into the chain first. Recover that one."""
 
 
-class RowFormat(Enum):
-    """What an entry of a data ledger holds."""
+class LaneEndedError(LogChangedError):
+    """The lane has ended. Its writer gets another one."""
 
-    VALUE = "value"
-    """One row with one value: a string or bytes."""
-    ARROW = "arrow"
-    """Rows with all their columns, as an Arrow record batch."""
-
-
-class Compression(Enum):
-    """How the payloads of data ledgers are compressed."""
-
-    NONE = "none"
-    ZSTD = "zstd"
-    ZSTD_DICTIONARY = "zstd_dictionary"
-    """zstd with a dictionary, for small values. It is trained from the first rows of the log and kept in the log's record."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogOptions:
-    """What a log's data ledgers are created with, and what they hold. Fixed when the log is made. Commit ledgers are always PD
-    (persistent durability: an append is acknowledged after the sync)."""
-
-    ensemble_size: int = 3
-    write_quorum: int = 3
-    ack_quorum: int = 2
-    digest_type: DigestType = DigestType.CRC32C
-    ledger_type: LedgerType = LedgerType.PD_JOURNAL
-    replication: Replication = Replication.BEST_EFFORT
-    row_format: RowFormat = RowFormat.VALUE
-    compression: Compression = Compression.NONE
-    columns: str = ""
-    """The schema of the rows, as Spark's JSON. Empty unless the row format is ARROW."""
-
-    def __post_init__(self) -> None:
-        check_choices(self.ensemble_size, self.write_quorum, self.ack_quorum, self.ledger_type, self.replication)
-        if self.row_format is RowFormat.ARROW and self.compression is Compression.ZSTD_DICTIONARY:
-            raise ConfigurationError(
-                "compression 'zstd_dictionary' is for logs of single values; entries of row format 'arrow' hold many rows "
-                "and gain nothing from it: use 'zstd'"
-            )
+    def __init__(self, lane: str) -> None:
+        super().__init__(f"lane {lane!r} has ended")
 
 
 class CommitLedger(NamedTuple):
@@ -141,6 +104,8 @@ class Lane(NamedTuple):
     """Who writes it: the last one, which followed those before it."""
     checkpoint: str = ""
     """Where the last one's Spark checkpoint is; empty if it has none, or that is not known."""
+    after: int = 0
+    """The lane that the writer had before, which ended; 0: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +142,16 @@ class LogRecord:
     """The log's lanes beside this one, by number."""
     lanes_made: int = 0
     """The highest number that was given to a lane."""
+    ended_lanes: tuple[int, ...] = ()
+    """The lanes that ended last, in this order (``ended_lanes``). Earlier ones are in blocks."""
+    ended_count: int = 0
+    """How many lanes have ended."""
+    ended_rows: int | None = None
+    """Of a lane that has ended: how many rows it has for ever. None: it has not."""
+    ended_ms: int = 0
+    """Of a lane that has ended: the time of its last row."""
+    after: int = 0
+    """Of a lane that has ended: the lane that its writer had before; 0: none."""
 
     @property
     def newest_epoch(self) -> int:
@@ -187,11 +162,17 @@ class LogRecord:
     def recovered(self) -> bool:
         """Has a writer recovered the chain since the owner claimed it? Until then a commit of an earlier owner may still
         appear."""
-        return self.epoch == 0 or any(link.epoch >= self.epoch for link in self.commit_ledgers)
+        return (
+            self.epoch == 0
+            or self.ended_rows is not None
+            or any(link.epoch >= self.epoch for link in self.commit_ledgers)
+        )
 
     @property
     def live_epochs(self) -> frozenset[int]:
         """The epochs whose writers may still commit."""
+        if self.ended_rows is not None:
+            return frozenset()
         owners = {self.epoch} if self.epoch else set()
         return frozenset(owners.union(write.epoch for write in self.batch_writes))
 
@@ -209,6 +190,8 @@ class LogRecord:
         """
         if not run:
             raise ValueError(f"log {self.name!r}: a run without an id can't own a log")
+        if self.ended_rows is not None:
+            raise LaneEndedError(self.name)
         if self.owner == run:
             return self
         if run in self.claims:
@@ -256,8 +239,18 @@ class LogRecord:
         """The batch write ``run``; None if it is not under way."""
         return next((write for write in self.batch_writes if write.run == run), None)
 
+    def altered(self, **options: object) -> LogRecord:
+        """The record with these options, of ``ALTERABLE``, changed. Raises ConfigurationError if they contradict the others."""
+        assert set(options) <= set(ALTERABLE), options
+        return replace(self, options=replace(self.options, **options))  # type: ignore[arg-type]
+
     def check_writer(self, run: str, epoch: int) -> None:
         """Raise LogTakenOverError unless ``run`` may commit in ``epoch``."""
+        if self.ended_rows is not None:
+            raise LogTakenOverError(
+                f"lane {self.name!r} was ended, and run {run} writes it no more. What it has not committed is not in the log. "
+                "Start its query again from its checkpoint, or make the producer anew: it goes on in a lane of its own"
+            )
         write = self.batch_write(run)
         if (self.owner, self.epoch) == (run, epoch) or (write is not None and write.epoch == epoch):
             return
@@ -345,8 +338,9 @@ class LogRecord:
             else "nobody owns it, "
         )
         return LogTakenOverError(
-            f"log {self.name!r}: {owner}run {run} does not. A log has one streaming query at a time: stop one of the two, then "
-            f"start the other again from its checkpoint. If {run} is a batch write, it ended, took more than "
+            f"log {self.name!r}: {owner}run {run} does not. Who writes a lane is one at a time. Of two runs of a query stop one, "
+            "then start the other again from its checkpoint; of two producers of one name the later one goes on. "
+            f"If {run} is a batch write, it ended, took more than "
             f"{BATCH_WRITE_MS_MAX // 3_600_000} hours, or the log was deleted and made anew: if its id is not in the table "
             "log_commits, nothing was written, and it can be run again"
         )
@@ -360,21 +354,3 @@ class LogRecord:
             "query had, and it gets a lane of its own beside this one. If it may take this one over, from a source that starts "
             f"where its rows end, stop the other one and set the sink's option follows to {before!r}"
         )
-
-
-def epoch_of(labels: Mapping[str, bytes]) -> int:
-    """The epoch that a ledger's labels say, 0 without such a label. A label that is no number is somebody else's. Its ledger
-    counts as one of an epoch to come, so it is nobody's orphan."""
-    found = labels.get(EPOCH_LABEL, b"0")
-    return int(found) if found.isdigit() and len(found) < 19 else 1 << 62
-
-
-def is_orphan(record: LogRecord, ledger_id: int, labels: Mapping[str, bytes], referenced: Collection[int]) -> bool:
-    """Was the ledger made for the log, and can it never become part of it? Judged by epoch, never by age.
-
-    ``labels`` is the ledger's custom metadata. ``referenced`` are the data ledgers that *all* commits of the log's chain name,
-    read after ``record``. A ledger of an epoch whose writer may still commit is never an orphan.
-    """
-    if labels.get(LOG_LABEL) != record.name.encode() or not record.ended(epoch_of(labels)):
-        return False
-    return ledger_id not in referenced and all(ledger_id != link.ledger_id for link in record.commit_ledgers)

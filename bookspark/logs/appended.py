@@ -1,0 +1,46 @@
+"""What became of an append to a log: the row's position, or an error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from bookspark.arguments import WaitSeconds, checks_itself
+from bookspark.client.writing.futures import AppendFuture
+from bookspark.errors import BookKeeperError
+from bookspark.logs.producer_ledgers import told
+
+
+class RowPosition(NamedTuple):
+    """Where a row is in its log, for ever."""
+
+    lane: int
+    position: int
+    """Its number in the lane, from 0 and without gaps."""
+
+
+class UnexpectedPositionError(BookKeeperError):
+    """A row was to be appended at a position that is not the lane's next one. It is not appended."""
+
+
+class RowFuture(AppendFuture):
+    """The outcome of an append to a log: an ``AppendFuture`` whose result is what the append returns."""
+
+    __slots__ = ("_answer",)
+
+    def __init__(self, appended: AppendFuture, answer: Callable[[int], Any]) -> None:
+        # Not ``super().__init__``: for speed, as there.
+        self._watermark, self.entry_id, self._answer = appended._watermark, appended.entry_id, answer
+
+    @checks_itself
+    def result(self, timeout: WaitSeconds | None = None) -> Any:
+        """What the append returns, once its rows are acknowledged. Raises what ``Producer.append`` does, and TimeoutError after
+        ``timeout`` seconds."""
+        return self._answer(super().result(timeout))
+
+    @checks_itself
+    def exception(self, timeout: WaitSeconds | None = None) -> BookKeeperError | None:
+        """The error that the append failed with; None if its rows are acknowledged. Raises TimeoutError after ``timeout``
+        seconds, and LedgerClosedError in a forked process."""
+        error = super().exception(timeout)
+        return None if error is None else told(error)

@@ -1,0 +1,71 @@
+"""The rows of the ledger that the newest commit of a lane opened, as they grow.
+
+Law: entry *n* of the ledger is the *n*-th row after those that are committed. A row counts once it is confirmed, or once an
+offset has counted it; readers never fence. While the ledger is not closed, the lane has no newer commit, so nothing else need be
+asked.
+
+Source: docs/decisions/lanes.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bookspark.logs.chain.stamps import Stamped, stamp_of
+from bookspark.protocol.logs.commits import EntryRange
+
+if TYPE_CHECKING:
+    from bookspark.client import BookKeeper
+
+
+class OpenRows:
+    """Follows an open ledger. Every method that asks raises ReadError if too few bookies answer, NoSuchLedgerError, and
+    UnauthorizedAccessError (wrong password)."""
+
+    def __init__(self, bookkeeper: BookKeeper, ledger_id: int, password: bytes) -> None:
+        self.ledger_id = ledger_id
+        self.rows = 0
+        """How many rows ``look`` told last."""
+        self._handle = bookkeeper.open_ledger_no_recovery(ledger_id, password=password)
+        self.heard = False
+        """Whether ``wait`` heard of more rows, which ``look`` did not tell yet; ``look`` asks nobody then."""
+        self._sampled_rows = self._sampled_bytes = 0
+
+    @property
+    def closed(self) -> bool:
+        """Whether there will be no more rows than ``look`` tells from now on; as it was last seen."""
+        return self._handle.metadata.closed
+
+    def look(self) -> int:
+        """How many rows there are now."""
+        if not self.heard:
+            self._handle.read_last_add_confirmed()
+        self.heard = False
+        self.rows = self._handle.last_add_confirmed + 1
+        return self.rows
+
+    def may_have(self, rows: int) -> bool:
+        """Are the first ``rows`` rows there, if an offset counts them? If not, a newer commit says what they are."""
+        return self.look() >= rows or not self.closed
+
+    def wait(self, seconds: float) -> None:
+        """Return when there may be more rows than ``look`` told, or after ``seconds``. The bookies hold their answer until
+        then."""
+        last, _ = self._handle.read_last_add_confirmed_and_entry(self.rows, timeout=seconds)
+        self.heard = last >= self.rows
+
+    def range_of(self, rows: int) -> EntryRange:
+        """The first ``rows`` rows, with about their bytes; one row at least."""
+        if rows > 2 * self._sampled_rows:
+            # Rows are about as long as those before them.
+            self._handle.confirm(rows - 1)
+            (entry,) = self._handle.read(rows - 1, rows - 1)
+            self._sampled_rows, self._sampled_bytes = rows, entry.length
+        size = self._sampled_bytes * rows // self._sampled_rows
+        return EntryRange(self.ledger_id, 0, rows - 1, rows, size)
+
+    def stamp_at(self, entry_id: int) -> Stamped:
+        """The row in an entry, which is confirmed."""
+        self._handle.confirm(entry_id)
+        (entry,) = self._handle.read(entry_id, entry_id)
+        return stamp_of(entry.payload, f"ledger {self.ledger_id}, entry {entry_id}")

@@ -1,0 +1,89 @@
+"""A producer's row as an entry holds it: the stamp and the value.
+
+Law: a row comes back as it went in, with its key and headers. A ledger of stamped rows says so in its label
+``bookspark.encoding`` (``bookspark.logs.rows.encodings``). Little-endian:
+
+==========  =====  ============================================================================================
+bytes       type   what
+==========  =====  ============================================================================================
+0–7         int64  when the row was appended, in ms since 1970; in a lane it never goes back
+8–15        int64  the row's sequence number, in a ledger always above that of the row before it
+16          uint8  1: the row has a key; 2: it has headers; 3: it has both
+17–20       int32  the length of the key, and then the key, if there is one
+then        int32  the length of the headers, and then the headers, if there are some: an array of (name, value) as
+                   MessagePack has them, names as strings and values as binary
+then               the value, compressed as the ledger's encoding says
+==========  =====  ============================================================================================
+
+Source: docs/decisions/lanes.md; keys and headers are those of Kafka's records.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from struct import error as StructError
+from typing import NamedTuple
+
+import msgspec
+
+from bookspark.errors import BookKeeperError
+
+STAMP_BYTES = 17
+"""The length of a stamp without key and headers."""
+FLAGS_AT = 16
+"""Where the byte is that says whether there are key and headers."""
+_STAMP = Struct("<qqB")
+_LENGTH = Struct("<i")
+_KEY, _HEADERS = 1, 2
+
+Headers = tuple[tuple[str, bytes], ...]
+_encode_headers = msgspec.msgpack.Encoder().encode
+_decode_headers = msgspec.msgpack.Decoder(Headers).decode
+
+plain_stamp = _STAMP.pack
+"""The stamp of a row without key and headers: (time in ms, sequence number, 0) -> bytes."""
+
+
+class Stamped(NamedTuple):
+    """A row's stamp, and its value as the entry holds it."""
+
+    time_ms: int
+    sequence: int
+    key: bytes | None
+    headers: Headers
+    value: bytes
+
+
+def stamped(time_ms: int, sequence: int, value: bytes, key: bytes | None = None, headers: Headers = ()) -> bytes:
+    """The entry of a row. ``value``: compressed already. (Without key and headers it is ``plain_stamp`` and the value.)"""
+    parts = [plain_stamp(time_ms, sequence, _KEY * (key is not None) | _HEADERS * bool(headers))]
+    if key is not None:
+        parts += _LENGTH.pack(len(key)), key
+    if headers:
+        encoded = _encode_headers(headers)
+        parts += _LENGTH.pack(len(encoded)), encoded
+    return b"".join((*parts, value))
+
+
+def stamp_of(payload: bytes, where: str) -> Stamped:
+    """The row in an entry. Raises BookKeeperError, which says ``where``, if it is none."""
+    try:
+        time_ms, sequence, flags = _STAMP.unpack_from(payload)
+        at, key, headers = STAMP_BYTES, None, b"\x90"
+        if flags & _KEY:
+            at, key = _part(payload, at)
+        if flags & _HEADERS:
+            at, headers = _part(payload, at)
+        if flags & ~(_KEY | _HEADERS):
+            raise ValueError(f"flags {flags}")
+        return Stamped(time_ms, sequence, key, _decode_headers(headers), payload[at:])
+    except (ValueError, msgspec.MsgspecError, StructError) as error:
+        raise BookKeeperError(f"{where}: the entry is no row of a producer ({error})") from error
+
+
+def _part(payload: bytes, at: int) -> tuple[int, bytes]:
+    (length,) = _LENGTH.unpack_from(payload, at)
+    first = at + _LENGTH.size
+    if not 0 <= length <= len(payload) - first:
+        raise ValueError(f"a part of {length} bytes")
+    return first + length, payload[first : first + length]

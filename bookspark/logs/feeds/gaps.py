@@ -1,0 +1,174 @@
+"""Gaps: rows of a log that a reader passes without having read them, and what is known of them.
+
+Law: nothing of a gap is stored; a kind is what is known now. *Unknown is never No*: rows are lost only if every replica denies
+them, if an operator accepted their loss, or if their ledger is deleted and they are neither truncated nor offloaded. What else
+can't be read is *not yet known*, and may be read later.
+
+Source: docs/decisions/lanes.md, "What the next points need". LogDevice tells its readers gaps of such kinds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from bookspark.errors import BookKeeperError, NoSuchEntryError, NoSuchLedgerError, ReadError
+from bookspark.logs.chain.registry import LogRegistry
+from bookspark.logs.feeds.lane_feed import LaneFeed
+from bookspark.logs.feeds.lost_rows import PassedOver
+from bookspark.logs.rows.splits import Piece
+from bookspark.protocol.ledger.accepted_loss import LossKind
+from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from bookspark.protocol.logs.lanes import lane_of
+from bookspark.protocol.logs.log_record import LogRecord
+
+if TYPE_CHECKING:
+    from bookspark.client import BookKeeper
+
+Row = TypeVar("Row")
+NOT_READ = (NoSuchEntryError, ReadError)
+"""The errors of a read that make a gap."""
+
+
+class GapKind(Enum):
+    """What is known of rows that were not read."""
+
+    TRUNCATED = "truncated"
+    """They were removed from the log on purpose."""
+    LOST = "lost"
+    """No replica has them, or an operator accepted that they are lost, or their ledger was deleted."""
+    NOT_YET_KNOWN = "not_yet_known"
+    """No replica answered, and one that did not may have them: ask again later."""
+
+
+class Gap(NamedTuple):
+    """Rows ``first`` to ``last`` of a lane, both included."""
+
+    lane: int
+    first: int
+    last: int
+    kind: GapKind
+
+    @property
+    def rows(self) -> int:
+        """How many rows."""
+        return self.last - self.first + 1
+
+    def __str__(self) -> str:
+        return f"rows {self.first} to {self.last} of lane {self.lane} are {self.kind.value.replace('_', ' ')}"
+
+
+def gap_of(piece: Piece, kind: GapKind) -> Gap:
+    """The gap of all rows of ``piece``."""
+    return Gap(piece.lane, piece.position, piece.position + piece.rows - 1, kind)
+
+
+def with_truncated(spans: Mapping[int, tuple[int, int]], pieces: Iterable[Piece]) -> Iterator[Piece | Gap]:
+    """``pieces``, and the gaps between them. ``spans``: for each lane the first row that was asked for, and the row before which
+    that ends; in the order of ``pieces``."""
+    by_lane: dict[int, list[Piece]] = {lane: [] for lane in spans}
+    for piece in pieces:
+        by_lane[piece.lane].append(piece)
+    for lane, (at, end) in spans.items():
+        for piece in by_lane[lane]:
+            if at < piece.position:
+                yield Gap(lane, at, piece.position - 1, GapKind.TRUNCATED)
+            yield piece
+            at = piece.position + piece.rows
+        if at < end:
+            yield Gap(lane, at, end - 1, GapKind.TRUNCATED)
+
+
+def kind_of(error: BookKeeperError, metadata: LedgerMetadata, entry_id: int) -> GapKind:
+    """What the failed read of an entry tells. ``metadata``: the ledger's, read after the failure."""
+    if isinstance(error, NoSuchEntryError) or (metadata.closed and entry_id > metadata.last_entry_id):
+        return GapKind.LOST
+    losses = metadata.accepted_loss.losses if metadata.accepted_loss is not None else ()
+    accepted = any(loss.kind is LossKind.ENTRIES and loss.first <= entry_id <= loss.last for loss in losses)
+    return GapKind.LOST if accepted else GapKind.NOT_YET_KNOWN
+
+
+def rows_and_gaps(
+    piece: Piece, read: Callable[[Piece], Sequence[Row]], kind: Callable[[BookKeeperError, Piece], GapKind]
+) -> Iterator[Row | Gap]:
+    """The rows of ``piece``, and its gaps, in order. What can't be read at once is halved until it can, or is one entry.
+
+    ``read``: reads a piece whole, or raises one of NOT_READ. ``kind``: what such an error tells of the one entry of a piece."""
+    try:
+        yield from read(piece)
+    except NOT_READ as error:
+        if piece.entries == 1:
+            yield gap_of(piece, kind(error, piece))
+            return
+        # The row at which the second half of the entries begins.
+        middle = piece.entries // 2 * piece.rows_each - piece.skip
+        yield from rows_and_gaps(piece.part(0, middle), read, kind)
+        yield from rows_and_gaps(piece.part(middle, piece.rows), read, kind)
+
+
+def joined(items: Iterable[Row | Gap]) -> Iterator[Row | Gap]:
+    """The same, with gaps that follow one another and are of one kind as one."""
+    open_gap: Gap | None = None
+    for item in items:
+        if isinstance(item, Gap) and open_gap is not None and _continues(item, open_gap):
+            open_gap = open_gap._replace(last=item.last)
+            continue
+        if open_gap is not None:
+            yield open_gap
+        open_gap = item if isinstance(item, Gap) else None
+        if not isinstance(item, Gap):
+            yield item
+    if open_gap is not None:
+        yield open_gap
+
+
+def _continues(gap: Gap, before: Gap) -> bool:
+    return (gap.lane, gap.first, gap.kind) == (before.lane, before.last + 1, before.kind)
+
+
+def deleted_gap(record: LogRecord, piece: Piece) -> Gap | None:
+    """The gap of a piece whose ledger was deleted; None if its rows were offloaded. ``record``: the lane's, read afterwards."""
+    if piece.position < record.first_position:
+        return gap_of(piece, GapKind.TRUNCATED)
+    if record.offload is not None and piece.position + piece.rows <= record.offload.position:
+        return None
+    return gap_of(piece, GapKind.LOST)
+
+
+def readable_and_gaps(bookkeeper: BookKeeper, password: bytes, piece: Piece) -> Iterator[Piece | Gap]:
+    """The parts of ``piece`` that can be read now, and its gaps, in order. Reads all of its entries. Raises NoSuchLedgerError."""
+    handle = bookkeeper.open_ledger_no_recovery(piece.ledger_id, password=password)
+    handle.confirm(piece.last_entry_id)
+
+    def read(part: Piece) -> Sequence[Piece]:
+        deque(handle.read(part.first_entry_id, part.last_entry_id), 0)
+        return [part]
+
+    def kind(error: BookKeeperError, part: Piece) -> GapKind:
+        return kind_of(error, bookkeeper.get_ledger_metadata(part.ledger_id), part.first_entry_id)
+
+    return joined(rows_and_gaps(piece, read, kind))
+
+
+def gaps_of_lane(bookkeeper: BookKeeper, name: str, password: bytes) -> Iterator[Gap]:
+    """The gaps of all rows of a lane. Reads all rows that are not offloaded. Raises NoSuchLogError, UnauthorizedAccessError
+    (wrong password), ReadError if its commits can't be read, and MetadataStoreError."""
+    silent = PassedOver(fail=False)
+    silent.told_elsewhere = True
+    feed, lane = LaneFeed(bookkeeper, name, password, silent), lane_of(name)[1]
+    end = feed.newest()
+
+    def each() -> Iterator[Piece | Gap]:
+        for part in with_truncated({lane: (0, end)}, (piece for piece, _ in feed.pieces(0, end))):
+            if isinstance(part, Gap):
+                yield part
+                continue
+            try:
+                yield from readable_and_gaps(bookkeeper, password, part)
+            except NoSuchLedgerError:
+                gap = deleted_gap(LogRegistry(bookkeeper.metadata).get(name), part)
+                yield part if gap is None else gap
+
+    return (part for part in joined(each()) if isinstance(part, Gap))

@@ -1,0 +1,100 @@
+"""Ends lanes of a log that nobody writes any more, so that they cost its readers nothing.
+
+Law: a lane is ended whether its writer lives or not, and no acknowledged row is lost by that. The ender takes the lane over as a
+second run of its writer would, and from then on its number of rows stands. A writer that comes back, or lived, goes on in a new
+lane, and what it committed is known there, so a batch or a sequence number of before is not there twice. The steps are those of
+``protocol.logs.ended_lanes``; an ender that dies at any moment leaves a lane that is ended again.
+
+Source: docs/decisions/lanes.md.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta
+
+from bookspark.arguments import Password, checked
+from bookspark.errors import ConfigurationError
+from bookspark.logs.chain.lane_index import LaneIndex
+from bookspark.logs.chain.log_run import LogAddress, LogRun
+from bookspark.logs.chain.reader import AT_THE_END, LogReader
+from bookspark.logs.chain.registry import LaneName, LogName, LogRegistry, check_password
+from bookspark.logs.producer_ledgers import ProducerLedgers
+from bookspark.protocol.logs.ended_lanes import check_may_end, ending, lane_ended
+from bookspark.protocol.logs.lanes import BATCH_WRITES, after_of, lane_of
+from bookspark.protocol.logs.log_record import LogTakenOverError
+
+if TYPE_CHECKING:
+    from bookspark.client import BookKeeper
+
+Days = Annotated[float, Meta(ge=0, le=100_000)]
+
+
+@checked
+def end_lane(bookkeeper: BookKeeper, name: LaneName, password: Password = b"") -> int:
+    """End the lane ``name`` (``orders@3``). Returns how many rows it has.
+
+    Its writer, if it lives, fails at its next commit or row; started again, it goes on in a lane of its own. Done twice it
+    changes nothing. Raises ConfigurationError for lane 0, for that of batch writes, and for one that is not there;
+    NoSuchLogError; UnauthorizedAccessError (wrong password); LogTakenOverError if a writer took the lane meanwhile;
+    LedgerRecoveryError, NotEnoughBookiesError and MetadataStoreError, after which it is to be ended again.
+    """
+    store, registry = bookkeeper.metadata, LogRegistry(bookkeeper.metadata)
+    log, number = lane_of(name)
+    record = registry.get(log)
+    check_password(record, password)
+    index = LaneIndex(store, log)
+    if number and number in registry.ended_lanes(record):
+        return registry.get(name).ended_rows or 0
+    check_may_end(record, number)
+    run, writer = uuid.uuid4().hex, next(lane.writers[-1] for lane in record.lanes if lane.number == number)
+    lane = registry.get(name)
+    if lane.ended_rows is None:
+        lane = registry.update(name, partial(ending, run=run))
+        ledgers = ProducerLedgers(bookkeeper, LogRun.of(LogAddress("", name, password), lane), lane, writer)
+        ledgers.settle()
+        ledgers.committer.close()
+        # Read once nobody commits any more. (An earlier version that follows a lane does not keep what it comes after.)
+        after = after_of(registry.get(log), number)
+        rows, time_ms = ledgers.at.rows, ledgers.time_ms
+        lane = registry.update(
+            name, partial(lane_ended, run=run, epoch=lane.epoch, rows=rows, time_ms=time_ms, after=after)
+        )
+    index.finished(number)
+    assert lane.ended_rows is not None
+    return lane.ended_rows
+
+
+@checked
+def end_idle_lanes(bookkeeper: BookKeeper, name: LogName, password: Password = b"", idle_days: Days = 7.0) -> list[str]:
+    """End each lane of log ``name`` whose newest row is older than ``idle_days``, or that has none; not lane 0, nor that of
+    batch writes. Returns the names of the lanes that ended. A lane that a writer takes meanwhile stays.
+
+    Raises what ``end_lane`` does."""
+    registry = LogRegistry(bookkeeper.metadata)
+    record = registry.get(name)
+    check_password(record, password)
+    since_ms = time.time_ns() // 1_000_000 - round(idle_days * 86_400_000)
+    ended = []
+    for lane in record.lanes:
+        lane_named = f"{name}@{lane.number}"
+        if BATCH_WRITES in lane.writers or _newest_ms(bookkeeper, lane_named, password) > since_ms:
+            continue
+        with suppress(LogTakenOverError, ConfigurationError):
+            end_lane(bookkeeper, lane_named, password)
+            ended.append(lane_named)
+    return ended
+
+
+def _newest_ms(bookkeeper: BookKeeper, name: str, password: bytes) -> int:
+    """The time of the lane's newest row, in ms since 1970; 0 if it has none."""
+    reader, newest_ms = LogReader(bookkeeper, name, password, AT_THE_END), 0
+    for placed in reader.commits():
+        newest_ms = placed.commit.time_ms
+    rows = reader.open_rows
+    return rows.stamp_at(rows.rows - 1).time_ms if rows is not None and rows.look() else newest_ms

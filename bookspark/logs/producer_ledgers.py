@@ -1,0 +1,250 @@
+"""The ledgers of a producer: opened, closed, settled and taken over, one after another.
+
+Law: rows go to the ledger that the newest commit of the lane opened, and to no other. The next commit comes only once that ledger
+is closed, by its producer or by the recovery of the next one, so its rows are known and can't become more. If it is not known
+whether the log has a commit, nothing is appended any more: rows in a ledger that no commit opened would be lost.
+
+For one thread at a time. Source: docs/decisions/lanes.md.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from time import time_ns
+from typing import TYPE_CHECKING, NamedTuple
+
+from bookspark.errors import (
+    BookKeeperError,
+    LedgerFencedError,
+    LedgerRecoveryError,
+    MetadataStoreError,
+    NoSuchLedgerError,
+)
+from bookspark.logs.chain.committer import Committer
+from bookspark.logs.chain.log_run import CLOSE_SECONDS_MAX, LogRun
+from bookspark.logs.chain.registry import KIND, LogRegistry
+from bookspark.logs.chain.stamps import stamp_of
+from bookspark.logs.rows.encodings import stamped_label, value_encoding
+from bookspark.logs.rows.value_rows import value_encoder
+from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
+from bookspark.protocol.logs.commits import Commit, EntryRange
+from bookspark.protocol.logs.log_record import DATA_ROLE, LogRecord, LogTakenOverError
+
+if TYPE_CHECKING:
+    from bookspark.client import BookKeeper, LedgerHandle
+
+LEDGER_BYTES_MAX, LEDGER_MS_MAX = 1 << 30, 3_600_000
+"""A ledger that is larger, or older, is closed at the next append, and the next one is opened."""
+
+
+class Numbers:
+    """The sequence numbers of the open ledger's rows: each row's is one above that before it, but where the caller said more."""
+
+    def __init__(self, last: int) -> None:
+        self._runs = deque([(-1, last + 1)])
+        """From which entry on a number is how much more than the entry's id; entry −1 is the row before the ledger."""
+
+    def of(self, entry_id: int) -> int:
+        """The number of a row that is not acknowledged, of the last one that is, or of the next one."""
+        first, more = self._runs[-1]
+        if entry_id < first:
+            more = next(more for first, more in reversed(self._runs) if entry_id >= first)
+        return entry_id + more
+
+    def goes_on(self, sequence: int, entry_id: int, acknowledged: int) -> None:
+        """The row after all others has this number. ``acknowledged``: how many rows are."""
+        runs = self._runs
+        while len(runs) > 1 and runs[1][0] < acknowledged:
+            runs.popleft()
+        if runs[-1][0] == entry_id:
+            # The row that was to have it was not taken.
+            runs.pop()
+        runs.append((entry_id, sequence - entry_id))
+
+
+class At(NamedTuple):
+    """Where the next row of a lane goes."""
+
+    handle: LedgerHandle | None
+    """The open ledger; None before the first row."""
+    rows: int
+    """The rows of the lane before it."""
+    numbers: Numbers
+    """The sequence numbers of its rows."""
+
+    @property
+    def acknowledged(self) -> int:
+        """How many of its rows are acknowledged."""
+        return 0 if self.handle is None else self.handle.last_add_confirmed + 1
+
+
+class ProducerLedgers:
+    """The ledgers of the producer ``run``, which owns its lane."""
+
+    def __init__(self, bookkeeper: BookKeeper, run: LogRun, record: LogRecord, writer: str) -> None:
+        """Fences what an earlier producer left. Raises LogTakenOverError, LedgerRecoveryError, and the errors of opening a
+        ledger."""
+        self._bookkeeper, self._run, self._writer, self._record = bookkeeper, run, writer, record
+        self.encode: Callable[[bytes], bytes] | None = None
+        """Compresses a value for the open ledger; None: values stay as they are."""
+        self.committer = Committer(bookkeeper, run)
+        header = self.committer.recover()
+        self.at = At(None, header.position.rows, Numbers(header.last_batches.get(writer, -1)))
+        """Where the next row goes; replaced as a whole."""
+        self.bytes_left = self.due_ms = 0
+        """The bytes of rows that the open ledger may still take, and the time at which the next one is due."""
+        self.time_ms = header.time_ms
+        """The time of the newest row or commit, in ms since 1970."""
+        self._changed, self._old_ms = False, 0
+        """Whether the lane's record may be another one than ``_record``; when the open ledger is too old."""
+        self._unsettled: tuple[EntryRange, ...] = ()
+        """The rows of the ledger that the newest commit opened, once it is closed."""
+        self._taken_over = header.open_ledger is not None
+        """Whether the newest commit is that of an earlier producer, and opened a ledger."""
+        if header.open_ledger is not None:
+            self._take_over(header.open_ledger)
+
+    def now_ms(self) -> int:
+        """The time of the next row, in ms since 1970: never before that of the row before it, although clocks jump."""
+        now_ms = time_ns() // 1_000_000
+        if now_ms < self.time_ms:
+            return self.time_ms
+        self.time_ms = now_ms
+        return now_ms
+
+    @property
+    def is_due(self) -> bool:
+        """Is the next ledger to be opened?"""
+        handle = self.at.handle
+        if self._changed:
+            self._learn_options()
+        if handle is None or (self.bytes_left > 0 and self.time_ms < self.due_ms):
+            return handle is None
+        # A guaranteed one can't be closed while copies are missing, and takes rows all the same.
+        return (
+            self._record.options.replication is not Replication.GUARANTEED
+            or handle.last_add_fully_replicated == handle.last_add_pushed
+        )
+
+    def open_next(self, seconds: float) -> None:
+        """Close the open ledger, if there is one, within ``seconds``, and open the next one. After an error of the commit nothing
+        may be appended any more. Raises what ``close`` does, NotEnoughBookiesError and MetadataStoreError."""
+        self._learn_options()
+        if self.at.handle is not None:
+            self._close_ledger(self.at.handle, seconds)
+        # A row is acknowledged without a commit behind it, so it is synced, as commits are.
+        options = replace(self._record.options, ledger_type=LedgerType.PD_JOURNAL)
+        label = stamped_label(value_encoding(self._record))
+        handle = self._run.create_ledger(self._bookkeeper, options, DATA_ROLE, label)
+        try:
+            self._commit(handle.ledger_id)
+        except BaseException:
+            with suppress(BookKeeperError):
+                handle.close(wait=False, timeout=CLOSE_SECONDS_MAX)
+            raise
+        handle.tell_last_add_confirmed_soon()
+        self.at, self.bytes_left = self.at._replace(handle=handle), LEDGER_BYTES_MAX
+        self.encode = _encoder(self._record)
+        self._old_ms = self.due_ms = self.time_ms + LEDGER_MS_MAX
+        # It was altered while the ledger was opened, or the commit changed it.
+        if self._changed:
+            self.due_ms = 0
+
+    def settle(self) -> None:
+        """Settle what an earlier producer left open; for whoever appends nothing. Raises LogTakenOverError, and the errors of a
+        commit."""
+        if self._taken_over:
+            self._commit(None)
+            self._taken_over = False
+
+    def close(self, seconds: float) -> None:
+        """Wait until all rows are acknowledged, ``seconds`` at most, and settle them. Raises AddTimeoutError, LogTakenOverError,
+        and the errors of a commit."""
+        if self.at.handle is not None:
+            self._close_ledger(self.at.handle, seconds)
+            self._commit(None)
+
+    # -- inside
+
+    def _record_changed(self) -> None:
+        """Called from the metadata store's thread. The next append looks what has changed."""
+        self._changed, self.due_ms = True, 0
+
+    def _learn_options(self) -> None:
+        """Have the next ledger opened now if it is to have other options than the open one, and be told of later changes. If the
+        store does not answer, that is seen when the next ledger is opened."""
+        self.due_ms, self._changed = self._old_ms, False
+        with suppress(MetadataStoreError):
+            # Before it is read, so no change comes in between.
+            self._bookkeeper.metadata.watch_record(KIND, self._run.log, self._record_changed)
+            record = LogRegistry(self._bookkeeper.metadata).get(self._run.log)
+            if record.options != self._record.options:
+                # A guaranteed ledger may have to stay for a while: it is due until the next one is opened.
+                self._record, self.due_ms, self._old_ms = record, 0, 0
+
+    def _close_ledger(self, handle: LedgerHandle, seconds: float) -> None:
+        """Wait until all rows are acknowledged, and close their ledger, so that no row is added to what the next commit says."""
+        try:
+            handle.close(timeout=seconds)
+        except BookKeeperError as error:
+            raise told(error) from None
+        rows = handle.last_add_confirmed + 1
+        self._is_closed(handle.ledger_id, rows, handle.length, self.at.numbers.of(rows - 1))
+
+    def _is_closed(self, ledger_id: int, rows: int, size: int, last_sequence: int) -> None:
+        """The ledger that the newest commit opened has these rows, and no more."""
+        ranges = (EntryRange(ledger_id, 0, rows - 1, rows, size),) if rows else ()
+        self._unsettled, self.at = ranges, At(None, self.at.rows + rows, Numbers(last_sequence))
+
+    def _commit(self, open_ledger: int | None) -> None:
+        """Commit what is settled, and open the ledger."""
+        run = self._run
+        last = self.at.numbers.of(-1)
+        commit = Commit(
+            self._writer,
+            last,
+            run.run,
+            run.epoch,
+            self._unsettled,
+            self.now_ms(),
+            None,
+            None,
+            open_ledger,
+            stamped=True,
+        )
+        self.committer.commit_open(commit)
+        self._unsettled = ()
+
+    def _take_over(self, ledger_id: int) -> None:
+        """Fence the ledger that an earlier producer of this name left open, and learn how many rows it has."""
+        try:
+            with self._bookkeeper.open_ledger(ledger_id, password=self._run.password) as reader:
+                last, size = reader.last_add_confirmed, reader.length
+                number = self.at.numbers.of(-1)
+                if last >= 0:
+                    (entry,) = reader.read(last, last)
+                    row = stamp_of(entry.payload, f"ledger {ledger_id}, entry {last}")
+                    number, self.time_ms = row.sequence, max(self.time_ms, row.time_ms)
+        except NoSuchLedgerError as error:
+            raise LedgerRecoveryError(
+                f"log {self._run.log!r}: ledger {ledger_id} with its newest rows was deleted, and nobody knows how many there "
+                "were; use a producer of another name"
+            ) from error
+        self._is_closed(ledger_id, last + 1, size, number)
+
+
+def _encoder(record: LogRecord) -> Callable[[bytes], bytes] | None:
+    encoding = value_encoding(record)
+    return value_encoder(encoding, record.dictionary) if encoding else None
+
+
+def told(error: BookKeeperError) -> BookKeeperError:
+    """The error as a producer's caller is told it."""
+    if isinstance(error, LedgerFencedError):
+        return LogTakenOverError(
+            f"another producer of this name was made, or its ledger was recovered by hand, and this one has ended ({error})"
+        )
+    return error

@@ -1,0 +1,79 @@
+"""The records of readers in the metadata store: ``/bookspark/readers/<key>@<log>``. A reader makes up its key when it begins.
+
+Law: a record is changed by compare-and-set. Only a reader of a log that exists has one: ``LogRegistry.forget`` deletes
+them with the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from bookspark.errors import MetadataVersionError, UnreadableRecordError
+from bookspark.logs.chain.registry import READERS, LogRegistry
+from bookspark.metadata.records.documents import proven_struct, read_struct
+from bookspark.metadata.store import MetadataStore
+from bookspark.protocol.logs.lanes import MARK, lane_of
+from bookspark.protocol.logs.reader_record import ReaderRecord, outdated
+
+log = logging.getLogger(__name__)
+
+_WRITES_MAX = 5
+
+
+def now_ms() -> int:
+    """This host's clock, in ms since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+def update(
+    store: MetadataStore, name: str, change: Callable[[ReaderRecord | None], ReaderRecord | None]
+) -> ReaderRecord | None:
+    """Change the record ``name`` to ``change(record)``, or leave it if that is None. Returns the record as it is then; None if
+    its log was deleted. Raises MetadataVersionError if others change it all the time, and MetadataStoreError."""
+    for left in range(_WRITES_MAX)[::-1]:
+        found = store.read_record(READERS, name)
+        record = None if found is None else _decoded(found.value, name)
+        if found is None and LogRegistry(store).find(name.partition(MARK)[2]) is None:
+            return None
+        changed = change(record)
+        if changed is None:
+            return record
+        version = None if found is None else found.version
+        try:
+            store.write_record(READERS, name, proven_struct(changed, f"reader {name!r}"), version)
+            return changed
+        except MetadataVersionError:
+            if not left:
+                raise
+    raise AssertionError("the last write returned or raised")
+
+
+def records_of(store: MetadataStore, log_name: str) -> dict[str, ReaderRecord]:
+    """The records of the readers of a log and of its lanes, by name. One that can't be decoded is left out, and logged."""
+    found = {}
+    for name in store.list_records(READERS):
+        if lane_of(name.partition(MARK)[2])[0] != log_name:
+            continue
+        document = store.read_record(READERS, name)
+        record = None if document is None else _decoded(document.value, name)
+        if record is not None:
+            found[name] = record
+    return found
+
+
+def forget_outdated(store: MetadataStore, log_name: str) -> None:
+    """Delete the records of a log's readers that tell nothing any more. Raises MetadataStoreError."""
+    log_record = LogRegistry(store).find(log_name)
+    if log_record is not None:
+        for name in outdated(records_of(store, log_name), log_record.ctime_ms, now_ms()):
+            store.delete_record(READERS, name)
+
+
+def _decoded(document: bytes, name: str) -> ReaderRecord | None:
+    try:
+        return read_struct(document, ReaderRecord, f"reader {name!r}")
+    except UnreadableRecordError as error:
+        log.warning("%s", error)
+        return None

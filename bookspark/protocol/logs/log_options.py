@@ -1,0 +1,60 @@
+"""The options of a log: how its rows are kept, and in which ledgers.
+
+Source: docs/decisions/logs.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from bookspark.errors import ConfigurationError
+from bookspark.protocol.ledger.ledger_choices import check_choices
+from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerType, Replication
+
+
+class RowFormat(Enum):
+    """What an entry of a data ledger holds."""
+
+    VALUE = "value"
+    """One row with one value: a string or bytes."""
+    ARROW = "arrow"
+    """Rows with all their columns, as an Arrow record batch."""
+
+
+class Compression(Enum):
+    """How the payloads of data ledgers are compressed."""
+
+    NONE = "none"
+    ZSTD = "zstd"
+    ZSTD_DICTIONARY = "zstd_dictionary"
+    """zstd with a dictionary, for small values. It is trained from the first rows of the log and kept in the log's record."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """What a log's data ledgers are created with, and what they hold. Commit ledgers are always PD (persistent durability: an
+    append is acknowledged after the sync). Those in ``ALTERABLE`` may be changed later."""
+
+    ensemble_size: int = 3
+    write_quorum: int = 3
+    ack_quorum: int = 2
+    digest_type: DigestType = DigestType.CRC32C
+    ledger_type: LedgerType = LedgerType.PD_JOURNAL
+    replication: Replication = Replication.BEST_EFFORT
+    row_format: RowFormat = RowFormat.VALUE
+    compression: Compression = Compression.NONE
+    columns: str = ""
+    """The schema of the rows, as Spark's JSON. Empty unless the row format is ARROW."""
+
+    def __post_init__(self) -> None:
+        check_choices(self.ensemble_size, self.write_quorum, self.ack_quorum, self.ledger_type, self.replication)
+        if self.row_format is RowFormat.ARROW and self.compression is Compression.ZSTD_DICTIONARY:
+            raise ConfigurationError(
+                "compression 'zstd_dictionary' is for logs of single values; entries of row format 'arrow' hold many rows "
+                "and gain nothing from it: use 'zstd'"
+            )
+
+
+ALTERABLE = ("ensemble_size", "write_quorum", "ack_quorum", "digest_type", "compression")
+"""The options that concern ledgers to come alone."""

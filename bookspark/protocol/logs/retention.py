@@ -1,0 +1,53 @@
+"""How long the rows of a log stay: by time, by bytes, or for ever.
+
+Law: rows go from the front of a lane, whole commits at a time, and only what is beyond one of the bounds goes:
+
+* by time: a commit whose rows are all older than ``retention_ms``, by the clock of whoever asks. The times of a lane never go
+  back, so no younger row is before an older one.
+* by bytes: a commit behind which at least ``retention_bytes`` of the lane are committed.
+
+So each row younger than that, and the newest bytes of each lane, stay. What stays longer is said in docs/decisions/lanes.md.
+
+The document is ``/bookspark/retention/<log>``, beside the log's record: versions that do not know it read and write the log as
+before, and do not drop it. Source: Kafka's ``retention.ms`` and ``retention.bytes``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bookspark.errors import ConfigurationError
+from bookspark.protocol.logs.commits import Commit, Position
+from bookspark.protocol.logs.log_record import LogRecord
+
+
+@dataclass(frozen=True)
+class Retention:
+    """How long rows of a log stay."""
+
+    ctime_ms: int = 0
+    """When the log was made: an earlier log of the name may have left its document."""
+    retention_ms: int = 0
+    """Rows that are older go, in ms; 0: none go for their age."""
+    retention_bytes: int = 0
+    """Rows of a lane go while more bytes than that follow them; 0: none go for that."""
+
+    @property
+    def forever(self) -> bool:
+        """Do all rows stay?"""
+        return not (self.retention_ms or self.retention_bytes)
+
+    def expired(self, commit: Commit, after: Position, size: int, now_ms: int) -> bool:
+        """May the rows of ``commit`` go? ``after``: the position behind it; ``size``: the bytes of the lane's commits."""
+        by_time = self.retention_ms > 0 and 0 < commit.time_ms < now_ms - self.retention_ms
+        return by_time or (self.retention_bytes > 0 and size - after.size >= self.retention_bytes)
+
+
+def check_not_offloaded(record: LogRecord) -> None:
+    """Raise ConfigurationError if rows of the lane are offloaded: they would go from the log, and stay in the table."""
+    if record.offload is not None:
+        raise ConfigurationError(
+            f"log {record.name!r} is offloaded to {record.offload.table}, and a log has either a retention or an offload: "
+            "rows would be gone from the log while the table still has them. Delete rows of the table by its own means, or leave "
+            "the retention out"
+        )

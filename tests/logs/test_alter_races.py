@@ -1,0 +1,120 @@
+"""A log is altered at each step of one who makes a lane, or alters it otherwise: its lanes have its options in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+
+from bookspark.errors import MetadataStoreError
+from bookspark.logs import LogRegistry
+from bookspark.logs.chain.lane_index import LaneIndex, NewLane
+from bookspark.metadata.memory.memory_store import MemoryStore
+from bookspark.protocol.logs.lanes import lane_of
+from bookspark.protocol.logs.log_options import LogOptions
+
+
+class _KilledError(MetadataStoreError):
+    """The process was killed."""
+
+
+@contextmanager
+def at_step(step: int, happens: Callable[[], None]) -> Iterator[list[int]]:
+    """Before the ``step``-th time that a record is read or written meanwhile, this happens. Gives how many steps are left."""
+    left = [step]
+
+    def watched(original: Callable[..., Any]) -> Callable[..., Any]:
+        def called(self: MemoryStore, *arguments: Any) -> Any:
+            left[0] -= 1
+            if left[0] == 0:
+                happens()
+            return original(self, *arguments)
+
+        return called
+
+    with pytest.MonkeyPatch.context() as patched:
+        for name in ("read_record", "write_record", "list_records"):
+            patched.setattr(MemoryStore, name, watched(getattr(MemoryStore, name)))
+        yield left
+
+
+def made() -> LogRegistry:
+    registry = LogRegistry(MemoryStore())
+    registry.create("orders", LogOptions(), b"")
+    return registry
+
+
+def check(registry: LogRegistry) -> None:
+    """Every lane has the log's options."""
+    log = registry.get("orders")
+    assert {registry.get(lane).options for lane in registry.lanes_of("orders")} == {log.options}
+
+
+def index(registry: LogRegistry) -> LaneIndex:
+    return LaneIndex(registry._store, "orders")
+
+
+def killed() -> None:
+    raise _KilledError
+
+
+def test_a_lane_that_is_made_beside_an_alteration_has_its_options() -> None:
+    step, more = 0, True
+    while more:
+        step += 1
+        registry = made()
+        with at_step(step, lambda: registry.alter("orders", ack_quorum=3)) as left:  # noqa: B023
+            index(registry).begin(NewLane("service:a"))
+            more = left[0] <= 0
+        check(registry)
+    assert step > 5
+
+
+def test_a_maker_that_is_late_gives_a_lane_of_another_one_no_old_options() -> None:
+    """It read the log before another one made this lane and the log was altered."""
+    step, more = 0, True
+    while more:
+        step += 1
+        registry = made()
+
+        def happens(registry: LogRegistry = registry) -> None:
+            registry.alter("orders", ack_quorum=1)
+            index(registry).begin(NewLane("service:b"))
+            registry.alter("orders", ack_quorum=3)
+
+        with at_step(step, happens) as left:
+            assert index(registry).begin(NewLane("service:a")) in (1, 2)
+            more = left[0] <= 0
+        check(registry)
+
+
+def test_a_lane_that_a_crash_left_has_the_options_of_the_day_on_which_it_is_used() -> None:
+    step, more = 0, True
+    while more:
+        step += 1
+        registry = made()
+        with at_step(step, killed) as left, suppress(_KilledError):
+            index(registry).begin(NewLane("service:a"))
+        more = left[0] <= 0
+        # As an earlier version alters, which does not look for lanes that the index does not name.
+        registry.update("orders", lambda record: record.altered(ack_quorum=3))
+        for lane in registry.lanes_of("orders")[1:]:
+            registry.update(lane, lambda record: record.altered(ack_quorum=3))
+        assert index(registry).begin(NewLane("service:a")) == 1
+        check(registry)
+
+
+def test_of_two_alterations_at_once_all_lanes_have_what_the_log_has() -> None:
+    step, more = 0, True
+    while more:
+        step += 1
+        registry = made()
+        for writer in ("a", "b"):
+            index(registry).begin(NewLane(f"service:{writer}"))
+        with at_step(step, lambda: registry.alter("orders", ack_quorum=3)) as left:  # noqa: B023
+            registry.alter("orders", ack_quorum=1)
+            more = left[0] <= 0
+        check(registry)
+        assert [lane_of(lane)[1] for lane in registry.lanes_of("orders")] == [0, 1, 2]

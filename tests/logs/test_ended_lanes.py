@@ -1,0 +1,253 @@
+"""Lanes that end, on real bookies: producers go on in new lanes, readers go on behind ended ones, and nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from bookspark.client import BookKeeper
+from bookspark.errors import ConfigurationError
+from bookspark.local import LocalCluster
+from bookspark.logs import Log, LogRegistry, create_log, delete_log
+from bookspark.logs.chain.lane_index import LaneIndex, NewLane
+from bookspark.logs.chain.registry import BLOCKS, ENDED
+from bookspark.logs.feeds.log_feed import Limit, LogFeed
+from bookspark.logs.lane_ending import end_idle_lanes, end_lane
+from bookspark.logs.readers.lag import readers_of
+from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
+from bookspark.protocol.logs import ended_lanes
+from bookspark.protocol.logs.lanes import service_writer
+from bookspark.protocol.logs.log_record import LogTakenOverError
+from tests.awaiting import await_that
+from tests.cli.conftest import Run, bookspark  # noqa: F401
+
+
+@pytest.fixture(scope="module")
+def cluster(new_chroot: Callable[[], str]) -> Iterator[LocalCluster]:
+    with LocalCluster(bookies=3, zookeeper=new_chroot()) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def bookkeeper(cluster: LocalCluster) -> Iterator[BookKeeper]:
+    with cluster.bookkeeper() as bookkeeper:
+        yield bookkeeper
+
+
+@pytest.fixture
+def log(bookkeeper: BookKeeper, request: pytest.FixtureRequest) -> Log:
+    return create_log(bookkeeper, request.node.name)
+
+
+def values(log: Log) -> list[bytes]:
+    with log.reader() as reader:
+        return [row.value for row in reader]
+
+
+def test_a_producer_of_a_lane_that_ended_goes_on_in_another_one(bookkeeper: BookKeeper, log: Log) -> None:
+    """Its sequence numbers go on too: what it appends again is not there twice."""
+    with log.producer("billing") as first:
+        first.append(b"a", sequence=4)
+        lane = first.lane
+        # It lives, and its newest row is in a ledger that is open.
+        assert end_lane(bookkeeper, f"{log.name}@{lane}") == 1
+        with pytest.raises(LogTakenOverError):
+            first.append(b"lost")
+    with log.producer("billing") as second:
+        assert (second.lane, second.last_sequence, second.position) == (lane + 1, 4, 0)
+        assert second.append(b"a", sequence=4) is None
+        second.append(b"b", sequence=5)
+    assert values(log) == [b"a", b"b"]
+    with log.producer("other") as other:
+        assert other.lane == lane + 2 and other.last_sequence == -1
+
+
+def test_a_lane_that_ends_before_its_writer_committed_keeps_what_the_one_before_it_had(
+    bookkeeper: BookKeeper, log: Log
+) -> None:
+    with log.producer("billing") as producer:
+        producer.append(b"a", sequence=4)
+        lane = producer.lane
+    for number in range(lane, lane + 3):
+        end_lane(bookkeeper, f"{log.name}@{number}")
+        made = LaneIndex(bookkeeper.metadata, log.name).begin(NewLane(service_writer("billing")))
+        assert made == number + 1
+    with log.producer("billing") as producer:
+        assert (producer.lane, producer.last_sequence) == (lane + 3, 4)
+
+
+class _KilledError(Exception):
+    pass
+
+
+def killed(*_: Any) -> None:
+    raise _KilledError
+
+
+def test_a_producer_finishes_what_an_ender_that_was_killed_left(
+    bookkeeper: BookKeeper, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with log.producer("billing") as producer:
+        producer.append(b"a")
+        lane = producer.lane
+    with monkeypatch.context() as patched:
+        patched.setattr(LaneIndex, "_keep", killed)
+        with pytest.raises(_KilledError):
+            end_lane(bookkeeper, f"{log.name}@{lane}")
+    registry = LogRegistry(bookkeeper.metadata)
+    assert registry.get(f"{log.name}@{lane}").ended_rows == 1 and registry.get(log.name).ended_count == 0
+    with log.producer("billing") as producer:
+        assert (producer.lane, producer.last_sequence) == (lane + 1, 0)
+        producer.append(b"b")
+    assert registry.get(log.name).ended_lanes == (lane,) and values(log) == [b"a", b"b"]
+
+
+def test_a_live_reader_a_saved_place_and_lag_go_on_behind_lanes_that_ended(bookkeeper: BookKeeper, log: Log) -> None:
+    producers = [log.producer(str(number)) for number in range(4)]
+    with log.reader(group="live") as live, log.reader(group="late") as late:
+        for producer in producers:
+            producer.append_batch([b"%d" % producer.lane] * 5)
+        assert len(live.read()) == 20
+        late.read(rows_max=8)
+        place = late.offset
+        for producer in producers[:3]:
+            end_lane(bookkeeper, f"{log.name}@{producer.lane}")
+        producers[3].append(b"more")
+        found: list[bytes] = []
+        await_that(lambda: found.extend(row.value for row in live.read(timeout=1.0)) or found == [b"more"])
+        await_that(lambda: live.read(timeout=0.1) == [] and live.offset.get("ended") == 3)
+        assert "1" not in live.offset
+        await_that(
+            lambda: {one.title: one.lag_rows for one in readers_of(bookkeeper, log.name)} == {"late": 13, "live": 0}
+        )
+        late.seek(place)
+        rest = [row for batch in iter(lambda: late.read(rows_max=3), []) for row in batch]
+        assert len(rest) == 13 and late.offset == live.offset
+    with log.reader() as again:
+        assert len(list(again)) == 21 and again.offset == live.offset
+    for producer in producers[:3]:
+        with pytest.raises(LogTakenOverError):
+            producer.append(b"x")
+    producers[3].close()
+
+
+def test_a_limit_takes_ended_lanes_one_after_the_other(bookkeeper: BookKeeper, log: Log) -> None:
+    for number in range(3):
+        with log.producer(str(number)) as producer:
+            producer.append_batch([b"x"] * 4)
+        if number < 2:
+            end_lane(bookkeeper, f"{log.name}@{number + 1}")
+    feed = LogFeed(bookkeeper, log.name, b"", True)
+    place, ends = feed.earliest(), []
+    while feed.spans(place, feed.newest()):
+        place = feed.limited(place, feed.newest(), Limit(rows=3))
+        ends.append({key: value for key, value in place.items() if key not in ("log", "position")})
+    assert ends == [
+        {"1": 3, "3": 0},
+        {"2": 2, "3": 0, "ended": 1},
+        {"3": 0, "ended": 2},
+        {"3": 3, "ended": 2},
+        {"3": 4, "ended": 2},
+    ]
+
+
+def test_many_lanes_that_ended_are_a_number_in_a_place(
+    bookkeeper: BookKeeper, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks of them are read by who needs them alone."""
+    monkeypatch.setattr(ended_lanes, "BLOCK", 3)
+    for number in range(8):
+        with log.producer(str(number)) as producer:
+            producer.append(b"%d" % number)
+        end_lane(bookkeeper, f"{log.name}@{producer.lane}")
+    registry = LogRegistry(bookkeeper.metadata)
+    record = registry.get(log.name)
+    assert (record.lanes, record.ended_lanes) == ((), (7, 8))
+    assert registry.ended_lanes(record) == list(range(1, 9)) and registry.ended_lanes(record, 5) == [6, 7, 8]
+    assert values(log) == [b"%d" % number for number in range(8)]
+    with log.reader(start="latest") as reader:
+        assert reader.offset == {"position": 0, "log": record.ctime_ms, "ended": 8}
+        reads: list[str] = []
+        read = ZooKeeperStore.read_record
+
+        def counted(self: ZooKeeperStore, kind: str, name: str) -> Any:
+            reads.append(f"{kind} {name}")
+            return read(self, kind, name)
+
+        monkeypatch.setattr(ZooKeeperStore, "read_record", counted)
+        with log.producer("late") as producer:
+            producer.append(b"late")
+            reads.clear()
+            assert [row.value for row in reader.read(timeout=60)] == [b"late"]
+    ended = [f"logs {log.name}@{number}" for number in range(1, 9)]
+    assert not [one for one in reads if one in ended or one.startswith(BLOCKS)]
+
+
+def test_idle_lanes_end_and_those_in_use_stay(
+    cluster: LocalCluster,
+    bookkeeper: BookKeeper,
+    log: Log,
+    bookspark: Run,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("BOOKSPARK_ZOOKEEPER", cluster.zookeeper)
+    with log.producer("one") as one, log.producer("two") as two:
+        one.append(b"a")
+        two.append(b"b")
+        assert end_idle_lanes(bookkeeper, log.name) == []
+        assert bookspark("log", "end", f"{log.name}@1").text == f"log {log.name}@1: lanes ended: {log.name}@1\n"
+        two.append(b"c")
+        shown = json.loads(bookspark("log", "describe", log.name, "--json").out)
+        assert shown["lanes"] == [
+            f"{log.name}: 0 rows, batch",
+            f"{log.name}@1: 1 rows, ended",
+            f"{log.name}@2: 2 rows, service:two",
+        ]
+        assert bookspark("log", "read", log.name).out == b"a\nb\nc\n"
+        with pytest.raises(LogTakenOverError):
+            one.append(b"never")
+    assert json.loads(bookspark("log", "end", log.name, "--idle-days", "0", "--json").out) == [f"{log.name}@2"]
+    refused = bookspark("log", "end", f"{log.name}@0")
+    assert refused.status == 2 and "lane 0 never ends" in refused.err
+    with pytest.raises(ConfigurationError, match="has no lane 7"):
+        end_lane(bookkeeper, f"{log.name}@7")
+
+
+def test_a_deleted_log_leaves_nothing_of_its_ended_lanes(
+    bookkeeper: BookKeeper, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ended_lanes, "BLOCK", 1)
+    for number in range(3):
+        with log.producer(str(number)) as producer:
+            producer.append(b"x")
+        end_lane(bookkeeper, f"{log.name}@{number + 1}")
+    other = create_log(bookkeeper, f"{log.name}.other")
+    with other.producer("0") as producer:
+        pass
+    end_lane(bookkeeper, f"{other.name}@1")
+    delete_log(bookkeeper, log.name, b"")
+    store = bookkeeper.metadata
+    left = [one for kind in (ENDED, BLOCKS, "logs") for one in store.list_records(kind) if one.startswith(log.name)]
+    assert all(one.startswith(other.name) for one in left) and left
+    create_log(bookkeeper, log.name)
+    with log.producer("0") as producer:
+        assert (producer.lane, producer.last_sequence) == (1, -1)
+
+
+def test_what_an_earlier_log_of_the_name_left_is_not_taken_for_this_ones(bookkeeper: BookKeeper, log: Log) -> None:
+    with log.producer("0") as producer:
+        producer.append(b"x")
+    end_lane(bookkeeper, f"{log.name}@1")
+    registry = LogRegistry(bookkeeper.metadata)
+    # As a deletion that broke off leaves them.
+    for name in (log.name, f"{log.name}@1"):
+        registry.delete(name)
+    create_log(bookkeeper, log.name)
+    with log.producer("1") as producer:
+        producer.append(b"y")
+    end_lane(bookkeeper, f"{log.name}@1")
+    with log.producer("0") as producer:
+        assert (producer.lane, producer.last_sequence) == (2, -1)

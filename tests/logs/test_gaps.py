@@ -1,0 +1,242 @@
+"""Gaps: a reader that passes rows unread tells which, and why; its account is what was done to the log."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from bookspark.client import BookKeeper
+from bookspark.errors import BookKeeperError, DataLossError, NoSuchEntryError, ReadError
+from bookspark.local import LocalCluster
+from bookspark.logs import Committer, LogAddress, LogRegistry, LogRow, LogRun, RowReader, create_log, truncate_log
+from bookspark.logs.chain.lane_index import LaneIndex, NewLane
+from bookspark.logs.feeds.gaps import Gap, GapKind, joined, rows_and_gaps
+from bookspark.logs.rows.splits import Piece
+from bookspark.metadata.memory.memory_store import MemoryStore
+from bookspark.protocol.ledger.accepted_loss import AcceptedLoss, Loss, LossKind
+from bookspark.protocol.logs.commits import Commit, EntryRange
+from bookspark.protocol.logs.lanes import lane_name
+from bookspark.protocol.logs.log_options import LogOptions
+from tests.spark.memory_bookkeeper import MemoryBookKeeper, MemoryReader
+
+SEEDS = range(int(os.environ.get("BOOKSPARK_GAP_SEEDS", "200")))
+"""By hand, 1,000."""
+TRUNCATED, LOST, UNKNOWN = GapKind.TRUNCATED, GapKind.LOST, GapKind.NOT_YET_KNOWN
+
+
+class DamagedReader(MemoryReader):
+    def read(self, first: int, last: int) -> Iterator[Any]:
+        for entry in super().read(first, last):
+            bookkeeper = self._bookkeeper
+            assert isinstance(bookkeeper, DamagedBookKeeper)
+            place = entry.ledger_id, entry.entry_id
+            if place in bookkeeper.denied:
+                raise NoSuchEntryError(f"{place}")
+            if place in bookkeeper.silent:
+                raise ReadError(f"{place}")
+            yield entry
+
+
+class DamagedBookKeeper(MemoryBookKeeper):
+    """A cluster that lost entries, and bookies that do not answer."""
+
+    zookeeper = "memory"
+
+    def __init__(self) -> None:
+        super().__init__(MemoryStore())
+        self.denied: set[tuple[int, int]] = set()
+        self.silent: set[tuple[int, int]] = set()
+
+    def open_ledger_no_recovery(self, ledger_id: int, password: bytes = b"") -> DamagedReader:
+        self.metadata.read_ledger(ledger_id)
+        return DamagedReader(self, ledger_id)
+
+    def accept_loss(self, ledger_id: int, first: int, last: int) -> None:
+        metadata, version = self.metadata.read_ledger(ledger_id)
+        losses = (*(metadata.accepted_loss.losses if metadata.accepted_loss else ()),)
+        loss = AcceptedLoss("me", 1, (), (*losses, Loss(LossKind.ENTRIES, first, last, ("bookie-0",))))
+        self.metadata.write_ledger(replace(metadata, accepted_loss=loss), version)
+        self.silent |= {(ledger_id, entry) for entry in range(first, last + 1)}
+
+
+class Story:
+    """A log of some lanes, its rows, and what became of each: None, or why it can't be read."""
+
+    def __init__(self, seed: int) -> None:
+        self.random, self.bookkeeper = Random(seed), DamagedBookKeeper()
+        self.client: Any = self.bookkeeper
+        registry = LogRegistry(self.bookkeeper.metadata)
+        registry.ensure("orders", {}, b"")
+        self.lanes = {0: "orders"}
+        for number in range(1, self.random.randint(1, 3)):
+            LaneIndex(self.bookkeeper.metadata, "orders").begin(NewLane(f"service:s{number}"))
+            self.lanes[number] = lane_name("orders", number)
+        self.places: dict[int, list[tuple[int, int]]] = {lane: [] for lane in self.lanes}
+        """For each lane the ledger and entry of each of its rows."""
+        self.times: dict[int, list[int]] = {lane: [] for lane in self.lanes}
+        """When each row was committed, in ms."""
+        for lane, name in self.lanes.items():
+            self._write(registry, lane, name)
+
+    def _write(self, registry: LogRegistry, lane: int, name: str) -> None:
+        run = LogRun.of(LogAddress("memory", name), registry.claim(name, "run"))
+        committer = Committer(self.client, run)
+        for number in range(self.random.randint(1, 6)):
+            ranges = []
+            for _ in range(self.random.randint(1, 3)):
+                rows = self.random.randint(1, 12)
+                with_it = self.bookkeeper.create_ledger(
+                    ensemble_size=3, write_quorum=3, ack_quorum=2, password=b"", custom_metadata={}
+                )
+                with_it.append_batch([f"{lane}".encode()] * rows)
+                with_it.close()
+                ranges.append(EntryRange(with_it.ledger_id, 0, rows - 1, rows, rows))
+                self.places[lane] += [(with_it.ledger_id, entry) for entry in range(rows)]
+                self.times[lane] += [number + 1] * rows
+            committer.commit(Commit("q", number, run.run, run.epoch, tuple(ranges), number + 1))
+        committer.close()
+
+    def damage(self) -> dict[int, list[GapKind | None]]:
+        """What is true of each row of each lane afterwards."""
+        done: dict[tuple[int, int], GapKind] = {}
+        random, bookkeeper = self.random, self.bookkeeper
+        for _ in range(random.randint(0, 6)):
+            lane = random.choice(list(self.lanes))
+            ledger, entry = random.choice(self.places[lane])
+            last = max(one for held, one in self.places[lane] if held == ledger)
+            end = random.randint(entry, last)
+            entries = {(ledger, one) for one in range(entry, end + 1)}
+            match random.choice(["deny", "accept", "silence", "delete"]):
+                case "deny":
+                    bookkeeper.denied |= entries
+                    done |= dict.fromkeys(entries, LOST)
+                case "accept" if not any(place[0] == ledger for place in done):
+                    bookkeeper.accept_loss(ledger, entry, end)
+                    done |= dict.fromkeys(entries, LOST)
+                case "silence":
+                    bookkeeper.silent |= entries
+                    done |= {place: UNKNOWN for place in entries if place not in done}
+                case "delete" if all(place[0] != ledger for place in done):
+                    bookkeeper.delete_ledger(ledger)
+                    done |= dict.fromkeys([place for place in self.places[lane] if place[0] == ledger], LOST)
+        truth = {lane: [done.get(place) for place in places] for lane, places in self.places.items()}
+        for lane in self.lanes:
+            if random.random() < 0.4:
+                row = random.randint(0, len(self.places[lane]))
+                truncate_log(self.client, f"orders@{lane}", row, b"")
+                truth[lane][:row] = [TRUNCATED] * row
+        return truth
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_account_of_a_reader_is_what_was_done(seed: int) -> None:
+    story = Story(seed)
+    with RowReader(story.client, LogAddress("memory", "orders"), "earliest", "") as reader:
+        truth = story.damage()
+        found: dict[int, list[GapKind | None]] = {lane: [] for lane in truth}
+        while items := reader.read_with_gaps(rows_max=story.random.randint(1, 40)):
+            for item in items:
+                rows = found[item.lane]
+                if isinstance(item, Gap):
+                    assert (item.first, item.rows > 0) == (len(rows), True)
+                    rows += [item.kind] * item.rows
+                else:
+                    assert (item.position, item.value) == (len(rows), b"%d" % item.lane)
+                    rows.append(None)
+    assert found == truth
+
+
+# -- the parts
+
+
+def test_gaps_of_one_kind_that_follow_one_another_are_one() -> None:
+    row = LogRow(0, 4, b"", 0)
+    gaps = [
+        Gap(0, 0, 1, LOST),
+        Gap(0, 2, 3, LOST),
+        row,
+        Gap(0, 5, 5, LOST),
+        Gap(0, 6, 6, UNKNOWN),
+        Gap(1, 7, 7, UNKNOWN),
+    ]
+    assert list(joined(gaps)) == [Gap(0, 0, 3, LOST), *gaps[2:]]
+    assert list(joined([])) == []
+    assert str(gaps[4]) == "rows 6 to 6 of lane 0 are not yet known"
+
+
+def test_entries_of_many_rows_are_gaps_as_a_whole() -> None:
+    # Rows 5 to 29 of a lane, in entries 2 to 4 of ten rows each: the piece begins within entry 2.
+    piece = Piece(7, 2, 5, 25, rows_each=10, skip=5, lane=3)
+
+    def read(part: Piece) -> list[int]:
+        if part.first_entry_id <= 3 <= part.last_entry_id:
+            raise ReadError("entry 3")
+        return list(range(part.position, part.position + part.rows))
+
+    def kind(error: BookKeeperError, part: Piece) -> GapKind:
+        assert part.entries == 1
+        return UNKNOWN
+
+    assert list(rows_and_gaps(piece, read, kind)) == [*range(5, 10), Gap(3, 10, 19, UNKNOWN), *range(20, 30)]
+
+
+# -- real bookies
+
+
+@pytest.fixture(scope="module")
+def cluster(new_chroot: Callable[[], str]) -> Iterator[LocalCluster]:
+    with LocalCluster(bookies=3, zookeeper=new_chroot()) as cluster:
+        yield cluster
+
+
+def test_on_real_bookies(cluster: LocalCluster) -> None:
+    options = LogOptions(ensemble_size=3, write_quorum=1, ack_quorum=1)
+    with cluster.bookkeeper(answer_timeout_seconds=3.0, connect_timeout_seconds=2.0) as bookkeeper:
+        log = create_log(bookkeeper, "striped", options=options)
+        with log.producer("service") as producer:
+            producer.append_batch([str(number).encode() for number in range(30)])
+        with log.reader() as reader:
+            truncate_log(bookkeeper, "striped@1", 3, b"")
+            with pytest.raises(DataLossError, match="truncated"):
+                reader.read()
+            assert reader.offset.get("1", 0) == 0, "it has passed nothing"
+            first = reader.read_with_gaps(rows_max=10)
+            assert first[0] == Gap(1, 0, 2, TRUNCATED)
+            assert [row.value for row in first[1:] if isinstance(row, LogRow)] == [b"%d" % n for n in range(3, 13)]
+            place = reader.offset
+            ensemble = _ensemble(bookkeeper, "striped@1")
+            stopped = next(one for one in cluster.bookies if one.bookie_id == ensemble[0])
+            stopped.stop()
+            try:
+                with pytest.raises(ReadError):
+                    reader.read()
+                told = reader.read_with_gaps()
+            finally:
+                stopped.start()
+            # Every third entry is on the bookie that was stopped, and on no other one.
+            gaps = [item for item in told if isinstance(item, Gap)]
+            assert {gap.kind for gap in gaps} == {UNKNOWN} and {gap.rows for gap in gaps} == {1}
+            assert len(gaps) + sum(isinstance(item, LogRow) for item in told) == 17
+            assert len({gap.first % 3 for gap in gaps}) == 1
+            reader.seek(place)
+            assert [row.position for row in reader.read()] == list(range(13, 30))
+            reader.seek(place)
+            for ledger_id in _data_ledgers(bookkeeper, "striped@1"):
+                bookkeeper.delete_ledger(ledger_id)
+            assert reader.read_with_gaps() == [Gap(1, 13, 29, LOST)]
+
+
+def _data_ledgers(bookkeeper: BookKeeper, lane: str) -> list[int]:
+    from bookspark.logs import commits
+
+    return sorted({one.ledger_id for placed in commits(bookkeeper, lane, b"") for one in placed.commit.ranges})
+
+
+def _ensemble(bookkeeper: BookKeeper, lane: str) -> tuple[str, ...]:
+    (ledger_id,) = _data_ledgers(bookkeeper, lane)
+    return bookkeeper.get_ledger_metadata(ledger_id).last_fragment.ensemble

@@ -1,0 +1,131 @@
+"""What Prometheus is told of how far readers of a log are behind."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from statistics import median
+
+import prometheus_client
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from bookspark.client import BookKeeper
+from bookspark.local import LocalCluster
+from bookspark.logs import Log, create_log, open_log
+from bookspark.metrics.tables import LOG_READERS
+from tests.awaiting import await_that, time_passes
+
+ROWS, SECONDS, LIVE = (one.name for one in LOG_READERS)
+
+
+@pytest.fixture(scope="module")
+def cluster(new_chroot: Callable[[], str]) -> Iterator[LocalCluster]:
+    with LocalCluster(bookies=3, zookeeper=new_chroot()) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def bookkeeper(cluster: LocalCluster) -> Iterator[BookKeeper]:
+    with cluster.bookkeeper() as bookkeeper:
+        yield bookkeeper
+
+
+@pytest.fixture
+def log(bookkeeper: BookKeeper) -> Log:
+    return create_log(bookkeeper, f"log-{uuid.uuid4().hex[:8]}", b"secret")
+
+
+def scrape(log: Log) -> dict[tuple[str, ...], float]:
+    """The samples by name and labels but ``log``."""
+    registry = prometheus_client.CollectorRegistry()
+    registry.register(log.metrics())
+    families = list(text_string_to_metric_families(prometheus_client.generate_latest(registry).decode()))
+    assert {one.name for one in families} == {one.name for one in LOG_READERS}
+    samples = [sample for family in families for sample in family.samples]
+    assert all(sample.labels["log"] == log.name for sample in samples)
+    return {(one.name, one.labels["kind"], one.labels["reader"]): one.value for one in samples}
+
+
+def test_readers_are_told_by_their_names_also_when_they_are_gone(
+    cluster: LocalCluster, bookkeeper: BookKeeper, log: Log
+) -> None:
+    assert scrape(log) == {}
+    with log.producer("service") as producer:
+        producer.append_batch([b"x"] * 10)
+        with log.reader(group="audit") as audit, log.reader(group="audit") as behind, log.reader() as unnamed:
+            audit.read()
+            behind.read(rows_max=4)
+            unnamed.read(rows_max=1)
+            key = ("python", "audit")
+            await_that(lambda: scrape(log).get((ROWS, *key)) == 6, what=lambda: scrape(log))
+            told = scrape(log)
+            assert {name for name, *_ in told} == {ROWS, SECONDS, LIVE} and len(told) == 3, (
+                "and no reader without a name"
+            )
+            assert told[LIVE, *key] == 1 and 0 < told[SECONDS, *key] < 600
+            audit.commit()
+        with cluster.bookkeeper() as other:
+            # Nobody reads, and the lag grows.
+            producer.append(b"y")
+
+            def lag() -> tuple[float, float]:
+                told = scrape(open_log(other, log.name, b"secret"))
+                return told[LIVE, *key], told[ROWS, *key]
+
+            await_that(lambda: lag() == (0, 1), what=lag)
+
+
+def test_the_lag_of_a_live_reader_is_within_two_seconds_of_the_truth(log: Log) -> None:
+    stop = threading.Event()
+    appended: list[float] = []
+    """When each row was appended."""
+    read: list[float] = []
+    """When each row was read."""
+
+    def write() -> None:
+        with log.producer("service") as producer:
+            while not stop.is_set():
+                producer.append(b"row")
+                appended.append(time.time())
+                time_passes(0.005)
+
+    def follow() -> None:
+        with log.reader(group="slow") as reader:
+            while not stop.is_set():
+                rows = reader.read(rows_max=2, timeout=1.0)
+                read.extend([time.time()] * len(rows))
+                time_passes(0.05)
+
+    threads = [threading.Thread(target=work) for work in (write, follow)]
+    for thread in threads:
+        thread.start()
+    stale: list[float] = []
+    try:
+        key = ("python", "slow")
+        await_that(lambda: scrape(log).get((ROWS, *key), 0) > 0, what=lambda: scrape(log))
+        for _ in range(25):
+            before, rows_before = time.time(), len(appended)
+            told = scrape(log)
+            rows_after, after = len(appended) + 1, time.time()
+            # The place that it was told from: so many rows were read then.
+            least, most = rows_before - told[ROWS, *key], rows_after - told[ROWS, *key]
+            assert least <= len(read) + 2, "nothing is told as read that is not"
+            unread = appended[max(0, int(least)) : int(most) + 1]
+            if told[ROWS, *key] and unread:
+                # The first of them is as old as it is told.
+                assert unread[0] - 2.0 <= after - told[SECONDS, *key]
+                assert before - told[SECONDS, *key] <= unread[-1] + 2.0
+            # It is as old as the read of the row after that.
+            following = int(most)
+            stale.append(max(0.0, before - read[following]) if following < len(read) else 0.0)
+            time_passes(0.1)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(60)
+    # A machine that stands still now and then makes some of them older.
+    assert median(stale) <= 2.0, stale
+    assert max(stale) > 0, "the reader reads beside the scrapes"

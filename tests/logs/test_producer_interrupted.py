@@ -1,0 +1,146 @@
+"""Signal handlers that interrupt an append use the same producer: they are served or refused, and the producer goes on."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from bookspark.errors import BookKeeperError, LedgerClosedError
+from bookspark.local import LocalCluster
+from bookspark.logs import Log, Producer, RowPosition, create_log
+from bookspark.logs import producer as producer_module
+from tests.awaiting import await_that
+from tests.interrupting import interrupted
+
+
+@pytest.fixture(scope="module")
+def cluster(new_chroot: Callable[[], str]) -> Iterator[LocalCluster]:
+    with LocalCluster(bookies=3, zookeeper=new_chroot()) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def log(cluster: LocalCluster) -> Iterator[Log]:
+    with cluster.bookkeeper() as bookkeeper:
+        yield create_log(bookkeeper, f"log-{uuid.uuid4().hex[:8]}")
+
+
+@contextmanager
+def signals(handler: Callable[[], object], seconds: float) -> Iterator[None]:
+    """Call ``handler`` in the main thread every so often."""
+    before = signal.signal(signal.SIGALRM, lambda *_: handler())
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def append_for_ever(producer: Producer) -> None:
+    while True:
+        producer.append(b"row")
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["begins", "waits"])
+def test_an_append_in_a_handler_is_served_or_refused_and_the_producer_goes_on(log: Log, waits: bool) -> None:
+    told = {"appended": 0, "refused": 0}
+
+    def handler() -> None:
+        try:
+            (producer.append if waits else producer.append_async)(b"of a handler")
+            told["appended"] += 1
+        except BookKeeperError:
+            told["refused"] += 1
+
+    with log.producer("service") as producer, signals(handler, 0.05 if waits else 0.001):
+        # From the first append on, which may have to open a ledger.
+        appended = 0
+        while told["appended"] + told["refused"] < 20:
+            producer.append(b"row")
+            appended += 1
+    with log.reader() as reader:
+        values = [row.value for row in reader]
+    assert values.count(b"row") == appended and values.count(b"of a handler") == told["appended"]
+
+
+def test_a_close_in_a_handler_ends_appends_with_a_word(log: Log) -> None:
+    closed: list[Producer] = []
+
+    def handler() -> None:
+        if not closed:
+            closed.append(producer)
+            producer.close()
+
+    producer = log.producer("service")
+    with signals(handler, 0.2), pytest.raises(BookKeeperError, match="closed"):
+        append_for_ever(producer)
+    with log.producer("service") as after:
+        after.append(b"after")
+
+
+@pytest.mark.parametrize("append", [lambda to: to.append(b"row"), lambda to: to.append_batch([b"row"])])
+@pytest.mark.parametrize("opens", [True, False], ids=["first append", "later append"])
+def test_a_handler_at_any_point_of_an_append_closes_the_producer_with_a_word(
+    log: Log, opens: bool, append: Callable[[Producer], object]
+) -> None:
+    """Between the look whether the producer goes on and the append itself, this was an AssertionError."""
+    refused = 0
+    for point in itertools.count(1):
+        producer = log.producer("service")
+        if not opens:
+            producer.append(b"row")
+        with interrupted(point, producer.close, producer_module) as reached, suppress(LedgerClosedError):
+            refused += 1
+            append(producer)
+            refused -= 1
+        producer.close()
+        assert producer.closed
+        if not reached:
+            break
+    assert refused > 5
+
+
+def test_a_handler_at_any_point_of_an_append_appends_in_order_of_time_or_is_refused(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, appended, refused = itertools.count(4 * 10**18, 10**9), 0, 0
+    monkeypatch.setattr(producer_module, "time_ns", lambda: next(clock))
+    with log.producer("service") as producer:
+        producer.append(b"row")
+
+        def handler() -> None:
+            nonlocal appended, refused
+            try:
+                producer.append_async(b"of a handler")
+                appended += 1
+            except BookKeeperError:
+                refused += 1
+
+        for point in itertools.count(1):
+            with interrupted(point, handler, producer_module) as reached:
+                producer.append(b"row")
+            if not reached:
+                break
+    with log.reader() as reader:
+        times = [row.time_ms for row in reader]
+    assert times == sorted(times) and len(times) == 1 + point + appended
+    assert appended > 5 and refused > 5
+
+
+def test_a_callback_that_exits_robs_no_row_of_its_outcome(log: Log) -> None:
+    told: list[object] = []
+    with log.producer("service") as producer:
+        futures = [producer.append_async(b"%d" % number) for number in range(100)]
+        for future in futures:
+            future.add_done_callback(lambda _: sys.exit("of a callback"))
+            future.add_done_callback(told.append)
+        assert [future.result(60) for future in futures] == [RowPosition(1, number) for number in range(100)]
+        await_that(lambda: len(told) == len(futures))
+        assert producer.append(b"later") == RowPosition(1, 100)

@@ -1,0 +1,351 @@
+"""Readers tell the cluster how far they are, and whoever asks is told how far behind that is."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from bookspark.client import BookKeeper
+from bookspark.errors import MetadataStoreError, UnauthorizedAccessError
+from bookspark.local import LocalCluster
+from bookspark.logs import Log, LogRegistry, create_log, delete_log, truncate_log
+from bookspark.logs.chain.registry import READERS
+from bookspark.logs.readers import lag, registration
+from bookspark.logs.readers.lag import ReaderLag, readers_of
+from bookspark.logs.readers.records import records_of, update
+from bookspark.metadata.store import MetadataStore
+from bookspark.protocol.logs.reader_record import STALE_MS, ReaderKind, ReaderRecord, ReaderState
+from bookspark.why.answers import BEHIND_SECONDS, why_behind
+from bookspark.why.facts import Facts, LogFacts
+from bookspark.why.gathering import gather_log
+from tests.awaiting import await_that
+from tests.cli.conftest import Run, bookspark  # noqa: F401
+from tests.why.kit import check_command, facts
+
+_DIES = """
+import sys
+from bookspark import BookKeeper
+from bookspark.logs import open_log
+bookkeeper = BookKeeper(sys.argv[1])
+reader = open_log(bookkeeper, sys.argv[2]).reader(group="audit")
+reader.read(rows_max=4)
+reader.commit()
+reader.read(rows_max=3)
+print("read", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(new_chroot: Callable[[], str]) -> Iterator[LocalCluster]:
+    with LocalCluster(bookies=3, zookeeper=new_chroot()) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def bookkeeper(cluster: LocalCluster) -> Iterator[BookKeeper]:
+    with cluster.bookkeeper() as bookkeeper:
+        yield bookkeeper
+
+
+@pytest.fixture
+def log(bookkeeper: BookKeeper) -> Log:
+    return create_log(bookkeeper, f"log-{uuid.uuid4().hex[:8]}")
+
+
+def append(log: Log, count: int, service: str = "service") -> None:
+    with log.producer(service) as producer:
+        producer.append_batch([str(number).encode() for number in range(count)])
+
+
+def only(bookkeeper: BookKeeper, log: Log, where: Callable[[ReaderLag], object] = lambda one: True) -> ReaderLag:
+    """The only reader of the log, once it is as ``where`` says."""
+
+    def found() -> ReaderLag | None:
+        readers = readers_of(bookkeeper, log.name)
+        assert len(readers) <= 1, readers
+        return next(filter(where, readers), None)
+
+    result = await_that(found, what=lambda: readers_of(bookkeeper, log.name))
+    assert result is not None
+    return result
+
+
+def test_a_reader_is_seen_and_its_lag_follows_what_it_reads(log: Log, bookkeeper: BookKeeper) -> None:
+    append(log, 10)
+    append(log, 5, "other")
+    assert readers_of(bookkeeper, log.name) == []
+    with log.reader(group="audit") as reader:
+        found = only(bookkeeper, log)
+        assert (found.kind, found.reader, found.title, found.state) == (
+            ReaderKind.PYTHON,
+            "audit",
+            "audit",
+            ReaderState.LIVE,
+        )
+        assert (found.lanes, found.lag_rows) == ({0: 0, 1: 0, 2: 0}, 15)
+        reader.read(rows_max=12)
+        found = only(bookkeeper, log, lambda one: one.lag_rows == 3)
+        assert sum(found.lanes.values()) == 12 and found.lag_seconds is not None and found.lag_seconds > 0
+        reader.read()
+        assert only(bookkeeper, log, lambda one: one.lag_rows == 0).lag_seconds == 0
+        # The end is looked up by who asks: the lag grows without the reader.
+        append(log, 7)
+        found = only(bookkeeper, log)
+        assert found.lag_rows == 7
+        reader.seek({**reader.offset, "1": 2})
+        only(bookkeeper, log, lambda one: one.lanes[1] == 2)
+    # A reader that is closed waits for its last telling, but not for long.
+    only(bookkeeper, log, lambda one: one.state is ReaderState.CLOSED)
+
+
+def test_the_lag_in_seconds_is_the_age_of_the_first_row_that_was_not_read(
+    log: Log, bookkeeper: BookKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with log.producer("service") as producer:
+        producer.append(b"first")
+        producer.append(b"second")
+        producer.append(b"third")
+    with log.reader() as reader, log.reader(group="audit") as audit:
+        rows = audit.read(rows_max=1) + reader.read()
+        monkeypatch.setattr(lag.time, "time", lambda: rows[2].time_ms / 1000 + 50)
+        await_that(lambda: len(readers_of(bookkeeper, log.name)) == 2)
+        await_that(lambda: sorted(one.lag_rows or 0 for one in readers_of(bookkeeper, log.name)) == [0, 2])
+        seconds = {one.title: one.lag_seconds for one in readers_of(bookkeeper, log.name)}
+        assert seconds.pop("audit") == pytest.approx(50)
+        assert list(seconds.values()) == [0]
+
+
+def test_a_reader_that_dies_is_stale_after_a_while_and_its_lag_is_that_of_its_group(
+    log: Log, bookkeeper: BookKeeper, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(log, 10)
+    arguments = [sys.executable, "-c", _DIES, cluster.zookeeper, log.name]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == b"read\n"
+            # It is at 7, whatever it saved.
+            heard = only(bookkeeper, log, lambda one: one.lag_rows == 3)
+        finally:
+            process.send_signal(signal.SIGKILL)
+    assert only(bookkeeper, log).state is ReaderState.LIVE
+    monkeypatch.setattr(lag, "now_ms", lambda: heard.heard_ms + 2 * STALE_MS)
+    found = only(bookkeeper, log)
+    # The next reader of the group goes on where it committed.
+    assert (found.state, found.lag_rows, found.lanes[1]) == (ReaderState.STALE, 6, 4)
+
+
+def test_a_reader_without_a_group_that_ends_leaves_nothing_and_a_short_one_writes_nothing(
+    log: Log, bookkeeper: BookKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(log, 3)
+    with log.reader():
+        only(bookkeeper, log)
+    await_that(lambda: records_of(bookkeeper.metadata, log.name) == {})
+    monkeypatch.setattr(registration, "TELL_SECONDS", 3600)
+    with log.reader() as reader:
+        assert len(reader.read()) == 3
+        assert not reader._registration.due(0)
+    assert records_of(bookkeeper.metadata, log.name) == {}
+
+
+def test_a_reader_that_is_dropped_tells_nothing_more(log: Log, bookkeeper: BookKeeper) -> None:
+    reader = log.reader()
+    only(bookkeeper, log)
+    assert any(thread.name == "bookspark-tell-readers" for thread in threading.enumerate())
+    del reader
+
+    def ended() -> bool:
+        gc.collect()
+        return not any(thread.name == "bookspark-tell-readers" for thread in threading.enumerate())
+
+    await_that(ended)
+
+
+def test_a_reader_writes_once_a_second_at_most(
+    log: Log, bookkeeper: BookKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(registration.time, "monotonic", lambda: clock[0])
+    # Its thread never finds it: the test tells for it.
+    monkeypatch.setattr(registration._Teller, "add", lambda self, reader: None)
+    with log.reader() as reader:
+        told = reader._registration
+        assert not told.due(1000.9) and told.due(1001)
+        told.tell()
+        assert not told.due(1004.9) and told.due(1005), "it says that it lives"
+        told.moved({**reader.offset, "position": 7})
+        assert not told.due(1000.9) and told.due(1001)
+        clock[0] = 1001.0
+        told.tell()
+        assert not told.due(1005.9) and told.due(1006)
+        told._over = True
+
+
+class _Refusing:
+    """A client whose metadata store does not answer."""
+
+    asked = 0
+
+    @property
+    def metadata(self) -> MetadataStore:
+        self.asked += 1
+        raise MetadataStoreError("nobody answers")
+
+
+def test_a_reader_whose_process_may_end_tells_at_once(
+    log: Log, bookkeeper: BookKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registration, "TELL_SECONDS", 1000.0)
+    monkeypatch.setattr(registration, "_LAST_SECONDS_MAX", 40.0)
+    append(log, 10)
+    began = time.monotonic()
+    with log.reader(group="audit") as reader:
+        told = reader._registration
+        for rows in (3, 2, 4):
+            reader.read(rows_max=rows)
+            told.tell_now()
+            (found,) = readers_of(bookkeeper, log.name)
+            assert (found.lag_rows, sum(found.lanes.values())) == (10 - found.lanes[1], found.lanes[1])
+            assert found.lanes == {0: 0, 1: reader.offset["1"]}
+        told.tell_now()
+    (found,) = readers_of(bookkeeper, log.name)
+    assert (found.lag_rows, found.state) == (1, ReaderState.CLOSED)
+    assert time.monotonic() - began < 40, "it waits for the telling, and no longer"
+
+
+def test_a_reader_that_can_not_tell_reads_on_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    refusing: Any = _Refusing()
+    told = registration.Registration(refusing, "orders", ReaderKind.SPARK, {"position": 0, "log": 1})
+    await_that(lambda: refusing.asked > 1)
+    told.moved({"position": 5, "log": 1})
+    told.close()
+    assert [record.message for record in caplog.records if "can't tell" in record.message] == [
+        f"reader {told.name} can't tell how far it is, and reads on: nobody answers"
+    ]
+
+
+def test_a_reader_of_one_lane_is_a_reader_of_that_lane(log: Log, bookkeeper: BookKeeper) -> None:
+    from bookspark.logs import open_log
+
+    append(log, 4, "one")
+    append(log, 5, "two")
+    with open_log(bookkeeper, f"{log.name}@2").reader(group="audit"), log.reader(group="all"):
+        await_that(lambda: len(readers_of(bookkeeper, log.name)) == 2)
+        found = {one.reader: one for one in readers_of(bookkeeper, log.name)}
+        assert (found["audit"].log, found["audit"].lanes, found["audit"].lag_rows) == (f"{log.name}@2", {2: 0}, 5)
+        assert found["all"].lag_rows == 9
+        assert {one.reader: one.lag_rows for one in readers_of(bookkeeper, f"{log.name}@1")} == {"all": 4}
+
+
+def test_rows_that_were_truncated_are_no_lag(log: Log, bookkeeper: BookKeeper) -> None:
+    append(log, 10)
+    with log.reader(group="audit"):
+        only(bookkeeper, log, lambda one: one.lag_rows == 10)
+        truncate_log(bookkeeper, f"{log.name}@1", 6, b"")
+        assert only(bookkeeper, log).lag_rows == 4
+
+
+def test_a_log_that_is_deleted_leaves_no_reader_and_a_reader_that_lives_comes_not_back(bookkeeper: BookKeeper) -> None:
+    log = create_log(bookkeeper, f"log-{uuid.uuid4().hex[:8]}")
+    append(log, 1)
+    with log.reader(group="audit") as reader:
+        only(bookkeeper, log)
+        delete_log(bookkeeper, log.name, b"")
+        assert records_of(bookkeeper.metadata, log.name) == {}
+        reader._registration.tell()
+        assert reader._registration.over
+        assert records_of(bookkeeper.metadata, log.name) == {}
+
+
+def test_records_that_tell_nothing_more_are_deleted_by_the_next_reader(log: Log, bookkeeper: BookKeeper) -> None:
+    store, record = bookkeeper.metadata, LogRegistry(bookkeeper.metadata).get(log.name)
+    old = ReaderRecord(ReaderKind.SPARK, {"position": 0, "log": record.ctime_ms}, 1, 1, "query", "run")
+    assert update(store, f"old@{log.name}", lambda found: old) == old
+    store.write_record(READERS, f"nonsense@{log.name}", b"{", None)
+    assert readers_of(bookkeeper, log.name) == []
+    with log.reader(group="audit"):
+        only(bookkeeper, log)
+        await_that(lambda: f"old@{log.name}" not in records_of(store, log.name))
+
+
+def test_the_wrong_password_shows_nothing(bookkeeper: BookKeeper) -> None:
+    log = create_log(bookkeeper, f"log-{uuid.uuid4().hex[:8]}", b"secret")
+    with pytest.raises(UnauthorizedAccessError):
+        readers_of(bookkeeper, log.name)
+    assert readers_of(bookkeeper, log.name, b"secret") == []
+
+
+def test_the_command_prints_them(log: Log, bookkeeper: BookKeeper, bookspark: Run, cluster: LocalCluster) -> None:  # noqa: F811
+    append(log, 4)
+    outcome = bookspark("log", "readers", log.name, "--zookeeper", cluster.zookeeper, "--json")
+    assert (outcome.status, outcome.text.strip()) == (0, "[]")
+    with log.reader(group="audit") as reader:
+        reader.read(rows_max=3)
+        only(bookkeeper, log, lambda one: one.lag_rows == 1)
+        outcome = bookspark("log", "readers", log.name, "--zookeeper", cluster.zookeeper, "--json")
+        (found,) = json.loads(outcome.text)
+        shown = {name: found[name] for name in ("reader", "kind", "log", "state", "lanes", "lag_rows", "problem")}
+        assert shown == {
+            "reader": "audit",
+            "kind": "python",
+            "log": log.name,
+            "state": "live",
+            "lanes": {"0": 0, "1": 3},
+            "lag_rows": 1,
+            "problem": "",
+        }
+        assert found["lag_seconds"] >= 0 and "T" in found["heard"] and "T" in found["since"]
+        table = bookspark("log", "readers", log.name, "--zookeeper", cluster.zookeeper)
+        assert table.status == 0 and "audit" in table.text and "0: 0, 1: 3" in table.text and "live" in table.text
+
+
+# -- why
+
+
+def _behind(log: Log, asked: str, **fields: Any) -> tuple[Facts, LogFacts]:
+    seen = facts()
+    one = ReaderLag(log.name, "k", ReaderKind.SPARK, "id-1", "sums", ReaderState.LIVE, 0, seen.at_ms, {0: 1}, 3, 2.0)
+    record = LogRegistry(log._bookkeeper.metadata).get(log.name)
+    return seen, LogFacts(record, 10, 1, 5.0, readers=(one._replace(**fields),), asked=asked)
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "said"),
+    [
+        ({}, "", "3 rows and 0:00:02 behind"),
+        ({"lag_rows": 0, "lag_seconds": 0.0}, "", "no row behind"),
+        ({"lag_seconds": BEHIND_SECONDS + 1}, "reader-behind", "lives, and is 3 rows and 0:01:01 behind"),
+        ({"state": ReaderState.STALE}, "reader-gone", "does not run, and is 3 rows"),
+        ({"state": ReaderState.CLOSED, "lag_rows": 0, "lag_seconds": 0.0}, "", "no row behind"),
+        ({"lag_rows": None, "lag_seconds": None, "problem": "too few"}, "", "an unknown number of rows behind"),
+    ],
+)
+def test_why_a_query_is_behind(log: Log, fields: dict[str, Any], kind: str, said: str) -> None:
+    for asked in ("sums", "id-1"):
+        found = why_behind(*_behind(log, asked, **fields), ())
+        assert found.kind == kind and said in found.verdict, found
+        check_command(found)
+    of_log = why_behind(*_behind(log, "", **fields), ())
+    assert of_log.kind == "" and any("spark reader sums" in cause for cause in of_log.causes)
+
+
+def test_a_log_is_found_by_the_name_of_who_reads_it(log: Log, bookkeeper: BookKeeper) -> None:
+    append(log, 2)
+    group = f"group-{os.urandom(4).hex()}"
+    with log.reader(group=group):
+        only(bookkeeper, log)
+        found = gather_log(bookkeeper, group, b"")
+        assert (found.record.name, found.asked) == (log.name, group)
+        assert [one.lag_rows for one in found.readers] == [2]

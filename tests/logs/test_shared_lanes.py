@@ -1,0 +1,353 @@
+"""Readers of one group that share its lanes: no row is left out, and one comes twice only where a reader ended before it saved.
+
+Stories over ledgers in memory, each reader with a session of its own; and readers that are killed, on real bookies."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from bookspark.errors import ConfigurationError
+from bookspark.local import LocalCluster
+from bookspark.logs import Log, LogAddress, LogRegistry, create_log
+from bookspark.logs.chain.registry import POSITIONS
+from bookspark.logs.lane_ending import end_lane
+from bookspark.logs.producer import Producer
+from bookspark.logs.readers import lane_share
+from bookspark.logs.row_reader import LogRow, RowReader
+from bookspark.metadata.records.documents import read_struct
+from bookspark.protocol.logs.lane_shares import moves
+from bookspark.protocol.logs.lanes import ended_before, rows_before
+from tests.awaiting import await_that
+from tests.logs.test_producer_faults import Cluster
+from tests.spark.memory_bookkeeper import MemoryBookKeeper
+
+SEEDS = range(int(os.environ.get("BOOKSPARK_SHARING_SEEDS", "60")))
+"""By hand, 5,000."""
+STEPS = 60
+LOG, GROUP = "orders", "audit"
+Row = tuple[int, int]
+
+
+class Member:
+    """A reader with a session of its own, and what it has read and not saved."""
+
+    def __init__(self, story: Story, start: str = "earliest") -> None:
+        self.client: Any = MemoryBookKeeper(story.memory.metadata.another(), story.memory.entries)
+        self.client.zookeeper = "memory"
+        self.reader = RowReader(self.client, LogAddress("memory", LOG), start, GROUP, share=True)
+        self.unsaved: list[Row] = []
+
+
+class Story:
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.memory: Any = Cluster().memory
+        self.producers: dict[str, Producer] = {}
+        self.appended: set[Row] = set()
+        self.read: Counter[Row] = Counter()
+        self.may_come_again: set[Row] = set()
+        self.members: list[Member] = []
+        self.gone: list[Member] = []
+
+    def run(self) -> None:
+        kinds = {
+            self.append: 10, self.join: 2, self.read_some: 14, self.save: 8, self.close: 1, self.die: 1, self.lose_session: 1,
+            self.end: 1,
+        }  # fmt: skip
+        for _ in range(STEPS):
+            [step] = self.random.choices(list(kinds), list(kinds.values()))
+            step()
+            self.check()
+
+    # -- steps
+
+    def append(self) -> None:
+        name = f"service-{self.random.randrange(6)}"
+        if name not in self.producers:
+            self.producers[name] = Producer(self.memory, LogAddress("memory", LOG), name)
+        producer = self.producers[name]
+        for _ in range(self.random.randint(1, 6)):
+            self.appended.add((producer.lane, producer.append(b"row").position))
+
+    def join(self) -> None:
+        if len(self.members) < 4:
+            self.members.append(Member(self))
+
+    def read_some(self) -> None:
+        for member in self.chosen():
+            rows = [(row.lane, row.position) for row in member.reader.read(self.random.choice([1, 3, 1000]))]
+            self.read.update(rows)
+            member.unsaved += rows
+
+    def save(self) -> None:
+        for member in self.chosen():
+            member.reader.commit()
+            member.unsaved = []
+
+    def close(self) -> None:
+        for member in self.chosen():
+            member.reader.close()
+            self.has_gone(member)
+
+    def die(self) -> None:
+        for member in self.chosen():
+            member.client.metadata.close()
+            self.has_gone(member)
+
+    def lose_session(self) -> None:
+        """It lives on, and the others may have its lanes before it hears of that."""
+        for member in self.chosen():
+            world, store = self.memory.metadata._world, member.client.metadata
+            with world.lock:
+                for key in [key for key, owner in world.ephemerals.items() if owner is store]:
+                    world.remove(key)
+            self.may_come_again.update(member.unsaved)
+
+    def end(self) -> None:
+        """A lane ends, and a service that goes on has a new one."""
+        if self.producers:
+            producer = self.producers.pop(self.random.choice(sorted(self.producers)))
+            producer.close()
+            if self.random.random() < 0.7:
+                end_lane(self.memory, f"{LOG}@{producer.lane}")
+
+    # -- inside
+
+    def chosen(self) -> list[Member]:
+        return [self.random.choice(self.members)] if self.members else []
+
+    def has_gone(self, member: Member) -> None:
+        self.may_come_again.update(member.unsaved)
+        self.members.remove(member)
+        self.gone.append(member)
+
+    def check(self) -> None:
+        twice = {row for row, count in self.read.items() if count > 1}
+        assert twice <= self.may_come_again, "a row came twice although nobody ended before it was saved"
+        for lane, rows in self.saved().items():
+            assert all((lane, position) in self.read for position in range(rows)), (
+                "what was saved is behind unread rows"
+            )
+
+    def saved(self) -> dict[int, int]:
+        found = self.memory.metadata.read_record(POSITIONS, f"{GROUP}@{LOG}")
+        if found is None:
+            return {}
+        offset = read_struct(found.value, dict[str, int], "position")
+        registry = LogRegistry(self.memory.metadata)
+        ended = registry.ended_lanes(registry.get(LOG))[: ended_before(offset)]
+        rows = {lane: registry.get(f"{LOG}@{lane}").ended_rows or 0 for lane in ended}
+        return {**rows_before(offset), **rows}
+
+    def settle(self) -> None:
+        """All that is left is read and saved, and the lanes are shared out evenly."""
+        self.join()
+        for _ in range(4 + len(self.members)):
+            for member in self.members:
+                rows = [(row.lane, row.position) for row in member.reader.read()]
+                self.read.update(rows)
+                member.reader.commit()
+                member.unsaved = []
+            self.check()
+        assert set(self.read) == self.appended
+        assert {(lane, n) for lane, rows in self.saved().items() for n in range(rows)} == self.appended
+        parts = [member.reader.lanes for member in self.members]
+        assert sum(map(len, parts)) == len(frozenset().union(*parts)), "a lane has one reader"
+        assert max(map(len, parts)) - min(map(len, parts)) <= 1
+        for member in self.members:
+            member.reader.close()
+
+
+@pytest.fixture
+def looking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader looks each time that it reads."""
+    monkeypatch.setattr(lane_share, "LOOK_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("looking")
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_row_is_left_out_and_none_comes_twice_without_a_cause(seed: int) -> None:
+    story = Story(seed)
+    story.run()
+    story.settle()
+
+
+@pytest.mark.usefixtures("looking")
+def test_the_group_begins_where_its_first_reader_began() -> None:
+    """The second one begins at the end of the log as well, but has the lanes from where the first one was."""
+    story = Story(0)
+    story.append()
+    [producer] = story.producers.values()
+    members = []
+    for _ in range(2):
+        members.append(Member(story, "latest"))
+        producer.append(b"new")
+    first, second = members
+    assert second.reader.read() == []
+    first.reader.close()
+    assert [row.value for row in second.reader.read()] == [b"new", b"new"]
+    second.reader.close()
+
+
+@pytest.mark.usefixtures("looking")
+def test_a_reader_that_lost_its_lane_sets_nobody_back() -> None:
+    """It has not heard of it, and saves a place that is before that of the reader that has the lane now."""
+    story = Story(0)
+    story.append()
+    story.join()
+    story.members[0].reader.read(1)
+    story.lose_session()
+    late, other = story.members[0].reader, Member(story).reader
+    assert len(other.read()) == len(story.appended) > 1
+    other.commit()
+    saved = story.saved()
+    late.commit()
+    assert story.saved() == saved == {0: 0, 1: len(story.appended)}
+    late.close()
+    other.close()
+
+
+@pytest.mark.usefixtures("looking")
+def test_a_reader_that_was_dropped_leaves_its_lanes() -> None:
+    story = Story(0)
+    story.append()
+    for _ in range(2):
+        story.join()
+    dropped, left = story.members.pop(0), story.members[0]
+    assert len(dropped.reader.lanes) == 1 and not left.reader.lanes
+    del dropped.reader
+
+    def read() -> list[LogRow]:
+        # What was raised and caught on the way may keep it until the collector comes.
+        gc.collect()
+        return left.reader.read()
+
+    rows = await_that(read)
+    assert {(row.lane, row.position) for row in rows} == story.appended
+    left.reader.close()
+
+
+def test_without_a_group_nothing_is_shared() -> None:
+    log = Log(Cluster().memory, LogAddress("memory", LOG))
+    with pytest.raises(ConfigurationError, match="give its name"):
+        log.reader(share=True)
+
+
+@pytest.mark.parametrize("lanes", range(8))
+@pytest.mark.parametrize("count", range(1, 6))
+def test_all_have_the_same_number_of_lanes_or_one_more(lanes: int, count: int) -> None:
+    members, holders = [f"{n}" for n in range(count)], dict[int, str]()
+    for _ in range(3):
+        for name in reversed(members):
+            found = moves(range(lanes), members, name, holders, ())
+            assert not set(found.leave) & set(found.take)
+            holders = {lane: holder for lane, holder in holders.items() if lane not in found.leave}
+            holders |= dict.fromkeys(found.take, name)
+    shares = Counter(holders.values())
+    assert sum(shares.values()) == lanes and all(shares[name] - lanes // count in (0, 1) for name in members)
+
+
+def test_lanes_of_which_something_is_unsaved_stay() -> None:
+    holders = {1: "a", 2: "a", 3: "a", 4: "a"}
+    assert moves([1, 2, 3, 4], ["a", "b"], "a", holders, [2, 3, 4]) == ([1], [])
+    assert moves([1, 2, 3, 4], ["a", "b"], "a", holders, []) == ([3, 4], [])
+    assert moves([1, 2, 3, 4], ["a", "b"], "b", holders, []) == ([], [])
+    assert moves([2, 3, 4], ["a", "b"], "a", holders, [2, 3, 4]) == ([1], []), "it has ended, and all of it was read"
+    assert moves([2, 3, 4], ["a", "b"], "a", holders, [1, 2, 3, 4]) == ([], [])
+
+
+# -- on real bookies
+
+_READS = """
+import json, sys
+from bookspark import BookKeeper
+from bookspark.logs import open_log
+# A session that is not lost while the process lives, on a machine that is busy.
+with BookKeeper(sys.argv[1], metadata_session_timeout_seconds=20) as bookkeeper:
+    reader = open_log(bookkeeper, sys.argv[2]).reader(group="audit", share=True)
+    while True:
+        rows = reader.read(20, timeout=0.2)
+        print(json.dumps(["read", [(row.lane, row.position) for row in rows]]), flush=True)
+        reader.commit()
+        print(json.dumps(["saved", sorted(reader.lanes)]), flush=True)
+"""
+
+
+class ReaderProcess:
+    """A process that reads as one of the group, and what it told of that."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        arguments = [sys.executable, "-c", _READS, cluster.zookeeper, LOG]
+        self.process = subprocess.Popen(arguments, stdout=subprocess.PIPE)
+        self.read: list[Row] = []
+        self.unsaved: list[Row] = []
+        self.lanes: list[int] = []
+        self.thread = threading.Thread(target=self._listen)
+        self.thread.start()
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            what, told = json.loads(line)
+            if what == "read":
+                self.unsaved = [(lane, position) for lane, position in told]
+                self.read += self.unsaved
+            else:
+                self.unsaved, self.lanes = [], told
+
+    def end(self, how: signal.Signals) -> None:
+        self.process.send_signal(how)
+        self.process.wait(60)
+        self.thread.join(60)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+def test_processes_share_the_lanes_and_one_that_is_killed_leaves_them_to_the_others(
+    new_chroot: Callable[[], str],
+) -> None:
+    with LocalCluster(bookies=3, zookeeper=new_chroot()) as cluster, cluster.bookkeeper() as bookkeeper:
+        log = create_log(bookkeeper, LOG)
+        producers = [log.producer(f"service-{number}") for number in range(6)]
+        appended: set[Row] = set()
+
+        def append(count: int) -> None:
+            for _ in range(count):
+                for producer in producers:
+                    appended.add((producer.lane, producer.append(b"row").position))
+
+        append(50)
+        readers = [ReaderProcess(cluster) for _ in range(3)]
+        try:
+            await_that(lambda: all(len(one.lanes) == 2 for one in readers), what=lambda: [one.lanes for one in readers])
+            append(50)
+            killed, *left = readers
+            killed.end(signal.SIGKILL)
+            append(50)
+            await_that(lambda: all(len(one.lanes) == 3 for one in left), what=lambda: [one.lanes for one in left])
+            append(50)
+            await_that(lambda: appended <= {row for one in readers for row in one.read})
+        finally:
+            for one in readers:
+                one.end(signal.SIGKILL)
+            for producer in producers:
+                producer.close()
+        counts = Counter(row for one in readers for row in one.read)
+        assert set(counts) == appended
+        assert {row for row, count in counts.items() if count > 1} <= set(killed.unsaved)
+        for one in readers:
+            for lane in {lane for lane, _ in one.read}:
+                positions = [position for of, position in one.read if of == lane]
+                assert positions == sorted(positions), "a lane's rows come in their order"

@@ -1,0 +1,133 @@
+"""How a lane ends: the transitions, what is kept of it, and places in a log of which lanes have ended."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bookspark.errors import ConfigurationError
+from bookspark.logs.chain.codec import decode_record, encode_record
+from bookspark.protocol.logs.ended_lanes import (
+    BLOCK,
+    Ended,
+    blocks_of,
+    check_may_end,
+    ending,
+    full_block,
+    kept_of,
+    lane_ended,
+    out_of_index,
+)
+from bookspark.protocol.logs.lanes import (
+    BATCH_WRITES,
+    ended_before,
+    is_offset,
+    lane_of_query,
+    later,
+    new_lane,
+    offset_at,
+    rows_before,
+    with_lane,
+    writer_of,
+)
+from bookspark.protocol.logs.log_record import AnotherQueryError, LaneEndedError, LogRecord, LogTakenOverError
+
+LOG = LogRecord("orders", ctime_ms=17).claim("run", "q1")
+LANE = new_lane(LOG, 1).claim("a", "q2")
+
+
+def ended_lane() -> LogRecord:
+    taken = ending(LANE, "ender")
+    return lane_ended(taken, "ender", taken.epoch, 7, 100, 0)
+
+
+def test_whoever_ends_a_lane_takes_it_over_and_from_then_on_nobody_writes_it() -> None:
+    taken = ending(LANE, "ender")
+    assert taken.epoch == LANE.epoch + 1 and ending(taken, "ender") is taken
+    with pytest.raises(LogTakenOverError):
+        taken.check_writer("a", LANE.epoch)
+    with pytest.raises(LogTakenOverError):
+        ending(taken.claim("b", "q2"), "ender")
+    done = lane_ended(taken, "ender", taken.epoch, 7, 100, 3)
+    assert (done.ended_rows, done.ended_ms, done.after, done.claims) == (7, 100, 3, ())
+    assert done.recovered and done.live_epochs == frozenset()
+    with pytest.raises(LaneEndedError):
+        done.claim("c", "q2")
+    with pytest.raises(LogTakenOverError, match="was ended"):
+        done.check_writer("ender", done.epoch)
+    with pytest.raises(LogTakenOverError):
+        lane_ended(taken.claim("b", "q2"), "ender", taken.epoch, 7, 100, 0)
+
+
+def test_lane_0_and_that_of_batch_writes_and_one_that_is_not_there_do_not_end() -> None:
+    record = with_lane(with_lane(LOG, 1, BATCH_WRITES), 2, writer_of("q2"))
+    check_may_end(record, 2)
+    for number, words in ((0, "lane 0 never ends"), (1, "which batch writes share, never ends"), (3, "has no lane 3")):
+        with pytest.raises(ConfigurationError, match=words):
+            check_may_end(record, number)
+
+
+def test_a_lane_leaves_the_index_and_is_kept_by_its_writers_and_the_place_of_its_checkpoint() -> None:
+    record = with_lane(LOG, 1, writer_of("q3"), "/c", follows=writer_of("q2"))
+    names = [Ended(17, 1, name, name) for name in ("query:q2", "query:q3", "query:q4")]
+    place = Ended(17, 1, "checkpoint:/c", "query:q3")
+    assert kept_of(record, record.lanes[0], "q3") == [*names[:2], place]
+    assert kept_of(record, record.lanes[0], "q4") == [*names, place], "one that the index does not know yet"
+    service = with_lane(LOG, 1, "service:a")
+    assert kept_of(service, service.lanes[0], "service:a") == [Ended(17, 1, "service:a", "service:a")]
+    out = out_of_index(record, 1)
+    assert (out.lanes, out.ended_lanes, out.ended_count, out.lanes_made) == ((), (1,), 1, 1)
+    assert out_of_index(out, 1) is out
+
+
+def test_a_full_tail_becomes_a_block() -> None:
+    record = replace(LOG, ended_lanes=tuple(range(1, BLOCK)), ended_count=BLOCK - 1, lanes_made=BLOCK + 1)
+    record = replace(record, lanes=with_lane(with_lane(LOG, 1, "a"), 2, "b").lanes)
+    assert full_block(record) is None and list(blocks_of(record, 0)) == []
+    full = out_of_index(record, 1)
+    assert full_block(full) == (0, full.ended_lanes) and len(full.ended_lanes) == BLOCK
+    following = out_of_index(full, 2)
+    assert (following.ended_lanes, following.ended_count) == ((2,), BLOCK + 1)
+    assert [list(blocks_of(following, first)) for first in (0, BLOCK - 1, BLOCK)] == [[0], [0], []]
+
+
+def test_records_say_that_lanes_ended_and_others_are_written_as_before() -> None:
+    indexed = with_lane(LOG, 1, writer_of("q2"))
+    assert encode_record(LOG).startswith(b'{"format":1') and encode_record(indexed).startswith(b'{"format":2')
+    assert b'[1,["query:q2"],""]' in encode_record(indexed) and b"ended" not in encode_record(indexed)
+    after = with_lane(LOG, 1, writer_of("q2"), after=4)
+    for record in (out_of_index(indexed, 1), ended_lane(), after, replace(ended_lane(), ended_rows=0, ended_ms=0)):
+        document = encode_record(record)
+        assert document.startswith(b'{"format":3') and decode_record(document, record.name) == record
+
+
+def test_a_query_whose_lane_ended_needs_a_new_one_and_one_without_its_checkpoint_is_refused() -> None:
+    kept = {"query:q2": "query:q2", "checkpoint:/c": "query:q2"}
+    assert lane_of_query(LOG, "q2", {"q1"}, "", "/c", kept.get) is None
+    assert lane_of_query(LOG, "q3", {"q1"}, "", "/d", kept.get) is None
+    assert lane_of_query(LOG, "q3", {"q1"}, "q2", "/d", kept.get) is None
+    with pytest.raises(AnotherQueryError, match="query q2"):
+        lane_of_query(LOG, "q3", {"q1"}, "", "/c", kept.get)
+    with pytest.raises(AnotherQueryError, match="never wrote"):
+        lane_of_query(LOG, "q3", {"q1"}, "q4", "/d", kept.get)
+
+
+def test_a_place_behind_ended_lanes_does_not_name_them() -> None:
+    place = offset_at(17, {0: 5, 3: 2}, ended=4)
+    assert place == {"position": 5, "log": 17, "3": 2, "ended": 4} and is_offset(place)
+    assert (rows_before(place), ended_before(place)) == ({0: 5, 3: 2}, 4)
+    assert ended_before(offset_at(17, {0: 5})) == 0 and not is_offset({**place, "ended": -1})
+
+
+def test_the_later_place_drops_the_names_of_lanes_that_ended_between_the_two() -> None:
+    start = offset_at(17, {0: 5, 1: 9, 2: 3}, ended=1)
+    assert later(start, offset_at(17, {0: 6, 2: 2}, ended=2)) == offset_at(17, {0: 6, 2: 3}, ended=2)
+    assert later(start, offset_at(17, {0: 4, 3: 1}, ended=1)) == offset_at(17, {0: 5, 1: 9, 2: 3, 3: 1}, ended=1)
+    assert later({"7": 4, "8": 2}, {"7": 3, "9": 1}) == {"7": 4, "8": 2, "9": 1}
+
+
+def test_a_place_that_was_read_too_early_names_no_lane_that_ended_before_the_other() -> None:
+    """A server of ZooKeeper that is behind still has lane 4 in the index: its rows would be read again."""
+    start, stale = offset_at(17, {0: 5, 1: 9}, ended=2), offset_at(17, {0: 7, 1: 9, 4: 11}, ended=1)
+    assert later(start, stale) == offset_at(17, {0: 7, 1: 9}, ended=2)
