@@ -44,6 +44,11 @@ class Auditor:
         self._check_not_before = 0.0
         self._thread = threading.Thread(target=self._run, name="auditor", daemon=True)
 
+    @property
+    def ended(self) -> bool:
+        """Was the thread started, and runs no more?"""
+        return self._thread.ident is not None and not self._thread.is_alive()
+
     def start(self) -> None:
         """Take part in the election from now on."""
         self._store.watch_bookies(self._auditors.wake)
@@ -111,7 +116,7 @@ class Auditor:
         log.warning("%s lost: the ledgers that name them are marked for repair", ", ".join(sorted(lost)))
         unreadable: dict[int, str] = {}
         ledgers = self._store.read_ledgers(self._store.list_ledgers(), unreadable)
-        marks = [mark for metadata in ledgers if (mark := mark_of_lost(metadata, lost)) is not None]
+        marks = [mark for metadata, _ in ledgers if (mark := mark_of_lost(metadata, lost)) is not None]
         self._tasks.mark(marks)
         self._view.marked(lost)
         log.info("%d ledgers are marked", len(marks))

@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from bookspark.arguments import AtLeastOne, BytesOrNone, Config, Seconds, SecondsOrNone, make_config
 
+Port = Annotated[int, Meta(ge=-1, le=65535)]
 Hours = Annotated[float, Meta(ge=0, le=1e6)]
 
 
@@ -35,6 +36,11 @@ class AutorecoveryConfig(Config, frozen=True, kw_only=True):
     """Longest such pause, in seconds."""
     poll_seconds: Seconds = 10.0
     """Seconds between two looks at things that no watch reports, such as a lock that became free."""
+    metrics_host: str = "127.0.0.1"
+    """The address at which Prometheus and probes are answered."""
+    metrics_port: Port = 0
+    """The port there where Prometheus and probes (``/health``, ``/ready``) are answered; if another process has it, the next free
+    one of 64. 0: nobody is answered. -1: any free port. The log tells which one it is."""
 
 
 def autorecovery_config(**options: Any) -> AutorecoveryConfig:

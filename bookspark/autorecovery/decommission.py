@@ -129,7 +129,7 @@ def naming(
     """Metadata of those of the ledgers that name the bookie now, in any fragment. A ledger whose record can't be decoded is put
     into ``unreadable``, with the reason."""
     every = bookkeeper.metadata.read_ledgers(ledger_ids, unreadable)
-    return [one for one in every if any(bookie_id in fragment.ensemble for fragment in one.fragments)]
+    return [one for one, _ in every if any(bookie_id in fragment.ensemble for fragment in one.fragments)]
 
 
 def refuse_unreadable(bookie_id: str, unreadable: Mapping[int, str]) -> None:

@@ -46,7 +46,7 @@ class ExactCheck:
         ``confirm_seconds``: the pause after which the check looks again for entries that seem to be missing."""
         begun, store = time.monotonic(), self._bookkeeper.metadata
         unreadable: dict[int, str] = {}
-        ledgers = list(store.read_ledgers(store.list_ledgers(), unreadable))
+        ledgers = [one.value for one in store.read_ledgers(store.list_ledgers(), unreadable)]
         registered, stamped = store.bookies(), set(store.list_cookies())
         by_bookie = _by_bookie(ledgers)
         gone = {

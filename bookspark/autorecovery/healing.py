@@ -158,7 +158,7 @@ class Healing:
         while (ids := list(islice(rest, _READ_AT_ONCE))) and not self._stopping.is_set():
             try:
                 unreadable: dict[int, str] = {}
-                found = list(self._bookkeeper.metadata.read_ledgers(ids, unreadable))
+                found = [one.value for one in self._bookkeeper.metadata.read_ledgers(ids, unreadable)]
             except MetadataStoreError as error:
                 log.warning("ledgers are not healed yet: %s", error)
                 with self._lock:

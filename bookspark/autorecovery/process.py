@@ -1,19 +1,33 @@
 """An autorecovery process: an auditor, which works while it is elected, and a replication worker.
 
 Law: the cluster depends on no single process of these. Any number of them may run, on any host. Each may be killed at any moment.
+With the option ``metrics_port`` it answers Prometheus and probes. It is healthy while its threads run, and ready while ZooKeeper
+answers it. A scrape asks ZooKeeper for counts, and changes nothing.
 
 Source: ``AutoRecoveryMain`` of BookKeeper.
 """
 
 from __future__ import annotations
 
+import logging
 from types import TracebackType
 from typing import Self
 
 from bookspark.autorecovery.auditor import Auditor
 from bookspark.autorecovery.autorecovery_config import AutorecoveryConfig
+from bookspark.autorecovery.status import cluster_figures, worker_figures
 from bookspark.autorecovery.worker import ReplicationWorker
 from bookspark.client import BookKeeper
+from bookspark.errors import MetadataStoreError
+from bookspark.extras import extra_needed
+from bookspark.metadata.short_waits import waits_at_most
+from bookspark.metrics.described import Figures
+from bookspark.metrics.tables import AUTORECOVERY
+from bookspark.metrics.web import PORTS, Page, WebServer
+
+_ANSWER_SECONDS_MAX = 4.0
+
+log = logging.getLogger(__name__)
 
 
 class Autorecovery:
@@ -22,11 +36,14 @@ class Autorecovery:
     def __init__(self, bookkeeper: BookKeeper, config: AutorecoveryConfig) -> None:
         """Raises MetadataStoreError if the metadata store can't be reached."""
         self._bookkeeper = bookkeeper
+        self._web: WebServer | None = None
         try:
             self._worker = ReplicationWorker(bookkeeper, config)
             self._auditor = Auditor(bookkeeper, config, self._worker.name)
+            if config.metrics_port:
+                self._web = self._answer_http(config)
         except BaseException:
-            bookkeeper.close()
+            self._close()
             raise
 
     @property
@@ -43,7 +60,53 @@ class Autorecovery:
         """Release the locks of unfinished repairs and resign as auditor. Locks that can't be released end with the session."""
         self._auditor.stop()
         self._worker.stop()
+        self._close()
+
+    @property
+    def metrics_port(self) -> int:
+        """Where Prometheus is answered; 0: nowhere."""
+        return 0 if self._web is None else self._web.port
+
+    def _close(self) -> None:
+        if self._web is not None:
+            self._web.close()
         self._bookkeeper.close()
+
+    # -- pages
+
+    def _answer_http(self, config: AutorecoveryConfig) -> WebServer:
+        with extra_needed("metrics_port"):
+            from bookspark.metrics.families import FiguresCollector, page_of
+        own = FiguresCollector(AUTORECOVERY, lambda: (self._figures(), {}))
+        pages = {
+            "/metrics": page_of(own, self._bookkeeper.metrics()),
+            "/health": lambda: _probe(self._why_unhealthy(), "healthy"),
+            "/ready": lambda: _probe(self._why_not_ready(), "ready"),
+        }
+        web = WebServer(config.metrics_host, max(0, config.metrics_port), pages, tries=PORTS)
+        log.info("metrics and probes are answered at %s:%d", config.metrics_host, web.port)
+        return web
+
+    def _figures(self) -> Figures:
+        told = worker_figures(self._worker.progress())
+        try:
+            with waits_at_most(_ANSWER_SECONDS_MAX):
+                return {**told, **cluster_figures(self._bookkeeper.metadata)}
+        except MetadataStoreError as error:
+            log.warning("what ZooKeeper knows is not told to Prometheus: %s", error)
+            return told
+
+    def _why_unhealthy(self) -> str:
+        ended = [name for name, one in (("worker", self._worker), ("auditor", self._auditor)) if one.ended]
+        return f"the thread of the {' and of the '.join(ended)} has ended; start the process again" if ended else ""
+
+    def _why_not_ready(self) -> str:
+        try:
+            with waits_at_most(_ANSWER_SECONDS_MAX):
+                self._bookkeeper.metadata.underreplication.enabled()
+        except MetadataStoreError as error:
+            return f"ZooKeeper does not answer: {error}"
+        return ""
 
     def __enter__(self) -> Self:
         self.start()
@@ -53,3 +116,7 @@ class Autorecovery:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _probe(problem: str, good: str) -> Page:
+    return Page(503 if problem else 200, f"{problem or good}\n".encode())

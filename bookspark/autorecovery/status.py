@@ -14,6 +14,7 @@ import msgspec
 from bookspark.metadata.autorecovery.auditors import CheckReport
 from bookspark.metadata.autorecovery.underreplication_tasks import Progress
 from bookspark.metadata.store import MetadataStore
+from bookspark.metrics.described import Figures
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.repair.replication_plan import repairs
 from bookspark.protocol.repair.underreplication_task import Missed, Reason, Task
@@ -78,7 +79,7 @@ def autorecovery_status(store: MetadataStore) -> AutorecoveryStatus:
     unreadable: dict[int, str] = {}
     found = list(tasks.tasks(tasks.list_tasks(), unreadable))
     by_id = {task.ledger_id: task for task in found}
-    bytes_left = sum(bytes_to_copy(one, by_id[one.ledger_id]) for one in store.read_ledgers(by_id, unreadable))
+    bytes_left = sum(bytes_to_copy(one, by_id[one.ledger_id]) for one, _ in store.read_ledgers(by_id, unreadable))
     workers, state = tasks.progress(), auditors.state()
     busy = [one for one in workers.values() if one.seconds > 0]
     bytes_per_second = sum(one.bytes / one.seconds for one in busy) or None
@@ -104,6 +105,45 @@ def autorecovery_status(store: MetadataStore) -> AutorecoveryStatus:
         bytes_per_second=bytes_per_second,
         seconds_left=None if auditor is None else seconds_left,
     )
+
+
+def cluster_figures(store: MetadataStore) -> Figures:
+    """What ZooKeeper tells for metrics: counts, by a few requests, however many ledgers there are. Raises MetadataStoreError."""
+    tasks, auditors = store.underreplication, store.auditors
+    auditor, check = auditors.auditor(), auditors.last_check()
+    state = None if auditor is None else auditors.state()
+    registered = store.bookies()
+    read_only = sum(one.read_only for one in registered.values())
+    told: Figures = {
+        "autorecovery_enabled": float(tasks.enabled()),
+        "autorecovery_auditors": float(auditor is not None),
+        "autorecovery_underreplicated_ledgers": len(tasks.list_tasks()),
+        "autorecovery_repairs_under_way": len(tasks.holders()),
+        "autorecovery_lost_bookies": 0 if state is None else len(state.lost),
+        "autorecovery_away_bookies": 0 if state is None else len(state.waiting),
+        "autorecovery_check_finished_timestamp_seconds": 0.0 if check is None else check.finished_at_ms / 1000,
+        "autorecovery_check_marked_ledgers": 0 if check is None else check.marked,
+        "autorecovery_check_skipped_bookies": 0 if check is None else len(check.skipped),
+        "autorecovery_check_unreadable_ledgers": 0 if check is None else len(check.unreadable),
+        "cluster_bookies": {
+            ("writable",): len(registered) - read_only,
+            ("read_only",): read_only,
+            ("down",): len(set(store.list_cookies()) - registered.keys()),
+        },
+    }
+    return {f"bookspark_{name}": found for name, found in told.items()}
+
+
+def worker_figures(progress: Progress) -> Figures:
+    """What one worker tells for metrics."""
+    told: Figures = {
+        "repaired_ledgers_total": progress.ledgers,
+        "failed_repairs_total": progress.failed,
+        "copied_entries_total": progress.entries,
+        "copied_bytes_total": progress.bytes,
+        "busy_seconds_total": progress.seconds,
+    }
+    return {f"bookspark_autorecovery_{name}": found for name, found in told.items()}
 
 
 def task_statuses(store: MetadataStore, unreadable: dict[int, str]) -> list[TaskStatus]:

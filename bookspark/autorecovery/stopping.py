@@ -34,7 +34,7 @@ def dangers(bookkeeper: BookKeeper, bookies: Sequence[str]) -> list[Danger]:
     stopped = set(bookies)
     named = [
         one
-        for one in store.read_ledgers(store.list_ledgers(), unreadable)
+        for one, _ in store.read_ledgers(store.list_ledgers(), unreadable)
         if any(not stopped.isdisjoint(fragment.ensemble) for fragment in one.fragments)
     ]
     others = {bookie for one in named for fragment in one.fragments for bookie in fragment.ensemble} - stopped

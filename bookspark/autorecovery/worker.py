@@ -57,6 +57,11 @@ class ReplicationWorker:
         self._published_at = -_PUBLISH_SECONDS
         self._thread = threading.Thread(target=self._run, name="replication worker", daemon=True)
 
+    @property
+    def ended(self) -> bool:
+        """Was the thread started, and runs no more?"""
+        return self._thread.ident is not None and not self._thread.is_alive()
+
     def start(self) -> None:
         """Start picking tasks; returns at once."""
         self._thread.start()

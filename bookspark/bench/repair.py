@@ -78,7 +78,7 @@ class _Bench:
         store = self._bookkeeper.metadata
         named = [
             one
-            for one in store.read_ledgers(store.list_ledgers(), {})
+            for one, _ in store.read_ledgers(store.list_ledgers(), {})
             if any(lost.bookie_id in fragment.ensemble for fragment in one.fragments)
         ]
         byte_count = sum(one.length for one in named)

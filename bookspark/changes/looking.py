@@ -89,7 +89,7 @@ class Looking:
     def _read(self, ledger_ids: Collection[int], found: dict[int, LedgerMetadata] | None = None) -> dict[int, str]:
         unreadable: dict[int, str] = {}
         left = set(ledger_ids)
-        for metadata in self._store.read_ledgers(sorted(ledger_ids), unreadable):
+        for metadata, _ in self._store.read_ledgers(sorted(ledger_ids), unreadable):
             left.discard(metadata.ledger_id)
             self._put(metadata.ledger_id, metadata)
             if found is not None:

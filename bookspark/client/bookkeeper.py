@@ -9,6 +9,7 @@ Source: BookKeeper's class of the same name.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -20,18 +21,22 @@ from bookspark.client.reading import ledger_opening
 from bookspark.client.reading.read_handle import ReadHandle
 from bookspark.client.runtime.calls import Calls, in_thread
 from bookspark.client.runtime.client_context import ClientContext
+from bookspark.client.runtime.client_figures import client_figures
 from bookspark.client.writing.ledger_creation import Handle, NewLedger, create_ledger
 from bookspark.client.writing.ledger_handle import LedgerHandle
 from bookspark.client.writing.ledger_handle_adv import LedgerHandleAdv
+from bookspark.extras import extra_needed
 from bookspark.metadata.records.names import BookieId, CopyCount, LedgerId
 from bookspark.metadata.store import MetadataStore
 from bookspark.metadata.zookeeper.layout import ConnectionString
 from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
+from bookspark.metrics.tables import CLIENT, ZOOKEEPER
 from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerMetadata, LedgerType, Replication
 from bookspark.wire.messages import BookieStatus, CollectionStatus, EntryLogFacts
 
 if TYPE_CHECKING:
     import pyarrow
+    from prometheus_client.registry import Collector
 
 
 @checks_arguments
@@ -308,6 +313,18 @@ class BookKeeper:
     def metadata(self) -> MetadataStore:
         """The metadata store, in this process's session: ledgers, bookies, cookies, logs and repairs."""
         return self.context.store
+
+    def metrics(self) -> Collector:
+        """What this client does in this process, for ``prometheus_client`` (``pip install 'bookspark[metrics]'``)::
+
+            prometheus_client.REGISTRY.register(bookkeeper.metrics())
+
+        docs/metrics.md has every metric. All have the label ``client``, which is ``client_name``: several clients of one process
+        need different names. A scrape changes nothing. Raises ConfigurationError if ``prometheus_client`` is not installed.
+        """
+        with extra_needed("metrics"):
+            from bookspark.metrics.families import FiguresCollector
+        return FiguresCollector((*CLIENT, *ZOOKEEPER), partial(client_figures, self.context))
 
     def misplaced(self, ledgers: Iterable[LedgerMetadata]) -> Iterator[tuple[int, tuple[str, ...]]]:
         """The ledgers whose copies break this client's ``placement``: (ledger id, the bookies to replace).

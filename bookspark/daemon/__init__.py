@@ -7,7 +7,6 @@
 ``lossy_boot``      phase one of a lossy boot
 ``request_loop``    the thread of the request server
 ``registrar``       the registration in the metadata store
-``web``             pages over HTTP
 ``probes``          the pages /health and /ready
 ``metrics``         figures for Prometheus
 ``lease_server``    the lease socket: the bookie's side

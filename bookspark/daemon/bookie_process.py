@@ -27,6 +27,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -51,7 +52,6 @@ from bookspark.daemon.lossy_boot import fence_check, fence_what_may_be_lost, fir
 from bookspark.daemon.probes import Probes
 from bookspark.daemon.registrar import Registrar
 from bookspark.daemon.request_loop import RequestLoop
-from bookspark.daemon.web import Page, WebServer
 from bookspark.errors import BookieError, ConfigurationError, StorageError
 from bookspark.extras import extra_needed
 from bookspark.metadata.bookie_homes import BookieHome, note_home
@@ -59,7 +59,8 @@ from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.metadata.store import MetadataStore
 from bookspark.metadata.zookeeper.layout import LedgerManager
 from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
-from bookspark.wire.messages import BookieStatus, HealingStatus
+from bookspark.metrics.web import PORTS, Page, WebServer
+from bookspark.wire.messages import HealingStatus
 
 STOP_SECONDS_MAX = 50.0
 """A stop that takes longer is given up, so that the locks come free. The next boot finds an unclean shutdown."""
@@ -74,8 +75,8 @@ class Foreground(NamedTuple):
 
     holder: str
     """What others are told who want to claim it."""
-    serving: Callable[[BookieRegistration], None]
-    """Called once, when the bookie serves."""
+    serving: Callable[[BookieRegistration, int], None]
+    """Called once, when the bookie serves, with the port where Prometheus is answered (0: nowhere)."""
     given_up: int
     """The exit status of the process if the clean stop takes too long."""
 
@@ -138,7 +139,7 @@ def _boot_and_serve(
         lease.update(phase=name, **facts)
 
     probes = Probes(lambda: lease.phase)
-    figures = _answer_http(config, probes, stack) if config.metrics_port else None
+    metrics_port, figures = _answer_http(config, probes, stack) if config.metrics_port else (0, None)
     incarnation = secrets.randbits(63) | 1
     phase("connecting to the metadata store", incarnation=incarnation)
     first_start = not locks.unusable and not any(map(has_cookie, config.directories))
@@ -169,6 +170,8 @@ def _boot_and_serve(
     requests = RequestLoop(server)
     address = requests.start()
     stack.callback(requests.stop)
+    if metrics_port:
+        server.metrics_address = f"{_told_host(config, address, cookie.bookie_id)}:{metrics_port}"
     bookkeeper_address: str | UnsetType = UNSET
     if config.bookkeeper_port:
         bookkeeper_address = _serve_bookkeepers_clients(config, server, requests, store, cookie.bookie_id, stack)
@@ -193,7 +196,7 @@ def _boot_and_serve(
     if config.heal_lossy_boots and storage.lossy_boots.healed_boot < storage.lossy_boots.mark.boot:
         server.healing_status = _heal(config, OwnBookie(cookie.bookie_id, storage, requests.post), stack)
     if figures is not None:
-        figures(requests.post, server.status)
+        figures(requests.post, server, store)
     probes.serves(
         requests.post,
         lambda: [one.path for one in storage.holdings.live if one.commit.ended],
@@ -201,7 +204,7 @@ def _boot_and_serve(
     )
     phase(SERVING)
     if foreground:
-        foreground.serving(registration)
+        foreground.serving(registration, metrics_port)
     _end(ends.get())
 
 
@@ -213,6 +216,10 @@ def advertised(config: BookieConfig, address: str, bookie_id: str) -> str:
     if config.advertised_address:
         return advertised_address(config.advertised_address, config.host, socket.gethostname(), port, bookie_id)
     return f"{config.host}:{port}" if is_name(config.host) else address
+
+
+def _told_host(config: BookieConfig, address: str, bookie_id: str) -> str:
+    return advertised(config, address, bookie_id).rpartition(":")[0]
 
 
 def open_to_strangers(config: BookieConfig) -> str:
@@ -274,7 +281,7 @@ def _serve_bookkeepers_clients(
     door = BookKeeperDoor(config, server, read_and_note(store))
     host, port = requests.run(door.start())
     stack.callback(lambda: requests.run(door.stop()))
-    return f"{advertised(config, f'{host}:{port}', bookie_id).rpartition(':')[0]}:{port}"
+    return f"{_told_host(config, f'{host}:{port}', bookie_id)}:{port}"
 
 
 def _fetch(config: BookieConfig, store: MetadataStore, storage: Storage, post: Post, stack: ExitStack) -> Fetch | None:
@@ -315,19 +322,20 @@ def _raise_limit_of_open_files() -> None:
 
 def _answer_http(
     config: BookieConfig, probes: Probes, stack: ExitStack
-) -> Callable[[Post, Callable[[], BookieStatus]], None]:
-    """Answer probes, from the boot's beginning on. Returns what has Prometheus answered too, as soon as there are figures.
-    Prometheus' client is imported only if metrics are wanted."""
+) -> tuple[int, Callable[[Post, BookieServer, ZooKeeperStore], None]]:
+    """Answer probes, from the boot's beginning on. Returns the port, and what has Prometheus answered too, as soon as there are
+    figures. Prometheus' client is imported only if metrics are wanted."""
     with extra_needed("metrics_port"):
-        from bookspark.daemon.metrics import metrics_page
+        from bookspark.daemon.metrics import bookie_figures, metrics_page
     pages = {"/health": probes.health, "/ready": probes.ready}
     pages["/metrics"] = lambda: Page(503, f"no figures yet: {probes.why_not_ready()}\n".encode())
-    stack.callback(WebServer(config.host, config.metrics_port, pages).close)
+    web = WebServer(config.host, max(0, config.metrics_port), pages, tries=PORTS)
+    stack.callback(web.close)
 
-    def figures(post: Post, status: Callable[[], BookieStatus]) -> None:
-        pages["/metrics"] = metrics_page(post, status)
+    def figures(post: Post, server: BookieServer, store: ZooKeeperStore) -> None:
+        pages["/metrics"] = metrics_page(post, partial(bookie_figures, server), store.connection.figures.figures)
 
-    return figures
+    return web.port, figures
 
 
 def _give_up_after(seconds: float, status: int) -> None:

@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 from bookspark.bookie.commit.commit_thread import Post
 from bookspark.daemon.lease_server import SERVING
-from bookspark.daemon.web import Page
 from bookspark.errors import MetadataStoreError
 from bookspark.metadata.short_waits import waits_at_most
+from bookspark.metrics.web import Page
 
 ANSWER_SECONDS_MAX = 4.0
 

@@ -49,7 +49,7 @@ class Report:
 def describe_ledgers(bookkeeper: BookKeeper) -> str:
     """The ledgers of the log by their roles."""
     roles: dict[str, list[int]] = {DATA_ROLE: [], COMMIT_ROLE: []}
-    for metadata in bookkeeper.metadata.read_ledgers(bookkeeper.list_ledgers(), {}):
+    for metadata, _ in bookkeeper.metadata.read_ledgers(bookkeeper.list_ledgers(), {}):
         ledger_id, labels = metadata.ledger_id, metadata.custom_metadata
         if labels.get(LOG_LABEL) == LOG.encode():
             roles.setdefault(labels.get(ROLE_LABEL, b"").decode(), []).append(ledger_id)

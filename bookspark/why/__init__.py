@@ -8,6 +8,7 @@
 ``answers``          an answer to a question about one ledger, bookie, disk or log
 ``gathering``        looks at a cluster: one pass over ZooKeeper and the bookies' statuses
 ``questions``        the words of a question
+``picture``          a line for each bookie, for a terminal that is looked at
 ``telling``          answers a question about a cluster that lives; answers as text
 ===================  ===========================================================================================================
 

@@ -6,18 +6,24 @@ Law: the decisions are those of the protocol: who may go is ``protocol.changes.s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from bookspark.autorecovery.status import TaskStatus
 from bookspark.errors import ConfigurationError
+from bookspark.logs.readers.lag import ReaderLag
 from bookspark.plain_text import size_text
 from bookspark.protocol.changes.safety import is_in_the_way, left_over
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from bookspark.protocol.ledger.quorum import covered
 from bookspark.protocol.logs.log_record import EPOCH_LABEL
+from bookspark.protocol.logs.orphans import epoch_of
+from bookspark.protocol.logs.reader_record import ReaderKind, ReaderState
 from bookspark.why.bookie_troubles import START, bookie_down, by_order, full_disk, ordered, why_not
 from bookspark.why.facts import Answer, DiskFacts, Facts, LedgerFacts, LogFacts, Ranges, Severity
 from bookspark.why.words import counted, duration, named
+
+BEHIND_SECONDS = 60.0
+"""A reader that lives and is further behind than this is told as a trouble."""
 
 
 def why_under_replicated(facts: Facts, metadata: LedgerMetadata) -> Answer:
@@ -138,11 +144,12 @@ def _end(held: Mapping[str, Ranges]) -> int:
 
 def _lost_the_log(ledger: LedgerFacts) -> str | None:
     """Why the writer can't go on with its log; None if it may."""
-    epoch, record = ledger.metadata.custom_metadata.get(EPOCH_LABEL, b""), ledger.log
-    if record is None or not epoch.isdigit() or int(epoch) in record.live_epochs:
+    labels, record = ledger.metadata.custom_metadata, ledger.log
+    epoch = epoch_of(labels)
+    if record is None or EPOCH_LABEL not in labels or epoch > record.newest_epoch or epoch in record.live_epochs:
         return None
     return (
-        f"its writer lost the log {record.name}: it wrote in epoch {int(epoch)}, and the log is in epoch "
+        f"its writer lost the log {record.name}: it wrote in epoch {epoch}, and the log is in epoch "
         f"{record.newest_epoch}; the owner's next query recovers or deletes it"
     )
 
@@ -223,7 +230,8 @@ def why_not_freed(facts: Facts, name: str, disk: DiskFacts) -> Answer:
 
 
 def why_behind(facts: Facts, log: LogFacts, health: Iterable[Answer]) -> Answer:
-    """What holds up the writers and readers of a log, as far as the cluster knows. ``health``: the cluster's troubles."""
+    """What holds up the writers and readers of a log, as far as the cluster knows, or the reader that was asked about.
+    ``health``: the cluster's troubles."""
     record = log.record
     subject = f"log {record.name}"
     ago = log.last_commit_seconds_ago
@@ -245,17 +253,54 @@ def why_behind(facts: Facts, log: LogFacts, health: Iterable[Answer]) -> Answer:
             worst.command if worst else START,
             Severity.DANGER,
         )
+    asked = [one for one in log.readers if log.asked in (one.name, one.reader)] if log.asked else []
+    if asked:
+        return _reader_behind(facts, asked, causes)
     if not record.recovered:
         causes.append("its owner has not recovered the chain of commits yet: until then nothing is committed")
     text = (
         f"nothing in the cluster holds {subject} up" if not bad else f"{subject} can go on, in a cluster with troubles"
     )
-    causes.append(
-        "how far a reader is stands in its Spark checkpoint, which the cluster does not know: see query.lastProgress"
-    )
+    causes += [_told(facts, one) for one in log.readers] or ["no reader of it has told how far it is"]
     return Answer(
         "", subject, text, (*causes, *(one.verdict for one in bad)), "", f"bookspark log describe {record.name}"
     )
+
+
+def _reader_behind(facts: Facts, readers: Sequence[ReaderLag], causes: Sequence[str]) -> Answer:
+    """``readers``: what one query or group reads the log with."""
+    worst = max(readers, key=lambda one: (one.state is ReaderState.STALE, one.lag_rows or 0))
+    subject, command = f"reader {worst.title}", f"bookspark log readers {worst.log}"
+    told = tuple(_told(facts, one) for one in readers)
+    if worst.state is not ReaderState.LIVE and (worst.state is ReaderState.STALE or worst.lag_rows):
+        text = f"{subject} does not run, and is {_lag(worst)} behind log {worst.log}"
+        mend = "start it again: it goes on where it was"
+        return Answer("reader-gone", subject, text, (*told, *causes), mend, command)
+    if worst.lag_seconds is not None and worst.lag_seconds > BEHIND_SECONDS:
+        text = f"{subject} lives, and is {_lag(worst)} behind log {worst.log}"
+        mend = (
+            "nothing in the cluster holds it up: see what its micro-batches spend their time on, in query.lastProgress"
+        )
+        if worst.kind is ReaderKind.PYTHON:
+            mend = "nothing in the cluster holds it up: see what the service does between two reads"
+        return Answer("reader-behind", subject, text, (*told, *causes), mend, command)
+    text = f"{subject} is {_lag(worst)} behind log {worst.log}"
+    return Answer("", subject, text, (*told, *causes), "", command)
+
+
+def _lag(reader: ReaderLag) -> str:
+    if reader.lag_rows is None or reader.lag_seconds is None:
+        return "an unknown number of rows"
+    if not reader.lag_rows:
+        return "no row"
+    return f"{counted(reader.lag_rows, 'row')} and {duration(reader.lag_seconds)}"
+
+
+def _told(facts: Facts, reader: ReaderLag) -> str:
+    heard = duration(max(0.0, (facts.at_ms - reader.heard_ms) / 1000))
+    problem = f"; its lag is not known: {reader.problem}" if reader.problem else ""
+    state = f"{reader.state.value} (heard {heard} ago)"
+    return f"{reader.kind.value} reader {reader.title} is {state}, and {_lag(reader)} behind{problem}"
 
 
 def _blocks(facts: Facts, log: LogFacts) -> Iterator[str]:

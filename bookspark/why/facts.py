@@ -12,6 +12,7 @@ from enum import IntEnum
 
 from bookspark.autorecovery.status import AutorecoveryStatus, TaskStatus
 from bookspark.changes.change_record import ChangeRecord
+from bookspark.logs.readers.lag import ReaderLag
 from bookspark.metadata.bookie_homes import BookieHome
 from bookspark.protocol.changes.observed import Observed
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
@@ -99,6 +100,10 @@ class LogFacts:
     """Why the commits could not be read."""
     ensemble: tuple[str, ...] = ()
     """The bookies of the last commit ledger's last fragment."""
+    readers: tuple[ReaderLag, ...] = ()
+    """Who reads it, and how far behind."""
+    asked: str = ""
+    """The name of the query or group that was asked about; empty if the log was, or its owner."""
 
 
 class Severity(IntEnum):

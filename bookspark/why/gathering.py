@@ -18,7 +18,10 @@ from bookspark.changes.change_record import Kept
 from bookspark.changes.looking import Looking
 from bookspark.client import BookKeeper
 from bookspark.errors import BookKeeperError, ConfigurationError, MetadataStoreError, ReadError, UnreadableRecordError
-from bookspark.logs import LogRegistry, commits, header_of
+from bookspark.logs import LogReader, LogRegistry
+from bookspark.logs.chain.reader import AT_THE_END
+from bookspark.logs.readers.lag import ReaderLag, readers_of
+from bookspark.logs.readers.records import records_of
 from bookspark.metadata.bookie_homes import read_home
 from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.ledger.ledger_metadata import LedgerState
@@ -86,7 +89,7 @@ class Gathering:
 
         def in_recovery(ledger_ids: set[int]) -> set[int]:
             found = store.read_ledgers(sorted(ledger_ids), {})
-            return {one.ledger_id for one in found if one.state is LedgerState.IN_RECOVERY}
+            return {one.ledger_id for one, _ in found if one.state is LedgerState.IN_RECOVERY}
 
         now = in_recovery(set(looking.open_ledgers))
         began = time.monotonic()
@@ -166,28 +169,46 @@ def gather_disk(bookkeeper: BookKeeper, facts: Facts, bookie: str) -> DiskFacts:
 
 
 def gather_log(bookkeeper: BookKeeper, name: str, password: bytes) -> LogFacts:
-    """The log ``name``, or the one that the query ``name`` owns. Raises NoSuchLogError, MetadataStoreError."""
+    """The log ``name``, or the one that the query ``name`` owns, or that the query or group ``name`` reads.
+
+    Raises NoSuchLogError, UnauthorizedAccessError (wrong password) and MetadataStoreError."""
     registry = LogRegistry(bookkeeper.metadata)
-    record = _find_log(registry, name)
+    record, asked = (
+        _find_log(registry, name) or _log_that_is_read(bookkeeper.metadata, name) or (registry.get(name), "")
+    )
     ensemble: tuple[str, ...] = ()
+    readers: tuple[ReaderLag, ...] = ()
     try:
+        readers = tuple(readers_of(bookkeeper, record.name, password))
         for link in record.commit_ledgers[-1:]:
             ensemble = bookkeeper.get_ledger_metadata(link.ledger_id).last_fragment.ensemble
-        position = header_of(bookkeeper, record, password).position
-        last = deque(commits(bookkeeper, record.name, password, max(0, position.rows - 1)), 1)
-        ago = max(0.0, time.time() - last[0].commit.time_ms / 1000) if last else None
-        return LogFacts(record, position.rows, position.batches, ago, ensemble=ensemble)
+        reader = LogReader(bookkeeper, record.name, password, AT_THE_END)
+        last, position, opened = deque(reader.commits(), 1), reader.end(), reader.open_rows
+        time_ms = last[0].commit.time_ms if last else None
+        if opened is not None and opened.rows:
+            time_ms = opened.stamp_at(opened.rows - 1).time_ms
+        ago = max(0.0, time.time() - time_ms / 1000) if time_ms is not None else None
+        return LogFacts(record, position.rows, position.batches, ago, "", ensemble, readers, asked)
     except MetadataStoreError:
         raise
     except BookKeeperError as error:
-        return LogFacts(record, problem=str(error), ensemble=ensemble)
+        return LogFacts(record, problem=str(error), ensemble=ensemble, readers=readers, asked=asked)
 
 
-def _find_log(registry: LogRegistry, name: str) -> LogRecord:
+def _find_log(registry: LogRegistry, name: str) -> tuple[LogRecord, str] | None:
     names = registry.names()
-    if name not in names:
-        for one in names:
-            record = registry.find(one)
-            if record is not None and name in (record.owner, record.owner_query):
-                return record
-    return registry.get(name)
+    if name in names:
+        return registry.get(name), ""
+    for one in names:
+        record = registry.find(one)
+        if record is not None and name in (record.owner, record.owner_query):
+            return record, ""
+    return None
+
+
+def _log_that_is_read(store: MetadataStore, name: str) -> tuple[LogRecord, str] | None:
+    registry = LogRegistry(store)
+    for one in registry.names():
+        if any(name in (reader.name, reader.reader) for reader in records_of(store, one).values()):
+            return registry.get(one), name
+    return None

@@ -29,7 +29,7 @@ def health_of(facts: Facts) -> Health:
     up = len(bookies) - len(facts.down())
     counts = (
         f"{up} of {len(bookies)} bookies are up, {len(facts.writable())} take new entries, "
-        f"{len(facts.observed.fragments.ledgers()):,} ledgers, {facts.open_ledgers:,} of them open"
+        f"{counted(len(facts.observed.fragments.ledgers()), 'ledger')}, {facts.open_ledgers:,} of them open"
     )
     if facts.zookeeper_problem:
         return Health(f"{facts.zookeeper}: not known, because ZooKeeper could not be asked", troubles)

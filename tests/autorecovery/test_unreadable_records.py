@@ -106,7 +106,7 @@ def test_a_bad_record_is_named_and_all_others_are_read(cluster: Cluster, documen
     with pytest.raises(UnreadableRecordError, match=f"ledger {BAD}"):
         store.read_ledger(BAD)
     unreadable: dict[int, str] = {}
-    assert [one.ledger_id for one in store.read_ledgers(store.list_ledgers(), unreadable)] == [1, 2, 8, 9]
+    assert [one.value.ledger_id for one in store.read_ledgers(store.list_ledgers(), unreadable)] == [1, 2, 8, 9]
     assert unreadable.keys() == {BAD} and f"ledger {BAD}" in unreadable[BAD]
     store.delete_ledger(BAD)
     assert BAD not in store.list_ledgers()
@@ -282,7 +282,7 @@ def test_the_system_tables_name_it(cluster: Cluster, caplog) -> None:
 
 
 def test_a_log_with_a_bad_record_does_not_keep_others_from_being_listed(cluster: Cluster) -> None:
-    from bookspark.protocol.logs.log_record import LogOptions
+    from bookspark.protocol.logs.log_options import LogOptions
 
     registry = LogRegistry(cluster.metadata)
     registry.create("good", LogOptions(), b"")
@@ -299,7 +299,8 @@ def test_a_log_with_a_bad_record_does_not_keep_others_from_being_listed(cluster:
 
 
 def test_deleting_a_log_leaves_a_ledger_that_may_be_anybodys(cluster: Cluster, caplog) -> None:
-    from bookspark.protocol.logs.log_record import EPOCH_LABEL, LOG_LABEL, LogOptions
+    from bookspark.protocol.logs.log_options import LogOptions
+    from bookspark.protocol.logs.log_record import EPOCH_LABEL, LOG_LABEL
 
     store = cluster.metadata
     LogRegistry(store).create("log", LogOptions(), b"")

@@ -10,6 +10,7 @@ import pytest
 
 from bookspark.client.client_config import ClientConfig
 from bookspark.client.network.bookie_connection import Answer, BookieConnection, Question
+from bookspark.client.network.traffic import ClientTraffic
 from bookspark.protocol.ledger.responses import Positive, Unknown
 from bookspark.wire.chunks import ChunkPool
 from bookspark.wire.entry_batch import Entry, encode_entries
@@ -43,7 +44,7 @@ def run(scenario: Callable[[BookieConnection, Transport, list[Answer]], Any]) ->
 
     async def turn() -> None:
         connection = BookieConnection(
-            "b1", ClientConfig(), lambda *_: None, lambda _: None, lambda _: None, ChunkPool()
+            "b1", ClientConfig(), lambda *_: None, lambda _: None, lambda _: None, ChunkPool(), ClientTraffic()
         )
         connection.connection_made(transport)
         scenario(connection, transport, answers)

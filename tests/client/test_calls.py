@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import gc
+import sys
 import threading
 
 import pytest
 
 from bookspark import BookKeeper
 from bookspark.client.runtime import calls as module
-from bookspark.client.runtime.calls import Calls, in_thread
+from bookspark.client.runtime.calls import AwaitableFuture, Calls, in_thread
 from bookspark.errors import BookKeeperError
 from tests.awaiting import await_that
 
@@ -81,3 +82,20 @@ def test_a_client_that_is_dropped_leaves_no_threads_of_its_calls():
     del client
     gc.collect()
     await_that(lambda: not any(thread.is_alive() for thread in threads))
+
+
+def test_a_callback_that_exits_robs_nobody_of_his_outcome(calls):
+    """``concurrent.futures`` lets a SystemExit out of a callback through, into the thread that tells the outcome."""
+    may_go_on, told = threading.Event(), []
+    future = calls.begin(may_go_on.wait, 60)
+    future.add_done_callback(lambda _: sys.exit("of a callback"))
+    future.add_done_callback(told.append)
+    may_go_on.set()
+    assert future.result(60) is True
+    await_that(lambda: told == [future])
+    made = AwaitableFuture()
+    made.add_done_callback(lambda _: sys.exit("of a callback"))
+    made.set_result(1)
+    with pytest.raises(SystemExit):
+        # It is done: the callback is called here and now, and its exit is the caller's own.
+        made.add_done_callback(lambda _: sys.exit(0))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 
+from bookspark import client
 from bookspark.client.client_config import ClientConfig
 from bookspark.client.network.io_loop import IoLoop
 from bookspark.client.runtime.rate_limit import RateLimit, Turns
@@ -18,6 +22,7 @@ from bookspark.client.writing.ledger_handle import LedgerHandle
 from bookspark.client.writing.ledger_handle_adv import LedgerHandleAdv
 from bookspark.errors import LedgerClosedError
 from bookspark.threads import Threads, mark_own_thread
+from tests.interrupting import interrupted
 from tests.metadata.kit import ledger
 from tests.test_threads import interrupted_by
 
@@ -272,3 +277,34 @@ def test_an_append_with_a_given_id_that_need_not_wait_may_come_from_a_callback(h
     thread.join(SECONDS)
     assert len(done) == 1
     adv._shared.ended.set()
+
+
+@pytest.mark.parametrize("does", ["appends", "closes"])
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_handler_at_any_point_of_an_append_comes_before_it_or_after_it(local_cluster, count, does):
+    """On real bookies: what each of the two was told is what the ledger has."""
+    of_handler = b"of the handler"
+
+    def interrupt(handle, futures):
+        if does == "closes":
+            handle.close()
+        else:
+            futures.append(handle.append_async(of_handler))
+
+    with local_cluster.bookkeeper() as bookkeeper:
+        for point in itertools.count(1):
+            told, futures = {}, []
+            handle = bookkeeper.create_ledger()
+            handler = partial(interrupt, handle, futures)
+            with interrupted(point, handler, client) as reached, suppress(LedgerClosedError):
+                mine = [handle.append(b"mine")] if count == 1 else handle.append_batch([b"mine"] * count)
+                told.update(dict.fromkeys(mine, b"mine"))
+            told.update((future.result(SECONDS), of_handler) for future in futures)
+            handle.close()
+            with bookkeeper.open_ledger(handle.ledger_id) as reader:
+                payloads = {entry.entry_id: entry.payload for entry in reader.read()}
+            assert told.items() <= payloads.items(), reached
+            assert len(futures) == list(payloads.values()).count(of_handler), reached
+            if not reached:
+                break
+        assert point > 20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import defaultdict
 
@@ -35,6 +36,15 @@ def test_what_fails_does_not_keep_the_rest_from_running() -> None:
     io.submit(lambda: 1 / 0)
     io.submit(done.set)
     held.set()
+    assert done.wait(60)
+    io.stop()
+
+
+def test_an_exit_in_the_loop_does_not_end_it() -> None:
+    io = IoLoop("test")
+    io.loop.call_soon_threadsafe(sys.exit, "in the I/O thread")
+    done = threading.Event()
+    io.loop.call_soon_threadsafe(done.set)
     assert done.wait(60)
     io.stop()
 

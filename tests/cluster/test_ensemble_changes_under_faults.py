@@ -45,7 +45,7 @@ class Gate:
 
 @pytest.fixture
 def writer(cluster):
-    with cluster.bookkeeper(client_name="writer", answer_timeout_seconds=30.0) as client:
+    with cluster.bookkeeper(client_name="writer", answer_timeout_seconds=30.0, add_timeout_seconds=600.0) as client:
         yield client
 
 

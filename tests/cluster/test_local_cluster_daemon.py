@@ -29,6 +29,7 @@ from bookspark.errors import BookieError
 from bookspark.metadata.bookie_homes import BookieHome, read_home
 from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore, begin_cluster
 from tests.awaiting import await_that
+from tests.ports import free_port
 
 Launcher = Callable[..., Bookie]
 
@@ -380,8 +381,7 @@ def test_a_port_in_use_is_named(config: Any) -> None:
 
 
 def test_an_unreachable_zookeeper_is_named(config: Any) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = free_port()
     assert f"127.0.0.1:{port}" in refusal(config(zookeeper=f"127.0.0.1:{port}"))
 
 

@@ -12,8 +12,9 @@ import pytest
 from bookspark.daemon import probes as module
 from bookspark.daemon.lease_server import SERVING, STOPPING
 from bookspark.daemon.probes import Probes
-from bookspark.daemon.web import Page, WebServer
 from bookspark.errors import BookieError, MetadataStoreError
+from bookspark.metrics.web import Page, WebServer
+from tests.ports import free_port
 
 
 def at_once(function, *arguments):
@@ -97,8 +98,7 @@ def served():
     def broken():
         raise ValueError("no figures")
 
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     server = WebServer("127.0.0.1", port, {"/good": lambda: Page(200, b"good"), "/slow": slow, "/broken": broken})
     yield port
     going_on.set()
@@ -128,3 +128,13 @@ def test_pages_that_are_not_there_or_can_not_be_made_say_so(served):
 def test_a_port_that_is_taken_is_an_error_that_names_the_option(served):
     with pytest.raises(BookieError, match="metrics_port"):
         WebServer("127.0.0.1", served, {})
+
+
+def test_the_next_free_port_is_taken_if_several_may_be_tried(served, caplog):
+    server = WebServer("127.0.0.1", served, {"/good": lambda: Page(200, b"next")}, tries=64)
+    try:
+        assert served < server.port < served + 64
+        assert get(server.port, "/good") == (200, b"next")
+        assert f"port {served} is in use" in caplog.text
+    finally:
+        server.close()

@@ -24,7 +24,9 @@ def cluster(faulty_cluster):
 @pytest.fixture
 def writer(cluster):
     """A client that tells no explicit LAC, so that a recovery has to look for the end itself."""
-    with cluster.bookkeeper(client_name="writer", explicit_lac_interval_seconds=3600.0) as client:
+    with cluster.bookkeeper(
+        client_name="writer", explicit_lac_interval_seconds=3600.0, add_timeout_seconds=600.0
+    ) as client:
         yield client
 
 

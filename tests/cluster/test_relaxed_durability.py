@@ -33,7 +33,7 @@ def healed(cluster):
 
 @pytest.fixture
 def client(cluster):
-    with cluster.bookkeeper(client_name="writer", answer_timeout_seconds=SECONDS) as client:
+    with cluster.bookkeeper(client_name="writer", answer_timeout_seconds=SECONDS, add_timeout_seconds=600.0) as client:
         yield client
 
 

@@ -15,7 +15,7 @@ def cluster(faulty_cluster):
 
 @pytest.fixture
 def writer(cluster):
-    with cluster.bookkeeper(client_name="writer", answer_timeout_seconds=20.0) as client:
+    with cluster.bookkeeper(client_name="writer", answer_timeout_seconds=20.0, add_timeout_seconds=600.0) as client:
         yield client
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -13,8 +14,12 @@ from bookspark.metadata.autorecovery.auditors import CheckReport
 from bookspark.metadata.bookie_homes import BookieHome
 from bookspark.protocol.changes.observed import Placed
 from bookspark.protocol.changes.wanted import Progress, Wanted
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata
+from bookspark.protocol.logs.log_options import LogOptions
+from bookspark.protocol.logs.log_record import EPOCH_LABEL, LogRecord
 from bookspark.protocol.repair.underreplication_task import Missed, Reason
-from bookspark.why.facts import Facts, Health, Severity
+from bookspark.why.answers import _lost_the_log
+from bookspark.why.facts import Facts, Health, LedgerFacts, Severity
 from bookspark.why.telling import document, health_lines
 from bookspark.why.troubles import health_of
 from bookspark.wire.messages import CollectionStatus, HealingStatus
@@ -143,3 +148,11 @@ def test_a_command_that_there_is_not_is_found() -> None:
     for wrong in (["autorecovery", "mend"], ["bookie", "collect"], ["why", "--no-such-option"]):
         with pytest.raises(Exception, match=r"(?i)no such|missing"):
             parse(wrong)
+
+
+@pytest.mark.parametrize("label", [b"9" * 5000, b"x", b"\xff", "²".encode()], ids=range(4))
+def test_a_label_that_is_no_epoch_is_somebody_elses(label: bytes) -> None:
+    ledger = replace(LedgerMetadata(7, 1, 1, 1, (Fragment(0, ("a",)),)), custom_metadata={EPOCH_LABEL: label})
+    assert _lost_the_log(LedgerFacts(ledger, log=LogRecord("orders", LogOptions(), b"", epoch=3))) is None
+    was = replace(ledger, custom_metadata={EPOCH_LABEL: b"2"})
+    assert "epoch 2" in str(_lost_the_log(LedgerFacts(was, log=LogRecord("orders", LogOptions(), b"", epoch=3))))

@@ -2,7 +2,7 @@
 
 ==================  ===========================================================================================================
 ``bookies``         ``local``, ``zookeeper``, ``bookies``: a cluster on this host, and who is in a cluster
-``why``             ``why``: what is wrong, why, and what to type
+``why``             ``why``, ``top``, ``console``: what is wrong, why, and what to type
 ``ledger``          ``ledger …``: create, write, read, list, recover and delete ledgers
 ``log``             ``log …``: the logs that Spark queries write
 ``audit``           ``snapshot``, ``audit``, ``safe-to-stop``: system tables as Delta tables, and what SQL finds in them

@@ -69,9 +69,10 @@ def run(
     metrics_port: Annotated[
         int | None,
         typer.Option(
-            min=0,
+            min=-1,
             max=65535,
-            help="Port of /metrics, for Prometheus, and of the probes /health and /ready. Default: none.",
+            help="Port of /metrics, for Prometheus, and of the probes /health and /ready; if it is taken, the next free one. "
+            "-1: any free one. Default: none.",
             show_default=False,
         ),
     ] = None,
@@ -104,13 +105,13 @@ def run(
         _refuse_a_new_bookie(places)
     begun = time.monotonic()
 
-    def serving(registration: BookieRegistration) -> None:
+    def serving(registration: BookieRegistration, metrics_port: int) -> None:
         line = {
             "bookie_id": registration.bookie_id,
             "address": registration.address,
             "directories": places,
             "zookeeper": config.zookeeper,
-            "metrics_port": config.metrics_port,
+            "metrics_port": metrics_port,
             "pid": registration.pid,
             "incarnation": registration.incarnation,
             "started_in_seconds": round(time.monotonic() - begun, 3),

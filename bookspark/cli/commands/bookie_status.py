@@ -86,6 +86,8 @@ def lines(found: BookieStatus) -> Iterator[str]:
     state = "read-only" if found.read_only else "writable"
     yield f"{found.bookie_id}, process {found.pid}: {state}"
     yield f"  {found.ledgers:,} ledgers, {size_text(found.log_bytes)} of logs, {size_text(found.free_bytes)} free"
+    if found.metrics_address:
+        yield f"  metrics: http://{found.metrics_address}/metrics"
     if found.keeper:
         yield f"  looked after by {found.keeper}"
     elif found.stops_in_seconds is not None:

@@ -185,7 +185,7 @@ def list_ledgers(
             typer.echo(json.dumps(list(ids)) if as_json else "".join(f"{ledger_id}\n" for ledger_id in ids), nl=as_json)
             return
         unreadable: dict[int, str] = {}
-        found = list(bookkeeper.metadata.read_ledgers(ids, unreadable))
+        found = [one.value for one in bookkeeper.metadata.read_ledgers(ids, unreadable)]
     for why in unreadable.values():
         problem(why)
     if as_json:

@@ -5,26 +5,35 @@ from __future__ import annotations
 import json
 import sys
 from collections import deque
-from datetime import UTC, date, datetime, time
+from datetime import UTC, datetime
 from itertools import chain
+from math import ceil
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bookspark.cli.commands.ledger import AckQuorum, Copies, Digest, Ensemble, Type, WriteQuorum
 from bookspark.cli.terminal.command_options import Json, Password, Yes, Zookeeper, client
-from bookspark.cli.terminal.output import console, payload_document, table
+from bookspark.cli.terminal.log_documents import iso_time, json_line, reader_document, retention_document, row_document
+from bookspark.cli.terminal.output import console, table
 from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerType, Replication
-from bookspark.protocol.logs.commits import START
-from bookspark.protocol.logs.lanes import BATCH_WRITES, lane_name, lane_of, writer_of
-from bookspark.protocol.logs.log_record import LOG_LABEL, Compression, LogOptions
+from bookspark.protocol.logs.lanes import MARK, writers_of_lanes
+from bookspark.protocol.logs.log_options import ALTERABLE, Compression, LogOptions
+from bookspark.protocol.logs.log_record import LOG_LABEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from bookspark.logs import LogRow
     from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 
+Idle = Annotated[float, typer.Option(min=0, help="Of a log: lanes whose newest row is older. Of one lane: any.")]
+Hours = Annotated[
+    float | None, typer.Option(min=0, max=1e6, help="Rows that are older go, some later. 0: none go for their age.")
+]
+Bytes = Annotated[
+    int | None,
+    typer.Option(min=0, max=1 << 62, help="Rows of a lane go while more bytes follow them. 0: none go for that."),
+]
 _TIME = "ms since 1970, or ISO 8601 with an offset, like 2026-11-22T14:05:00+01:00"
 
 app = typer.Typer(help="Create, look at, truncate and delete logs.", no_args_is_help=True, rich_markup_mode=None)
@@ -47,9 +56,11 @@ def create(
         Compression,
         typer.Option(case_sensitive=False, help="How payloads are compressed. zstd_dictionary is for small values."),
     ] = Compression.NONE,
+    retention_hours: Hours = None,
+    retention_bytes: Bytes = None,
     password: Password = "",
 ) -> None:
-    """Make an empty log of values, so that readers can start before the first writer. Its options can't be changed later.
+    """Make an empty log of values, so that readers can start before the first writer.
 
     The first write makes a log too, with its own options. A log that keeps all columns (rowFormat arrow) can only be made by its
     first write, which tells the columns."""
@@ -59,7 +70,50 @@ def create(
         ensemble_size, write_quorum, ack_quorum, digest_type, ledger_type, replication, compression=compression
     )
     with client(zookeeper) as bookkeeper:
-        LogRegistry(bookkeeper.metadata).create(log, options, password.encode())
+        registry = LogRegistry(bookkeeper.metadata)
+        registry.create(log, options, password.encode())
+        registry.alter(log, retention_ms=_milliseconds(retention_hours), retention_bytes=retention_bytes)
+
+
+@app.command()
+def alter(
+    log: LogName,
+    zookeeper: Zookeeper = "",
+    ensemble_size: Annotated[int | None, typer.Option(min=1, help="Bookies that a ledger is spread over.")] = None,
+    write_quorum: Annotated[int | None, typer.Option(min=1, help="Copies of each entry.")] = None,
+    ack_quorum: Annotated[int | None, typer.Option(min=1, help="Copies that acknowledge an entry.")] = None,
+    digest_type: Annotated[DigestType | None, typer.Option(case_sensitive=False)] = None,
+    compression: Annotated[Compression | None, typer.Option(case_sensitive=False)] = None,
+    retention_hours: Hours = None,
+    retention_bytes: Bytes = None,
+    password: Password = "",
+    as_json: Json = False,
+) -> None:
+    """Change options of a log that is in use. Its writers go on, and the ledgers that they make from then on have them.
+
+    Rows that a retention lets go are removed by the log's writers, and by `bookspark log collect`. Row format, ledger type and
+    replication stay."""
+    from bookspark.logs import LogRegistry, check_password
+
+    with client(zookeeper) as bookkeeper:
+        registry = LogRegistry(bookkeeper.metadata)
+        check_password(registry.get(log), password.encode())
+        options = registry.alter(
+            log,
+            ensemble_size=ensemble_size,
+            write_quorum=write_quorum,
+            ack_quorum=ack_quorum,
+            digest_type=digest_type,
+            compression=compression,
+            retention_ms=_milliseconds(retention_hours),
+            retention_bytes=retention_bytes,
+        )
+        kept = retention_document(registry.retention(registry.get(log)))
+    facts = {name: getattr(value := getattr(options, name), "value", value) for name in ALTERABLE} | kept
+    if as_json:
+        typer.echo(json.dumps(facts, indent=2))
+    else:
+        console().print(table("", ("", log), [(name, _shown(value)) for name, value in facts.items()]))
 
 
 @app.command("list")
@@ -75,22 +129,24 @@ def list_logs(zookeeper: Zookeeper = "") -> None:
 @app.command()
 def describe(log: LaneName, zookeeper: Zookeeper = "", password: Password = "", as_json: Json = False) -> None:
     """Print a log's options, its owner, its commits and the ledgers that hold its rows."""
-    from bookspark.logs import LogRegistry, check_password, commits
+    from bookspark.logs import LogReader, LogRegistry, check_password
 
     with client(zookeeper) as bookkeeper:
         registry = LogRegistry(bookkeeper.metadata)
         record, lanes = registry.get(log), registry.lanes_of(log)
         check_password(record, password.encode())
         records = {lane: registry.get(lane) for lane in lanes}
-        by_lane = {lane: list(commits(bookkeeper, lane, password.encode())) for lane in lanes}
-    writers = {record.name: writer_of(record.owner_query) if record.owner_query else BATCH_WRITES}
-    writers |= {lane_name(record.name, lane.number): lane.writers[-1] for lane in record.lanes}
+        readers = {lane: LogReader(bookkeeper, lane, password.encode()) for lane in lanes}
+        by_lane = {lane: list(reader.commits()) for lane, reader in readers.items()}
+        ends = {lane: reader.end() for lane, reader in readers.items()}
+        retention = retention_document(registry.retention(record))
+        opened = [rows.ledger_id for reader in readers.values() if (rows := reader.open_rows) is not None]
+    writers = writers_of_lanes(record, records.values())
     found = list(chain.from_iterable(by_lane.values()))
-    ends = {lane: placed[-1].after if placed else START for lane, placed in by_lane.items()}
     ranges = list(chain.from_iterable(placed.commit.ranges for placed in found))
     facts: dict[str, Any] = {
         "log": log,
-        "created": _time(record.ctime_ms),
+        "created": iso_time(record.ctime_ms),
         "epoch": record.epoch,
         "owner": record.owner,
         "ensemble_size": record.options.ensemble_size,
@@ -101,15 +157,16 @@ def describe(log: LaneName, zookeeper: Zookeeper = "", password: Password = "", 
         "replication": record.options.replication.value,
         "row_format": record.options.row_format.value,
         "compression": record.options.compression.value,
+        **retention,
         "commits": sum(end.batches for end in ends.values()),
-        "last_commit": _time(max(placed.commit.time_ms for placed in found)) if found else None,
+        "last_commit": iso_time(max(placed.commit.time_ms for placed in found)) if found else None,
         "first_position": record.first_position,
         "offloaded_to": record.offload.table if record.offload is not None else None,
         "offloaded_rows": record.offload.position if record.offload is not None else None,
         "rows": sum(end.rows for end in ends.values()),
         "bytes": sum(end.size for end in ends.values()),
         "commit_ledgers": [link.ledger_id for one in records.values() for link in one.commit_ledgers],
-        "data_ledgers": sorted({item.ledger_id for item in ranges}),
+        "data_ledgers": sorted({*opened, *(item.ledger_id for item in ranges)}),
         "lanes": [f"{lane}: {end.rows:,} rows, {writers[lane]}" for lane, end in ends.items()],
     }
     if as_json:
@@ -130,10 +187,12 @@ def read(
 ) -> None:
     """Print the committed rows of a log, lane by lane, in their order, each followed by a line break. Rows of several columns are
     printed as JSON."""
-    from bookspark.logs import LogRegistry, commits
+    from bookspark.logs import LogRegistry
     from bookspark.logs.chain.commit_times import row_at
+    from bookspark.logs.feeds.lane_feed import LaneFeed
+    from bookspark.logs.feeds.lost_rows import PassedOver
     from bookspark.logs.rows.encodings import RowDecoder
-    from bookspark.logs.rows.splits import SizedPiece, positioned, split
+    from bookspark.logs.rows.splits import SizedPiece, split
     from bookspark.spark.connector.source import VALUE_SCHEMA
     from bookspark.spark.offload.offloaded import rows_of
     from bookspark.spark.rows.row_format import columns_of
@@ -163,16 +222,15 @@ def read(
 
         def pieces() -> Iterator[SizedPiece]:
             for lane in lanes:
-                (first, end), number = span(lane), lane_of(lane)[1]
-                for placed in commits(bookkeeper, lane, secret, first):
-                    if end is not None and placed.before.rows >= end:
-                        break
-                    yield from positioned(placed.commit.ranges, placed.before.rows, first, end, lane=number)
+                first, end = span(lane)
+                feed = LaneFeed(bookkeeper, lane, secret, PassedOver(fail=False))
+                newest = feed.newest()
+                yield from feed.pieces(first, newest if end is None else min(end, newest))
 
         for part in map(deque, split(pieces(), 1)):
             while part:
                 for rows in rows_of(bookkeeper, log, secret, part, columns or VALUE_SCHEMA, decoder):
-                    lines = rows.column(0).to_pylist() if columns is None else map(_json, rows.to_pylist())
+                    lines = rows.column(0).to_pylist() if columns is None else map(json_line, rows.to_pylist())
                     out.writelines(line + b"\n" for line in lines)
     out.flush()
 
@@ -215,8 +273,26 @@ def tail(
         if time_ms is not None:
             reader.seek_to_time(datetime.fromtimestamp(time_ms / 1000, UTC))
         for row in reader.follow():
-            out.write((_row_document(row) if as_json else row.value) + b"\n")
+            out.write((row_document(row) if as_json else row.value) + b"\n")
             out.flush()
+
+
+@app.command()
+def readers(log: LaneName, zookeeper: Zookeeper = "", password: Password = "", as_json: Json = False) -> None:
+    """Print who reads a log: streaming queries and Python readers, how far each is, and how far behind the log's end.
+
+    The place of a reader that lives is at most two seconds old. One that was not heard for 20 s is stale: it was stopped, or it
+    or its host is down. The lag of readers that are down is told too, for 7 days."""
+    from bookspark.logs.readers.lag import readers_of
+
+    with client(zookeeper) as bookkeeper:
+        found = [reader_document(one) for one in readers_of(bookkeeper, log, password.encode())]
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+    else:
+        rows = [[_shown(value) if isinstance(value, dict) else value for value in one.values()] for one in found]
+        columns = [name.replace("_", " ") for name in found[0]] if found else ["reader"]
+        console().print(table("", columns, rows))
 
 
 @app.command()
@@ -240,13 +316,30 @@ def truncate(
 
 @app.command()
 def collect(log: LaneName, zookeeper: Zookeeper = "", password: Password = "") -> None:
-    """Delete ledgers that killed tasks and queries left behind, and that can never become part of LOG. (The next query deletes
-    recent ones by itself.)"""
-    from bookspark.logs import collect_orphans
+    """Remove the rows that LOG's retention lets go, and delete ledgers that killed tasks and queries left behind, and that can
+    never become part of LOG. (Who writes a lane does both for it, of recent ledgers.)"""
+    from bookspark.logs import collect_orphans, truncate_expired
 
+    secret = password.encode()
     with client(zookeeper) as bookkeeper:
-        deleted = collect_orphans(bookkeeper, log, password.encode())
-    typer.echo(f"log {log}: ledgers deleted: {', '.join(map(str, deleted)) or 'none'}")
+        found = truncate_expired(bookkeeper, log, secret) + collect_orphans(bookkeeper, log, secret)
+    typer.echo(f"log {log}: ledgers deleted: {', '.join(map(str, found)) or 'none'}")
+
+
+@app.command()
+def end(
+    log: LaneName, idle_days: Idle = 7, zookeeper: Zookeeper = "", password: Password = "", as_json: Json = False
+) -> None:
+    """End lanes that nobody writes any more, so that they cost readers nothing: LOG@3, or all idle ones of LOG. Their rows stay,
+    and a writer that comes back gets a new lane. Lane 0 and the lane of batch writes never end."""
+    from bookspark.logs.lane_ending import end_idle_lanes, end_lane
+
+    secret = password.encode()
+    with client(zookeeper) as bookkeeper:
+        if MARK in log:
+            end_lane(bookkeeper, log, secret)
+        ended = [log] if MARK in log else end_idle_lanes(bookkeeper, log, secret, idle_days)
+    typer.echo(json.dumps(ended) if as_json else f"log {log}: lanes ended: {', '.join(ended) or 'none'}")
 
 
 @app.command()
@@ -266,20 +359,9 @@ def delete(
     typer.echo(f"log {log} is deleted; ledgers deleted: {', '.join(map(str, deleted)) or 'none'}")
 
 
-def _row_document(row: LogRow) -> bytes:
-    moment = datetime.fromtimestamp(row.time_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    return _json({"lane": row.lane, "position": row.position, "time": moment, **payload_document(row.value)})
-
-
-def _json(row: dict[str, Any]) -> bytes:
-    return json.dumps(row, default=_plain, ensure_ascii=False).encode()
-
-
-def _plain(value: Any) -> object:
-    """Values that JSON has no type for: bytes as ``ledger read --json`` prints them, times in ISO 8601, others as text."""
-    if isinstance(value, bytes):
-        return payload_document(value)
-    return value.isoformat() if isinstance(value, date | time) else str(value)
+def _milliseconds(hours: float | None) -> int | None:
+    # Rounded up, because 0 is for ever.
+    return None if hours is None else ceil(hours * 3_600_000)
 
 
 def _time_ms(option: str, text: str) -> int | None:
@@ -292,11 +374,9 @@ def _time_ms(option: str, text: str) -> int | None:
         raise typer.BadParameter(f"{text!r} ({error}); give {_TIME}", param_hint=f"--{option}") from None
 
 
-def _time(milliseconds: int) -> str:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")
-
-
 def _shown(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value))
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {one:,}" for key, one in value.items())
     return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)

@@ -31,6 +31,7 @@ from typing import Any, NamedTuple, cast
 
 from bookspark.client.client_config import ClientConfig
 from bookspark.client.network.io_loop import DeadlineTimer
+from bookspark.client.network.traffic import ClientTraffic
 from bookspark.protocol.ledger.responses import Positive, Response, Unknown, UnknownReason
 from bookspark.wire.chunks import ChunkPool
 from bookspark.wire.entry_batch import Buffer
@@ -40,7 +41,7 @@ from bookspark.wire.messages import Acks
 
 log = logging.getLogger(__name__)
 
-_ACKS = int(Kind.ACKS)
+_ACKS, _ADD = int(Kind.ACKS), int(Kind.ADD)
 _IO_ERROR = int(Status.IO_ERROR)
 _MORE = int(Flag.MORE)
 _TOGETHER_BYTES = 64 << 10
@@ -132,8 +133,11 @@ class BookieConnection(asyncio.BufferedProtocol):
         on_lost: Callable[[BookieConnection], None],
         on_ended: Callable[[BookieConnection], None],
         chunks: ChunkPool,
+        traffic: ClientTraffic,
     ) -> None:
         self.bookie_id = bookie_id
+        self._traffic = traffic
+        self._seconds = traffic.seconds
         self._config = config
         self._on_failure = on_failure
         self._on_lost = on_lost
@@ -171,6 +175,7 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self.heard_at = time.monotonic()
+        self._traffic.received_bytes += nbytes
         try:
             for frame in self._receiver.received(nbytes):
                 self._received(frame)
@@ -189,6 +194,16 @@ class BookieConnection(asyncio.BufferedProtocol):
         self.abort(str(error) if error else "closed by the bookie")
         self.ended.set()
         self._on_ended(self)
+
+    @property
+    def queued_bytes(self) -> int:
+        """How many bytes the socket has not taken."""
+        return 0 if self.lost is not None else self._bytes_gathered + self._transport.get_write_buffer_size()
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests wait for their answers."""
+        return len(self._pending)
 
     # -- requests
 
@@ -220,7 +235,9 @@ class BookieConnection(asyncio.BufferedProtocol):
     def _write(self, content: Buffer, body: Buffer = b"") -> None:
         if self.lost is not None:
             return
-        self._bytes_written += len(content) + len(body)
+        size = len(content) + len(body)
+        self._bytes_written += size
+        self._traffic.sent_bytes += size
         if body:
             self._transport.writelines((content, body))
         else:
@@ -235,6 +252,7 @@ class BookieConnection(asyncio.BufferedProtocol):
             self._stop_watching()
             self._transport.abort()
             pending, self._pending = list(self._pending.values()), {}
+            self._traffic.failed[self.lost.reason.name.lower()] += len(pending)
             self._batches.clear()
             for request in pending:
                 request.tell(self.bookie_id, Answer(self.lost))
@@ -245,6 +263,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         if header.kind == _ACKS:
             for request_id in Acks.decode(frame.body):
                 if (request := self._pending.pop(request_id, None)) is not None:
+                    self._took(_ADD, request)
                     request.tell(self.bookie_id, ACKNOWLEDGED)
             return
         request_id = header.request_id
@@ -261,7 +280,16 @@ class BookieConnection(asyncio.BufferedProtocol):
         response = header.response()
         if header.status == _IO_ERROR:
             self._on_failure(self.bookie_id, cast(Unknown, response))
-        self._pending.pop(request_id).tell(self.bookie_id, Answer(response, header, batches, frame.body))
+        if type(response) is Unknown:
+            self._traffic.failed[response.reason.name.lower()] += 1
+        request = self._pending.pop(request_id)
+        self._took(header.kind, request)
+        request.tell(self.bookie_id, Answer(response, header, batches, frame.body))
+
+    def _took(self, kind: int, request: Request) -> None:
+        """Count how long the answer took that has just come."""
+        if request.timeout_seconds is not None and (seconds := self._seconds.get(kind)) is not None:
+            seconds.observe(self.heard_at - (request.deadline - request.timeout_seconds))
 
     # -- deadlines
 
@@ -282,6 +310,7 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     def _timed_out(self, request: Request) -> None:
         late = Unknown(UnknownReason.TIMEOUT, f"{request.timeout_seconds:g} s")
+        self._traffic.failed[late.reason.name.lower()] += 1
         self._on_failure(self.bookie_id, late)
         request.tell(self.bookie_id, Answer(late))
         if self.is_behind:

@@ -27,6 +27,7 @@ from bookspark.client.network.bookie_connection import (
 from bookspark.client.network.hello import ClientSecurity, say_hello
 from bookspark.client.network.patience import Patience
 from bookspark.client.network.quarantine import Quarantine
+from bookspark.client.network.traffic import ClientTraffic
 from bookspark.errors import BookKeeperError
 from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.metadata.store import MetadataStore
@@ -102,6 +103,8 @@ class Connections:
         self._config = config
         self._security = security
         self._threads = metadata_threads
+        self.traffic = ClientTraffic()
+        """What was sent and answered, for metrics."""
         self._request_ids = itertools.count(1)
         self._chunks = chunks or ChunkPool()
         self._addresses: dict[str, BookieRegistration] = {}
@@ -125,6 +128,26 @@ class Connections:
         May be called from any thread.
         """
         return self._quarantine.now()
+
+    @property
+    def count(self) -> int:
+        """How many bookies there is a connection to."""
+        return len(self._ready)
+
+    @property
+    def count_behind(self) -> int:
+        """How many bookies of these don't take in what is sent."""
+        return sum(one.is_behind for one in self._ready.values())
+
+    @property
+    def queued_bytes(self) -> int:
+        """How many bytes the sockets have not taken."""
+        return sum(one.queued_bytes for one in self._ready.values())
+
+    @property
+    def requests_in_flight(self) -> int:
+        """How many requests wait for their answers."""
+        return sum(one.in_flight for one in self._ready.values())
 
     def any_is_behind(self, bookie_ids: Iterable[str]) -> bool:
         """Whether so much waits to be sent to one of these bookies that a writer should wait.
@@ -262,6 +285,7 @@ class Connections:
             log.exception("connecting to %s failed", bookie_id)
             outcome = Unknown(UnknownReason.UNREACHABLE, str(error))
         if isinstance(outcome, Unknown):
+            self.traffic.unreachable += 1
             self._addresses.pop(bookie_id, None)
             if not attempt.asks_store:
                 self._quarantine.failed(bookie_id, outcome)
@@ -307,7 +331,13 @@ class Connections:
         try:
             transport, connection = await asyncio.get_running_loop().create_connection(
                 lambda: BookieConnection(
-                    bookie_id, config, self._quarantine.failed, self._lost, self._open.discard, self._chunks
+                    bookie_id,
+                    config,
+                    self._quarantine.failed,
+                    self._lost,
+                    self._open.discard,
+                    self._chunks,
+                    self.traffic,
                 ),
                 host.strip("[]"),
                 int(port),

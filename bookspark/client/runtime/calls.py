@@ -9,10 +9,11 @@ Threads are few (``_THREADS_MAX``): a call that is begun while all are busy wait
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from bookspark.errors import BookKeeperError
@@ -22,6 +23,7 @@ Result = TypeVar("Result")
 Arguments = ParamSpec("Arguments")
 
 _THREADS_MAX = 32
+log = logging.getLogger(__name__)
 
 
 class AwaitableFuture(Future[Result]):
@@ -29,6 +31,11 @@ class AwaitableFuture(Future[Result]):
 
     ``asyncio.gather``, ``asyncio.wrap_future``, ``concurrent.futures.wait`` and ``as_completed`` take it as well.
     """
+
+    def add_done_callback(self, fn: Callable[[Future[Result]], object]) -> None:
+        """Call ``fn(self)`` when done, or at once if it is done. What it raises later is logged, a SystemExit too: that would end
+        the thread that tells the outcome, and others would not hear of theirs."""
+        super().add_done_callback(fn if self.done() else partial(_logged, fn))
 
     def __await__(self) -> Generator[Any, None, Result]:
         if not self.done():
@@ -39,6 +46,13 @@ class AwaitableFuture(Future[Result]):
         raise TypeError(
             f"a {type(self).__name__} can't be pickled: it is completed in its own process; send its result"
         )
+
+
+def _logged(callback: Callable[[Any], object], future: object) -> None:
+    try:
+        callback(future)
+    except BaseException:
+        log.exception("a callback of %r failed", future)
 
 
 def done_with(result: Result) -> AwaitableFuture[Result]:

@@ -73,6 +73,12 @@ class ClientContext:
                 runtime = self._this_process() or self._made()
         return runtime
 
+    @property
+    def running(self) -> Runtime | None:
+        """This process's connections and threads; None if they were not made yet, or are closed."""
+        runtime = self._runtime
+        return runtime if runtime is not None and runtime.pid == os.getpid() else None
+
     def _this_process(self) -> Runtime | None:
         """The runtime of this process, if it was made. Raises BookKeeperError if the client was closed."""
         if self._closed:

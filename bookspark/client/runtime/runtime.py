@@ -97,6 +97,11 @@ class Runtime:
             self.store.watch_bookies(lambda: self.io.submit(self._bookies_changed))
             self._made = made.pop_all()
 
+    @property
+    def writers(self) -> int:
+        """How many ledgers are open for writing. Only in the I/O thread."""
+        return len(self._writers)
+
     def add_writer(self, writer: OpenWriter) -> None:
         """Call the writer's ``tick`` from now on, and tell it of changed bookies. From any thread."""
         self.io.submit(self._add, writer)

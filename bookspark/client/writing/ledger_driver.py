@@ -52,6 +52,8 @@ from bookspark.wire.header import Flag, Header, Kind
 log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.1
+_TELL_SECONDS = 0.001
+"""How long a confirmation waits for an entry that tells it along."""
 
 
 class LedgerDriver:
@@ -91,6 +93,9 @@ class LedgerDriver:
         """Somebody waits for everything up to this id to be synced."""
         self._pressed = False
         """What waits for a frame is to be synced as soon as it has one."""
+        self.tells_soon = False
+        """The bookies are told the LAC soon after each confirmation, if no entry tells it. Any thread may set it."""
+        self._will_tell = False
         self._dropped = False
         """Nobody has the handle any more."""
         self._context, self._config, self._runtime = context, config, runtime
@@ -160,6 +165,9 @@ class LedgerDriver:
             )
             frame = shared.outgoing.encode(header, run, cursors.pushed_length)
             self.kept.keep(KeptFrame(header, frame, run.byte_length))
+            traffic = self._connections.traffic
+            traffic.appended_entries += run.count
+            traffic.appended_bytes += run.byte_length
             self._step(Append(run.count, run.byte_length))
         if NO_ENTRY < self._sync_wanted <= cursors.last_add_pushed or (self._pressed and not shared.outgoing):
             self._pressed = self._pressed and bool(shared.outgoing)
@@ -198,12 +206,20 @@ class LedgerDriver:
 
     def _leave_dropped(self) -> None:
         """Nobody waits for anything any more. Readers are told of the last entry; recovery finds what they are not told."""
-        for action in self._stepped(TellLac()):
-            if isinstance(action, act.SendLac):
-                self._requests.send_lac(action)
+        self._send_lac()
         self.abandon(
             LedgerClosedError(f"ledger {self.ledger_id}: its handle was dropped without close(), and it is still open")
         )
+
+    def _tell_soon(self) -> None:
+        self._will_tell = False
+        if self.writer.owes_explicit_lac and not self._is_awaited() and not self.shared.outgoing:
+            self._send_lac()
+
+    def _send_lac(self) -> None:
+        for action in self._stepped(TellLac()):
+            if isinstance(action, act.SendLac):
+                self._requests.send_lac(action)
 
     def tell_lac(self, answered: OnBookiesAnswer, ended: Callable[[], None]) -> None:
         """Tell each bookie the LAC without an entry (explicit LAC). ``answered`` is called once for each; or ``ended`` is, if the
@@ -296,6 +312,9 @@ class LedgerDriver:
                         self.kept.release(entry_id)
                     self.shared.confirmed.advance(entry_id)
                     self._acknowledged(entry_id)
+                    if self.tells_soon and not self._will_tell:
+                        self._will_tell = True
+                        self._io.loop.call_later(_TELL_SECONDS, self._tell_soon)
                 case act.Release(entry_id):
                     self.kept.release(entry_id)
                     # Wake those who wait for the copies.
@@ -303,6 +322,7 @@ class LedgerDriver:
                 case act.ReadMetadata() | act.WriteMetadata() | act.ChooseBookies():
                     self._threads.post(self._ask_store, action)
                 case act.EnsembleChanged():
+                    self._connections.traffic.ensemble_changes += 1
                     self.unwant_bookies()
                     self._ensemble = action.metadata.last_fragment.ensemble
                     requests.keep_only(self._ensemble)

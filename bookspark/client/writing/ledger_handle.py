@@ -261,6 +261,11 @@ class LedgerHandle(ReadHandle):
         told = told_lac(self._io, self._driver, self._context.config.answer_timeout_seconds + 1.0)
         return max(told, self._last_add_confirmed)
 
+    def tell_last_add_confirmed_soon(self) -> None:
+        """From now on tell the bookies the LAC (explicit LAC) a millisecond after each confirmation unless an entry tells it,
+        so that readers see each entry soon after its acknowledgement."""
+        self._driver.tells_soon = True
+
     def close(self, wait: bool = True, timeout: WaitSeconds | None = None) -> None:
         """Wait until all appends are acknowledged and synced, and of a guaranteed ledger on their whole write sets, then close
         the ledger at the last one. Does nothing in a forked process.

@@ -1,17 +1,19 @@
-"""A bookie's pages over HTTP, for Prometheus and for probes: a few paths, each a function that makes its page.
+"""Pages of a process over HTTP, for Prometheus and for probes: a few paths, each a function that makes its page.
 
 Law: a page changes nothing, and each is made in a thread of its own, so neither a slow peer nor a slow page keeps others waiting.
-Whoever reaches the port costs a bookie little: ``_CONNECTIONS_MAX`` connections are served at once, each for
+Whoever reaches the port costs the process little: ``_CONNECTIONS_MAX`` connections are served at once, each for
 ``_CONNECTION_SECONDS_MAX`` at most, and further ones are closed at once. The threads end with the process, not before.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import socket
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from socketserver import TCPServer, ThreadingMixIn
 from typing import Any, NamedTuple
@@ -20,6 +22,9 @@ from bookspark.errors import BookieError
 
 _CONNECTIONS_MAX = 8
 _CONNECTION_SECONDS_MAX = 10.0
+_PORT_MAX = 65535
+PORTS = 64
+"""How many ports are tried for ``metrics_port``: several processes of a host may have one setting."""
 
 log = logging.getLogger(__name__)
 
@@ -30,24 +35,50 @@ class Page(NamedTuple):
     status: int
     content: bytes
     kind: str = "text/plain; charset=utf-8"
+    headers: tuple[tuple[str, str], ...] = ()
+    """Further headers, by name."""
+
+
+class Asked(NamedTuple):
+    """What a peer asks for."""
+
+    path: str
+    query: str
+    """What follows the path's ``?``, as it came."""
+    headers: Message
 
 
 class WebServer:
-    """Answers at ``host:port`` until ``close``. ``pages``: what makes the page of each path."""
+    """Answers at ``host:port`` until ``close``. ``pages``: what makes the page of each path, or one function for all paths."""
 
-    def __init__(self, host: str, port: int, pages: Mapping[str, Callable[[], Page]]) -> None:
-        """Begin to answer. Raises BookieError if the address can't be had."""
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        pages: Mapping[str, Callable[[], Page]] | Callable[[Asked], Page],
+        *,
+        tries: int = 1,
+        what: str = "metrics",
+        option: str = "metrics_port",
+    ) -> None:
+        """Begin to answer. ``tries``: how many ports may be tried, from ``port`` on, if others have them; ``port`` 0 is any free
+        one. ``what`` is answered, and the ``option`` that sets the port: for errors. Raises BookieError if no address can be
+        had."""
 
         class Handler(_Handler):
-            paths = pages
+            page_of = staticmethod(pages if callable(pages) else _by_path(pages))
 
         try:
             family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-            self._server = _server(family)((str(address[0]), port), Handler)
+            self._server = _first_free(_server(family), str(address[0]), port, tries, Handler)
         except OSError as error:
             raise BookieError(
-                f"metrics can't be answered at {host}:{port}: {error}; set metrics_port to another one, or to 0"
+                f"{what} can't be answered at {host}:{port}: {error}; set {option} to another one, or to 0"
             ) from error
+        self.port: int = self._server.server_address[1]
+        """Where it answers."""
+        if port not in (0, self.port):
+            log.warning("port %d is in use: %s and probes are answered at %s:%d", port, what, host, self.port)
         self._thread = threading.Thread(target=self._server.serve_forever, name="web", daemon=True)
         self._thread.start()
 
@@ -99,28 +130,47 @@ def _server(family: int) -> type[_Server]:
     return Server
 
 
+def _first_free(server: type[_Server], host: str, port: int, tries: int, handler: type[_Handler]) -> _Server:
+    """A server at the first of the ports that nobody has. Raises OSError."""
+    last = min(port + tries - 1, _PORT_MAX) if port else port
+    for candidate in range(port, last):
+        try:
+            return server((host, candidate), handler)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+    return server((host, last), handler)
+
+
 def _end(connection: socket.socket) -> None:
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
 
 
+def _by_path(pages: Mapping[str, Callable[[], Page]]) -> Callable[[Asked], Page]:
+    def page_of(asked: Asked) -> Page:
+        make = pages.get(asked.path)
+        return Page(404, f"there is {', '.join(pages)}\n".encode()) if make is None else make()
+
+    return page_of
+
+
 class _Handler(BaseHTTPRequestHandler):
-    paths: Mapping[str, Callable[[], Page]] = {}
+    page_of: Callable[[Asked], Page]
 
     def do_GET(self) -> None:
         """Answer with the page of the path."""
-        make = self.paths.get(self.path.partition("?")[0])
-        if make is None:
-            page = Page(404, f"there is {', '.join(self.paths)}\n".encode())
-        else:
-            try:
-                page = make()
-            except Exception as error:
-                log.warning("%s can't be answered: %s: %s", self.path, type(error).__name__, error)
-                page = Page(503, f"{type(error).__name__}: {error}\n".encode())
+        path, _, query = self.path.partition("?")
+        try:
+            page = self.page_of(Asked(path, query, self.headers))
+        except Exception as error:
+            log.warning("%s can't be answered: %s: %s", self.path, type(error).__name__, error)
+            page = Page(503, f"{type(error).__name__}: {error}\n".encode())
         self.send_response(page.status)
         self.send_header("Content-Type", page.kind)
         self.send_header("Content-Length", str(len(page.content)))
+        for name, value in page.headers:
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(page.content)
 

@@ -1,0 +1,23 @@
+"""Pages, read back."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+EVIL = """<script>alert(1)</script>"'&<img src=x onerror=alert(2)>"""
+
+
+class Parsed(HTMLParser):
+    """The names of the elements, their attributes, and the text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.text += data
