@@ -4,6 +4,7 @@
 ``session``         a Spark session with what Bookspark needs
 ``bookies``         bookies and autorecovery on executors
 ``connector``       ``format("bookspark")``: a sink and a source
+``options``         the options of ``format("bookspark")``
 ``frames``          ``log_frame``: a DataFrame with the rows that a log has now
 ``rows``            rows of logs as Spark has them
 ``offload``         old rows of logs in Delta tables

@@ -28,11 +28,12 @@ from bookspark.errors import ConfigurationError, ReadError
 from bookspark.logs.chain.commit_times import row_at
 from bookspark.logs.chain.registry import LaneName, LogRegistry, check_password
 from bookspark.logs.feeds.lost_rows import data_loss
-from bookspark.logs.feeds.times import Times
+from bookspark.logs.feeds.times import Times, check_lanes
 from bookspark.protocol.logs.lanes import MARK, lane_of
-from bookspark.spark.connector.connector_options import LATEST, SourceOptions
 from bookspark.spark.connector.data_source import ZOOKEEPER_VARIABLE
 from bookspark.spark.offload.table import check_readable
+from bookspark.spark.options.places import LATEST, Place
+from bookspark.spark.options.source_options import SourceOptions, include
 from bookspark.spark.process_client import ZOOKEEPER_CONF
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def log_frame(spark: SparkSession, log: LaneName, **options: str | int | bool) -
     """A DataFrame with the rows of ``log``, as many as are committed when its first action begins.
 
     ``spark``: the session. ``log``: the name of the log, or of one lane of it. ``options``: those of a batch read by name (see
-    ``connector_options``), for example ``startingOffsets=100``, ``startingTimestamp="2026-11-22T14:05:00Z"``,
+    ``source_options``), for example ``startingOffsets=100``, ``startingTimestamp="2026-11-22T14:05:00Z"``,
     ``password="secret"``.
 
     Raises ConfigurationError, NoSuchLogError, UnauthorizedAccessError (wrong password), MetadataStoreError; DataLossError if rows
@@ -65,8 +66,9 @@ def log_frame(spark: SparkSession, log: LaneName, **options: str | int | bool) -
         first, last = (row(place) if any(offloads) and len(lanes) == 1 else None for place in (known.start, known.end))
         numbers = [lane_of(lane)[1] for lane in lanes]
     for place in (known.start, known.end):
-        if isinstance(place, Times) and any(offloads):
-            place.check_lanes(log, numbers)
+        named = place.lanes if isinstance(place, Times) else place if isinstance(place, Mapping) else ()
+        if any(offloads):
+            check_lanes(log, named, numbers)
     if len(lanes) > 1 and any(offloads):
         for option, wanted in (("startingOffsets", known.start), ("endingOffsets", known.end)):
             if isinstance(wanted, int):
@@ -89,10 +91,10 @@ def log_frame(spark: SparkSession, log: LaneName, **options: str | int | bool) -
         if isinstance(known.start, int) and known.start < start:
             what = f"log {log!r}: rows {known.start} to {start - 1} were truncated, and were not read before"
             data_loss(what, known.fail_on_data_loss, start - known.start)
-        if known.include_timestamp:
+        for column in known.added:
             raise ConfigurationError(
-                f"log {log!r}: rows {start} to {stop - 1} are in a table that only Spark's own reader can read, and their "
-                "timestamps are not in it: leave option includeTimestamp out"
+                f"log {log!r}: rows {start} to {stop - 1} are in a table that only Spark's own reader can read, and it has "
+                f"no such column: leave option {include(column)} out"
             ) from error
         _logger.warning(
             "log %r: Spark's own reader takes rows %d to %d from their table: %s", log, start, stop - 1, error
@@ -113,14 +115,19 @@ def _of_lane(options: Mapping[str, str | int | bool], known: SourceOptions, lane
             own = {name: value for name, value in own.items() if not name.lower().startswith(which)}
             time_ms = place.of_lane(lane)
             own |= {} if time_ms is None else {f"{which}Timestamp": time_ms}
+        elif isinstance(place, Mapping):
+            own = {name: value for name, value in own.items() if not name.lower().startswith(which)}
+            own |= {f"{which}Offsets": place[lane]} if lane in place else {}
     return own
 
 
-def _row(bookkeeper: BookKeeper, lane: str, password: bytes, place: int | str | Times) -> int | None:
+def _row(bookkeeper: BookKeeper, lane: str, password: bytes, place: Place) -> int | None:
     """The row of a lane that an option names, by its number or its time; None if it says no row."""
     if isinstance(place, Times):
         time_ms = place.of_lane(lane_of(lane)[1])
         return None if time_ms is None else row_at(bookkeeper, lane, password, time_ms)
+    if isinstance(place, Mapping):
+        return place.get(lane_of(lane)[1])
     return place if isinstance(place, int) else None
 
 

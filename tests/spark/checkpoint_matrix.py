@@ -112,7 +112,7 @@ def killed_before_sparks_commit(engine: Engine, query: Query) -> None:
 REFUSED_FOR = {
     "set back": r"its Spark checkpoint|Give the query its newest checkpoint again.*follows set to '[0-9a-f-]{36}'",
     "new": r"its Spark checkpoint was deleted or is another query's: give it its own again.*option follows to",
-    "options": r"options of a log never change: leave out ack_quorum 3, or write to another log",
+    "options": r"a write does not change the options of a log: leave out ack_quorum 3, or write to another log",
     "renamed": r"Give the folder its former name again, and delete .*offsets.*sources.*or start the query with a new",
 }
 

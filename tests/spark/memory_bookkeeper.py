@@ -8,7 +8,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from bookspark.errors import AddTimeoutError, LedgerClosedError, LedgerFencedError, NoSuchLedgerError
+from bookspark.client.writing.futures import AppendFuture, Watermark
+from bookspark.errors import AddTimeoutError, BookKeeperError, LedgerClosedError, LedgerFencedError, NoSuchLedgerError
 from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bookspark.wire.digests import master_key
@@ -38,6 +39,10 @@ class MemoryBookKeeper:
         other = MemoryBookKeeper(self.metadata, self.entries)
         other.untold = self.untold
         return other
+
+    def open_ledgers(self) -> list[int]:
+        """Those that are not closed."""
+        return [one for one in self.list_ledgers() if not self.get_ledger_metadata(one).closed]
 
     def create_ledger(self, **options: Any) -> MemoryLedger:
         password = options.pop("password")
@@ -79,6 +84,7 @@ class MemoryLedger:
     def __init__(self, bookkeeper: MemoryBookKeeper, ledger_id: int) -> None:
         self._bookkeeper, self.ledger_id = bookkeeper, ledger_id
         self._closed = False
+        self._acknowledged = Watermark()
 
     @property
     def last_add_confirmed(self) -> int:
@@ -101,6 +107,24 @@ class MemoryLedger:
             bookkeeper.lose_answers -= 1
             raise AddTimeoutError("no answer")
         return self.last_add_confirmed
+
+    def append_async(self, payload: bytes) -> AppendFuture:
+        """The handle ends with the first answer that is lost."""
+        if self._acknowledged.error is not None:
+            raise self._acknowledged.error
+        try:
+            self._acknowledged.advance(self.append(payload))
+        except BookKeeperError as error:
+            self._acknowledged.fail(error)
+            return AppendFuture(self._acknowledged, self._acknowledged.value + 1)
+        return AppendFuture(self._acknowledged, self._acknowledged.value)
+
+    @property
+    def last_add_pushed(self) -> int:
+        return self.last_add_confirmed
+
+    def tell_last_add_confirmed_soon(self) -> None:
+        pass
 
     def append_batch(self, payloads: list[bytes]) -> range:
         first = self.last_add_confirmed + 1
@@ -138,6 +162,7 @@ class MemoryReader:
     def __init__(self, bookkeeper: MemoryBookKeeper, ledger_id: int) -> None:
         self._bookkeeper, self.ledger_id = bookkeeper, ledger_id
         self._metadata = bookkeeper.get_ledger_metadata(ledger_id)
+        self._confirmed = -1
 
     @property
     def last_add_confirmed(self) -> int:
@@ -158,11 +183,13 @@ class MemoryReader:
         if not self.metadata.closed:
             # The watch of a deleted ledger has ended, so the metadata is read again.
             self._bookkeeper.get_ledger_metadata(self.ledger_id)
-            return self.last_add_confirmed - (self.ledger_id in self._bookkeeper.untold)
+            heard = self.last_add_confirmed - (self.ledger_id in self._bookkeeper.untold)
+            return max(heard, self._confirmed)
         return self.last_add_confirmed
 
     def confirm(self, entry_id: int) -> None:
         assert entry_id <= self.last_add_confirmed
+        self._confirmed = max(self._confirmed, entry_id)
 
     def read(self, first: int, last: int) -> Iterator[Entry]:
         for entry_id in range(first, last + 1):

@@ -20,7 +20,7 @@ from bookspark.logs import LogRegistry, commits, delete_log, truncate_log
 from bookspark.logs.chain import committer
 from bookspark.logs.rows import data_ledgers
 from bookspark.spark.connector import sink
-from bookspark.spark.connector.connector_options import SinkOptions
+from bookspark.spark.options.sink_options import SinkOptions
 from tests.spark.checkpoint_matrix import Query, numbers
 from tests.spark.memory_bookkeeper import MemoryBookKeeper
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from pyspark.sql import SparkSession
 from bookspark.daemon.directories import lock_holder
 from bookspark.errors import BookieError, BookKeeperError, ConfigurationError, MetadataStoreError
 from bookspark.spark.bookies.bookie_service import BookieService
+from tests.ports import free_port
 
 pytestmark = pytest.mark.spark
 
@@ -66,8 +66,7 @@ def test_a_home_with_other_files(spark: SparkSession, tmp_path: Path, chroot: st
 
 
 def test_an_unreachable_zookeeper(spark: SparkSession, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = free_port()
     assert f"127.0.0.1:{port}" in refusal(
         spark, MetadataStoreError, directories=[tmp_path], zookeeper=f"127.0.0.1:{port}"
     )

@@ -13,7 +13,10 @@ from bookspark.errors import BookKeeperError
 from tests.spark.checkpoint_matrix import Query, numbers, written
 from tests.spark.stand_in_spark import StandInSpark
 
-REFUSED = r"stop one of the two, then start the other again from its checkpoint|two queries have copies of one\. Give the query"
+REFUSED = (
+    r"Of two runs of a query stop one, then start the other again from its checkpoint|"
+    r"two queries have copies of one\. Give the query"
+)
 SEEDS = 40
 STEPS = 25
 

@@ -26,12 +26,14 @@ from bookspark.logs.chain.committer import Committer
 from bookspark.logs.chain.maintenance import collect_recent_orphans
 from bookspark.logs.feeds.log_feed import Limit, LogFeed
 from bookspark.protocol.logs.commits import Commit, EntryRange
-from bookspark.protocol.logs.log_record import LogOptions, NoSuchLogError
+from bookspark.protocol.logs.log_options import LogOptions
+from bookspark.protocol.logs.log_record import NoSuchLogError
 from bookspark.spark.connector import source
-from bookspark.spark.connector.connector_options import SinkOptions, SourceOptions
 from bookspark.spark.connector.feeds import LedgersFeed
 from bookspark.spark.connector.sink import LogWriter, RangesWritten
 from bookspark.spark.connector.source import EntryReader, EntryStreamReader
+from bookspark.spark.options.sink_options import SinkOptions
+from bookspark.spark.options.source_options import SourceOptions
 from tests.spark.memory_bookkeeper import MemoryBookKeeper, MemoryLedger, MemoryReader
 
 ROWS = 10
@@ -503,7 +505,7 @@ def test_an_idle_log_keeps_a_query_that_is_busy_with_another_waiting_for_nothing
     """Each micro-batch waited half a second for the idle log. Spark tells both sources of each micro-batch (``commit``)."""
     log.commit()
     now, waited = 100.0, []
-    monkeypatch.setattr("bookspark.spark.connector.source.time.monotonic", lambda: now)
+    monkeypatch.setattr("bookspark.spark.connector.trigger_delay.time.monotonic", lambda: now)
     reader = EntryStreamReader(SourceOptions.parse({"log": "orders", "zookeeper": "nowhere"}), StructType(), ())
     feed = reader.__dict__["_feed"] = log.feed()
     monkeypatch.setattr(feed, "wait", waited.append)

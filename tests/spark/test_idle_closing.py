@@ -12,7 +12,7 @@ import pytest
 
 from bookspark.logs import DataWriter, LogAddress, LogRegistry, LogRun, RollPolicy
 from bookspark.logs.rows.data_ledgers import DataLedger
-from bookspark.protocol.logs.log_record import LogOptions
+from bookspark.protocol.logs.log_options import LogOptions
 from bookspark.spark.idle_closing import IdleCloser, closed_if_it_fails
 from tests.awaiting import SECONDS_MAX, await_that
 from tests.spark.memory_bookkeeper import MemoryBookKeeper

@@ -24,13 +24,15 @@ from bookspark.logs import (
 )
 from bookspark.logs.chain import compaction, lane_choice
 from bookspark.logs.chain.lane_choice import StreamingQuery, begun_batch_write, claimed, lane_for_query
+from bookspark.logs.chain.lane_index import LaneIndex, NewLane
 from bookspark.logs.feeds.log_feed import Limit, LogFeed, Offset
 from bookspark.logs.rows.splits import SizedPiece
 from bookspark.protocol.logs.lanes import BATCH_WRITES, lane_of, writer_of
 from bookspark.protocol.logs.log_record import LogChangedError, LogRecord, LogTakenOverError
 from bookspark.protocol.logs.replays import CheckpointRewoundError
 from bookspark.spark.connector import sink, source
-from bookspark.spark.connector.connector_options import SinkOptions, SourceOptions
+from bookspark.spark.options.sink_options import SinkOptions
+from bookspark.spark.options.source_options import SourceOptions
 from tests.awaiting import await_that
 from tests.spark.checkpoint_matrix import Query
 from tests.spark.stand_in_spark import StandInSpark, _batches
@@ -91,6 +93,10 @@ def rows_up_to(engine: StandInSpark, name: str, row: int) -> int:
 
 def registry(engine: StandInSpark) -> LogRegistry:
     return LogRegistry(engine.bookkeeper.metadata)
+
+
+def index_of(engine: StandInSpark) -> LaneIndex:
+    return LaneIndex(engine.bookkeeper.metadata, "orders")
 
 
 # -- one thing after the other
@@ -228,16 +234,16 @@ def test_lanes_that_are_made_at_once_get_two_numbers_and_one_writer_one(
 ) -> None:
     found = registry(engine)
     found.ensure("orders", {}, b"")
-    put, others = LogRegistry._put, [writer_of("q3"), writer_of("q2")]
+    put, others = LaneIndex._put, [writer_of("q3"), writer_of("q2")]
 
-    def interrupted(self: LogRegistry, made: LogRecord, log: LogRecord) -> None:
+    def interrupted(self: LaneIndex, made: LogRecord, log: LogRecord) -> None:
         put(self, made, log)
         if others:
-            found.begin_lane("orders", others.pop())
+            index_of(engine).begin(NewLane(others.pop()))
 
-    monkeypatch.setattr(LogRegistry, "_put", interrupted)
-    assert found.begin_lane("orders", writer_of("q1")) == 3
-    assert found.begin_lane("orders", writer_of("q2")) == 2
+    monkeypatch.setattr(LaneIndex, "_put", interrupted)
+    assert index_of(engine).begin(NewLane(writer_of("q1"))) == 3
+    assert index_of(engine).begin(NewLane(writer_of("q2"))) == 2
     numbers = {lane.writers[0]: lane.number for lane in found.get("orders").lanes}
     assert numbers == {"query:q3": 1, "query:q2": 2, "query:q1": 3}
 
@@ -264,10 +270,10 @@ def test_who_makes_a_lane_late_writes_over_none_of_a_later_log_of_the_name(
     """The lane's record was made empty: the rows that it had committed could be read no more."""
     found = registry(engine)
     old = found.ensure("orders", {}, b"")
-    put = LogRegistry._put
+    put = LaneIndex._put
 
-    def stalled(self: LogRegistry, made: LogRecord, log: LogRecord) -> None:
-        monkeypatch.setattr(LogRegistry, "_put", put)
+    def stalled(self: LaneIndex, made: LogRecord, log: LogRecord) -> None:
+        monkeypatch.setattr(LaneIndex, "_put", put)
         found.delete("orders")
         while found.ensure("orders", {}, b"").ctime_ms == old.ctime_ms:
             found.delete("orders")
@@ -275,8 +281,8 @@ def test_who_makes_a_lane_late_writes_over_none_of_a_later_log_of_the_name(
             engine.write(query_of(engine, tmp_path / who), 0, [who])
         put(self, made, log)
 
-    monkeypatch.setattr(LogRegistry, "_put", stalled)
-    assert found.begin_lane("orders", writer_of("late")) == 2
+    monkeypatch.setattr(LaneIndex, "_put", stalled)
+    assert index_of(engine).begin(NewLane(writer_of("late"))) == 2
     assert read(engine) == ["one", "two"]
     assert {found.get(lane).ctime_ms for lane in found.lanes_of("orders")} == {found.get("orders").ctime_ms}
 
@@ -286,17 +292,17 @@ def test_who_makes_a_lane_late_names_none_of_an_earlier_log_in_a_later_one(
 ) -> None:
     found = registry(engine)
     old = found.ensure("orders", {}, b"")
-    put = LogRegistry._put
+    put = LaneIndex._put
 
-    def stalled(self: LogRegistry, made: LogRecord, log: LogRecord) -> None:
+    def stalled(self: LaneIndex, made: LogRecord, log: LogRecord) -> None:
         put(self, made, log)
-        monkeypatch.setattr(LogRegistry, "_put", put)
+        monkeypatch.setattr(LaneIndex, "_put", put)
         found.delete("orders")
         while found.ensure("orders", {}, b"").ctime_ms == old.ctime_ms:
             found.delete("orders")
 
-    monkeypatch.setattr(LogRegistry, "_put", stalled)
-    lane = found.begin_lane("orders", writer_of("late"))
+    monkeypatch.setattr(LaneIndex, "_put", stalled)
+    lane = index_of(engine).begin(NewLane(writer_of("late")))
     assert found.get(f"orders@{lane}").ctime_ms == found.get("orders").ctime_ms != old.ctime_ms
 
 
@@ -587,7 +593,7 @@ class Story:
         again = feed(self.engine, fail=False)
         again.check(start)
         assert again.pieces(start, end) == pieces, "a replayed plan is the same plan"
-        order = [(piece.lane, piece.position) for piece, _ in pieces]
+        order = [(self.place_of(piece.lane, end), piece.position) for piece, _ in pieces]
         assert order == sorted(order)
         for piece, size in pieces:
             lane = self.seen.setdefault(piece.lane, {})
@@ -595,6 +601,10 @@ class Story:
                 assert piece.position + row not in lane, "read twice"
                 lane[piece.position + row] = value
         self.at = end
+
+    def place_of(self, lane: int, end: Offset) -> int:
+        """Where a lane comes in the union up to ``end``."""
+        return lane
 
     def check(self) -> None:
         """Read what is left, and compare each lane with what its writer wrote."""

@@ -18,9 +18,10 @@ from bookspark.logs.rows.encodings import ID_COLUMNS
 from bookspark.logs.rows.splits import Piece
 from bookspark.logs.rows.value_rows import train_dictionary
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata
-from bookspark.protocol.logs.log_record import ENCODING_LABEL, Compression, LogOptions, LogRecord, RowFormat
+from bookspark.protocol.logs.log_options import Compression, LogOptions, RowFormat
+from bookspark.protocol.logs.log_record import ENCODING_LABEL, LogRecord
 from bookspark.spark.connector import sink
-from bookspark.spark.connector.connector_options import SinkOptions
+from bookspark.spark.options.sink_options import SinkOptions
 from bookspark.spark.rows import arrow_rows
 from bookspark.spark.rows.row_format import arrow_schema, columns_of
 from bookspark.spark.rows.rows import row_decoder, row_encoder

@@ -6,7 +6,8 @@ import pickle
 
 from bookspark.logs import LogAddress, LogRun
 from bookspark.protocol.logs.log_record import LogRecord
-from bookspark.spark.connector.connector_options import SinkOptions, SourceOptions
+from bookspark.spark.options.sink_options import SinkOptions
+from bookspark.spark.options.source_options import SourceOptions
 
 RUN = LogRun(LogAddress("host:1", "orders", b"secret"), 1000, "run", 7)
 

@@ -25,9 +25,9 @@ from bookspark.logs.rows.splits import Piece, TimedRows, positioned, split
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata
 from bookspark.protocol.logs.commits import Commit
 from bookspark.spark.connector import source
-from bookspark.spark.connector.connector_options import SourceOptions
 from bookspark.spark.connector.source import EntryReader, EntryStreamReader
 from bookspark.spark.frames import _of_lane
+from bookspark.spark.options.source_options import SourceOptions
 from tests.spark.memory_bookkeeper import MemoryReader
 from tests.spark.test_feeds import ROWS, Log
 
@@ -149,7 +149,7 @@ def reader(log: Log, monkeypatch: pytest.MonkeyPatch, **options: str) -> EntryRe
 
 
 def feed_of(log: Log, options: SourceOptions) -> LogFeed:
-    return LogFeed(cast(BookKeeper, log.bookkeeper.other()), "orders", b"", True, options.include_timestamp)
+    return LogFeed(cast(BookKeeper, log.bookkeeper.other()), "orders", b"", True, "timestamp" in options.added)
 
 
 def positions(reader: EntryReader) -> list[int]:
@@ -264,7 +264,13 @@ def test_a_column_timestamp_that_is_the_logs_own_is_read_as_any_other(
     decoded: list[list[str]] = []
 
     def rows_of(
-        bookkeeper: object, name: str, password: bytes, pieces: deque[Piece], schema: StructType, decoder_of: Any
+        bookkeeper: object,
+        name: str,
+        password: bytes,
+        pieces: deque[Piece],
+        schema: StructType,
+        decoder_of: Any,
+        *_: object,
     ) -> Iterator[pyarrow.RecordBatch]:
         pieces.popleft()
         decoder_of(LedgerMetadata(1, 1, 1, 1, (Fragment(0, ("b",)),)))

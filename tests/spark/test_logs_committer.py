@@ -35,10 +35,11 @@ from bookspark.logs.rows.data_ledgers import PENDING_BATCHES_MAX, DataLedger
 from bookspark.logs.rows.encodings import Payloads
 from bookspark.protocol.ledger.ledger_metadata import LedgerType
 from bookspark.protocol.logs.commits import Commit, EntryRange
-from bookspark.protocol.logs.log_record import LogOptions, LogTakenOverError
+from bookspark.protocol.logs.log_options import LogOptions
+from bookspark.protocol.logs.log_record import LogTakenOverError
 from bookspark.protocol.logs.replays import CheckpointRewoundError
 from bookspark.spark.connector import sink
-from bookspark.spark.connector.connector_options import SinkOptions
+from bookspark.spark.options.sink_options import SinkOptions
 from tests.spark.memory_bookkeeper import MemoryBookKeeper, MemoryReader
 
 ORDERS = LogAddress("zookeeper", "orders")
@@ -374,10 +375,14 @@ def test_a_full_commit_ledger_is_closed_and_the_next_sums_it_up(
 ) -> None:
     monkeypatch.setattr("bookspark.logs.chain.committer.COMMITS_PER_LEDGER_MAX", 2)
     writer = claimed(bookkeeper, "a")
+    registry = LogRegistry(bookkeeper.metadata)
     for number in range(5):
         writer.commit(batch(number))
-    record = LogRegistry(bookkeeper.metadata).get("orders")
-    assert len(record.commit_ledgers) == 3
+        if number == 2:
+            registry.alter("orders", ack_quorum=3)
+    record = registry.get("orders")
+    ledgers = [bookkeeper.get_ledger_metadata(link.ledger_id) for link in record.commit_ledgers]
+    assert [ledger.ack_quorum for ledger in ledgers] == [2, 2, 3], "the next one has what was altered meanwhile"
     assert committed(bookkeeper) == [("q", n) for n in range(5)]
     assert header_of(bookkeeper, record, b"").position == (5, 50, 500)
 

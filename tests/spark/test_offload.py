@@ -114,7 +114,7 @@ def test_each_lane_goes_to_a_table_of_its_own_and_is_read_from_there(
     writer = log.spark.readStream.text(str(tmp_path / "input")).writeStream.format("bookspark")
     writer = writer.options(log=log.name, checkpointLocation=str(tmp_path / "checkpoint"))
     query = writer.trigger(availableNow=True).start()
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(600)
 
     # The query's data ledger is open until its worker has been idle for a while.
     monkeypatch.setattr(module, "IDLE_SECONDS", 0.0)
@@ -144,7 +144,7 @@ def test_readers_do_not_notice_that_ledgers_went_to_a_table(log: Log) -> None:
     assert [(row["position"], int(row["value"])) for row in found] == numbers(100)
     assert log.read() == numbers(200)
     command = [sys.executable, "-m", "bookspark.cli.main", "log", "read", "--zookeeper", log.zookeeper, log.name]
-    printed = subprocess.run(command, check=True, capture_output=True, timeout=120).stdout
+    printed = subprocess.run(command, check=True, capture_output=True, timeout=900).stdout
     assert printed == b"".join(b"%d\n" % number for number in range(200))
     assert log.offload(delete_after_seconds=0.0) == Offloaded(0, 200, [])
 
@@ -197,7 +197,7 @@ def killed_at_each_step(log: Log, gateway: dict[str, str]) -> None:
     seen = []
     for moment in (BEGUN, WRITTEN, DONE, DELETED):
         killed = subprocess.run(
-            [*arguments, moment], cwd=ROOT, capture_output=True, text=True, timeout=280, env=os.environ | gateway
+            [*arguments, moment], cwd=ROOT, capture_output=True, text=True, timeout=900, env=os.environ | gateway
         )
         assert killed.returncode == -signal.SIGKILL, killed.stderr
         offload_of = LogRegistry(log.bookkeeper.metadata).get(log.name).offload

@@ -145,6 +145,15 @@ def test_a_ledger_whose_last_rows_the_former_run_commits_after_the_claim_is_not_
     assert needless(log) == []
 
 
+def test_a_log_with_a_retention_is_not_offloaded(log: Log) -> None:
+    log.registry.alter("orders", retention_ms=5)
+    with pytest.raises(OffloadError, match="log alter orders --retention-hours 0"):
+        run_of(log)
+    assert log.registry.get("orders").offload is None
+    log.registry.alter("orders", retention_ms=0)
+    run_of(log)
+
+
 def test_what_was_truncated_is_not_offloaded(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "check", lambda table, owner, version: 0)
     log.commit(3)

@@ -93,7 +93,13 @@ def test_a_table_is_made_by_its_reader_and_pinned_so_that_delta_itself_refuses_c
     from deltalake import DeltaTable
 
     made = DeltaTable(offloaded.place)
-    assert made.metadata().configuration == {table.OWNER: "mine", **table.PINNED}
+    assert made.metadata().configuration == {
+        table.OWNER: "mine",
+        "delta.appendOnly": "true",
+        "delta.enableDeletionVectors": "false",
+        "delta.columnMapping.mode": "none",
+        "delta.checkpointPolicy": "classic",
+    }
     assert (made.protocol().min_reader_version, made.protocol().min_writer_version) == (1, 2)
     table.create(offloaded.place, "another", SCHEMA)
     assert table.check(offloaded.place, "mine") == 0

@@ -16,6 +16,7 @@ from bookspark.errors import NoSuchLedgerError, ReadError
 from bookspark.logs import LogRegistry
 from bookspark.logs.rows.splits import Piece
 from bookspark.metadata.memory.memory_store import MemoryStore
+from bookspark.protocol.logs.lanes import service_writer
 from bookspark.spark.offload.offloaded import offloaded_rows, rows_of
 from tests.spark.memory_bookkeeper import MemoryBookKeeper
 
@@ -51,6 +52,23 @@ def test_the_rows_of_a_piece_come_in_order_from_whatever_files_they_are_in(store
     offloaded(store, tmp_path, 100)
     assert read(store, 40, 20) == [{"value": f"v{n}", "position": n} for n in range(40, 60)]
     assert read(store, 99, 1, StructType(SCHEMA.fields[:1])) == [{"value": "v99"}]
+
+
+def test_keys_and_headers_of_producers_are_not_passed_over_where_the_table_has_none(
+    store: MemoryStore, tmp_path: Path
+) -> None:
+    """The ledgers that had them are gone: nulls would say that the producer gave none."""
+    offloaded(store, tmp_path, 100)
+
+    def read_with(*others: str) -> list[pyarrow.RecordBatch]:
+        return list(offloaded_rows(store, "orders", Piece(7, 0, 40, 20), deque(), SCHEMA, others) or ())
+
+    assert sum(batch.num_rows for batch in read_with("key")) == 20, "Spark's rows have none"
+    LogRegistry(store).claim("orders", "run", service_writer("billing"))
+    for others in (["key"], ["timestamp", "headers"]):
+        with pytest.raises(ReadError, match=r"keeps no keys and headers.*begin at row 100"):
+            read_with(*others)
+    assert sum(batch.num_rows for batch in read_with("timestamp")) == 20
 
 
 def test_a_table_is_opened_once_for_all_pieces_of_a_task_that_lie_there(

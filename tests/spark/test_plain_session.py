@@ -40,7 +40,7 @@ def test_a_session_that_does_not_use_the_format_loads_nothing_of_bookspark() -> 
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("master", "submitted"),
     [("local[2]", False), ("local-cluster[1,2,640]", True)],
@@ -71,7 +71,7 @@ def test_a_plain_session_reads_and_writes_the_format(
     command = [str(Path(sys.executable).with_name("spark-submit"))] if submitted else [sys.executable]
     done = subprocess.run(
         [*command, str(tmp_path / "application.py"), str(tmp_path), cluster.zookeeper, *logs],
-        capture_output=True, text=True, timeout=500, cwd=tmp_path, env=environment,
+        capture_output=True, text=True, timeout=1500, cwd=tmp_path, env=environment,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert f"rows: {list(range(10))}" in done.stdout.splitlines()

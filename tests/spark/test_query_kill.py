@@ -10,7 +10,7 @@ from bookspark.local import LocalCluster
 from tests.spark.faulty_sink import AFTER_COMMIT
 from tests.spark.query_kills import QueryKills
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 
 def test_each_row_is_there_once_when_the_driver_dies_between_the_commit_entry_and_its_return(

@@ -34,7 +34,7 @@ def test_nothing_of_a_session_on_this_host_can_be_reached_from_another(tmp_path:
     del environment["SPARK_LOCAL_IP"]
     done = subprocess.run(
         [sys.executable, "-c", APPLICATION, master, QUICK_JVM],
-        capture_output=True, text=True, timeout=250, cwd=tmp_path, env=environment,
+        capture_output=True, text=True, timeout=900, cwd=tmp_path, env=environment,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert "off loopback: []" in done.stdout.splitlines()

@@ -7,8 +7,9 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from bookspark.errors import ConfigurationError
 from bookspark.protocol.ledger.ledger_metadata import DigestType
-from bookspark.spark.connector.connector_options import SinkOptions, SourceOptions
 from bookspark.spark.connector.data_source import BookSparkDataSource
+from bookspark.spark.options.sink_options import SinkOptions
+from bookspark.spark.options.source_options import SourceOptions
 
 SINK = {"zookeeper": "h:1", "log": "orders"}
 SOURCE = {"zookeeper": "h:1"}
@@ -62,9 +63,18 @@ def test_a_list_of_ledgers_has_single_ids_and_spans() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "seconds"), [("15m", 900), ("90", 0.09), ("3 S", 3), ("2h", 7200), ("1min", 60), ("1d", 86400)]
+)
+def test_the_longest_delay_of_a_trigger_is_written_as_spark_writes_times(text: str, seconds: float) -> None:
+    given = {**SOURCE, "log": "a", "minOffsetsPerTrigger": "5"}
+    assert SourceOptions.parse(given).trigger_delay_seconds == 900
+    assert SourceOptions.parse({**given, "maxTriggerDelay": text}).trigger_delay_seconds == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, "Give exactly one of the options log, ledger, ledgers and table; none was given"),
+        ({}, "Give exactly one of the options log, logs, logPattern, ledger, ledgers and table; none was given"),
         ({"log": "a", "ledger": "1"}, "not log and ledger at once"),
         ({"ledger": "x"}, "ledger 'x' can't be used; choose 0 to 9999999999"),
         ({"ledgers": "9-7"}, "'9-7' can't be used; choose a list of ledger ids"),
@@ -73,6 +83,12 @@ def test_a_list_of_ledgers_has_single_ids_and_spans() -> None:
         ({"log": "a", "failOnDataLoss": "no"}, "'no' can't be used; choose true or false"),
         ({"ledgers": "1", "subscription": "x"}, "are for reading a log, not a ledger"),
         ({"log": "a", "maxOffsetsPerTrigger": "1", "maxBytesPerTrigger": "1"}, "one limit at a time"),
+        ({"log": "a", "maxTriggerDelay": "5m"}, "waits for minOffsetsPerTrigger: give both"),
+        (
+            {"log": "a", "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"},
+            "9 is more than maxOffsetsPerTrigger 8",
+        ),
+        ({"log": "a", "minOffsetsPerTrigger": "9", "maxTriggerDelay": "5 fortnights"}, "choose a time like 30s, 15m"),
         ({"log": "a", "minPartition": "4"}, "did you mean 'minPartitions'"),
     ],
 )
@@ -86,6 +102,7 @@ def test_a_source_refuses(given: dict[str, str], message: str) -> None:
     [
         ({"log": "a", "startingOffsets": "latest", "subscription": "x"}, "'latest' is for streams"),
         ({"log": "a", "maxOffsetsPerTrigger": "1"}, "option maxOffsetsPerTrigger is for streams"),
+        ({"log": "a", "minOffsetsPerTrigger": "1"}, "option minOffsetsPerTrigger is for streams"),
     ],
 )
 def test_a_batch_read_refuses(given: dict[str, str], message: str) -> None:

@@ -54,7 +54,7 @@ class Follower:
     def run(self) -> StreamingQuery:
         """Everything that is there now."""
         query = self.start()
-        assert query.awaitTermination(120), "the query did not end"
+        assert query.awaitTermination(600), "the query did not end"
         return query
 
     def numbers(self, column: str = "value") -> list[int]:

@@ -48,7 +48,7 @@ def test_spark_submit_as_the_readme_prints_it_has_delta(tmp_path: Path) -> None:
     path = f"{spark_submit.parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         [spark_submit, "--master", "local[1]", *conf, tmp_path / "application.py", str(tmp_path / "table")],
-        capture_output=True, text=True, timeout=500, cwd=tmp_path,
+        capture_output=True, text=True, timeout=900, cwd=tmp_path,
         env={**os.environ, "PATH": path},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]

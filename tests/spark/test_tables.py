@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from bookspark.client import BookKeeper
-from bookspark.errors import BookieError, NoSuchLedgerError, UnauthorizedAccessError
+from bookspark.errors import BookieError, UnauthorizedAccessError
 from bookspark.logs import LogAddress, LogRegistry, LogRun, delete_log
 from bookspark.logs.chain.committer import Committer
+from bookspark.metadata.zookeeper.nodes import Nodes
+from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
+from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bookspark.protocol.logs.commits import Commit, EntryRange
-from bookspark.spark.tables.ledgers import LEDGERS
+from bookspark.spark.tables.ledgers import ACCEPTED_LOSSES, FRAGMENTS, LEDGERS
 from bookspark.spark.tables.logs import LOG_COMMITS, LOGS
 from bookspark.spark.tables.table import LONG, ROWS_PER_BATCH, Rows, SystemTable, once
+from tests.metadata.kit import begun
 from tests.spark.memory_bookkeeper import MemoryBookKeeper, MemoryReader
 
 LEDGER = {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2, "custom_metadata": {}}
@@ -69,12 +78,18 @@ def test_a_log_that_is_deleted_while_the_tables_are_read_fails_no_snapshot(monke
     assert [row["log"] for part in rows for row in part] == ["third"]
 
 
-def test_a_log_whose_commits_are_gone_although_its_record_names_them_fails_the_read() -> None:
+def test_a_log_whose_commits_are_gone_keeps_no_other_from_the_tables() -> None:
+    """Each snapshot of the cluster failed, so no audit could say which ledger was missing."""
     bookkeeper = MemoryBookKeeper()
-    client = written(bookkeeper, "orders")
-    bookkeeper.delete_ledger(LogRegistry(bookkeeper.metadata).get("orders").commit_ledgers[-1].ledger_id)
-    with pytest.raises(NoSuchLedgerError):
-        list(LOGS.read(client, None, b""))
+    client = written(bookkeeper, "orders", "others")
+    chain = [link.ledger_id for link in LogRegistry(bookkeeper.metadata).get("orders").commit_ledgers]
+    bookkeeper.delete_ledger(chain[-1])
+    [logs] = LOGS.read(client, None, b"")
+    told = [(row["log"], row["readable"], row["rows"]) for row in logs.to_pylist()]
+    assert told == [("orders", False, None), ("others", True, 10)]
+    assert logs.to_pylist()[0]["commit_ledgers"] == chain
+    rows = [batch.to_pylist() for name in LOG_COMMITS.plan(client) for batch in LOG_COMMITS.read(client, name, b"")]
+    assert [row["log"] for part in rows for row in part] == ["others"]
 
 
 def test_the_rows_of_a_table_are_not_all_in_memory_at_once() -> None:
@@ -91,3 +106,48 @@ def test_the_rows_of_a_table_are_not_all_in_memory_at_once() -> None:
         assert made <= len(taken) + ROWS_PER_BATCH
         taken += batch.column("number").to_pylist()
     assert taken == list(range(1, 10 * ROWS_PER_BATCH + 2))
+
+
+def test_bookies_are_asked_about_several_open_ledgers_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other took a round trip for each."""
+    bookkeeper, together = MemoryBookKeeper(), threading.Barrier(8)
+    for _ in range(8):
+        bookkeeper.create_ledger(**LEDGER, password=b"").append(b"entry")
+    tell = bookkeeper.open_ledger_no_recovery
+
+    def all_at_once(ledger_id: int, password: bytes = b"") -> MemoryReader:
+        together.wait(60)
+        return tell(ledger_id, password)
+
+    monkeypatch.setattr(bookkeeper, "open_ledger_no_recovery", all_at_once)
+    [rows] = LEDGERS.read(cast(BookKeeper, bookkeeper), list(range(8)), b"")
+    assert rows.column("ledger_id").to_pylist() == list(range(8))
+    assert rows.column("last_add_confirmed").to_pylist() == [0] * 8
+
+
+def test_records_of_many_ledgers_are_read_many_at_a_time(
+    new_chroot: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each table waited for the answer about one ledger before it asked about the next."""
+    with closing(begun(new_chroot())) as store:
+        for ledger_id in range(1200):
+            store.create_ledger(LedgerMetadata(ledger_id, 3, 3, 2, (Fragment(0, ("a", "b", "c")),)))
+        metadata, version = store.read_ledger(7)
+        closed = replace(metadata, state=LedgerState.CLOSED, last_entry_id=4, length=9)
+        assert store.write_ledger(closed, version) == 1
+        store.delete_ledger(8)
+        gathered: list[int] = []
+        gather = Nodes.read_versions
+
+        def counted(self: Nodes, what: str, paths: list[str]) -> Any:
+            gathered.append(len(paths))
+            return gather(self, what, paths)
+
+        monkeypatch.setattr(Nodes, "read_versions", counted)
+        monkeypatch.setattr(ZooKeeperStore, "read_ledger", None)
+        client = cast(BookKeeper, SimpleNamespace(metadata=store))
+        rows = [row for part in FRAGMENTS.read(client, list(range(1200)), b"") for row in part.to_pylist()]
+        assert len(rows) == 1199 and gathered == [500, 500, 200]
+        versions = {row["ledger_id"]: row["metadata_version"] for row in rows}
+        assert (versions[6], versions[7]) == (0, 1) and 8 not in versions
+        assert list(ACCEPTED_LOSSES.read(client, [6, 7], b"")) == []

@@ -2,20 +2,26 @@
 -- lowest factor of the entry and all entries before it in the ledger. suffix: the highest factor of the entry and all entries
 -- after it. "Guaranteeing write quorum" promises prefix >= entry >= suffix; the three columns are then equal.
 WITH factors AS (
-  SELECT ledger_id, entries, replication_factor AS entry,
-         MIN(replication_factor) OVER (PARTITION BY ledger_id ORDER BY first_entry_id) AS prefix,
-         MAX(replication_factor) OVER (PARTITION BY ledger_id ORDER BY first_entry_id DESC) AS suffix
+  SELECT ledger_id, replication_factor AS factor, SUM(entries) AS entries, MIN(first_entry_id) AS first, MAX(last_entry_id) AS last
   FROM entry_ranges
+  GROUP BY ledger_id, replication_factor
+),
+-- The confirmed entries of a ledger are all those from its first to its last. The prefix factor is this one or a lower one from the
+-- first entry on that has it; the suffix factor is this one or a higher one up to the last entry that has it.
+reached AS (
+  SELECT *, MIN(first) OVER lower AS at_most_from, MAX(last) OVER higher AS at_least_until,
+         MIN(first) OVER (PARTITION BY ledger_id) AS first_of_all, MAX(last) OVER (PARTITION BY ledger_id) AS last_of_all
+  FROM factors
+  WINDOW lower AS (PARTITION BY ledger_id ORDER BY factor), higher AS (PARTITION BY ledger_id ORDER BY factor DESC)
 ),
 counted AS (
-  SELECT ledger_id, entries, f.factor, f.kind FROM factors
-  LATERAL VIEW STACK(3, 'prefix', prefix, 'entry', entry, 'suffix', suffix) f AS kind, factor
+  SELECT ledger_id, factor, entries,
+         COALESCE(LAG(at_most_from) OVER (PARTITION BY ledger_id ORDER BY factor), last_of_all + 1) - at_most_from AS prefix,
+         at_least_until - COALESCE(LEAD(at_least_until) OVER (PARTITION BY ledger_id ORDER BY factor), first_of_all - 1) AS suffix
+  FROM reached
 )
-SELECT factor AS replication_factor,
-       SUM(IF(kind = 'prefix', entries, 0)) AS entries_by_prefix_factor,
-       SUM(IF(kind = 'entry', entries, 0)) AS entries,
-       SUM(IF(kind = 'suffix', entries, 0)) AS entries_by_suffix_factor,
-       COUNT(DISTINCT IF(kind = 'entry', ledger_id, NULL)) AS ledgers
+SELECT factor AS replication_factor, SUM(prefix) AS entries_by_prefix_factor, SUM(entries) AS entries,
+       SUM(suffix) AS entries_by_suffix_factor, COUNT(*) AS ledgers
 FROM counted
 GROUP BY factor
 ORDER BY factor

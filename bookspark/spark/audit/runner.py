@@ -47,6 +47,7 @@ _EMPTY_IS_GOOD = frozenset(
         "autorecovery_disabled",
         "bookies_down",
         "damaged_copies",
+        "deleted_ledgers",
         "directories_out_of_use",
         "divergence",
         "missing_entries",

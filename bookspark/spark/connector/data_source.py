@@ -4,6 +4,7 @@
     df.write.format("bookspark").option("log", "orders").mode("append").save()
     spark.readStream.format("bookspark").option("log", "orders").load()
     spark.read.format("bookspark").option("log", "orders").load()         # value (or its columns), position, ledger_id, entry_id
+    spark.read.format("bookspark").option("logPattern", "orders-.*").load()   # the same, and log
     spark.read.format("bookspark").option("ledger", 42).load()            # ledger_id, entry_id, …, payload
     spark.read.format("bookspark").option("table", "fragments").load()    # system tables
     CREATE TEMPORARY VIEW orders USING bookspark OPTIONS (log 'orders')   -- in SQL
@@ -12,7 +13,7 @@ Spark finds the format by itself where Bookspark is installed (``pyspark_bookspa
 else the one that the session was made with (``register``), else the one that the environment variable ``BOOKSPARK_ZOOKEEPER`` of
 the driver names.
 
-Law: the driver's side checks everything that can be checked before the first task runs; see ``connector_options``, ``sink`` and
+Law: the driver's side checks everything that can be checked before the first task runs; see ``spark.options``, ``sink`` and
 ``source``.
 
 A DataFrame keeps the log's end of its first action, because Spark keeps its plan; so does a view, and the static side of a join
@@ -39,11 +40,13 @@ from pyspark.sql.types import StructType
 
 from bookspark.errors import ConfigurationError
 from bookspark.spark.connector.active_session import activate_before_writes
-from bookspark.spark.connector.connector_options import SinkOptions, SourceOptions
+from bookspark.spark.connector.several_logs import LogsReader, LogsStreamReader, schema_of_logs
 from bookspark.spark.connector.sink import LogBatchWriter, LogStreamWriter
 from bookspark.spark.connector.sink_checks import prepare
 from bookspark.spark.connector.source import EntryReader, EntryStreamReader, TableReader, schema_of
 from bookspark.spark.idle_closing import closed_if_it_fails
+from bookspark.spark.options.sink_options import SinkOptions
+from bookspark.spark.options.source_options import SourceOptions
 from bookspark.spark.process_client import ZOOKEEPER_CONF
 
 if TYPE_CHECKING:
@@ -67,8 +70,9 @@ class BookSparkDataSource(DataSource):
         return "bookspark"
 
     def schema(self) -> StructType:
-        """The columns of a read that has no schema of its own. Raises what ``schema_of`` lists."""
-        return schema_of(SourceOptions.parse(self.options, self._cluster()))
+        """The columns of a read that has no schema of its own. Raises what ``schema_of`` and
+        ``schema_of_logs`` list."""
+        return _schema(SourceOptions.parse(self.options, self._cluster()))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For ``spark.read``. Raises ConfigurationError if an option or a column can't be read."""
@@ -77,12 +81,14 @@ class BookSparkDataSource(DataSource):
         if options.table is not None:
             _check_names(schema, known)
             return TableReader(options)
-        return EntryReader(options, known, _chosen(schema, known))
+        reader = LogsReader if options.several else EntryReader
+        return reader(options, known, _chosen(schema, known))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For ``spark.readStream``. Raises ConfigurationError if an option or a column can't be read as a stream."""
         options, known = self._source()
-        return EntryStreamReader(options.for_stream(), known, _chosen(schema, known))
+        reader = LogsStreamReader if options.several else EntryStreamReader
+        return reader(options.for_stream(), known, _chosen(schema, known))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """For ``df.write``. Creates the log if there is none. Raises ConfigurationError, and what ``prepare`` lists."""
@@ -90,13 +96,13 @@ class BookSparkDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """For ``df.writeStream``. Creates the log if there is none. Raises ConfigurationError, and what ``prepare`` lists."""
-        return LogStreamWriter(self._sink(schema, overwrite, lambda options: options))
+        return LogStreamWriter(self._sink(schema, overwrite, SinkOptions.for_stream))
 
     @closed_if_it_fails()
     def _source(self) -> tuple[SourceOptions, StructType]:
         """What to read, and all columns that it has."""
         options = SourceOptions.parse(self.options, self._cluster())
-        return options, schema_of(options)
+        return options, _schema(options)
 
     @closed_if_it_fails()
     def _sink(self, schema: StructType, overwrite: bool, checked: Callable[[SinkOptions], SinkOptions]) -> SinkOptions:
@@ -111,6 +117,10 @@ class BookSparkDataSource(DataSource):
     def _cluster(self) -> str | None:
         """The cluster of reads and writes that have no option ``zookeeper``."""
         return self.zookeeper or os.environ.get(ZOOKEEPER_VARIABLE)
+
+
+def _schema(options: SourceOptions) -> StructType:
+    return schema_of_logs(options) if options.several else schema_of(options)
 
 
 def _chosen(schema: StructType, known: StructType) -> list[str]:

@@ -2,9 +2,9 @@
 
 Law: an offset names the same entries for ever, and proves that the entries before it are confirmed. All entries between two
 offsets are planned, or there is a DataLossError that says which are missing and why. With ``failOnDataLoss`` false, missing
-entries are logged with their number and left out. Only entries that were truncated or deleted are ever left out; what can't be
-read at the moment is an error. Entries that planning leaves out are counted too (``PassedOver``), and the query's progress shows
-the count. What a task finds deleted is in its executor's log.
+entries are logged with their number and left out. Only entries that were truncated, deleted or lost (``logs.feeds.gaps``) are
+ever left out; what can't be read at the moment is an error. Entries that planning leaves out are counted too (``PassedOver``),
+and the query's progress shows the count. What a task finds deleted or lost is in its executor's log.
 
 Offsets are what Spark keeps in its checkpoints, as JSON:
 
@@ -25,7 +25,7 @@ from bookspark.logs.feeds.log_feed import Limit, LogFeed, Offset, another_kind
 from bookspark.logs.feeds.lost_rows import PassedOver, data_loss
 from bookspark.logs.rows.splits import SizedPiece, positioned
 from bookspark.protocol.logs.commits import EntryRange
-from bookspark.spark.connector.connector_options import SourceOptions
+from bookspark.spark.options.source_options import TIMESTAMP, SourceOptions
 from bookspark.spark.process_client import client
 
 if TYPE_CHECKING:
@@ -51,6 +51,9 @@ class Feed(Protocol):
     def check(self, offset: Offset) -> None:
         """Raise DataLossError if ``offset`` is that of another log of this name, ConfigurationError if it has another form."""
 
+    def rows(self, start: Offset, end: Offset) -> int:
+        """How many rows, or entries, lie between two offsets, those that are gone too. Raises MetadataStoreError."""
+
     def limited(self, start: Offset, end: Offset, limit: Limit) -> Offset:
         """``end``, or an earlier offset, so that no more than ``limit`` lies between ``start`` and the result."""
 
@@ -66,7 +69,7 @@ def feed(options: SourceOptions) -> Feed:
     """
     bookkeeper = client(options.zookeeper)
     if options.log is not None:
-        return LogFeed(bookkeeper, options.log, options.password, options.fail_on_data_loss, options.include_timestamp)
+        return LogFeed(bookkeeper, options.log, options.password, options.fail_on_data_loss, TIMESTAMP in options.added)
     return LedgersFeed(bookkeeper, options.ledgers or (), options.password, options.fail_on_data_loss)
 
 
@@ -121,6 +124,9 @@ class LedgersFeed:
         # No ledger id is used twice, so an offset needs no more than the right form.
         if not all(ledger.isdigit() for ledger in offset):
             raise another_kind("ledgers", offset)
+
+    def rows(self, start: Offset, end: Offset) -> int:
+        return sum(max(0, last - start.get(ledger, 0)) for ledger, last in end.items())
 
     def limited(self, start: Offset, end: Offset, limit: Limit) -> Offset:
         waiting = {ledger: last - start.get(ledger, 0) for ledger, last in end.items()}

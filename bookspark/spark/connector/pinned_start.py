@@ -17,7 +17,7 @@ from bookspark.errors import MetadataVersionError
 from bookspark.logs.chain.registry import STARTS
 from bookspark.logs.feeds.log_feed import Offset
 from bookspark.metadata.records.documents import proven, read_struct
-from bookspark.spark.connector.connector_options import SourceOptions
+from bookspark.spark.options.source_options import SourceOptions
 from bookspark.spark.process_client import client
 
 

@@ -28,6 +28,7 @@ import os
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -46,6 +47,7 @@ from bookspark.logs.chain.lane_choice import (
     known_lane,
     lane_for_query,
     lane_of_run,
+    newest_version,
     note_writer,
 )
 from bookspark.logs.chain.log_run import LogRun
@@ -54,14 +56,15 @@ from bookspark.logs.chain.reader import newest_header
 from bookspark.logs.chain.registry import LogRegistry
 from bookspark.logs.rows.data_ledgers import DataWriter, current_data_ledger
 from bookspark.logs.rows.value_rows import train_dictionary
-from bookspark.protocol.logs.commits import Commit, CommitHeader, EntryRange, Fingerprint, merged
-from bookspark.protocol.logs.log_record import Compression, LogChangedError, LogRecord
+from bookspark.protocol.logs.commits import TXN, Commit, CommitHeader, EntryRange, Fingerprint, merged
+from bookspark.protocol.logs.log_options import Compression
+from bookspark.protocol.logs.log_record import LogChangedError, LogRecord
 from bookspark.protocol.logs.replays import Batch, is_committed
 from bookspark.spark.connector.checkpoint_files import plain_place
-from bookspark.spark.connector.connector_options import SinkOptions
 from bookspark.spark.connector.file_sources import check_sources
 from bookspark.spark.connector.fingerprints import SUMS, plan_of, sum_of
 from bookspark.spark.idle_closing import closed_if_it_fails, idle_closer
+from bookspark.spark.options.sink_options import SinkOptions
 from bookspark.spark.process_client import client
 from bookspark.spark.rows.rows import row_encoder
 
@@ -322,10 +325,17 @@ class LogBatchWriter(DataSourceArrowWriter, LogWriter):
     @closed_if_it_fails()
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
         """In a task: append the rows of one partition."""
-        told, batches = RangesWritten(self.run, 0, self.run), _with_rows(iterator)
+        options, log = self.options, self.options.log
+        told = RangesWritten(self.run, 0, self.run)
+        if options.txn_app_id:
+            told = replace(told, query=TXN + options.txn_app_id, batch=options.txn_version)
+        batches = _with_rows(iterator)
         if batches is None:
             return told
-        log = self.options.log
+        if options.txn_app_id and newest_version(self.bookkeeper, log, told.query) >= told.batch:
+            # (The commit looks again.)
+            deque(batches, maxlen=0)
+            return told
         record = begun_batch_write(self.bookkeeper, log, self.run)
         run = LogRun.of_batch_write(replace(log, name=record.name), record, self.run)
         ranges = self.write_rows(batches, run, record)
@@ -344,7 +354,9 @@ class LogBatchWriter(DataSourceArrowWriter, LogWriter):
             return
         run, commit = self.commit_of(written)
         committer = Committer(self.bookkeeper, run)
-        committer.commit(commit)
+        done = committer.commit_version(commit) if self.options.txn_app_id else committer.commit(commit)
+        if not done:
+            log.info("log %s has batch %d of %s already", run.log, commit.batch, commit.query)
         # Nobody writes in this epoch again. So its ledgers are closed here, and no later recovery has to do it.
         committer.close()
         recover_ledgers(self.bookkeeper, dict.fromkeys(item.ledger_id for item in commit.ranges), run.password)

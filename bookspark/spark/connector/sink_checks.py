@@ -13,8 +13,9 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 from bookspark.errors import ConfigurationError, NotEnoughBookiesError
 from bookspark.logs.chain.registry import LogRegistry
 from bookspark.logs.rows.encodings import ID_COLUMNS
-from bookspark.protocol.logs.log_record import LogOptions, LogRecord, RowFormat
-from bookspark.spark.connector.connector_options import SinkOptions
+from bookspark.protocol.logs.log_options import LogOptions, RowFormat
+from bookspark.protocol.logs.log_record import LogRecord
+from bookspark.spark.options.sink_options import SinkOptions
 from bookspark.spark.process_client import client
 from bookspark.spark.rows.row_format import arrow_schema, columns_of
 

@@ -7,7 +7,7 @@ was planned; a ledger is read up to its last add confirmed (LAC) of that moment.
 Rows of a log
     ``value binary`` (of a log of row format ``arrow``: the columns that were written); ``position bigint``: the row's place in
     its lane of the log, from 0 and without gaps; ``ledger_id``, ``entry_id``. A log that one query writes has one lane. With
-    option ``includeTimestamp`` there is ``timestamp``, when the row was committed (``times``).
+    option ``includeTimestamp`` there is ``timestamp``, when the row was committed (``times``); ``added_columns`` has the others.
 Rows of ledgers
     ``ledger_id``, ``entry_id``, ``last_add_confirmed`` (as the writer knew it), ``length`` (bytes of the ledger up to and with
     the entry): bigint; ``payload binary``.
@@ -25,7 +25,6 @@ The plan is made beside the driver's JVM (``partitions``). Each partition is rea
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
@@ -37,25 +36,31 @@ from pyspark.sql.streaming.datasource import (
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
-from bookspark.errors import ConfigurationError, NoSuchLedgerError, ReadError
+from bookspark.errors import NoSuchLedgerError, ReadError
 from bookspark.logs.chain.registry import LogRegistry, check_password
+from bookspark.logs.feeds.gaps import NOT_READ, deleted_gap
 from bookspark.logs.feeds.log_feed import Limit, LogFeed, Offset
 from bookspark.logs.feeds.lost_rows import data_loss
 from bookspark.logs.feeds.times import RowTimes, Times
 from bookspark.logs.rows.encodings import ID_COLUMNS, RowDecoder
 from bookspark.logs.rows.splits import Piece, SizedPiece, split
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
-from bookspark.protocol.logs.lanes import rows_before
+from bookspark.protocol.logs.lanes import lane_name, lane_of, later, rows_before
 from bookspark.protocol.logs.log_record import LOG_LABEL
-from bookspark.spark.connector.connector_options import LATEST, SourceOptions
+from bookspark.spark.connector.added_columns import added_fields, in_entries, with_added, without
 from bookspark.spark.connector.feeds import Feed, feed
+from bookspark.spark.connector.lost_entries import go_on
 from bookspark.spark.connector.pinned_start import PinnedStart
-from bookspark.spark.connector.timestamps import TIMESTAMP, TIMESTAMP_FIELD, with_times, without_times
+from bookspark.spark.connector.query_place import QueryPlace, Stranger, introduce_query
+from bookspark.spark.connector.trigger_delay import Patience, TriggerDelay
 from bookspark.spark.offload.offloaded import rows_of
+from bookspark.spark.options.places import LATEST, Place
+from bookspark.spark.options.source_options import TIMESTAMP, SourceOptions
 from bookspark.spark.process_client import client
 from bookspark.spark.rows.row_format import columns_of
 from bookspark.spark.rows.rows import row_decoder
@@ -96,6 +101,8 @@ class Ranges(InputPartition):
     def __init__(self, pieces: Sequence[Piece]) -> None:
         super().__init__(None)
         self.pieces = tuple(pieces)
+        self.stranger: Stranger | None = None
+        """The stream whose query the task is to tell."""
 
 
 class TablePart(InputPartition):
@@ -114,13 +121,7 @@ def schema_of(options: SourceOptions) -> StructType:
         record = LogRegistry(client(options.zookeeper).metadata).get(options.log)
         check_password(record, options.password)
         columns = [*(columns_of(record.options) or VALUE_SCHEMA), *ID_SCHEMA]
-        if options.include_timestamp:
-            if TIMESTAMP in (column.name.lower() for column in columns):
-                raise ConfigurationError(
-                    f"log {options.log!r} has a column {TIMESTAMP!r} of its own, and option includeTimestamp would add another "
-                    "one: leave the option out"
-                )
-            columns.append(TIMESTAMP_FIELD)
+        columns += added_fields(options, [column.name for column in columns])
         return StructType(columns)
     return LEDGER_SCHEMA
 
@@ -142,11 +143,17 @@ class EntryPartitions:
         """In a task: the rows of the partition. Raises DataLossError and ReadError."""
         assert isinstance(partition, Ranges)
         bookkeeper = client(self.options.zookeeper)
+        if partition.stranger is not None:
+            introduce_query(bookkeeper, partition.stranger)
         pieces = deque(partition.pieces)
-        # Without the option, a column of this name is the log's own.
-        times = RowTimes(pieces) if self.options.include_timestamp and TIMESTAMP in self.names else None
+        times = RowTimes(pieces) if TIMESTAMP in self._added else None
         while pieces:
             yield from self._rows(bookkeeper, pieces, times)
+
+    @property
+    def _added(self) -> set[str]:
+        """The columns that are wanted and do not come from entries. (Without the option, a column of the name is the log's.)"""
+        return {name for name in self.options.added if name in self.names}
 
     def _rows(
         self, bookkeeper: BookKeeper, pieces: deque[Piece], times: RowTimes | None
@@ -156,21 +163,33 @@ class EntryPartitions:
         piece, delivered = pieces[0], 0
         options, wanted = self.options, StructType([self.schema[name] for name in self.names])
         # At least one column comes from the entries: it has the number of rows.
-        of_entries = wanted if times is None else without_times(wanted) or ID_SCHEMA
+        of_entries = without(wanted, self._added) or ID_SCHEMA
+        added = self._added
+        others = in_entries(added)
         try:
-            for rows in rows_of(bookkeeper, options.log, options.password, pieces, of_entries, self._decoder):
+            for rows in rows_of(bookkeeper, options.log, options.password, pieces, of_entries, self._decoder, others):
                 delivered += rows.num_rows
-                yield rows if times is None else with_times(rows, wanted.names, times)
+                yield with_added(rows, wanted.names, added, times, piece.lane) if added else rows
         except NoSuchLedgerError:
             rest = piece.part(delivered, piece.rows)
             if times is not None:
                 times.take(rest.rows)
             data_loss(
                 f"entries {rest.first_entry_id} to {rest.last_entry_id} of ledger {rest.ledger_id} were to be read, "
-                "and the ledger was deleted",
+                f"and the ledger was deleted{self._which(bookkeeper, rest)}",
                 options.fail_on_data_loss,
                 rest.rows,
             )
+        except NOT_READ as error:
+            go_on(bookkeeper, options, pieces, piece.part(delivered, piece.rows), times, error)
+
+    def _which(self, bookkeeper: BookKeeper, rest: Piece) -> str:
+        """Which rows of the log those of a deleted ledger are, and whether they are truncated or lost."""
+        if self.options.log is None:
+            return ""
+        record = LogRegistry(bookkeeper.metadata).find(lane_name(lane_of(self.options.log)[0], rest.lane))
+        gap = None if record is None else deleted_gap(record, rest)
+        return "" if gap is None else f": {gap}"
 
     def _decoder(self, metadata: LedgerMetadata) -> RowDecoder:
         if self.options.log is None:
@@ -178,8 +197,8 @@ class EntryPartitions:
         # The lane that the ledger is of: each has a dictionary of its own.
         name = metadata.custom_metadata.get(LOG_LABEL, self.options.log.encode()).decode()
         registry = LogRegistry(client(self.options.zookeeper).metadata)
-        added = (*ID_COLUMNS, TIMESTAMP) if self.options.include_timestamp else ID_COLUMNS
-        own = StructType(self.schema.fields[: -len(added)])
+        others = len(ID_COLUMNS) + len(self.options.added)
+        own = StructType(self.schema.fields[:-others])
         return row_decoder(metadata, own, lambda: registry.get(name).dictionary)
 
 
@@ -191,27 +210,32 @@ class EntryReader(EntryPartitions, DataSourceReader):
         source = feed(self.options)
         start, end = source.earliest(), source.newest()
         if isinstance(source, LogFeed):
-            start = _chosen(source, "startingOffsets", self.options.start, start, end)
-            end = _chosen(source, "endingOffsets", self.options.end, end, end)
+            start = chosen_place(source, "startingOffsets", self.options.start, start, end)
+            end = chosen_place(source, "endingOffsets", self.options.end, end, end)
         return self.plan(source.pieces(start, end)) or [Ranges(())]
 
 
-def _chosen(source: LogFeed, option: str, wanted: int | str | Times, otherwise: Offset, newest: Offset) -> Offset:
-    """The offset before row ``wanted``, or before the first row of the times ``wanted``; ``otherwise`` if it is a word.
+def chosen_place(source: LogFeed, option: str, wanted: Place, otherwise: Offset, newest: Offset) -> Offset:
+    """The offset before row ``wanted``, before the rows ``wanted`` of lanes, or before the first row of the times ``wanted``;
+    ``otherwise`` if it is a word, and of a lane that is not named.
 
-    Raises ReadError if the log has fewer rows: a read up to a row has all rows before it, and rows that are yet to come are no
+    Raises ReadError if a lane has fewer rows: a read up to a row has all rows before it, and rows that are yet to come are no
     place to start from. Raises ConfigurationError if the log has several lanes and ``wanted`` is a row, or lacks a lane that is
     named."""
     if isinstance(wanted, Times):
         return source.at_times(wanted, otherwise)
-    if not isinstance(wanted, int):
+    if isinstance(wanted, str):
         return otherwise
-    offset, rows = source.at(wanted, option), sum(rows_before(newest).values())
-    if wanted > rows:
-        raise ReadError(
-            f"log {source.name!r} has {rows} rows as far as its bookies tell now, and {option} {wanted} asks for "
-            f"more: start again when they are committed, or leave {option} out"
-        )
+    offset = source.at(wanted, option) if isinstance(wanted, int) else source.at_rows(wanted, otherwise)
+    ends = source.all_rows(newest)
+    for lane, row in rows_before(offset).items():
+        rows = ends.get(lane, 0)
+        if row > rows:
+            name = source.name if isinstance(wanted, int) else lane_name(source.name, lane)
+            raise ReadError(
+                f"log {name!r} has {rows} rows as far as its bookies tell now, and {option} {row} asks for more: start again "
+                f"when they are committed, or leave {option} out"
+            )
     return offset
 
 
@@ -226,10 +250,10 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
         super().__init__(options, schema, names)
         self._target: Offset | None = None
         self._newest: Offset | None = None
-        self._idle_since = time.monotonic()
-        """When the query's last micro-batch was done, whatever source it was of."""
-        self._batch_done = False
+        self._patience = Patience(options.poll_timeout_seconds)
         self._pinned = PinnedStart(options) if options.start == LATEST else None
+        self._place = QueryPlace(lambda: client(options.zookeeper), options.log)
+        self._delay = TriggerDelay(options.rows_min, options.trigger_delay_seconds) if options.rows_min else None
 
     def __reduce__(self) -> tuple[type[EntryStreamReader], tuple[SourceOptions, StructType, Sequence[str]]]:
         """Tasks get only the part that reads. The part that plans stays on the driver's side."""
@@ -246,7 +270,7 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
         source, wanted = self._feed, self.options.start
         if isinstance(source, LogFeed) and not isinstance(wanted, str):
             newest = source.newest()
-            return _chosen(source, "startingOffsets", wanted, source.earliest(), newest)
+            return chosen_place(source, "startingOffsets", wanted, source.earliest(), newest)
         return source.earliest()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -255,6 +279,8 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
             return ReadMaxRows(self.options.rows_max)
         if self.options.bytes_max is not None:
             return ReadMaxBytes(self.options.bytes_max)
+        if self.options.rows_min is not None:
+            return ReadMinRows(self.options.rows_min)
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -262,32 +288,32 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
         self._target = self._feed.newest()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """The offset before which the next micro-batch ends. If there is nothing new, it waits as ``_patience`` says."""
+        """The offset before which the next micro-batch ends. If there is nothing new, or too little, it waits as
+        ``Patience`` says."""
         self._feed.check(start)
+        self._place.tell(start)
+        # A trigger that ends the query gives no limit, or its target.
+        delay = None if self._target is not None or isinstance(limit, ReadAllAvailable) else self._delay
         newest = self._target
         if newest is None:
-            newest = _later(start, self._feed.newest())
-            if newest == start:
-                self._feed.wait(self._patience())
+            newest = later(start, self._feed.newest())
+            if newest == start or (delay is not None and delay.holds(self._feed.rows(start, newest))):
+                patience = self._patience.seconds()
+                self._feed.wait(patience if newest == start or delay is None else min(patience, delay.left))
                 newest = self._feed.newest()
-        newest = self._newest = _later(start, newest)
+        newest = self._newest = later(start, newest)
+        if self._target is not None and newest == start:
+            self._place.tell_now()
+        if delay is not None:
+            if delay.holds(self._feed.rows(start, newest)):
+                return start
+            delay.begun()
         match limit:
             case ReadMaxRows():
                 return self._feed.limited(start, newest, Limit(rows=limit.max_rows))
             case ReadMaxBytes():
                 return self._feed.limited(start, newest, Limit(size=limit.max_bytes))
         return newest
-
-    def _patience(self) -> float:
-        """How long to wait for entries, in seconds: as long as the query has been idle, ``poll_timeout_seconds`` at most.
-
-        Spark asks the sources of a query one after the other. So a log without new rows keeps a busy query waiting for nothing,
-        and a query that has nothing to do at all asks less and less often.
-        """
-        now = time.monotonic()
-        if self._batch_done:
-            self._batch_done, self._idle_since = False, now
-        return min(self.options.poll_timeout_seconds, now - self._idle_since)
 
     def reportLatestOffset(self) -> Offset | None:
         """For the query's progress: the feed's end when the micro-batch was planned.
@@ -302,20 +328,21 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """The plan of a micro-batch, also of one that is replayed."""
         self._feed.check(start)
-        return self.plan(self._feed.pieces(start, end))
+        self._place.tell(start)
+        plan = self.plan(self._feed.pieces(start, end))
+        for first in plan[:1]:
+            assert isinstance(first, Ranges)
+            first.stranger = self._place.stranger
+        return plan
 
     def commit(self, end: Offset) -> None:
         """A micro-batch is done: Spark's checkpoint has the place to go on from. Spark says so to each source of the query, also
         to those that had no rows in it."""
-        self._batch_done = True
+        self._patience.batch_done()
+        self._place.tell(end)
         if self._pinned is not None:
             self._pinned.unpin()
             self._pinned = None
-
-
-def _later(offset: Offset, other: Offset) -> Offset:
-    """The later of two offsets, ledger by ledger. A LAC that was heard once may not be heard again at once."""
-    return {**offset, **{key: max(value, offset.get(key, value)) for key, value in other.items()}}
 
 
 class TableReader(DataSourceReader):

@@ -11,17 +11,17 @@ needs. Opening the table takes as long as reading many thousand rows, so a task 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructType
 
-from bookspark.errors import NoSuchLedgerError
+from bookspark.errors import NoSuchLedgerError, ReadError
 from bookspark.logs.chain.registry import LogRegistry
-from bookspark.logs.rows.encodings import RowDecoder
+from bookspark.logs.rows.encodings import ROW_HEADERS, ROW_KEY, RowDecoder
 from bookspark.logs.rows.splits import Piece
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
-from bookspark.protocol.logs.lanes import lane_name, lane_of
+from bookspark.protocol.logs.lanes import is_service, lane_name, lane_of
 from bookspark.spark.offload import table
 
 if TYPE_CHECKING:
@@ -38,12 +38,14 @@ def rows_of(
     pieces: deque[Piece],
     schema: StructType,
     decoder_of: Callable[[LedgerMetadata], RowDecoder],
+    others: Sequence[str] = (),
 ) -> Iterator[pyarrow.RecordBatch]:
     """The rows of the first of ``pieces``, in order, with the columns of ``schema``.
 
     The rows come from the piece's ledger. If the ledger was deleted, they come from the table that ``log`` was offloaded to,
     together with the rows of the pieces that follow in the table. ``log``: the log's name; None if the pieces are of ledgers.
-    ``decoder_of`` gives the decoder of a ledger's entries. The pieces that are read are taken from the left of ``pieces``.
+    ``decoder_of`` gives the decoder of a ledger's entries. ``others``: columns that come too if the entries have
+    them. The pieces that are read are taken from the left of ``pieces``.
 
     Raises NoSuchLedgerError if the rows are neither in their ledger nor in a table, ReadError if too few bookies answer or the
     table can't be read.
@@ -51,12 +53,12 @@ def rows_of(
     piece = pieces.popleft()
     delivered = 0
     try:
-        for rows in rows_in_ledger(bookkeeper, password, piece, schema, decoder_of):
+        for rows in rows_in_ledger(bookkeeper, password, piece, schema, decoder_of, others):
             delivered += rows.num_rows
             yield rows
     except NoSuchLedgerError:
         rest = piece.part(delivered, piece.rows)
-        found = None if log is None else offloaded_rows(bookkeeper.metadata, log, rest, pieces, schema)
+        found = None if log is None else offloaded_rows(bookkeeper.metadata, log, rest, pieces, schema, others)
         if found is None:
             raise
         yield from found
@@ -68,29 +70,44 @@ def rows_in_ledger(
     piece: Piece,
     schema: StructType,
     decoder_of: Callable[[LedgerMetadata], RowDecoder],
+    others: Sequence[str] = (),
 ) -> Iterator[pyarrow.RecordBatch]:
-    """The rows of ``piece`` from its ledger. Raises NoSuchLedgerError, and ReadError if too few bookies answer."""
+    """The rows of ``piece`` from its ledger, with the columns of ``schema``, and those of ``others`` that its entries have.
+
+    Raises NoSuchLedgerError, and ReadError if too few bookies answer."""
     with bookkeeper.open_ledger_no_recovery(piece.ledger_id, password=password) as reader:
         reader.confirm(piece.last_entry_id)
         decoder = decoder_of(reader.metadata)
         for entries in reader.read_batches(piece.first_entry_id, piece.last_entry_id):
             for rows in decoder.rows(entries, piece):
-                yield rows.select(schema.names)
+                yield rows.select([*schema.names, *(name for name in others if name in rows.schema.names)])
 
 
 def offloaded_rows(
-    store: MetadataStore, log: str, piece: Piece, following: deque[Piece], schema: StructType
+    store: MetadataStore,
+    log: str,
+    piece: Piece,
+    following: deque[Piece],
+    schema: StructType,
+    others: Sequence[str] = (),
 ) -> Iterator[pyarrow.RecordBatch] | None:
     """The rows of ``piece`` from the table that ``log`` was offloaded to, in order, with the columns of ``schema``.
 
     The rows of those pieces of ``following`` that continue the piece and were offloaded too come next; these pieces are taken
     from the left of ``following``. Returns None if the rows of ``piece`` were not offloaded. Raises NoSuchLogError, and ReadError
-    if the table can't be read, or lacks rows that the log's record says it has.
+    if the table can't be read, or lacks rows that the log's record says it has, or if ``others`` has a producer's keys or
+    headers, which the table has not.
     """
     log = lane_name(lane_of(log)[0], piece.lane)
-    offload = LogRegistry(store).get(log).offload
+    record = LogRegistry(store).get(log)
+    offload = record.offload
     if offload is None or _end(piece) > offload.position:
         return None
+    if {ROW_KEY, ROW_HEADERS}.intersection(others) and is_service(record.owner_query):
+        raise ReadError(
+            f"rows before {offload.position} of log {log!r} were offloaded to {offload.table}, which keeps no keys and "
+            f"headers: leave options includeKey and includeHeaders out, or begin at row {offload.position}"
+        )
     pieces = [piece]
     while following and _follows(following[0], pieces[-1]) and _end(following[0]) <= offload.position:
         pieces.append(following.popleft())

@@ -43,7 +43,8 @@ from bookspark.logs.rows.splits import SizedPiece, positioned
 from bookspark.metadata.zookeeper.layout import ConnectionString
 from bookspark.protocol.logs.lanes import MARK, lane_of
 from bookspark.protocol.logs.log_offload import OffloadError
-from bookspark.protocol.logs.log_record import LogRecord, epoch_of
+from bookspark.protocol.logs.log_record import LogRecord
+from bookspark.protocol.logs.orphans import epoch_of
 from bookspark.spark.offload import table as tables
 from bookspark.spark.offload.proof import prove
 
@@ -136,6 +137,13 @@ class _Run:
         if record.offload is not None:
             # Another table is an error, even if there is nothing to offload.
             record.offload_begun(self._table, 0)
+        retention = self._registry.retention(record)
+        if not retention.forever:
+            raise OffloadError(
+                f"log {log!r} has a retention, and a log has either a retention or an offload: rows would be gone from the log "
+                "while the table still has them. End the retention: "
+                f"`bookspark log alter {lane_of(log)[0]} --retention-hours 0 --retention-bytes 0`"
+            )
         self._ctime_ms = record.ctime_ms
         self._transactions = f"bookspark offload of log {log} made at {record.ctime_ms}"
 
@@ -299,11 +307,9 @@ class _Run:
                 if placed.after.rows > offloaded or placed.commit.time_ms >= before_ms:
                     needed.add(item.ledger_id)
                 last_entries[item.ledger_id] = max(item.last_entry_id, last_entries.get(item.ledger_id, -1))
-        for ledger_id in sorted(last_entries.keys() - needed):
-            try:
-                metadata = self._bookkeeper.get_ledger_metadata(ledger_id)
-            except NoSuchLedgerError:
-                continue
+        unreadable: dict[int, str] = {}
+        for metadata, _ in self._bookkeeper.metadata.read_ledgers(sorted(last_entries.keys() - needed), unreadable):
+            ledger_id = metadata.ledger_id
             old = record.ended(epoch_of(metadata.custom_metadata))
             if metadata.closed and (old or metadata.last_entry_id == last_entries[ledger_id]):
                 yield ledger_id

@@ -1,10 +1,11 @@
 """Rows of logs as Spark has them.
 
-==============  ===================================================================
-``rows``        chooses the encoder of a log and the decoder of a ledger
-``arrow_rows``  entries that are Arrow record batches
-``row_format``  the columns of a log of Arrow rows
-==============  ===================================================================
+==================  ===================================================================
+``rows``            chooses the encoder of a log and the decoder of a ledger
+``arrow_rows``      entries that are Arrow record batches
+``row_format``      the columns of a log of Arrow rows
+``merged_columns``  the columns of several logs that are read together
+==================  ===================================================================
 
 ::
 

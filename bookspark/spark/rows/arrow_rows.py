@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from bookspark.logs.rows.encodings import ARROW, ID_COLUMNS, Payloads
 from bookspark.logs.rows.splits import Piece
-from bookspark.protocol.logs.log_record import Compression
+from bookspark.protocol.logs.log_options import Compression
 from bookspark.spark.rows.row_format import arrow_schema
 from bookspark.wire.entry_batch import PAYLOAD_BYTES_MAX
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from bookspark.protocol.logs.log_record import LogOptions, RowFormat
+from bookspark.protocol.logs.log_options import LogOptions, RowFormat
 
 if TYPE_CHECKING:
     import pyarrow

@@ -7,15 +7,16 @@ the encodings.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
-from bookspark.errors import BookKeeperError
-from bookspark.logs.rows.encodings import ARROW, PLAIN, ZSTD, ZSTD_DICTIONARY, RowDecoder, RowEncoder
+from bookspark.logs.rows.encodings import ARROW, ZSTD_DICTIONARY, RowDecoder, RowEncoder, parts_of, value_encoding
+from bookspark.logs.rows.stamped_rows import split_stamps
 from bookspark.logs.rows.value_rows import ValueDecoder, ValueEncoder
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
-from bookspark.protocol.logs.log_record import ENCODING_LABEL, Compression, LogRecord
+from bookspark.protocol.logs.log_record import ENCODING_LABEL, LogRecord
 from bookspark.spark.rows.arrow_rows import ArrowDecoder, ArrowEncoder
 from bookspark.spark.rows.row_format import columns_of
 
@@ -27,11 +28,7 @@ def row_encoder(record: LogRecord) -> RowEncoder:
     columns = columns_of(record.options)
     if columns is not None:
         return ArrowEncoder(columns, compression)
-    if compression is Compression.NONE:
-        return ValueEncoder(PLAIN, where=where)
-    if record.dictionary:
-        return ValueEncoder(ZSTD_DICTIONARY, record.dictionary, where)
-    return ValueEncoder(ZSTD, where=where)
+    return ValueEncoder(value_encoding(record), record.dictionary, where)
 
 
 def row_decoder(ledger: LedgerMetadata, columns: StructType | None, dictionary: Callable[[], bytes]) -> RowDecoder:
@@ -40,13 +37,10 @@ def row_decoder(ledger: LedgerMetadata, columns: StructType | None, dictionary: 
     ``columns``: those of a log of Arrow rows, else None. ``dictionary`` gives the log's dictionary; it is called only if the
     ledger needs it. Raises BookKeeperError for an encoding that this version does not know.
     """
-    encoding = ledger.custom_metadata.get(ENCODING_LABEL, b"").decode()
-    if encoding in (PLAIN, ZSTD):
-        return ValueDecoder(encoding)
-    if encoding == ZSTD_DICTIONARY:
-        return ValueDecoder(encoding, dictionary())
-    if encoding == ARROW and columns is not None:
+    label = ledger.custom_metadata.get(ENCODING_LABEL, b"").decode()
+    if label == ARROW and columns is not None:
         return ArrowDecoder(columns)
-    raise BookKeeperError(
-        f"data ledger {ledger.ledger_id} has the encoding {encoding!r}, which this version does not know: use a newer bookspark"
-    )
+    where = f"data ledger {ledger.ledger_id}"
+    is_stamped, encoding = parts_of(label, where)
+    split = partial(split_stamps, where=where) if is_stamped else None
+    return ValueDecoder(encoding, dictionary() if encoding == ZSTD_DICTIONARY else b"", split)

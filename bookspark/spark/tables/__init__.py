@@ -9,6 +9,7 @@
 ``condition``          ``disks``, from each bookie, and ``autorecovery``
 ``replication_tasks``  ``underreplication``: what autorecovery has to do
 ``logs``               ``logs`` and ``log_commits``
+``gaps``               ``gaps``: rows of logs that can't be read
 =====================  ===================================================================
 
 ::

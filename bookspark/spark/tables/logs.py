@@ -1,20 +1,22 @@
 """System tables of logs: their records, and what their commits name.
 
-Law: the commits alone tell what a log holds. Of a log with another password than the given one, there is only its record, and
-``readable`` says so. Of a log whose record can't be decoded there is only its name. A log that was deleted since the listing is
-left out; ``log_commits`` may lack a log that ``logs`` has.
+Law: the commits alone tell what a log holds. Of a log with another password than the given one, and of one that lost a commit
+ledger, there is only its record, and ``readable`` says so. Of a log whose record can't be decoded there is only its name. A log
+that was deleted since the listing is left out; ``log_commits`` may lack a log that ``logs`` has.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from bookspark.errors import BookKeeperError, NoSuchEntryError, NoSuchLedgerError
-from bookspark.logs import LogRegistry, check_password, commits, header_of
+from bookspark.logs import LogReader, LogRegistry, PlacedCommit, check_password
 from bookspark.logs.chain.codec import LogFormatError
-from bookspark.protocol.logs.commits import Position
-from bookspark.protocol.logs.log_record import LogRecord
+from bookspark.logs.chain.reader import AT_THE_END
+from bookspark.protocol.logs.commits import EntryRange, Position
+from bookspark.protocol.logs.log_record import LogRecord, NoSuchLogError
 from bookspark.spark.tables.table import FLAG, INT, LONG, LONGS, TEXT, TIME, Rows, SystemTable, once, time
 
 if TYPE_CHECKING:
@@ -74,18 +76,41 @@ def _decided(record: LogRecord) -> int | None:
 
 
 def _found(bookkeeper: BookKeeper, name: str, password: bytes) -> tuple[LogRecord, Position | None] | None:
-    """The log's record, and the log's end if ``password`` is the log's. None if the log was deleted since the listing."""
-    registry = LogRegistry(bookkeeper.metadata)
-    record = registry.find(name)
-    while record is not None:
-        try:
-            return record, header_of(bookkeeper, record, password).position if _readable(record, password) else None
-        except (NoSuchLedgerError, NoSuchEntryError):
-            newest = registry.find(name)
-            if newest is not None and newest.commit_ledgers == record.commit_ledgers:
-                raise
-            record = newest
-    return None
+    """The log's record, and the log's end if ``password`` is the log's and its commits are there. None if the log was deleted
+    since the listing."""
+    record = LogRegistry(bookkeeper.metadata).find(name)
+    if record is None:
+        return None
+    if not _readable(record, password):
+        return record, None
+    try:
+        reader = LogReader(bookkeeper, name, password, AT_THE_END)
+        return reader.record, _end(reader)
+    except NoSuchLogError:
+        return None
+    except (NoSuchLedgerError, NoSuchEntryError) as error:
+        # The reader has looked: the log's record names that ledger still.
+        log.warning("log %s: its commits can't be read: %s", name, error)
+        return record, None
+
+
+def _end(reader: LogReader) -> Position:
+    """The lane's end. Without the rows of the ledger that its newest commit opened, if somebody deleted that."""
+    try:
+        return reader.end()
+    except NoSuchLedgerError:
+        if not _opened_is_deleted(reader):
+            raise
+        return reader.position
+
+
+def _opened_is_deleted(reader: LogReader) -> bool:
+    """Was the ledger deleted that the newest commit opened? (Its commits were read.)"""
+    try:
+        _ = reader.open_rows
+    except NoSuchLedgerError:
+        return True
+    return False
 
 
 def _commit_rows(bookkeeper: BookKeeper, name: str, password: bytes) -> Rows:
@@ -96,14 +121,33 @@ def _commit_rows(bookkeeper: BookKeeper, name: str, password: bytes) -> Rows:
         return
     if record is None or not _readable(record, password):
         return
-    for before, commit in commits(bookkeeper, name, password):
-        position = before.rows
-        for item in commit.ranges:
-            yield (
-                name, before.batches, commit.query, commit.batch, commit.run, commit.epoch, time(commit.time_ms),
-                position, item.ledger_id, item.first_entry_id, item.last_entry_id, item.rows, item.size,
-            )  # fmt: skip
-            position += item.rows
+    try:
+        reader = LogReader(bookkeeper, name, password)
+        for placed in reader.commits():
+            yield from _ranges(name, placed, placed.before.rows, placed.commit.ranges)
+    except NoSuchLogError:
+        return
+    except (NoSuchLedgerError, NoSuchEntryError) as error:
+        log.warning("log %s: its commits can't be read on: %s", name, error)
+        return
+    if _opened_is_deleted(reader):
+        assert reader.opened is not None
+        # Nobody knows how many rows it had.
+        yield from _ranges(name, placed, reader.position.rows, (EntryRange(reader.opened, 0, -1, 0, 0),))
+        return
+    opened = reader.open_rows
+    if opened is not None and opened.look():
+        yield from _ranges(name, placed, reader.position.rows, (opened.range_of(opened.rows),))
+
+
+def _ranges(name: str, placed: PlacedCommit, position: int, ranges: Iterable[EntryRange]) -> Rows:
+    before, commit = placed
+    for item in ranges:
+        yield (
+            name, before.batches, commit.query, commit.batch, commit.run, commit.epoch, time(commit.time_ms),
+            position, item.ledger_id, item.first_entry_id, item.last_entry_id, item.rows, item.size,
+        )  # fmt: skip
+        position += item.rows
 
 
 def _log_names(bookkeeper: BookKeeper) -> list[str]:
@@ -126,7 +170,11 @@ LOGS = SystemTable(
         ("batches", LONG, "Batches that are committed; null if not readable"),
         ("rows", LONG, "Rows that are committed; null if not readable"),
         ("bytes", LONG, "Bytes of payload that are committed; null if not readable"),
-        ("readable", FLAG, "Whether the given password is the log's; if not, log_commits has no rows of the log"),
+        (
+            "readable",
+            FLAG,
+            "Whether the given password is the log's, and its commits are there; if not, log_commits lacks some",
+        ),
         ("ensemble_size", INT, "Ensemble size of its ledgers"),
         ("write_quorum", INT, "Write quorum of its ledgers"),
         ("ack_quorum", INT, "Ack quorum of its ledgers"),
@@ -142,7 +190,7 @@ LOGS = SystemTable(
 
 LOG_COMMITS = SystemTable(
     "log_commits",
-    "One row per range of entries that a commit of a log names, in order.",
+    "One row per range of entries that a commit of a log names, in order; and one for the rows in a ledger that it opened.",
     (
         ("log", TEXT, "Name of the log, or of one of its other lanes (orders@1)"),
         ("commit", LONG, "Number of the commit in its lane, from 0"),

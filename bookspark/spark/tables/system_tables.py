@@ -20,6 +20,7 @@ slightly different times. Where that matters, ``metadata_version`` tells whether
 ``autorecovery``      one row: whether lost copies are replaced by themselves
 ``logs``              one row per log: its record
 ``log_commits``       one row per range of entries that a commit of a log names
+``gaps``              one row per run of rows of a log that can't be read; this reads all rows
 ====================  =======================================================================================
 """
 
@@ -29,6 +30,7 @@ from bookspark.arguments import check_names
 from bookspark.spark.tables.bookies import BOOKIES, COOKIES
 from bookspark.spark.tables.condition import AUTORECOVERY, DISKS
 from bookspark.spark.tables.contents import ENTRY_CHECKSUMS, ENTRY_LOGS, INDEX_RANGES, LIMBO
+from bookspark.spark.tables.gaps import GAPS
 from bookspark.spark.tables.ledgers import ACCEPTED_LOSSES, FRAGMENTS, LEDGERS
 from bookspark.spark.tables.logs import LOG_COMMITS, LOGS
 from bookspark.spark.tables.replication_tasks import UNDERREPLICATION
@@ -41,6 +43,7 @@ _FAMILIES = (
     (UNDERREPLICATION, AUTORECOVERY),
     (DISKS,),
     (LOGS, LOG_COMMITS),
+    (GAPS,),
 )
 TABLES = {table.name: table for family in _FAMILIES for table in family}
 """All system tables by name."""

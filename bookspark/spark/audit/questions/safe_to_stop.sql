@@ -1,6 +1,7 @@
 -- Not safe to stop: what would break if the bookies in table stopped were lost. These are confirmed entries that would have
 -- fewer copies than their ack quorum on bookies that are up, ledgers that are not closed and could not be recovered, and
--- ledgers on these bookies of which nobody knows which entries are confirmed.
+-- ledgers on these bookies of which nobody knows which entries are confirmed. A range is every step-th entry from its first to
+-- its last.
 WITH gone AS (
   SELECT COLLECT_SET(bookie_id) AS bookies, COLLECT_SET(IF(now, bookie_id, NULL)) AS stopped
   FROM (SELECT bookie_id, TRUE AS now FROM stopped UNION ALL SELECT bookie_id, FALSE FROM bookies WHERE state = 'down')
@@ -25,16 +26,16 @@ silent AS (
   LEFT JOIN (SELECT ledger_id, COLLECT_SET(bookie_id) AS bookies FROM limbo GROUP BY ledger_id) i ON i.ledger_id = w.ledger_id
   WHERE ARRAYS_OVERLAP(write_set, g.stopped)
 )
-SELECT ledger_id, log, state, first_entry_id, last_entry_id, entries, write_quorum, ack_quorum, held_by,
+SELECT ledger_id, log, state, first_entry_id, last_entry_id, step, entries, write_quorum, ack_quorum, held_by,
        SIZE(left_over) AS copies_left, 'too few copies would be left' AS why
 FROM remaining
 WHERE concerned AND SIZE(left_over) < ack_quorum
 UNION ALL
-SELECT DISTINCT ledger_id, log, state, NULL, NULL, NULL, write_quorum, ack_quorum, NULL, NULL,
+SELECT DISTINCT ledger_id, log, state, NULL, NULL, NULL, NULL, write_quorum, ack_quorum, NULL, NULL,
        'it is not closed, and too few bookies would be left to recover it'
 FROM silent
 WHERE SIZE(bookies) >= ack_quorum
 UNION ALL
-SELECT DISTINCT ledger_id, log, state, NULL, NULL, NULL, write_quorum, ack_quorum, NULL, NULL, why
+SELECT DISTINCT ledger_id, log, state, NULL, NULL, NULL, NULL, write_quorum, ack_quorum, NULL, NULL, why
 FROM not_judged CROSS JOIN gone g WHERE ensemble IS NULL OR ARRAYS_OVERLAP(ensemble, g.stopped)
 ORDER BY copies_left, ledger_id, first_entry_id

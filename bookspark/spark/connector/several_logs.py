@@ -1,0 +1,393 @@
+"""Several logs in one read: options ``logs`` and ``logPattern``.
+
+Law: each log is read as if it were read alone, and rows of it come in the order that they have there. The offset of a stream is
+``{log: its offset}``, so what a micro-batch reads follows from its two offsets alone, whatever logs are made or deleted
+meanwhile. A log that is found while the query runs gets its beginning written into the offset first, in a micro-batch that reads
+nothing of it; the next one begins there, also after a restart. Of a log that the start does not name nothing is read.
+
+Rows are those of one log (``source``), and ``log``, the name of the log that the row is of. With ``mergeSchema`` a log may lack
+columns that another has; they are null in its rows (``merged_columns``).
+
+A log that was deleted, or deleted and made again, fails the query; with ``failOnDataLoss`` false it goes on without the rows, and
+with the new log as with any other that is found. Which rows of a deleted log were not read nobody knows any more. Its place stays
+in the offset: a server of ZooKeeper that is behind may not know a log yet, or only the one before it, and the query would take it
+for a new one later, and read its rows again.
+
+Source: Spark's Kafka source (``subscribe``, ``subscribePattern``), whose new partitions begin at their beginning too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from bookspark.errors import BookKeeperError, ConfigurationError
+from bookspark.logs.chain.registry import LogRegistry
+from bookspark.logs.feeds.log_feed import Limit, LogFeed, Offset
+from bookspark.logs.feeds.lost_rows import data_loss
+from bookspark.logs.rows.encodings import ID_COLUMNS
+from bookspark.protocol.logs.lanes import is_offset, later, shared_out
+from bookspark.protocol.logs.log_record import NoSuchLogError
+from bookspark.spark.connector.feeds import feed
+from bookspark.spark.connector.query_place import QueryPlace, Stranger, introduce_query
+from bookspark.spark.connector.source import (
+    ROWS_PASSED_OVER,
+    EntryPartitions,
+    EntryReader,
+    Ranges,
+    chosen_place,
+    schema_of,
+)
+from bookspark.spark.connector.trigger_delay import Patience, TriggerDelay
+from bookspark.spark.options.source_options import SourceOptions
+from bookspark.spark.process_client import client
+from bookspark.spark.rows.merged_columns import LOG, check_fits, merged_columns
+from bookspark.spark.rows.row_format import arrow_schema
+
+if TYPE_CHECKING:
+    import pyarrow
+
+_LOOK_SECONDS = 1.0
+"""How often a stream looks for logs that were made or deleted."""
+_PAUSE_SECONDS_MIN, _PAUSE_SECONDS_MAX = 0.01, 0.25
+"""How long a wait leaves logs alone that are not the liveliest; it looks less and less often."""
+
+Offsets = dict[str, Offset]
+"""A place in several logs, as Spark keeps it."""
+
+
+class OfLog(InputPartition):
+    """Pieces of one of the logs. ``schema``: all columns of that log."""
+
+    def __init__(self, log: str, schema: StructType, ranges: Ranges) -> None:
+        super().__init__(None)
+        self.log, self.schema, self.ranges = log, schema, ranges
+        self.strangers: tuple[Stranger, ...] = ()
+        """The streams whose query the task is to tell: one for each log, also for those without rows."""
+
+
+def logs_of(options: SourceOptions) -> list[str]:
+    """The names of the logs that are there to read, sorted. Raises MetadataStoreError."""
+    return [name for name in LogRegistry(client(options.zookeeper).metadata).names() if options.reads(name)]
+
+
+def schema_of_logs(options: SourceOptions) -> StructType:
+    """The columns of the logs that are there.
+
+    Raises ConfigurationError if their columns do not fit together, or no log matches; NoSuchLogError if one that is named is not
+    there; and what ``schema_of`` does.
+    """
+    names = options.logs if options.logs is not None else logs_of(options)
+    if not names:
+        raise ConfigurationError(f"no log's name matches logPattern {options.log_pattern!r}, so there are no columns")
+    schemas = {name: schema_of(options.of(name)) for name in names}
+    return merged_columns(schemas, len(ID_COLUMNS) + len(options.added), options.merge_schema)
+
+
+class _LogPartitions:
+    """Reads partitions of several logs, in a task. ``schema``: all columns (``schema_of_logs``); ``names``: those wanted."""
+
+    def __init__(self, options: SourceOptions, schema: StructType, names: Sequence[str]) -> None:
+        self.options, self.schema, self.names = options, schema, list(names)
+
+    def of(self, log: str, schema: StructType) -> EntryPartitions:
+        """What reads one log, of which ``schema`` has all columns: those that are wanted."""
+        return EntryPartitions(self.options.of(log), schema, [name for name in self.names if name in schema.names])
+
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        """In a task: the rows of the partition. Raises DataLossError and ReadError."""
+        import pyarrow
+
+        assert isinstance(partition, OfLog)
+        for stranger in partition.strangers:
+            introduce_query(client(self.options.zookeeper), stranger)
+        types = arrow_schema(StructType([self.schema[name] for name in self.names]))
+        for rows in self.of(partition.log, partition.schema).read(partition.ranges):
+            columns = []
+            for name, field in zip(self.names, types, strict=True):
+                if name == LOG:
+                    columns.append(pyarrow.repeat(pyarrow.scalar(partition.log, field.type), rows.num_rows))
+                elif name in partition.schema.names:
+                    columns.append(rows.column(name))
+                else:
+                    columns.append(pyarrow.nulls(rows.num_rows, field.type))
+            yield pyarrow.RecordBatch.from_arrays(columns, names=self.names)
+
+
+class LogsReader(_LogPartitions, DataSourceReader):
+    """Reads several logs once."""
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The plan. Raises DataLossError and ReadError."""
+        parts: list[InputPartition] = []
+        for name in self.options.logs or logs_of(self.options):
+            options = self.options.of(name)
+            schema = schema_of(options)
+            check_fits(name, schema, self.schema, self.options.merge_schema)
+            for part in EntryReader(options, schema, ()).partitions():
+                assert isinstance(part, Ranges)
+                parts.append(OfLog(name, schema, part))
+        return parts
+
+
+class _OneLog:
+    """One of the logs of a stream, on the driver's side."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        assert options.log is not None
+        self.schema = schema
+        found = feed(options)
+        assert isinstance(found, LogFeed)
+        self.feed: LogFeed = found
+        self.place = QueryPlace(lambda: client(options.zookeeper), options.log)
+
+    def limited(self, start: Offset, end: Offset, share: int, limit: ReadLimit) -> Offset:
+        """``end``, or an earlier offset, with no more than ``share`` of what ``limit`` counts."""
+        if share == 0:
+            return start
+        how = Limit(size=share) if isinstance(limit, ReadMaxBytes) else Limit(rows=share)
+        return self.feed.limited(start, end, how)
+
+
+class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads several logs as they grow, those too that are made later if their names match."""
+
+    def __init__(self, options: SourceOptions, schema: StructType, names: Sequence[str]) -> None:
+        super().__init__(options, schema, names)
+        self._logs: dict[str, _OneLog] = {}
+        self._looked = float("-inf")
+        self._target: Offsets | None = None
+        self._newest: Offsets | None = None
+        self._liveliest = ""
+        """The log that had rows last."""
+        self._told: set[tuple[str, int]] = set()
+        """The logs that were told to be gone, with when they were made."""
+        self._patience = Patience(options.poll_timeout_seconds)
+        self._delay = TriggerDelay(options.rows_min, options.trigger_delay_seconds) if options.rows_min else None
+
+    def __reduce__(self) -> tuple[type[LogsStreamReader], tuple[SourceOptions, StructType, Sequence[str]]]:
+        """Tasks get only the part that reads. The part that plans stays on the driver's side."""
+        return LogsStreamReader, (self.options, self.schema, self.names)
+
+    def initialOffset(self) -> Offsets:
+        """The offset from which a query without a Spark checkpoint starts."""
+        self._look()
+        return {
+            name: chosen_place(
+                log.feed, "startingOffsets", self.options.starts.of(name), log.feed.earliest(), log.feed.newest()
+            )
+            for name, log in self._logs.items()
+        }
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """How much a micro-batch takes at most, by the options."""
+        if self.options.rows_max is not None:
+            return ReadMaxRows(self.options.rows_max)
+        if self.options.bytes_max is not None:
+            return ReadMaxBytes(self.options.bytes_max)
+        return ReadAllAvailable() if self.options.rows_min is None else ReadMinRows(self.options.rows_min)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """The query will end where the logs that are there end now."""
+        self._look()
+        self._target = self._ends()
+
+    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
+        """The offset before which the next micro-batch ends. If there is nothing new, or too little, it waits as ``Patience``
+        says."""
+        delay = None if self._target is not None or isinstance(limit, ReadAllAvailable) else self._delay
+        end = self._behind(start)
+        if self._target is None and (end == start or (delay is not None and delay.holds(self._rows(start, end)))):
+            patience = self._patience.seconds()
+            end = self._wait(start, end, patience if end == start or delay is None else min(patience, delay.left))
+        self._newest = end
+        if end == start:
+            if self._target is not None:
+                for log in self._logs.values():
+                    log.place.tell_now()
+            return start
+        # A log that was found is noted at once.
+        if delay is not None and all(name in start and start[name]["log"] == end[name]["log"] for name in end):
+            if delay.holds(self._rows(start, end)):
+                return start
+            delay.begun()
+        return self._limited(start, end, limit)
+
+    def reportLatestOffset(self) -> Mapping[str, object] | None:
+        """For the query's progress: the logs' ends when the micro-batch was planned, and what was passed over."""
+        passed_over = sum(log.feed.passed_over.rows for log in self._logs.values())
+        if self._newest is None or not passed_over:
+            return self._newest
+        return {**self._newest, ROWS_PASSED_OVER: passed_over}
+
+    def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
+        """The plan of a micro-batch, also of one that is replayed."""
+        if not self._logs:
+            self._look()
+        plan: list[OfLog] = []
+        for name, first in self._going_on(start).items():
+            last = end.get(name)
+            if last is None or last["log"] != first["log"]:
+                continue
+            log = self._logs[name]
+            try:
+                parts = self.of(name, log.schema).plan(log.feed.pieces(first, last))
+            except BookKeeperError:
+                if not self._is_gone(name, log):
+                    raise
+                self._lost(name, "deleted", first)
+                continue
+            plan += [OfLog(name, log.schema, part) for part in parts if isinstance(part, Ranges)]
+        for one in plan[:1]:
+            strangers = [log.place.stranger for log in self._logs.values()]
+            one.strangers = tuple(stranger for stranger in strangers if stranger is not None)
+        return plan
+
+    def commit(self, end: Offsets) -> None:
+        """A micro-batch is done: Spark's checkpoint has the place to go on from."""
+        self._patience.batch_done()
+        for name, offset in end.items():
+            log = self._logs.get(name)
+            if log is not None and offset["log"] == log.feed.ctime_ms:
+                log.place.tell(offset)
+
+    # -- inside
+
+    def _look(self) -> None:
+        """Look for logs that were made or deleted."""
+        self._looked = time.monotonic()
+        there = logs_of(self.options)
+        for name in [name for name in self._logs if name not in there]:
+            del self._logs[name]
+        for name in there:
+            if name not in self._logs:
+                options = self.options.of(name)
+                try:
+                    schema = schema_of(options)
+                    check_fits(name, schema, self.schema, self.options.merge_schema)
+                    self._logs[name] = _OneLog(options, schema)
+                except NoSuchLogError:
+                    # It was deleted just now.
+                    continue
+        self._logs = dict(sorted(self._logs.items()))
+
+    def _ends(self) -> Offsets:
+        """The ends of the logs now, of those that are still there."""
+        found: Offsets = {}
+        for name, log in list(self._logs.items()):
+            try:
+                found[name] = log.feed.newest()
+            except BookKeeperError:
+                if not self._is_gone(name, log):
+                    raise
+        return found
+
+    def _is_gone(self, name: str, log: _OneLog) -> bool:
+        """Was the log deleted? Then it is forgotten, and looked for again."""
+        record = LogRegistry(client(self.options.zookeeper).metadata).find(name)
+        if record is not None and record.ctime_ms == log.feed.ctime_ms:
+            return False
+        del self._logs[name]
+        self._looked = float("-inf")
+        return True
+
+    def _going_on(self, start: Offsets) -> Offsets:
+        """Those of ``start`` whose log is still there. Raises DataLossError if one is not and the query is to fail, and
+        ConfigurationError if ``start`` has another form."""
+        if not all(isinstance(offset, dict) and is_offset(offset) for offset in start.values()):
+            raise ConfigurationError(
+                f"this query reads several logs, but its checkpoint is at {start}, which is a place in something else: give each "
+                "query a checkpointLocation of its own"
+            )
+        going: Offsets = {}
+        for name, offset in start.items():
+            log = self._logs.get(name)
+            if log is None or log.feed.ctime_ms < offset["log"]:
+                self._lost(name, "deleted", offset)
+            elif log.feed.ctime_ms > offset["log"]:
+                self._lost(name, "deleted and made again", offset)
+            else:
+                log.place.tell(offset)
+                going[name] = offset
+        return going
+
+    def _lost(self, name: str, what: str, offset: Offset) -> None:
+        if (name, offset["log"]) not in self._told:
+            data_loss(
+                f"log {name!r} was {what} since this query read it up to {offset}", self.options.fail_on_data_loss
+            )
+            self._told.add((name, offset["log"]))
+
+    def _behind(self, start: Offsets) -> Offsets:
+        """The offset behind all that there is now: of a log that ``start`` does not name its beginning."""
+        if not self._logs or time.monotonic() - self._looked >= _LOOK_SECONDS:
+            self._look()
+        newest = self._ends() if self._target is None else self._target
+        going = self._going_on(start)
+        end = dict(start)
+        for name, log in self._logs.items():
+            if name in going:
+                end[name] = later(going[name], newest.get(name, going[name]))
+                if end[name] != going[name]:
+                    self._liveliest = name
+            elif name in newest and (name not in start or log.feed.ctime_ms > start[name]["log"]):
+                end[name] = log.feed.earliest()
+        return dict(sorted(end.items()))
+
+    def _wait(self, start: Offsets, end: Offsets, seconds: float) -> Offsets:
+        """Return when there may be more than ``end``, or after ``seconds``: the offset behind what there is then."""
+        deadline, pause = time.monotonic() + seconds, _PAUSE_SECONDS_MIN
+        while (left := deadline - time.monotonic()) > 0:
+            log = self._logs.get(self._liveliest) or next(iter(self._logs.values()), None)
+            if log is None:
+                return end
+            log.feed.wait(min(pause, left))
+            pause = min(2 * pause, _PAUSE_SECONDS_MAX)
+            found = self._behind(start)
+            if found != end:
+                return found
+        return end
+
+    def _rows(self, start: Offsets, end: Offsets) -> int:
+        return sum(self._logs[name].feed.rows(start[name], end[name]) for name in self._in_both(start, end))
+
+    def _in_both(self, start: Offsets, end: Offsets) -> list[str]:
+        """The logs that are there and that both offsets name."""
+        ctimes = {name: log.feed.ctime_ms for name, log in self._logs.items()}
+        return [name for name in start if start[name]["log"] == end[name]["log"] == ctimes.get(name)]
+
+    def _limited(self, start: Offsets, end: Offsets, limit: ReadLimit) -> Offsets:
+        """``end``, or an earlier offset: what ``limit`` allows is shared by what waits in each log."""
+        names = self._in_both(start, end)
+        waiting = {at: self._logs[name].feed.rows(start[name], end[name]) for at, name in enumerate(names)}
+        match limit:
+            case ReadMaxRows():
+                most = limit.max_rows
+            case ReadMaxBytes():
+                most = limit.max_bytes
+                sizes = {at: self._logs[name].feed.size(start[name], end[name]) for at, name in enumerate(names)}
+                # Rows that were truncated have no size, and are passed over as others are read.
+                waiting = {at: max(1, sizes[at]) if rows else 0 for at, rows in waiting.items()}
+            case _:
+                return end
+        if sum(waiting.values()) <= most:
+            return end
+        shares = shared_out(waiting, most)
+        limited = {
+            name: self._logs[name].limited(start[name], end[name], shares[at], limit)
+            for at, name in enumerate(names)
+            if waiting[at]
+        }
+        return {**end, **limited}

@@ -1,0 +1,88 @@
+"""What ``.option(...)`` said, taken name by name.
+
+Law: an option that nobody takes is a ConfigurationError that names the nearest one. Spark hands option names over in lower case;
+errors show them as they are written in programs.
+
+All
+    ``zookeeper``: the cluster, ``host:port[,host:port…][/chroot]`` (left out: that of the session, or of the
+    environment variable ``BOOKSPARK_ZOOKEEPER``);
+    ``password``: that of the log or the ledgers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from typing import Any, TypeVar
+
+from bookspark.arguments import PasswordText, from_text
+from bookspark.arguments.taken import Misfit, refused
+from bookspark.errors import ConfigurationError
+from bookspark.metadata.zookeeper.layout import ConnectionString
+
+Value = TypeVar("Value")
+
+SPARK_OPTIONS = ("checkpointlocation", "queryname")
+"""Spark's own options, which it hands to sinks too."""
+_OF_A_TABLE = "provider"
+"""CREATE TABLE hands over options of this name. It is refused: Spark 4.2 can't read a table of a Python data source ("is not a
+valid Spark SQL Data Source", seen with Delta's catalog)."""
+
+
+class GivenOptions:
+    """The given options. Each is taken by its name once; ``finish`` refuses those that nobody took."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self._given = {name.lower(): value for name, value in given.items()}
+        self._known: list[str] = []
+
+    def take(self, name: str, convert: Callable[[str], Value], what: str) -> Value | None:
+        """The option's value; None if it was not given. ``what``: the allowed values in words, for the error."""
+        text = self.text(name)
+        if text is None:
+            return None
+        try:
+            return convert(text)
+        except ValueError:
+            raise refused("option", name, Misfit(text, what)) from None
+
+    def judged(self, name: str, annotation: Any) -> Any:
+        """The option's value as ``annotation`` takes it; None if it was not given."""
+        self._known.append(name)
+        text = self._given.get(name.lower())
+        return None if text is None else from_text("option", name, text, annotation)
+
+    def text(self, name: str) -> str | None:
+        """The option's text; None if it was not given."""
+        text: str | None = self.judged(name, str)
+        return text
+
+    def finish(self) -> None:
+        """Raise ConfigurationError if an option was given that nobody took."""
+        known = {name.lower(): name for name in self._known}
+        if _OF_A_TABLE in self._given:
+            raise ConfigurationError(
+                "format bookspark has no tables in Spark's catalog: make a view, by CREATE TEMPORARY VIEW name USING bookspark "
+                "OPTIONS (…). To write, use start() for a stream and save() for a batch"
+            )
+        for name in self._given:
+            if name not in known and name not in SPARK_OPTIONS:
+                nearest = get_close_matches(name, known, n=1)
+                hint = (
+                    f"did you mean {known[nearest[0]]!r}?"
+                    if nearest
+                    else f"known are: {', '.join(sorted(self._known))}"
+                )
+                raise ConfigurationError(f"unknown option {name!r} of format bookspark; {hint}")
+
+
+def cluster(options: GivenOptions, default: str | None) -> tuple[str, bytes]:
+    """The cluster, which is ``default`` if no option says it, and the password. Raises ConfigurationError."""
+    zookeeper = options.judged("zookeeper", ConnectionString) or default
+    password = options.judged("password", PasswordText) or ""
+    if not zookeeper:
+        raise ConfigurationError(
+            "which cluster? Give option zookeeper (host:port[,host:port…]), start the session with "
+            "bookspark.spark.session(…, zookeeper=…), or set the environment variable BOOKSPARK_ZOOKEEPER before Spark starts"
+        )
+    return zookeeper, password.encode()

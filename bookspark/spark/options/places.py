@@ -1,0 +1,118 @@
+"""Where a read of logs begins and ends, as the options say it.
+
+Law: one option says it. A place in several logs is a place for each log, and never one number.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from bookspark.errors import ConfigurationError
+from bookspark.logs.feeds.times import A_TIME, TIMES_OF_LANES, Times, one_time, rows_of_lanes, times_of_lanes
+from bookspark.spark.options.given_options import GivenOptions
+
+EARLIEST, LATEST = "earliest", "latest"
+_POSITIONS = """a position (a number from 0), a JSON object with a position in each lane, like {"0": 12, "3": 7}"""
+_STARTS = f"'earliest', {_POSITIONS} or, of a stream, 'latest'"
+_ENDS = f"'latest', {_POSITIONS}"
+Place = int | str | Mapping[int, int] | Times
+"""Where a read of a log begins or ends: at a row, at EARLIEST or LATEST, at a row of each lane, or at times."""
+_PLACES_OF_LOGS = """a JSON object with a place for each log, like {"a": 12, "b": {"0": 3, "1": 7}}"""
+_TIMES_OF_LOGS = (
+    """a JSON object with a time for each log, like {"a": 1795356300000, "b": {"0": "2026-11-22T14:05:00Z"}}"""
+)
+
+T = TypeVar("T")
+_Taken = tuple[Callable[[str], T], str]
+
+
+@dataclass(frozen=True)
+class PlaceOfLogs:
+    """Where a read of several logs begins or ends."""
+
+    places: Mapping[str, Place]
+    """The places of those logs that have one of their own, by name."""
+    others: Place
+    """The place of the others."""
+
+    def of(self, log: str) -> Place:
+        """The place in ``log``."""
+        return self.places.get(log, self.others)
+
+
+def start_in_log(options: GivenOptions) -> Place | None:
+    """Where a read of one log begins; None if no option says it. Raises ConfigurationError."""
+    return _place(
+        options, "starting", (_offset(EARLIEST, LATEST), _STARTS), (one_time, A_TIME), (times_of_lanes, TIMES_OF_LANES)
+    )
+
+
+def end_in_log(options: GivenOptions) -> Place | None:
+    """Before which place a read of one log ends; None if no option says it. Raises ConfigurationError."""
+    return _place(options, "ending", (_offset(LATEST), _ENDS), (one_time, A_TIME), (times_of_lanes, TIMES_OF_LANES))
+
+
+def place_in_logs(options: GivenOptions, which: str, all_rows: str) -> PlaceOfLogs | None:
+    """Where a read of several logs begins, or ends; None if no option says it. ``which``: ``starting`` or ``ending``;
+    ``all_rows``: the word for all rows, on that side. Raises ConfigurationError."""
+
+    def offsets(text: str) -> PlaceOfLogs:
+        return PlaceOfLogs({}, all_rows) if text.lower() == all_rows else _of_logs(text, _offset(all_rows), all_rows)
+
+    def one(text: str) -> PlaceOfLogs:
+        return PlaceOfLogs({}, one_time(text))
+
+    def times(text: str) -> PlaceOfLogs:
+        return _of_logs(text, _time_or_times, all_rows)
+
+    places = (offsets, f"{all_rows!r} or {_PLACES_OF_LOGS}")
+    return _place(options, which, places, (one, A_TIME), (times, _TIMES_OF_LOGS))
+
+
+def number(text: str) -> int:
+    """A number from 0 below 2^63. Raises ValueError."""
+    found = int(text)
+    if not 0 <= found < 1 << 63:
+        raise ValueError
+    return found
+
+
+def _offset(*words: str) -> Callable[[str], Place]:
+    def place(text: str) -> Place:
+        if text.strip().startswith("{"):
+            return rows_of_lanes(text)
+        return text.lower() if text.lower() in words else number(text)
+
+    return place
+
+
+def _of_logs(text: str, place: Callable[[str], Place], others: Place) -> PlaceOfLogs:
+    """The places that a JSON object says by log, each as ``place`` takes it. Raises ValueError."""
+    try:
+        document = json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(document, dict):
+        raise ValueError("no object")
+    texts = {log: said if isinstance(said, str) else json.dumps(said) for log, said in document.items()}
+    return PlaceOfLogs({log: place(said) for log, said in texts.items()}, others)
+
+
+def _time_or_times(text: str) -> Times:
+    return times_of_lanes(text) if text.strip().startswith("{") else one_time(text)
+
+
+def _place(options: GivenOptions, which: str, offsets: _Taken[T], one: _Taken[T], times: _Taken[T]) -> T | None:
+    """Where a read begins, or ends, as one of three options says it; None if none does. ``which``: ``starting`` or ``ending``."""
+    places = {
+        f"{which}Offsets": options.take(f"{which}Offsets", *offsets),
+        f"{which}Timestamp": options.take(f"{which}Timestamp", *one),
+        f"{which}OffsetsByTimestamp": options.take(f"{which}OffsetsByTimestamp", *times),
+    }
+    given = {name: place for name, place in places.items() if place is not None}
+    if len(given) > 1:
+        raise ConfigurationError(f"options {' and '.join(given)} say two things: give one of them")
+    return next(iter(given.values()), None)

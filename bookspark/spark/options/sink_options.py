@@ -1,0 +1,122 @@
+"""Options of writes by ``format("bookspark")``, as frozen values.
+
+Law: an unknown option, or a value that can't be used, is a ConfigurationError on the driver before anything is written.
+Those of reads and writes alike are in ``given_options``.
+
+Sink
+    ``log`` (required): the name of the log to append to. If there is no such log, the write creates it, with these options,
+    which no later write changes (``bookspark log alter`` changes some): ``ensembleSize``, ``writeQuorum``, ``ackQuorum`` (3,
+    3, 2); ``digestType`` (CRC32C); ``ledgerType`` (PD_JOURNAL; with VD_JOURNAL each task syncs once, before it ends);
+    ``replication`` (best_effort); ``rowFormat`` (``value``, or ``arrow``: rows keep all their columns); ``compression``
+    (``none``, ``zstd``, ``zstd_dictionary``). ``ledgerRollBytes`` (1 GiB), ``ledgerRollSeconds`` (3600): size and age at
+    which a data ledger is closed.
+Batch write
+    ``txnAppId`` (a text) and ``txnVersion`` (a number from 0), as Delta has them: a write is left out if the log has one of the
+    same application with this version or a higher one. With both, a write in ``foreachBatch`` comes once. A write without rows
+    leaves no version, and a log knows the ``QUERIES_MAX`` (1,000) queries and applications that wrote last.
+Streaming sink
+    ``follows``: the id of the streaming query whose log this one takes over; only needed by a query that is new to a log of
+    another query. ``acceptReplay``: the number of a micro-batch that the log has with other rows, because the query's values are
+    random; it is taken for the one in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from bookspark.arguments import AtLeastOne, EntryId, Rule
+from bookspark.errors import ConfigurationError
+from bookspark.logs.chain.log_run import LogAddress
+from bookspark.logs.chain.registry import LogName
+from bookspark.logs.rows.data_ledgers import RollPolicy
+from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerType, Replication
+from bookspark.protocol.logs.log_options import Compression, LogOptions, RowFormat
+from bookspark.spark.options.given_options import SPARK_OPTIONS, GivenOptions, cluster
+
+_AppId = Annotated[str, Rule("a text of 1 to 300 characters", lambda text: 0 < len(text) <= 300)]
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """The options of a write."""
+
+    log: LogAddress
+    chosen: Mapping[str, Any]
+    """The fields of LogOptions that were given. If the log exists, its other options are those that it was created with."""
+    roll: RollPolicy
+    follows: str = ""
+    """The id of the streaming query whose log a query that is new to the log takes over. Empty: none."""
+    accept_replay: int | None = None
+    """The number of the micro-batch that is taken for the one in the log, whatever its rows are."""
+    checkpoint: str = ""
+    """Spark's option ``checkpointLocation``; empty if it was not given."""
+    query_name: str = ""
+    """Spark's name for the query; empty if it has none."""
+    txn_app_id: str = ""
+    """The application that a batch write is of; empty: none is said."""
+    txn_version: int = 0
+    """Which of the application's writes it is."""
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str], zookeeper: str | None = None) -> SinkOptions:
+        """The options in ``given``, as Spark hands them over. ``zookeeper``: the session's cluster. Raises ConfigurationError."""
+        options = GivenOptions(given)
+        log = options.judged("log", LogName)
+        chosen: dict[str, Any] = {
+            "ensemble_size": options.judged("ensembleSize", AtLeastOne),
+            "write_quorum": options.judged("writeQuorum", AtLeastOne),
+            "ack_quorum": options.judged("ackQuorum", AtLeastOne),
+            "digest_type": options.judged("digestType", DigestType),
+            "ledger_type": options.judged("ledgerType", LedgerType),
+            "replication": options.judged("replication", Replication),
+            "row_format": options.judged("rowFormat", RowFormat),
+            "compression": options.judged("compression", Compression),
+        }
+        chosen = {name: value for name, value in chosen.items() if value is not None}
+        bytes_max = options.judged("ledgerRollBytes", AtLeastOne)
+        seconds_max = options.judged("ledgerRollSeconds", AtLeastOne)
+        follows = options.text("follows") or ""
+        accept_replay = options.judged("acceptReplay", EntryId)
+        txn_app_id, txn_version = options.judged("txnAppId", _AppId) or "", options.judged("txnVersion", EntryId)
+        if bool(txn_app_id) != (txn_version is not None):
+            raise ConfigurationError(
+                "options txnAppId and txnVersion go together: the one says whose write it is, the other one which"
+            )
+        checkpoint, query_name = (options.text(name) or "" for name in SPARK_OPTIONS)
+        default = RollPolicy()
+        roll = RollPolicy(bytes_max or default.bytes_max, seconds_max or default.seconds_max)
+        address, password = cluster(options, zookeeper)
+        options.finish()
+        if log is None:
+            raise ConfigurationError("which log? A write needs option log, the name of the log to append to")
+        # Options that contradict each other are an error here, and not after the first rows.
+        LogOptions(**chosen)
+        where = LogAddress(address, log, password)
+        return cls(where, chosen, roll, follows, accept_replay, checkpoint, query_name, txn_app_id, txn_version or 0)
+
+    def for_stream(self) -> SinkOptions:
+        """Return these options. Raises ConfigurationError for options that only a batch write can have."""
+        if self.txn_app_id:
+            raise ConfigurationError(
+                "options txnAppId and txnVersion are for batch writes: a stream's micro-batches come once without them; leave "
+                "them out"
+            )
+        return self
+
+    def for_batch(self) -> SinkOptions:
+        """Return these options. Raises ConfigurationError for options that only a stream can have."""
+        only = {
+            "follows": self.follows,
+            "acceptReplay": self.accept_replay,
+            "checkpointLocation": self.checkpoint,
+            "queryName": self.query_name,
+        }
+        for name, value in only.items():
+            if value not in (None, ""):
+                raise ConfigurationError(
+                    f"option {name} is for streams (df.writeStream): a batch write takes over no log, and each run of it appends "
+                    "its rows again; leave the option out"
+                )
+        return self

@@ -1,0 +1,330 @@
+"""Options of reads by ``format("bookspark")``, as frozen values.
+
+Law: an unknown option, or a value that can't be used, is a ConfigurationError on the driver before anything is read.
+Those of reads and writes alike are in ``given_options``.
+
+Source
+    One of ``log`` (a name), ``logs`` (``a,b,c``), ``logPattern`` (a regular expression of Python's for whole names of logs),
+    ``ledger`` (an id), ``ledgers`` (``1,2,7-9``) and ``table`` (a system table). ``minPartitions`` (1; for
+    each of several logs).
+    ``failOnDataLoss`` (true). Of a log: ``startingOffsets`` (``earliest``, or a position that the log has reached, from 0, or
+    a JSON object with a position in each lane; a lane that it does not name is read from its beginning), or
+    ``startingTimestamp`` (a time, see ``times``: from the first row that was committed then or later), or
+    ``startingOffsetsByTimestamp`` (a JSON object with a time for each lane; a lane that it does not name is read from its
+    beginning). ``includeTimestamp``, ``includeLane``, ``includeKey`` and ``includeHeaders`` (false): whether to add the columns
+    ``timestamp``, ``lane``, ``key`` and ``headers`` (see ``added_columns``).
+Several logs
+    With ``logs`` or ``logPattern`` there is a column ``log``. What is said of a log goes for each. ``startingOffsets`` and
+    ``startingOffsetsByTimestamp``, and those of the end, are a JSON object with a place for each log (``{"a": 12, "b": {"0": 3,
+    "1": 7}}``); a log that it does not name is read whole. All logs have the same columns, or with ``mergeSchema`` (false) they
+    may lack some, which are null then. A stream has no ``startingOffsets`` ``latest``; it finds logs that are made later, and
+    reads them from their beginning.
+Batch source
+    Of a log: ``endingOffsets`` (``latest``, or the position after the last row to read, which the log must have reached, or a
+    JSON object with one for each lane; a lane that it does not name is read to its end), or
+    ``endingTimestamp``, or ``endingOffsetsByTimestamp`` (before the first row that was committed then or later).
+Streaming source
+    ``maxOffsetsPerTrigger`` (rows or entries) or ``maxBytesPerTrigger``. ``minOffsetsPerTrigger`` (rows or entries): a
+    micro-batch waits for so many, but no longer than ``maxTriggerDelay`` (``15m``; a number without a unit is ms) after the one
+    before (see ``trigger_delay``). ``pollTimeoutMs`` (500): how long a trigger waits for entries when there are none, but no
+    longer than the query has been idle. Of a log: ``startingOffsets`` ``latest`` together with ``subscription``, a name under
+    which Bookspark keeps the start until the first micro-batch is done. Spark does not keep it, and would start later after a
+    failure.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated
+
+from msgspec import Meta
+
+from bookspark.arguments import AtLeastOne, Rule, from_text
+from bookspark.errors import ConfigurationError
+from bookspark.logs.chain.registry import LaneName, LogName
+from bookspark.logs.feeds.times import Times
+from bookspark.metadata.records.names import LedgerId
+from bookspark.protocol.ledger.ledger_metadata import LEDGER_ID_MAX
+from bookspark.spark.options.given_options import GivenOptions, cluster
+from bookspark.spark.options.places import (
+    EARLIEST,
+    LATEST,
+    Place,
+    PlaceOfLogs,
+    end_in_log,
+    number,
+    place_in_logs,
+    start_in_log,
+)
+
+PollMilliseconds = Annotated[int, Meta(ge=0, le=1_000_000_000)]
+
+TIMESTAMP, LANE, KEY, HEADERS = ADDED = ("timestamp", "lane", "key", "headers")
+"""The columns that options ``includeTimestamp``, ``includeLane``, ``includeKey`` and ``includeHeaders`` add."""
+_UNITS = {"us": 1e-6, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(rf"([0-9]{{1,12}}) *({'|'.join(_UNITS)})?")
+_A_DURATION = "a time like 30s, 15m or 2h; a number without a unit is ms"
+_TRIGGER_DELAY_SECONDS = 15 * 60.0
+_LEDGERS_MAX = 1_000_000
+"""How many ledgers one read names at most."""
+
+
+def _is_pattern(text: str) -> bool:
+    if not 0 < len(text) <= 1000:
+        return False
+    try:
+        with warnings.catch_warnings():
+            # It warns of what later versions of Python may take otherwise.
+            warnings.simplefilter("error")
+            re.compile(text)
+    except (re.error, Warning, RecursionError, OverflowError):
+        return False
+    return True
+
+
+_Pattern = Annotated[str, Rule("a regular expression for whole names of logs, up to 1000 characters", _is_pattern)]
+
+
+def include(column: str) -> str:
+    """The option that adds a column."""
+    return f"include{column.capitalize()}"
+
+
+def _ids(text: str) -> tuple[int, ...]:
+    ids: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        start = number(first)
+        stop = number(last) if dash else start
+        if not start <= stop <= LEDGER_ID_MAX or stop - start + len(ids) >= _LEDGERS_MAX:
+            raise ValueError
+        ids.extend(range(start, stop + 1))
+    return tuple(ids)
+
+
+def _duration(text: str) -> float:
+    """The seconds that a text like Spark's says, such as ``15m``. Raises ValueError."""
+    found = _DURATION.fullmatch(text.strip().lower())
+    if found is None:
+        raise ValueError
+    return int(found[1]) * _UNITS[found[2] or "ms"]
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    if len(set(names)) < len(names):
+        raise ValueError
+    return tuple(from_text("option", "logs", name, LogName) for name in names)
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """The options of a read: exactly one of ``log``, ``logs``, ``log_pattern``, ``ledgers`` and ``table`` is given."""
+
+    zookeeper: str
+    """The cluster."""
+    password: bytes = field(repr=False)
+    """The password of the log or the ledgers."""
+    log: str | None
+    """The name of the log to read, or of one of its lanes (``orders@3``)."""
+    logs: tuple[str, ...] | None
+    """The names of the logs to read."""
+    log_pattern: str | None
+    """A regular expression that matches the names of the logs to read."""
+    merge_schema: bool
+    """Of several logs: may some lack columns that others have?"""
+    ledgers: tuple[int, ...] | None
+    """The ids of the ledgers to read."""
+    table: str | None
+    """The name of the system table to read."""
+    min_partitions: int
+    """The read has at least this number of tasks, or one for each row if there are fewer rows."""
+    fail_on_data_loss: bool
+    """True: the read fails if rows were deleted before it came to them. False: it logs the loss and goes on."""
+    start: Place
+    """From where on rows are read."""
+    end: Place
+    """Before which place rows are read; LATEST is the end of the rows that are committed when the read is planned."""
+    starts: PlaceOfLogs
+    """The same as ``start``, of several logs."""
+    ends: PlaceOfLogs
+    """The same as ``end``, of several logs."""
+    added: tuple[str, ...]
+    """Those of ADDED that are wanted, in this order."""
+    subscription: str | None
+    """The name under which a stream that starts at LATEST keeps its start."""
+    rows_max: int | None
+    """The most rows, or entries, of a micro-batch."""
+    bytes_max: int | None
+    """The most bytes of payload of a micro-batch."""
+    rows_min: int | None
+    """The least rows, or entries, of a micro-batch."""
+    trigger_delay_seconds: float
+    """How long a micro-batch waits at most for ``rows_min``, in seconds since the one before."""
+    poll_timeout_seconds: float
+    """How long a trigger waits for entries when there are none, in seconds."""
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str], zookeeper: str | None = None) -> SourceOptions:
+        """The options in ``given``, as Spark hands them over. ``zookeeper``: the session's cluster. Raises ConfigurationError."""
+        options = GivenOptions(given)
+        log = options.judged("log", LaneName)
+        logs = options.take("logs", _names, "names of logs like a,b,c")
+        log_pattern = options.judged("logPattern", _Pattern)
+        several = logs is not None or log_pattern is not None
+        merge_schema = options.judged("mergeSchema", bool)
+        ledger = options.judged("ledger", LedgerId)
+        ledgers = options.take("ledgers", _ids, "a list of ledger ids like 1,2,7-9")
+        table = options.text("table")
+        starts, ends = PlaceOfLogs({}, EARLIEST), PlaceOfLogs({}, LATEST)
+        start = end = None
+        if several:
+            starts = place_in_logs(options, "starting", EARLIEST) or starts
+            ends = place_in_logs(options, "ending", LATEST) or ends
+        else:
+            start, end = start_in_log(options), end_in_log(options)
+        added = {name: options.judged(include(name), bool) for name in ADDED}
+        min_partitions = options.judged("minPartitions", AtLeastOne) or 1
+        fail_on_data_loss = options.judged("failOnDataLoss", bool)
+        subscription = options.judged("subscription", LogName)
+        rows_max = options.judged("maxOffsetsPerTrigger", AtLeastOne)
+        bytes_max = options.judged("maxBytesPerTrigger", AtLeastOne)
+        rows_min = options.judged("minOffsetsPerTrigger", AtLeastOne)
+        trigger_delay = options.take("maxTriggerDelay", _duration, _A_DURATION)
+        poll_timeout_ms = options.judged("pollTimeoutMs", PollMilliseconds)
+        address, password = cluster(options, zookeeper)
+        options.finish()
+        choices = {
+            "log": log,
+            "logs": logs,
+            "logPattern": log_pattern,
+            "ledger": ledger,
+            "ledgers": ledgers,
+            "table": table,
+        }
+        chosen = [name for name, value in choices.items() if value is not None]
+        if len(chosen) != 1:
+            found = f"not {' and '.join(chosen)} at once" if chosen else "none was given"
+            raise ConfigurationError(
+                f"what to read? Give exactly one of the options log, logs, logPattern, ledger, ledgers and table; {found}"
+            )
+        if merge_schema is not None and not several:
+            raise ConfigurationError(
+                "option mergeSchema is for reading several logs (logs or logPattern); leave it out"
+            )
+        if several and subscription is not None:
+            raise ConfigurationError("option subscription is for reading one log (option log); leave it out")
+        if log is None and not several and any(one is not None for one in (start, end, subscription, *added.values())):
+            raise ConfigurationError(
+                "options startingOffsets, endingOffsets, those with times, "
+                f"{', '.join(map(include, ADDED))} and subscription are for reading a log, not a {chosen[0].removesuffix('s')}"
+            )
+        if rows_max is not None and bytes_max is not None:
+            raise ConfigurationError("give maxOffsetsPerTrigger or maxBytesPerTrigger: Spark knows one limit at a time")
+        if trigger_delay is not None and rows_min is None:
+            raise ConfigurationError(
+                "option maxTriggerDelay is how long a micro-batch waits for minOffsetsPerTrigger: give both, or neither"
+            )
+        if rows_min is not None and rows_max is not None and rows_min > rows_max:
+            raise ConfigurationError(
+                f"minOffsetsPerTrigger {rows_min} is more than maxOffsetsPerTrigger {rows_max}: give a smaller one"
+            )
+        if ledger is not None:
+            ledgers = (ledger,)
+        return cls(
+            zookeeper=address,
+            password=password,
+            log=log,
+            logs=logs,
+            log_pattern=log_pattern,
+            merge_schema=bool(merge_schema),
+            ledgers=ledgers,
+            table=table,
+            min_partitions=min_partitions,
+            fail_on_data_loss=fail_on_data_loss is not False,
+            start=EARLIEST if start is None else start,
+            end=LATEST if end is None else end,
+            starts=starts,
+            ends=ends,
+            added=tuple(name for name, wanted in added.items() if wanted),
+            subscription=subscription,
+            rows_max=rows_max,
+            bytes_max=bytes_max,
+            rows_min=rows_min,
+            trigger_delay_seconds=_TRIGGER_DELAY_SECONDS if trigger_delay is None else trigger_delay,
+            poll_timeout_seconds=0.5 if poll_timeout_ms is None else poll_timeout_ms / 1000,
+        )
+
+    @property
+    def several(self) -> bool:
+        """Are several logs read?"""
+        return self.logs is not None or self.log_pattern is not None
+
+    def reads(self, log: str) -> bool:
+        """Is it one of the several logs that are read?"""
+        return log in self.logs if self.logs is not None else bool(re.fullmatch(self.log_pattern or "", log))
+
+    def of(self, log: str) -> SourceOptions:
+        """The options of a read of ``log`` alone, one of several."""
+        alone = replace(self, log=log, logs=None, log_pattern=None, merge_schema=False)
+        alone = replace(alone, start=self.starts.of(log), end=self.ends.of(log))
+        return replace(alone, starts=PlaceOfLogs({}, EARLIEST), ends=PlaceOfLogs({}, LATEST))
+
+    def for_batch(self) -> SourceOptions:
+        """Return these options. Raises ConfigurationError for options that only a stream can have."""
+        if self.start == LATEST:
+            raise ConfigurationError("startingOffsets 'latest' is for streams: a batch read would have no rows")
+        self._check_places()
+        only = {
+            "subscription": self.subscription,
+            "maxOffsetsPerTrigger": self.rows_max,
+            "maxBytesPerTrigger": self.bytes_max,
+            "minOffsetsPerTrigger": self.rows_min,
+        }
+        for name, value in only.items():
+            if value is not None:
+                raise ConfigurationError(f"option {name} is for streams (spark.readStream); leave it out")
+        return self
+
+    def for_stream(self) -> SourceOptions:
+        """Return these options. Raises ConfigurationError for options that a stream can't have."""
+        if self.table is not None:
+            raise ConfigurationError(
+                f"system table {self.table!r} can't be read as a stream: read it with spark.read, as often as you like"
+            )
+        if self.end != LATEST or self.ends != PlaceOfLogs({}, LATEST):
+            raise ConfigurationError(
+                "options endingOffsets, endingTimestamp and endingOffsetsByTimestamp are for batch reads (spark.read); a stream "
+                "has no end"
+            )
+        self._check_places()
+        if self.start == LATEST and self.subscription is None:
+            raise ConfigurationError(
+                "startingOffsets 'latest' needs option subscription, a name for your query: Bookspark keeps the "
+                "query's start under this name, so that nothing is lost if the query ends before its first "
+                "micro-batch is done"
+            )
+        if self.start != LATEST and self.subscription is not None:
+            raise ConfigurationError("option subscription is only used with startingOffsets 'latest'; leave it out")
+        return self
+
+    def _check_places(self) -> None:
+        """Raise ConfigurationError if the end is before the start, or if a place is said of a log that is not read."""
+        if isinstance(self.start, int) and isinstance(self.end, int) and self.start > self.end:
+            raise ConfigurationError(
+                f"startingOffsets {self.start} is behind endingOffsets {self.end}: give a later end"
+            )
+        times = [one.all_ms for one in (self.start, self.end) if isinstance(one, Times) and one.all_ms is not None]
+        if times != sorted(times):
+            raise ConfigurationError("startingTimestamp is later than endingTimestamp: give a later end")
+        if self.several:
+            self.of("")._check_places()
+        for log in {**self.starts.places, **self.ends.places}:
+            if not self.reads(log):
+                raise ConfigurationError(
+                    f"a place is said in log {log!r}, where to begin or to end, and the log is not read: leave it out"
+                )
+            self.of(log)._check_places()

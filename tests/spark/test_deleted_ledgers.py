@@ -1,0 +1,113 @@
+"""Audits of logs whose ledgers somebody deleted by hand, and of what a deletion that broke off left; on real bookies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from bookspark.client import BookKeeper
+from bookspark.local import LocalCluster
+from bookspark.logs import LogRegistry, create_log, delete_log, truncate_log
+from bookspark.logs.lane_ending import end_lane
+from bookspark.spark.audit.runner import run_over
+from bookspark.spark.connector.data_source import register
+from tests.spark.made_up_cluster import A, B, C, Cluster, select
+
+pytestmark = pytest.mark.spark
+TABLES = ["ledgers", "logs", "log_commits", "fragments"]
+QUERIES = ["deleted_ledgers", "orphans"]
+
+
+def data_ledgers(bookkeeper: BookKeeper, lane: str) -> list[int]:
+    found = [one for one, _ in bookkeeper.metadata.read_ledgers(bookkeeper.list_ledgers(), {})]
+    labels = {one.ledger_id: one.custom_metadata for one in found}
+    return [
+        ledger_id
+        for ledger_id, label in labels.items()
+        if (label.get("bookspark.log"), label.get("bookspark.role")) == (lane.encode(), b"data")
+    ]
+
+
+def test_ledgers_that_were_deleted_by_hand_and_those_of_a_deleted_log_are_found(
+    spark: SparkSession, cluster: LocalCluster
+) -> None:
+    register(spark, cluster.zookeeper)
+
+    def audited() -> dict[str, list[tuple[Any, ...]]]:
+        source = spark.read.format("bookspark").option("zookeeper", cluster.zookeeper)
+        tables = {name: source.option("table", name).load() for name in TABLES}
+        found = {one.name: one for one in run_over(spark, tables, QUERIES)}
+        gone = select(found["deleted_ledgers"], "log", "ledger_id", "holds", "first_position", "rows")
+        ours = [
+            row for row in select(found["orphans"], "log", "ledger_id", "kind") if (row[0] or "").startswith("gone")
+        ]
+        return {"deleted": [row for row in gone if row[0].startswith("gone")], "orphans": ours}
+
+    with cluster.bookkeeper() as bookkeeper:
+        log = create_log(bookkeeper, "gone")
+        producers = [log.producer(str(number)) for number in range(1, 5)]
+        for producer in producers:
+            producer.append_batch([b"x"] * 10)
+        for producer in producers[:3]:
+            producer.close()
+        truncate_log(bookkeeper, "gone@2", 10, b"")
+        end_lane(bookkeeper, "gone@3")
+        assert audited() == {"deleted": [], "orphans": []}, "a log that is as it should be"
+
+        (settled,), (still_open,) = data_ledgers(bookkeeper, "gone@1"), data_ledgers(bookkeeper, "gone@4")
+        bookkeeper.delete_ledger(settled)
+        bookkeeper.delete_ledger(still_open)
+        assert audited() == {
+            "deleted": [("gone@1", settled, "rows", 0, 10), ("gone@4", still_open, "rows", 0, 0)],
+            "orphans": [],
+        }
+        # The commits of one lane: the others are told of as before.
+        registry = LogRegistry(bookkeeper.metadata)
+        commits = registry.get("gone@1").commit_ledgers[-1].ledger_id
+        bookkeeper.delete_ledger(commits)
+        assert audited() == {
+            "deleted": [("gone@1", commits, "commits", None, None), ("gone@4", still_open, "rows", 0, 0)],
+            "orphans": [],
+        }
+        # A deletion that broke off when all records were gone.
+        for lane in [*registry.lanes_of("gone")[::-1]]:
+            registry.delete(lane)
+        left = audited()
+        assert left["deleted"] == [] and {kind for _, _, kind in left["orphans"]} == {"ledger of a deleted log"}
+        assert {ledger_id for _, ledger_id, _ in left["orphans"]} == set(delete_log(bookkeeper, "gone", b""))
+        assert audited() == {"deleted": [], "orphans": []}
+
+
+def test_ledgers_that_are_made_and_deleted_while_a_snapshot_is_taken_are_no_finding(spark: SparkSession) -> None:
+    """A writer had the id of ledger 5 when the ledgers were listed, and made it then: its rows were called deleted by hand, and
+    its entries those of a deleted ledger. Ledgers of a log whose deletion ended meanwhile were called left behind."""
+    snapshot = Cluster()
+    snapshot.last_ledger_id = 9
+    snapshot.rows["logs"].append(
+        {"log": "orders", "epoch": 1, "committed_epoch": 1, "readable": True, "first_position": 0}
+    )
+    for ledger_id in (4, 5):
+        snapshot.rows["log_commits"].append(
+            {
+                "log": "orders",
+                "ledger_id": ledger_id,
+                "first_entry_id": 0,
+                "last_entry_id": 9,
+                "position": 0,
+                "rows": 10,
+            }
+        )
+        snapshot.holds(A, ledger_id, (0, 9))
+    # 4: deleted by hand; 5: made after the first list; 6: of a log whose deletion has ended; 7: of one whose deletion broke off
+    snapshot.ledger(5, 9, {0: [A, B, C]})
+    snapshot.rows["ledgers"].clear()
+    snapshot.ledger(6, -1, {}, log="gone", log_epoch=1, log_role="data")
+    snapshot.ledger(7, -1, {0: [A, B, C]}, log="left@1", log_epoch=1, log_role="data")
+    found = snapshot.audit(spark, *QUERIES)
+    assert select(found["deleted_ledgers"], "ledger_id", "rows") == [(4, 10)]
+    assert select(found["orphans"], "ledger_id", "kind") == [
+        (4, "entries of a deleted ledger"),
+        (7, "ledger of a deleted log"),
+    ]

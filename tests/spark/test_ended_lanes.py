@@ -1,0 +1,233 @@
+"""Lanes that end: the real ender, sink, committer and feeds over ledgers in memory, in orders drawn by seed, with crashes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bookspark.errors import ConfigurationError, MetadataStoreError
+from bookspark.logs import newest_header, truncate_log
+from bookspark.logs.chain import compaction, lane_choice
+from bookspark.logs.feeds.log_feed import Limit, Offset
+from bookspark.logs.feeds.times import Times
+from bookspark.logs.lane_ending import end_lane
+from bookspark.metadata.memory.memory_store import MemoryStore
+from bookspark.protocol.logs import ended_lanes
+from bookspark.protocol.logs.lanes import ended_before, lane_of
+from bookspark.protocol.logs.log_record import LogTakenOverError
+from bookspark.spark.connector import sink
+from tests.spark.stand_in_spark import StandInSpark
+from tests.spark.test_lanes import STEPS, Story, Writer, engine, feed, query_of, read, registry, values  # noqa: F401
+
+SEEDS = range(int(os.environ.get("BOOKSPARK_ENDING_SEEDS", "60")))
+"""By hand, 3,000."""
+
+
+class _KilledError(MetadataStoreError):
+    """The process that was to write was killed."""
+
+
+@contextmanager
+def killed_at(write: int, behind: bool) -> Iterator[None]:
+    """Of the records that are written meanwhile the ``write``-th is the last, or is not written unless ``behind``."""
+    left, original = [write], MemoryStore.write_record
+
+    def write_record(self: MemoryStore, *arguments: Any) -> int:
+        left[0] -= 1
+        if left[0] < 0 or (left[0] == 0 and not behind):
+            raise _KilledError("killed here")
+        version = original(self, *arguments)
+        if left[0] == 0:
+            raise _KilledError("killed here")
+        return version
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(MemoryStore, "write_record", write_record)
+        yield
+
+
+class EndingStory(Story):
+    """A story in which lanes end, whether their writers live or not, and enders are killed at each step."""
+
+    def play(self) -> None:
+        moves = (self.write,) * 6 + (self.append,) * 2 + (self.read,) * 4 + (self.replay, self.restart, self.compact)
+        for _ in range(STEPS):
+            self.random.choice((*moves, self.truncate, self.collect, self.reader_dies, *(self.end,) * 4))()
+        self.check()
+
+    def write(self) -> None:
+        writer = self.random.choice(self.writers)
+        writer.number += 1
+        writer.last = self.rows(f"{writer.query.folder.name}-{writer.number}")
+        writer.written += sorted(writer.last, key=lambda line: writer.last.index(line) % 2)
+        self.insist(writer)
+
+    def replay(self) -> None:
+        writer = self.random.choice(self.writers)
+        if writer.number >= 0:
+            self.engine.begin_run(writer.query)
+            self.insist(writer)
+
+    def insist(self, writer: Writer) -> None:
+        """As Spark does: the query ends, is started again, and its batch is replayed."""
+        try:
+            self.engine.write(writer.query, writer.number, writer.last)
+        except LogTakenOverError:
+            self.engine.begin_run(writer.query)
+            self.engine.write(writer.query, writer.number, writer.last)
+
+    def end(self) -> None:
+        bookkeeper: Any = self.engine.bookkeeper
+        name = self.random.choice(self.lanes() or [""])
+        with (
+            suppress(ConfigurationError, _KilledError),
+            killed_at(self.random.randint(1, 12), self.random.random() < 0.5),
+        ):
+            if name:
+                end_lane(bookkeeper, name)
+
+    def place_of(self, lane: int, end: Offset) -> int:
+        found = registry(self.engine)
+        ended = found.ended_lanes(found.get("orders"))[: ended_before(end)]
+        return ended.index(lane) - len(ended) if lane in ended else lane
+
+    def check(self) -> None:
+        lanes = {lane_of(lane)[1]: lane for lane in self.lanes()}
+        ends = {n: newest_header(self.engine.bookkeeper, lane, b"")[1].position.rows for n, lane in lanes.items()}
+        # A header of a lane that has no commit says what the one before it committed, and no rows.
+        reader = feed(self.engine, fail=False) if lanes else None
+        while reader is not None and (self.at is None or reader.spans(self.at, reader.newest())):
+            self.read()
+        if reader is None:
+            return
+        read_rows: dict[int, list[str | None]] = {
+            n: [self.seen.get(n, {}).get(row) for row in range(rows)] for n, rows in ends.items()
+        }
+        for lane, rows in read_rows.items():
+            assert all(value is not None or row < self.truncated.get(lane, 0) for row, value in enumerate(rows)), lane
+        wanted = [lines for lines in (*(writer.written for writer in self.writers), self.appended) if lines]
+        for lines in wanted:
+            who = lines[0].rpartition("-")[0]
+            mine = [
+                rows for _, rows in sorted(read_rows.items()) if any(v and v.rpartition("-")[0] == who for v in rows)
+            ]
+            given = [value for rows in mine for value in rows]
+            # What was truncated was not seen, so it is only known how much that is.
+            places = {line: at for at, line in enumerate(lines)}
+            seen = [places[value] for value in given if value is not None]
+            assert seen == sorted(set(seen)), f"{who}: {given} of {lines}"
+        assert sum(ends.values()) == sum(map(len, wanted)), (ends, wanted)
+
+
+def test_in_any_order_lanes_end_and_each_row_is_once_in_its_writers_lanes_and_read_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(compaction, "CHAIN_MAX", 3)
+    monkeypatch.setattr(ended_lanes, "BLOCK", 3)
+    for seed in SEEDS:
+        try:
+            EndingStory(StandInSpark(monkeypatch), tmp_path / str(seed), seed).play()
+        except Exception as error:
+            error.add_note(f"seed {seed}")
+            raise
+
+
+def test_a_query_whose_lane_ended_is_known_by_its_name_and_its_checkpoints_place(
+    engine: StandInSpark,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    bookkeeper: Any = engine.bookkeeper
+    engine.write(query_of(engine, tmp_path / "one"), 0, ["one"])
+    two = query_of(engine, tmp_path / "two")
+    engine.write(two, 0, ["two 0"])
+    followed = registry(engine).get("orders").lanes[0].writers[0].removeprefix("query:")
+    assert end_lane(bookkeeper, "orders@1") == 1
+    # Its checkpoint was deleted: it would write all of its rows again.
+    identity = (two.checkpoint / "metadata").read_text()
+    (two.checkpoint / "metadata").unlink()
+    engine.begin_run(two)
+    with pytest.raises(Exception, match="its Spark checkpoint was deleted or is another query's"):
+        engine.write(two, 0, ["two 0"])
+    (two.checkpoint / "metadata").write_text(identity)
+    engine.begin_run(two)
+    engine.write(two, 0, ["two 0"])
+    engine.write(two, 1, ["two 1"])
+    assert read(engine) == ["two 0", "one", "two 1"]
+    assert end_lane(bookkeeper, "orders@2") == 1
+    three = query_of(engine, tmp_path / "three", follows=followed)
+    engine.write(three, 0, ["three"])
+    assert read(engine, "orders@3") == ["three"] and registry(engine).get("orders").lanes[0].after == 2
+    engine.begin_run(two)
+    with pytest.raises(Exception, match="is new to it"):
+        engine.write(two, 2, ["too late"])
+    engine.begin_run(three)
+    del three.options["follows"]
+    engine.write(three, 1, ["more"])
+    assert read(engine) == ["two 0", "two 1", "one", "three", "more"]
+
+
+def test_places_in_lanes_that_ended_are_chosen_by_row_and_by_time(engine: StandInSpark, tmp_path: Path) -> None:  # noqa: F811
+    bookkeeper: Any = engine.bookkeeper
+    for who in ("one", "two", "three", "four"):
+        engine.write(query_of(engine, tmp_path / who), 0, [f"{who} {row}" for row in range(3)])
+    for lane in (2, 1):
+        end_lane(bookkeeper, f"orders@{lane}")
+    reader = feed(engine)
+    newest = reader.newest()
+    assert newest == {"position": 3, "log": newest["log"], "3": 3, "ended": 2}
+    place = reader.at_rows({1: 2, 3: 1}, newest)
+    assert place == {"position": 3, "log": newest["log"], "1": 2, "3": 1, "ended": 1}
+    assert values(engine, reader.pieces(place, newest)) == ["two 1", "four 2", "four 1"]
+    with pytest.raises(ConfigurationError, match="has no lane 9"):
+        reader.at_rows({9: 1}, newest)
+    with pytest.raises(ConfigurationError, match="has 4 lanes"):
+        reader.at(1)
+    assert reader.at_times(Times(1), newest) == reader.earliest()
+    assert reader.at_times(Times(1 << 50), reader.earliest()) == newest
+    truncate_log(bookkeeper, "orders@2", 3, b"")
+    truncate_log(bookkeeper, "orders@1", 1, b"")
+    assert feed(engine).earliest() == {"position": 0, "log": newest["log"], "1": 1, "3": 0, "ended": 1}
+
+
+def test_a_lane_that_has_rows_no_more_costs_a_limit_nothing(engine: StandInSpark, tmp_path: Path) -> None:  # noqa: F811
+    bookkeeper: Any = engine.bookkeeper
+    for who in ("one", "two"):
+        engine.write(query_of(engine, tmp_path / who), 0, [f"{who} {row}" for row in range(3)])
+    place = feed(engine).newest()
+    end_lane(bookkeeper, "orders@1")
+    engine.write(query_of(engine, tmp_path / "three"), 0, ["three 0", "three 1"])
+    reader = feed(engine)
+    assert reader.limited(place, reader.newest(), Limit(rows=1)) == {
+        "position": 3,
+        "log": place["log"],
+        "2": 1,
+        "ended": 1,
+    }
+
+
+def test_a_query_that_followed_and_was_killed_before_the_index_knew_it_is_found_after_its_lane_ended(
+    engine: StandInSpark,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It got a lane that knew nothing of it, and its last batch came twice."""
+    engine.write(query_of(engine, tmp_path / "one"), 0, ["one"])
+    engine.write(query_of(engine, tmp_path / "two"), 0, ["two"])
+    followed = registry(engine).get("orders").lanes[0].writers[0].removeprefix("query:")
+    three = query_of(engine, tmp_path / "three", follows=followed)
+    with monkeypatch.context() as patched:
+        patched.setattr(lane_choice, "note_writer", lambda *_: None)
+        patched.setattr(sink, "note_writer", lambda *_: None)
+        engine.write(three, 0, ["three"])
+    bookkeeper: Any = engine.bookkeeper
+    end_lane(bookkeeper, "orders@1")
+    engine.begin_run(three)
+    del three.options["follows"]
+    engine.write(three, 0, ["three"])
+    engine.write(three, 1, ["more"])
+    assert read(engine) == ["two", "three", "one", "more"]

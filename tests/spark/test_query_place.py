@@ -1,0 +1,112 @@
+"""A streaming query that reads a log tells the cluster who it is and how far, while it runs and when it does not."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from bookspark.client import BookKeeper
+from bookspark.local import LocalCluster
+from bookspark.logs.readers import lag
+from bookspark.logs.readers.lag import ReaderLag, readers_of
+from bookspark.protocol.logs.reader_record import STALE_MS, ReaderKind, ReaderState
+from bookspark.spark.connector.data_source import register
+from bookspark.spark.connector.query_place import _name_in
+from tests.awaiting import await_that
+from tests.spark.test_stream_source import write
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(autouse=True)
+def registered(spark: SparkSession, cluster: LocalCluster) -> None:
+    register(spark, cluster.zookeeper)
+
+
+@pytest.fixture(scope="module")
+def bookkeeper(cluster: LocalCluster) -> Iterator[BookKeeper]:
+    with cluster.bookkeeper() as bookkeeper:
+        yield bookkeeper
+
+
+def test_a_query_is_named_and_its_lag_is_known_while_it_runs_and_afterwards(
+    spark: SparkSession, tmp_path: Path, bookkeeper: BookKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, name = f"log-{uuid.uuid4().hex[:8]}", f"sums_{uuid.uuid4().hex[:8]}"
+
+    def start() -> StreamingQuery:
+        rows = spark.readStream.format("bookspark").option("log", log).load()
+        writer = rows.writeStream.format("noop").queryName(name).option("checkpointLocation", str(tmp_path))
+        return writer.start()
+
+    def reader(where: Callable[[ReaderLag], object]) -> ReaderLag:
+        def found() -> ReaderLag | None:
+            return next((one for one in readers_of(bookkeeper, log) if where(one)), None)
+
+        result = await_that(found, what=lambda: readers_of(bookkeeper, log))
+        assert result is not None
+        return result
+
+    write(spark, log, 0, 9)
+    query = start()
+    try:
+        seen = reader(lambda one: one.reader and one.lag_rows == 0)
+        assert (seen.kind, seen.reader, seen.name, seen.title) == (ReaderKind.SPARK, query.id, name, name)
+        assert (seen.state, seen.lanes, seen.lag_seconds) == (ReaderState.LIVE, {0: 10}, 0)
+        write(spark, log, 10, 29)
+        reader(lambda one: one.lanes == {0: 30} and one.lag_rows == 0)
+    finally:
+        query.stop()
+    write(spark, log, 30, 34)
+    last = reader(lambda one: True)
+    # Its driver says nothing more, and its lag is known.
+    assert (last.lag_rows, last.lanes) == (5, {0: 30}) and last.lag_seconds is not None
+    with monkeypatch.context() as later:
+        later.setattr(lag, "now_ms", lambda: last.heard_ms + STALE_MS + 1)
+        assert [(one.title, one.state, one.lag_rows) for one in readers_of(bookkeeper, log)] == [
+            (name, ReaderState.STALE, 5)
+        ]
+    query = start()
+    try:
+        # One reader, of the run that lives.
+        again = reader(lambda one: one.reader and one.lag_rows == 0)
+        assert again.key != last.key and again.since_ms > last.since_ms
+        assert [one.key for one in readers_of(bookkeeper, log)] == [again.key]
+    finally:
+        query.stop()
+
+
+def test_the_last_place_of_a_query_that_ends_by_itself_is_told(
+    spark: SparkSession, tmp_path: Path, bookkeeper: BookKeeper
+) -> None:
+    log = f"log-{uuid.uuid4().hex[:8]}"
+    for end in (9, 19):
+        write(spark, log, end - 9, end)
+        rows = spark.readStream.format("bookspark").option("log", log).load()
+        writer = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
+        query = writer.trigger(availableNow=True).start()
+        assert query.awaitTermination(600)
+        # The driver's side tells nothing later. A task may still be telling whose place it is.
+        assert {0: end + 1} in [one.lanes for one in readers_of(bookkeeper, log)]
+        told = [(query.id, {0: end + 1}, 0)]
+        await_that(lambda: [(one.reader, one.lanes, one.lag_rows) for one in readers_of(bookkeeper, log)] == told)  # noqa: B023
+
+
+@pytest.mark.parametrize(
+    ("description", "name"),
+    [
+        ("sums<br/>id = q1<br/>runId = r", "sums"),
+        ("sums\nid = q1\nrunId = r\nbatch = 3", "sums"),
+        ("\nid = q1\nrunId = r", ""),
+        ("id = q1<br/>runId = r", ""),
+        ("what a user wrote", ""),
+        ("", ""),
+    ],
+)
+def test_the_name_of_a_query_stands_in_the_description_of_its_jobs(description: str, name: str) -> None:
+    assert _name_in(description, "q1") == name

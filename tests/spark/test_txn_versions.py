@@ -1,0 +1,163 @@
+"""Batch writes that say whose and which they are (``txnAppId``, ``txnVersion``): each version of an application comes once."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from bookspark.errors import AddTimeoutError, BookKeeperError, ConfigurationError, InvalidArgumentError
+from bookspark.local import LocalCluster
+from bookspark.logs import LogRegistry, commits
+from bookspark.spark.connector import sink
+from bookspark.spark.connector.data_source import BookSparkDataSource, register
+from bookspark.spark.options.sink_options import SinkOptions
+from tests.spark.stand_in_spark import StandInSpark, _batches
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> StandInSpark:
+    engine = StandInSpark(monkeypatch)
+    LogRegistry(engine.bookkeeper.metadata).ensure("orders", {}, b"")
+    return engine
+
+
+def begun(app: str, version: int, lines: list[str]) -> Callable[[], None]:
+    """A batch write whose tasks are done; the function commits it."""
+    options = {"zookeeper": "memory", "log": "orders", "txnAppId": app, "txnVersion": str(version)}
+    writer = sink.LogBatchWriter(SinkOptions.parse(options).for_batch())
+    messages = [writer.write(_batches(lines[task::2])) for task in range(2)]
+    return lambda: writer.commit(messages)
+
+
+def write(app: str, version: int, *lines: str) -> None:
+    begun(app, version, list(lines))()
+
+
+def values(engine: StandInSpark) -> list[str]:
+    entries = engine.bookkeeper.entries
+    ranges = [one for placed in commits(engine.bookkeeper, "orders", b"") for one in placed.commit.ranges]
+    return [
+        entries[one.ledger_id][n].decode() for one in ranges for n in range(one.first_entry_id, one.last_entry_id + 1)
+    ]
+
+
+def test_a_version_that_the_log_has_or_an_earlier_one_is_left_out(engine: StandInSpark) -> None:
+    write("etl", 3, "a")
+    ledgers = len(engine.bookkeeper.list_ledgers())
+    write("etl", 3, "a again")
+    write("etl", 2, "an earlier one")
+    assert len(engine.bookkeeper.list_ledgers()) == ledgers, "nothing is written"
+    write("etl", 7, "b")
+    write("other", 3, "c")
+    write("other", 3, "c again")
+    assert values(engine) == ["a", "b", "c"]
+
+
+def test_the_same_version_in_two_writes_at_once_comes_once(engine: StandInSpark) -> None:
+    first, second = begun("etl", 1, ["of the first"]), begun("etl", 1, ["of the second"])
+    second()
+    first()
+    assert values(engine) == ["of the second"]
+
+
+def test_writes_without_a_version_are_not_compared(engine: StandInSpark) -> None:
+    write("etl", 1, "a")
+    options = SinkOptions.parse({"zookeeper": "memory", "log": "orders"})
+    for _ in range(2):
+        writer = sink.LogBatchWriter(options)
+        writer.commit([writer.write(_batches(["plain"]))])
+    write("etl", 1, "a again")
+    assert values(engine) == ["a", "plain", "plain"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_each_version_comes_once_whatever_answers_are_lost(engine: StandInSpark, seed: int) -> None:
+    """An application goes on to the next version once a write came back, and repeats it until then, as Spark repeats a batch."""
+    random = Random(seed)
+    memory = engine.bookkeeper
+
+    def perhaps_lost(ledger_id: int) -> None:
+        if random.random() < 0.15:
+            memory.lose_answers = random.choice([1, 2, 12])
+        memory.before_append.append(perhaps_lost)
+
+    memory.before_append.append(perhaps_lost)
+    versions = {"a": 0, "b": 0}
+    while min(versions.values()) < 15:
+        app = random.choice(sorted(versions))
+        try:
+            write(app, versions[app], f"{app}{versions[app]}")
+        except (AddTimeoutError, BookKeeperError):
+            memory.lose_answers = 0
+            continue
+        if random.random() < 0.7:
+            versions[app] += 1
+    memory.before_append.clear()
+    memory.lose_answers = 0
+    found = values(engine)
+    for app, version in versions.items():
+        mine = [value for value in found if value.startswith(app)]
+        assert mine in ([f"{app}{n}" for n in range(version)], [f"{app}{n}" for n in range(version + 1)])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"txnAppId": "etl"}, "go together"),
+        ({"txnVersion": "1"}, "go together"),
+        ({"txnAppId": "", "txnVersion": "1"}, "txnAppId"),
+        ({"txnAppId": "x" * 301, "txnVersion": "1"}, "txnAppId"),
+        ({"txnAppId": "etl", "txnVersion": "-1"}, "txnVersion"),
+        ({"txnAppId": "etl", "txnVersion": "one"}, "txnVersion"),
+    ],
+)
+def test_what_is_no_application_or_version_is_refused(given: dict[str, str], message: str) -> None:
+    with pytest.raises((ConfigurationError, InvalidArgumentError), match=message):
+        SinkOptions.parse({"zookeeper": "memory", "log": "orders", **given})
+
+
+def test_a_stream_refuses_them() -> None:
+    given = {"zookeeper": "memory", "log": "orders", "txnAppId": "etl", "txnVersion": "1"}
+    with pytest.raises(ConfigurationError, match="are for batch writes"):
+        BookSparkDataSource(given).streamWriter(StructType([StructField("value", BinaryType())]), overwrite=False)
+
+
+@pytest.mark.spark
+def test_foreach_batch_that_fails_behind_its_write_comes_once(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    register(spark, cluster.zookeeper)
+    log, failures = f"log-{uuid.uuid4().hex[:8]}", []
+    (tmp_path / "input").mkdir()
+
+    def to_log(rows: DataFrame, batch: int) -> None:
+        options = {"log": log, "txnAppId": "copy", "txnVersion": str(batch)}
+        rows.write.format("bookspark").options(**options).mode("append").save()
+        if len(failures) < 2 and batch == len(failures):
+            failures.append(batch)
+            raise RuntimeError("after the write")
+
+    for number in range(3):
+        (tmp_path / "input" / f"{number}.txt").write_text(f"row {number}\n")
+    source = spark.readStream.option("maxFilesPerTrigger", "1").text(str(tmp_path / "input"))
+    for _ in range(3):
+        query = (
+            source.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .foreachBatch(to_log)
+            .start()
+        )
+        try:
+            query.awaitTermination(600)
+        except PySparkException:
+            continue
+    assert failures == [0, 1]
+    found = spark.read.format("bookspark").option("log", log).load().selectExpr("CAST(value AS STRING)").collect()
+    assert sorted(row.value for row in found) == ["row 0", "row 1", "row 2"]
