@@ -39,6 +39,7 @@ The rooms of the package:
 ``daemon``            a bookie as a process: directories, lease, start and stop
 ``spark``             the bookies' Spark application, ``format("bookspark")``, logs, snapshots, audits
 ``why``               what is wrong with a cluster, why, and what to type
+``console``           the same as web pages that live
 ``local``             a cluster on one host, for tests and development
 ``testing``           faults, histories and file systems for tests
 ``demo``              ``bookspark run``: real data through Spark into ledgers and back
@@ -46,6 +47,7 @@ The rooms of the package:
 ``cli``               the command ``bookspark``
 ``jobs``, ``conf``    the jobs for spark-submit and the settings files; ``packaged_files`` finds them
 ``arguments``         judges what callers hand in: types, bounds and choices of arguments and options
+``metrics``           every metric for Prometheus, and the counters behind them
 ``extras``            the extras of the package, and the error that names a missing one
 ``protobuf_messages`` messages of Protocol Buffers, made from tables
 ``plain_text``        short texts that commands, jobs and the demo share

@@ -33,7 +33,8 @@ def job_summary(path: Path) -> str:
 
 
 def settings_files() -> dict[str, Path]:
-    """The settings files by their names, such as ``spark-defaults.conf``; ``kubernetes`` is a folder of manifests."""
+    """The settings files by their names, such as ``spark-defaults.conf``; ``grafana``, ``kubernetes`` and ``prometheus``
+    are folders."""
     found = [*_files("conf", "*"), *settings_folder().glob("*/")]
     return {path.name: path for path in sorted(found)}
 

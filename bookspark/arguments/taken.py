@@ -7,6 +7,7 @@ of ``bookspark.arguments`` says what is taken in its place. An annotation that i
 from __future__ import annotations
 
 import collections.abc
+import dataclasses
 import datetime
 import inspect
 import math
@@ -15,11 +16,11 @@ import operator
 import os
 import types
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from reprlib import Repr
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from msgspec import Meta
 
@@ -69,7 +70,11 @@ def judged(what: str, name: str, taken: Taken, value: Any) -> Any:
         return taken.convert(value)
     except Misfit as misfit:
         error = refused(what, name, misfit, taken.hidden)
-    raise error
+    try:
+        raise error
+    finally:
+        # Its traceback has this frame, and so the caller's: they would keep each other until the collector comes.
+        del error
 
 
 def taken_by(annotation: Any) -> Taken:
@@ -103,7 +108,25 @@ def taken_by(annotation: Any) -> Taken:
     alike = len(inner) == 1 or inner[1:] == (Ellipsis,)
     if alike and issubclass(kind, collections.abc.Iterable) and kind.__module__ in ("collections.abc", "builtins"):
         return _items(kind, inner[0])
-    return _instance(f"a {kind.__name__}", lambda value: isinstance(value, kind) or _stands_in(value))
+    if origin is tuple:
+        return _parts([taken_by(one) for one in inner])
+    taken = _instance(f"a {kind.__name__}", lambda value: isinstance(value, kind) or _stands_in(value))
+    return _record(kind, taken) if dataclasses.is_dataclass(kind) else taken
+
+
+def _parts(kinds: Sequence[Taken]) -> Taken:
+    """A tuple, or a list, that has one part of each kind."""
+    words = f"a tuple ({', '.join(one.words for one in kinds)})"
+
+    def convert(value: Any) -> Any:
+        if not isinstance(value, tuple | list) or len(value) != len(kinds):
+            raise Misfit(value, words)
+        try:
+            return tuple(kind.convert(part) for kind, part in zip(kinds, value, strict=True))
+        except Misfit:
+            raise Misfit(value, words) from None
+
+    return Taken(words, convert)
 
 
 def union(kinds: list[Taken]) -> Taken:
@@ -116,12 +139,17 @@ def union(kinds: list[Taken]) -> Taken:
             try:
                 return one.convert(value)
             except Misfit as misfit:
-                misfits.append(misfit)
-        inside = [one for one in misfits if one.place]
-        if inside:
-            # An item inside tells more than that the whole is not taken.
-            raise inside[0]
-        raise Misfit(value, words, next((one.hint for one in misfits if one.hint), ""))
+                # Without its traceback, which has this frame, and so whatever the callers hold.
+                misfits.append(Misfit(misfit.value, misfit.words, misfit.hint, misfit.place))
+        # An item inside tells more than that the whole is not taken.
+        told = next((one for one in misfits if one.place), None)
+        if told is None:
+            told = Misfit(value, words, next((one.hint for one in misfits if one.hint), ""))
+        misfits.clear()
+        try:
+            raise told
+        finally:
+            del told
 
     return Taken(words, convert, any(one.hidden for one in kinds))
 
@@ -161,6 +189,25 @@ def _instance(words: str, fits: Callable[[Any], bool]) -> Taken:
     return Taken(words, convert)
 
 
+def _record(kind: type, instance: Taken) -> Taken:
+    """A dataclass. Its constructor judges nothing, so its fields are judged here."""
+    try:
+        hints = get_type_hints(kind, include_extras=True)
+    except NameError:
+        # Some are imported for type checkers only.
+        return instance
+    fields = {one.name: taken_by(hints[one.name]) for one in dataclasses.fields(kind) if one.init}
+
+    def convert(value: Any) -> Any:
+        if not isinstance(instance.convert(value), kind):
+            return value
+        given = {name: getattr(value, name) for name in fields}
+        found = {name: _inside(taken, given[name], name) for name, taken in fields.items()}
+        return value if found == given else dataclasses.replace(value, **found)
+
+    return Taken(instance.words, convert, instance.hidden)
+
+
 def _stands_in(value: object) -> bool:
     """May it stand for an instance of a class, as a test's double does?"""
     return type(value).__module__ != "builtins" and not isinstance(value, _VALUES)
@@ -196,7 +243,7 @@ def _whole(meta: Meta) -> Taken:
         except TypeError:
             raise Misfit(value, words) from None
         if isinstance(value, bool) or not low <= number <= high:
-            raise Misfit(value, words)
+            raise Misfit(value, words, "" if _INT_MIN <= number <= _INT_MAX else "it has to fit into 64 bits")
         return number
 
     return Taken(words, convert)

@@ -7,6 +7,7 @@ does before its arguments are judged is an AttributeError here: nothing can have
 from __future__ import annotations
 
 import inspect
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
@@ -15,8 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import Meta
 
-from bookspark.arguments import Config, checked, judges, make_config, parameters
+from bookspark.arguments import AtLeastOne, Config, checked, judges, make_config, parameters
 from bookspark.errors import InvalidArgumentError
+from bookspark.protocol.ledger.ledger_metadata import DigestType
 from tests.arguments.surface import Call, calls, configs
 from tests.arguments.wrong_values import annotation_of, drawn_wrong, right, wrong
 
@@ -139,8 +141,30 @@ def test_what_a_python_user_expects_is_taken() -> None:
     assert call(content=memoryview(b"abcd")[::2])[3] == b"ac"
     with pytest.raises(InvalidArgumentError, match="encode the text first"):
         call(content="text")  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="64 bits"):
+        choose(Choices(count=1 << 63))
     with pytest.raises(InvalidArgumentError, match="did you mean 'count'"):
         call(counts=3)  # type: ignore[call-arg]
+
+
+@dataclass(frozen=True)
+class Choices:
+    digest: DigestType = DigestType.CRC32C
+    count: AtLeastOne = 1
+
+
+@checked
+def choose(choices: Choices | None = None) -> Choices | None:
+    return choices
+
+
+def test_the_fields_of_a_record_are_judged_where_it_is_handed_in() -> None:
+    right = Choices(DigestType.HMAC, 2)
+    assert choose(right) is right and choose() is None
+    assert choose(Choices("hmac")) == Choices(DigestType.HMAC)  # type: ignore[arg-type]
+    for misfit, field in ((Choices("md5"), "digest"), (Choices(count="3"), "count"), (Choices(count=0), "count")):  # type: ignore[arg-type]
+        with pytest.raises(InvalidArgumentError, match=rf"choices\['?{field}"):
+            choose(misfit)
 
 
 def test_a_secret_is_in_no_error() -> None:

@@ -9,8 +9,9 @@ import pytest
 
 from bookspark.arguments.taken import taken_by
 from bookspark.errors import ConfigurationError, InvalidArgumentError
-from bookspark.spark.connector import connector_options
-from bookspark.spark.connector.connector_options import SinkOptions, SourceOptions
+from bookspark.spark.options.given_options import GivenOptions
+from bookspark.spark.options.sink_options import SinkOptions
+from bookspark.spark.options.source_options import SourceOptions
 
 PARSERS: dict[str, tuple[Callable[..., Any], dict[str, str]]] = {
     "sink": (SinkOptions.parse, {"zookeeper": "h:1", "log": "a"}),
@@ -31,19 +32,26 @@ TEXTS = [
     "a\0b",
     "\ud800",
     "1-99999999999",
+    "[" * 100_000,
+    '{"0":' * 50_000,
+    '{"0": 1e400}',
+    '{"0": null}',
+    '{"²": 5}',
+    "²",
+    "orders@²",
 ]
 
 
 def _known(parse: Callable[..., Any], right: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The options that the parser takes, each with the kind of its values."""
     kinds: dict[str, str] = {}
-    judged = connector_options._GivenOptions.judged
+    judged = GivenOptions.judged
 
     def noting(self: Any, name: str, annotation: Any) -> Any:
         kinds[name] = taken_by(annotation).words
         return judged(self, name, annotation)
 
-    monkeypatch.setattr(connector_options._GivenOptions, "judged", noting)
+    monkeypatch.setattr(GivenOptions, "judged", noting)
     parse(right)
     monkeypatch.undo()
     return kinds
