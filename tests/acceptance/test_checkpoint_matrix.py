@@ -24,8 +24,8 @@ from tests.awaiting import SECONDS_MAX, await_that
 from tests.spark.checkpoint_matrix import CHECKPOINTS, LOGS, Query, play
 from tests.spark.test_offload import Log
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
-RUN_SECONDS_MAX = 300
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
+RUN_SECONDS_MAX = 900
 
 
 _WORKER_DIED = "Python worker exited unexpectedly"

@@ -46,10 +46,10 @@ def home(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def installed(home: Path, what: str) -> Path:
     """A new environment with ``what`` in the versions of ``conf/constraints.txt``."""
-    subprocess.run([sys.executable, "-m", "venv", home], check=True, timeout=120)
+    subprocess.run([sys.executable, "-m", "venv", home], check=True, timeout=300)
     pip = [home / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     command = [*pip, "--constraint", ROOT / "conf" / "constraints.txt", what]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600)
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=1200)
     assert done.returncode == 0, done.stdout[-3000:]
     return home
 
@@ -62,7 +62,7 @@ def run(home: Path, *command: str, **variables: str) -> str:
         env={**environment(home), "JAVA_TOOL_OPTIONS": QUICK_JVM, **variables},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
@@ -94,13 +94,13 @@ def started(home: Path, *command: str) -> Iterator[str]:
     finally:
         process.send_signal(signal.SIGTERM)
         try:
-            process.communicate(timeout=90)
+            process.communicate(timeout=300)
         finally:
             guard.cancel()
     assert process.returncode in (0, 128 + signal.SIGTERM, -signal.SIGTERM)
 
 
-@pytest.mark.timeout(700)
+@pytest.mark.timeout(1800)
 def test_the_client_alone_brings_neither_spark_nor_plots(client_home: Path) -> None:
     packages = {each["name"].lower() for each in json.loads(run(client_home, "pip", "list", "--format=json"))}
     assert packages - {"pip", "setuptools"} == {"bookspark", "crc32c", "kazoo", "msgspec", "uvloop", "zstandard"}
@@ -109,7 +109,7 @@ def test_the_client_alone_brings_neither_spark_nor_plots(client_home: Path) -> N
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(2400)
 def test_bookies_on_spark_without_a_checkout(home: Path, client_home: Path, tmp_path: Path) -> None:
     assert run(home, "bookspark", "--version") == f"bookspark {bookspark.__version__}\n"
     job = run(home, "bookspark", "job", "bookies").strip()
@@ -122,7 +122,7 @@ def test_bookies_on_spark_without_a_checkout(home: Path, client_home: Path, tmp_
         assert run(home, "bookspark", "ledger", "list", "--zookeeper", zookeeper).split() != []
 
 
-@pytest.mark.timeout(700)
+@pytest.mark.timeout(1800)
 def test_a_cluster_on_this_host(home: Path, client_home: Path) -> None:
     with started(home, "python", "-m", "bookspark", "local") as zookeeper:
         assert run(client_home, "python", "-c", CLIENT, BOOKSPARK_ZOOKEEPER=zookeeper) == "first\n"

@@ -12,7 +12,7 @@ from bookspark.spark.connector.data_source import register
 from bookspark.spark.process_client import client
 from tests.spark.test_offload import Log, killed_at_each_step
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 
 def test_killed_with_its_spark_between_any_two_steps_it_is_followed_by_one_that_goes_on(

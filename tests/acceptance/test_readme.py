@@ -35,7 +35,7 @@ def environment(home):
 
 def run(command, **options):
     done = subprocess.run(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=500, **options
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=1200, **options
     )
     assert done.returncode == 0, f"{done.stdout[:3000]} … {done.stdout[-3000:]}"
     return done.stdout
@@ -53,7 +53,7 @@ def test_every_block_of_code_is_run():
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(700)
+@pytest.mark.timeout(1800)
 def test_the_three_ways_to_use_it(tmp_path):
     env = environment(tmp_path)
     bookie_job, audits = blocks("bash")
@@ -108,4 +108,4 @@ with LocalCluster(bookies=3) as cluster:
 
 def test_a_log_without_spark(tmp_path):
     shown = run([sys.executable, "-c", blocks("python")[4]], env=environment(tmp_path))
-    assert shown.splitlines() == ["0 b'an order'", "1 b'another'", "2 b'a third'"]
+    assert shown.splitlines() == ["0 b'an order'", "1 b'another'", "2 b'a third'", "3 b'a fourth'"]

@@ -25,7 +25,7 @@ from bookspark.metadata.records import codec
 from bookspark.metadata.zookeeper.layout import Layout, LedgerManager
 from bookspark.protocol.bookie.bookie_ledger import FenceNoted
 from bookspark.protocol.ledger.ledger_metadata import DigestType
-from bookspark.protocol.logs import log_record
+from bookspark.protocol.logs import ended_lanes, log_record, retention
 from bookspark.protocol.repair.underreplication_task import Reason
 from bookspark.testing.memory_files import MemoryFileSystem
 from bookspark.wire import entry_batch, frames, messages
@@ -302,6 +302,9 @@ STRUCTS = {
     "check report": CheckReport,
     "worker progress": Progress,
     "service": "bookspark.spark.bookies.service_records:ServiceRecord",
+    "ended lane": ended_lanes.Ended,
+    "retention": retention.Retention,
+    "block of ended lanes": "bookspark.logs.chain.registry:EndedBlock",
     "service task": "bookspark.spark.bookies.service_records:TaskReport",
 }
 """What is encoded as it is."""
@@ -333,6 +336,8 @@ DOCUMENTS = {
     "task": lambda data: codec.encode_task(codec.decode_task(1, data)),
     "record": _record,
     "record of several lanes": _record,
+    "record of ended lanes": _record,
+    "record of an ended lane": _record,
     "header": _header,
     "commit": _commit,
 }

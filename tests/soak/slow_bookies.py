@@ -66,7 +66,7 @@ class _Writer:
         self._bookkeeper.delete_ledger(written.ledger_id)
 
     def _memory(self) -> dict[str, int]:
-        return {name: _resident_bytes(pid) for name, pid in self._pids.items()}
+        return {name: resident_bytes(pid) for name, pid in self._pids.items()}
 
 
 def slow_bookies(minutes: int) -> Mapping[str, object]:
@@ -134,7 +134,7 @@ def _slow(bookie: LocalBookie) -> Iterator[None]:
         thread.join()
 
 
-def _resident_bytes(pid: int) -> int:
+def resident_bytes(pid: int) -> int:
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-import socket
 import ssl
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from typing import Any
 
 from tests.awaiting import time_passes
 from tests.clusters.kubernetes.manifests import ROOT
+from tests.ports import free_port
 
 CACHE = ROOT / ".cache/clusters/kubernetes"
 _GO = Path(__file__).with_name("go")
@@ -124,7 +124,7 @@ class ApiServer:
 @contextlib.contextmanager
 def api_server(folder: Path, tokens: dict[str, str]) -> Iterator[ApiServer]:
     """Run one, with all it keeps in ``folder``, an empty one. ``tokens``: users by their tokens, besides the administrator."""
-    peers, clients, secure = _free_ports(3)
+    peers, clients, secure = (free_port() for _ in range(3))
     programs = [etcd(), kube_apiserver()]
     key = folder / "service-accounts.key"
     subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True, timeout=60)
@@ -185,9 +185,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        made = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [one.getsockname()[1] for one in made]

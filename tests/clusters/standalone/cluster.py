@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 from bookspark.spark.short_jobs import QUICK_JVM
 from tests.awaiting import await_that
 from tests.clusters.cluster import SPARK_HOME, Cluster
+from tests.ports import free_port
 from tests.spark.standalone import NO_REST
 
 
@@ -16,8 +16,7 @@ class StandaloneCluster(Cluster):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            self._port = server.getsockname()[1]
+        self._port = free_port()
         # A master takes a worker for lost after a minute, and an application for failed after ten lost executors: tests are
         # shorter, and kill more.
         conf = f"{QUICK_JVM} -Dspark.worker.timeout=15 -Dspark.deploy.maxExecutorRetries=-1 {NO_REST}"

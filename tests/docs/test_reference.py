@@ -1,0 +1,50 @@
+"""docs/reference has an entry for each option, error, command, table, column and audit, and is what the code says."""
+
+from __future__ import annotations
+
+import tomllib
+
+import msgspec
+import pytest
+
+from bookspark.spark.tables.system_tables import TABLES
+from tests.docs import reference
+
+
+@pytest.fixture(scope="module")
+def pages() -> dict[str, str]:
+    return {name: made() for name, made in reference.PAGES_MADE.items()}
+
+
+@pytest.mark.parametrize("name", reference.PAGES_MADE)
+def test_a_page_is_what_the_code_says(pages: dict[str, str], name: str) -> None:
+    assert (reference.PAGES / name).read_text("utf-8") == pages[name], "run scripts/reference"
+
+
+def test_every_table_of_a_settings_file_is_told() -> None:
+    settings = tomllib.loads((reference.PAGES.parents[1] / "conf/bookspark.toml").read_text("utf-8"))
+    assert {name for name, _ in reference.CONFIGS.values()} == settings.keys()
+
+
+def test_there_is_no_other_page() -> None:
+    assert {path.name for path in reference.PAGES.iterdir()} == reference.PAGES_MADE.keys()
+
+
+def test_everything_has_an_entry_with_a_meaning(pages: dict[str, str]) -> None:
+    wanted = {
+        "options.md": [
+            f"`{one.name}`" for _, kind in reference.CONFIGS.values() for one in msgspec.structs.fields(kind)
+        ],
+        "spark-options.md": [f"`{name}`" for name in reference.known_options()],
+        "errors.md": [f"`{error.__name__}`" for error, _ in reference.all_errors()],
+        "commands.md": [f"## {words}\n" for words in reference.all_commands()],
+        "tables.md": [
+            *(f"## {name}\n" for name in TABLES),
+            *(f"`{c}`" for one in TABLES.values() for c, _, _ in one.columns),
+        ],
+    }
+    for name, entries in wanted.items():
+        assert entries and all(entry in pages[name] for entry in entries), name
+    rows = [line for page in pages.values() for line in page.splitlines() if line.startswith("| `")]
+    assert not [row for row in rows if row.split(" | ")[-1].strip(" |") == "–"], "each has a meaning"
+    assert all(title and why for title, why in reference.all_audits().values())
