@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import uuid
@@ -68,16 +69,23 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _no_session_outlives_its_module() -> Iterator[None]:
-    """A kazoo client that nobody closed looks for its ZooKeeper for ever, and takes numbers of the ``random`` of later tests.
+    """A kazoo client that nobody closed looks for its ZooKeeper for ever, and takes numbers of the ``random`` of later tests; so
+    does the thread that tells for a reader that nobody closed, once it comes to tell.
 
-    A client that an earlier module left behind is that module's failure, and not this one's."""
-    before = _kazoo_threads()
+    What an earlier module left behind is that module's failure, and not this one's."""
+    before = _connecting_threads()
     yield
-    await_that(lambda: not _kazoo_threads() - before, what="the end of kazoo's threads")
+    if _connecting_threads() - before:
+        gc.collect()
+        await_that(lambda: not _connecting_threads() - before, what="the end of the threads that look for a ZooKeeper")
 
 
-def _kazoo_threads() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if "zk_loop" in thread.name}
+def _connecting_threads() -> set[threading.Thread]:
+    return {
+        thread
+        for thread in threading.enumerate()
+        if "zk_loop" in thread.name or thread.name == "bookspark-tell-readers"
+    }
 
 
 @pytest.fixture(scope="session")

@@ -35,6 +35,7 @@ from bookspark.spark.connector.source import EntryReader, EntryStreamReader
 from bookspark.spark.options.sink_options import SinkOptions
 from bookspark.spark.options.source_options import SourceOptions
 from tests.spark.memory_bookkeeper import MemoryBookKeeper, MemoryLedger, MemoryReader
+from tests.spark.memory_stream import memory_stream
 
 ROWS = 10
 ORDERS = LogAddress("zookeeper", "orders")
@@ -245,8 +246,7 @@ def test_a_log_that_was_made_anew_is_not_taken_for_the_old_one(log: Log) -> None
     offset["log"] -= feed.earliest()["log"] == offset["log"]  # made within the same millisecond
     with pytest.raises(DataLossError, match=r"deleted and created again.*new checkpoint"):
         feed.check(offset)
-    reader = EntryStreamReader(SourceOptions.parse({"log": "orders", "zookeeper": "nowhere"}), StructType(), ())
-    reader.__dict__["_feed"] = feed
+    reader = memory_stream(feed)
     with pytest.raises(DataLossError, match="created again"):
         reader.latestOffset(offset, ReadAllAvailable())
     with pytest.raises(DataLossError, match="created again"):
@@ -306,9 +306,7 @@ def test_a_stream_from_the_end_with_a_new_checkpoint_reads_the_log_that_was_made
     }
 
     def query() -> EntryStreamReader:
-        reader = EntryStreamReader(SourceOptions.parse(options), StructType(), ())
-        reader.__dict__["_feed"] = log.feed()
-        return reader
+        return memory_stream(log.feed(), options)
 
     log.commit(2)
     assert query().initialOffset()["position"] == 20
@@ -336,10 +334,7 @@ def test_a_batch_that_tasks_wrote_to_two_logs_of_one_name_is_not_committed() -> 
 def test_a_stream_never_goes_back_when_a_lac_that_was_heard_is_not_heard_again(log: Log) -> None:
     log.commit(2)
     feed = log.feed()
-    reader = EntryStreamReader(
-        SourceOptions.parse({"log": "orders", "zookeeper": "nowhere", "pollTimeoutMs": "0"}), StructType(), ()
-    )
-    reader.__dict__["_feed"] = feed
+    reader = memory_stream(feed)
     reader.prepareForTriggerAvailableNow()
     ahead = feed.at(25)
     assert reader.latestOffset(ahead, ReadAllAvailable()) == ahead
@@ -461,8 +456,7 @@ def test_a_checkpoint_of_the_other_kind_of_source_is_said_to_be_one(log: Log, wh
         "ledger": ledgers_feed(log.bookkeeper, log.data.ledger_id),
     }
     options = {"zookeeper": "nowhere", which: "orders" if which == "log" else "1"}
-    reader = EntryStreamReader(SourceOptions.parse(options), StructType(), ())
-    reader.__dict__["_feed"] = feeds[which]
+    reader = memory_stream(feeds[which], options)
     other = feeds["ledger" if which == "log" else "log"].newest()
     for use in (lambda: reader.latestOffset(other, ReadAllAvailable()), lambda: reader.partitions(other, other)):
         with pytest.raises(ConfigurationError, match="a checkpointLocation of its own"):
@@ -475,8 +469,8 @@ def test_a_query_tells_in_its_progress_how_many_rows_it_went_on_without(
     log.commit(3)
     truncate_log(cast(BookKeeper, log.bookkeeper), "orders", 12, b"")
     options = {"log": "orders", "zookeeper": "nowhere", "pollTimeoutMs": "0", "failOnDataLoss": "false"}
-    reader = EntryStreamReader(SourceOptions.parse(options), StructType(), ())
-    feed = reader.__dict__["_feed"] = log.feed(fail_on_data_loss=False)
+    feed = log.feed(fail_on_data_loss=False)
+    reader = memory_stream(feed, options)
     end = reader.latestOffset(feed.at(5), ReadAllAvailable())
     assert reader.reportLatestOffset() == end == feed.at(30)
     for _ in range(2):  # a micro-batch may be planned again
@@ -506,8 +500,8 @@ def test_an_idle_log_keeps_a_query_that_is_busy_with_another_waiting_for_nothing
     log.commit()
     now, waited = 100.0, []
     monkeypatch.setattr("bookspark.spark.connector.trigger_delay.time.monotonic", lambda: now)
-    reader = EntryStreamReader(SourceOptions.parse({"log": "orders", "zookeeper": "nowhere"}), StructType(), ())
-    feed = reader.__dict__["_feed"] = log.feed()
+    feed = log.feed()
+    reader = memory_stream(feed, {"log": "orders", "zookeeper": "nowhere"})
     monkeypatch.setattr(feed, "wait", waited.append)
     end = feed.newest()
     for _ in range(3):

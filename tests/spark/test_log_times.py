@@ -25,10 +25,11 @@ from bookspark.logs.rows.splits import Piece, TimedRows, positioned, split
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata
 from bookspark.protocol.logs.commits import Commit
 from bookspark.spark.connector import source
-from bookspark.spark.connector.source import EntryReader, EntryStreamReader
+from bookspark.spark.connector.source import EntryReader
 from bookspark.spark.frames import _of_lane
 from bookspark.spark.options.source_options import SourceOptions
 from tests.spark.memory_bookkeeper import MemoryReader
+from tests.spark.memory_stream import memory_stream
 from tests.spark.test_feeds import ROWS, Log
 
 SEEDS = 30
@@ -174,12 +175,10 @@ def test_a_read_between_two_times(log: Log, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_stream_from_a_time_starts_there_however_often_it_is_asked(log: Log) -> None:
     """A stream asks again as long as it has no micro-batch: rows that came since must not be passed over."""
     log.commit(time_ms=1000)
-    options = SourceOptions.parse({"log": "orders", "zookeeper": "nowhere", "startingTimestamp": "1500"}).for_stream()
+    options = {"log": "orders", "zookeeper": "nowhere", "startingTimestamp": "1500"}
 
     def start() -> int:
-        reader = EntryStreamReader(options, StructType(), ())
-        reader.__dict__["_feed"] = log.feed()
-        return reader.initialOffset()["position"]
+        return memory_stream(log.feed(), options).initialOffset()["position"]
 
     assert start() == 10
     log.commit(time_ms=1600)

@@ -8,15 +8,13 @@ from random import Random
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, ReadMinRows
-from pyspark.sql.types import StructType
 
 from bookspark.local import LocalCluster
 from bookspark.logs.feeds.log_feed import Offset
 from bookspark.spark.connector.data_source import register
 from bookspark.spark.connector.query_place import QueryPlace
-from bookspark.spark.connector.source import EntryStreamReader
 from bookspark.spark.connector.trigger_delay import TriggerDelay
-from bookspark.spark.options.source_options import SourceOptions
+from tests.spark.memory_stream import memory_stream
 from tests.spark.test_feeds import ROWS, Log
 from tests.spark.test_stream_source import Follower, write
 
@@ -36,8 +34,7 @@ class Stream:
     def __init__(self, log: Log, **options: str) -> None:
         given = {"log": "orders", "zookeeper": "z", "pollTimeoutMs": "0", "minOffsetsPerTrigger": str(LEAST)}
         self.clock = Clock()
-        self.reader = EntryStreamReader(SourceOptions.parse({**given, **options}), StructType(), ())
-        self.reader.__dict__["_feed"] = log.feed()
+        self.reader = memory_stream(log.feed(), {**given, **options})
         self.reader._delay = TriggerDelay(LEAST, DELAY, self.clock)
         self.at = self.reader.initialOffset()
 
