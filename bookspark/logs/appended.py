@@ -7,8 +7,12 @@ from typing import Any, NamedTuple
 
 from bookspark.arguments import WaitSeconds, checks_itself
 from bookspark.client.writing.futures import AppendFuture
-from bookspark.errors import BookKeeperError
+from bookspark.errors import BookKeeperError, EntryTooLargeError
 from bookspark.logs.producer_ledgers import told
+from bookspark.wire.entry_batch import PAYLOAD_BYTES_MAX
+
+VALUE_BYTES_MAX = PAYLOAD_BYTES_MAX - (64 << 10)
+"""The largest row, with its key and headers: with compression it may become a little larger."""
 
 
 class RowPosition(NamedTuple):
@@ -44,3 +48,10 @@ class RowFuture(AppendFuture):
         seconds, and LedgerClosedError in a forked process."""
         error = super().exception(timeout)
         return None if error is None else told(error)
+
+
+def too_large(size: int) -> EntryTooLargeError:
+    """The error of a row of ``size`` bytes."""
+    return EntryTooLargeError(
+        f"a row of {size:,} bytes is larger than {VALUE_BYTES_MAX:,}, more than a log takes; split it"
+    )

@@ -42,10 +42,9 @@ from bookspark.errors import (
     AddTimeoutError,
     BookKeeperError,
     ConfigurationError,
-    EntryTooLargeError,
     LedgerClosedError,
 )
-from bookspark.logs.appended import RowFuture, RowPosition, UnexpectedPositionError
+from bookspark.logs.appended import VALUE_BYTES_MAX, RowFuture, RowPosition, UnexpectedPositionError, too_large
 from bookspark.logs.chain.lane_index import LaneIndex, NewLane
 from bookspark.logs.chain.log_run import LogAddress, LogRun
 from bookspark.logs.chain.registry import LogRegistry, check_password
@@ -54,13 +53,10 @@ from bookspark.logs.producer_ledgers import ProducerLedgers, told
 from bookspark.protocol.logs.lanes import lane_name, service_writer
 from bookspark.protocol.logs.log_options import RowFormat
 from bookspark.protocol.logs.log_record import LaneEndedError
-from bookspark.wire.entry_batch import PAYLOAD_BYTES_MAX
 
 if TYPE_CHECKING:
     from bookspark.client import BookKeeper
 
-VALUE_BYTES_MAX = PAYLOAD_BYTES_MAX - (64 << 10)
-"""The largest row, with its key and headers: with compression it may become a little larger."""
 SequenceNumber = Annotated[int, Meta(ge=0, le=1 << 62)]
 """Half of the numbers that a stamp can say: behind the largest of them come rows that nobody numbers."""
 log = logging.getLogger(__name__)
@@ -143,8 +139,8 @@ class Producer:
         number, or a later one, is in the log already.
 
         Raises UnexpectedPositionError, EntryTooLargeError, LedgerClosedError (the producer is closed), LogTakenOverError (another
-        producer of this name was made), and the errors of the cluster (AddTimeoutError, LedgerRecoveryError,
-        NotEnoughBookiesError, MetadataStoreError).
+        producer of this name was made, or its lane ended), NoSuchLogError (the log was deleted), and the errors of the
+        cluster (AddTimeoutError, LedgerRecoveryError, NotEnoughBookiesError, MetadataStoreError).
         """
         return self.append_async(value, sequence, expect, key=key, headers=headers).result()
 
@@ -164,7 +160,7 @@ class Producer:
         if type(value) is not bytes or not (sequence is None and expect is None and key is None and headers == ()):
             value, sequence, expect, key, headers = _judged(value, sequence, expect, key, headers)
         elif len(value) > VALUE_BYTES_MAX:
-            raise _too_large(len(value))
+            raise too_large(len(value))
         now_ms, ledgers = self._begin(), self._ledgers
         try:
             handle, before, numbers = ledgers.at
@@ -212,7 +208,7 @@ class Producer:
             return done_with(range(0))
         size = max(map(len, values))
         if size > VALUE_BYTES_MAX:
-            raise _too_large(size)
+            raise too_large(size)
         now_ms, ledgers = self._begin(), self._ledgers
         try:
             handle, before, numbers = ledgers.at
@@ -269,7 +265,7 @@ class Producer:
         handle = self._ledgers.at.handle
         # While the next ledger is opened, the last one is closed.
         ended = handle is not None and handle.closed and not self._busy
-        return self._stopped or ended or os.getpid() != self._pid
+        return self._stopped or self._error is not None or ended or os.getpid() != self._pid
 
     def __reduce__(self) -> Any:
         raise TypeError("a Producer can't be pickled: it is its process's; pickle its Log, and make a producer there")
@@ -329,7 +325,14 @@ class Producer:
         """Raise an error if no row can be appended; else there is an open ledger for it."""
         self._check_process()
         self._check_goes_on()
-        if self._ledgers.is_due:
+        try:
+            is_due = self._ledgers.is_due
+        except BookKeeperError as error:
+            # Whatever it appends from now on is nobody's.
+            self._error = error
+            self._ledgers.leave()
+            raise
+        if is_due:
             self._open_next()
             # A signal handler may have closed it meanwhile.
             self._check_goes_on()
@@ -387,12 +390,6 @@ def _judged(
     headers = judged(_APPEND, "headers", _HEADERS, headers)
     size = len(value) + len(key or b"") + sum(len(name) + len(one) for name, one in headers)
     if size > VALUE_BYTES_MAX:
-        raise _too_large(size)
+        raise too_large(size)
     sequence = judged(_APPEND, "sequence", _SEQUENCE, sequence)
     return value, sequence, judged(_APPEND, "expect", _NUMBER, expect), key, headers
-
-
-def _too_large(size: int) -> EntryTooLargeError:
-    return EntryTooLargeError(
-        f"a row of {size:,} bytes is larger than {VALUE_BYTES_MAX:,}, more than a log takes; split it"
-    )

@@ -117,7 +117,8 @@ class ProducerLedgers:
 
     @property
     def is_due(self) -> bool:
-        """Is the next ledger to be opened?"""
+        """Is the next ledger to be opened? Raises NoSuchLogError if the log was deleted, and LogTakenOverError if the lane has
+        ended or is another one's."""
         handle = self.at.handle
         if self._changed:
             self._learn_options()
@@ -153,6 +154,13 @@ class ProducerLedgers:
         if self._changed:
             self.due_ms = 0
 
+    def leave(self) -> None:
+        """Append nothing more: what is not acknowledged at this moment fails. Whoever goes on settles the rest."""
+        self.due_ms = 0
+        if self.at.handle is not None:
+            with suppress(BookKeeperError):
+                self.at.handle.close(wait=False, timeout=CLOSE_SECONDS_MAX)
+
     def settle(self) -> None:
         """Settle what an earlier producer left open; for whoever appends nothing. Raises LogTakenOverError, and the errors of a
         commit."""
@@ -175,12 +183,16 @@ class ProducerLedgers:
 
     def _learn_options(self) -> None:
         """Have the next ledger opened now if it is to have other options than the open one, and be told of later changes. If the
-        store does not answer, that is seen when the next ledger is opened."""
+        store does not answer, that is seen when the next ledger is opened. Raises what ``is_due`` does."""
         self.due_ms, self._changed = self._old_ms, False
         with suppress(MetadataStoreError):
             # Before it is read, so no change comes in between.
             self._bookkeeper.metadata.watch_record(KIND, self._run.log, self._record_changed)
             record = LogRegistry(self._bookkeeper.metadata).get(self._run.log)
+            try:
+                record.check_writer(self._run.run, self._run.epoch)
+            except LogTakenOverError as error:
+                raise told(error) from None
             if record.options != self._record.options:
                 # A guaranteed ledger may have to stay for a while: it is due until the next one is opened.
                 self._record, self.due_ms, self._old_ms = record, 0, 0
@@ -243,8 +255,9 @@ def _encoder(record: LogRecord) -> Callable[[bytes], bytes] | None:
 
 def told(error: BookKeeperError) -> BookKeeperError:
     """The error as a producer's caller is told it."""
-    if isinstance(error, LedgerFencedError):
+    if isinstance(error, LedgerFencedError | LogTakenOverError):
         return LogTakenOverError(
-            f"another producer of this name was made, or its ledger was recovered by hand, and this one has ended ({error})"
+            f"another producer of this name was made, or its ledger was recovered or its lane ended by hand, and this one has "
+            f"ended ({error})"
         )
     return error

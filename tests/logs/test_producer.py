@@ -36,8 +36,8 @@ from bookspark.logs import (
     open_log,
     truncate_log,
 )
+from bookspark.logs.appended import VALUE_BYTES_MAX
 from bookspark.logs.chain.registry import POSITIONS
-from bookspark.logs.producer import VALUE_BYTES_MAX
 from bookspark.protocol.ledger.ledger_metadata import DigestType
 from bookspark.protocol.logs.log_options import Compression, LogOptions, RowFormat
 from bookspark.protocol.logs.log_record import LogTakenOverError, NoSuchLogError

@@ -17,8 +17,9 @@ from bookspark.logs.chain.stamps import stamp_of
 from bookspark.logs.producer import Producer
 from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
 from bookspark.protocol.logs.commits import Commit
+from bookspark.protocol.logs.lanes import service_writer
 from bookspark.protocol.logs.log_options import Compression, LogOptions
-from bookspark.protocol.logs.log_record import LogTakenOverError
+from bookspark.protocol.logs.log_record import LogTakenOverError, NoSuchLogError
 from tests.spark.memory_bookkeeper import MemoryBookKeeper, MemoryLedger
 
 SECONDS = 60
@@ -204,6 +205,38 @@ def test_a_guaranteed_ledger_takes_rows_until_it_can_be_closed(monkeypatch: pyte
     monkeypatch.setattr(MemoryLedger, "last_add_fully_replicated", 2)
     one.append(b"x")
     assert [commit.rows for commit in commits_of(cluster)] == [0, 3]
+
+
+def test_a_producer_whose_log_is_deleted_has_ended() -> None:
+    """The first append was refused, and the next ones were acknowledged: nobody would ever read their rows."""
+    cluster = Cluster()
+    one = cluster.producer()
+    one.append(b"0")
+
+    def delete(registry: LogRegistry) -> None:
+        cluster.memory.metadata.delete_record(KIND, "orders@1")
+
+    cluster.changed(delete)
+    for _ in range(3):
+        with pytest.raises(NoSuchLogError, match="there is no log 'orders@1'"):
+            one.append(b"nobody's")
+    assert one.closed
+    one.close(SECONDS)
+
+
+def test_a_producer_whose_lane_was_claimed_has_ended_although_the_other_one_died_before_it_fenced() -> None:
+    cluster = Cluster()
+    one = cluster.producer()
+    one.append(b"0")
+    cluster.changed(lambda registry: registry.claim("orders@1", "another", service_writer("service")))
+    for _ in range(3):
+        with pytest.raises(LogTakenOverError, match="another producer of this name was made"):
+            one.append(b"later")
+    assert one.closed
+    one.close(SECONDS)
+    with cluster.producer() as other:
+        assert (other.position, other.last_sequence) == (1, 0)
+    assert cluster.rows() == [b"0"]
 
 
 def test_options_that_were_altered_before_the_first_row_hold_for_it() -> None:

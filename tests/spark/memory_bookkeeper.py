@@ -149,6 +149,10 @@ class MemoryLedger:
         self._bookkeeper.synced[self.ledger_id] = self.last_add_confirmed
         return self.last_add_confirmed
 
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
     def close(self, wait: bool = True, timeout: float | None = None) -> None:
         if self._bookkeeper.hang_closes:
             assert timeout is not None, "waits for ever"
