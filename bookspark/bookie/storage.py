@@ -339,7 +339,7 @@ class Storage:
                 if directory.read_errors
             },
             lost_copies=self.holdings.lost_copies,
-            lacking_ledgers=len(self.holdings.control.lost_copies),
+            lacking_ledgers=len(self.holdings.control.ledgers_not_back),
             reasons=self.disks.reasons,
         )
 

@@ -19,6 +19,6 @@ class StorageStatus(NamedTuple):
     lost_copies: int
     """How many copies of batches were found unreadable since the start."""
     lacking_ledgers: int
-    """Ledgers of which entries are lost here and not back, or a lost copy still lies in a log."""
+    """Ledgers of which entries were lost here that were not all back at the last checkpoint."""
     reasons: list[str]
     """Why it does not take every add in every directory, and what to do about it."""

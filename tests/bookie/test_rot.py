@@ -90,6 +90,7 @@ def test_the_scrub_finds_rot_that_nobody_reads(stepped: None, rewritten: bool) -
     # In a rewritten log several entries are in a block.
     gone = {one_id: {i for i in range(10) if one.row(one_id, i).where == where} for one_id, where in lost.items()}
     one.run.scrub()
+    assert one.run.storage.status().lacking_ledgers == 2
     lacking = dict(one.run.storage.lacking(10))
     for ledger_id in (4, 5):
         assert one.held(ledger_id) == [i for i in range(10) if i not in gone[ledger_id]]
@@ -102,6 +103,11 @@ def test_the_scrub_finds_rot_that_nobody_reads(stepped: None, rewritten: bool) -
     one.run.scrub()
     assert one.held(4) == one.held(5) == list(range(10)) and not one.run.storage.lacking(10)
     assert one.run.storage.ledger(4).lost == one.run.storage.ledger(5).lost == ()
+    assert one.run.storage.status().lacking_ledgers == 0, (
+        "all are back, although the bytes of lost copies still lie in a log"
+    )
+    one.run.restart()
+    assert one.run.storage.status().lacking_ledgers == 0, "also after a start, which meets them again"
     one.run.delete(4, 5)
     one.run.seal()
     one.run.reclaim(0.99)

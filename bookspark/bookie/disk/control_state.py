@@ -122,6 +122,8 @@ class ControlState:
         """The number of the last write to the control logs."""
         self.lost_copies: dict[int, dict[int, EntriesLost]] = {}
         """The ledgers that lost entries, by id; of each the copies that may still lie in a log, by location."""
+        self.ledgers_not_back: set[int] = set()
+        """Those of them of which entries were not back when somebody looked last."""
 
     def next_write(self) -> int:
         """The number of the next write to the control logs."""
@@ -184,6 +186,7 @@ class ControlState:
         for ledger_id, of_ledger in lost.items():
             # All at once: one by one they would take the square of their number.
             self._replayed(ledger_id).lose([(record.first, record.last) for record in of_ledger])
+            self.ledgers_not_back.add(ledger_id)
             copies = self.lost_copies.setdefault(ledger_id, {})
             copies.update((record.where, record) for record in of_ledger if record.where != NO_COPY)
 
@@ -191,6 +194,13 @@ class ControlState:
         """The copies of these entries are in a directory that this process uses no more."""
         self._replayed(ledger_id).lose_for_now(ranges)
         self.lost_copies.setdefault(ledger_id, {})
+        self.ledgers_not_back.add(ledger_id)
+
+    def all_back(self, ledger_id: int) -> None:
+        """All entries that a ledger lost are back. Its lost copies are remembered as long as they lie in a log."""
+        self.ledgers_not_back.discard(ledger_id)
+        if not self.lost_copies.get(ledger_id):
+            self.lost_copies.pop(ledger_id, None)
 
     def _replayed(self, ledger_id: int) -> BookieLedger:
         ledger = self.ledgers.get(ledger_id)
@@ -205,6 +215,7 @@ class ControlState:
         self.ledgers.pop(ledger_id)
         self._in_limbo.discard(ledger_id)
         self.lost_copies.pop(ledger_id, None)
+        self.ledgers_not_back.discard(ledger_id)
 
     def limbo(self, start: int, count: int) -> list[tuple[int, int]]:
         """The ledgers in limbo from id ``start`` on, ascending, at most ``count``; each with the lossy boot that it is in limbo

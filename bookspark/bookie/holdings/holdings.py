@@ -344,8 +344,8 @@ class Holdings:
             for where in [where for where in copies if log_of(where) not in self.logs]:
                 del copies[where]
             yield from self._note_back(ledger_id)
-            if not self.control.lost_copies.get(ledger_id) and not self.lacking(ledger_id):
-                self.control.lost_copies.pop(ledger_id, None)
+            if not self.lacking(ledger_id):
+                self.control.all_back(ledger_id)
 
     def _note_back(self, ledger_id: int) -> Steps[None]:
         """Of the lacking entries of a ledger, those of which a durable copy is held are back."""
