@@ -7,6 +7,7 @@ Law: the decisions are those of the protocol: who may go is ``protocol.changes.s
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import inf
 
 from bookspark.autorecovery.status import TaskStatus
 from bookspark.errors import ConfigurationError
@@ -20,7 +21,7 @@ from bookspark.protocol.logs.orphans import epoch_of
 from bookspark.protocol.logs.reader_record import ReaderKind, ReaderState
 from bookspark.why.bookie_troubles import START, bookie_down, by_order, full_disk, ordered, why_not
 from bookspark.why.facts import Answer, DiskFacts, Facts, LedgerFacts, LogFacts, Ranges, Severity
-from bookspark.why.words import counted, duration, named
+from bookspark.why.words import NAMED, counted, duration, named
 
 BEHIND_SECONDS = 60.0
 """A reader that lives and is further behind than this is told as a trouble."""
@@ -234,12 +235,7 @@ def why_behind(facts: Facts, log: LogFacts, health: Iterable[Answer]) -> Answer:
     ``health``: the cluster's troubles."""
     record = log.record
     subject = f"log {record.name}"
-    ago = log.last_commit_seconds_ago
-    causes = [
-        f"its last commit was {duration(ago)} ago" if ago is not None else "no commit of it is known",
-        f"it has {log.rows:,} rows in {counted(log.commits, 'commit')}, and is in epoch {record.newest_epoch}"
-        + (f", of query {record.owner_query}" if record.owner_query else ""),
-    ]
+    causes = [*_lanes_told(log)]
     blocked = list(_blocks(facts, log))
     bad = [one for one in health if one.severity is not Severity.UNDER_WAY]
     if blocked:
@@ -256,8 +252,6 @@ def why_behind(facts: Facts, log: LogFacts, health: Iterable[Answer]) -> Answer:
     asked = [one for one in log.readers if log.asked in (one.name, one.reader)] if log.asked else []
     if asked:
         return _reader_behind(facts, asked, causes)
-    if not record.recovered:
-        causes.append("its owner has not recovered the chain of commits yet: until then nothing is committed")
     text = (
         f"nothing in the cluster holds {subject} up" if not bad else f"{subject} can go on, in a cluster with troubles"
     )
@@ -303,15 +297,37 @@ def _told(facts: Facts, reader: ReaderLag) -> str:
     return f"{reader.kind.value} reader {reader.title} is {state}, and {_lag(reader)} behind{problem}"
 
 
+def _lanes_told(log: LogFacts) -> Iterator[str]:
+    """What the log has, and its lanes, that with the newest row first."""
+    rows = sum(one.rows for one in log.lanes)
+    lanes = sorted(log.lanes, key=lambda one: inf if one.newest_seconds_ago is None else one.newest_seconds_ago)
+    lanes = [one for one in lanes if one.commits or one.record.owner or one.problem] or lanes[:1]
+    yield f"it has {counted(rows, 'row')} in {counted(len(log.lanes), 'lane')}"
+    for one in lanes[:NAMED]:
+        age = one.newest_seconds_ago
+        newest = f"the newest is {duration(age)} old" if age is not None else "nothing is known to be committed"
+        waits = (
+            ""
+            if one.record.recovered
+            else "; its owner has not recovered its commits yet: until then nothing is committed"
+        )
+        yield f"lane {one.record.name} of {one.writer} has {counted(one.rows, 'row')}, {newest}{waits}"
+    if len(lanes) > NAMED:
+        yield f"{len(lanes) - NAMED:,} more lanes have older rows"
+
+
 def _blocks(facts: Facts, log: LogFacts) -> Iterator[str]:
-    if log.problem:
-        yield f"its commits can't be read: {log.problem}"
+    for one in log.lanes:
+        if one.problem:
+            yield f"the commits of lane {one.record.name} can't be read: {one.problem}"
     needed, there = log.record.options.ensemble_size, facts.writable()
     if len(there) < needed:
         yield f"a new ledger of it needs {needed} bookies that take new entries, and there are {len(there)}"
-    gone = [one for one in log.ensemble if one not in facts.observed.bookies or not facts.observed.bookies[one].counts]
-    if len(log.ensemble) - len(gone) < log.record.options.ack_quorum and gone:
-        yield f"of the bookies of its last commits, {', '.join(f'{one} {why_not(facts, one)}' for one in gone)}"
+    for lane in log.lanes:
+        gone = [one for one in lane.ensemble if (seen := facts.observed.bookies.get(one)) is None or not seen.counts]
+        if gone and len(lane.ensemble) - len(gone) < log.record.options.ack_quorum:
+            told = ", ".join(f"{one} {why_not(facts, one)}" for one in gone)
+            yield f"of the bookies of the last commits of lane {lane.record.name}, {told}"
 
 
 def why_cant_stop(facts: Facts, name: str) -> Answer:

@@ -88,18 +88,29 @@ class DiskFacts:
 
 
 @dataclass(frozen=True)
-class LogFacts:
-    """One log."""
+class LaneFacts:
+    """One lane of a log."""
 
     record: LogRecord
+    writer: str
+    """Whose it is."""
     rows: int = 0
     commits: int = 0
-    last_commit_seconds_ago: float | None = None
-    """None: nothing was ever committed, or it is not known."""
+    newest_seconds_ago: float | None = None
+    """The age of its newest row or commit. None: nothing was ever committed, or it is not known."""
     problem: str = ""
     """Why the commits could not be read."""
     ensemble: tuple[str, ...] = ()
     """The bookies of the last commit ledger's last fragment."""
+
+
+@dataclass(frozen=True)
+class LogFacts:
+    """One log, or one lane of it."""
+
+    record: LogRecord
+    lanes: tuple[LaneFacts, ...] = ()
+    """Those that have not ended, in the order of their numbers."""
     readers: tuple[ReaderLag, ...] = ()
     """Who reads it, and how far behind."""
     asked: str = ""

@@ -20,13 +20,14 @@ from bookspark.client import BookKeeper
 from bookspark.errors import BookKeeperError, ConfigurationError, MetadataStoreError, ReadError, UnreadableRecordError
 from bookspark.logs import LogReader, LogRegistry
 from bookspark.logs.chain.reader import AT_THE_END
-from bookspark.logs.readers.lag import ReaderLag, readers_of
+from bookspark.logs.readers.lag import readers_of
 from bookspark.logs.readers.records import records_of
 from bookspark.metadata.bookie_homes import read_home
 from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.ledger.ledger_metadata import LedgerState
+from bookspark.protocol.logs.lanes import lane_of, writers_of_lanes
 from bookspark.protocol.logs.log_record import LOG_LABEL, LogRecord
-from bookspark.why.facts import DiskFacts, Facts, LedgerFacts, LogFacts, Ranges
+from bookspark.why.facts import DiskFacts, Facts, LaneFacts, LedgerFacts, LogFacts, Ranges
 
 DEADLINES: dict[str, Any] = {
     "answer_timeout_seconds": 3.0,
@@ -176,10 +177,22 @@ def gather_log(bookkeeper: BookKeeper, name: str, password: bytes) -> LogFacts:
     record, asked = (
         _find_log(registry, name) or _log_that_is_read(bookkeeper.metadata, name) or (registry.get(name), "")
     )
-    ensemble: tuple[str, ...] = ()
-    readers: tuple[ReaderLag, ...] = ()
+    names = registry.lanes_of(record.name)
+    lanes = [one for name in names if (one := registry.find(name)) is not None and one.ended_rows is None]
+    writers = writers_of_lanes(registry.find(lane_of(record.name)[0]) or record, lanes)
+    found = tuple(_lane(bookkeeper, one, writers[one.name], password) for one in lanes)
     try:
         readers = tuple(readers_of(bookkeeper, record.name, password))
+    except MetadataStoreError:
+        raise
+    except BookKeeperError:
+        readers = ()
+    return LogFacts(record, found, readers, asked)
+
+
+def _lane(bookkeeper: BookKeeper, record: LogRecord, writer: str, password: bytes) -> LaneFacts:
+    ensemble: tuple[str, ...] = ()
+    try:
         for link in record.commit_ledgers[-1:]:
             ensemble = bookkeeper.get_ledger_metadata(link.ledger_id).last_fragment.ensemble
         reader = LogReader(bookkeeper, record.name, password, AT_THE_END)
@@ -188,11 +201,11 @@ def gather_log(bookkeeper: BookKeeper, name: str, password: bytes) -> LogFacts:
         if opened is not None and opened.rows:
             time_ms = opened.stamp_at(opened.rows - 1).time_ms
         ago = max(0.0, time.time() - time_ms / 1000) if time_ms is not None else None
-        return LogFacts(record, position.rows, position.batches, ago, "", ensemble, readers, asked)
+        return LaneFacts(record, writer, position.rows, position.batches, ago, "", ensemble)
     except MetadataStoreError:
         raise
     except BookKeeperError as error:
-        return LogFacts(record, problem=str(error), ensemble=ensemble, readers=readers, asked=asked)
+        return LaneFacts(record, writer, problem=str(error), ensemble=ensemble)
 
 
 def _find_log(registry: LogRegistry, name: str) -> tuple[LogRecord, str] | None:

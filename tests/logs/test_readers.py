@@ -27,7 +27,7 @@ from bookspark.logs.readers.records import records_of, update
 from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.logs.reader_record import STALE_MS, ReaderKind, ReaderRecord, ReaderState
 from bookspark.why.answers import BEHIND_SECONDS, why_behind
-from bookspark.why.facts import Facts, LogFacts
+from bookspark.why.facts import Facts, LaneFacts, LogFacts
 from bookspark.why.gathering import gather_log
 from tests.awaiting import await_that
 from tests.cli.conftest import Run, bookspark  # noqa: F401
@@ -318,7 +318,7 @@ def _behind(log: Log, asked: str, **fields: Any) -> tuple[Facts, LogFacts]:
     seen = facts()
     one = ReaderLag(log.name, "k", ReaderKind.SPARK, "id-1", "sums", ReaderState.LIVE, 0, seen.at_ms, {0: 1}, 3, 2.0)
     record = LogRegistry(log._bookkeeper.metadata).get(log.name)
-    return seen, LogFacts(record, 10, 1, 5.0, readers=(one._replace(**fields),), asked=asked)
+    return seen, LogFacts(record, (LaneFacts(record, "batch", 10, 1, 5.0),), (one._replace(**fields),), asked)
 
 
 @pytest.mark.parametrize(
@@ -349,3 +349,17 @@ def test_a_log_is_found_by_the_name_of_who_reads_it(log: Log, bookkeeper: BookKe
         found = gather_log(bookkeeper, group, b"")
         assert (found.record.name, found.asked) == (log.name, group)
         assert [one.lag_rows for one in found.readers] == [2]
+
+
+def test_why_a_log_is_behind_tells_of_all_its_lanes(log: Log, bookkeeper: BookKeeper) -> None:
+    """It told of lane 0 alone: a log that only services write had no rows and no commit."""
+    append(log, 2)
+    with log.producer("other") as other:
+        other.append_batch([b"x"] * 3)
+    told = why_behind(facts(), gather_log(bookkeeper, log.name, b""), ())
+    assert any("it has 5 rows in 3 lanes" in cause for cause in told.causes), told
+    newest = [cause for cause in told.causes if cause.startswith("lane ")]
+    assert newest[0].startswith(f"lane {log.name}@2 of service:other has 3 rows, the newest is 0:0")
+    assert len(newest) == 2 and f"lane {log.name}@1 of service:" in newest[1]
+    of_lane = why_behind(facts(), gather_log(bookkeeper, f"{log.name}@2", b""), ())
+    assert any("it has 3 rows in 1 lane" in cause for cause in of_lane.causes), of_lane
