@@ -1,0 +1,23 @@
+"""The index has every page of the manual, and llms.txt is made from it."""
+
+from __future__ import annotations
+
+from tests.docs import manual
+
+
+def test_every_page_is_in_the_index_once() -> None:
+    listed = [page.path for page in manual.pages()]
+    docs = manual.ROOT / "docs"
+    there = {str(path.relative_to(manual.ROOT)) for path in docs.rglob("*.md")} - {"docs/index.md"}
+    of_a_list = {path for path in there if path.startswith("docs/decisions/") and not path.endswith("/README.md")}
+    assert sorted(listed) == sorted(there - of_a_list)
+
+
+def test_the_list_is_what_the_index_says() -> None:
+    assert manual.LIST.read_text("utf-8") == manual.llms(), "run scripts/manual"
+    assert all(page.section and page.title and page.what for page in manual.pages())
+
+
+def test_all_pages_are_one_text() -> None:
+    text = manual.whole()
+    assert all(f"<!-- {page.path} -->" in text for page in manual.pages()) and "# Bookspark" in text

@@ -1,0 +1,81 @@
+"""Pages of the manual, run as they are written.
+
+All blocks of a page are one script of bash, in a folder of its own. Its Python blocks are one program, run where the first of
+them stands. A cluster of four bookies and an autorecovery process runs beside, started as the tutorial says.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from bookspark.spark.short_jobs import QUICK_JVM
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+LOCAL = ("local", "--bookies", "4", "--autorecovery", "--directory", "first-cluster")
+SECONDS_MAX = 1200
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def script_of(page: str) -> str:
+    """The blocks of ``page`` (a path below docs/) as one script. Raises AssertionError if one is in a language not run here."""
+    blocks = _BLOCK.findall((DOCS / page).read_text())
+    assert {language for language, _ in blocks} <= {"bash", "python"}, blocks
+    program = "\n".join(code for language, code in blocks if language == "python")
+    lines, written = ["set -euo pipefail"], False
+    for language, code in blocks:
+        if language == "bash":
+            lines.append(code)
+        elif not written:
+            lines.append(f"python - << 'END OF PYTHON'\n{program}\nEND OF PYTHON\n")
+            written = True
+    return "\n".join(lines)
+
+
+@contextmanager
+def local_cluster(folder: Path) -> Iterator[dict[str, str]]:
+    """``bookspark local`` in ``folder``; gives the environment of a shell beside it."""
+    bin_folder = Path(sys.executable).parent
+    environment = {
+        **os.environ,
+        "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": "",
+        "JAVA_TOOL_OPTIONS": QUICK_JVM,
+    }
+    with subprocess.Popen(
+        [bin_folder / "bookspark", *LOCAL],
+        cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
+    ) as cluster:  # fmt: skip
+        try:
+            assert cluster.stdout is not None
+            address = cluster.stdout.readline().strip()
+            assert address, "`bookspark local` ended"
+            yield {**environment, "BOOKSPARK_ZOOKEEPER": address}
+        finally:
+            cluster.send_signal(signal.SIGINT)
+            try:
+                cluster.communicate(timeout=120)
+            finally:
+                cluster.kill()
+
+
+def run(script: str, folder: Path, environment: Mapping[str, str]) -> str:
+    """What ``script`` prints. Raises AssertionError if it fails. What it left in the background is ended."""
+    (folder / "page.sh").write_text(script)
+    with subprocess.Popen(
+        ["bash", "page.sh"], cwd=folder, env=dict(environment), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    ) as shell:  # fmt: skip
+        try:
+            printed, _ = shell.communicate(timeout=SECONDS_MAX)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(shell.pid, signal.SIGTERM)
+    assert shell.returncode == 0, f"{printed[:3000]} … {printed[-3000:]}"
+    return printed
