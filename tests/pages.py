@@ -20,6 +20,7 @@ from bookspark.spark.short_jobs import QUICK_JVM
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 LOCAL = ("local", "--bookies", "4", "--autorecovery", "--directory", "first-cluster")
 SECONDS_MAX = 1200
+_BIN = Path(sys.executable).parent
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -38,25 +39,29 @@ def script_of(page: str) -> str:
     return "\n".join(lines)
 
 
+def shell_of(zookeeper: str) -> dict[str, str]:
+    """The environment of a shell for this cluster."""
+    return {
+        **os.environ,
+        "PATH": f"{_BIN}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": "",
+        "JAVA_TOOL_OPTIONS": QUICK_JVM,
+        "BOOKSPARK_ZOOKEEPER": zookeeper,
+    }
+
+
 @contextmanager
 def local_cluster(folder: Path) -> Iterator[dict[str, str]]:
     """``bookspark local`` in ``folder``; gives the environment of a shell beside it."""
-    bin_folder = Path(sys.executable).parent
-    environment = {
-        **os.environ,
-        "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": "",
-        "JAVA_TOOL_OPTIONS": QUICK_JVM,
-    }
     with subprocess.Popen(
-        [bin_folder / "bookspark", *LOCAL],
-        cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
+        [_BIN / "bookspark", *LOCAL],
+        cwd=folder, env=shell_of(""), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
     ) as cluster:  # fmt: skip
         try:
             assert cluster.stdout is not None
             address = cluster.stdout.readline().strip()
             assert address, "`bookspark local` ended"
-            yield {**environment, "BOOKSPARK_ZOOKEEPER": address}
+            yield shell_of(address)
         finally:
             cluster.send_signal(signal.SIGINT)
             try:

@@ -5,6 +5,7 @@
 ``bookie_process``  the boot phases, serving, and the clean stop
 ``identity``        who the bookie is: its cookies
 ``lossy_boot``      phase one of a lossy boot
+``lost_records``    what the metadata has forgotten that it gave out
 ``request_loop``    the thread of the request server
 ``registrar``       the registration in the metadata store
 ``probes``          the pages /health and /ready

@@ -49,6 +49,7 @@ from bookspark.daemon.directories import DirectoryLocks, has_cookie
 from bookspark.daemon.identity import Identity
 from bookspark.daemon.lease_server import SERVING, LeaseServer
 from bookspark.daemon.lossy_boot import fence_check, fence_what_may_be_lost, first_request_check, why_lossy
+from bookspark.daemon.lost_records import keep_lost_records
 from bookspark.daemon.probes import Probes
 from bookspark.daemon.registrar import Registrar
 from bookspark.daemon.request_loop import RequestLoop
@@ -241,9 +242,9 @@ def _end(why: str | BookieError | StorageError) -> NoReturn:
 def _open_storage(
     config: BookieConfig, store: MetadataStore, identity: Identity, stack: ExitStack, phase: Callable[[str], None]
 ) -> Storage:
-    """Read everything that the directories hold. After a loss, fence what may be lost; at the first boot, note which ledgers are
-    older than this bookie. The cookie is stamped after that, in the directories and then in the metadata store: a boot that is
-    cut short before is made again from its beginning."""
+    """Read everything that the directories hold. What the metadata forgot that it gave out is kept, and told of. After a loss,
+    fence what may be lost; at the first boot, note which ledgers are older than this bookie. The cookie is stamped after that, in
+    the directories and then in the metadata store: a boot that is cut short before is made again from its beginning."""
     bookie_id = identity.cookie.bookie_id
     storage = Storage(
         config,
@@ -253,6 +254,8 @@ def _open_storage(
         without=identity.unreadable,
     ).open()
     stack.callback(storage.close)
+    # Before a mark is made, which is the highest id that was given out.
+    keep_lost_records(storage, store)
     if why_lossy(storage.lossy_boots, identity.lost):
         phase("lossy boot")
         fence_what_may_be_lost(storage, store, bookie_id, identity.lost, phase)

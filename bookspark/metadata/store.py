@@ -47,6 +47,9 @@ class MetadataStore(Protocol):
     def highest_ledger_id(self) -> int:
         """No ledger ever had a higher id, whether it was given out or a user gave it; −1 if there was none."""
 
+    def skip_ledger_ids(self, highest: int) -> None:
+        """``new_ledger_id`` gives out no id up to ``highest`` from now on. Takes about a second for 50,000 ids."""
+
     def create_ledger(self, metadata: LedgerMetadata) -> int:
         """Make the record of ``metadata.ledger_id`` and return its version. Raises LedgerExistsError.
 

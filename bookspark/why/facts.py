@@ -14,6 +14,7 @@ from bookspark.autorecovery.status import AutorecoveryStatus, TaskStatus
 from bookspark.changes.change_record import ChangeRecord
 from bookspark.logs.readers.lag import ReaderLag
 from bookspark.metadata.bookie_homes import BookieHome
+from bookspark.protocol.bookie.lost_records import LostRecords
 from bookspark.protocol.changes.observed import Observed
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.logs.log_record import LogRecord
@@ -39,6 +40,8 @@ class Facts:
     tasks: tuple[TaskStatus, ...] = ()
     recovering: frozenset[int] = frozenset()
     """Ledgers that were in recovery at both of two looks."""
+    lost_records: tuple[LostRecords, ...] = ()
+    """Ids of ledgers whose records are lost."""
     open_ledgers: int = 0
     change: ChangeRecord | None = None
     """The change of the cluster that is under way."""

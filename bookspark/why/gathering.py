@@ -10,6 +10,7 @@ import statistics
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from typing import Any
 
 from bookspark.autorecovery.held_ranges import held_ranges
@@ -23,6 +24,7 @@ from bookspark.logs.chain.reader import AT_THE_END
 from bookspark.logs.readers.lag import readers_of
 from bookspark.logs.readers.records import records_of
 from bookspark.metadata.bookie_homes import read_home
+from bookspark.metadata.lost_records import read_lost_records
 from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.ledger.ledger_metadata import LedgerState
 from bookspark.protocol.logs.lanes import lane_of, writers_of_lanes
@@ -82,6 +84,9 @@ class Gathering:
         except UnreadableRecordError:
             # `bookspark cluster status` tells of it. Without it, what a change did is told as if somebody had done it.
             found["change"] = None
+        with suppress(UnreadableRecordError):
+            # Bookies collect nothing then, and say why.
+            found["lost_records"] = read_lost_records(store)
         found["open_ledgers"] = len(self._looking.open_ledgers)
         found["recovering"] = self._stand(store, self._looking, apart_seconds)
 

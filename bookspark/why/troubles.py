@@ -267,6 +267,20 @@ def _recovering(facts: Facts) -> Iterator[Answer]:
 
 
 def _records(facts: Facts) -> Iterator[Answer]:
+    if facts.lost_records:
+        ranges = [f"{first} to {last}" for first, last in facts.lost_records]
+        yield Answer(
+            "lost-records",
+            f"ledgers {', '.join(ranges[:NAMED])}",
+            "ZooKeeper does not know ledgers that bookies hold: an older copy of its data was put back",
+            (
+                "what it had noted after that copy was made is lost: ledgers, logs, where ledgers end",
+                "bookies keep the entries of these ledgers, and no other ledger gets their ids",
+            ),
+            "see what they hold, save what you need, then give them up",
+            "bookspark ledger lost",
+            Severity.DANGER,
+        )
     if facts.observed.unreadable:
         yield Answer(
             "unreadable-records",

@@ -9,9 +9,11 @@ import pytest
 from bookspark.bookie.disk.file_system import RealFileSystem
 from bookspark.bookie.space.garbage_collection import list_ledgers, read_records
 from bookspark.errors import MetadataStoreError
+from bookspark.metadata.lost_records import give_up_lost_records, note_lost_records
 from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.protocol.bookie.bookie_ledger import NO_SUCH_LEDGER
 from bookspark.protocol.bookie.garbage_collection import NOTHING_COLLECTED, Complete, Incomplete
+from bookspark.protocol.bookie.lost_records import LostRecords
 from bookspark.protocol.ledger.ledger_metadata import LEDGER_ID_MAX
 from bookspark.protocol.ledger.responses import Negative, Positive, Unknown
 from bookspark.testing.faulty_files import FaultyFileSystem
@@ -189,6 +191,28 @@ def test_a_ledger_whose_id_a_user_gave_is_collected(storage):
     assert storage.add(1001, 0) is Status.OK
     assert storage.collect(metadata) == 1
     assert held_ledgers(storage.storage) == {5, 6, 7, 1001}
+
+
+def test_a_ledger_whose_record_is_lost_is_kept_until_it_is_given_up(storage):
+    """An older copy of ZooKeeper's data knows nothing of it, and soon it gave out as many ids as before: the bookies deleted what
+    nobody had deleted."""
+    metadata = Metadata(5, 7)
+    metadata.given_out = 100
+    lost = LostRecords(6, 1006)
+    note_lost_records(metadata, lost)
+    assert storage.collect(metadata) == 0
+    assert held_ledgers(storage.storage) == {5, 6, 7}
+    assert storage.storage.garbage_collection.kept.endswith("the record of ledger 6 is lost")
+    give_up_lost_records(metadata, (lost,))
+    assert storage.collect(metadata) == 1
+    assert held_ledgers(storage.storage) == {5, 7}
+
+
+def test_nothing_is_collected_while_nobody_can_tell_which_records_are_lost(storage):
+    metadata = Metadata(5, 7)
+    metadata.write_record("lost_records", "ledgers", b"not JSON", None)
+    assert storage.collect(metadata) == 0
+    assert held_ledgers(storage.storage) == {5, 6, 7}
 
 
 def test_what_is_held_of_an_id_that_no_ledger_can_have_goes_without_a_note(storage):

@@ -17,7 +17,8 @@ import pytest
 from bookspark.client import BookKeeper
 from bookspark.errors import ReadError
 from tests.awaiting import await_that
-from tests.pages import LOCAL, local_cluster, run, script_of
+from tests.older_metadata import set_back
+from tests.pages import LOCAL, local_cluster, run, script_of, shell_of
 
 ELSEWHERE = {"audits.md"}
 """Guides that other modules run."""
@@ -31,7 +32,7 @@ def shell(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 def test_every_guide_is_run() -> None:
     guides = {path.name for path in (Path(__file__).parents[2] / "docs" / "guides").iterdir()}
-    assert guides == {"services.md", "ledgers.md", "disks.md", "tls.md"} | ELSEWHERE
+    assert guides == {"services.md", "ledgers.md", "disks.md", "tls.md", "backup.md"} | ELSEWHERE
 
 
 def test_rows_of_services(tmp_path: Path, shell: dict[str, str]) -> None:
@@ -91,3 +92,12 @@ def test_tls_and_a_secret(tmp_path: Path, shell: dict[str, str]) -> None:
     own = shell | {"BOOKSPARK_ZOOKEEPER": f"{shell['BOOKSPARK_ZOOKEEPER']}/closed"}
     printed = run(script_of("guides/tls.md"), tmp_path, own)
     assert "1 ledgers" in printed and printed.splitlines()[-1] == "refused"
+
+
+def test_a_copy_of_zookeepers_data_is_put_back(tmp_path: Path) -> None:
+    with set_back(tmp_path) as (cluster, _, forgotten):
+        printed = run(script_of("guides/backup.md"), tmp_path, shell_of(cluster.zookeeper))
+    before, after = printed.split("are given up")
+    assert "an older copy of its data was put back" in before and "something is wrong" in before
+    assert all(f"{ledger_id}" in before for ledger_id in forgotten)
+    assert "an older copy" not in after

@@ -17,9 +17,12 @@ from bookspark.errors import (
     MetadataVersionError,
     NoSuchLedgerError,
 )
+from bookspark.metadata.lost_records import give_up_lost_records, note_lost_records, read_lost_records
 from bookspark.metadata.records.bookie_registration import BookieRegistration
 from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.bookie.cookie import Cookie
+from bookspark.protocol.bookie.lost_records import LostRecords
+from bookspark.protocol.ledger.entry_ranges import NO_RANGES, with_ranges
 from bookspark.protocol.ledger.ledger_metadata import LEDGER_ID_MAX
 from tests.awaiting import Changes
 from tests.metadata.kit import clients, ledger
@@ -107,6 +110,28 @@ def test_the_highest_id_is_that_of_all_who_give_at_once(store: MetadataStore, ot
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda given: (store, other)[given % 2].note_given_id(given), range(8)))
     assert store.highest_ledger_id() == other.highest_ledger_id() == 7
+
+
+def test_ids_that_are_skipped_are_given_to_nobody(store: MetadataStore, other: MetadataStore) -> None:
+    assert store.new_ledger_id() == 0
+    store.skip_ledger_ids(1_234)
+    assert other.last_ledger_id() == store.highest_ledger_id() == 1_234
+    other.skip_ledger_ids(7)
+    assert other.new_ledger_id() == 1_235
+
+
+def test_lost_records_are_those_that_all_have_noted(store: MetadataStore, other: MetadataStore) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        noted = [LostRecords(10 * number, 10 * number + 8 + number % 2) for number in range(8)]
+        list(threads.map(lambda one: note_lost_records((store, other)[one.first // 10 % 2], one), noted))
+    lost = read_lost_records(store)
+    assert lost == read_lost_records(other) == tuple(LostRecords(*one) for one in with_ranges(NO_RANGES, noted))
+    assert len(lost) == 5
+    with pytest.raises(MetadataVersionError):
+        give_up_lost_records(store, lost[:3])
+    give_up_lost_records(other, lost)
+    assert read_lost_records(store) == ()
+    give_up_lost_records(other, lost)
 
 
 def test_ledger_ids_are_unique_over_threads(store: MetadataStore) -> None:

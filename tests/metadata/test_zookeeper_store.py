@@ -402,6 +402,15 @@ def test_new_ledger_id_may_leave_a_gap_and_repeats_nothing(
     assert [lossy.new_ledger_id(), store.new_ledger_id()] == [1, 2]
 
 
+@pytest.mark.parametrize("manager", [LedgerManager.HIERARCHICAL, LedgerManager.BOOKKEEPER])
+def test_skipped_ids_are_skipped_also_where_bookkeepers_clients_count(chroot: str, manager: LedgerManager) -> None:
+    with closing(ZooKeeperStore(chroot, begin=manager)) as store:
+        assert store.new_ledger_id() == 0
+        store.skip_ledger_ids(700)
+        assert store.last_ledger_id() == 700
+        assert [store.new_ledger_id(), store.last_ledger_id()] == [701, 701]
+
+
 def test_note_given_id(lossy: ZooKeeperStore, proxy: LossyProxy, store: ZooKeeperStore) -> None:
     proxy.lose_reply(CREATE)
     lossy.note_given_id(50)
@@ -458,6 +467,34 @@ def test_registration_and_watches_outlive_the_session(
     own_calls.await_that(lambda: "bookie-2" in store.bookies())
     store.unregister_bookie("bookie-1")
     assert set(watcher.bookies()) == {"bookie-2"}
+    watcher.close()
+
+
+def test_nobody_registers_or_takes_an_id_where_fewer_were_given_out_than_before(
+    store: ZooKeeperStore,
+    chroot: str,
+    zookeeper: EmbeddedZooKeeper,
+    kazoo: KazooClient,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """An ensemble into which an older copy was put takes the clients of before. Their bookies went on as if nothing was lost."""
+    watcher = begun(chroot)
+    store.register_bookie(BOOKIE)
+    store.skip_ledger_ids(5)
+    kazoo.delete(store.layout.idgen)
+    kazoo.create(store.layout.idgen)
+    expire(store, zookeeper)
+    await_that(lambda: "is at ledger id -1 and was at 5 before" in caplog.text)
+    assert watcher.bookies() == {}
+    watcher.skip_ledger_ids(50)
+    with pytest.raises(MetadataStoreError, match="start this process again"):
+        store.register_bookie(BOOKIE)
+    with pytest.raises(MetadataStoreError, match="start this process again"):
+        store.new_ledger_id()
+    assert watcher.bookies() == {}
+    with closing(begun(chroot)) as restarted:
+        restarted.register_bookie(BOOKIE)
+        assert restarted.new_ledger_id() > 50
     watcher.close()
 
 

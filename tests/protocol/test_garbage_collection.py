@@ -45,10 +45,10 @@ class TestSuspects:
 class TestWhatCanBeSaid:
     def test_of_what_was_given_out_of_what_was_not_and_of_what_can_not_be(self):
         found = sort_suspects((-5, 0, 7, 8, LEDGER_ID_MAX, LEDGER_ID_MAX + 1, 1 << 62), 7)
-        assert found == ((0, 7), (8, LEDGER_ID_MAX), (-5, LEDGER_ID_MAX + 1, 1 << 62))
+        assert found == ((0, 7), (8, LEDGER_ID_MAX), (), (-5, LEDGER_ID_MAX + 1, 1 << 62))
 
     def test_of_a_store_that_gave_out_nothing(self):
-        assert sort_suspects((0,), -1) == ((), (0,), ())
+        assert sort_suspects((0,), -1) == ((), (0,), (), ())
 
 
 class TestCollectable:

@@ -12,6 +12,7 @@ from bookspark.autorecovery.status import TaskStatus
 from bookspark.changes.change_record import new_record
 from bookspark.metadata.autorecovery.auditors import CheckReport
 from bookspark.metadata.bookie_homes import BookieHome
+from bookspark.protocol.bookie.lost_records import LostRecords
 from bookspark.protocol.changes.observed import Placed
 from bookspark.protocol.changes.wanted import Progress, Wanted
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata
@@ -112,6 +113,7 @@ QUIETED = new_record(Wanted(restart=frozenset("a")), Progress({}, quieted=frozen
         (facts(tasks=(task(error="lost", missed=(MISSED,)),)), ["entries-lost"]),
         (facts(recovering=frozenset({7})), ["recovery-stands"]),
         (facts(unreadable={7: "it is newer"}), ["unreadable-records"]),
+        (facts(lost_records=(LostRecords(4, 1009),)), ["lost-records"]),
         (facts(zookeeper_seconds=2.0), ["zookeeper-slow"]),
         (facts({"a": DOWN}, zookeeper_problem="no answer within 5 s"), ["zookeeper"]),
     ],

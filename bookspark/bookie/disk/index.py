@@ -322,6 +322,10 @@ class Index:
         then may be left out."""
         return self._rows.ids.ascending()
 
+    def ids_from(self, start: int) -> list[int]:
+        """The ledgers from ``start`` on that have rows, ascending."""
+        return self._rows.ids.since(start)
+
     def forget(self, ledger_id: int) -> None:
         """Remove a ledger with all its rows; no error if it has none."""
         if self._rows.pop(ledger_id):

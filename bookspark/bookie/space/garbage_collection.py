@@ -26,6 +26,7 @@ from bookspark.bookie.holdings.holdings import Holdings
 from bookspark.bookie.ledgers.control_records import ControlRecords
 from bookspark.bookie.steps import WAIT, Steps
 from bookspark.errors import BookKeeperError, NoSuchLedgerError, UnreadableRecordError
+from bookspark.metadata.lost_records import read_lost_records
 from bookspark.metadata.store import MetadataStore
 from bookspark.protocol.bookie.garbage_collection import (
     Complete,
@@ -37,6 +38,7 @@ from bookspark.protocol.bookie.garbage_collection import (
     sort_suspects,
     suspects,
 )
+from bookspark.protocol.bookie.lost_records import LostRecords
 from bookspark.protocol.ledger.responses import Negative, NegativeReason, Positive, Response, Unknown, UnknownReason
 from bookspark.wire.header import Status
 
@@ -73,7 +75,11 @@ class GarbageCollection:
         if isinstance(listing, Incomplete):
             log.warning("no ledger is collected, because the ledgers could not be listed: %s", listing.why)
             return 0
-        suspected: Suspected = yield partial(_suspected, held, listing, given_out)
+        lost: tuple[LostRecords, ...] | Incomplete = yield partial(list_lost_records, store)
+        if isinstance(lost, Incomplete):
+            log.warning("no ledger is collected, because it is not known whose records are lost: %s", lost.why)
+            return 0
+        suspected: Suspected = yield partial(_suspected, held, listing, given_out, lost)
         suspects = self._holdings.control.suspects
         suspects.clear()
         suspects.update(suspected.asked)
@@ -107,6 +113,7 @@ class GarbageCollection:
             if isinstance(answer, Unknown)
         ]
         why += [f"ledger {ledger_id} was never given out" for ledger_id in suspected.not_given_out]
+        why += [f"the record of ledger {ledger_id} is lost" for ledger_id in suspected.lost]
         unread = len(suspected.asked) - len(records)
         if why:
             more = len(why) + unread - _KEPT_TOLD
@@ -187,9 +194,17 @@ def list_ledgers(store: MetadataStore) -> Listing:
     return Complete(_Listed(ids))
 
 
-def _suspected(held: Iterable[int], listing: Complete, given_out: int) -> Suspected:
+def list_lost_records(store: MetadataStore) -> tuple[LostRecords, ...] | Incomplete:
+    """Which ledgers have lost their records, or why that can't be told."""
+    try:
+        return read_lost_records(store)
+    except BookKeeperError as error:
+        return Incomplete(str(error))
+
+
+def _suspected(held: Iterable[int], listing: Complete, given_out: int, lost: Collection[LostRecords]) -> Suspected:
     # What users gave was not noted in earlier versions; the listing has what is left of it.
-    return sort_suspects(suspects(held, listing), max(given_out, max(listing.ledgers, default=given_out)))
+    return sort_suspects(suspects(held, listing), max(given_out, max(listing.ledgers, default=given_out)), lost)
 
 
 def highest_ledger_id(store: MetadataStore) -> int | Incomplete:

@@ -11,7 +11,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
@@ -23,13 +23,16 @@ from bookspark.arguments import check_names
 from bookspark.cli.terminal.command_options import Json, LedgerId, Password, Yes, Zookeeper, client
 from bookspark.cli.terminal.output import console, metadata_document, payload_document, problem, table
 from bookspark.cli.terminal.signals import interruptible
-from bookspark.errors import ConfigurationError, LedgerRecoveryError
+from bookspark.errors import ConfigurationError, LedgerRecoveryError, ReadError
+from bookspark.metadata.lost_records import give_up_lost_records, read_lost_records
 from bookspark.plain_text import one_line
 from bookspark.protocol.ledger.accepted_loss import noted_by_earlier_version
+from bookspark.protocol.ledger.entry_ranges import NO_RANGES, with_ranges
 from bookspark.protocol.ledger.ledger_metadata import DigestType, LedgerType, Replication
 
 if TYPE_CHECKING:
-    from bookspark.client import LedgerHandle
+    from bookspark.client import BookKeeper, LedgerHandle
+    from bookspark.protocol.bookie.lost_records import LostRecords
 
 app = typer.Typer(
     help="Create, write, read, list, recover and delete ledgers.", no_args_is_help=True, rich_markup_mode=None
@@ -278,6 +281,55 @@ def recover(
             loss = handle.metadata.accepted_loss or noted_by_earlier_version(handle.metadata.custom_metadata)
             if loss is not None:
                 problem(f"not known, and accepted as lost by {loss.by}: {'; '.join(loss.not_known)}")
+
+
+@app.command()
+def lost(
+    zookeeper: Zookeeper = "",
+    give_up: Annotated[
+        bool, typer.Option("--give-up", help="Have the bookies collect these entries. This can't be undone.")
+    ] = False,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Print the ledgers whose records are lost, because an older copy of ZooKeeper's data was put back, and who holds what.
+
+    A bookie that starts tells them by what it holds. It keeps these entries, and no other ledger gets their ids. What you need of
+    them is in the logs of a stopped bookie: `bookspark bookie read`."""
+    with client(zookeeper) as bookkeeper:
+        ranges = read_lost_records(bookkeeper.metadata)
+        found = _held_of(bookkeeper, ranges) if ranges else []
+        if as_json:
+            typer.echo(json.dumps({"ranges": ranges, "held": found}, indent=2))
+        else:
+            rows = [tuple(map(str, one.values())) for one in found]
+            console().print(table("", ("ledger", "bookie", "first entry", "last entry"), rows))
+        if give_up and ranges:
+            ledgers = len({one["ledger_id"] for one in found})
+            if not yes:
+                typer.confirm(f"Give up what is held of {ledgers} ledgers for ever?", abort=True, err=True)
+            give_up_lost_records(bookkeeper.metadata, ranges)
+            problem(
+                f"{ledgers} ledgers are given up; bookies collect them, the next time they look for deleted ledgers"
+            )
+
+
+def _held_of(bookkeeper: BookKeeper, lost: Sequence[LostRecords]) -> list[dict[str, Any]]:
+    """What bookies that answer hold of these ledgers, a range of entries each."""
+    from bookspark.autorecovery.held_ranges import held_ranges
+
+    found = []
+    for bookie in bookkeeper.metadata.bookies():
+        try:
+            held = held_ranges(bookkeeper, bookie)
+        except ReadError as error:
+            problem(f"{error}; it may hold more")
+            continue
+        for ledger_id, ranges in held.items():
+            if any(one.first <= ledger_id <= one.last for one in lost):
+                found += [(ledger_id, bookie, *entries) for entries in with_ranges(NO_RANGES, ranges)]
+    names = ("ledger_id", "bookie", "first_entry_id", "last_entry_id")
+    return [dict(zip(names, one, strict=True)) for one in sorted(found)]
 
 
 def _operator() -> str:

@@ -95,6 +95,10 @@ class MemoryStore:
     def highest_ledger_id(self) -> int:
         return max(self.last_ledger_id(), self._world.highest_given)
 
+    def skip_ledger_ids(self, highest: int) -> None:
+        with self._open() as world:
+            world.ledger_ids = max(world.ledger_ids, highest + 1)
+
     def create_ledger(self, metadata: LedgerMetadata) -> int:
         with self._open() as world:
             key = _ledger_key(metadata.ledger_id)

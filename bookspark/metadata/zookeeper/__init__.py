@@ -5,6 +5,7 @@
 ``cluster``          which cluster is at a place, and how a new one is begun
 ``zookeeper_tree``   its documents for autorecovery
 ``registration``     a bookie's ephemeral node, kept over the loss of sessions
+``ledger_ids``       the counter of ledger ids
 ``nodes``            single nodes: compare-and-set and watches, with lost replies settled
 ``connection``       a session in which every call has a deadline
 ``session_figures``  what a session tells for metrics

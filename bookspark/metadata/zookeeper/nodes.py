@@ -156,6 +156,18 @@ class Nodes:
         except NoNodeError as error:
             raise _damaged(what, path) from error
 
+    def skip(self, what: str, path: str, numbers: int) -> None:
+        """``count`` so often, or more often if an answer is lost."""
+
+        def build(transaction: Any) -> None:
+            for _ in range(numbers):
+                transaction.set_data(path, b"")
+
+        try:
+            self._connection.commit(what, build)
+        except NoNodeError as error:
+            raise _damaged(what, path) from error
+
     def counted(self, what: str, path: str) -> int:
         """The number that ``count`` returned last; 0 if it never did."""
         found = self.read(what, path)
@@ -176,6 +188,18 @@ class Nodes:
             raise _damaged(what, path) from error
         self._client.delete_async(made)
         return int(made.removeprefix(below))
+
+    def skip_below(self, what: str, path: str, numbers: int) -> None:
+        """``count_below`` so often, or more often if an answer is lost."""
+        below = f"{path}/ID-"
+        made = self._connection.gather(
+            what, lambda: [self._client.create_async(below, b"", ephemeral=True, sequence=True) for _ in range(numbers)]
+        )
+        if any(isinstance(one, NoNodeError) for one in made):
+            raise _damaged(what, path)
+        for one in made:
+            if isinstance(one, str):
+                self._client.delete_async(one)
 
     def counted_below(self, what: str, path: str) -> int:
         """How many numbers ``count_below`` and BookKeeper's clients got. A node's ``cversion`` goes up when a node below it is

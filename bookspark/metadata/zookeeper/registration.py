@@ -29,10 +29,13 @@ log = logging.getLogger(__name__)
 class Registrar:
     """The registrations of one store."""
 
-    def __init__(self, connection: Connection, layout: Layout, changed: Callable[[object], None]) -> None:
-        """``changed`` is called, in kazoo's thread, when a node that was made here was changed or deleted. It must not block; it
-        has ``restore`` called."""
+    def __init__(
+        self, connection: Connection, layout: Layout, check: Callable[[], None], changed: Callable[[object], None]
+    ) -> None:
+        """``check`` is called before a node is made, and raises MetadataStoreError if none may be. ``changed`` is called, in
+        kazoo's thread, when a node that was made here was changed or deleted. It must not block; it has ``restore`` called."""
         self._connection = connection
+        self._check = check
         self._changed = changed
         self._layout = layout
         self._wanted: dict[str, BookieRegistration] = {}
@@ -64,6 +67,7 @@ class Registrar:
 
     def _publish(self, registration: BookieRegistration, *, from_others: bool = True) -> None:
         what = f"registering {registration.bookie_id}"
+        self._check()
         self._replace(what, registration.bookie_id, registration, from_others=from_others)
 
     def _replace(

@@ -5,6 +5,8 @@ registrations are made again, watches are set again, and watchers are called, be
 such ledger" is answered, and a record is changed, only while INSTANCEID is what it was at the start. A ZooKeeper that lost its
 data knows of no deletion, and one that holds another cluster by now has other ledgers under the same ids.
 
+A counter of ledger ids that went back is another such ZooKeeper (``ledger_ids``).
+
 Source: BookKeeper's ``AbstractZkLedgerManager`` and ``ZKRegistrationManager``; ``layout`` has the paths.
 """
 
@@ -45,6 +47,7 @@ from bookspark.metadata.zookeeper.layout import (
     parse_address,
     two_digits,
 )
+from bookspark.metadata.zookeeper.ledger_ids import LedgerIds
 from bookspark.metadata.zookeeper.nodes import Marks, Nodes
 from bookspark.metadata.zookeeper.registration import Registrar
 from bookspark.metadata.zookeeper.zookeeper_tree import ZooKeeperTree
@@ -97,7 +100,8 @@ class ZooKeeperStore:
         except BaseException:
             self.close()
             raise
-        self._registrar = Registrar(self.connection, self.layout, self._registration_event)
+        self._ids = LedgerIds(self._nodes, self.layout)
+        self._registrar = Registrar(self.connection, self.layout, self._ids.check, self._registration_event)
         self._autorecovery = ZooKeeperTree(self._nodes, self._notifier, self.layout.underreplication)
 
     # -- cluster
@@ -121,41 +125,19 @@ class ZooKeeperStore:
     # -- ledgers
 
     def new_ledger_id(self) -> int:
-        what, path = "getting a ledger id", self.layout.idgen
-        if self.layout.manager is LedgerManager.BOOKKEEPER:
-            count = self._nodes.count_below(what, path) + 1
-        else:
-            count = self._nodes.count(what, path)
-        if count < 1:
-            raise MetadataStoreError(
-                f"all 2^31 ledger ids of {self.layout.ledgers} are given out; begin another chroot"
-            )
-        return count - 1
+        return self._ids.new()
 
     def last_ledger_id(self) -> int:
-        bookkeepers = self.layout.manager is LedgerManager.BOOKKEEPER
-        counted = self._nodes.counted_below if bookkeepers else self._nodes.counted
-        return counted("reading the last ledger id", self.layout.idgen) - 1
+        return self._ids.last()
 
     def note_given_id(self, ledger_id: int) -> None:
-        what, path = f"noting the given id {ledger_id}", self.layout.idgiven
-        value = b"%d" % self.layout.check_new(ledger_id)
-        for _ in range(_ATTEMPTS):
-            found = self._nodes.read(what, path)
-            if found is not None and _noted_id(found.value, path) >= ledger_id:
-                return
-            with contextlib.suppress(NodeExistsError, BadVersionError):
-                if found is None:
-                    self._nodes.create(what, path, value)
-                else:
-                    self._nodes.write(what, path, value, found.version)
-                return
-        raise MetadataStoreError(f"{what}: others note theirs faster than it can be read; try again")
+        self._ids.note_given(ledger_id)
 
     def highest_ledger_id(self) -> int:
-        path = self.layout.idgiven
-        given = self._nodes.read("reading the highest given id", path)
-        return max(self.last_ledger_id(), -1 if given is None else _noted_id(given.value, path))
+        return self._ids.highest()
+
+    def skip_ledger_ids(self, highest: int) -> None:
+        self._ids.skip_to(highest)
 
     def create_ledger(self, metadata: LedgerMetadata) -> int:
         path = self.layout.ledger(self.layout.check_new(metadata.ledger_id))
@@ -383,14 +365,6 @@ class ZooKeeperStore:
             return self._nodes.write(f"changing {what}", path, value, version)
         except (NodeExistsError, NoNodeError, BadVersionError):
             raise version_changed(what, version) from None
-
-
-def _noted_id(value: bytes, path: str) -> int:
-    if not value.isdigit():
-        raise MetadataStoreError(
-            f"{path} holds {value!r}, not a ledger id; write the highest id that a user gave into it"
-        )
-    return int(value)
 
 
 def begin_cluster(connect: str, manager: LedgerManager = LedgerManager.HIERARCHICAL) -> str:

@@ -7,6 +7,7 @@
 ``control_copies``      what the copies of a control log tell together, when some are damaged
 ``cookie``              who the bookie is, and whether its directories are its own
 ``read_only_switch``    whether an operator made the bookie read-only
+``lost_records``        which ledger ids the metadata has forgotten that it gave out
 ``garbage_collection``  which ledgers were deleted, and may be thrown away
 ``lease``               who looks after a bookie's process, and when it has to end
 ======================  ========================================================================================================

@@ -11,6 +11,8 @@ The bookie has to note the ledgers that it holds (``held``) **before** the listi
 first add. So a ledger that was held by then and is not in the listing was deleted. A younger ledger may be missing because it is
 young, and is kept. Ledger ids are not used twice.
 
+A ledger whose record is lost was not deleted (``lost_records``): it is kept until a person gives it up.
+
 The metadata can judge only what it gave out, or noted before a user gave it. Whoever may send adds can make a ledger known whose
 id is still to be given out: its record is missing because it is not made yet, and forgetting it could hit the ledger that is made
 at that moment. So a suspect beyond ``given_out``, which is read before ``held``, is kept and told of. An id that no ledger can
@@ -37,6 +39,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Set
 from typing import NamedTuple
 
+from bookspark.protocol.bookie.lost_records import LostRecords
 from bookspark.protocol.ledger.ledger_metadata import LEDGER_ID_MAX
 from bookspark.protocol.ledger.responses import Negative, NegativeReason, Response
 
@@ -80,16 +83,21 @@ class Suspected(NamedTuple):
     """Their own records are to be read now."""
     not_given_out: tuple[int, ...]
     """Nobody can say that these were deleted: they are kept."""
+    lost: tuple[int, ...]
+    """Their records are lost: they are kept."""
     no_ledgers: tuple[int, ...]
     """Ids that no ledger can have: they may be thrown away."""
 
 
-def sort_suspects(suspected: Collection[int], given_out: int) -> Suspected:
-    """``given_out``: the highest id that the metadata had given out, or noted as a user's, before ``held`` was noted."""
-    possible = [ledger_id for ledger_id in suspected if 0 <= ledger_id <= LEDGER_ID_MAX]
+def sort_suspects(suspected: Collection[int], given_out: int, lost: Collection[LostRecords] = ()) -> Suspected:
+    """``given_out``: the highest id that the metadata had given out, or noted as a user's, before ``held`` was noted. ``lost``:
+    as read after that."""
+    of_lost = {ledger_id for ledger_id in suspected if any(one.first <= ledger_id <= one.last for one in lost)}
+    possible = [ledger_id for ledger_id in suspected if 0 <= ledger_id <= LEDGER_ID_MAX and ledger_id not in of_lost]
     return Suspected(
         tuple(ledger_id for ledger_id in possible if ledger_id <= given_out),
         tuple(ledger_id for ledger_id in possible if ledger_id > given_out),
+        tuple(sorted(of_lost)),
         tuple(ledger_id for ledger_id in suspected if not 0 <= ledger_id <= LEDGER_ID_MAX),
     )
 

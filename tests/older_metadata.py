@@ -1,0 +1,39 @@
+"""A cluster into which an older copy of ZooKeeper's data was put back."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bookspark.client import BookKeeper
+from bookspark.local import LocalCluster
+
+OLD = [b"old %d" % number for number in range(30)]
+
+
+def written(bookkeeper: BookKeeper, entries: list[bytes], ledgers: int = 1) -> list[int]:
+    """The ids of new ledgers with these entries, closed, on two bookies."""
+    made = []
+    for _ in range(ledgers):
+        with bookkeeper.create_ledger(2, 2, 2) as ledger:
+            ledger.append_batch(entries)
+            made.append(ledger.ledger_id)
+    return made
+
+
+@contextmanager
+def set_back(place: Path, forgotten: int = 3) -> Iterator[tuple[LocalCluster, int, list[int]]]:
+    """The cluster, a ledger that its ZooKeeper knows, and so many that it has forgotten."""
+    cluster = LocalCluster(2, place, autorecovery=True, gc_wait_time_seconds=3600)
+    data, copy = place / "zookeeper" / "data", place / "copy"
+    with cluster:
+        (known,) = written(cluster.bookkeeper(), OLD)
+    shutil.copytree(data, copy)
+    with cluster:
+        lost = written(cluster.bookkeeper(), OLD, forgotten)
+    shutil.rmtree(data)
+    shutil.copytree(copy, data)
+    with cluster:
+        yield cluster, known, lost
