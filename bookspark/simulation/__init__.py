@@ -16,6 +16,8 @@ moves is a replay.
 ``checkers``            the invariants, one module each
 ``view``                what a checker is shown
 ``story``               moves told in sentences
+``sequence``            the messages of a story: sent, arrived, given up
+``story_page``          a violation as a page with a sequence diagram
 ``values``              frozen forms and copies of machines, and numbers for them
 ======================  ========================================================================================================
 

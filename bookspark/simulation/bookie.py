@@ -105,6 +105,8 @@ class SimulatedBookie:
     """How often the bookie may have lost entries; for the checkers."""
     gone: bool = False
     """It is gone for good, with its disks."""
+    defect: str = ""
+    """What a decision raised, instead of deciding."""
 
     # -- requests
 

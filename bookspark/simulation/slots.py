@@ -226,7 +226,11 @@ class Slots:
 
     def _changed(self, bookie: int, messages: list[int], step: Callable[[SimulatedBookie], list[Message]]) -> int:
         copy = clone(self.bookies[bookie])
-        answers = step(copy)
+        try:
+            answers = step(copy)
+        except Exception as error:
+            copy, answers = clone(self.bookies[bookie]), []
+            copy.defect = f"{type(error).__name__}: {error}"
         return self._number(self.bookies.number(copy), messages + [self.message(answer) for answer in answers])
 
 

@@ -192,8 +192,9 @@ def _store(world: World, state: State, place: int, name: str) -> str:
 def _told(world: World, state: State, place: int, event: int) -> str:
     """What the client tells its user, after a semicolon."""
     copy = clone(world.clients[state[place]])
-    _, told = copy.step(world.events[event], world.options)
-    return "".join(f"; {said}" for action in told for said in _say_told(action))
+    _, told = copy.stepped(world.events[event], world.options)
+    failed = f"; its machine fails: {copy.defect}" if copy.defect else ""
+    return "".join(f"; {said}" for action in told for said in _say_told(action)) + failed
 
 
 def _say_told(action: Any) -> Iterator[str]:

@@ -11,6 +11,7 @@ two moves: the compare-and-set, and its answer.
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any, NamedTuple
 
 from bookspark.errors import MetadataStoreError, NoSuchLedgerError
@@ -25,6 +26,7 @@ from bookspark.protocol.ledger.actions import (
 )
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerType
 from bookspark.protocol.ledger.responses import Unknown, UnknownReason
+from bookspark.protocol.writing.writer import LedgerWriter
 from bookspark.protocol.writing.writer_events import PassedOver
 from bookspark.simulation.bookie import LEDGER_ID, MASTER_KEY
 from bookspark.simulation.checkers import CHECKERS
@@ -41,6 +43,14 @@ from bookspark.simulation.view import Violation, WorldView
 _TIMEOUT = Unknown(UnknownReason.TIMEOUT)
 _STORE_LOST = MetadataFailed(MetadataStoreError("no answer in time"))
 _DELETED = MetadataFailed(NoSuchLedgerError("the ledger was deleted"))
+
+
+class Met(NamedTuple):
+    """An event that came to a machine in a state; a writer has two, what it does and what it waits for."""
+
+    machine: type
+    states: tuple[Enum, ...]
+    event: type
 
 
 class ClientStep(NamedTuple):
@@ -76,6 +86,8 @@ class World:
         self.slots = Slots(options)
         self.origins: dict[int, tuple[int, int, int]] = {}
         """Of a client's state: the place, the state and the event that first led to it."""
+        self.met: set[Met] = set()
+        """What came to machines in which states (``search.coverage``)."""
         self._steps: dict[tuple[int, int, int], ClientStep] = {}
         self._possible = PossibleMoves(options, self.bookies, self.records, self.clients, self.events, self.slots)
         self._served: dict[tuple[int, int], tuple[int, int]] = {}
@@ -231,7 +243,9 @@ class World:
         found = self._steps.get(key)
         if found is None:
             copy = clone(self.clients[client])
-            sends, _ = copy.step(self.events[event], self.options)
+            if copy.machine is not None:
+                self.met.add(Met(type(copy.machine), _states(copy.machine), type(self.events[event])))
+            sends, _ = copy.stepped(self.events[event], self.options)
             after = self.clients.number(copy)
             self.origins.setdefault(after, key)
             messages = tuple(
@@ -289,3 +303,7 @@ class World:
             dict(zip(self.bookies, bookies, strict=True)),
             record.deleted,
         )
+
+
+def _states(machine: Any) -> tuple[Enum, ...]:
+    return (machine.state, machine.asked) if isinstance(machine, LedgerWriter) else (machine.phase,)

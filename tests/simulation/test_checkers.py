@@ -64,6 +64,7 @@ ACCEPTED = {"accepted_loss": AcceptedLoss("ann", 1, losses=(_END,))}
 GIVEN_UP = {"accepted_loss": AcceptedLoss("ann", 1, losses=(_ENTRY_0,))}
 TWO_FRAGMENTS = (Fragment(0, ("b1", "b2", "b3")), Fragment(1, ("b3", "b1", "b2")))
 VIOLATIONS = {
+    "no_machine_fails": [view(b1=SimulatedBookie(defect="KeyError: 3")), a_reader(defect="KeyError: 3")],
     "no_divergence_between_writer_and_metadata": [view(lac=0, b1=(0,), b2=(0,), closed_at=-1)],
     "all_acked_entries_are_readable": [view(lac=0)],
     "all_committed_entries_reach_ack_quorum": [

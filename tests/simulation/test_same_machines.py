@@ -126,7 +126,7 @@ def events_and_actions():
 
 
 def names_of_the_protocol(folder):
-    """Every object of the protocol that a module in ``folder`` names, but for its imports."""
+    """Every class of the protocol that a module in ``folder`` names, but for its imports."""
     for path in (Path(bookspark.__file__).parent / folder).rglob("*.py"):
         nodes = list(ast.walk(ast.parse(path.read_text())))
         known = {}
@@ -135,10 +135,13 @@ def names_of_the_protocol(folder):
                 for name in node.names:
                     known[name.asname or name.name] = imported(node.module, name.name)
         for node in nodes:
-            if isinstance(node, ast.Name) and node.id in known:
-                yield known[node.id]
+            named = None
+            if isinstance(node, ast.Name):
+                named = known.get(node.id)
             elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-                yield getattr(known.get(node.value.id), node.attr, None)
+                named = getattr(known.get(node.value.id), node.attr, None)
+            if isinstance(named, type):
+                yield named
 
 
 def imported(module, name):

@@ -9,19 +9,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 
+from bookspark.cli.terminal.output import problem
 from bookspark.command_line import FOUND
 from bookspark.errors import ConfigurationError
 from bookspark.protocol.ledger.ledger_metadata import LedgerType, Replication
 from bookspark.protocol.writing.ensemble_change import ChangeMode
+from bookspark.simulation.search.coverage import Pair, all_pairs, met_pairs
 from bookspark.simulation.search.exhaustive import Exhaustive
 from bookspark.simulation.search.random_schedules import RandomSchedules
 from bookspark.simulation.simulation_options import CrashLoses, SimulationOptions
+from bookspark.simulation.state import Move
 from bookspark.simulation.story import tell
+from bookspark.simulation.story_page import story_page
 from bookspark.simulation.view import Violation
+from bookspark.simulation.world import World
 
 _CHANGE_MODES = {mode.value.replace(" ", "-"): mode for mode in ChangeMode}
 _SIZES, _TROUBLE, _MODES, _SWITCHES = "Sizes", "Trouble", "Modes", "Safety switches"
@@ -46,6 +52,13 @@ def simulate(
     ] = 0,
     states_max: Annotated[int | None, typer.Option(min=1, help="End an exhaustive search at this many states.")] = None,
     seconds_max: Annotated[float | None, typer.Option(min=0, help="End after this many seconds.")] = None,
+    coverage: Annotated[
+        bool, typer.Option("--coverage", help="Name the pairs of a machine's state and an event that never came.")
+    ] = False,
+    page: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a violation to this file, as a page with a sequence diagram."),
+    ] = None,
     ensemble: Annotated[int | None, _number("Bookies in an ensemble (3).", _SIZES)] = None,
     write_quorum: Annotated[int | None, _number("Copies of an entry (3).", _SIZES)] = None,
     ack_quorum: Annotated[int | None, _number("Copies that confirm an entry (2).", _SIZES)] = None,
@@ -137,9 +150,9 @@ def simulate(
     options |= {name: False for name, _ in SimulationOptions.switches() if given[f"no_{name}"]}
     try:
         if random is None:
-            _exhaustive(SimulationOptions(**options), states_max, seconds_max)
+            _exhaustive(SimulationOptions(**options), states_max, seconds_max, page, coverage)
         else:
-            _random(options, random, seed, seconds_max)
+            _random(options, random, seed, seconds_max, page, coverage)
     except ConfigurationError as error:
         _refuse(str(error))
 
@@ -148,48 +161,69 @@ def _refuse(message: str) -> NoReturn:
     raise typer.BadParameter(message)
 
 
-def _exhaustive(options: SimulationOptions, states_max: int | None, seconds_max: float | None) -> None:
+def _exhaustive(
+    options: SimulationOptions, states_max: int | None, seconds_max: float | None, page: Path | None, coverage: bool
+) -> None:
     search = Exhaustive(options)
     result = search.run(states_max, seconds_max)
     _speed(result.states, "states", result.seconds)
-    document = {"states": result.states, "finished": result.finished}
-    _end(document, result.violation, tell(search.world, result.moves), f"--exhaustive {options.arguments()}".rstrip())
+    document = {"states": result.states, "finished": result.finished, **_met(met_pairs(search.world.met), coverage)}
+    if result.violation is None:
+        _end(document)
+    else:
+        _tell(document, search.world, result.moves, result.violation, f"--exhaustive {options.arguments()}", page)
 
 
-def _random(given: dict[str, Any], schedules: int, seed: int, seconds_max: float | None) -> None:
-    result = RandomSchedules(given).run(schedules, seed, seconds_max)
+def _random(
+    given: dict[str, Any], schedules: int, seed: int, seconds_max: float | None, page: Path | None, coverage: bool
+) -> None:
+    search = RandomSchedules(given)
+    result = search.run(schedules, seed, seconds_max)
     _speed(result.schedules, "schedules", result.seconds)
     failure = result.failure
-    document = {"schedules": result.schedules, "finished": result.schedules == schedules or failure is not None}
+    finished = result.schedules == schedules or failure is not None
+    document = {"schedules": result.schedules, "finished": finished, **_met(search.met, coverage)}
     if failure is None:
-        _end(document, None, [], "")
+        _end(document)
         return
     fixed = failure.options.arguments(given)
     typer.echo(f"seed {failure.seed}, {failure.moves_before} steps, shrunk to {len(failure.moves)}")
     typer.echo(f"options drawn: {failure.options.arguments()}")
-    _end(
-        document,
-        failure.violation,
-        tell(failure.world, failure.moves),
-        f"--random 1 --seed {failure.seed} {fixed}".rstrip(),
-    )
+    typer.echo(f"options of the story: {failure.world.options.arguments()}")
+    command = f"--random 1 --seed {failure.seed} {fixed}"
+    _tell(document, failure.world, failure.moves, failure.violation, command, page)
+
+
+def _met(met: frozenset[Pair], coverage: bool) -> dict[str, Any]:
+    """How many pairs came, of how many."""
+    pairs = all_pairs()
+    for pair in sorted(pairs - met) if coverage else ():
+        typer.echo(f"never came: {pair.event} to a {pair.machine} that is {pair.state}")
+    return {"pairs_met": len(met), "pairs": len(pairs)}
 
 
 def _speed(count: int, what: str, seconds: float) -> None:
     typer.echo(f"{count:,} {what}, {count / max(seconds, 1e-9):,.0f} a second of processor time", err=True)
 
 
-def _end(document: dict[str, Any], violation: Violation | None, story: Sequence[str], command: str) -> None:
-    for line in story:
+def _tell(
+    document: dict[str, Any], world: World, moves: Sequence[Move], violation: Violation, options: str, page: Path | None
+) -> NoReturn:
+    command = f"bookspark simulate {options}".rstrip()
+    for line in tell(world, moves):
         typer.echo(line)
-    if violation is not None:
-        typer.echo(f"again: bookspark simulate {command}")
-        document["violation"] = {**violation._asdict(), "steps": len(story) - 1}
-    else:
-        document["violation"] = None
-    typer.echo(json.dumps(document))
-    if violation is not None:
-        raise typer.Exit(FOUND)
+    typer.echo(f"again: {command}")
+    if page is not None:
+        try:
+            page.write_text(story_page(world, moves, violation, command), encoding="utf-8")
+        except OSError as error:
+            problem(f"the page can't be written: {error}")
+    _end(document, {**violation._asdict(), "steps": len(moves)})
+    raise typer.Exit(FOUND)
+
+
+def _end(document: dict[str, Any], violation: dict[str, Any] | None = None) -> None:
+    typer.echo(json.dumps({**document, "violation": violation}))
 
 
 def add_to(app: typer.Typer) -> None:

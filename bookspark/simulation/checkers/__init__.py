@@ -3,6 +3,7 @@
 Names are those of the TLA+ specification, where it has the invariant.
 
 =====================================================  =========================================================================
+``no_machine_fails``                                   every event that can happen is decided
 ``no_divergence_between_writer_and_metadata``          a closed ledger ends at or after everything that its writer confirmed
 ``all_acked_entries_are_readable``                     a confirmed entry is on a bookie where readers look for it
 ``all_committed_entries_reach_ack_quorum``             a confirmed entry is on an ack quorum
@@ -34,6 +35,7 @@ from bookspark.simulation.checkers import (
     last_add_confirmed_is_confirmed,
     no_dirty_reads,
     no_divergence_between_writer_and_metadata,
+    no_machine_fails,
     no_out_of_order_entries,
     tail_fragments_reach_write_quorum,
     what_recovery_wrote_is_synced,
@@ -42,6 +44,7 @@ from bookspark.simulation.checkers import (
 CHECKERS = {
     module.__name__.rpartition(".")[2]: module.check
     for module in (
+        no_machine_fails,
         no_divergence_between_writer_and_metadata,
         all_acked_entries_are_readable,
         all_committed_entries_reach_ack_quorum,

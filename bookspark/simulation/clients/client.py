@@ -89,6 +89,8 @@ class Client:
         """Set while the machine waits for bookies."""
         self.outcome = ""
         """Why it is done. Empty while it is not."""
+        self.defect = ""
+        """What its machine raised, instead of deciding."""
 
     @property
     def done_with(self) -> int:
@@ -110,6 +112,15 @@ class Client:
                 NoBookies(NotEnoughBookiesError(f"{wanted} bookies are wanted, and only {', '.join(free)} is free"))
             ]
         return [BookiesChosen(chosen) for chosen in permutations(free, wanted)]
+
+    def stepped(self, event: Any, options: SimulationOptions) -> Step:
+        """``step``, which never raises: an error of the machine is a ``defect``, and the client does nothing more."""
+        try:
+            return self.step(event, options)
+        except Exception as error:
+            self.machine = self.store = self.choosing = None
+            self.defect = self.outcome = f"{type(error).__name__}: {error}"
+            return [], []
 
     def step(self, event: Any, options: SimulationOptions) -> Step:
         """Hand ``event`` to the machine and carry its actions out."""

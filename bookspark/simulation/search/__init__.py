@@ -5,7 +5,9 @@
 ``reductions``        which states an exhaustive search need not tell apart
 ``random_schedules``  random schedules, longer than an exhaustive search can be
 ``drawn_options``     the options of a random schedule
+``coverage``          which pairs of a state and an event schedules have met
 ``shrinking``         making a schedule that ends in a violation short
+``shortest``          a shortest story of the same violation
 ====================  ==========================================================================================================
 
 Example::

@@ -34,8 +34,20 @@ class Result:
 class Exhaustive:
     """A search of one world."""
 
-    def __init__(self, options: SimulationOptions, *, exchange: bool = True, prune: bool = True) -> None:
+    def __init__(
+        self,
+        options: SimulationOptions,
+        *,
+        exchange: bool = True,
+        prune: bool = True,
+        invariant: str | None = None,
+        moves_max: int | None = None,
+    ) -> None:
+        """``invariant``: search for a violation of this one, and pass over those of others. ``moves_max``: of stories no longer
+        than this."""
         self.world = World(options)
+        self._invariant = invariant
+        self._moves_max = moves_max
         self._visited = Reductions(self.world, exchange=exchange, prune=prune).visited
         self._plain = _entangled(options)
         self._local: dict[tuple[int, ...], tuple[int, ...]] = {}
@@ -57,7 +69,9 @@ class Exhaustive:
             moves = self._story(violated, numbers, parents)
             return Result(len(numbers), True, world.violation(violated), moves, seconds)
 
-        while layer:
+        depth = 0
+        while layer and depth != self._moves_max:
+            depth += 1
             found: list[State] = []
             for offset, state in enumerate(layer):
                 for after in self.successors(state):
@@ -66,7 +80,8 @@ class Exhaustive:
                         numbers[after] = len(parents)
                         parents.append(base + offset)
                         found.append(after)
-                        if world.violation(after) is not None:
+                        violation = world.violation(after)
+                        if violation is not None and self._invariant in (None, violation.invariant):
                             return result(True, after)
                 if states_max is not None and len(numbers) >= states_max:
                     return result(False, None)
@@ -74,7 +89,7 @@ class Exhaustive:
                     return result(False, None)
             base += len(layer)
             layer = found
-        return result(True, None)
+        return result(not layer, None)
 
     # -- successors: what ``World.moves`` and ``World.apply`` say, with the lookups of a slot's moves put together
 

@@ -3,7 +3,7 @@
 Law: a schedule depends on its seed and on the given options only, in any process. Options that are not given are *swarm-drawn*:
 each schedule has some kinds of trouble and not others, and some bookies and clients are much slower than others. So rare
 combinations are common somewhere. A schedule that ends in a violation is shrunk: moves are taken out as long as the violation
-stays, so nearly every move that is left matters.
+stays; then a shortest story of the same violation takes its place, where one is found (``shortest``).
 
 Schedule number i of ``--random N --seed S`` has the seed S + i, so ``--random 1 --seed S+i`` replays it. A block of seeds has the
 same options, for speed: its schedules take the same steps again and again, and ``World`` makes each step once.
@@ -18,12 +18,14 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from bookspark.simulation.search.coverage import Pair, met_pairs
 from bookspark.simulation.search.drawn_options import draw_options
+from bookspark.simulation.search.shortest import shortest
 from bookspark.simulation.search.shrinking import shrink
 from bookspark.simulation.simulation_options import SimulationOptions
 from bookspark.simulation.state import CLIENTS, METADATA, Move
 from bookspark.simulation.view import Violation
-from bookspark.simulation.world import World
+from bookspark.simulation.world import Met, World
 
 _WAYS = (0.003, 0.1, 1.0, 1.0)
 _PLACES = (0.02, 0.3, 1.0, 1.0)
@@ -35,7 +37,8 @@ _NUMBERS_MAX = 300_000
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A schedule that ended in a violation. It had ``moves_before`` moves; ``moves`` are left after shrinking."""
+    """A schedule that ended in a violation. It had ``options`` and ``moves_before`` moves; ``moves`` are its short story, in
+    ``world``."""
 
     seed: int
     options: SimulationOptions
@@ -62,6 +65,12 @@ class RandomSchedules:
         self._given = dict(given)
         self._steps_max = steps_max
         self._world: World | None = None
+        self._met: set[Met] = set()
+
+    @property
+    def met(self) -> frozenset[Pair]:
+        """The pairs of a state and an event that all schedules so far have met."""
+        return met_pairs(self._met | (self._world.met if self._world is not None else set()))
 
     def run(self, schedules: int, seed: int, seconds_max: float | None = None) -> Result:
         """Run ``schedules`` schedules, or fewer if one ends in a violation or the time is over."""
@@ -74,7 +83,8 @@ class RandomSchedules:
             steps += len(moves)
             if violation is not None:
                 shrunk = shrink(world, moves, violation)
-                failure = Failure(seed + number, world.options, violation, tuple(shrunk), len(moves), world)
+                told_in, story = shortest(world, shrunk, violation.invariant, self._given)
+                failure = Failure(seed + number, world.options, violation, story, len(moves), told_in)
                 return Result(number + 1, steps, failure, time.process_time() - used)
         return Result(schedules, steps, None, time.process_time() - used)
 
@@ -94,6 +104,7 @@ class RandomSchedules:
 
     def _world_of(self, options: SimulationOptions) -> World:
         if self._world is None or self._world.options != options or self._world.size > _NUMBERS_MAX:
+            self._met |= self._world.met if self._world is not None else set()
             self._world = World(options)
         return self._world
 

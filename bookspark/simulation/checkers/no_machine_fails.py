@@ -1,0 +1,16 @@
+"""Every event that can happen is decided.
+
+Law: no machine and no decision raises, whatever comes in whatever order: not for an event that its table lacks, and not for a
+record that can't be (an ensemble with a bookie twice, a last entry below the first).
+"""
+
+from __future__ import annotations
+
+from bookspark.simulation.view import WorldView
+
+
+def check(view: WorldView) -> str | None:
+    for client in view.clients:
+        if client.defect:
+            return f"a {client.kind} raised {client.defect}"
+    return next((f"{name} raised {bookie.defect}" for name, bookie in view.bookies.items() if bookie.defect), None)
