@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-import sys
+import tracemalloc
 from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,15 +20,17 @@ from bookspark.bookie.disk.checkpoint import (
     write_checkpoint,
 )
 from bookspark.bookie.disk.control_state import ControlState
+from bookspark.bookie.disk.entry_log import EntryLog
 from bookspark.bookie.disk.file_system import FileSystem, RealFileSystem
 from bookspark.bookie.disk.index import Index, Row, location, log_of
-from bookspark.bookie.disk.log_scan import Frames, LoggedFrame
+from bookspark.bookie.disk.log_scan import SCHEMA
 from bookspark.bookie.holdings.checkpointing import fill
+from bookspark.bookie.storage import Storage
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger, FenceNoted, FenceUnsureNoted, MasterKeyNoted
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.testing.memory_files import MemoryFileSystem
 from bookspark.wire.header import Status
-from tests.bookie.kit import KEY, config
+from tests.bookie.kit import KEY, add_frame, config
 from tests.bookie.stepped import Stepped, without_threads
 
 
@@ -336,10 +338,31 @@ def test_a_control_log_does_not_grow_over_restarts(disk: MemoryFileSystem, monke
     assert max(sizes) < 4000, sizes
 
 
-def test_a_boot_scan_keeps_frames_small() -> None:
-    frames = Frames()
-    made = [LoggedFrame(408 * i, 408, 5, i, i, i - 1, -1, b"%016d" % (i % 3)) for i in range(500)]
-    for frame in made:
-        frames.append(frame)
-    assert list(frames) == made and frames[-1] == made[-1] and frames[10:12] == made[10:12] and len(frames) == 500
-    assert sys.getsizeof(frames._values) < 80 * len(frames)
+def test_a_boot_scan_takes_memory_for_the_index_and_not_for_frames_or_logs(tmp_path: Path) -> None:
+    """Each frame that no checkpoint covered had cost 64 bytes until all logs were scanned, and a log was read as a whole."""
+
+    def scanned(name: str, frames: int) -> tuple[int, int]:
+        """The bytes that a boot took at most, and those of its log. All frames are the same one: the index has one row."""
+        settings = config(tmp_path / name, entry_log_bytes_max=1 << 30)
+        Storage(settings).open().close()
+        disk = RealFileSystem()
+        entry_log = EntryLog(disk, str(tmp_path / name), 1)
+        entry_log.create(1)
+        frame = add_frame(5, 0, payload=b"p" * 500)
+        for at in range(0, frames, 1000):
+            entry_log.write([frame] * 1000, len(SCHEMA) + at * len(frame))
+        entry_log.sync(size := len(SCHEMA) + frames * len(frame))
+        entry_log.seal()
+        tracemalloc.start()
+        try:
+            storage = Storage(settings).open()
+            return tracemalloc.get_traced_memory()[1], size
+        finally:
+            tracemalloc.stop()
+            rows = storage.holdings.index.get(5)
+            assert rows is not None and len(rows) == 1
+
+    few, some = scanned("few", 8_000)
+    many, more = scanned("many", 24_000)
+    assert some > 8 << 20 and more > 24 << 20
+    assert many - few < 160_000, "less than ten bytes a frame"

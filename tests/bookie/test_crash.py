@@ -73,8 +73,8 @@ def test_a_torn_write_above_the_note_is_cut_at_every_byte(written, tmp_path):
     shutil.copy(tmp_path / "short/logs/00000001.synced", note)
     file = RealFileSystem().open(str(log))
     for size in range(before, len(content)):
-        found = scan_log(file, size, 0, before)
-        assert (len(found.frames), found.end, found.damaged) == (2, before, False)
+        found = scan_log(file, size, 0, before, lambda frame: None)
+        assert (found.frames, found.end, found.damaged) == (2, before, False)
     for size in range(before, len(content), 41):
         log.write_bytes(content[:size])
         storage = Storage(config(written)).open()

@@ -536,7 +536,7 @@ def test_how_far_a_log_was_written_counts_until_its_tail_is_settled():
 
     def lost(disk: MemoryFileSystem, *, cached: bool) -> list[str]:
         found: list[str] = []
-        EntryLog(disk, "/disk", 1).recover(0, found.append, cached=cached)
+        EntryLog(disk, "/disk", 1).recover(0, found.append, lambda frame: None, cached=cached)
         return found
 
     assert lost(written(left=2 * FRAME_BYTES), cached=True) == []

@@ -30,7 +30,17 @@ from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 from bookspark.protocol.ledger.responses import FENCED, Positive
 from bookspark.testing.faulty_files import FaultyFileSystem
 from bookspark.wire.header import Flag, Header, Kind, Status
-from tests.bookie.kit import KEY, SECONDS_MAX, Client, Pumped, add_frame, config, serving
+from tests.bookie.kit import (
+    KEY,
+    SECONDS_MAX,
+    Client,
+    Pumped,
+    add_frame,
+    config,
+    crash_image,
+    run_checkpoint,
+    serving,
+)
 from tests.protocol.ledgers import metadata
 
 ME = "b1"
@@ -367,6 +377,26 @@ def test_a_directory_that_cannot_be_read_takes_only_itself_out(tmp_path, broken)
     assert both.storage.lossy_boots.unreadable == []
     assert both.ids(4) == both.ids(5) == [0, 1, 2, 3, 4] and both.ids(7) == [0]
     both.storage.close()
+
+
+def test_a_directory_that_fails_after_its_scan_leaves_no_rows(tmp_path):
+    """Rows go into the index while a log is read, and its disk may fail after that."""
+    storage = Pumped(config(tmp_path / "a", tmp_path / "b"))
+    for ledger_id in (4, 5):
+        assert storage.add(ledger_id, 0, 4) is Status.OK
+    run_checkpoint(storage.storage)
+    for ledger_id in (4, 5):
+        assert storage.add(ledger_id, 5, 9) is Status.OK
+    for name in "ab":
+        crash_image(tmp_path / name, tmp_path / "killed" / name)
+    files = FaultyFileSystem(RealFileSystem())
+    files.add(f"sync {tmp_path}/killed/b/logs/*.synced 1 io-error")
+    again = Pumped(config(tmp_path / "killed/a", tmp_path / "killed/b"), files)
+    assert again.storage.lossy_boots.unreadable == [str(tmp_path / "killed/b")]
+    lost, kept = (4, 5) if again.ids(4) == [] else (5, 4)
+    assert again.storage.holdings.index.get(lost) is None or not len(again.storage.holdings.index.get(lost))
+    assert again.read(lost, 0, 0) == again.read(lost, 9, 9) == ([], STORAGE_DAMAGED)
+    assert again.ids(kept) == list(range(10))
 
 
 def test_no_directory_that_can_be_read_keeps_the_bookie_down(tmp_path):

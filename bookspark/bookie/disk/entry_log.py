@@ -22,13 +22,15 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from bookspark.bookie.disk.file_system import File, FileSystem, NoSpaceError, needing_space, write_all
-from bookspark.bookie.disk.log_scan import SCHEMA, LogScan, filler, scan_log
+from bookspark.bookie.disk.log_scan import SCHEMA, LoggedFrame, LogScan, filler, scan_log
 from bookspark.bookie.disk.synced_note import SyncedNote
 from bookspark.wire.entry_batch import Buffer
 
 LOGS = "logs"
 LOG_SUFFIX = ".arrows"
 NOTE_SUFFIX = ".synced"
+
+_COPY_BYTES = 4 << 20
 
 
 class EntryLog:
@@ -165,19 +167,25 @@ class EntryLog:
     # -- boot
 
     def recover(
-        self, covered: int, lose: Callable[[str], None], *, begun: bool = False, cached: bool = False
+        self,
+        covered: int,
+        lose: Callable[[str], None],
+        take: Callable[[LoggedFrame], object],
+        *,
+        begun: bool = False,
+        cached: bool = False,
     ) -> LogScan:
         """Scan the log from position ``covered`` on (0: all of it) and settle its tail: cut what is torn, make the rest durable.
         Nothing is cut below the note, and nothing at all without a note or in a damaged log. ``lose(why)`` is called before
         anything is changed in a log that has lost what may have been acknowledged. ``begun``: the log was there once, and was not
-        removed on purpose. ``cached``: only the process died, so nothing is cut either that the note says to be written. Raises
-        OSError."""
+        removed on purpose. ``cached``: only the process died, so nothing is cut either that the note says to be written.
+        ``take`` is called with each good frame, before it is known whether the tail can be settled. Raises OSError."""
         noted = self.note.read()
         if not self._file_system.exists(self.path):
             damaged = (noted != 0 and not self.note.is_blank()) or covered > 0 or begun
             if damaged:
                 lose(f"{self.path} is gone")
-            return LogScan([], 0, damaged)
+            return LogScan(0, 0, damaged)
         file = self._file_system.open(self.path)
         try:
             size = file.size()
@@ -185,7 +193,7 @@ class EntryLog:
             if has_written := self.note.has_written():
                 written = self.note.read_written() if cached else 0
                 below = max(below, size if written is None else written)
-            scan = scan_log(file, size, covered, below)
+            scan = scan_log(file, size, covered, below, take)
             if scan.damaged:
                 lose(f"{self.path} is damaged")
             self._settle(file, scan, size, noted, has_written=has_written)
@@ -208,9 +216,8 @@ class EntryLog:
             file.truncate(scan.end)
         if noted is None or noted < scan.end or size > scan.end or scan.headless:
             # The tail may be in the page cache only, even after a sync that failed: written again it is dirty again.
-            for frame in scan.frames:
-                if frame.position + frame.size > (noted or 0):
-                    write_all(file, [file.read(frame.size, frame.position)], frame.position)
+            for start, end in scan.good:
+                _write_again(file, max(start, noted or 0), end)
             file.sync()
             if not scan.damaged:
                 noted = scan.end
@@ -254,6 +261,11 @@ class EntryLog:
                 self._file_system.unlink(self._stem + suffix)
                 # Each unlink is synced: otherwise a crash could undo the removal of the log and keep that of the note.
                 self._file_system.sync_directory(os.path.dirname(self.path))
+
+
+def _write_again(file: File, start: int, end: int) -> None:
+    for at in range(start, end, _COPY_BYTES):
+        write_all(file, [file.read(min(_COPY_BYTES, end - at), at)], at)
 
 
 def log_numbers(file_system: FileSystem, directory: str) -> list[int]:

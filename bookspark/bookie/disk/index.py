@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -342,6 +342,14 @@ class Index:
             and (changing := self.changing(ledger_id)) is not None
             and (removed := changing.remove(first_where, last_where))
         }
+
+    def leave(self, logs: Collection[int]) -> None:
+        """Remove all rows that lie in ``logs``."""
+        for ledger_id in self.ids():
+            rows = self.get(ledger_id)
+            numbers = [i for i, where in enumerate(rows.where) if log_of(where) in logs] if rows is not None else []
+            if numbers and (changing := self.changing(ledger_id)) is not None:
+                changing.drop_numbered(numbers)
 
     # -- for checkpoints
 

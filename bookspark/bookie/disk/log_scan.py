@@ -10,16 +10,17 @@ bytes that begin like one are tried. A payload may hold whole frames, so these a
 to the end of the log. That reads each byte behind the bad frame about twice, whatever is in it.
 
 A torn frame that good ones follow is replaced by a *filler*: a good frame of ledger −1, which has no entries for anybody.
+
+A scan keeps nothing of a good frame, and some MiB of the log at a time; behind bad bytes what is left of the log.
 """
 
 from __future__ import annotations
 
 import re
 import struct
-from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple, overload
+from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -76,51 +77,17 @@ class LoggedFrame(NamedTuple):
 _logged_frame: Callable[[tuple[int | bytes, ...]], LoggedFrame] = partial(tuple.__new__, LoggedFrame)
 
 
-class Frames(Sequence[LoggedFrame]):
-    """The frames of a log, in 64 bytes each; as objects they take 444."""
-
-    def __init__(self) -> None:
-        self._values = array("q")
-        self._keys: dict[bytes, int] = {}
-        self._keys_by_number: list[bytes] = []
-
-    def append(self, frame: LoggedFrame) -> None:
-        """Add a frame."""
-        number = self._keys.setdefault(frame[7], len(self._keys_by_number))
-        if number == len(self._keys_by_number):
-            self._keys_by_number.append(frame[7])
-        self._values.extend((*frame[:7], number))
-
-    def __len__(self) -> int:
-        return len(self._values) // 8
-
-    @overload
-    def __getitem__(self, index: int) -> LoggedFrame: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[LoggedFrame]: ...
-
-    def __getitem__(self, index: int | slice) -> LoggedFrame | list[LoggedFrame]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        if index < 0:
-            index += len(self)
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        *values, number = self._values[8 * index : 8 * index + 8]
-        return _logged_frame((*values, self._keys_by_number[number]))
-
-
 class LogScan(NamedTuple):
-    """What a scan found: the good frames; the position ``end`` where the last of them ends; whether bytes are ``damaged`` that
-    may have been acknowledged; the ``torn`` frames that good ones follow (start, end); and whether the schema is to be written
-    again."""
+    """What a scan found: how many good frames; the position ``end`` where the last of them ends; whether bytes are ``damaged``
+    that may have been acknowledged; the ``torn`` frames that good ones follow (start, end); whether the schema is to be written
+    again; and the ``good`` bytes (start, end), where frames follow each other."""
 
-    frames: Sequence[LoggedFrame]
+    frames: int
     end: int
     damaged: bool
     torn: tuple[tuple[int, int], ...] = ()
     headless: bool = False
+    good: tuple[tuple[int, int], ...] = ()
 
 
 class BadBytes(NamedTuple):
@@ -131,29 +98,36 @@ class BadBytes(NamedTuple):
     torn: bool
 
 
-def scan_log(file: File, size: int, covered: int, noted: int) -> LogScan:
+def scan_log(file: File, size: int, covered: int, noted: int, take: Callable[[LoggedFrame], object]) -> LogScan:
     """Read a log of ``size`` bytes from position ``covered`` on. Below position ``noted`` every byte has to be good. Bytes that
-    the disk can't read are bad."""
+    the disk can't read are bad. ``take`` is called with each good frame, ascending; nothing is kept of it here."""
     start = max(covered, len(SCHEMA))
     headless = covered < len(SCHEMA) and read_tolerant(file, 0, len(SCHEMA)) != SCHEMA
     below = max(noted, covered)
-    content = memoryview(read_tolerant(file, start, size))
-    frames = Frames()
     torn: list[tuple[int, int]] = []
-    end, damaged = start, size < below
-    for found in _frames(content, start, below):
-        if type(found) is LoggedFrame:
-            frames.append(found)
-            end = found.position + found.size
-        elif isinstance(found, BadBytes):
-            damaged |= not found.torn
-            if found.end is not None:
-                end = found.end
-                if found.torn:
-                    torn.append((found.start, found.end))
-    if headless and not frames:
-        return LogScan([], 0, damaged or noted > 0, headless=True)
-    return LogScan(frames, end, damaged or end < noted, tuple(torn), headless)
+    good: list[tuple[int, int]] = []
+    count, begin, end, damaged = 0, start, start, size < below
+    for found in read_frames(file, start, size, below):
+        if not isinstance(found, BadBytes):
+            frame = found[0]
+            take(frame)
+            count += 1
+            end = frame.position + frame.size
+            continue
+        damaged |= not found.torn
+        if begin < found.start:
+            good.append((begin, found.start))
+        if found.end is not None:
+            begin = end = found.end
+            if found.torn:
+                torn.append((found.start, found.end))
+        else:
+            begin = size
+    if begin < end:
+        good.append((begin, end))
+    if headless and not count:
+        return LogScan(0, 0, damaged or noted > 0, headless=True)
+    return LogScan(count, end, damaged or end < noted, tuple(torn), headless, tuple(good))
 
 
 def read_frames(file: File, start: int, end: int, below: int) -> Iterator[tuple[LoggedFrame, memoryview] | BadBytes]:
@@ -169,7 +143,7 @@ def read_frames(file: File, start: int, end: int, below: int) -> Iterator[tuple[
         if at == stop or (at > base and stop < end):
             # The last frame may only be cut off by the end of the part.
             continue
-        content = memoryview(read_tolerant(file, at, end))
+        content = content[at - base :] if stop == end else memoryview(read_tolerant(file, at, end))
         base = at
         for found in _frames(content, base, below):
             if isinstance(found, BadBytes):

@@ -16,15 +16,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
+from bookspark.bookie.disk.checkpoint import Checkpoint
 from bookspark.bookie.disk.control_log import ControlScan, encode_records, live_bytes
-from bookspark.bookie.disk.control_state import ControlState, Record, WriteNumbered
+from bookspark.bookie.disk.control_state import ControlState, LogsNoted, Record, WriteNumbered
 from bookspark.bookie.disk.index import ROW_BYTES, ChangingRows, Index, location, log_of
 from bookspark.bookie.disk.log_scan import FILLER_LEDGER, LoggedFrame
 from bookspark.bookie.disk.rewritten_block import Block, runs
 from bookspark.bookie.disk.rewritten_log import BadPart, scan_rewritten
 from bookspark.bookie.disk.unclean_marker import Lost
 from bookspark.bookie.holdings.holdings import Holdings
-from bookspark.bookie.holdings.log_directory import LogDirectory, Recovered
+from bookspark.bookie.holdings.log_directory import LogDirectory
 from bookspark.errors import StorageError
 from bookspark.protocol.bookie.bookie_ledger import BookieLedger, MasterKeyNoted
 from bookspark.protocol.bookie.control_copies import ControlCopy, CopiesTell, judge_copies
@@ -35,6 +36,8 @@ twice."""
 
 _MANY_OBJECTS = 100_000
 """The collector walks fewer in about a millisecond."""
+
+_LEDGERS_SEEN_MAX = 1 << 14
 
 Found = TypeVar("Found")
 
@@ -54,8 +57,9 @@ def read_directories(holdings: Holdings) -> None:
         live_size = live_bytes(holdings.control)
         for directory in live:
             directory.control.note_live(live_size)
-        recovered = in_each(live, lambda directory: directory.recover(scanned[directory].logs))
-        holdings.next_log = 1 + _replay_logs(recovered, holdings.control, holdings.index)
+        filling = _Filling(holdings.control, holdings.index)
+        in_each(live, lambda directory: filling.recover(directory, scanned[directory].logs))
+        holdings.next_log = 1 + _highest_log(holdings)
     holdings.unreadable = [directory.path for directory in holdings.directories if directory not in live]
     if holdings.unreadable:
         holdings.directories[:] = live
@@ -64,6 +68,13 @@ def read_directories(holdings: Holdings) -> None:
         for stored in directory.stored:
             holdings.logs[stored.number] = (directory, stored)
     _note_lost_places(holdings)
+
+
+def _highest_log(holdings: Holdings) -> int:
+    """The highest log number that was ever used, as far as anything tells of it."""
+    lost = (log_of(where) for wheres in holdings.control.lost_copies.values() for where in wheres)
+    numbers = [stored.number for directory in holdings.live for stored in directory.stored]
+    return max((*lost, *numbers, *(directory.highest_log for directory in holdings.live)), default=0)
 
 
 def _note_lost_places(holdings: Holdings) -> None:
@@ -173,62 +184,85 @@ def _are_settled(scans: Sequence[tuple[LogDirectory, ControlScan]]) -> bool:
     )
 
 
-def _replay_logs(recovered: Sequence[tuple[LogDirectory, Recovered]], state: ControlState, index: Index) -> int:
-    """Fill ``index``, and the LAC (last add confirmed) of each ledger; returns the highest log number that was ever used."""
-    highest = max((log_of(where) for wheres in state.lost_copies.values() for where in wheres), default=0)
-    seen: dict[int, tuple[BookieLedger, ChangingRows]] = {}
-    for directory, (checkpoint, scans) in recovered:
-        if checkpoint is not None:
-            named: set[int] = set()
-            for block in checkpoint.blocks():
-                state.note(block.ids, block.confirmed, block.replicated)
-                named |= block.logs()
-                start = 0
-                for ledger_id, count in zip(block.ids, block.counts, strict=True):
-                    index.put(ledger_id, block.rows[start : (start := start + ROW_BYTES * count)])
-                    for where in state.lost_copies.get(ledger_id, ()):
-                        if (rows := index.changing(ledger_id)) is not None:
-                            rows.remove(where, where)
-            directory.look_for_named(named)
-        elif directory.rewritten:
-            _replay_rewritten(directory, state, index)
-        highest = max(highest, directory.highest_log, *(stored.number for stored in directory.stored))
-        for entry_log, scan in scans:
-            start = location(entry_log.number, 0)
-            for frame in scan.frames:
-                position, size, ledger_id, first, last, confirmed, replicated, _ = frame
-                known = seen.get(ledger_id)
-                if known is None:
-                    if ledger_id == FILLER_LEDGER:
-                        continue
-                    known = seen[ledger_id] = _replay_ledger(state, frame), index.of(ledger_id)
-                else:
-                    known[0].note(confirmed, replicated)
-                if ledger_id not in state.lost_copies or start | position not in state.lost_copies[ledger_id]:
-                    known[1].insert(first, last, start | position, size)
-    return highest
+class _Filling:
+    """Fills the index, and the LAC (last add confirmed) of each ledger, with what is read, while it is read. Beside them it keeps
+    a bounded number of ledgers, so a boot takes little more memory than the index."""
 
+    def __init__(self, state: ControlState, index: Index) -> None:
+        self._state = state
+        self._index = index
+        self._seen: dict[int, tuple[BookieLedger, ChangingRows]] = {}
+        self._logs: set[int] = set()
+        """The logs that rows of this directory may lie in."""
 
-def _replay_ledger(state: ControlState, found: LoggedFrame | Block) -> BookieLedger:
-    """Note what the header of a batch says of its ledger."""
-    ledger = state.of(found.ledger_id)
-    if ledger.master_key is None:
-        ledger.replay(MasterKeyNoted(found.ledger_id, found.master_key))
-    ledger.note(found.last_add_confirmed, found.last_add_fully_replicated)
-    return ledger
+    def recover(self, directory: LogDirectory, noted: LogsNoted | None) -> None:
+        """Read a directory. If that fails it is not used, so its rows leave the index again. Raises OSError."""
+        self._logs = set()
+        try:
+            directory.recover(noted, self)
+        except OSError:
+            self._seen.clear()
+            self._index.leave(self._logs)
+            raise
 
+    def take_checkpoint(self, directory: LogDirectory, checkpoint: Checkpoint) -> None:
+        """Take over the checkpoint of a directory."""
+        state, index = self._state, self._index
+        named: set[int] = set()
+        for block in checkpoint.blocks():
+            state.note(block.ids, block.confirmed, block.replicated)
+            named |= block.logs()
+            self._logs |= named
+            start = 0
+            for ledger_id, count in zip(block.ids, block.counts, strict=True):
+                index.put(ledger_id, block.rows[start : (start := start + ROW_BYTES * count)])
+                for where in state.lost_copies.get(ledger_id, ()):
+                    if (rows := index.changing(ledger_id)) is not None:
+                        rows.remove(where, where)
+        directory.look_for_named(named)
 
-def _replay_rewritten(directory: LogDirectory, state: ControlState, index: Index) -> None:
-    """Read every rewritten log of a directory whose checkpoint is lost."""
-    for rewritten in directory.rewritten.values():
-        for found in scan_rewritten(directory.file_system, rewritten.path):
-            if isinstance(found, BadPart):
-                directory.lose(f"{rewritten.path} is damaged")
-                continue
-            block, content = found
-            _replay_ledger(state, block)
-            rows = index.of(block.ledger_id)
-            where = location(rewritten.number, block.position)
-            if where not in state.lost_copies.get(block.ledger_id, ()):
-                for first, last in runs(memoryview(content), block):
-                    rows.insert(first, last, where, block.size)
+    def take_rewritten(self, directory: LogDirectory) -> None:
+        """Read every rewritten log of a directory whose checkpoint is lost."""
+        for rewritten in directory.rewritten.values():
+            self._logs.add(rewritten.number)
+            for found in scan_rewritten(directory.file_system, rewritten.path):
+                if isinstance(found, BadPart):
+                    directory.lose(f"{rewritten.path} is damaged")
+                    continue
+                block, content = found
+                ledger, rows = self._of(block)
+                where = location(rewritten.number, block.position)
+                if where not in self._state.lost_copies.get(ledger.ledger_id, ()):
+                    for first, last in runs(memoryview(content), block):
+                        rows.insert(first, last, where, block.size)
+
+    def taking(self, log: int) -> Callable[[LoggedFrame], None]:
+        """What takes the frames of an entry log."""
+        self._logs.add(log)
+        start, seen, lost_copies = location(log, 0), self._seen, self._state.lost_copies
+
+        def take(frame: LoggedFrame) -> None:
+            position, size, ledger_id, first, last, confirmed, replicated, _ = frame
+            known = seen.get(ledger_id)
+            if known is not None:
+                known[0].note(confirmed, replicated)
+            elif ledger_id == FILLER_LEDGER:
+                return
+            else:
+                known = self._of(frame)
+            if ledger_id not in lost_copies or start | position not in lost_copies[ledger_id]:
+                known[1].insert(first, last, start | position, size)
+
+        return take
+
+    def _of(self, found: LoggedFrame | Block) -> tuple[BookieLedger, ChangingRows]:
+        """Note what the header of a batch says of its ledger; returns the ledger and its rows."""
+        if len(self._seen) >= _LEDGERS_SEEN_MAX:
+            self._seen.clear()
+            self._state.ledgers.rest_all()
+        ledger = self._state.of(found.ledger_id)
+        if ledger.master_key is None:
+            ledger.replay(MasterKeyNoted(found.ledger_id, found.master_key))
+        ledger.note(found.last_add_confirmed, found.last_add_fully_replicated)
+        known = self._seen[found.ledger_id] = ledger, self._index.of(found.ledger_id)
+        return known

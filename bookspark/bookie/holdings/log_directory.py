@@ -10,7 +10,8 @@ changed."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from bookspark.bookie.bookie_config import BookieConfig
 from bookspark.bookie.commit.commit_thread import CommitThread
@@ -21,13 +22,24 @@ from bookspark.bookie.disk.control_state import LogsNoted
 from bookspark.bookie.disk.entry_log import LOGS, EntryLog, log_numbers
 from bookspark.bookie.disk.file_system import TEMPORARY_SUFFIX, FileSystem, NoSpaceError
 from bookspark.bookie.disk.index import location, log_of, position_of
-from bookspark.bookie.disk.log_scan import SCHEMA, LogScan
+from bookspark.bookie.disk.log_scan import SCHEMA, LoggedFrame
 from bookspark.bookie.disk.rewritten_log import RewrittenLog, adopt, rewritten_numbers, rewritten_path
 from bookspark.bookie.disk.unclean_marker import Lost, UncleanMarker
 from bookspark.bookie.holdings.disk_marks import Takes
 
-Recovered = tuple[Checkpoint | None, list[tuple[EntryLog, LogScan]]]
-"""A directory's checkpoint, and the logs that were scanned with what was found in them."""
+
+class Filling(Protocol):
+    """Takes over what a boot reads in a directory, as it is read. First the checkpoint, or all rewritten logs, then frames."""
+
+    def take_checkpoint(self, directory: LogDirectory, checkpoint: Checkpoint) -> None:
+        """Raises OSError."""
+
+    def take_rewritten(self, directory: LogDirectory) -> None:
+        """There is no checkpoint. Raises OSError."""
+
+    def taking(self, log: int) -> Callable[[LoggedFrame], object]:
+        """What takes the frames of an entry log."""
+
 
 log = logging.getLogger(__name__)
 
@@ -130,9 +142,9 @@ class LogDirectory:
     def _fall_behind(self) -> None:
         self.control_behind, self.takes = True, Takes.NOTHING
 
-    def recover(self, noted: LogsNoted | None) -> Recovered:
+    def recover(self, noted: LogsNoted | None, filling: Filling) -> None:
         """Read the checkpoint, and scan every log from there on. ``noted``: the logs that there have to be, by the control log;
-        None if it never said. Raises OSError."""
+        None if it never said. ``filling`` takes over what is read. Raises OSError, after which nothing of it counts."""
         checkpoint = read_checkpoint(self.file_system, self.path)
         covered = checkpoint.covered if checkpoint is not None else 0
         self._removed_below = location(log_of(covered), 0)
@@ -140,10 +152,13 @@ class LogDirectory:
         remove_parts(self.file_system, self.path, self.parts or ())
         if checkpoint is not None and checkpoint.damaged:
             self.lose(f"{self.path} was damaged when its checkpoint was made")
-        scans: list[tuple[EntryLog, LogScan]] = []
-        unused: list[EntryLog | RewrittenLog] = []
         numbers = log_numbers(self.file_system, self.path)
         self._found = {*numbers, *(checkpoint.rewritten if checkpoint is not None else ())}
+        unused: list[EntryLog | RewrittenLog] = [*self._recover_rewritten(checkpoint, noted)]
+        if checkpoint is not None:
+            filling.take_checkpoint(self, checkpoint)
+        elif self.rewritten:
+            filling.take_rewritten(self)
         for number in numbers:
             entry_log = EntryLog(self.file_system, self.path, number)
             if number < log_of(covered):
@@ -152,23 +167,21 @@ class LogDirectory:
             else:
                 start = position_of(covered) if number == log_of(covered) else 0
                 begun = noted is not None and number in noted.entry_logs
-                scan = entry_log.recover(start, self.lose, begun=begun, cached=self.marker.cached)
+                scan = entry_log.recover(
+                    start, self.lose, filling.taking(number), begun=begun, cached=self.marker.cached
+                )
                 if scan.end < start:
                     self._lose_rows(number, "is gone")
-                if scan.frames or scan.end > len(SCHEMA):
-                    scans.append((entry_log, scan))
-                elif not scan.damaged:
+                if not scan.damaged and not scan.frames and scan.end <= len(SCHEMA):
                     unused.append(entry_log)
                     continue
             if self.file_system.exists(entry_log.path):
                 self.logs.append(entry_log)
             else:
                 unused.append(entry_log)
-        unused += self._recover_rewritten(checkpoint, noted)
         self.highest_log = max((log_of(covered), *self._found, *(found.number for found in unused)))
         self._look_for_lost(numbers, checkpoint, noted)
         self._settle_logs(unused)
-        return checkpoint, scans
 
     def _recover_rewritten(self, checkpoint: Checkpoint | None, noted: LogsNoted | None) -> list[RewrittenLog]:
         """Take over the rewritten logs that the checkpoint names; returns the others: a crash left them before they were in use.

@@ -16,7 +16,7 @@ from bookspark.bookie.disk.checkpoint import NAME as CHECKPOINT
 from bookspark.bookie.disk.checkpoint import read_checkpoint
 from bookspark.bookie.disk.entry_log import EntryLog
 from bookspark.bookie.disk.file_system import FileSystem
-from bookspark.bookie.disk.log_scan import scan_log
+from bookspark.bookie.disk.log_scan import SCHEMA, BadBytes, read_frames
 from bookspark.bookie.disk.rewritten_block import plain_frame, runs
 from bookspark.bookie.disk.rewritten_log import BadPart, RewrittenLog, scan_rewritten
 from bookspark.bookie.offline.dry_run import DryRunFileSystem
@@ -121,8 +121,11 @@ class Inspection:
     def _plain_batches(self, entry_log: EntryLog) -> Iterator[Batch]:
         file = self._file_system.open(entry_log.path)
         try:
-            for frame in scan_log(file, file.size(), 0, file.size()).frames:
-                batch = EntryBatch(file.read(frame.size, frame.position))
+            for found in read_frames(file, len(SCHEMA), size := file.size(), size):
+                if isinstance(found, BadBytes):
+                    continue
+                frame, content = found
+                batch = EntryBatch(bytes(content))
                 yield Batch(
                     frame.position,
                     frame.size,
