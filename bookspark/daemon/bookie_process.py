@@ -160,8 +160,10 @@ def _boot_and_serve(
     storage.broken = lambda why: ends.put(
         BookieError(f"{why}; start the bookie again, and report this with the lines above, since it is a defect")
     )
-    # The garbage collector need not walk a million ledgers each time.
+    # The garbage collector need not walk a million ledgers each time, which takes a second of the loop. What is in a cycle at
+    # this moment is never freed.
     gc.freeze()
+    storage.holdings.made_objects = gc.freeze
     phase("listening")
     if why := open_to_strangers(config):
         log.warning("%s", why)

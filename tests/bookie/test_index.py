@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -80,3 +81,16 @@ def test_ledger_ids_ascend_whatever_comes_and_goes(changes):
         else:
             assert index.ledger_ids() == sorted(model)
     assert index.ledger_ids() == sorted(model)
+
+
+def test_any_rows_are_dropped_by_number():
+    random = Random(1)
+    for _ in range(200):
+        rows, kept = ChangingRows.empty(), []
+        for number in range(random.randrange(1, 12)):
+            rows.insert(3 * number, 3 * number + 1, 100 * number, 50)
+        dropped = sorted(random.sample(range(len(rows)), random.randrange(len(rows) + 1)))
+        kept = [rows.row(i) for i in range(len(rows)) if i not in dropped]
+        rows.drop_numbered(dropped)
+        assert [rows.row(i) for i in range(len(rows))] == kept
+        assert rows.is_clean is False or not dropped

@@ -98,6 +98,18 @@ def test_a_directory_that_failed_leaves_the_index_in_steps_and_nobody_sees_a_dif
     assert {ledger_id for ledger_id, _ in storage.lacking(2 * LEDGERS)} == {*range(5, LEDGERS, 2), 6, LEDGERS + 1}
 
 
+def test_the_collector_is_kept_from_the_objects_of_ledgers_that_lost_a_directory() -> None:
+    """It walked over all of them now and then: 290 ms of the loop at 150,000 ledgers, a second at 750,000."""
+    one = Failing()
+    ledgers: list[int] = []
+    one.holdings.made_objects = lambda: ledgers.append(len(one.holdings.control.lost_copies))
+    before = len(one.holdings.control.lost_copies)
+    one.fail()
+    one.end()
+    made = [after - before for before, after in pairwise([before, *ledgers])]
+    assert len(made) >= 2 and max(made) <= _LEDGERS_A_STEP
+
+
 def test_what_is_gone_is_not_told_as_held() -> None:
     one = Failing()
     one.fail()

@@ -216,15 +216,18 @@ class ChangingRows(LedgerRows):
         return rows
 
     def drop_numbered(self, numbers: Sequence[int]) -> None:
-        """Remove the rows of these numbers (ascending). It takes the time of the rows between the first and the last one."""
+        """Remove the rows of these numbers (ascending). What lies between them is moved in pieces."""
         if not numbers:
             return
         start, stop = numbers[0], numbers[-1] + 1
         self.clean, self.lost_some = min(self.clean, start), True
-        removed = frozenset(numbers)
-        kept = [i for i in range(start, stop) if i not in removed] if len(numbers) < stop - start else []
         for column in (self.first, self.where, self.extent):
-            column[start:stop] = array("q", [column[i] for i in kept])
+            kept, at = column[:0], start
+            for number in numbers:
+                if at < number:
+                    kept += column[at:number]
+                at = number + 1
+            column[start:stop] = kept
 
     def ids_of(self, numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
         """The entry ids (first, last) of the rows of these numbers, ascending; what follows each other is one range."""

@@ -40,8 +40,7 @@ RANGES_ROWS_MAX = 1 << 11
 _LEDGERS_A_STEP = 256
 _ROWS_A_STEP = 2048
 _ROWS_LOOKED_AT = 1 << 13
-"""More rows than any single request looks at. To find those of them that are gone takes about a millisecond, and to have them
-leave three."""
+"""More rows than any single request looks at. To find and to remove those that are gone takes four milliseconds."""
 
 StoredLog = EntryLog | RewrittenLog
 
@@ -74,13 +73,15 @@ class Holdings:
         self.lost_at_boot: list[EntriesLost] = []
         """What was lost before ``lost`` was set. It is to be written too."""
         self.lost: Callable[[Sequence[EntriesLost]], None] = self.lost_at_boot.extend
-        """Called with what was lost: it is to be written to the control logs."""
+        """Writes what was lost to the control logs."""
         self.ledgers_lacking: set[int] = set()
         """Ledgers that lost entries, until somebody takes them to have them repaired."""
         self.gone: set[int] = set()
         """Logs of directories that are used no more, while rows may still point into them."""
         self.carry_through: Callable[[Steps[None]], None] = at_once
-        """Carries steps through, while other works may change the index. Set by who has a loop; else they are done at once."""
+        """Carries steps through, while other works may change the index: at once, unless who has a loop sets it."""
+        self.made_objects: Callable[[], None] = lambda: None
+        """Called when hundreds of objects that stay were made. Set by who keeps Python's collector from walking over them."""
         self.suspected: set[int] = set()
         """Logs in which something unreadable was found: the scrub looks at them next."""
         self.lost_copies = 0
@@ -94,7 +95,7 @@ class Holdings:
     # -- reads
 
     def plan_read(self, ledger_id: int, first: int, last: int, limit: int, *, sparse: bool) -> ReadPlan:
-        """The batches that hold entries ``first..last``, up to about ``limit`` bytes (0: as much as one answer takes)."""
+        """As ``Storage.plan_read``."""
         if self.gone:
             self.leave_gone(ledger_id, first)
         return plan_read(
@@ -109,8 +110,8 @@ class Holdings:
 
     def absent(self, ledger_id: int) -> Negative | Unknown:
         """The answer for a ledger that was never heard of."""
-        boot_unsure = self.control.unsure_of(ledger_id)
-        return answer_absent(None, NO_ENTRY, storage_damaged=self.damaged, boot_unsure=boot_unsure)
+        unsure = self.control.unsure_of(ledger_id)
+        return answer_absent(None, NO_ENTRY, storage_damaged=self.damaged, boot_unsure=unsure)
 
     def has_moved(self, piece: Piece) -> bool:
         """Do the entries of a planned piece lie elsewhere by now, or nowhere?"""
@@ -189,12 +190,11 @@ class Holdings:
 
     def take_log_number(self) -> int:
         """A number that was never used, for a new log."""
-        number = self.next_log
         self.next_log += 1
-        return number
+        return self.next_log - 1
 
     def forget(self, ledger_id: int) -> None:
-        """Drop everything that is known of a ledger; its bytes stay in the logs."""
+        """Drop everything that is known of a ledger but its bytes."""
         self.volatile.forget(ledger_id)
         self.index.forget(ledger_id)
         self.control.forget(ledger_id)
@@ -301,6 +301,7 @@ class Holdings:
                 for ledger_id in ids:
                     yield from self._leave_ledger(ledger_id)
                 start = ids[-1] + 1
+                self.made_objects()
                 yield None
             if gone == self.gone:
                 # Otherwise another directory failed meanwhile.
@@ -378,8 +379,7 @@ class Holdings:
     def lacking(self, ledger_id: int) -> EntryRanges:
         """Entries of a ledger of which a copy was here that can't be read (``BookieLedger.lacking``), as far as the rows in
         directories that failed have left the index. (If more leave, the ledger is in ``ledgers_lacking`` again.)"""
-        ledger = self.ledgers.look(ledger_id)
-        return NO_RANGES if ledger is None else ledger.lacking
+        return NO_RANGES if (ledger := self.ledgers.look(ledger_id)) is None else ledger.lacking
 
     def _note_lost(self, removed: dict[int, list[Row]]) -> list[EntriesLost]:
         records = [
