@@ -13,7 +13,7 @@ from bookspark.bookie.offline.scrub import scrub
 from bookspark.errors import StorageError
 from bookspark.protocol.ledger.responses import Negative
 from bookspark.testing.memory_files import MemoryFileSystem
-from bookspark.testing.power_cuts import everything_kept
+from bookspark.testing.power_cuts import everything_kept, nothing_kept
 from bookspark.wire.header import Status
 from tests.bookie.kit import KEY, config
 from tests.bookie.stepped import Promises, Stepped
@@ -69,6 +69,23 @@ class Flips:
         except StorageError:
             return "stays down"
         return self.check_answers(storage)
+
+    def judge_served(self, path: str, offset: int, bit: int, *, power_cut: bool) -> str:
+        """What became of it if the bit flips while the bookie serves, with a clean stop or a power cut after that."""
+        disk = self.disk.crashed(everything_kept)
+        storage = Stepped(SETTINGS, disk)
+        flip(disk, path, offset, bit)
+        disk.sync_all()
+        outcomes = {self.check_answers(storage)}
+        storage.commit()
+        try:
+            if power_cut:
+                storage = Stepped(SETTINGS, disk.crashed(nothing_kept))
+            else:
+                storage.restart()
+        except StorageError:
+            return "stays down"
+        return max(*outcomes, self.check_answers(storage), key=("right", "unknown").index)
 
     def check_answers(self, storage: Stepped) -> str:
         outcome = "right"

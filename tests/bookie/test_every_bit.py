@@ -52,6 +52,21 @@ def test_a_bit_that_flips_while_the_bookie_serves_is_an_error_of_that_read():
     assert outcomes["unknown"] > 1000 and outcomes["right"] > 2 * len(SCHEMA), "the schema is not read again"
 
 
+@pytest.mark.parametrize("power_cut", [False, True], ids=["stopped", "without power"])
+def test_a_bit_that_flips_while_the_bookie_serves_is_found_by_the_next_boot_at_the_latest(power_cut):
+    flips = Flips(clean=False, rewritten=True)
+    outcomes = Counter()
+    for path, offset in flips.places():
+        if offset % 11 == len(path) % 11:
+            bit = offset * 5 % 8
+            try:
+                outcomes[flips.judge_served(path, offset, bit, power_cut=power_cut)] += 1
+            except AssertionError as error:
+                error.add_note(f"bit {bit} of byte {offset} of {path}")
+                raise
+    assert min(outcomes[kind] for kind in ("unknown", "right")) > 50, outcomes
+
+
 def test_a_bit_that_flips_before_its_log_is_rewritten_makes_no_acked_entry_negative():
     """A flipped bit in the length of a dead frame hid the living ones behind it, and their log was removed. Here each length of
     each frame, and a sample of the other places."""

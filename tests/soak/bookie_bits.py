@@ -1,8 +1,11 @@
 """Every single bit of a small bookie's files flipped, one at a time: right answers or I/O errors, and scrub finds each.
 
-Then every bit of its logs, sealed, rewritten and written to last, before a boot and while it serves: a ledger is deleted, the
-logs are rewritten, the bookie is started again, twice. No wrong bytes, and no Negative for what was acked.
-"""
+Also while it serves, with a clean stop or a power cut after that. Then every bit of its logs, sealed, rewritten and written to
+last, before a boot and while it serves: a ledger is deleted, the logs are rewritten, the bookie is started again, twice. No wrong
+bytes, and no Negative for what was acked.
+
+A line with the counts so far comes after each part, which is one bit of each byte in one kind of bookie. ``--first`` and
+``--rounds`` choose the bits, so that the runs for them can be made at different times."""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Mapping
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from itertools import product
 
 from tests.bookie.flips import Flips
@@ -19,16 +22,18 @@ from tests.bookie.stepped import without_threads
 from tests.soak._command import main
 
 
-def run(rounds: int) -> Mapping[str, int]:
-    """So many of the eight bits of each byte. Each core of the machine takes a bit and a kind of bookie at a time."""
+def run(rounds: int, first: int = 0) -> Mapping[str, int]:
+    """So many of the eight bits of each byte, from bit ``first`` on. Each core of the machine takes a part at a time."""
     counts: Counter[str] = Counter()
-    bits = range(min(rounds, 8))
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        for counted in pool.map(_rewritten_later, bits):
-            counts += counted
-        for counted in pool.map(_flipped, *zip(*product(bits, (True, False), (True, False)), strict=True)):
-            counts += counted
-            print(dict(counts), flush=True)
+        parts = []
+        for bit in range(first, min(first + rounds, 8)):
+            parts += [pool.submit(_flipped, bit, *kind) for kind in product((True, False), repeat=2)]
+            parts += [pool.submit(_served, bit, *kind) for kind in product((True, False), repeat=2)]
+            parts.append(pool.submit(_rewritten_later, bit))
+        for number, part in enumerate(as_completed(parts), 1):
+            counts += part.result()
+            print(f"{number} of {len(parts)} parts: {dict(counts)}", flush=True)
     return counts
 
 
@@ -40,6 +45,18 @@ def _flipped(bit: int, clean: bool, rewritten: bool) -> Counter[str]:
         for path, offset in flips.places():
             counts[flips.judge(path, offset, bit)] += 1
             counts["flips"] += 1
+    return counts
+
+
+def _served(bit: int, power_cut: bool, rewritten: bool) -> Counter[str]:
+    logging.disable(logging.CRITICAL)
+    counts: Counter[str] = Counter()
+    with without_threads():
+        flips = Flips(clean=False, rewritten=rewritten)
+        for path, offset in flips.places():
+            outcome = flips.judge_served(path, offset, bit, power_cut=power_cut)
+            counts[f"{outcome} while it serves"] += 1
+            counts["flips while it serves"] += 1
     return counts
 
 
