@@ -22,7 +22,7 @@ def keep_lost_records(storage: Storage, store: MetadataStore) -> LostRecords | N
     given_out = store.highest_ledger_id()
     if not _held_from(storage, given_out):
         return None
-    given_out = max(given_out, *store.list_ledgers()[-1:])
+    given_out = max((given_out, *store.list_ledgers()[-1:]))
     lost = lost_records(_held_from(storage, given_out), given_out)
     if lost is not None:
         log.error(
