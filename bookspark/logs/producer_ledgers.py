@@ -35,6 +35,7 @@ from bookspark.protocol.logs.log_record import DATA_ROLE, LogRecord, LogTakenOve
 
 if TYPE_CHECKING:
     from bookspark.client import BookKeeper, LedgerHandle
+    from bookspark.client.writing.sole_appender import SoleAppender
 
 LEDGER_BYTES_MAX, LEDGER_MS_MAX = 1 << 30, 3_600_000
 """A ledger that is larger, or older, is closed at the next append, and the next one is opened."""
@@ -46,6 +47,8 @@ class Numbers:
     def __init__(self, last: int) -> None:
         self._runs = deque([(-1, last + 1)])
         """From which entry on a number is how much more than the entry's id; entry −1 is the row before the ledger."""
+        self.more = last + 1
+        """How much more than its entry's id the number of the next row is."""
 
     def of(self, entry_id: int) -> int:
         """The number of a row that is not acknowledged, of the last one that is, or of the next one."""
@@ -62,7 +65,8 @@ class Numbers:
         if runs[-1][0] == entry_id:
             # The row that was to have it was not taken.
             runs.pop()
-        runs.append((entry_id, sequence - entry_id))
+        self.more = sequence - entry_id
+        runs.append((entry_id, self.more))
 
 
 class At(NamedTuple):
@@ -74,6 +78,8 @@ class At(NamedTuple):
     """The rows of the lane before it."""
     numbers: Numbers
     """The sequence numbers of its rows."""
+    appender: SoleAppender | None = None
+    """Appends to the open ledger; None if there is none."""
 
     @property
     def acknowledged(self) -> int:
@@ -147,7 +153,8 @@ class ProducerLedgers:
                 handle.close(wait=False, timeout=CLOSE_SECONDS_MAX)
             raise
         handle.tell_last_add_confirmed_soon()
-        self.at, self.bytes_left = self.at._replace(handle=handle), LEDGER_BYTES_MAX
+        self.at = self.at._replace(handle=handle, appender=handle.sole_appender())
+        self.bytes_left = LEDGER_BYTES_MAX
         self.encode = _encoder(self._record)
         self._old_ms = self.due_ms = self.time_ms + LEDGER_MS_MAX
         # It was altered while the ledger was opened, or the commit changed it.

@@ -28,7 +28,7 @@ from bookspark.logs import (
 from bookspark.logs.chain import codec
 from bookspark.logs.chain.codec import LogFormatError
 from bookspark.logs.chain.commit_times import row_at, time_of
-from bookspark.logs.chain.stamps import plain_stamp, stamp_of, stamped
+from bookspark.logs.chain.stamps import plain_stamp, plain_stamps, stamp_of, stamped
 from bookspark.logs.readers.lag import readers_of
 from bookspark.logs.rows.stamped_rows import split_stamps
 from bookspark.protocol.logs.commits import Commit, CommitHeader
@@ -321,3 +321,10 @@ def test_the_lag_of_a_reader_counts_open_rows(bookkeeper: BookKeeper, log: Log) 
         reader.commit()
         (lag,) = await_that(lambda: [one for one in readers_of(bookkeeper, log.name) if one.lag_rows == 6])
         assert lag.lag_seconds is not None and 0 <= lag.lag_seconds < SECONDS
+
+
+@pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 1000])
+def test_stamps_made_together_are_those_made_one_by_one(count: int) -> None:
+    for time_ms, first in ((0, 0), (1_795_000_000_000, 1 << 62), (1, 255)):
+        together = list(plain_stamps(time_ms, first, count))
+        assert together == [plain_stamp(time_ms, first + n, 0) for n in range(count)]
