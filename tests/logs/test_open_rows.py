@@ -25,10 +25,13 @@ from bookspark.logs import (
     producer_ledgers,
     truncate_log,
 )
+from bookspark.logs import producer as producer_module
 from bookspark.logs.chain import codec
 from bookspark.logs.chain.codec import LogFormatError
 from bookspark.logs.chain.commit_times import row_at, time_of
 from bookspark.logs.chain.stamps import plain_stamp, plain_stamps, stamp_of, stamped
+from bookspark.logs.feeds.lane_feed import LaneFeed
+from bookspark.logs.feeds.lost_rows import PassedOver
 from bookspark.logs.readers.lag import readers_of
 from bookspark.logs.rows.stamped_rows import split_stamps
 from bookspark.protocol.logs.commits import Commit, CommitHeader
@@ -321,6 +324,25 @@ def test_the_lag_of_a_reader_counts_open_rows(bookkeeper: BookKeeper, log: Log) 
         reader.commit()
         (lag,) = await_that(lambda: [one for one in readers_of(bookkeeper, log.name) if one.lag_rows == 6])
         assert lag.lag_seconds is not None and 0 <= lag.lag_seconds < SECONDS
+
+
+def test_a_reader_that_has_looked_finds_rows_that_came_since_by_their_time(
+    log: Log, bookkeeper: BookKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the open ledger at hand, as it was when it looked."""
+    now = [4 * 10**18]
+    for module in (producer_module, producer_ledgers):
+        monkeypatch.setattr(module, "time_ns", lambda: now[0])
+    with log.producer("service") as service:
+        service.append(b"0")
+        lane = LaneFeed(bookkeeper, f"{log.name}@1", b"", PassedOver(True))
+        assert lane.newest() == 1
+        for number in range(1, 40):
+            now[0] += 10**9
+            service.append(b"%d" % number)
+        for number in range(40):
+            assert lane.row_at(4 * 10**12 + 1000 * number) == number
+        assert lane.row_at(now[0] // 10**6 + 1) == 40
 
 
 @pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 1000])
