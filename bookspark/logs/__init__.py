@@ -3,6 +3,7 @@
 ====================  ================================================================================
 ``log``               a log, for services and scripts
 ``producer``          writes rows of a service
+``row_arguments``     the arguments of appends
 ``appended``          what became of an append
 ``producer_ledgers``  the ledgers that take them
 ``lane_ending``       ends lanes that nobody writes any more

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from bookspark.arguments import WaitSeconds, checks_itself
-from bookspark.client.writing.futures import AppendFuture
+from bookspark.client.writing.futures import AppendFuture, Watermark
 from bookspark.errors import BookKeeperError, EntryTooLargeError
 from bookspark.logs.producer_ledgers import told
 from bookspark.wire.entry_batch import PAYLOAD_BYTES_MAX
@@ -32,9 +32,9 @@ class RowFuture(AppendFuture):
 
     __slots__ = ("_answer",)
 
-    def __init__(self, appended: AppendFuture, answer: Callable[[int], Any]) -> None:
+    def __init__(self, watermark: Watermark, entry_id: int, answer: Callable[[int], Any]) -> None:
         # Not ``super().__init__``: for speed, as there.
-        self._watermark, self.entry_id, self._answer = appended._watermark, appended.entry_id, answer
+        self._watermark, self.entry_id, self._answer = watermark, entry_id, answer
 
     @checks_itself
     def result(self, timeout: WaitSeconds | None = None) -> Any:

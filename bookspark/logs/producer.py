@@ -30,26 +30,24 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from time import time_ns
-from typing import TYPE_CHECKING, Annotated, Any
-
-from msgspec import Meta
+from typing import TYPE_CHECKING, Any
 
 from bookspark.arguments import EntryId, Payload, WaitSeconds, checks_itself, checks_methods
-from bookspark.arguments.taken import judged, taken_by
 from bookspark.client.runtime.calls import AwaitableFuture, done_with
-from bookspark.client.writing.futures import AppendFuture
 from bookspark.errors import (
     AddTimeoutError,
     BookKeeperError,
     ConfigurationError,
     LedgerClosedError,
 )
+from bookspark.forks import here
 from bookspark.logs.appended import VALUE_BYTES_MAX, RowFuture, RowPosition, UnexpectedPositionError, too_large
 from bookspark.logs.chain.lane_index import LaneIndex, NewLane
 from bookspark.logs.chain.log_run import LogAddress, LogRun
 from bookspark.logs.chain.registry import LogRegistry, check_password
-from bookspark.logs.chain.stamps import Headers, plain_stamp, stamped
+from bookspark.logs.chain.stamps import Headers, plain_stamp, plain_stamps, stamped
 from bookspark.logs.producer_ledgers import ProducerLedgers, told
+from bookspark.logs.row_arguments import SequenceNumber, judged_row, judged_rows
 from bookspark.protocol.logs.lanes import lane_name, service_writer
 from bookspark.protocol.logs.log_options import RowFormat
 from bookspark.protocol.logs.log_record import LaneEndedError
@@ -57,14 +55,7 @@ from bookspark.protocol.logs.log_record import LaneEndedError
 if TYPE_CHECKING:
     from bookspark.client import BookKeeper
 
-SequenceNumber = Annotated[int, Meta(ge=0, le=1 << 62)]
-"""Half of the numbers that a stamp can say: behind the largest of them come rows that nobody numbers."""
 log = logging.getLogger(__name__)
-
-_APPEND, _BATCH = "append:", "append_batch:"
-_VALUE, _SEQUENCE, _NUMBER, _KEY, _HEADERS, _VALUES = map(
-    taken_by, (Payload, SequenceNumber | None, EntryId | None, Payload | None, Headers, Sequence[Payload])
-)
 
 
 @checks_methods
@@ -97,14 +88,12 @@ class Producer:
         self._seconds_max = 2 * bookkeeper.context.config.add_timeout_seconds
         self._log = address.name
         self._ledgers = ProducerLedgers(bookkeeper, LogRun.of(address, record), record, writer)
-        self._newest: AppendFuture | None = None
-        """That of the row that was appended last."""
         self._lock, self._busy = threading.RLock(), False
         self._error: BookKeeperError | None = None
         self._stopped = False
         self._answer: Callable[[int], RowPosition]
         self._tending: threading.Thread | None = None
-        self._pid = os.getpid()
+        self._pid, self._process = os.getpid(), here.process
 
     @property
     def position(self) -> int:
@@ -158,17 +147,36 @@ class Producer:
         that are not acknowledged (``bytes_in_flight_max``), as ``LedgerHandle.append_async`` does, and while the next ledger is
         opened."""
         if type(value) is not bytes or not (sequence is None and expect is None and key is None and headers == ()):
-            value, sequence, expect, key, headers = _judged(value, sequence, expect, key, headers)
+            value, sequence, expect, key, headers = judged_row(value, sequence, expect, key, headers)
         elif len(value) > VALUE_BYTES_MAX:
             raise too_large(len(value))
-        now_ms, ledgers = self._begin(), self._ledgers
+        # As ``_begin``, but without a call that most rows need not make.
+        if not self._lock.acquire(False):
+            self._wait_for_turn()
+        if self._busy:
+            raise self._interrupted()
+        # From here on an append in a signal handler is refused.
+        self._busy = True
         try:
-            handle, before, numbers = ledgers.at
-            if handle is None:
+            ledgers, now_ms = self._ledgers, time_ns() // 1_000_000
+            if now_ms > ledgers.time_ms:
+                ledgers.time_ms = now_ms
+            else:
+                now_ms = ledgers.time_ms
+            if (
+                self._stopped
+                or now_ms >= ledgers.due_ms
+                or ledgers.bytes_left <= 0
+                or self._process is not here.process
+            ):
+                self._check_open()
+                now_ms = ledgers.now_ms()
+            _, before, numbers, appender = ledgers.at
+            if appender is None:
                 # A signal handler has closed it since.
                 raise self._is_closed()
-            entry_id = handle.last_add_pushed + 1
-            following = numbers.of(entry_id)
+            entry_id = appender.shared.next_entry_id
+            following = entry_id + numbers.more
             if sequence is not None:
                 if sequence < following:
                     return self._repeated(sequence)
@@ -184,9 +192,8 @@ class Producer:
             else:
                 row = stamped(now_ms, following, value, key, headers)
             ledgers.bytes_left -= len(row)
-            appended = self._newest = handle.append_async(row)
-            future: AwaitableFuture[Any] = RowFuture(appended, self._answer)
-            return future
+            appender.append(row)
+            return RowFuture(appender.acknowledged, entry_id, self._answer)  # type: ignore[return-value]
         except BookKeeperError as error:
             raise told(error) from None
         finally:
@@ -203,7 +210,7 @@ class Producer:
     def append_batch_async(self, values: Sequence[Payload]) -> AwaitableFuture[range]:
         """The same without waiting for the acknowledgement. Waits as ``append_async`` does."""
         if type(values) is not list or not set(map(type, values)) <= {bytes}:
-            values = judged(_BATCH, "values", _VALUES, values)
+            values = judged_rows(values)
         if not values:
             return done_with(range(0))
         size = max(map(len, values))
@@ -211,19 +218,16 @@ class Producer:
             raise too_large(size)
         now_ms, ledgers = self._begin(), self._ledgers
         try:
-            handle, before, numbers = ledgers.at
-            if handle is None:
+            _, before, numbers, appender = ledgers.at
+            if appender is None:
                 # A signal handler has closed it since.
                 raise self._is_closed()
-            count, end, first = len(values), before + 1, numbers.of(handle.last_add_pushed + 1)
+            count, end, first = len(values), before + 1, appender.shared.next_entry_id
             encoded = values if ledgers.encode is None else map(ledgers.encode, values)
-            rows = [plain_stamp(now_ms, number, 0) + value for number, value in enumerate(encoded, first)]
-            ledgers.bytes_left -= sum(map(len, rows))
-            appended = self._newest = handle.append_batch_async(rows)
-            future: AwaitableFuture[Any] = RowFuture(
-                appended, lambda entry_id: range(end + entry_id - count, end + entry_id)
-            )
-            return future
+            stamps = plain_stamps(now_ms, first + numbers.more, count)
+            ledgers.bytes_left -= appender.append_all(list(map(bytes.__add__, stamps, encoded)))
+            answer = lambda entry_id: range(end + entry_id - count, end + entry_id)  # noqa: E731
+            return RowFuture(appender.acknowledged, first + count - 1, answer)  # type: ignore[return-value]
         except BookKeeperError as error:
             raise told(error) from None
         finally:
@@ -278,10 +282,10 @@ class Producer:
     def _repeated(self, sequence: int) -> AwaitableFuture[Any]:
         """None, as soon as the row of this number, or of a later one, is in the log."""
         at = self._ledgers.at
-        if self._newest is None or sequence <= at.numbers.of(at.acknowledged - 1):
+        if at.appender is None or sequence <= at.numbers.of(at.acknowledged - 1):
             return done_with(None)
-        future: AwaitableFuture[Any] = RowFuture(self._newest, lambda entry_id: None)
-        return future
+        newest = at.appender.shared.next_entry_id - 1
+        return RowFuture(at.appender.acknowledged, newest, lambda entry_id: None)
 
     def _unexpected(self, expect: int, following: int) -> AwaitableFuture[Any]:
         future = AwaitableFuture[Any]()
@@ -295,24 +299,21 @@ class Producer:
 
     def _begin(self) -> int:
         """Hold the lock, with an open ledger for the next row; returns the row's time."""
-        if not self._lock.acquire(blocking=False):
+        if not self._lock.acquire(False):
             self._wait_for_turn()
         if self._busy:
-            self._lock.release()
-            raise BookKeeperError(
-                f"producer {self.name!r}: this append interrupted another one, in a signal handler for example; append in "
-                "another thread"
-            )
+            raise self._interrupted()
         # From here on an append in a signal handler is refused.
         self._busy = True
         try:
             ledgers = self._ledgers
-            now_ms = time_ns() // 1_000_000
-            if now_ms > ledgers.time_ms:
-                ledgers.time_ms = now_ms
-            else:
-                now_ms = ledgers.time_ms
-            if self._stopped or now_ms >= ledgers.due_ms or ledgers.bytes_left <= 0:
+            now_ms = ledgers.now_ms()
+            if (
+                self._stopped
+                or now_ms >= ledgers.due_ms
+                or ledgers.bytes_left <= 0
+                or self._process is not here.process
+            ):
                 self._check_open()
                 now_ms = ledgers.now_ms()
             return now_ms
@@ -320,6 +321,14 @@ class Producer:
             self._busy = False
             self._lock.release()
             raise
+
+    def _interrupted(self) -> BookKeeperError:
+        """The error of an append that finds another one under way in its own thread. Lets go of the lock."""
+        self._lock.release()
+        return BookKeeperError(
+            f"producer {self.name!r}: this append interrupted another one, in a signal handler for example; append in "
+            "another thread"
+        )
 
     def _check_open(self) -> None:
         """Raise an error if no row can be appended; else there is an open ledger for it."""
@@ -380,16 +389,3 @@ class Producer:
         except BookKeeperError as error:
             # Whoever makes the next producer cleans up.
             log.info("log %s: what earlier producers left is not cleaned up: %s", self._log, error)
-
-
-def _judged(
-    value: bytes, sequence: int | None, expect: int | None, key: bytes | None, headers: Headers
-) -> tuple[bytes, int | None, int | None, bytes | None, Headers]:
-    """The arguments of an append, as what they are to be. Raises InvalidArgumentError and EntryTooLargeError."""
-    value, key = judged(_APPEND, "value", _VALUE, value), judged(_APPEND, "key", _KEY, key)
-    headers = judged(_APPEND, "headers", _HEADERS, headers)
-    size = len(value) + len(key or b"") + sum(len(name) + len(one) for name, one in headers)
-    if size > VALUE_BYTES_MAX:
-        raise too_large(size)
-    sequence = judged(_APPEND, "sequence", _SEQUENCE, sequence)
-    return value, sequence, judged(_APPEND, "expect", _NUMBER, expect), key, headers

@@ -4,13 +4,19 @@ Law: rows go to the ledger that the newest commit of the lane opened, and to no 
 is closed, by its producer or by the recovery of the next one, so its rows are known and can't become more. If it is not known
 whether the log has a commit, nothing is appended any more: rows in a ledger that no commit opened would be lost.
 
+When the log is altered, the next ledger is made beside the appends, in a thread of its own; rows wait only while the open one is
+closed and the next one committed. A ledger that was made and is not needed is deleted; after a crash it is an orphan.
+
 For one thread at a time. Source: docs/decisions/lanes.md.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import replace
 from time import time_ns
@@ -35,6 +41,9 @@ from bookspark.protocol.logs.log_record import DATA_ROLE, LogRecord, LogTakenOve
 
 if TYPE_CHECKING:
     from bookspark.client import BookKeeper, LedgerHandle
+    from bookspark.client.writing.sole_appender import SoleAppender
+
+log = logging.getLogger(__name__)
 
 LEDGER_BYTES_MAX, LEDGER_MS_MAX = 1 << 30, 3_600_000
 """A ledger that is larger, or older, is closed at the next append, and the next one is opened."""
@@ -46,6 +55,8 @@ class Numbers:
     def __init__(self, last: int) -> None:
         self._runs = deque([(-1, last + 1)])
         """From which entry on a number is how much more than the entry's id; entry −1 is the row before the ledger."""
+        self.more = last + 1
+        """How much more than its entry's id the number of the next row is."""
 
     def of(self, entry_id: int) -> int:
         """The number of a row that is not acknowledged, of the last one that is, or of the next one."""
@@ -62,7 +73,8 @@ class Numbers:
         if runs[-1][0] == entry_id:
             # The row that was to have it was not taken.
             runs.pop()
-        runs.append((entry_id, sequence - entry_id))
+        self.more = sequence - entry_id
+        runs.append((entry_id, self.more))
 
 
 class At(NamedTuple):
@@ -74,6 +86,8 @@ class At(NamedTuple):
     """The rows of the lane before it."""
     numbers: Numbers
     """The sequence numbers of its rows."""
+    appender: SoleAppender | None = None
+    """Appends to the open ledger; None if there is none."""
 
     @property
     def acknowledged(self) -> int:
@@ -98,8 +112,12 @@ class ProducerLedgers:
         """The bytes of rows that the open ledger may still take, and the time at which the next one is due."""
         self.time_ms = header.time_ms
         """The time of the newest row or commit, in ms since 1970."""
+        self._wanted = record
+        """The lane's record as it was last read; ``_record`` is the one by which the open ledger was made."""
         self._changed, self._old_ms = False, 0
-        """Whether the lane's record may be another one than ``_record``; when the open ledger is too old."""
+        """Whether the lane's record may be another one than ``_wanted``; when the open ledger is too old."""
+        self._ahead: Future[tuple[LogRecord, LedgerHandle]] | None = None
+        """The next ledger, and by which record it is made, if it is made already."""
         self._unsettled: tuple[EntryRange, ...] = ()
         """The rows of the ledger that the newest commit opened, once it is closed."""
         self._taken_over = header.open_ledger is not None
@@ -122,7 +140,9 @@ class ProducerLedgers:
         handle = self.at.handle
         if self._changed:
             self._learn_options()
-        if handle is None or (self.bytes_left > 0 and self.time_ms < self.due_ms):
+            self._make_ahead()
+        made = self._ahead is not None and self._ahead.done()
+        if handle is None or (self.bytes_left > 0 and self.time_ms < self.due_ms and not made):
             return handle is None
         # A guaranteed one can't be closed while copies are missing, and takes rows all the same.
         return (
@@ -133,30 +153,36 @@ class ProducerLedgers:
     def open_next(self, seconds: float) -> None:
         """Close the open ledger, if there is one, within ``seconds``, and open the next one. After an error of the commit nothing
         may be appended any more. Raises what ``close`` does, NotEnoughBookiesError and MetadataStoreError."""
-        self._learn_options()
-        if self.at.handle is not None:
-            self._close_ledger(self.at.handle, seconds)
-        # A row is acknowledged without a commit behind it, so it is synced, as commits are.
-        options = replace(self._record.options, ledger_type=LedgerType.PD_JOURNAL)
-        label = stamped_label(value_encoding(self._record))
-        handle = self._run.create_ledger(self._bookkeeper, options, DATA_ROLE, label)
+        record, handle = self._made_ahead(seconds)
         try:
+            if handle is None:
+                self._learn_options()
+                record = self._wanted
+            if self.at.handle is not None:
+                self._close_ledger(self.at.handle, seconds)
+            if handle is None:
+                handle = self._make(record)
             self._commit(handle.ledger_id)
         except BaseException:
-            with suppress(BookKeeperError):
-                handle.close(wait=False, timeout=CLOSE_SECONDS_MAX)
+            if handle is not None:
+                with suppress(BookKeeperError):
+                    handle.close(wait=False, timeout=CLOSE_SECONDS_MAX)
             raise
         handle.tell_last_add_confirmed_soon()
-        self.at, self.bytes_left = self.at._replace(handle=handle), LEDGER_BYTES_MAX
-        self.encode = _encoder(self._record)
+        self._record, self.encode = record, _encoder(record)
+        self.at = self.at._replace(handle=handle, appender=handle.sole_appender())
+        self.bytes_left = LEDGER_BYTES_MAX
         self._old_ms = self.due_ms = self.time_ms + LEDGER_MS_MAX
         # It was altered while the ledger was opened, or the commit changed it.
         if self._changed:
             self.due_ms = 0
+        else:
+            self._make_ahead()
 
     def leave(self) -> None:
         """Append nothing more: what is not acknowledged at this moment fails. Whoever goes on settles the rest."""
         self.due_ms = 0
+        self._discard_ahead(0.0)
         if self.at.handle is not None:
             with suppress(BookKeeperError):
                 self.at.handle.close(wait=False, timeout=CLOSE_SECONDS_MAX)
@@ -171,6 +197,7 @@ class ProducerLedgers:
     def close(self, seconds: float) -> None:
         """Wait until all rows are acknowledged, ``seconds`` at most, and settle them. Raises AddTimeoutError, LogTakenOverError,
         and the errors of a commit."""
+        self._discard_ahead(seconds)
         if self.at.handle is not None:
             self._close_ledger(self.at.handle, seconds)
             self._commit(None)
@@ -182,8 +209,8 @@ class ProducerLedgers:
         self._changed, self.due_ms = True, 0
 
     def _learn_options(self) -> None:
-        """Have the next ledger opened now if it is to have other options than the open one, and be told of later changes. If the
-        store does not answer, that is seen when the next ledger is opened. Raises what ``is_due`` does."""
+        """Read the lane's record, and be told of later changes. If the store does not answer, that is seen when the next ledger
+        is opened. Raises what ``is_due`` does."""
         self.due_ms, self._changed = self._old_ms, False
         with suppress(MetadataStoreError):
             # Before it is read, so no change comes in between.
@@ -193,9 +220,65 @@ class ProducerLedgers:
                 record.check_writer(self._run.run, self._run.epoch)
             except LogTakenOverError as error:
                 raise told(error) from None
-            if record.options != self._record.options:
-                # A guaranteed ledger may have to stay for a while: it is due until the next one is opened.
-                self._record, self.due_ms, self._old_ms = record, 0, 0
+            self._wanted = record
+        # A guaranteed ledger may have to stay for a while: the next one is due until it is opened.
+        if self._ahead is not None and self._ahead.done():
+            self.due_ms = 0
+
+    def _make(self, record: LogRecord) -> LedgerHandle:
+        """A ledger for rows, as ``record`` says."""
+        # A row is acknowledged without a commit behind it, so it is synced, as commits are.
+        options = replace(record.options, ledger_type=LedgerType.PD_JOURNAL)
+        label = stamped_label(value_encoding(record))
+        return self._run.create_ledger(self._bookkeeper, options, DATA_ROLE, label)
+
+    def _make_ahead(self) -> None:
+        """Begin to make the next ledger, if it is to have other options than the open one, and none is made."""
+        record = self._wanted
+        if self.at.handle is None or self._ahead is not None or record.options == self._record.options:
+            return
+        made = Future[tuple["LogRecord", "LedgerHandle"]]()
+
+        def make() -> None:
+            try:
+                handle = self._make(record)
+                # The next append opens it. Twice, because a look at the record between the two sets it otherwise.
+                self.due_ms = 0
+                made.set_result((record, handle))
+            except BaseException as error:
+                self.due_ms = 0
+                made.set_exception(error)
+            self.due_ms = 0
+
+        thread = threading.Thread(target=make, name=f"bookspark-next-ledger-{self._run.log}", daemon=True)
+        self._ahead = made
+        thread.start()
+
+    def _made_ahead(self, seconds: float) -> tuple[LogRecord, LedgerHandle | None]:
+        """The ledger that was made, and its record. Without one the ledger is None."""
+        made, self._ahead = self._ahead, None
+        if made is not None:
+            try:
+                return made.result(seconds)
+            except Exception as error:
+                log.info("log %s: the next ledger is made anew: %s", self._run.log, error)
+                made.add_done_callback(self._discarded)
+        return self._wanted, None
+
+    def _discard_ahead(self, seconds: float) -> None:
+        """Delete the ledger that was made, if there is one; wait for that up to ``seconds``."""
+        made, self._ahead = self._ahead, None
+        if made is not None:
+            wait((made,), seconds)
+            made.add_done_callback(self._discarded)
+
+    def _discarded(self, made: Future[tuple[LogRecord, LedgerHandle]]) -> None:
+        if made.exception() is None:
+            _, handle = made.result()
+            # If it fails, the ledger is an orphan.
+            with suppress(BookKeeperError):
+                handle.close(wait=False, timeout=CLOSE_SECONDS_MAX)
+                self._bookkeeper.delete_ledger(handle.ledger_id)
 
     def _close_ledger(self, handle: LedgerHandle, seconds: float) -> None:
         """Wait until all rows are acknowledged, and close their ledger, so that no row is added to what the next commit says."""

@@ -25,10 +25,13 @@ from bookspark.logs import (
     producer_ledgers,
     truncate_log,
 )
+from bookspark.logs import producer as producer_module
 from bookspark.logs.chain import codec
 from bookspark.logs.chain.codec import LogFormatError
 from bookspark.logs.chain.commit_times import row_at, time_of
-from bookspark.logs.chain.stamps import plain_stamp, stamp_of, stamped
+from bookspark.logs.chain.stamps import plain_stamp, plain_stamps, stamp_of, stamped
+from bookspark.logs.feeds.lane_feed import LaneFeed
+from bookspark.logs.feeds.lost_rows import PassedOver
 from bookspark.logs.readers.lag import readers_of
 from bookspark.logs.rows.stamped_rows import split_stamps
 from bookspark.protocol.logs.commits import Commit, CommitHeader
@@ -321,3 +324,30 @@ def test_the_lag_of_a_reader_counts_open_rows(bookkeeper: BookKeeper, log: Log) 
         reader.commit()
         (lag,) = await_that(lambda: [one for one in readers_of(bookkeeper, log.name) if one.lag_rows == 6])
         assert lag.lag_seconds is not None and 0 <= lag.lag_seconds < SECONDS
+
+
+def test_a_reader_that_has_looked_finds_rows_that_came_since_by_their_time(
+    log: Log, bookkeeper: BookKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the open ledger at hand, as it was when it looked."""
+    now = [4 * 10**18]
+    for module in (producer_module, producer_ledgers):
+        monkeypatch.setattr(module, "time_ns", lambda: now[0])
+    with log.producer("service") as service:
+        service.append(b"0")
+        lane = LaneFeed(bookkeeper, f"{log.name}@1", b"", PassedOver(True))
+        assert lane.newest() == 1
+        for number in range(1, 40):
+            now[0] += 10**9
+            service.append(b"%d" % number)
+        # The last one first: to read rows tells how many there are.
+        for number in range(40)[::-1]:
+            assert lane.row_at(4 * 10**12 + 1000 * number) == number
+        assert lane.row_at(now[0] // 10**6 + 1) == 40
+
+
+@pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 1000])
+def test_stamps_made_together_are_those_made_one_by_one(count: int) -> None:
+    for time_ms, first in ((0, 0), (1_795_000_000_000, 1 << 62), (1, 255)):
+        together = list(plain_stamps(time_ms, first, count))
+        assert together == [plain_stamp(time_ms, first + n, 0) for n in range(count)]

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -243,7 +244,9 @@ def test_what_was_appended_before_the_close_is_there_and_nothing_comes_after_it(
 
 def test_a_forked_child_does_not_wait_for_a_thread_that_it_does_not_have(log: Log) -> None:
     with log.producer("service") as producer:
-        producer.append(b"a")
+        for row in (b"a", b"a", b"a"):
+            # The later ones find an open ledger, as the child does, and look at nothing else.
+            producer.append(row)
         child = os.fork()
         if not child:
             try:
@@ -253,7 +256,55 @@ def test_a_forked_child_does_not_wait_for_a_thread_that_it_does_not_have(log: Lo
             finally:
                 os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert values(log) == [b"a"]
+    assert values(log) == [b"a"] * 3
+
+
+@pytest.mark.parametrize("batches", [False, True])
+def test_appends_wait_while_too_many_bytes_are_not_acknowledged(cluster: LocalCluster, log: Log, batches: bool) -> None:
+    with (
+        cluster.bookkeeper(bytes_in_flight_max=1 << 16, sync_bytes=1 << 14) as bookkeeper,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        producer = open_log(bookkeeper, log.name).producer("service")
+        producer.append(b"first")
+        room = bookkeeper.context.runtime.room
+        for bookie in cluster.bookies[:2]:
+            bookie.suspend()
+        try:
+
+            def append() -> None:
+                for _ in range(500):
+                    (producer.append_batch_async([bytes(1024)]) if batches else producer.append_async(bytes(1024)))
+
+            appended = pool.submit(append)
+            await_that(lambda: room.waiting or appended.done())
+            assert not appended.done()
+        finally:
+            for bookie in cluster.bookies[:2]:
+                bookie.resume()
+        appended.result(SECONDS)
+        producer.close()
+    assert values(log) == [b"first", *([bytes(1024)] * 500)]
+
+
+@pytest.mark.parametrize("batches", [False, True])
+def test_the_clients_limit_of_appends_a_second_is_that_of_its_producers(
+    cluster: LocalCluster, log: Log, batches: bool
+) -> None:
+    with (
+        cluster.bookkeeper(appends_per_second_max=200) as bookkeeper,
+        open_log(bookkeeper, log.name).producer("service") as producer,
+    ):
+        producer.append(b"first")
+        begun = time.monotonic()
+        for _ in range(5):
+            if batches:
+                producer.append_batch_async([b"row"] * 20)
+            else:
+                for _ in range(20):
+                    producer.append_async(b"row")
+        # A tenth of a second is saved up, and the last append does not wait for its own time.
+        assert time.monotonic() - begun > 0.25
 
 
 def test_what_can_not_be_produced_is_refused_before_anything_is_written(bookkeeper: BookKeeper, log: Log) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import wait
 from random import Random
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from bookspark.errors import AddTimeoutError, BookKeeperError, LedgerRecoveryError
+from bookspark.errors import AddTimeoutError, BookKeeperError, LedgerRecoveryError, NotEnoughBookiesError
 from bookspark.logs import LogAddress, LogReader, LogRegistry, commits, producer_ledgers
 from bookspark.logs.chain.registry import KIND
 from bookspark.logs.chain.stamps import stamp_of
@@ -20,6 +21,7 @@ from bookspark.protocol.logs.commits import Commit
 from bookspark.protocol.logs.lanes import service_writer
 from bookspark.protocol.logs.log_options import Compression, LogOptions
 from bookspark.protocol.logs.log_record import LogTakenOverError, NoSuchLogError
+from tests.awaiting import await_that
 from tests.spark.memory_bookkeeper import MemoryBookKeeper, MemoryLedger
 
 SECONDS = 60
@@ -249,7 +251,7 @@ def test_options_that_were_altered_before_the_first_row_hold_for_it() -> None:
     assert (ledger.ack_quorum, ledger.custom_metadata["bookspark.encoding"]) == (3, b"stamped_zstd")
 
 
-def test_options_that_are_altered_while_a_ledger_is_opened_hold_for_the_next_row(
+def test_options_that_are_altered_while_a_ledger_is_opened_hold_for_the_next_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster, altered = Cluster(), False
@@ -265,6 +267,8 @@ def test_options_that_are_altered_while_a_ledger_is_opened_hold_for_the_next_row
     monkeypatch.setattr(cluster.memory, "create_ledger", create_ledger)
     one.append(b"x")
     one.append(b"y")
+    next_is_made(one)
+    one.append(b"z")
     assert [cluster.memory.get_ledger_metadata(commit.open_ledger).ack_quorum for commit in commits_of(cluster)] == [
         2,
         3,
@@ -282,6 +286,7 @@ def test_rows_are_compressed_only_for_a_ledger_that_says_so(monkeypatch: pytest.
     # Another change of the record does not make the next ledger less due.
     cluster.changed(lambda registry: registry.update("orders@1", lambda record: record.with_dictionary(b"d" * 100)))
     one.append(b"z")
+    next_is_made(one)
     assert cluster.rows() == [b"x", b"y", b"z"]
     monkeypatch.setattr(MemoryLedger, "last_add_fully_replicated", 2)
     one.append(b"compressed")
@@ -289,3 +294,93 @@ def test_rows_are_compressed_only_for_a_ledger_that_says_so(monkeypatch: pytest.
     labels = [cluster.memory.get_ledger_metadata(commit.open_ledger).custom_metadata for commit in (first, second)]
     assert [label["bookspark.encoding"] for label in labels] == [b"stamped", b"stamped_zstd"]
     assert cluster.rows()[3] != b"compressed"
+
+
+def next_is_made(producer: Producer) -> None:
+    """Wait until the next ledger is made beside the appends."""
+    made = producer._ledgers._ahead
+    if made is not None:
+        wait((made,), SECONDS)
+
+
+class Held:
+    """Has ledgers be made only once ``goes_on`` is set."""
+
+    def __init__(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.goes_on, self.failures = threading.Event(), 0
+        self._make = cluster.memory.create_ledger
+        monkeypatch.setattr(cluster.memory, "create_ledger", self._made)
+
+    def _made(self, **options: Any) -> Any:
+        assert self.goes_on.wait(SECONDS)
+        self.failures -= 1
+        if self.failures >= 0:
+            raise NotEnoughBookiesError("too few")
+        return self._make(**options)
+
+
+def test_rows_go_on_while_the_next_ledger_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster()
+    one = cluster.producer()
+    one.append(b"0")
+    held = Held(cluster, monkeypatch)
+    cluster.alter(ack_quorum=3)
+    for number in range(1, 10):
+        one.append(b"%d" % number)
+    assert len(commits_of(cluster)) == 1
+    # What it becomes now is what the ledger after the next one has.
+    cluster.alter(ack_quorum=1)
+    one.append(b"10")
+    held.goes_on.set()
+    for number in range(11, 14):
+        next_is_made(one)
+        one.append(b"%d" % number)
+    ledgers = [cluster.memory.get_ledger_metadata(commit.open_ledger) for commit in commits_of(cluster)]
+    assert [ledger.ack_quorum for ledger in ledgers] == [2, 3, 1]
+    assert cluster.rows() == [b"%d" % number for number in range(14)]
+    one.close(SECONDS)
+    assert not cluster.memory.open_ledgers()
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_ledger_that_was_made_and_is_not_needed_is_deleted(leaves: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster()
+    one = cluster.producer()
+    one.append(b"0")
+    held, before = Held(cluster, monkeypatch), set(cluster.memory.list_ledgers())
+    cluster.alter(ack_quorum=3)
+    one.append(b"1")
+    made = one._ledgers._ahead
+    assert made is not None
+    if leaves:
+        cluster.changed(lambda registry: registry.claim("orders@1", "another", service_writer("service")))
+        with pytest.raises(LogTakenOverError):
+            one.append(b"later")
+    held.goes_on.set()
+    wait((made,), SECONDS)
+    one.close(SECONDS)
+    await_that(lambda: set(cluster.memory.list_ledgers()) == before)
+
+
+def test_a_next_ledger_that_can_not_be_made_is_made_again_and_only_then_ends_the_producer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster()
+    one = cluster.producer()
+    one.append(b"0")
+    for failures, ack_quorum in ((1, 3), (2, 1)):
+        held = Held(cluster, monkeypatch)
+        held.failures = failures
+        cluster.alter(ack_quorum=ack_quorum)
+        one.append(b"of the old ledger")
+        held.goes_on.set()
+        next_is_made(one)
+        if failures == 1:
+            one.append(b"of the new ledger")
+            assert len(commits_of(cluster)) == 2
+        else:
+            with pytest.raises(NotEnoughBookiesError):
+                one.append(b"nowhere")
+    assert one.closed
+    assert cluster.rows() == [b"0", b"of the old ledger", b"of the new ledger", b"of the old ledger"]
+    one.close(SECONDS)

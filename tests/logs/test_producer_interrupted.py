@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
+from bookspark.client.writing import sole_appender
 from bookspark.errors import BookKeeperError, LedgerClosedError
 from bookspark.local import LocalCluster
 from bookspark.logs import Log, Producer, RowPosition, create_log
@@ -91,20 +92,26 @@ def test_a_handler_at_any_point_of_an_append_closes_the_producer_with_a_word(
     log: Log, opens: bool, append: Callable[[Producer], object]
 ) -> None:
     """Between the look whether the producer goes on and the append itself, this was an AssertionError."""
-    refused = 0
-    for point in itertools.count(1):
-        producer = log.producer("service")
-        if not opens:
-            producer.append(b"row")
-        with interrupted(point, producer.close, producer_module) as reached, suppress(LedgerClosedError):
-            refused += 1
-            append(producer)
-            refused -= 1
-        producer.close()
-        assert producer.closed
-        if not reached:
-            break
+    refused = appended = 0
+    for module in (producer_module, sole_appender):
+        for point in itertools.count(1):
+            producer = log.producer("service")
+            if not opens:
+                producer.append(b"row")
+                appended += 1
+            with interrupted(point, producer.close, module) as reached, suppress(LedgerClosedError):
+                refused += 1
+                append(producer)
+                refused -= 1
+                appended += 1
+            producer.close()
+            assert producer.closed
+            if not reached:
+                break
     assert refused > 5
+    with log.reader() as reader:
+        # What was not refused is there, and nothing else.
+        assert len(list(reader)) == appended
 
 
 def test_a_handler_at_any_point_of_an_append_appends_in_order_of_time_or_is_refused(
@@ -123,14 +130,17 @@ def test_a_handler_at_any_point_of_an_append_appends_in_order_of_time_or_is_refu
             except BookKeeperError:
                 refused += 1
 
-        for point in itertools.count(1):
-            with interrupted(point, handler, producer_module) as reached:
-                producer.append(b"row")
-            if not reached:
-                break
+        begun = 0
+        for module in (producer_module, sole_appender):
+            for point in itertools.count(1):
+                begun += 1
+                with interrupted(point, handler, module) as reached:
+                    producer.append(b"row")
+                if not reached:
+                    break
     with log.reader() as reader:
         times = [row.time_ms for row in reader]
-    assert times == sorted(times) and len(times) == 1 + point + appended
+    assert times == sorted(times) and len(times) == 1 + begun + appended
     assert appended > 5 and refused > 5
 
 

@@ -123,6 +123,9 @@ class MemoryLedger:
     def last_add_pushed(self) -> int:
         return self.last_add_confirmed
 
+    def sole_appender(self) -> MemoryAppender:
+        return MemoryAppender(self, self._acknowledged)
+
     def tell_last_add_confirmed_soon(self) -> None:
         pass
 
@@ -160,6 +163,25 @@ class MemoryLedger:
         if not self._closed and not self._bookkeeper.metadata.read_ledger(self.ledger_id).value.closed and wait:
             self._bookkeeper.open_ledger(self.ledger_id)
         self._closed = True
+
+
+class MemoryAppender:
+    """A ``SoleAppender`` of such a ledger."""
+
+    def __init__(self, ledger: MemoryLedger, acknowledged: Watermark) -> None:
+        self._ledger, self.acknowledged, self.shared = ledger, acknowledged, self
+
+    @property
+    def next_entry_id(self) -> int:
+        return self._ledger.last_add_pushed + 1
+
+    def append(self, payload: bytes) -> None:
+        self._ledger.append_async(payload)
+
+    def append_all(self, payloads: list[bytes]) -> int:
+        for payload in payloads:
+            self.append(payload)
+        return sum(map(len, payloads))
 
 
 class MemoryReader:

@@ -139,6 +139,27 @@ def peers_spark(
     _finish("" if as_json else table, ())
 
 
+@peers.command("logs")
+def peers_logs(
+    quick: Quick = False,
+    rounds: Rounds = 3,
+    scale: Scale = 1.0,
+    kafka: Annotated[
+        bool, typer.Option(help="Also Kafka, by confluent-kafka's client (pip install confluent-kafka).")
+    ] = True,
+    directory: PeersDirectory = None,
+    cache: Cache = None,
+    as_json: LinesAlone = False,
+) -> None:
+    """Time a log's producer and readers, without Spark, beside a bare ledger and beside Kafka, which Maven brings."""
+    from bookspark.bench.peers.log_comparison import compare
+
+    _end_by_exception()
+    rounds, scale = (1, QUICK_LEDGER_SCALE) if quick else (rounds, scale)
+    table = compare(_existing(cache), directory, rounds, scale, kafka)
+    _finish("" if as_json else table, ())
+
+
 def _existing(cache: Path | None) -> Path:
     place = cache or cache_folder() / "bench"
     place.mkdir(parents=True, exist_ok=True)

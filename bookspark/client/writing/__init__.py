@@ -4,6 +4,7 @@
 ``ledger_creation``      creating a ledger
 ``ledger_handle``        ``LedgerHandle``, an open ledger for writing; its methods run in callers' threads
 ``ledger_handle_adv``    ``LedgerHandleAdv``, the same with entry ids that the caller gives
+``sole_appender``        appends of one caller that orders them itself
 ``back_pressure``        what an append waits for before it gets an id
 ``ledger_driver``        steps the protocol's ``LedgerWriter`` in the I/O thread, and does what it asks for
 ``writer_requests``      what the writer asks of bookies as frames, and their answers as events

@@ -26,6 +26,8 @@ class BackPressure:
         self._seconds = 2 * context.config.add_timeout_seconds
         self._room, self._cursors = driver.room, driver.cursors
         self._rate_limit, self._turns = context.runtime.rate_limit, Turns()
+        self.limits = self._rate_limit.limits
+        """Is there a limit of appends a second?"""
 
     @property
     def is_off(self) -> bool:
@@ -36,7 +38,7 @@ class BackPressure:
         """``wait`` for one entry that may have to wait for an earlier one; ``behind_gap`` tells whether it still has to."""
         if not self._room.ask(behind_gap()):
             self._wait_for_room(last_add_pushed, behind_gap)
-        if self._rate_limit.limits:
+        if self.limits:
             self._wait_for_turn(1, byte_length)
 
     def wait(self, last_add_pushed: int, count: int, byte_length: int) -> None:
@@ -45,7 +47,7 @@ class BackPressure:
         room = self._room
         if room.appended >= room.granted and not room.ask():
             self._wait_for_room(last_add_pushed)
-        if self._rate_limit.limits:
+        if self.limits:
             self._wait_for_turn(count, byte_length)
 
     def _wait_for_room(self, last_add_pushed: int, behind_gap: Callable[[], bool] = lambda: False) -> None:

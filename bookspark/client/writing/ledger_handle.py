@@ -23,6 +23,7 @@ import threading
 import time
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from bookspark.arguments import EntryId, WaitSeconds, checks_itself, checks_methods
@@ -33,6 +34,7 @@ from bookspark.client.writing.back_pressure import BackPressure
 from bookspark.client.writing.futures import AppendFuture, SyncFuture
 from bookspark.client.writing.ledger_driver import LedgerDriver
 from bookspark.client.writing.payloads import PayloadRun, payload_of, payloads_of, runs_of
+from bookspark.client.writing.sole_appender import SoleAppender
 from bookspark.client.writing.telling_lac import told_lac
 from bookspark.errors import AddTimeoutError, BookKeeperError, EntryTooLargeError, LedgerClosedError
 from bookspark.metadata.records.versioned import Versioned
@@ -60,12 +62,12 @@ class LedgerHandle(ReadHandle):
         self._shared, self._writer, self._cursors = self._driver.shared, self._driver.writer, self._driver.cursors
         self._room = self._driver.room
         self._pressure = BackPressure(metadata, context, self._driver)
-        self._striped = metadata.ensemble_size > metadata.write_quorum
+        striped = metadata.ensemble_size > metadata.write_quorum
+        self._split = partial(runs_of, frame_bytes=context.config.frame_bytes, one_each=striped)
         self._io = context.runtime.io
         self._pump = self._driver.pump
         self._lock = threading.RLock()
-        """Guards the next field, ``_room.appended``, and what ``SharedWithCallers`` lists."""
-        self._next_entry_id = 0
+        """Guards ``_room.appended``, and what ``SharedWithCallers`` lists."""
         context.runtime.add_writer(self._driver)
         self._io.submit(self._driver.want_bookies)
 
@@ -85,7 +87,7 @@ class LedgerHandle(ReadHandle):
     @property
     def last_add_pushed(self) -> int:
         """The highest id that an append was given; −1 if there was none."""
-        return self._next_entry_id - 1
+        return self._shared.next_entry_id - 1
 
     @property
     def last_add_fully_replicated(self) -> int:
@@ -226,7 +228,7 @@ class LedgerHandle(ReadHandle):
         AddTimeoutError if that wait lasts twice ``add_timeout_seconds``, and the error that ended the ledger, if one did.
         """
         payloads = payloads_of(payloads, "append_batch_async")
-        runs = runs_of(payloads, self._context.config.frame_bytes, self._striped)
+        runs = self._split(payloads)
         count = len(payloads)
         first = self._enqueue(runs, count, sum(run.byte_length for run in runs)) if count else 0
         return AppendFuture(self._shared.acknowledged, first + count - 1)
@@ -260,6 +262,12 @@ class LedgerHandle(ReadHandle):
         self._check_process()
         told = told_lac(self._io, self._driver, self._context.config.answer_timeout_seconds + 1.0)
         return max(told, self._last_add_confirmed)
+
+    def sole_appender(self) -> SoleAppender:
+        """Appends for a caller that orders them itself, and is the only one. Not part of the public API: for a log's producer."""
+        return SoleAppender(
+            self._shared, self._driver, self._pressure, self._io.submit_once, self._split, self._why_ended
+        )
 
     def tell_last_add_confirmed_soon(self) -> None:
         """From now on tell the bookies the LAC (explicit LAC) a millisecond after each confirmation unless an entry tells it,
@@ -370,8 +378,8 @@ class LedgerHandle(ReadHandle):
             # No call but the last: a signal handler that appends, or closes, comes before all of it or after all of it.
             if shared.closing or shared.acknowledged.error is not None:
                 raise self._why_ended()
-            first = self._next_entry_id
-            self._next_entry_id += count
+            first = shared.next_entry_id
+            shared.next_entry_id += count
             room.appended += byte_length
             put(items)
         self._io.submit_once(self._pump)

@@ -67,8 +67,10 @@ class LedgerHandleAdv(LedgerHandle):
         """
         payload = self._payload(payload, "append_at_async")
         self._check_process()
-        if entry_id > self._next_entry_id:
-            self._pressure.wait_behind_gap(self.last_add_pushed, len(payload), lambda: entry_id > self._next_entry_id)
+        if entry_id > self._shared.next_entry_id:
+            self._pressure.wait_behind_gap(
+                self.last_add_pushed, len(payload), lambda: entry_id > self._shared.next_entry_id
+            )
         else:
             self._pressure.wait(self.last_add_pushed, 1, len(payload))
         shared = self._shared
@@ -88,12 +90,12 @@ class LedgerHandleAdv(LedgerHandle):
                     entries = [self._waiting.pop(k) for k in range(action.first, action.last + 1)]
                     byte_length = sum(map(len, entries))
                     more_waits -= byte_length
-                    self._next_entry_id += len(entries)
+                    self._shared.next_entry_id += len(entries)
                     self._room.appended += byte_length
                     shared.outgoing.put(entries)
                 if more_waits:
                     self._keep_waiting(more_waits)
-                was_missing, shared.missing = shared.missing, self._next_entry_id if self._waiting else None
+                was_missing, shared.missing = shared.missing, self._shared.next_entry_id if self._waiting else None
             break
         if actions:
             shared.acknowledged.wake()
@@ -135,7 +137,7 @@ class LedgerHandleAdv(LedgerHandle):
         """May so much more wait for an earlier entry, or has nothing to wait?"""
         shared = self._shared
         free = self._waiting_bytes == 0 or self._waiting_bytes + byte_length <= self._waiting_bytes_max
-        return free or entry_id <= self._next_entry_id or shared.closing or shared.acknowledged.error is not None
+        return free or entry_id <= self._shared.next_entry_id or shared.closing or shared.acknowledged.error is not None
 
     def _wait_behind_the_gap(self, entry_id: int, byte_length: int) -> None:
         """Wait until ``_may_go_on``."""
@@ -145,8 +147,8 @@ class LedgerHandleAdv(LedgerHandle):
             lambda: self._may_go_on(entry_id, byte_length), self._context.config.add_timeout_seconds * 2
         ):
             raise AddTimeoutError(
-                f"ledger {self.ledger_id}: {self._waiting_bytes} bytes wait for entry {self._next_entry_id}, which was not "
-                "appended"
+                f"ledger {self.ledger_id}: {self._waiting_bytes} bytes wait for entry {self._shared.next_entry_id}, which was "
+                "not appended"
             )
 
     def sync_async(self) -> SyncFuture:
@@ -178,7 +180,7 @@ class LedgerHandleAdv(LedgerHandle):
             super().close(wait, timeout)
         finally:
             if left:
-                missing = self._next_entry_id
+                missing = self._shared.next_entry_id
                 self._shared.acknowledged.fail(
                     LedgerClosedError(
                         f"ledger {self.ledger_id} was closed before entry {missing} was appended: {len(left)} entries after "

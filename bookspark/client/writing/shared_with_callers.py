@@ -1,7 +1,7 @@
 """What an open ledger's handle, in any thread, and its driver, in the I/O thread, both look at and change.
 
-Law: the handle adds to ``outgoing``, and sets ``closing`` and ``missing``, under its lock. The I/O thread takes from ``outgoing``
-without it; all the rest is written by the I/O thread alone.
+Law: the handle adds to ``outgoing``, and sets ``next_entry_id``, ``closing`` and ``missing``, under its lock, or a sole appender
+does under its caller's. The I/O thread takes from ``outgoing`` without it; all the rest is written by the I/O thread alone.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ class SharedWithCallers:
     def __init__(self, outgoing: Outgoing, deliver: Callable[[Callable[[], object]], None], *, volatile: bool) -> None:
         self.outgoing = outgoing
         """The appends that wait for a frame."""
+        self.next_entry_id = 0
+        """The id that the next append gets."""
         self.acknowledged = Watermark(check_may_wait, deliver)
         """The last entry id that is acknowledged, or the error that ended the ledger."""
         self.confirmed = Watermark(check_may_wait, deliver) if volatile else self.acknowledged

@@ -10,6 +10,7 @@
 ``stamps``        a producer's row as an entry holds it
 ``committer``     appends commits, each batch once
 ``commit_times``  finds the first row of a time
+``time_search``   finds where a time begins among times that go up
 ``compaction``    keeps the chain of commit ledgers short
 ``maintenance``   deletes orphans, truncates and deletes logs
 ``retention``     removes rows that are too old, or too many

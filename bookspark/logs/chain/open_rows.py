@@ -17,6 +17,8 @@ from bookspark.protocol.logs.commits import EntryRange
 if TYPE_CHECKING:
     from bookspark.client import BookKeeper
 
+_BYTES_AT_ONCE, _ROWS_AT_ONCE_MAX = 16384, 32
+
 
 class OpenRows:
     """Follows an open ledger. Every method that asks raises ReadError if too few bookies answer, NoSuchLedgerError, and
@@ -44,6 +46,11 @@ class OpenRows:
         self.rows = self._handle.last_add_confirmed + 1
         return self.rows
 
+    @property
+    def known_rows(self) -> int:
+        """How many rows are known, without a question to anybody: at first those of the moment when this was made."""
+        return self._handle.last_add_confirmed + 1
+
     def may_have(self, rows: int) -> bool:
         """Are the first ``rows`` rows there, if an offset counts them? If not, a newer commit says what they are."""
         return self.look() >= rows or not self.closed
@@ -64,8 +71,23 @@ class OpenRows:
         size = self._sampled_bytes * rows // self._sampled_rows
         return EntryRange(self.ledger_id, 0, rows - 1, rows, size)
 
+    def at_once(self, rows: int) -> int:
+        """How many of the first ``rows`` rows, all of them confirmed, are read about as quickly as one."""
+        return rows_at_once(self.range_of(rows).size // rows) if rows else 1
+
+    def times(self, first: int, last: int) -> list[int]:
+        """When the rows in these entries, which are confirmed, were appended, in ms since 1970."""
+        self._handle.confirm(last)
+        where = f"ledger {self.ledger_id}, entry "
+        return [stamp_of(entry.payload, f"{where}{entry.entry_id}").time_ms for entry in self._handle.read(first, last)]
+
     def stamp_at(self, entry_id: int) -> Stamped:
         """The row in an entry, which is confirmed."""
         self._handle.confirm(entry_id)
         (entry,) = self._handle.read(entry_id, entry_id)
         return stamp_of(entry.payload, f"ledger {self.ledger_id}, entry {entry_id}")
+
+
+def rows_at_once(size: int) -> int:
+    """How many rows of ``size`` bytes are read about as quickly as one."""
+    return max(1, min(_ROWS_AT_ONCE_MAX, _BYTES_AT_ONCE // (size + 1)))

@@ -128,6 +128,10 @@ class LogReader:
             last = self._next_entry
             handle.confirm(last)
 
+    def handle_of(self, link: CommitLedger) -> ReadHandle | None:
+        """The handle of the commit ledger, if it is the one that is read now."""
+        return self._handle if link == self._link else None
+
     @property
     def open_rows(self) -> OpenRows | None:
         """The rows behind those of the newest commit that was read, if it opened a ledger. Raises NoSuchLedgerError if that is

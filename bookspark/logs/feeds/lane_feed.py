@@ -61,7 +61,7 @@ class LaneFeed:
 
     def row_at(self, time_ms: int) -> int:
         """The first row that is still there and was committed at ``time_ms`` or later; the end, if there is none."""
-        return row_at(self._bookkeeper, self.name, self._password, time_ms, self.rows)
+        return row_at(self._bookkeeper, self.name, self._password, time_ms, self.rows, self._head)
 
     def wait(self, seconds: float) -> None:
         """Return when there may be more rows than ``newest`` told, or after ``seconds``."""

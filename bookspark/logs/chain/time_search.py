@@ -1,0 +1,75 @@
+"""Where a time begins among times that go up, of which a few neighbours are read at once.
+
+Law: the result is what a look at every one would give: the first place whose time is the wanted one, or a later one. Times come
+at about even distances, so the search reads where the time should be, but only as far from the middle of what is left as halving
+can still make good. So however uneven they are, it reads log2(n / stretch), rounded up, and 5 times at most.
+
+It keeps nothing, and there is no index beside the times (docs/decisions/lanes.md).
+
+Source: the bound is that of Oliveira and Takahashi, "An enhancement of the bisection method average performance preserving minmax
+optimality" (2020).
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+
+_MORE_READS = 2
+"""How many reads more than halving takes it may take."""
+
+
+def first_at(
+    time_ms: int,
+    low: int,
+    high: int,
+    read: Callable[[int, int], Sequence[int]],
+    stretch: int,
+    before_ms: int | None = None,
+    after_ms: int | None = None,
+) -> int:
+    """The first place from ``low`` to before ``high`` whose time is ``time_ms`` or later; ``high`` if there is none.
+
+    ``read(first, last)``: the times of these places. ``stretch``: how many are read at once. ``before_ms``: a time that is not
+    later than that of ``low``; ``after_ms``: one that is not earlier than all of them. None: not known, so an end is read."""
+    if low < high and after_ms is None:
+        times = read(first := max(low, high - stretch), high - 1)
+        after_ms = times[-1]
+        if after_ms < time_ms:
+            return high
+        high = first + bisect_left(times, time_ms)
+        if high > first:
+            return high
+        after_ms = times[0]
+    if low < high and before_ms is None:
+        times = read(low, min(low + stretch, high) - 1)
+        found = bisect_left(times, time_ms)
+        if found < len(times):
+            return low + found
+        low, before_ms = low + len(times), times[-1]
+    left = stretch / 2 * 2.0 ** (_MORE_READS + math.ceil(math.log2(max(1.0, (high - low + 1) / stretch))))
+    while low < high:
+        first = low
+        if high - low > stretch:
+            assert before_ms is not None and after_ms is not None
+            first = _place(time_ms - 0.5, low - 1, high, before_ms, after_ms, left) - stretch // 2
+            first = min(max(first, low), high - stretch)
+        times = read(first, min(first + stretch, high) - 1)
+        found = bisect_left(times, time_ms)
+        if found == len(times):
+            low, before_ms = first + found, times[-1]
+        elif found or first == low:
+            return first + found
+        else:
+            high, after_ms = first, times[0]
+        left /= 2
+    return high
+
+
+def _place(time_ms: float, low: int, high: int, low_ms: int, high_ms: int, left: float) -> int:
+    """Where to read next, between two places with these times, which may be twice ``left`` apart after the read."""
+    distance, middle = high - low, (low + high) / 2
+    guess = low + distance * (time_ms - low_ms) / max(1, high_ms - low_ms)
+    room = max(0.0, left - distance / 2)
+    return round(min(max(guess, middle - room), middle + room))
