@@ -5,6 +5,7 @@
 ``bookies``         bookies and autorecovery on executors
 ``connector``       ``format("bookspark")``: a sink and a source
 ``options``         the options of ``format("bookspark")``
+``where``           the predicates of reads, applied in tasks and in plans
 ``frames``          ``log_frame``: a DataFrame with the rows that a log has now
 ``rows``            rows of logs as Spark has them
 ``offload``         old rows of logs in Delta tables

@@ -8,6 +8,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow
+
 from bookspark.client.writing.futures import AppendFuture, Watermark
 from bookspark.errors import AddTimeoutError, BookKeeperError, LedgerClosedError, LedgerFencedError, NoSuchLedgerError
 from bookspark.metadata.memory.memory_store import MemoryStore
@@ -222,6 +224,16 @@ class MemoryReader:
             # Bookies collect deleted ledgers, so this raises for one.
             self._bookkeeper.get_ledger_metadata(self.ledger_id)
             yield Entry(self.ledger_id, entry_id, -1, 0, self._bookkeeper.entries[self.ledger_id][entry_id], b"")
+
+    def read_batches(self, first: int, last: int) -> Iterator[pyarrow.RecordBatch]:
+        entries = list(self.read(first, last))
+        yield pyarrow.record_batch(
+            {
+                "ledger_id": pyarrow.array([self.ledger_id] * len(entries), pyarrow.int64()),
+                "entry_id": pyarrow.array([entry.entry_id for entry in entries], pyarrow.int64()),
+                "payload": pyarrow.array([bytes(entry.payload) for entry in entries], pyarrow.binary()),
+            }
+        )
 
     def close(self) -> None:
         pass

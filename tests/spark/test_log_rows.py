@@ -132,7 +132,7 @@ def test_a_log_whose_dictionary_comes_after_its_first_rows_goes_on_in_a_ledger_t
     for values in (["a", "b"], ["c"], VALUES):
         record = registry.claim("orders", "run")
         run = LogRun.of(writer.options.log, record)
-        written.append(writer.write_rows(iter([pyarrow.record_batch({"value": values})]), run, record))
+        written.append(writer.write_rows(iter([pyarrow.record_batch({"value": values})]), run, record).ranges)
     ledgers = [item.ledger_id for ranges in written for item in ranges]
     assert ledgers[0] == ledgers[1] != ledgers[2]
     metadata = [bookkeeper.get_ledger_metadata(ledger_id) for ledger_id in ledgers[1:]]

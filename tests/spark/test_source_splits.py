@@ -52,6 +52,31 @@ def test_one_large_range_becomes_partitions_of_the_target_size() -> None:
     assert max(sizes) - min(sizes[:-1]) <= 1
 
 
+def test_what_one_task_wrote_is_divided_unasked_and_evenly() -> None:
+    """A micro-batch of less than 32 MiB was one partition, and one of 40 MiB was one of 32 and one of 8."""
+    for mebibytes, expected in ((1, 1), (4, 1), (12, 3), (40, 10), (300, 32), (2048, 64)):
+        count = 1 << 14
+        size = (mebibytes << 20) - splits.ENTRY_COST_BYTES * count
+        parts = split(positioned([EntryRange(1, 0, count - 1, count, size)]), 1)
+        assert len(parts) == expected
+        sizes = [sum(piece.rows for piece in part) for part in parts]
+        assert max(sizes) - min(sizes) <= 2
+
+
+@given(st.integers(1, 300), st.integers(2, 100), st.integers(1 << 10, 1 << 24), st.integers(0, 99))
+def test_entries_of_many_rows_stay_whole(entries: int, rows_each: int, size_each: int, cut: int) -> None:
+    """An entry that two partitions have a part of is read twice."""
+    rows = entries * rows_each
+    whole = EntryRange(1, 0, entries - 1, rows, entries * size_each)
+    parts = split(positioned([whole], start=min(cut, rows_each - 1)), 1)
+    assert sum(piece.entries for part in parts for piece in part) == entries
+
+
+def test_few_entries_are_cut_if_more_partitions_are_asked_for() -> None:
+    parts = split(positioned([EntryRange(1, 0, 1, 200, 1 << 20)]), 8)
+    assert [sum(piece.rows for piece in part) for part in parts] == [25] * 8
+
+
 def test_a_few_long_rows_do_not_end_up_in_one_partition() -> None:
     ranges = [EntryRange(1, 0, 9, 10, 10 * (splits.PARTITION_BYTES_MAX - 1))]
     assert len(split(positioned(ranges), 1)) == 10

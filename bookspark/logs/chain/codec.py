@@ -58,6 +58,7 @@ _LATER = (
     "ended_count",
     "ended_ms",
     "after",
+    "statistics",
 )
 """Fields of the record, the commit and the header that came later, and are left out while they are empty."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from bookspark.errors import ReadError
@@ -15,12 +15,18 @@ from bookspark.logs.chain.commit_times import row_at
 from bookspark.logs.chain.open_rows import OpenRows
 from bookspark.logs.chain.reader import AT_THE_END, LogReader, PlacedCommit, made_anew
 from bookspark.logs.feeds.lost_rows import PassedOver
-from bookspark.logs.rows.splits import SizedPiece, positioned, rows_within
+from bookspark.logs.rows.splits import Piece, SizedPiece, positioned, rows_within
 from bookspark.protocol.logs.lanes import lane_of
 from bookspark.protocol.logs.log_record import LogRecord
 
 if TYPE_CHECKING:
     from bookspark.client import BookKeeper
+
+
+_Found = tuple[Piece, int, PlacedCommit | None]
+"""A piece, its bytes, and the commit that names it; None if it is of an open ledger."""
+Choice = Callable[[Piece, int, PlacedCommit | None], Iterable[SizedPiece]]
+"""Says which parts of a piece are to be read, and their bytes."""
 
 
 class LaneFeed:
@@ -69,21 +75,22 @@ class LaneFeed:
 
     def size(self, first: int, last: int) -> int:
         """The bytes of payload of the rows from ``first`` to before ``last`` that are still there."""
-        return sum(size for _, size in self._pieces(first, last))
+        return sum(size for _, size, _ in self._pieces(first, last))
 
     def limited(self, first: int, last: int, rows: int | None, size: int | None) -> int:
         """``last``, or an earlier row, so that no more than ``rows`` rows and ``size`` bytes lie between ``first`` and the
         result, but one row at least. A limit that is None does not count."""
-        end = rows_within(self._pieces(first, last), rows, size)
+        end = rows_within(((piece, size) for piece, size, _ in self._pieces(first, last)), rows, size)
         # Rows that are gone count towards no limit: they are left out together with the rows after them.
         return last if end is None else end
 
-    def pieces(self, first: int, last: int) -> Iterator[SizedPiece]:
-        """The rows from ``first`` to before ``last``, in order. Rows that are gone are passed over."""
+    def pieces(self, first: int, last: int, choose: Choice | None = None) -> Iterator[SizedPiece]:
+        """The rows from ``first`` to before ``last``, in order. Rows that are gone, or not chosen, are passed over; only those
+        that are gone are told."""
         at = first
-        for piece, size in self._pieces(first, last):
+        for piece, size, placed in self._pieces(first, last):
             self._passed_over(at, piece.position)
-            yield piece, size
+            yield from [(piece, size)] if choose is None else choose(piece, size, placed)
             at = piece.position + piece.rows
         self._passed_over(at, last)
 
@@ -92,7 +99,7 @@ class LaneFeed:
             what = f"log {self.name!r}: rows {at} to {following - 1} were truncated, and were not read before"
             self._passed.add(what, self.name, at, following)
 
-    def _pieces(self, first: int, last: int) -> Iterator[SizedPiece]:
+    def _pieces(self, first: int, last: int) -> Iterator[_Found]:
         """The rows from ``first`` to before ``last`` that are still there. Raises ReadError if their commits can't be found."""
         if first >= last:
             return
@@ -135,11 +142,13 @@ class LaneFeed:
                 # Passed over, so whoever goes back before it begins anew.
                 self._planned_from = following.after.rows
 
-    def _open_pieces(self, rows: OpenRows, at: int, first: int, last: int) -> Iterator[SizedPiece]:
+    def _open_pieces(self, rows: OpenRows, at: int, first: int, last: int) -> Iterator[_Found]:
         """The rows from ``first`` to before ``last`` of an open ledger, whose first row is row ``at``."""
         now_ms = time.time_ns() // 1_000_000 if self._with_times else None
-        return positioned([rows.range_of(last - at)], at, first, last, self._lane, now_ms)
+        for piece, size in positioned([rows.range_of(last - at)], at, first, last, self._lane, now_ms):
+            yield piece, size, None
 
-    def _positioned(self, placed: PlacedCommit, first: int, last: int) -> Iterator[SizedPiece]:
+    def _positioned(self, placed: PlacedCommit, first: int, last: int) -> Iterator[_Found]:
         time_ms = placed.commit.time_ms if self._with_times else None
-        return positioned(placed.commit.ranges, placed.before.rows, first, last, self._lane, time_ms)
+        for piece, size in positioned(placed.commit.ranges, placed.before.rows, first, last, self._lane, time_ms):
+            yield piece, size, placed

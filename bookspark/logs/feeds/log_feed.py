@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from bookspark.errors import ConfigurationError, MetadataStoreError
 from bookspark.logs.chain.reader import made_anew
 from bookspark.logs.chain.registry import KIND, LogRegistry
-from bookspark.logs.feeds.lane_feed import LaneFeed
+from bookspark.logs.feeds.lane_feed import Choice, LaneFeed
 from bookspark.logs.feeds.lost_rows import PassedOver
 from bookspark.logs.feeds.times import Times, check_lanes
 from bookspark.logs.rows.splits import SizedPiece
@@ -72,6 +72,8 @@ class LogFeed:
         self._bookkeeper, self._password, self._with_times = bookkeeper, password, with_times
         self.name = name
         """The name of the log, or of the lane."""
+        self.choose: Choice | None = None
+        """What to read of the pieces; None: all of them."""
         self.passed_over = PassedOver(fail_on_data_loss)
         first = LaneFeed(bookkeeper, name, password, self.passed_over, with_times)
         self._one_lane, self._ctime_ms = MARK in name, first.ctime_ms
@@ -230,7 +232,8 @@ class LogFeed:
         return span[0] if nothing else self._lane(lane).limited(*span, limit.rows, limit.size)
 
     def pieces(self, start: Offset, end: Offset) -> list[SizedPiece]:
-        return [piece for lane, span in self.spans(start, end).items() for piece in self._lane(lane).pieces(*span)]
+        spans = self.spans(start, end)
+        return [piece for lane, span in spans.items() for piece in self._lane(lane).pieces(*span, self.choose)]
 
     def spans(self, start: Offset, end: Offset) -> dict[int, tuple[int, int]]:
         """For each lane that has rows between the offsets, in order: from which row, and before which row."""

@@ -6,6 +6,7 @@
 ``stamped_rows``  entries of producers: a stamp and a value
 ``data_ledgers``  takes the rows of a writer
 ``splits``        divides what is read into partitions
+``statistics``    what a commit tells of its rows
 ================  =========================================================================================
 
 ::

@@ -108,6 +108,15 @@ class DataLedger:
                 log.info("data ledger %d is left for recovery: %s", ledger.ledger_id, error)
 
 
+class Written(NamedTuple):
+    """What a task appended."""
+
+    ranges: tuple[EntryRange, ...]
+    """The entries, in the order of the rows."""
+    statistics: str
+    """What is known of the rows (``statistics``)."""
+
+
 class _Pending(NamedTuple):
     ledger_id: int
     future: AppendFuture

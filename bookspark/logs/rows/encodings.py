@@ -61,6 +61,9 @@ class RowEncoder(Protocol):
     def finish(self) -> Iterator[Payloads]:
         """The entries of the rows that are left."""
 
+    def statistics(self, size: int) -> str:
+        """What a commit of ``size`` bytes of payload tells of all rows (``statistics``); empty: nothing."""
+
 
 class RowDecoder(Protocol):
     """Makes rows of the entries of one data ledger."""

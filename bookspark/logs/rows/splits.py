@@ -1,7 +1,12 @@
 """Splits what is to be read into partitions of about equal size. Pure.
 
 Law: the pieces of all partitions, in order, are exactly the rows of the given ranges, in order. No row is read twice or left out.
-A row is an entry, or one of the rows that an entry holds; all entries of a range hold the same number of rows.
+A row is an entry, or one of the rows that an entry holds; all entries of a range hold the same number of rows. How rows are
+divided follows from the ranges alone, so a plan that is made again is the same plan.
+
+What is large is divided although nobody asks for it: a micro-batch that one task wrote would else be read by one core. A planner
+does not know how many cores there are, so it aims at PARTITIONS_WANTED, none of them so small that its task costs more than its
+rows. Entries of many rows stay whole as long as there are enough of them: an entry that is cut is read twice.
 
 A piece is one opening of a ledger, so neighbours of a partition that continue one another are made one: a log of small
 micro-batches has a range for each of them. That is done last, because the rows of a piece count as equally large before.
@@ -9,13 +14,17 @@ micro-batches has a range for each of them. That is done last, because the rows 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from bookspark.protocol.logs.commits import EntryRange
 
-PARTITION_BYTES_MAX = 32 << 20
-"""About the largest partition, in bytes of payload and ENTRY_COST_BYTES for each entry."""
+PARTITION_BYTES_MIN, PARTITION_BYTES_MAX = 4 << 20, 32 << 20
+"""About the smallest partition of what is divided unasked, and the largest one, in bytes of payload and ENTRY_COST_BYTES for each
+entry."""
+PARTITIONS_WANTED = 32
+"""How many partitions rows are divided into that are worth it."""
 ENTRY_COST_BYTES = 64
 """The work for an entry beside its payload, as bytes of payload: many small entries are as much work as few large ones."""
 
@@ -130,26 +139,32 @@ def rows_within(sized: Iterable[SizedPiece], rows: int | None, size: int | None)
 
 
 def split(sized: Iterable[SizedPiece], min_partitions: int) -> list[list[Piece]]:
-    """The pieces, divided into at least ``min_partitions`` lists, none of them much over PARTITION_BYTES_MAX.
+    """The pieces, divided into at least ``min_partitions`` lists of about the same size: ``_partition_bytes``.
 
     If there are fewer rows than ``min_partitions``, each row is a list.
     """
     weighed = [(piece, size + ENTRY_COST_BYTES * piece.entries) for piece, size in sized]
-    total = sum(weight for _, weight in weighed)
-    target = min(PARTITION_BYTES_MAX, total / min_partitions)
+    target = _partition_bytes(sum(weight for _, weight in weighed), min_partitions)
     partitions: list[list[Piece]] = []
     room = 0.0
     for piece, weight in weighed:
         each = weight / piece.rows
+        entry = each * piece.rows_each
         rest: Piece | None = piece
         while rest is not None:
-            if room < each / 2 or not partitions:
+            if room < entry / 2 or not partitions:
                 partitions.append([])
                 room += target
-            taken, rest = _cut(rest, max(1, round(room / each)))
+            taken, rest = _cut(rest, max(1, round(room / entry)) * rest.rows_each - rest.skip)
             partitions[-1].append(taken)
             room -= each * taken.rows
     return [_joined(partition) for partition in _at_least(partitions, min_partitions)]
+
+
+def _partition_bytes(total: int, min_partitions: int) -> float:
+    """How large partitions of ``total`` bytes are: all alike."""
+    wanted = min(max(total / PARTITIONS_WANTED, PARTITION_BYTES_MIN), PARTITION_BYTES_MAX)
+    return total / max(min_partitions, math.ceil(total / wanted), 1)
 
 
 def _joined(pieces: Sequence[Piece]) -> list[Piece]:

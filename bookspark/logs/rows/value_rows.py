@@ -63,6 +63,10 @@ class ValueEncoder:
         """Nothing: no value waits for others."""
         return iter(())
 
+    def statistics(self, size: int) -> str:
+        """Nothing."""
+        return ""
+
 
 class ValueDecoder:
     """Makes a row of each entry. ``encoding`` and ``dictionary``: as for ``ValueEncoder``. ``split``: takes the stamps of rows

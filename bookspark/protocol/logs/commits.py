@@ -122,6 +122,8 @@ class Commit:
     """The ledger that it opens: confirmed entries of it are the rows that follow. None: it opens none."""
     stamped: bool = False
     """Its rows say themselves when they were appended (``rows.stamped_rows``); none of them later than ``time_ms``."""
+    statistics: str = ""
+    """What it tells of its rows (``logs.rows.statistics``), for readers that want few of them. Empty: nothing."""
 
     @property
     def rows(self) -> int:

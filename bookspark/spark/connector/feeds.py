@@ -1,8 +1,9 @@
 """Feeds: what can be read from one offset to another, now or as it grows. A feed is a log or a set of ledgers.
 
 Law: an offset names the same entries for ever, and proves that the entries before it are confirmed. All entries between two
-offsets are planned, or there is a DataLossError that says which are missing and why. With ``failOnDataLoss`` false, missing
-entries are logged with their number and left out. Only entries that were truncated, deleted or lost (``logs.feeds.gaps``) are
+offsets are planned, or there is a DataLossError that says which are missing and why; entries are not missing if their commit
+tells that option ``where`` wants none of their rows (``spark.where.choosing``). With ``failOnDataLoss`` false, missing entries
+are logged with their number and left out. Only entries that were truncated, deleted or lost (``logs.feeds.gaps``) are
 ever left out; what can't be read at the moment is an error. Entries that planning leaves out are counted too (``PassedOver``),
 and the query's progress shows the count. What a task finds deleted or lost is in its executor's log.
 
@@ -20,11 +21,14 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
-from bookspark.errors import NoSuchLedgerError
+from bookspark.errors import NoSuchLedgerError, ReadError
 from bookspark.logs.feeds.log_feed import Limit, LogFeed, Offset, another_kind
 from bookspark.logs.feeds.lost_rows import PassedOver, data_loss
+from bookspark.logs.feeds.times import Times
 from bookspark.logs.rows.splits import SizedPiece, positioned
 from bookspark.protocol.logs.commits import EntryRange
+from bookspark.protocol.logs.lanes import lane_name, rows_before
+from bookspark.spark.options.places import Place
 from bookspark.spark.options.source_options import TIMESTAMP, SourceOptions
 from bookspark.spark.process_client import client
 
@@ -69,8 +73,33 @@ def feed(options: SourceOptions) -> Feed:
     """
     bookkeeper = client(options.zookeeper)
     if options.log is not None:
-        return LogFeed(bookkeeper, options.log, options.password, options.fail_on_data_loss, TIMESTAMP in options.added)
+        with_times = TIMESTAMP in options.added
+        return LogFeed(bookkeeper, options.log, options.password, options.fail_on_data_loss, with_times)
     return LedgersFeed(bookkeeper, options.ledgers or (), options.password, options.fail_on_data_loss)
+
+
+def chosen_place(source: LogFeed, option: str, wanted: Place, otherwise: Offset, newest: Offset) -> Offset:
+    """The offset before row ``wanted``, before the rows ``wanted`` of lanes, or before the first row of the times ``wanted``;
+    ``otherwise`` if it is a word, and of a lane that is not named.
+
+    Raises ReadError if a lane has fewer rows: a read up to a row has all rows before it, and rows that are yet to come are no
+    place to start from. Raises ConfigurationError if the log has several lanes and ``wanted`` is a row, or lacks a lane that is
+    named."""
+    if isinstance(wanted, Times):
+        return source.at_times(wanted, otherwise)
+    if isinstance(wanted, str):
+        return otherwise
+    offset = source.at(wanted, option) if isinstance(wanted, int) else source.at_rows(wanted, otherwise)
+    ends = source.all_rows(newest)
+    for lane, row in rows_before(offset).items():
+        rows = ends.get(lane, 0)
+        if row > rows:
+            name = source.name if isinstance(wanted, int) else lane_name(source.name, lane)
+            raise ReadError(
+                f"log {name!r} has {rows} rows as far as its bookies tell now, and {option} {row} asks for more: start again "
+                f"when they are committed, or leave {option} out"
+            )
+    return offset
 
 
 class LedgersFeed:

@@ -14,6 +14,7 @@ files is a number, which does not say which files it stands for: the list of the
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
@@ -107,3 +108,17 @@ def _number_sum(values: numpy.ndarray[Any, Any]) -> int:
     words = (words ^ (words >> numpy.uint64(30))) * numpy.uint64(_FIRST)
     words = (words ^ (words >> numpy.uint64(27))) * numpy.uint64(_SECOND)
     return int((words ^ (words >> numpy.uint64(31))).sum())
+
+
+class Summed:
+    """Passes Arrow batches on, and counts and sums up their rows."""
+
+    def __init__(self, batches: Iterator[pyarrow.RecordBatch]) -> None:
+        self._batches = batches
+        self.rows = self.values = 0
+
+    def __iter__(self) -> Iterator[pyarrow.RecordBatch]:
+        for some in self._batches:
+            self.rows += some.num_rows
+            self.values = (self.values + sum_of(some)) % SUMS
+            yield some

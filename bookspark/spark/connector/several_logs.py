@@ -35,26 +35,28 @@ from pyspark.sql.types import StructType
 
 from bookspark.errors import BookKeeperError, ConfigurationError
 from bookspark.logs.chain.registry import LogRegistry
+from bookspark.logs.feeds.lane_feed import Choice
 from bookspark.logs.feeds.log_feed import Limit, LogFeed, Offset
 from bookspark.logs.feeds.lost_rows import data_loss
 from bookspark.logs.rows.encodings import ID_COLUMNS
 from bookspark.protocol.logs.lanes import is_offset, later, shared_out
 from bookspark.protocol.logs.log_record import NoSuchLogError
-from bookspark.spark.connector.feeds import feed
+from bookspark.spark.connector.feeds import chosen_place, feed
 from bookspark.spark.connector.query_place import QueryPlace, Stranger, introduce_query
 from bookspark.spark.connector.source import (
     ROWS_PASSED_OVER,
     EntryPartitions,
     EntryReader,
     Ranges,
-    chosen_place,
     schema_of,
 )
 from bookspark.spark.connector.trigger_delay import Patience, TriggerDelay
 from bookspark.spark.options.source_options import SourceOptions
 from bookspark.spark.process_client import client
-from bookspark.spark.rows.merged_columns import LOG, check_fits, merged_columns
+from bookspark.spark.rows.merged_columns import LOG, check_fits, merged_columns, with_all_columns
 from bookspark.spark.rows.row_format import arrow_schema
+from bookspark.spark.where.choosing import Chooser
+from bookspark.spark.where.wanted import Wanted
 
 if TYPE_CHECKING:
     import pyarrow
@@ -100,7 +102,13 @@ class _LogPartitions:
     """Reads partitions of several logs, in a task. ``schema``: all columns (``schema_of_logs``); ``names``: those wanted."""
 
     def __init__(self, options: SourceOptions, schema: StructType, names: Sequence[str]) -> None:
-        self.options, self.schema, self.names = options, schema, list(names)
+        self.options, self.schema = options, schema
+        self.wanted = Wanted(names, options.where, schema)
+        self.names = self.wanted.names_read
+
+    def chooser(self, log: str, schema: StructType) -> Chooser | None:
+        """Chooses what to read of one log, of which ``schema`` has all columns; None: all rows."""
+        return self.wanted.chooser(log, schema, (*self.options.added, LOG))
 
     def of(self, log: str, schema: StructType) -> EntryPartitions:
         """What reads one log, of which ``schema`` has all columns: those that are wanted."""
@@ -108,22 +116,12 @@ class _LogPartitions:
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         """In a task: the rows of the partition. Raises DataLossError and ReadError."""
-        import pyarrow
-
         assert isinstance(partition, OfLog)
         for stranger in partition.strangers:
             introduce_query(client(self.options.zookeeper), stranger)
         types = arrow_schema(StructType([self.schema[name] for name in self.names]))
         for rows in self.of(partition.log, partition.schema).read(partition.ranges):
-            columns = []
-            for name, field in zip(self.names, types, strict=True):
-                if name == LOG:
-                    columns.append(pyarrow.repeat(pyarrow.scalar(partition.log, field.type), rows.num_rows))
-                elif name in partition.schema.names:
-                    columns.append(rows.column(name))
-                else:
-                    columns.append(pyarrow.nulls(rows.num_rows, field.type))
-            yield pyarrow.RecordBatch.from_arrays(columns, names=self.names)
+            yield self.wanted.of(with_all_columns(rows, types, partition.log))
 
 
 class LogsReader(_LogPartitions, DataSourceReader):
@@ -136,7 +134,7 @@ class LogsReader(_LogPartitions, DataSourceReader):
             options = self.options.of(name)
             schema = schema_of(options)
             check_fits(name, schema, self.schema, self.options.merge_schema)
-            for part in EntryReader(options, schema, ()).partitions():
+            for part in EntryReader(options, schema, ()).planned(self.chooser(name, schema)):
                 assert isinstance(part, Ranges)
                 parts.append(OfLog(name, schema, part))
         return parts
@@ -145,11 +143,12 @@ class LogsReader(_LogPartitions, DataSourceReader):
 class _OneLog:
     """One of the logs of a stream, on the driver's side."""
 
-    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+    def __init__(self, options: SourceOptions, schema: StructType, choose: Choice | None) -> None:
         assert options.log is not None
         self.schema = schema
         found = feed(options)
         assert isinstance(found, LogFeed)
+        found.choose = choose
         self.feed: LogFeed = found
         self.place = QueryPlace(lambda: client(options.zookeeper), options.log)
 
@@ -277,7 +276,7 @@ class LogsStreamReader(_LogPartitions, DataSourceStreamReader, SupportsTriggerAv
                 try:
                     schema = schema_of(options)
                     check_fits(name, schema, self.schema, self.options.merge_schema)
-                    self._logs[name] = _OneLog(options, schema)
+                    self._logs[name] = _OneLog(options, schema, self.chooser(name, schema))
                 except NoSuchLogError:
                     # It was deleted just now.
                     continue

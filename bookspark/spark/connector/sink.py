@@ -54,7 +54,8 @@ from bookspark.logs.chain.log_run import LogRun
 from bookspark.logs.chain.maintenance import recover_ledgers
 from bookspark.logs.chain.reader import newest_header
 from bookspark.logs.chain.registry import LogRegistry
-from bookspark.logs.rows.data_ledgers import DataWriter, current_data_ledger
+from bookspark.logs.rows.data_ledgers import DataWriter, Written, current_data_ledger
+from bookspark.logs.rows.statistics import joined
 from bookspark.logs.rows.value_rows import train_dictionary
 from bookspark.protocol.logs.commits import TXN, Commit, CommitHeader, EntryRange, Fingerprint, merged
 from bookspark.protocol.logs.log_options import Compression
@@ -62,7 +63,7 @@ from bookspark.protocol.logs.log_record import LogChangedError, LogRecord
 from bookspark.protocol.logs.replays import Batch, is_committed
 from bookspark.spark.connector.checkpoint_files import plain_place
 from bookspark.spark.connector.file_sources import check_sources
-from bookspark.spark.connector.fingerprints import SUMS, plan_of, sum_of
+from bookspark.spark.connector.fingerprints import SUMS, Summed, plan_of
 from bookspark.spark.idle_closing import closed_if_it_fails, idle_closer
 from bookspark.spark.options.sink_options import SinkOptions
 from bookspark.spark.process_client import client
@@ -94,6 +95,8 @@ class RangesWritten(WriterCommitMessage):
     """When the log was created, in ms since 1970: a log of the same name that is created later is another log."""
     ranges: tuple[EntryRange, ...] = ()
     """The entries, in the order of the task's rows."""
+    statistics: str = ""
+    """What is known of the rows (``logs.rows.statistics``)."""
     rows: int = 0
     """The number of the task's rows."""
     values: int = 0
@@ -120,7 +123,7 @@ class LogWriter:
         """This process's client of the log's cluster."""
         return client(self.options.log.zookeeper)
 
-    def write_rows(self, rows: Iterator[pyarrow.RecordBatch], run: LogRun, record: LogRecord) -> tuple[EntryRange, ...]:
+    def write_rows(self, rows: Iterator[pyarrow.RecordBatch], run: LogRun, record: LogRecord) -> Written:
         """In a task: append all rows, of which there is one or more. Returns their ranges when each entry is acknowledged.
 
         Raises BookKeeperError for a null value, and the errors of appending.
@@ -130,7 +133,7 @@ class LogWriter:
             dictionary = train_dictionary(first)
             registry = LogRegistry(self.bookkeeper.metadata)
             record = registry.update(record.name, lambda newest: newest.with_dictionary(dictionary))
-        encoder = row_encoder(record)
+        encoder = row_encoder(record, self.options.statistics)
         ledger = current_data_ledger(self.bookkeeper, run, record.options, self.options.roll, encoder.encoding)
         with idle_closer().in_use(ledger):
             writer = DataWriter(ledger)
@@ -139,7 +142,8 @@ class LogWriter:
                     writer.append(payloads)
             for payloads in encoder.finish():
                 writer.append(payloads)
-            return writer.finish()
+            ranges = writer.finish()
+        return Written(ranges, encoder.statistics(sum(item.size for item in ranges)))
 
     def commit_of(
         self, written: Sequence[RangesWritten], fingerprint: Fingerprint | None = None
@@ -154,7 +158,9 @@ class LogWriter:
             )
         ranges = merged(item for message in written for item in message.ranges)
         now_ms = time.time_ns() // 1_000_000
-        commit = Commit(first.query, first.batch, first.run, first.epoch, ranges, now_ms, fingerprint)
+        parts = [(message.statistics, sum(item.rows for item in message.ranges)) for message in written]
+        told = joined(parts, sum(item.size for item in ranges))
+        commit = Commit(first.query, first.batch, first.run, first.epoch, ranges, now_ms, fingerprint, statistics=told)
         return LogRun(replace(log, name=first.lane), first.log_ctime_ms, first.run, first.epoch), commit
 
 
@@ -163,20 +169,6 @@ def _with_rows(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.Recor
     there = (rows for rows in batches if rows.num_rows)
     first = next(there, None)
     return None if first is None else chain([first], there)
-
-
-class _Summed:
-    """Passes Arrow batches on, and counts and sums up their rows."""
-
-    def __init__(self, batches: Iterator[pyarrow.RecordBatch]) -> None:
-        self._batches = batches
-        self.rows = self.values = 0
-
-    def __iter__(self) -> Iterator[pyarrow.RecordBatch]:
-        for some in self._batches:
-            self.rows += some.num_rows
-            self.values = (self.values + sum_of(some)) % SUMS
-            yield some
 
 
 _checked_runs: set[tuple[int, str, str, str]] = set()
@@ -204,19 +196,20 @@ class LogStreamWriter(DataSourceStreamArrowWriter, LogWriter):
         batches = _with_rows(iterator)
         if batches is None:
             return told
-        record, summed = self._enter(told), _Summed(batches)
+        record, summed = self._enter(told), Summed(batches)
         if record is None:
             for _ in summed:
                 pass
             return replace(told, rows=summed.rows, values=summed.values, only_compared=True)
         owner = LogRun.of(replace(self.options.log, name=record.name), record)
-        ranges = self.write_rows(iter(summed), owner, record)
+        written = self.write_rows(iter(summed), owner, record)
         return replace(
             told,
             lane=record.name,
             epoch=owner.epoch,
             log_ctime_ms=owner.ctime_ms,
-            ranges=ranges,
+            ranges=written.ranges,
+            statistics=written.statistics,
             rows=summed.rows,
             values=summed.values,
         )
@@ -338,8 +331,9 @@ class LogBatchWriter(DataSourceArrowWriter, LogWriter):
             return told
         record = begun_batch_write(self.bookkeeper, log, self.run)
         run = LogRun.of_batch_write(replace(log, name=record.name), record, self.run)
-        ranges = self.write_rows(batches, run, record)
-        return replace(told, lane=record.name, epoch=run.epoch, log_ctime_ms=run.ctime_ms, ranges=ranges)
+        ranges, known = self.write_rows(batches, run, record)
+        place = replace(told, lane=record.name, epoch=run.epoch, log_ctime_ms=run.ctime_ms)
+        return replace(place, ranges=ranges, statistics=known)
 
     @closed_if_it_fails()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:

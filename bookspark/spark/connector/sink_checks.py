@@ -6,6 +6,7 @@ Law: what can be refused on the driver's side is refused there, before a row is 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from pyspark.errors import PySparkException
 from pyspark.sql.types import BinaryType, StringType, StructType
@@ -102,7 +103,17 @@ def _log_for(registry: LogRegistry, options: SinkOptions, schema: StructType) ->
             f"log {name!r} has the columns {fixed.simpleString()} since it was created; the DataFrame has "
             f"{schema.simpleString()}: select the same columns in the same order, cast, or write to another log"
         )
+    check_statistics(options.statistics or (), name, record.options)
     return record
+
+
+def check_statistics(columns: Sequence[str], log: str, options: LogOptions) -> None:
+    """Raise ConfigurationError if option ``statistics`` names a column that the log has not."""
+    there = columns_of(options)
+    for column in columns:
+        if there is None or column not in there.names:
+            what = f"the columns {', '.join(there.names)}" if there else "one column of values, which has no statistics"
+            raise ConfigurationError(f"option statistics names column {column!r}, and log {log!r} has {what}")
 
 
 def _types(schema: StructType) -> list[tuple[str, str]]:

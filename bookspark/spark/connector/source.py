@@ -18,7 +18,8 @@ A schema with fewer of a log's or a ledger's columns may be given (``spark.read.
 are then not made. Spark 4.2 does not tell a Python data source which columns a query needs.
 
 The options ``ledgers``, ``startingOffsets`` and ``endingOffsets`` choose the entries to read. No reader here has ``pushFilters``:
-Spark 4.2 answers wrongly with it (docs/decisions/no-filter-push-down.md). Spark applies filters to the rows that it gets.
+Spark 4.2 answers wrongly with it (docs/decisions/no-filter-push-down.md). Spark applies filters to the rows that it gets; option
+``where`` is a filter that is applied here.
 
 The plan is made beside the driver's JVM (``partitions``). Each partition is read in a task, from one of the replicas.
 """
@@ -41,30 +42,33 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
-from bookspark.errors import NoSuchLedgerError, ReadError
+from bookspark.errors import NoSuchLedgerError
 from bookspark.logs.chain.registry import LogRegistry, check_password
 from bookspark.logs.feeds.gaps import NOT_READ, deleted_gap
+from bookspark.logs.feeds.lane_feed import Choice
 from bookspark.logs.feeds.log_feed import Limit, LogFeed, Offset
 from bookspark.logs.feeds.lost_rows import data_loss
-from bookspark.logs.feeds.times import RowTimes, Times
+from bookspark.logs.feeds.times import RowTimes
 from bookspark.logs.rows.encodings import ID_COLUMNS, RowDecoder
 from bookspark.logs.rows.splits import Piece, SizedPiece, split
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
-from bookspark.protocol.logs.lanes import lane_name, lane_of, later, rows_before
+from bookspark.protocol.logs.lanes import lane_name, lane_of, later
 from bookspark.protocol.logs.log_record import LOG_LABEL
 from bookspark.spark.connector.added_columns import added_fields, in_entries, with_added, without
-from bookspark.spark.connector.feeds import Feed, feed
+from bookspark.spark.connector.feeds import Feed, chosen_place, feed
 from bookspark.spark.connector.lost_entries import go_on
 from bookspark.spark.connector.pinned_start import PinnedStart
 from bookspark.spark.connector.query_place import QueryPlace, Stranger, introduce_query
 from bookspark.spark.connector.trigger_delay import Patience, TriggerDelay
 from bookspark.spark.offload.offloaded import rows_of
-from bookspark.spark.options.places import LATEST, Place
+from bookspark.spark.options.places import LATEST
 from bookspark.spark.options.source_options import TIMESTAMP, SourceOptions
 from bookspark.spark.process_client import client
 from bookspark.spark.rows.row_format import columns_of
 from bookspark.spark.rows.rows import row_decoder
 from bookspark.spark.tables.system_tables import system_table
+from bookspark.spark.where.choosing import Chooser
+from bookspark.spark.where.wanted import Wanted
 
 if TYPE_CHECKING:
     import pyarrow
@@ -133,7 +137,14 @@ class EntryPartitions:
     """
 
     def __init__(self, options: SourceOptions, schema: StructType, names: Sequence[str]) -> None:
-        self.options, self.schema, self.names = options, schema, list(names)
+        self.options, self.schema = options, schema
+        self.wanted = Wanted(names, options.where, schema)
+        self.names = self.wanted.names_read
+
+    @property
+    def chooser(self) -> Chooser | None:
+        """Chooses what to read; None: all rows."""
+        return self.wanted.chooser(self.options.log or "", self.schema, self.options.added)
 
     def plan(self, pieces: Iterable[SizedPiece]) -> list[InputPartition]:
         """The pieces, divided into partitions."""
@@ -148,7 +159,9 @@ class EntryPartitions:
         pieces = deque(partition.pieces)
         times = RowTimes(pieces) if TIMESTAMP in self._added else None
         while pieces:
-            yield from self._rows(bookkeeper, pieces, times)
+            for rows in self._rows(bookkeeper, pieces, times):
+                if (found := self.wanted.of(rows)).num_rows:
+                    yield found
 
     @property
     def _added(self) -> set[str]:
@@ -207,36 +220,17 @@ class EntryReader(EntryPartitions, DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """The plan. Raises DataLossError and ReadError."""
+        return self.planned(self.chooser)
+
+    def planned(self, choose: Choice | None) -> Sequence[InputPartition]:
+        """The plan of what ``choose`` chooses."""
         source = feed(self.options)
         start, end = source.earliest(), source.newest()
         if isinstance(source, LogFeed):
+            source.choose = choose
             start = chosen_place(source, "startingOffsets", self.options.start, start, end)
             end = chosen_place(source, "endingOffsets", self.options.end, end, end)
         return self.plan(source.pieces(start, end)) or [Ranges(())]
-
-
-def chosen_place(source: LogFeed, option: str, wanted: Place, otherwise: Offset, newest: Offset) -> Offset:
-    """The offset before row ``wanted``, before the rows ``wanted`` of lanes, or before the first row of the times ``wanted``;
-    ``otherwise`` if it is a word, and of a lane that is not named.
-
-    Raises ReadError if a lane has fewer rows: a read up to a row has all rows before it, and rows that are yet to come are no
-    place to start from. Raises ConfigurationError if the log has several lanes and ``wanted`` is a row, or lacks a lane that is
-    named."""
-    if isinstance(wanted, Times):
-        return source.at_times(wanted, otherwise)
-    if isinstance(wanted, str):
-        return otherwise
-    offset = source.at(wanted, option) if isinstance(wanted, int) else source.at_rows(wanted, otherwise)
-    ends = source.all_rows(newest)
-    for lane, row in rows_before(offset).items():
-        rows = ends.get(lane, 0)
-        if row > rows:
-            name = source.name if isinstance(wanted, int) else lane_name(source.name, lane)
-            raise ReadError(
-                f"log {name!r} has {rows} rows as far as its bookies tell now, and {option} {row} asks for more: start again "
-                f"when they are committed, or leave {option} out"
-            )
-    return offset
 
 
 class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -261,7 +255,10 @@ class EntryStreamReader(EntryPartitions, DataSourceStreamReader, SupportsTrigger
 
     @cached_property
     def _feed(self) -> Feed:
-        return feed(self.options)
+        found = feed(self.options)
+        if isinstance(found, LogFeed):
+            found.choose = self.chooser
+        return found
 
     def initialOffset(self) -> Offset:
         """The offset from which a query without a Spark checkpoint starts."""

@@ -9,7 +9,9 @@ Sink
     3, 2); ``digestType`` (CRC32C); ``ledgerType`` (PD_JOURNAL; with VD_JOURNAL each task syncs once, before it ends);
     ``replication`` (best_effort); ``rowFormat`` (``value``, or ``arrow``: rows keep all their columns); ``compression``
     (``none``, ``zstd``, ``zstd_dictionary``). ``ledgerRollBytes`` (1 GiB), ``ledgerRollSeconds`` (3600): size and age at
-    which a data ledger is closed.
+    which a data ledger is closed. ``statistics``: of which columns of a log of Arrow rows the commits tell least and greatest
+    values and the number of nulls, so that a read with ``where`` leaves out what it need not read (``a,b``, or ``none``; left
+    out: the first 16 that have such).
 Batch write
     ``txnAppId`` (a text) and ``txnVersion`` (a number from 0), as Delta has them: a write is left out if the log has one of the
     same application with this version or a higher one. With both, a write in ``foreachBatch`` comes once. A write without rows
@@ -38,6 +40,16 @@ from bookspark.spark.options.given_options import SPARK_OPTIONS, GivenOptions, c
 _AppId = Annotated[str, Rule("a text of 1 to 300 characters", lambda text: 0 < len(text) <= 300)]
 
 
+def _columns(text: str) -> tuple[str, ...]:
+    """The columns that are named. Raises ValueError."""
+    names = tuple(name.strip() for name in text.split(","))
+    if names == ("none",):
+        return ()
+    if not all(names) or len(set(names)) < len(names):
+        raise ValueError
+    return names
+
+
 @dataclass(frozen=True)
 class SinkOptions:
     """The options of a write."""
@@ -58,6 +70,8 @@ class SinkOptions:
     """The application that a batch write is of; empty: none is said."""
     txn_version: int = 0
     """Which of the application's writes it is."""
+    statistics: tuple[str, ...] | None = None
+    """The columns of which commits tell; None: nobody said."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str], zookeeper: str | None = None) -> SinkOptions:
@@ -84,6 +98,7 @@ class SinkOptions:
             raise ConfigurationError(
                 "options txnAppId and txnVersion go together: the one says whose write it is, the other one which"
             )
+        statistics = options.take("statistics", _columns, "names of columns like a,b, or none")
         checkpoint, query_name = (options.text(name) or "" for name in SPARK_OPTIONS)
         default = RollPolicy()
         roll = RollPolicy(bytes_max or default.bytes_max, seconds_max or default.seconds_max)
@@ -94,7 +109,8 @@ class SinkOptions:
         # Options that contradict each other are an error here, and not after the first rows.
         LogOptions(**chosen)
         where = LogAddress(address, log, password)
-        return cls(where, chosen, roll, follows, accept_replay, checkpoint, query_name, txn_app_id, txn_version or 0)
+        version = txn_version or 0
+        return cls(where, chosen, roll, follows, accept_replay, checkpoint, query_name, txn_app_id, version, statistics)
 
     def for_stream(self) -> SinkOptions:
         """Return these options. Raises ConfigurationError for options that only a batch write can have."""

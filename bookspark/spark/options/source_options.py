@@ -6,13 +6,15 @@ Those of reads and writes alike are in ``given_options``.
 Source
     One of ``log`` (a name), ``logs`` (``a,b,c``), ``logPattern`` (a regular expression of Python's for whole names of logs),
     ``ledger`` (an id), ``ledgers`` (``1,2,7-9``) and ``table`` (a system table). ``minPartitions`` (1; for
-    each of several logs).
+    each of several logs; what is large is divided by size without it).
     ``failOnDataLoss`` (true). Of a log: ``startingOffsets`` (``earliest``, or a position that the log has reached, from 0, or
     a JSON object with a position in each lane; a lane that it does not name is read from its beginning), or
     ``startingTimestamp`` (a time, see ``times``: from the first row that was committed then or later), or
     ``startingOffsetsByTimestamp`` (a JSON object with a time for each lane; a lane that it does not name is read from its
     beginning). ``includeTimestamp``, ``includeLane``, ``includeKey`` and ``includeHeaders`` (false): whether to add the columns
-    ``timestamp``, ``lane``, ``key`` and ``headers`` (see ``added_columns``).
+    ``timestamp``, ``lane``, ``key`` and ``headers`` (see ``added_columns``). ``where``: a predicate in a subset of Spark SQL over
+    the columns of the read (``id = 7 AND name LIKE 'a%'``); only rows that it is true for come, and rows of which their commit
+    tells that it is not are not read.
 Several logs
     With ``logs`` or ``logPattern`` there is a column ``log``. What is said of a log goes for each. ``startingOffsets`` and
     ``startingOffsetsByTimestamp``, and those of the end, are a JSON object with a place for each log (``{"a": 12, "b": {"0": 3,
@@ -59,6 +61,7 @@ from bookspark.spark.options.places import (
     place_in_logs,
     start_in_log,
 )
+from bookspark.spark.where.grammar import Node, parsed
 
 PollMilliseconds = Annotated[int, Meta(ge=0, le=1_000_000_000)]
 
@@ -152,6 +155,8 @@ class SourceOptions:
     """The same as ``start``, of several logs."""
     ends: PlaceOfLogs
     """The same as ``end``, of several logs."""
+    where: Node | None
+    """What rows to read of a log, or of several; None: all."""
     added: tuple[str, ...]
     """Those of ADDED that are wanted, in this order."""
     subscription: str | None
@@ -187,6 +192,7 @@ class SourceOptions:
         else:
             start, end = start_in_log(options), end_in_log(options)
         added = {name: options.judged(include(name), bool) for name in ADDED}
+        where = options.text("where")
         min_partitions = options.judged("minPartitions", AtLeastOne) or 1
         fail_on_data_loss = options.judged("failOnDataLoss", bool)
         subscription = options.judged("subscription", LogName)
@@ -222,6 +228,10 @@ class SourceOptions:
                 "options startingOffsets, endingOffsets, those with times, "
                 f"{', '.join(map(include, ADDED))} and subscription are for reading a log, not a {chosen[0].removesuffix('s')}"
             )
+        if where is not None and log is None and not several:
+            raise ConfigurationError(
+                f"option where is for reading logs, not a {chosen[0].removesuffix('s')}: leave it out, and filter the DataFrame"
+            )
         if rows_max is not None and bytes_max is not None:
             raise ConfigurationError("give maxOffsetsPerTrigger or maxBytesPerTrigger: Spark knows one limit at a time")
         if trigger_delay is not None and rows_min is None:
@@ -249,6 +259,7 @@ class SourceOptions:
             end=LATEST if end is None else end,
             starts=starts,
             ends=ends,
+            where=None if where is None else parsed(where),
             added=tuple(name for name, wanted in added.items() if wanted),
             subscription=subscription,
             rows_max=rows_max,
@@ -268,8 +279,8 @@ class SourceOptions:
         return log in self.logs if self.logs is not None else bool(re.fullmatch(self.log_pattern or "", log))
 
     def of(self, log: str) -> SourceOptions:
-        """The options of a read of ``log`` alone, one of several."""
-        alone = replace(self, log=log, logs=None, log_pattern=None, merge_schema=False)
+        """The options of a read of ``log`` alone, one of several. Who reads several applies ``where`` to the rows of all."""
+        alone = replace(self, log=log, logs=None, log_pattern=None, merge_schema=False, where=None)
         alone = replace(alone, start=self.starts.of(log), end=self.ends.of(log))
         return replace(alone, starts=PlaceOfLogs({}, EARLIEST), ends=PlaceOfLogs({}, LATEST))
 

@@ -7,14 +7,16 @@ many rows each of its entries has. Arrow arrays go in and out without a Python o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructType
 
 from bookspark.logs.rows.encodings import ARROW, ID_COLUMNS, Payloads
 from bookspark.logs.rows.splits import Piece
+from bookspark.logs.rows.statistics import Collected
 from bookspark.protocol.logs.log_options import Compression
+from bookspark.spark.rows.column_bounds import block_of, columns_told
 from bookspark.spark.rows.row_format import arrow_schema
 from bookspark.wire.entry_batch import PAYLOAD_BYTES_MAX
 
@@ -27,6 +29,8 @@ ROWS_EACH_MAX = 1 << 16
 """The most rows of an entry."""
 UNEVEN = 8
 """The number of rows of an entry is chosen anew when an entry would be larger or smaller than ENTRY_BYTES by this factor."""
+ENTRIES_OF_BLOCK = 4
+"""How many entries a block of what a commit tells has, at most."""
 WIDENED_MAX = 16
 """How often a task may begin to make entries of more rows. Each time adds one range to its commit."""
 
@@ -36,7 +40,8 @@ class ArrowEncoder:
 
     encoding = ARROW
 
-    def __init__(self, columns: StructType, compression: Compression) -> None:
+    def __init__(self, columns: StructType, compression: Compression, told: Sequence[str] | None = None) -> None:
+        """``told``: the columns of which the commit tells; None: some (``column_bounds``)."""
         import pyarrow
 
         self._schema = arrow_schema(columns)
@@ -44,6 +49,8 @@ class ArrowEncoder:
         self._rows_each = 0
         self._widened = 0
         self._rest: pyarrow.RecordBatch | None = None
+        self._told = columns_told(self._schema, told)
+        self._collected = Collected(self._told)
 
     def add(self, rows: pyarrow.RecordBatch) -> Iterator[Payloads]:
         """Take more rows. Returns the entries that are full now."""
@@ -74,6 +81,7 @@ class ArrowEncoder:
         while batches:
             alike = next((k for k, batch in enumerate(batches) if self._too_large(batch)), len(batches))
             if alike:
+                self._collect(batches[:alike])
                 yield Payloads(self._messages(batches[:alike]), batches[0].num_rows)
                 batches = batches[alike:]
             else:
@@ -81,6 +89,19 @@ class ArrowEncoder:
                 yield from self._payloads([batches[0].slice(0, half)])
                 yield from self._payloads([batches[0].slice(half)])
                 batches = batches[1:]
+
+    def statistics(self, size: int) -> str:
+        """What a commit of ``size`` bytes of payload tells of all rows; empty: nothing."""
+        return self._collected.text(size)
+
+    def _collect(self, batches: list[pyarrow.RecordBatch]) -> None:
+        """Note what is known of the next entries."""
+        import pyarrow
+
+        if self._told:
+            for at in range(0, len(batches), ENTRIES_OF_BLOCK):
+                for_block = pyarrow.Table.from_batches(batches[at : at + ENTRIES_OF_BLOCK])
+                self._collected.add(block_of(for_block, self._told))
 
     def _too_large(self, batch: pyarrow.RecordBatch) -> bool:
         return bool(batch.num_rows > 1 and batch.nbytes > PAYLOAD_BYTES_MAX // 2)

@@ -7,10 +7,14 @@ then a log may lack some, in whatever order. All are nullable.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StringType, StructField, StructType
 
 from bookspark.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    import pyarrow
 
 LOG = "log"
 """The column that names the log of a row."""
@@ -60,6 +64,21 @@ def check_fits(log: str, schema: StructType, known: StructType, merge: bool) -> 
     for name in known.names:
         if name != LOG and name not in schema.names and not merge:
             raise _lacks(log, "", name)
+
+
+def with_all_columns(rows: pyarrow.RecordBatch, columns: pyarrow.Schema, log: str) -> pyarrow.RecordBatch:
+    """``rows`` of ``log`` with these columns: those that it lacks are null, and LOG is its name."""
+    import pyarrow
+
+    found = []
+    for field in columns:
+        if field.name == LOG:
+            found.append(pyarrow.repeat(pyarrow.scalar(log, field.type), rows.num_rows))
+        elif field.name in rows.schema.names:
+            found.append(rows.column(field.name))
+        else:
+            found.append(pyarrow.nulls(rows.num_rows, field.type))
+    return pyarrow.RecordBatch.from_arrays(found, names=columns.names)
 
 
 def _check_no_log_column(log: str, schema: StructType) -> None:

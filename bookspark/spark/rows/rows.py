@@ -6,7 +6,7 @@ the encodings.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from pyspark import TaskContext
@@ -21,13 +21,13 @@ from bookspark.spark.rows.arrow_rows import ArrowDecoder, ArrowEncoder
 from bookspark.spark.rows.row_format import columns_of
 
 
-def row_encoder(record: LogRecord) -> RowEncoder:
-    """The encoder of a task that writes to the log."""
+def row_encoder(record: LogRecord, told: Sequence[str] | None = None) -> RowEncoder:
+    """The encoder of a task that writes to the log. ``told``: the columns of which the commit tells (``arrow_rows``)."""
     task, compression = TaskContext.get(), record.options.compression
     where = f" of partition {task.partitionId() if task is not None else '?'}"
     columns = columns_of(record.options)
     if columns is not None:
-        return ArrowEncoder(columns, compression)
+        return ArrowEncoder(columns, compression, told)
     return ValueEncoder(value_encoding(record), record.dictionary, where)
 
 

@@ -1,0 +1,185 @@
+"""What a commit tells of its rows: bounds of columns, block by block.
+
+Law: what is told is true of every row of a block: no value is below ``low`` or above ``high``, and ``nulls`` is the number of
+nulls. What is not known is None, and a reader that finds nothing reads the rows. The blocks, in order, are the rows of the
+commit. The text has a bound, so a commit of many rows has larger blocks, and not more of them.
+
+The text is JSON, in field ``statistics`` of a commit: ``[[column, …], [rows, [low, high, nulls], …], …]``, a list for each block,
+with bounds in the order of the columns. ``low`` and ``high`` are plain: a whole number; a double, which is not NaN or infinite; a
+string, at most TEXT_MAX characters; bytes in hexadecimal digits; of a boolean 0 or 1, of a date its days and of a timestamp its
+microseconds since 1970, of a decimal its digits without the point. Source: docs/decisions/where.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+TEXT_MAX = 32
+"""The longest bound of a string, in characters, or of bytes. Longer ones are cut, and a high one is made greater then."""
+COMMIT_BYTES_MAX, COMMIT_BYTES_FREE, ROW_BYTES_EACH = 64 << 10, 1 << 10, 1 << 11
+"""A commit tells at most COMMIT_BYTES_FREE and a byte for ROW_BYTES_EACH bytes of its rows, and never more than
+COMMIT_BYTES_MAX."""
+BLOCKS_MAX = 4096
+"""The most blocks that a task keeps; then it makes one of two."""
+
+
+class Bounds(NamedTuple):
+    """Bounds of the values of a column that are not null."""
+
+    low: Any = None
+    high: Any = None
+    nulls: int | None = None
+
+
+UNKNOWN = Bounds()
+
+
+class Block(NamedTuple):
+    """Consecutive rows."""
+
+    rows: int
+    columns: tuple[Bounds, ...]
+
+
+class Statistics(NamedTuple):
+    """What is known of some rows."""
+
+    columns: tuple[str, ...]
+    blocks: tuple[Block, ...]
+
+    @property
+    def rows(self) -> int:
+        """How many rows."""
+        return sum(block.rows for block in self.blocks)
+
+
+class Collected:
+    """Collects the blocks of a task."""
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        self._columns = tuple(columns)
+        self._blocks: list[Block] = []
+
+    def add(self, block: Block) -> None:
+        """The next rows."""
+        self._blocks.append(block)
+        if len(self._blocks) > BLOCKS_MAX:
+            self._blocks = _coarser(self._blocks, 2)
+
+    def text(self, size: int) -> str:
+        """What a commit of ``size`` bytes of rows tells. Empty: nothing."""
+        return _fitted(Statistics(self._columns, tuple(self._blocks)), size)
+
+
+def joined(parts: Iterable[tuple[str, int]], size: int) -> str:
+    """What a commit of ``size`` bytes of rows tells of its parts, in order: for each the text, and its number of rows."""
+    columns: tuple[str, ...] | None = None
+    blocks: list[Block] = []
+    for text, rows in parts:
+        found = parsed(text, rows)
+        if found is None or (columns is not None and found.columns != columns):
+            return ""
+        columns = found.columns
+        blocks += found.blocks
+    return "" if columns is None else _fitted(Statistics(columns, tuple(blocks)), size)
+
+
+def parsed(text: str, rows: int) -> Statistics | None:
+    """What ``text`` tells of ``rows`` rows; None if nothing, or if it is of other rows, or of a form that this version does not
+    know."""
+    if not text:
+        return None
+    try:
+        columns, *blocks = json.loads(text)
+        found = Statistics(
+            tuple(map(str, columns)),
+            tuple(Block(int(count), tuple(Bounds(*one) for one in bounds)) for count, *bounds in blocks),
+        )
+    except (ValueError, TypeError):
+        return None
+    fits = all(len(block.columns) == len(found.columns) and block.rows > 0 for block in found.blocks)
+    return found if fits and found.rows == rows else None
+
+
+def low_text(value: bytes) -> str:
+    """A string that is not greater than ``value``, which may be no UTF-8, by the order of their bytes."""
+    return _valid(value)[:TEXT_MAX]
+
+
+def high_text(value: bytes) -> str | None:
+    """A string that is not less than ``value``. None: there is none so short."""
+    text = _valid(value)
+    if len(text) <= TEXT_MAX and text.encode() == value:
+        return text
+    text = text[:TEXT_MAX]
+    while text:
+        following = ord(text[-1]) + 1
+        if following <= 0x10FFFF:
+            # No string has a surrogate.
+            return text[:-1] + chr(0xE000 if 0xD800 <= following < 0xE000 else following)
+        text = text[:-1]
+    return None
+
+
+def low_bytes(value: bytes) -> str:
+    """Bytes that are not greater than ``value``, in hexadecimal digits."""
+    return value[:TEXT_MAX].hex()
+
+
+def high_bytes(value: bytes) -> str | None:
+    """Bytes that are not less than ``value``, in hexadecimal digits. None: there are none so short."""
+    if len(value) <= TEXT_MAX:
+        return value.hex()
+    cut = value[:TEXT_MAX].rstrip(b"\xff")
+    return (cut[:-1] + bytes((cut[-1] + 1,))).hex() if cut else None
+
+
+def _valid(value: bytes) -> str:
+    """As much of ``value`` as is UTF-8, from its beginning."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        return value[: error.start].decode()
+
+
+def _fitted(statistics: Statistics, size: int) -> str:
+    bytes_max = min(COMMIT_BYTES_MAX, COMMIT_BYTES_FREE + size // ROW_BYTES_EACH)
+    while statistics.columns and statistics.blocks:
+        text = json.dumps(
+            [statistics.columns, *((rows, *columns) for rows, columns in statistics.blocks)], separators=(",", ":")
+        )
+        if len(text) <= bytes_max:
+            return text
+        columns, blocks = statistics
+        if len(blocks) > 1:
+            statistics = Statistics(columns, tuple(_coarser(blocks, max(2, len(text) // bytes_max))))
+        else:
+            # Not even one block fits: the last columns go.
+            ((rows, bounds),) = blocks
+            statistics = Statistics(columns[:-1], (Block(rows, bounds[:-1]),))
+    return ""
+
+
+def _coarser(blocks: Sequence[Block], each: int) -> list[Block]:
+    """A block of ``each`` neighbours."""
+    return [_one(blocks[at : at + each]) for at in range(0, len(blocks), each)]
+
+
+def _one(blocks: Sequence[Block]) -> Block:
+    columns = zip(*(block.columns for block in blocks), strict=True)
+    return Block(sum(block.rows for block in blocks), tuple(_around(some, blocks) for some in columns))
+
+
+def _around(some: Sequence[Bounds], blocks: Sequence[Block]) -> Bounds:
+    """Bounds of all rows of ``blocks``, of whose column ``some`` are the bounds."""
+    # A block of nulls has no values that were to be within bounds.
+    valued = [one for one, block in zip(some, blocks, strict=True) if one.nulls != block.rows]
+    lows, highs = [one.low for one in valued], [one.high for one in valued]
+    nulls = [one.nulls for one in some if one.nulls is not None]
+    return Bounds(
+        min(lows) if lows and None not in lows else None,
+        max(highs) if highs and None not in highs else None,
+        sum(nulls) if len(nulls) == len(some) else None,
+    )
