@@ -9,13 +9,18 @@ Source: docs/decisions/lanes.md.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from bookspark.errors import NoSuchEntryError, ReadError
 from bookspark.logs.chain.stamps import Stamped, stamp_of
 from bookspark.protocol.logs.commits import EntryRange
 
 if TYPE_CHECKING:
     from bookspark.client import BookKeeper
+
+_ROW_BYTES = 1024
+"""The length of rows of which none could be read."""
 
 
 class OpenRows:
@@ -55,14 +60,21 @@ class OpenRows:
         self.heard = last >= self.rows
 
     def range_of(self, rows: int) -> EntryRange:
-        """The first ``rows`` rows, with about their bytes; one row at least."""
+        """The first ``rows`` rows, with about their bytes; one row at least. A row that can't be read does not matter: whoever
+        reads it is told."""
         if rows > 2 * self._sampled_rows:
             # Rows are about as long as those before them.
-            self._handle.confirm(rows - 1)
-            (entry,) = self._handle.read(rows - 1, rows - 1)
-            self._sampled_rows, self._sampled_bytes = rows, entry.length
+            self._sampled_rows, self._sampled_bytes = rows, self._bytes_of(rows)
         size = self._sampled_bytes * rows // self._sampled_rows
         return EntryRange(self.ledger_id, 0, rows - 1, rows, size)
+
+    def _bytes_of(self, rows: int) -> int:
+        """About how many bytes the first ``rows`` rows have."""
+        self._handle.confirm(rows - 1)
+        with suppress(NoSuchEntryError, ReadError):
+            (entry,) = self._handle.read(rows - 1, rows - 1)
+            return entry.length
+        return rows * (self._sampled_bytes // self._sampled_rows if self._sampled_rows else _ROW_BYTES)
 
     def stamp_at(self, entry_id: int) -> Stamped:
         """The row in an entry, which is confirmed."""
