@@ -38,8 +38,8 @@ from bookspark.protocol.logs.lanes import lane_name
 from bookspark.protocol.logs.log_options import LogOptions
 from tests.spark.memory_bookkeeper import MemoryBookKeeper, MemoryReader
 
-SEEDS = range(int(os.environ.get("BOOKSPARK_GAP_SEEDS", "200")))
-"""By hand, 1,000."""
+SEEDS = range(int(os.environ.get("BOOKSPARK_GAP_SEEDS", "350")))
+"""By hand, 1,000. A story has three gaps on the average, so this is about 1,000 damages."""
 TRUNCATED, LOST, UNKNOWN = GapKind.TRUNCATED, GapKind.LOST, GapKind.NOT_YET_KNOWN
 
 

@@ -10,9 +10,10 @@ that of the rows in the lane at the end, which nothing changes any more.
 numbered before was never in the lane, or a later writer of the lane had begun, so that this one no longer knew its end. Both are
 counted.
 
-The order of the rows is known, so there is no search over orders. A state is how many rows are in the lane, and which of the
-refusals that are under way have had their moment; at each answer those states stay that allow it. Source: Wing and Gong, "Testing
-and Verifying Concurrent Objects"; Lowe, "Testing for Linearizability" (just-in-time linearization).
+The order of the rows is known, so there is no search: each moment is as late as the answers allow. A row has its moment when it
+is answered, or when one behind it is, and a refusal has its moment at its call, or when the next row comes. Whatever another
+choice allows, this one allows too, because a row that was called can always have its moment later. Source: Wing and Gong,
+"Testing and Verifying Concurrent Objects"; Lowe, "Testing for Linearizability" (just-in-time linearization).
 """
 
 from __future__ import annotations
@@ -21,9 +22,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
-
-State = tuple[int, frozenset[int]]
-"""The number of rows, and the refusals under way that have had their moment, by index."""
 
 
 class Outcome(Enum):
@@ -126,46 +124,28 @@ def _without_an_order(rows: Sequence[Append], appends: list[Append], excused: se
         [(one.called, 0, number) for number, one in enumerate(judged)]
         + [(one.answered, 1, number) for number, one in enumerate(judged) if one.answered is not None and _binds(one)]
     )
-    called, open_refusals = set[int](), dict[int, int]()
-    states: set[State] = {(0, frozenset())}
+    called, length = set[int](), 0
+    waiting = set[int]()
+    """The refusals under way whose moment is still to come: they expected the number of rows that there is now."""
     for _, is_answer, number in events:
         one = judged[number]
         place = places.get(one.value)
-        if not is_answer:
-            if place is not None:
-                called.add(place)
-            else:
-                assert one.expect is not None, f"only an append that expects a position is refused: {one}"
-                open_refusals[number] = one.expect
+        if place is not None and not is_answer:
+            called.add(place)
             continue
-        reached = _reached(states, called, open_refusals)
-        if place is not None:
-            states = {state for state in reached if state[0] > place}
-        else:
-            states = {(length, done - {number}) for length, done in reached if number in done}
-            del open_refusals[number]
-        if not states:
-            lengths = sorted({length for length, _ in reached})
-            yield f"no order of moments allows {one}: when it was answered, the lane had {lengths[0]} to {lengths[-1]} rows"
-            return
+        if place is None and not is_answer:
+            assert one.expect is not None, f"only an append that expects a position is refused: {one}"
+            if one.expect == length:
+                waiting.add(number)
+            continue
+        while (place is not None and length <= place) or number in waiting:
+            if length not in called:
+                yield f"no order of moments allows {one}: when it was answered, the lane had {length} rows"
+                return
+            length += 1
+            waiting.clear()
 
 
 def _binds(one: Append) -> bool:
     """Does the answer say when the append had its moment at the latest?"""
     return one.outcome is not Outcome.UNKNOWN
-
-
-def _reached(states: set[State], called: set[int], open_refusals: Mapping[int, int]) -> set[State]:
-    """All states that can be reached from ``states`` before the next answer. A refusal has its moment as soon as it can: it
-    changes nothing."""
-    reached: set[State] = set()
-    left = list(states)
-    while left:
-        length, done = left.pop()
-        done |= {number for number, expect in open_refusals.items() if expect != length}
-        if (length, done) in reached:
-            continue
-        reached.add((length, done))
-        if length in called:
-            left.append((length + 1, done))
-    return reached

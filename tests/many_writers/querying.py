@@ -43,6 +43,9 @@ def spark_of(master: str, zookeeper: str) -> SparkSession:
         "spark.executor.memory": "640m",
         "spark.executorEnv.PYTHONPATH": str(ROOT),
         "spark.deploy.maxExecutorRetries": "-1",
+        # On a busy machine heartbeats are late, and a driver that has given itself up hangs.
+        "spark.executor.heartbeatInterval": "60s",
+        "spark.network.timeout": "600s",
     }
     spark = session("many-writers", master=master, zookeeper=zookeeper, **conf)
     spark.sparkContext.setLogLevel("OFF")
