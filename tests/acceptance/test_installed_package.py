@@ -8,14 +8,19 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 import bookspark
+from bookspark.local import LocalCluster
+from bookspark.logs import create_log
 from bookspark.spark.short_jobs import QUICK_JVM
+from tests.acceptance.test_readme import blocks
+from tests.processes import Output
 from tests.wheels import ROOT, build_wheel, environment
 
 CLIENT = """
@@ -126,3 +131,81 @@ def test_bookies_on_spark_without_a_checkout(home: Path, client_home: Path, tmp_
 def test_a_cluster_on_this_host(home: Path, client_home: Path) -> None:
     with started(home, "python", "-m", "bookspark", "local") as zookeeper:
         assert run(client_home, "python", "-c", CLIENT, BOOKSPARK_ZOOKEEPER=zookeeper) == "first\n"
+
+
+TRIGGERS = """
+from pyspark.sql.streaming import StreamingQueryListener
+from bookspark.spark import session
+
+class Triggers(StreamingQueryListener):
+    def onQueryStarted(self, event): pass
+    def onQueryTerminated(self, event): pass
+    def onQueryProgress(self, event):
+        print("trigger", event.progress.timestamp, event.progress.numInputRows, flush=True)
+    def onQueryIdle(self, event): print("trigger", event.timestamp, 0, flush=True)
+
+# Each trigger is told, also one that found nothing.
+spark = session("payments", **{"spark.sql.streaming.noDataProgressEventInterval": "0"})
+spark.sparkContext.setLogLevel("OFF")
+spark.streams.addListener(Triggers())
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(1800)
+def test_a_service_and_a_tail_without_spark_and_a_query_share_a_log(
+    client_home: Path, new_chroot: Callable[[], str]
+) -> None:
+    """The README's three programs as they are written. The service's and the tail's environment has no pyspark."""
+    service, query, tail = blocks("python")[5:]
+    python = client_home / "bin" / "python"
+    with LocalCluster(bookies=3, zookeeper=new_chroot()) as cluster, cluster.bookkeeper() as bookkeeper:
+        create_log(bookkeeper, "payments")
+        variables = {**environment(client_home), "BOOKSPARK_ZOOKEEPER": cluster.zookeeper}
+        missing = subprocess.run([python, "-c", "import pyspark"], env=variables, capture_output=True, timeout=300)
+        assert b"No module named 'pyspark'" in missing.stderr
+        spark = {**os.environ, "BOOKSPARK_ZOOKEEPER": cluster.zookeeper, "JAVA_TOOL_OPTIONS": QUICK_JVM}
+        with (
+            program([python, "-c", tail], client_home.parent, variables) as tailed,
+            program([sys.executable, "-c", TRIGGERS + query], ROOT, spark) as queried,
+        ):
+            queried.wait_for("^trigger", 600)
+            for first in (0, 3):
+                positions = [first, first + 1, first + 2]
+                assert list(map(int, run_code(python, service, variables).split())) == positions
+                acknowledged = f"{datetime.now(UTC).isoformat()[:23]}Z"
+                for number, position in enumerate(positions):
+                    tailed.wait_for(f"^{position} payment {number}$", 300)
+                for number, position in enumerate(positions):
+                    queried.wait_for(rf"\|\s*{position}\|\s*payment {number}\|", 300)
+                queried.wait_for("^trigger .* 0$", 300)
+                triggers = [line.split()[1:] for line in queried.lines if line.startswith("trigger")]
+                later = [int(rows) for began, rows in triggers if began > acknowledged]
+                assert sum(later[1:]) == 0, f"acknowledged {acknowledged}, and not all read in a trigger: {triggers}"
+
+
+def run_code(python: Path, code: str, variables: Mapping[str, str]) -> str:
+    done = subprocess.run([python, "-c", code], env=variables, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@contextmanager
+def program(command: Sequence[str | Path], folder: Path, variables: Mapping[str, str]) -> Iterator[Output]:
+    """A program that goes on without an end. Yields what it prints."""
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        env=variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert process.stdout is not None
+        yield Output(process.stdout)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(60)
+        process.stdout.close()

@@ -48,7 +48,7 @@ def first_rows(output):
 
 def test_every_block_of_code_is_run():
     assert len(blocks("bash")) == 2
-    assert len(blocks("python")) == 5
+    assert len(blocks("python")) == 8
     assert TEXT.count("```") == 2 * (len(blocks("bash")) + len(blocks("python"))), "a block in a language not run here"
 
 

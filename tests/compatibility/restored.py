@@ -17,30 +17,31 @@ from kazoo.client import KazooClient
 from bookspark.local import LocalCluster
 
 WRITTEN = Path(__file__).parent / "written_before_shelves"
+BEFORE_LANES = Path(__file__).parent / "written_before_lanes"
 
 
-def manifest() -> dict[str, Any]:
+def manifest(written: Path = WRITTEN) -> dict[str, Any]:
     """The answers that the cluster has to give."""
-    return json.loads((WRITTEN / "manifest.json").read_text())
+    return json.loads((written / "manifest.json").read_text())
 
 
-def records() -> dict[str, tuple[bytes, int]]:
+def records(written: Path = WRITTEN) -> dict[str, tuple[bytes, int]]:
     """Each node of ZooKeeper that was not ephemeral, by path: its value and its version."""
-    nodes = json.loads((WRITTEN / "zookeeper.json").read_text())
+    nodes = json.loads((written / "zookeeper.json").read_text())
     return {path: (base64.b64decode(node["value"]), node["version"]) for path, node in nodes.items()}
 
 
-def unpack(folder: Path) -> list[Path]:
+def unpack(folder: Path, written: Path = WRITTEN) -> list[Path]:
     """The bookies' directories, in their order; all as they were left."""
-    with tarfile.open(WRITTEN / "bookies.tar.xz") as archive:
+    with tarfile.open(written / "bookies.tar.xz") as archive:
         archive.extractall(folder, filter="data")
     return sorted(folder.glob("bookie-*"))
 
 
-def restore(folder: Path, chroot: str) -> LocalCluster:
+def restore(folder: Path, chroot: str, written: Path = WRITTEN) -> LocalCluster:
     """The cluster, not started yet. ``chroot``: a connection string with a path that does not exist."""
     homes = {}
-    for home in unpack(folder):
+    for home in unpack(folder, written):
         cookie = json.loads((home / "COOKIE").read_bytes())
         homes[cookie["bookieId"]] = str(home)
         (home / "COOKIE").write_bytes(_moved((home / "COOKIE").read_bytes(), str(home)))
@@ -48,7 +49,7 @@ def restore(folder: Path, chroot: str) -> LocalCluster:
     client = KazooClient(server)
     client.start()
     try:
-        for node, (value, version) in sorted(records().items()):
+        for node, (value, version) in sorted(records(written).items()):
             bookie_id = node.rpartition("/")[2]
             if node.startswith("/ledgers/cookies/"):
                 value = _moved(value, homes[bookie_id])
@@ -60,7 +61,7 @@ def restore(folder: Path, chroot: str) -> LocalCluster:
     finally:
         client.stop()
         client.close()
-    options = [{}, {}, {"journal_write_data": False}]
+    options = [{}, {}, {"journal_write_data": False} if written == WRITTEN else {}]
     return LocalCluster(bookies=options, directory=folder, zookeeper=chroot, entry_log_bytes_max=60_000)
 
 

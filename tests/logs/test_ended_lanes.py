@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,18 +13,30 @@ import pytest
 from bookspark.client import BookKeeper
 from bookspark.errors import ConfigurationError
 from bookspark.local import LocalCluster
-from bookspark.logs import Log, LogRegistry, create_log, delete_log
+from bookspark.logs import (
+    Log,
+    LogAddress,
+    LogRegistry,
+    Producer,
+    RowReader,
+    create_log,
+    delete_log,
+)
 from bookspark.logs.chain.lane_index import LaneIndex, NewLane
 from bookspark.logs.chain.registry import BLOCKS, ENDED
+from bookspark.logs.feeds import log_feed
 from bookspark.logs.feeds.log_feed import Limit, LogFeed
 from bookspark.logs.lane_ending import end_idle_lanes, end_lane
 from bookspark.logs.readers.lag import readers_of
+from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from bookspark.protocol.logs import ended_lanes
 from bookspark.protocol.logs.lanes import service_writer
+from bookspark.protocol.logs.log_options import LogOptions
 from bookspark.protocol.logs.log_record import LogTakenOverError
 from tests.awaiting import await_that
 from tests.cli.conftest import Run, bookspark  # noqa: F401
+from tests.spark.memory_bookkeeper import MemoryBookKeeper
 
 
 @pytest.fixture(scope="module")
@@ -184,6 +198,55 @@ def test_many_lanes_that_ended_are_a_number_in_a_place(
             assert [row.value for row in reader.read(timeout=60)] == [b"late"]
     ended = [f"logs {log.name}@{number}" for number in range(1, 9)]
     assert not [one for one in reads if one in ended or one.startswith(BLOCKS)]
+
+
+class Memory:
+    """A log over ledgers in memory, of which reads of lanes' records are counted."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.bookkeeper: Any = MemoryBookKeeper()
+        self.bookkeeper.zookeeper = "memory"
+        self.bookkeeper.context = SimpleNamespace(config=SimpleNamespace(add_timeout_seconds=60.0))
+        LogRegistry(self.bookkeeper.metadata).create("orders", LogOptions(), b"")
+        self.reads: Counter[str] = Counter()
+        read = MemoryStore.read_record
+
+        def counted(store: MemoryStore, kind: str, name: str) -> Any:
+            self.reads[name] += 1
+            return read(store, kind, name)
+
+        monkeypatch.setattr(MemoryStore, "read_record", counted)
+
+    def end_a_lane(self, name: str) -> None:
+        producer = Producer(self.bookkeeper, LogAddress("memory", "orders"), name)
+        producer.append(name.encode())
+        producer.close()
+        end_lane(self.bookkeeper, f"orders@{producer.lane}")
+
+    def reader(self) -> RowReader:
+        return RowReader(self.bookkeeper, LogAddress("memory", "orders"), "earliest", "")
+
+
+def test_a_reader_that_lives_keeps_nothing_of_lanes_that_ended_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_feed, "_ENDED_KEPT", 3)
+    memory, found = Memory(monkeypatch), list[bytes]()
+    with memory.reader() as reader:
+        for number in range(20):
+            memory.end_a_lane(str(number))
+            while rows := reader.read():
+                found += [row.value for row in rows]
+            assert len(reader._feed._ended) <= 5
+    assert found == [b"%d" % number for number in range(20)]
+
+
+def test_a_start_from_the_beginning_reads_the_record_of_each_ended_lane_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = Memory(monkeypatch)
+    for number in range(10):
+        memory.end_a_lane(str(number))
+    memory.reads.clear()
+    with memory.reader() as reader:
+        assert {memory.reads[f"orders@{number}"] for number in range(1, 11)} == {1}
+        assert len(list(reader)) == 10
 
 
 def test_idle_lanes_end_and_those_in_use_stay(

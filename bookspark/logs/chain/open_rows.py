@@ -9,8 +9,10 @@ Source: docs/decisions/lanes.md.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from bookspark.errors import NoSuchEntryError, ReadError
 from bookspark.logs.chain.stamps import Stamped, stamp_of
 from bookspark.protocol.logs.commits import EntryRange
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from bookspark.client import BookKeeper
 
 _BYTES_AT_ONCE, _ROWS_AT_ONCE_MAX = 16384, 32
+_ROW_BYTES = 1024
+"""The length of rows of which none could be read."""
 
 
 class OpenRows:
@@ -62,12 +66,11 @@ class OpenRows:
         self.heard = last >= self.rows
 
     def range_of(self, rows: int) -> EntryRange:
-        """The first ``rows`` rows, with about their bytes; one row at least."""
+        """The first ``rows`` rows, with about their bytes; one row at least. A row that can't be read does not matter: whoever
+        reads it is told."""
         if rows > 2 * self._sampled_rows:
             # Rows are about as long as those before them.
-            self._handle.confirm(rows - 1)
-            (entry,) = self._handle.read(rows - 1, rows - 1)
-            self._sampled_rows, self._sampled_bytes = rows, entry.length
+            self._sampled_rows, self._sampled_bytes = rows, self._bytes_of(rows)
         size = self._sampled_bytes * rows // self._sampled_rows
         return EntryRange(self.ledger_id, 0, rows - 1, rows, size)
 
@@ -80,6 +83,14 @@ class OpenRows:
         self._handle.confirm(last)
         where = f"ledger {self.ledger_id}, entry "
         return [stamp_of(entry.payload, f"{where}{entry.entry_id}").time_ms for entry in self._handle.read(first, last)]
+
+    def _bytes_of(self, rows: int) -> int:
+        """About how many bytes the first ``rows`` rows have."""
+        self._handle.confirm(rows - 1)
+        with suppress(NoSuchEntryError, ReadError):
+            (entry,) = self._handle.read(rows - 1, rows - 1)
+            return entry.length
+        return rows * (self._sampled_bytes // self._sampled_rows if self._sampled_rows else _ROW_BYTES)
 
     def stamp_at(self, entry_id: int) -> Stamped:
         """The row in an entry, which is confirmed."""

@@ -44,6 +44,8 @@ Offset = dict[str, int]
 
 _PAUSE_SECONDS_MIN, _PAUSE_SECONDS_MAX = 0.01, 0.25
 """How long a wait leaves lanes alone that are not the liveliest; it looks less and less often."""
+_ENDED_KEPT = 1000
+"""Of how many ended lanes that a reader is behind the rows are known still."""
 
 
 class Limit(NamedTuple):
@@ -84,7 +86,7 @@ class LogFeed:
         self._record = first.record
         """The log's record, when it was last looked for lanes."""
         self._ended: dict[int, int] = {}
-        """The rows of lanes that have ended, as far as somebody asked."""
+        """The rows of lanes that have ended, as far as somebody asked and the reader is not behind them."""
         self._record_changed: threading.Event | None = None
         self._find_lanes()
 
@@ -323,7 +325,10 @@ class LogFeed:
 
     def _ended_between(self, start: Offset, end: Offset) -> list[int]:
         """The lanes that the one offset is behind all rows of, and does not name, and the other is not."""
-        return self._ended_from(ended_before(start), ended_before(end))
+        ended = self._ended_from(ended_before(start), ended_before(end))
+        if len(self._ended) > 2 * len(ended) + _ENDED_KEPT:
+            self._ended = {lane: self._ended[lane] for lane in ended if lane in self._ended}
+        return ended
 
     def _ended_from(self, first: int, last: int) -> list[int]:
         if first >= last:
@@ -340,13 +345,13 @@ class LogFeed:
         record = LogRegistry(self._bookkeeper.metadata).get(lane_name(self.name, number))
         if record.ctime_ms != self._ctime_ms:
             raise made_anew(self.name, 0)
+        assert record.ended_rows is not None, "the index says so"
+        self._ended[number] = record.ended_rows
         return record
 
     def _rows_of_ended(self, number: int) -> int:
         if number not in self._ended:
-            rows = self._of_ended(number).ended_rows
-            assert rows is not None, "the index says so"
-            self._ended[number] = rows
+            self._of_ended(number)
         return self._ended[number]
 
     def _row_at(self, number: int, time_ms: int) -> int:

@@ -1,0 +1,151 @@
+"""Was a lane that many appended to at once one sequence? A check of linearizability for appends, conditional or not.
+
+Law: each append takes effect at one moment between its call and its answer, or never. One that was answered with a position
+put its row there when the lane had exactly that many rows; ``expect`` was that number. One that was refused put nothing, and at
+some moment of its call the lane had another number of rows than it expected. Of one that nobody heard of (its process was killed,
+or it got an error) either may be true, and its moment may come after the error. All of that has to hold for one order of moments:
+that of the rows in the lane at the end, which nothing changes any more.
+
+*A refusal for nothing* is allowed where the writer could not know better, because it changes nothing: a row that this writer had
+numbered before was never in the lane, or a later writer of the lane had begun, so that this one no longer knew its end. Both are
+counted.
+
+The order of the rows is known, so there is no search: each moment is as late as the answers allow. A row has its moment when it
+is answered, or when one behind it is, and a refusal has its moment at its call, or when the next row comes. Whatever another
+choice allows, this one allows too, because a row that was called can always have its moment later. Source: Wing and Gong,
+"Testing and Verifying Concurrent Objects"; Lowe, "Testing for Linearizability" (just-in-time linearization).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+
+class Outcome(Enum):
+    """What became of an append, as its caller heard."""
+
+    APPENDED = "appended"
+    REFUSED = "refused"
+    UNKNOWN = "unknown"
+
+
+class Append(NamedTuple):
+    """An append and its answer. Times are of one clock that never goes back."""
+
+    value: bytes
+    """No other append of the history has it."""
+    called: int
+    outcome: Outcome = Outcome.UNKNOWN
+    answered: int | None = None
+    """None: never."""
+    position: int = -1
+    """Where the row is, if it was appended."""
+    expect: int | None = None
+    writer: str = ""
+    """The life of a producer that it belongs to."""
+
+
+class Verdict(NamedTuple):
+    """What was found."""
+
+    violations: list[str]
+    counts: Counter[str]
+
+
+def check(lane: Sequence[bytes], history: Iterable[Append], began: Mapping[str, int] | None = None) -> Verdict:
+    """Judge the appends to one lane, which has the rows ``lane`` at the end. ``began``: when each writer began to take the lane
+    over."""
+    appends = sorted(history, key=lambda one: one.called)
+    counts = Counter(one.outcome.value for one in appends)
+    counts["rows of unknown appends"] = 0
+    by_value = {one.value: one for one in appends}
+    violations = list(_contradictions(lane, appends, by_value))
+    counts["rows of unknown appends"] = sum(
+        by_value[value].outcome is Outcome.UNKNOWN for value in lane if value in by_value
+    )
+    if not violations:
+        excused = _refused_for_nothing(lane, appends, began or {})
+        violations = list(_without_an_order([by_value[value] for value in lane], appends, excused))
+        counts["refusals without a check"] = len(excused)
+    return Verdict(violations, counts)
+
+
+def _contradictions(lane: Sequence[bytes], appends: list[Append], by_value: Mapping[bytes, Append]) -> Iterator[str]:
+    """What is wrong whatever the times are."""
+    if len(by_value) < len(appends):
+        yield "two appends of the history have one value"
+    for value, times in Counter(lane).items():
+        if times > 1:
+            yield f"{value!r} is in the lane {times} times"
+    for position, value in enumerate(lane):
+        one = by_value.get(value)
+        if one is None:
+            yield f"row {position} is {value!r}, which nobody appended"
+        elif one.outcome is Outcome.REFUSED:
+            yield f"row {position} is of {one}, which was refused"
+        elif one.expect not in (None, position):
+            yield f"row {position} is of {one}, which expected another position"
+        elif one.outcome is Outcome.APPENDED and one.position != position:
+            yield f"row {position} is of {one}, which was told another position"
+    there = set(lane)
+    for one in appends:
+        if one.outcome is Outcome.APPENDED and one.value not in there:
+            yield f"{one} was told to be appended, and is not in the lane"
+        if one.answered is not None and one.answered < one.called:
+            yield f"{one} was answered before it was called"
+
+
+def _refused_for_nothing(lane: Sequence[bytes], appends: list[Append], began: Mapping[str, int]) -> set[bytes]:
+    """The values of refusals that tell nothing of the lane."""
+    there, vanished = set(lane), dict[str, int]()
+    for one in appends:
+        if one.outcome is Outcome.UNKNOWN and one.value not in there:
+            vanished.setdefault(one.writer, one.called)
+    excused = set()
+    for one in appends:
+        if one.outcome is Outcome.REFUSED and one.answered is not None:
+            mine = began.get(one.writer)
+            replaced = mine is not None and any(mine < other < one.answered for other in began.values())
+            if replaced or vanished.get(one.writer, one.answered) < one.answered:
+                excused.add(one.value)
+    return excused
+
+
+def _without_an_order(rows: Sequence[Append], appends: list[Append], excused: set[bytes]) -> Iterator[str]:
+    """The first answer that no order of moments allows."""
+    places = {one.value: place for place, one in enumerate(rows)}
+    judged = [
+        one for one in appends if one.value in places or (one.outcome is Outcome.REFUSED and one.value not in excused)
+    ]
+    events = sorted(
+        [(one.called, 0, number) for number, one in enumerate(judged)]
+        + [(one.answered, 1, number) for number, one in enumerate(judged) if one.answered is not None and _binds(one)]
+    )
+    called, length = set[int](), 0
+    waiting = set[int]()
+    """The refusals under way whose moment is still to come: they expected the number of rows that there is now."""
+    for _, is_answer, number in events:
+        one = judged[number]
+        place = places.get(one.value)
+        if place is not None and not is_answer:
+            called.add(place)
+            continue
+        if place is None and not is_answer:
+            assert one.expect is not None, f"only an append that expects a position is refused: {one}"
+            if one.expect == length:
+                waiting.add(number)
+            continue
+        while (place is not None and length <= place) or number in waiting:
+            if length not in called:
+                yield f"no order of moments allows {one}: when it was answered, the lane had {length} rows"
+                return
+            length += 1
+            waiting.clear()
+
+
+def _binds(one: Append) -> bool:
+    """Does the answer say when the append had its moment at the latest?"""
+    return one.outcome is not Outcome.UNKNOWN

@@ -1,0 +1,51 @@
+"""What a process did and heard, a line each, in a file that outlives it.
+
+Law: a line of a call is written before the call, and one of an answer after it, each with one ``write``; so the times in it
+enclose what happened, and a SIGKILL loses no line that was written. Times are those of ``time.monotonic_ns``, which all
+processes of a host share. A process has a file of its own, so a line that it broke off in is the last one of its file.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Line(NamedTuple):
+    """A line of a journal."""
+
+    what: str
+    time: int
+    words: tuple[str, ...]
+
+
+class Journal:
+    """The journal of this process."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_EXCL, 0o600)
+
+    def write(self, what: str, *words: object) -> None:
+        """Write a line."""
+        os.write(self._file, f"{what} {time.monotonic_ns()} {' '.join(map(str, words))}\n".encode())
+
+    def write_all(self, what: str, lines: list[str]) -> None:
+        """Write lines of one moment."""
+        now = time.monotonic_ns()
+        os.write(self._file, "".join(f"{what} {now} {line}\n" for line in lines).encode())
+
+
+def lines(path: Path) -> Iterator[Line]:
+    """The lines of a journal that are whole."""
+    for line in path.read_text().splitlines(keepends=True):
+        if line.endswith("\n"):
+            what, moment, *words = line.split()
+            yield Line(what, int(moment), tuple(words))
+
+
+def lives(folder: Path, name: str) -> list[Path]:
+    """The journals of the lives of ``name``, in their order."""
+    return sorted(folder.glob(f"{name}.*.journal"), key=lambda path: int(path.name.split(".")[-2]))
