@@ -13,7 +13,7 @@ from html import escape
 from importlib.resources import files
 from urllib.parse import urlencode
 
-TABS = (("/", "Overview"), ("/logs", "Logs"), ("/ledgers", "Ledgers"), ("/what-if", "What if"))
+TABS = (("/", "Overview"), ("/logs", "Logs"), ("/ledgers", "Ledgers"), ("/time", "Time"), ("/what-if", "What if"))
 """The pages: path and title."""
 
 
@@ -22,11 +22,13 @@ def text(value: object) -> str:
     return escape(str(value))
 
 
-def part(name: str, content: str, label: str = "") -> str:
-    """A part of a page that the script replaces when it changes. ``content`` is HTML."""
+def part(name: str, content: str, label: str = "", *, still: bool = False) -> str:
+    """A part of a page that the script replaces when it changes. ``content`` is HTML. ``still``: it stays as it is as long as
+    the page's address does, so a page of nothing else is not asked for again."""
     heading = f'<h2 id="{name}-title">{text(label)}</h2>' if label else ""
     named = f' aria-labelledby="{name}-title"' if label else ""
-    return f'<section id="{name}" data-live{named}>{heading}{content}</section>'
+    live = 'data-live="still"' if still else "data-live"
+    return f'<section id="{name}" {live}{named}>{heading}{content}</section>'
 
 
 def command(line: str) -> str:

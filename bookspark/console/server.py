@@ -17,9 +17,10 @@ from msgspec import Meta
 
 from bookspark.arguments import Name, checks_arguments
 from bookspark.client import BookKeeper
-from bookspark.console import ledgers, logs, overview, pages, rows, what_if
+from bookspark.console import ledgers, logs, overview, pages, past, rows, what_if
 from bookspark.console.door import HEADERS, Door
 from bookspark.console.looks import UNDER_WAY, Looks, Patience, unseen
+from bookspark.console.past.pages import WITHOUT
 from bookspark.console.watch import Watch
 from bookspark.metrics.web import Asked, Page, WebServer
 
@@ -45,20 +46,23 @@ class WebConsole:
         port: Annotated[int, Meta(ge=0, le=65535)] = 0,
         token_file: str = "",
         show_rows: bool = False,
+        snapshots: str = "",
     ) -> None:
         """Begin to answer. ``bookkeeper``: stays the caller's, who closes it after the console. ``port``: 0 is any free one.
-        ``show_rows``: show what rows of logs hold, too.
+        ``show_rows``: show what rows of logs hold, too. ``snapshots``: the directory or URI of the cluster's snapshots, for the
+        pages of the past; "": there are none.
         ``token_file``: its lines are the tokens of which each visitor has to know one; "": on loopback everybody may look.
-        Raises ConfigurationError for a host off loopback without tokens, and BookieError if the address can't be had."""
+        Raises ConfigurationError for a host off loopback without tokens, MissingExtraError if snapshots are given and what reads
+        them is not installed, and BookieError if the address can't be had."""
         self._door = Door(host, token_file)
+        self._past = past.Past(snapshots, bookkeeper.zookeeper) if snapshots else None
         self._bookkeeper, self._show_rows = bookkeeper, show_rows
         self._looks = Looks()
         self._watch = Watch(bookkeeper)
         try:
             self._web = WebServer(host, port, self._answer, what="the console", option="the port")
         except BaseException:
-            self._watch.close()
-            self._looks.close()
+            self._end_looks()
             raise
         self.url: str = f"http://{f'[{host}]' if ':' in host else host}:{self._web.port}/"
         """Where a browser finds it."""
@@ -66,8 +70,13 @@ class WebConsole:
     def close(self) -> None:
         """Answer no more, and look no more."""
         self._web.close()
+        self._end_looks()
+
+    def _end_looks(self) -> None:
         self._watch.close()
         self._looks.close()
+        if self._past is not None:
+            self._past.close()
 
     def __enter__(self) -> Self:
         return self
@@ -106,7 +115,15 @@ class WebConsole:
             return self._shown("/ledgers", self._ledger(query.get("id", "")), f"Ledger {query.get('id', '')}")
         if asked.path == "/what-if":
             return self._shown("/what-if", self._what_if(parse_qs(asked.query, max_num_fields=_FIELDS_MAX)))
+        then = self._then(asked.path, query)
+        if then is not None:
+            return self._shown("/time", then)
         return Page(HTTPStatus.NOT_FOUND, b"there is no such page; begin at /\n", _TEXT, HEADERS)
+
+    def _then(self, path: str, query: Mapping[str, str]) -> str | None:
+        if self._past is None:
+            return WITHOUT if path == "/time" else None
+        return self._past.content(path, query)
 
     def _shown(self, tab: str, content: str, title: str = "") -> Page:
         return Page(HTTPStatus.OK, pages.page(self._bookkeeper.zookeeper, tab, content, title), _HTML, HEADERS)

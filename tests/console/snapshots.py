@@ -1,0 +1,67 @@
+"""Snapshots as ``bookspark snapshot`` writes them, without Spark: the rows and the schema are those of the system tables."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow
+from deltalake import CommitProperties, write_deltalake
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from bookspark.client import BookKeeper
+from bookspark.snapshot_commits import Label, location
+from bookspark.spark.snapshots import ORDER
+from bookspark.spark.tables.system_tables import TABLES
+
+Tables = Mapping[str, Iterable[pyarrow.RecordBatch]]
+
+
+def schema_of(table: str) -> pyarrow.Schema:
+    return to_arrow_schema(TABLES[table].schema, timezone="UTC")
+
+
+def batch(table: str, rows: Iterable[tuple]) -> pyarrow.RecordBatch:
+    """Rows of a system table, each with a value for each column."""
+    schema = schema_of(table)
+    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+    arrays = [pyarrow.array(column, type=field.type) for column, field in zip(columns, schema, strict=True)]
+    return pyarrow.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def take(bookkeeper: BookKeeper, path: Path, without: Iterable[str] = ("entry_checksums",), oldest: str = "") -> str:
+    """A snapshot of a cluster. Returns its id."""
+    tables = {name: TABLES[name] for name in ORDER if name not in without}
+    return write(
+        path,
+        {
+            name: [one for argument in table.plan(bookkeeper) for one in table.read(bookkeeper, argument, b"")]
+            for name, table in tables.items()
+        },
+        oldest=oldest,
+        cluster=bookkeeper.zookeeper,
+    )
+
+
+def write(path: Path, tables: Tables, *, oldest: str = "", cluster: str = "") -> str:
+    """A snapshot of these tables, each a list of batches. Returns its id."""
+    snapshot_id, now = str(uuid.uuid4()), datetime.now(UTC)
+    label = Label(snapshot_id, oldest or snapshot_id, 0, cluster).encode()
+    for name in ORDER:
+        if name not in tables:
+            continue
+        rows = pyarrow.Table.from_batches(list(tables[name]), schema_of(name))
+        stamped = rows.append_column("snapshot_id", pyarrow.repeat(snapshot_id, len(rows)))
+        stamped = stamped.append_column(
+            "snapshot_time", pyarrow.repeat(pyarrow.scalar(now, pyarrow.timestamp("us", "UTC")), len(rows))
+        )
+        write_deltalake(
+            location(str(path), name),
+            stamped,
+            mode="overwrite",
+            schema_mode="overwrite",
+            commit_properties=CommitProperties(custom_metadata={"userMetadata": label}),
+        )
+    return snapshot_id
