@@ -1,5 +1,5 @@
-// Replaces the parts of the page that changed, every 2 s, and every 30 s while nobody sees it. What stays as it is is not asked for
-// again, until somebody moves a slider.
+// Replaces the parts of the page that changed, every 2 s, sooner while something is being looked at, and every 30 s while
+// nobody sees the page. What stays as it is is not asked for again, until somebody moves a slider.
 "use strict";
 
 let turn = 0;
@@ -52,7 +52,8 @@ async function look() {
 
 function plan() {
   if (!connection.textContent && !document.querySelector('[data-live]:not([data-live="still"])')) return;
-  following = setTimeout(look, document.hidden ? 30000 : 2000);
+  const waiting = document.querySelector(".waiting") ? 500 : 2000;
+  following = setTimeout(look, document.hidden ? 30000 : waiting);
 }
 
 // The sliders over snapshots: what was is asked for as soon as the hand rests.

@@ -19,7 +19,7 @@ from bookspark.arguments import Name, checks_arguments
 from bookspark.client import BookKeeper
 from bookspark.console import ledgers, logs, overview, pages, past, rows, what_if
 from bookspark.console.door import HEADERS, Door
-from bookspark.console.looks import UNDER_WAY, Looks, Patience, unseen
+from bookspark.console.looks import SOON_SECONDS, UNDER_WAY, Looks, Patience, unseen
 from bookspark.console.past.pages import WITHOUT
 from bookspark.console.watch import Watch
 from bookspark.metrics.web import Asked, Page, WebServer
@@ -148,7 +148,9 @@ class WebConsole:
             return form + pages.part("answer", f'<p class="bad">{pages.text(error)}</p>', "The answer")
         if not stopped:
             return form
-        look = self._looks.of(("what if", stopped), partial(what_if.look_at, self._bookkeeper, stopped))
+        look = self._looks.of(
+            ("what if", stopped), partial(what_if.look_at, self._bookkeeper, stopped), SOON_SECONDS
+        )
         return form + what_if.content(seen.facts, stopped, look)
 
     def _log(self, name: str, query: Mapping[str, str]) -> str:

@@ -31,7 +31,9 @@ def past(new_chroot, tmp_path_factory):
         closing.append_batch([b"x" * 1000] * 10)
         with create_log(bookkeeper, "orders").producer("billing") as producer:
             producer.append_batch([b"a row"] * 3)
-        first = snapshots.take(bookkeeper, path, without={"entry_checksums", "disks", "autorecovery", "accepted_losses"})
+        first = snapshots.take(
+            bookkeeper, path, without={"entry_checksums", "disks", "autorecovery", "accepted_losses"}
+        )
         closing.close()
         bookkeeper.delete_ledger(gone.ledger_id)
         with bookkeeper.create_ledger(3, 3, 2) as made:
