@@ -6,12 +6,15 @@ the header Content-Security-Policy forbids both.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from html import escape
 from importlib.resources import files
 from urllib.parse import urlencode
+
+_HEADING = re.compile(r"<h2([^>]*)>(.*?)</h2>")
 
 TABS = (("/", "Overview"), ("/logs", "Logs"), ("/ledgers", "Ledgers"), ("/time", "Time"), ("/what-if", "What if"))
 """The pages: path and title."""
@@ -82,6 +85,9 @@ def moment(time_ms: int) -> str:
 def page(cluster: str, tab: str, content: str, title: str = "") -> bytes:
     """A whole page below the tab ``tab``, a path of TABS. ``content`` is HTML. ``title``: the page's own; "": the tab's."""
     title = title or next(name for where, name in TABS if where == tab)
+    if "<h1" not in content:
+        # Each page has one heading of the first level: that of its first part, if it has no other.
+        content = _HEADING.sub(r"<h1\1>\2</h1>", content, count=1)
     tabs = "".join(
         f'<a href="{where}"{" aria-current=page" if where == tab else ""}>{text(name)}</a>' for where, name in TABS
     )
