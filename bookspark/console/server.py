@@ -6,7 +6,8 @@ Law: only what passes the door is looked at. Every answer, also that of an error
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
 from types import TracebackType
@@ -22,8 +23,12 @@ from bookspark.console.door import HEADERS, Door
 from bookspark.console.looks import SOON_SECONDS, UNDER_WAY, Looks, Patience, unseen
 from bookspark.console.past.pages import WITHOUT
 from bookspark.console.watch import Watch
+from bookspark.daemon.settings import of_environment
+from bookspark.metadata.zookeeper.layout import ConnectionString
 from bookspark.metrics.web import Asked, Page, WebServer
+from bookspark.why.gathering import DEADLINES
 
+Port = Annotated[int, Meta(ge=0, le=65535)]
 _HTML, _TEXT = "text/html; charset=utf-8", "text/plain; charset=utf-8"
 _ASSETS = {
     "/console.css": ("console.css", "text/css; charset=utf-8"),
@@ -43,7 +48,7 @@ class WebConsole:
         self,
         bookkeeper: BookKeeper,
         host: Name = "127.0.0.1",
-        port: Annotated[int, Meta(ge=0, le=65535)] = 0,
+        port: Port = 0,
         token_file: str = "",
         show_rows: bool = False,
         snapshots: str = "",
@@ -148,9 +153,7 @@ class WebConsole:
             return form + pages.part("answer", f'<p class="bad">{pages.text(error)}</p>', "The answer")
         if not stopped:
             return form
-        look = self._looks.of(
-            ("what if", stopped), partial(what_if.look_at, self._bookkeeper, stopped), SOON_SECONDS
-        )
+        look = self._looks.of(("what if", stopped), partial(what_if.look_at, self._bookkeeper, stopped), SOON_SECONDS)
         return form + what_if.content(seen.facts, stopped, look)
 
     def _log(self, name: str, query: Mapping[str, str]) -> str:
@@ -173,3 +176,17 @@ class WebConsole:
         found = self._looks.of(("rows", wanted), partial(rows.look_at, self._bookkeeper, wanted), patience.left)
         shown = rows.content(wanted, name, query.get("as", rows.FORMS[0]), found)
         return content + rows.form(name, lanes, query) + shown
+
+
+@contextmanager
+def shown(
+    zookeeper: ConnectionString, host: Name, port: Port, token_file: str = "", snapshots: str = ""
+) -> Iterator[str]:
+    """Show the cluster at ``zookeeper`` until the block ends, by the settings file that the environment names. Gives the address.
+    Arguments and errors are those of WebConsole; MetadataStoreError if ZooKeeper does not answer."""
+    options = {**of_environment("client"), **DEADLINES}
+    with (
+        BookKeeper(zookeeper, **options) as bookkeeper,
+        WebConsole(bookkeeper, host, port, token_file, snapshots=snapshots) as console,
+    ):
+        yield console.url

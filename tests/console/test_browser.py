@@ -87,7 +87,9 @@ def site(new_chroot, tmp_path_factory):
             WebConsole(own, show_rows=True, snapshots=str(path)) as console,
         ):
             await_that(lambda: "is down" in ask(console).text)
-            await_that(lambda: f'id="ledger-{ledger.ledger_id}"' in ask(console, f"/ledgers?from={ledger.ledger_id}").text)
+            await_that(
+                lambda: f'id="ledger-{ledger.ledger_id}"' in ask(console, f"/ledgers?from={ledger.ledger_id}").text
+            )
             known = {"ledger": ledger.ledger_id, "down": down.bookie_id}
             yield console, {name: where.format(**known) for name, where in PAGES.items()}
 
@@ -155,7 +157,19 @@ def test_what_a_screen_reader_is_told(site, browser, name):
         told = page.names()
         roles = [role for role, _ in told]
         assert roles.count("main") == roles.count("banner") == roles.count("contentinfo") == 1
-        named = {"link", "button", "textbox", "slider", "checkbox", "combobox", "navigation", "form", "region", "image", "meter"}
+        named = {
+            "link",
+            "button",
+            "textbox",
+            "slider",
+            "checkbox",
+            "combobox",
+            "navigation",
+            "form",
+            "region",
+            "image",
+            "meter",
+        }
         assert [one for one in told if one[0] in named and not one[1].strip()] == []
         tables = page.js("document.querySelectorAll('table').length")
         assert roles.count("table") == tables
