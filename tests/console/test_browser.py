@@ -1,7 +1,7 @@
 """Every page in a browser: at a phone's and a desktop's width, light and dark, by keyboard, and as a screen reader is told it.
 
-The checks are those of WCAG 2.1 AA that a program can decide: contrast of all text, the names of controls, landmarks and tables, no
-scrolling of the page to the side, the order and the visibility of the focus.
+The checks are those of WCAG 2.1 AA that a program can decide: contrast of all text, the names of controls, landmarks and tables,
+no scrolling of the page to the side, the order and the visibility of the focus.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def test_what_a_screen_reader_is_told(site, browser, name):
 
 
 def test_the_focus_stays_when_a_part_is_replaced(site, browser):
-    console, pages = site
+    console, _ = site
     page = browser.page()
     page.show(console.url + "ledgers")
     page.js("document.getElementById('ledgers-later').focus(), 0")
