@@ -154,7 +154,8 @@ def _number(value: int | None) -> str:
 
 
 def _ms(time: Any) -> int:
-    return int(time.timestamp() * 1000)
+    # To the nearest: seconds have a fraction that binary numbers don't.
+    return int(time.timestamp() * 1000 + 0.5)
 
 
 # -- one ledger

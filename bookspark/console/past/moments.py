@@ -96,4 +96,4 @@ def head(now: Chosen, path: str, cluster: str) -> str:
 
 def moment_of(snapshot: Snapshot) -> str:
     """When the snapshot was taken."""
-    return moment(int(snapshot.time.timestamp() * 1000))
+    return moment(int(snapshot.time.timestamp() * 1000 + 0.5))
