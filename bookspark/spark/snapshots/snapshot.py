@@ -68,6 +68,9 @@ NEWER = frozenset({"accepted_losses", "autorecovery", "disks"})
 LIVE_ONLY = frozenset({"gaps"})
 """Tables that no snapshot has: what can't be read is asked of the bookies that are up."""
 assert set(ORDER) == set(TABLES) - LIVE_ONLY
+ROWS_PER_FILE = 50_000
+"""So who looks for one ledger reads a small part of a large table: Delta's log tells which ids each file has. The largest tables
+are in the order of ledgers."""
 LISTED = "last_ledger_id BIGINT"
 """The schema of the table ``listed``, which ``tables`` adds."""
 
@@ -119,6 +122,7 @@ def write(
         writer = stamped.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
         # To replace an empty table with an empty one makes a version only in a transaction with an id.
         writer = writer.option("userMetadata", label.encode()).option("txnAppId", snapshot_id).option("txnVersion", 0)
+        writer = writer.option("maxRecordsPerFile", ROWS_PER_FILE)
         writer.options(**_TABLE_PROPERTIES).save(location(path, table))
     return next(snapshot for snapshot in history(spark, path) if snapshot.snapshot_id == snapshot_id)
 
