@@ -51,6 +51,7 @@ The rooms of the package:
 ``extras``            the extras of the package, and the error that names a missing one
 ``protobuf_messages`` messages of Protocol Buffers, made from tables
 ``plain_text``        short texts that commands, jobs and the demo share
+``snapshot_commits``  which versions of Delta tables make one snapshot
 ``threads``           threads of the client's own, and waits that a signal handler may interrupt
 ``cache_folder``      where files lie that can be made again
 ``command_line``      exit statuses, and how commands and jobs end

@@ -8,6 +8,7 @@
 ``rows``      the viewer of a log's rows
 ``ledgers``   the pages of ledgers: a list, and one ledger with a map of its fragments and bookies
 ``what_if``   the page that tells what would break if bookies stopped, or a host
+``past``      the same pages over snapshots: the cluster as it was, and what changed
 ``looks``     looks at single things, each shared by all who ask for it meanwhile
 ``plots``     lines over the last hour, as SVG
 ``pages``     the frame of every page, with its style and its script
@@ -26,6 +27,6 @@ Example::
         threading.Event().wait(60)
 """
 
-from bookspark.console.server import WebConsole
+from bookspark.console.server import WebConsole, shown
 
-__all__ = ["WebConsole"]
+__all__ = ["WebConsole", "shown"]

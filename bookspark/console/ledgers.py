@@ -29,7 +29,7 @@ _FRAGMENTS_SHOWN = 200
 _RANGES_TOLD = 3
 _CHARACTERS_MAX = 200
 _ID_MAX = (1 << 63) - 1
-_STATES = {LedgerState.CLOSED: "", LedgerState.OPEN: "good", LedgerState.IN_RECOVERY: "busy"}
+_STATES = {LedgerState.OPEN.value: "good", LedgerState.IN_RECOVERY.value: "busy"}
 
 
 def ledger_id_of(asked: str) -> int:
@@ -102,7 +102,12 @@ def _line(ledger_id: int, metadata: LedgerMetadata | None, unreadable: Mapping[i
 
 
 def _state(metadata: LedgerMetadata) -> str:
-    return f'<b class="{_STATES.get(metadata.state, "")}">{text(metadata.state.value)}</b>'
+    return state_text(metadata.state.value)
+
+
+def state_text(state: str) -> str:
+    """The state of a ledger, as HTML."""
+    return f'<b class="{_STATES.get(state, "")}">{text(state)}</b>'
 
 
 def _quorums(metadata: LedgerMetadata) -> str:
@@ -158,10 +163,20 @@ def content(ledger_id: int, look: Look[LedgerSeen]) -> str:
     if look.found is None:
         return part("ledger", unseen(look), title)
     seen = look.found
-    return part("ledger", facts(_facts(seen.metadata)), title) + part("map", _map(seen), "Fragments and bookies")
+    follow = ""
+    if seen.problems or seen.limbo or any(absent(seen.metadata, bookie, held) for bookie, held in seen.held.items()):
+        follow = f"<p>Next: {command(f'bookspark why under-replicated {ledger_id}')}</p>"
+    told = part("ledger", facts([*facts_of(seen.metadata), *_of_log(seen.metadata)]), title)
+    return told + part("map", map_of(seen) + follow, "Fragments and bookies")
 
 
-def _facts(metadata: LedgerMetadata) -> Iterator[tuple[str, str]]:
+def _of_log(metadata: LedgerMetadata) -> Iterator[tuple[str, str]]:
+    if log := _log(metadata):
+        yield "log", log
+
+
+def facts_of(metadata: LedgerMetadata) -> Iterator[tuple[str, str]]:
+    """What the record tells, but for the log that the ledger belongs to: names and values, which are HTML."""
     yield "state", _state(metadata)
     yield "made", moment(metadata.ctime_ms)
     if metadata.closed:
@@ -172,8 +187,6 @@ def _facts(metadata: LedgerMetadata) -> Iterator[tuple[str, str]]:
     yield "type", text(metadata.ledger_type.value)
     yield "digest", text(metadata.digest_type.value)
     yield "replication", text(metadata.replication.value)
-    if log := _log(metadata):
-        yield "log", log
     for name, value in sorted(metadata.custom_metadata.items()):
         told = value.decode(errors="backslashreplace")
         yield f"label {name}", text(told[:_CHARACTERS_MAX] + ("…" if len(told) > _CHARACTERS_MAX else ""))
@@ -185,7 +198,7 @@ def _facts(metadata: LedgerMetadata) -> Iterator[tuple[str, str]]:
         yield "accepted loss", f'<span class="bad">{moment(loss.at_ms)} by {text(loss.by)}: {text(lost)}</span>'
 
 
-def _map(seen: LedgerSeen) -> str:
+def map_of(seen: LedgerSeen) -> str:
     """A row for each fragment, a column for each bookie. The newest fragments, if there are very many."""
     metadata = seen.metadata
     bookies = metadata.bookies()
@@ -207,8 +220,6 @@ def _map(seen: LedgerSeen) -> str:
         rows.append((span, copies, *cells))
     left = len(every) - len(rows)
     note = f'<p class="soft">Before them {counted(left, "more fragment")}.</p>' if left else ""
-    if seen.problems or seen.limbo or any(lacking.values()):
-        note += f"<p>Next: {command(f'bookspark why under-replicated {metadata.ledger_id}')}</p>"
     return table("map", ("entries", "whole copies", *bookies), rows) + note
 
 

@@ -1,9 +1,10 @@
 """Looks at single things (a log, a ledger), each shared by all who ask for it meanwhile.
 
-Law: at most ``_AT_ONCE`` looks run at once and ``_WAITING_MAX`` wait, whoever asks. What was seen is kept and told again until it
+Law: at most ``at_once`` looks run at once and ``_WAITING_MAX`` wait, whoever asks. What was seen is kept and told again until it
 is older than ``_FRESH_SECONDS`` and the console has rested ``_RESTS`` times what the look cost the processor. Nobody waits for
-a look for longer than he says: a page tells that it is under way, or shows what was seen before. What was seen is
-forgotten when nobody asked for a while: it is as old as the last one who watched.
+a look for longer than he says, and who has something to show does not wait at all: a page tells that a look is under way, or
+shows what was seen before. What was seen is forgotten when nobody asked for a while: it is as old as the last one who watched.
+What never changes is kept as long as there is room.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from bookspark.plain_text import one_line
 
 PAGE_SECONDS = 4.0
 """How long a page waits for its looks, all in all."""
+SOON_SECONDS = 0.1
+"""How long a page waits for a look that takes long in a large cluster."""
 _AT_ONCE = 2
 _WAITING_MAX = 64
 _KEPT = 256
@@ -61,18 +64,23 @@ class _Kept:
 class Looks:
     """Looks until ``close``. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "console-look", at_once: int = _AT_ONCE) -> None:
+        """``name``: that of the threads; ``at_once``: how many there are at most."""
         self._kept: OrderedDict[Hashable, _Kept] = OrderedDict()
         self._running: set[Future[None]] = set()
         self._lock = threading.Lock()
-        self._pool = ThreadPoolExecutor(_AT_ONCE, "console-look")
+        self._pool = ThreadPoolExecutor(at_once, name)
 
-    def of(self, key: Hashable, look: Callable[[], Found], seconds: float = PAGE_SECONDS) -> Look[Found]:
+    def of(
+        self, key: Hashable, look: Callable[[], Found], seconds: float = PAGE_SECONDS, *, lasting: bool = False
+    ) -> Look[Found]:
         """What ``look`` sees, or saw a moment ago for another who asked for ``key``; UNDER_WAY if it sees nothing within
-        ``seconds``."""
+        ``seconds``. ``lasting``: what was seen never changes, so nobody looks again as long as it is kept."""
         with self._lock:
             one = self._kept.setdefault(key, _Kept())
             self._kept.move_to_end(key)
+            if lasting and one.seen.found is not None:
+                return one.seen
             late = time.monotonic() - one.due
             if one.running is None and late > _FRESH_SECONDS + PAGE_SECONDS:
                 # Nobody asked for a while, so what was seen is old.
@@ -83,10 +91,12 @@ class Looks:
             for old in [old for old, kept in self._kept.items() if kept.running is None][: len(self._kept) - _KEPT]:
                 if old != key:
                     del self._kept[old]
-            running = one.running
-        if running is not None:
+            running, seen = one.running, one.seen
+        # Who has something to show does not wait: the next page has what is seen now.
+        if running is not None and seen.found is None:
             wait([running], max(0.0, seconds))
-        return one.seen
+            seen = one.seen
+        return seen
 
     def close(self) -> None:
         """Look no more. Returns once the looks that are under way have ended, or after ``_END_SECONDS_MAX``."""
@@ -130,4 +140,4 @@ def unseen(look: Look[Any]) -> str:
     """Why there is nothing to show yet, as HTML."""
     if look.problem:
         return f'<span class="bad">{text(look.problem)}</span>'
-    return '<span class="soft" role="status">It is being looked at</span>'
+    return '<span class="soft waiting" role="status">It is being looked at</span>'

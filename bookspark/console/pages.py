@@ -6,6 +6,7 @@ the header Content-Security-Policy forbids both.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import cache
@@ -13,7 +14,9 @@ from html import escape
 from importlib.resources import files
 from urllib.parse import urlencode
 
-TABS = (("/", "Overview"), ("/logs", "Logs"), ("/ledgers", "Ledgers"), ("/what-if", "What if"))
+_HEADING = re.compile(r"<h2([^>]*)>(.*?)</h2>")
+
+TABS = (("/", "Overview"), ("/logs", "Logs"), ("/ledgers", "Ledgers"), ("/time", "Time"), ("/what-if", "What if"))
 """The pages: path and title."""
 
 
@@ -22,11 +25,13 @@ def text(value: object) -> str:
     return escape(str(value))
 
 
-def part(name: str, content: str, label: str = "") -> str:
-    """A part of a page that the script replaces when it changes. ``content`` is HTML."""
+def part(name: str, content: str, label: str = "", *, still: bool = False) -> str:
+    """A part of a page that the script replaces when it changes. ``content`` is HTML. ``still``: it stays as it is as long as
+    the page's address does, so a page of nothing else is not asked for again."""
     heading = f'<h2 id="{name}-title">{text(label)}</h2>' if label else ""
     named = f' aria-labelledby="{name}-title"' if label else ""
-    return f'<section id="{name}" data-live{named}>{heading}{content}</section>'
+    live = 'data-live="still"' if still else "data-live"
+    return f'<section id="{name}" {live}{named}>{heading}{content}</section>'
 
 
 def command(line: str) -> str:
@@ -80,6 +85,9 @@ def moment(time_ms: int) -> str:
 def page(cluster: str, tab: str, content: str, title: str = "") -> bytes:
     """A whole page below the tab ``tab``, a path of TABS. ``content`` is HTML. ``title``: the page's own; "": the tab's."""
     title = title or next(name for where, name in TABS if where == tab)
+    if "<h1" not in content:
+        # Each page has one heading of the first level: that of its first part, if it has no other.
+        content = _HEADING.sub(r"<h1\1>\2</h1>", content, count=1)
     tabs = "".join(
         f'<a href="{where}"{" aria-current=page" if where == tab else ""}>{text(name)}</a>' for where, name in TABS
     )

@@ -6,7 +6,8 @@ Law: only what passes the door is looked at. Every answer, also that of an error
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
 from types import TracebackType
@@ -17,12 +18,17 @@ from msgspec import Meta
 
 from bookspark.arguments import Name, checks_arguments
 from bookspark.client import BookKeeper
-from bookspark.console import ledgers, logs, overview, pages, rows, what_if
+from bookspark.console import ledgers, logs, overview, pages, past, rows, what_if
 from bookspark.console.door import HEADERS, Door
-from bookspark.console.looks import UNDER_WAY, Looks, Patience, unseen
+from bookspark.console.looks import SOON_SECONDS, UNDER_WAY, Looks, Patience, unseen
+from bookspark.console.past.pages import WITHOUT
 from bookspark.console.watch import Watch
+from bookspark.daemon.settings import of_environment
+from bookspark.metadata.zookeeper.layout import ConnectionString
 from bookspark.metrics.web import Asked, Page, WebServer
+from bookspark.why.gathering import DEADLINES
 
+Port = Annotated[int, Meta(ge=0, le=65535)]
 _HTML, _TEXT = "text/html; charset=utf-8", "text/plain; charset=utf-8"
 _ASSETS = {
     "/console.css": ("console.css", "text/css; charset=utf-8"),
@@ -42,23 +48,26 @@ class WebConsole:
         self,
         bookkeeper: BookKeeper,
         host: Name = "127.0.0.1",
-        port: Annotated[int, Meta(ge=0, le=65535)] = 0,
+        port: Port = 0,
         token_file: str = "",
         show_rows: bool = False,
+        snapshots: str = "",
     ) -> None:
         """Begin to answer. ``bookkeeper``: stays the caller's, who closes it after the console. ``port``: 0 is any free one.
-        ``show_rows``: show what rows of logs hold, too.
+        ``show_rows``: show what rows of logs hold, too. ``snapshots``: the directory or URI of the cluster's snapshots, for the
+        pages of the past; "": there are none.
         ``token_file``: its lines are the tokens of which each visitor has to know one; "": on loopback everybody may look.
-        Raises ConfigurationError for a host off loopback without tokens, and BookieError if the address can't be had."""
+        Raises ConfigurationError for a host off loopback without tokens, MissingExtraError if snapshots are given and what reads
+        them is not installed, and BookieError if the address can't be had."""
         self._door = Door(host, token_file)
+        self._past = past.Past(snapshots, bookkeeper.zookeeper) if snapshots else None
         self._bookkeeper, self._show_rows = bookkeeper, show_rows
         self._looks = Looks()
         self._watch = Watch(bookkeeper)
         try:
             self._web = WebServer(host, port, self._answer, what="the console", option="the port")
         except BaseException:
-            self._watch.close()
-            self._looks.close()
+            self._end_looks()
             raise
         self.url: str = f"http://{f'[{host}]' if ':' in host else host}:{self._web.port}/"
         """Where a browser finds it."""
@@ -66,8 +75,13 @@ class WebConsole:
     def close(self) -> None:
         """Answer no more, and look no more."""
         self._web.close()
+        self._end_looks()
+
+    def _end_looks(self) -> None:
         self._watch.close()
         self._looks.close()
+        if self._past is not None:
+            self._past.close()
 
     def __enter__(self) -> Self:
         return self
@@ -106,7 +120,15 @@ class WebConsole:
             return self._shown("/ledgers", self._ledger(query.get("id", "")), f"Ledger {query.get('id', '')}")
         if asked.path == "/what-if":
             return self._shown("/what-if", self._what_if(parse_qs(asked.query, max_num_fields=_FIELDS_MAX)))
+        then = self._then(asked.path, query)
+        if then is not None:
+            return self._shown("/time", then)
         return Page(HTTPStatus.NOT_FOUND, b"there is no such page; begin at /\n", _TEXT, HEADERS)
+
+    def _then(self, path: str, query: Mapping[str, str]) -> str | None:
+        if self._past is None:
+            return WITHOUT if path == "/time" else None
+        return self._past.content(path, query)
 
     def _shown(self, tab: str, content: str, title: str = "") -> Page:
         return Page(HTTPStatus.OK, pages.page(self._bookkeeper.zookeeper, tab, content, title), _HTML, HEADERS)
@@ -131,7 +153,7 @@ class WebConsole:
             return form + pages.part("answer", f'<p class="bad">{pages.text(error)}</p>', "The answer")
         if not stopped:
             return form
-        look = self._looks.of(("what if", stopped), partial(what_if.look_at, self._bookkeeper, stopped))
+        look = self._looks.of(("what if", stopped), partial(what_if.look_at, self._bookkeeper, stopped), SOON_SECONDS)
         return form + what_if.content(seen.facts, stopped, look)
 
     def _log(self, name: str, query: Mapping[str, str]) -> str:
@@ -154,3 +176,17 @@ class WebConsole:
         found = self._looks.of(("rows", wanted), partial(rows.look_at, self._bookkeeper, wanted), patience.left)
         shown = rows.content(wanted, name, query.get("as", rows.FORMS[0]), found)
         return content + rows.form(name, lanes, query) + shown
+
+
+@contextmanager
+def shown(
+    zookeeper: ConnectionString, host: Name, port: Port, token_file: str = "", snapshots: str = ""
+) -> Iterator[str]:
+    """Show the cluster at ``zookeeper`` until the block ends, by the settings file that the environment names. Gives the address.
+    Arguments and errors are those of WebConsole; MetadataStoreError if ZooKeeper does not answer."""
+    options = {**of_environment("client"), **DEADLINES}
+    with (
+        BookKeeper(zookeeper, **options) as bookkeeper,
+        WebConsole(bookkeeper, host, port, token_file, snapshots=snapshots) as console,
+    ):
+        yield console.url

@@ -81,10 +81,10 @@ def content(facts: Facts, bookies: Sequence[str], look: Look[list[Danger]]) -> s
         ledgers = len({one.ledger_id for one in found})
         gone = len({one.ledger_id for one in found if one.copies_left == 0})
         lost = f"<p>Entries of {counted(gone, 'ledger')} could not be read at all meanwhile.</p>" if gone else ""
-        head = f"<h1>Not safe: without {text(who)}, {counted(ledgers, 'ledger')} would be at risk.</h1>{lost}"
+        head = f"<h3>Not safe: without {text(who)}, {counted(ledgers, 'ledger')} would be at risk.</h3>{lost}"
         told = _dangers(found)
     else:
-        head = f"<h1>Safe: without {text(who)} every entry keeps an ack quorum, and every open ledger can be recovered.</h1>"
+        head = f"<h3>Safe: without {text(who)} every entry keeps an ack quorum, and every open ledger can be recovered.</h3>"
         told = ""
     when = f"<p>By what was told from {moment(look.at_ms)} on.</p>"
     kind = "bad" if found else "good"

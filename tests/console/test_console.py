@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,7 @@ from bookspark.metadata.zookeeper import embedded
 from bookspark.protocol.logs.log_options import LogOptions
 from bookspark.why.gathering import DEADLINES
 from tests.awaiting import await_that
+from tests.console import snapshots
 from tests.console.conftest import ask, words
 
 LOOKS = 3
@@ -75,8 +77,8 @@ def test_an_address_that_can_not_be_had(cluster):
             WebConsole(bookkeeper, "0.0.0.0")
 
 
-def test_it_writes_nothing():
-    """By ZooKeeper's own count of transactions, and by the entries of the bookies' logs."""
+def test_it_writes_nothing(tmp_path):
+    """By ZooKeeper's own count of transactions, by the entries of the bookies' logs, and by the files of the snapshots."""
     with LocalCluster(bookies=2, metrics_port=-1) as cluster:
         with cluster.bookkeeper().create_ledger(ensemble_size=2, write_quorum=2, ack_quorum=2) as ledger:
             ledger.append(b"one")
@@ -85,27 +87,40 @@ def test_it_writes_nothing():
         producer = create_log(cluster.bookkeeper(), "orders", options=LogOptions(2, 2, 2)).producer("billing")
         producer.append(b"a row")
         producer.close()
+        oldest = snapshots.take(cluster.bookkeeper(), tmp_path)
+        snapshots.take(cluster.bookkeeper(), tmp_path, oldest=oldest)
         pages = (
             "/logs",
             "/log?name=orders&lane=orders@1&row=0",
             "/ledgers",
             f"/ledger?id={open_ledger.ledger_id}",
             f"/what-if?bookie={cluster.bookies[0].bookie_id}",
+            "/time",
+            "/time/ledgers",
+            f"/time/ledger?id={open_ledger.ledger_id}",
+            "/time/logs",
         )
         with BookKeeper(cluster.zookeeper, **DEADLINES) as bookkeeper:
             # The session is a transaction, so it comes before the console.
             held = [bookkeeper.bookie_status(one.bookie_id).log_bytes for one in cluster.bookies]
             before = _transactions(cluster)
             assert before
-            with WebConsole(bookkeeper, show_rows=True) as console:
+            files = _files(tmp_path)
+            with WebConsole(bookkeeper, show_rows=True, snapshots=str(tmp_path)) as console:
                 found = [words(console, page) for page in pages]
                 assert "a row" in found[1] and "holds up to 0" in found[3] and "Not safe" in found[4]
+                assert "2 of 2" in found[5] and "holds up to 0" in found[7] and "orders@1" in found[8]
                 seen = set()
                 await_that(lambda: seen.add(_seen_at(ask(console).text)) or len(seen) > LOOKS)
             assert _transactions(cluster) == before
+            assert _files(tmp_path) == files
             assert [bookkeeper.bookie_status(one.bookie_id).log_bytes for one in cluster.bookies] == held
             bookkeeper.create_ledger(ensemble_size=2, write_quorum=2, ack_quorum=2).close()
             assert _transactions(cluster) != before
+
+
+def _files(folder: Path) -> set[tuple[Path, int, int]]:
+    return {(one, one.stat().st_mtime_ns, one.stat().st_size) for one in folder.rglob("*")}
 
 
 def _seen_at(text: str) -> str:

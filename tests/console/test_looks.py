@@ -62,6 +62,29 @@ def test_what_was_seen_long_ago_is_not_told_as_if_it_were_now(shared, monkeypatc
     end.set()
 
 
+def test_who_has_something_to_show_does_not_wait_for_the_next_look(shared, monkeypatch):
+    end = threading.Event()
+    monkeypatch.setattr(looks, "_FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(looks, "_RESTS", 0)
+    assert shared.of("key", lambda: 1, 30).found == 1
+    await_that(lambda: not shared._running)
+    # It would never come back: the look ends after it.
+    assert shared.of("key", lambda: end.wait(90) and 2, 3600).found == 1
+    end.set()
+    await_that(lambda: shared.of("key", lambda: 2, 30).found == 2)
+
+
+def test_what_never_changes_is_looked_at_once(shared, monkeypatch):
+    monkeypatch.setattr(looks, "_FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(looks, "_RESTS", 0)
+    seen = iter(range(100))
+    assert shared.of("key", lambda: next(seen), 30, lasting=True).found == 0
+    await_that(lambda: not shared._running)
+    shared._kept["key"].due -= 3600
+    assert shared.of("key", lambda: next(seen), 30, lasting=True).found == 0
+    assert next(seen) == 1
+
+
 def test_a_look_that_fails_tells_why_and_no_secret(shared):
     def fail(error: Exception) -> None:
         raise error

@@ -7,6 +7,7 @@ import json
 import re
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -144,6 +145,66 @@ def test_ctrl_c_ends_the_bookies_cleanly_while_they_start_and_later(
     monkeypatch.setattr(bookies_job, "BookieService", lambda *_, **__: Service(told, interrupted))
     assert bookies_job.main(["--directory", "/nowhere"]) == 0
     assert told == steps
+
+
+def test_the_console_of_the_bookies_is_shown_until_they_stop(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told: list[object] = []
+
+    class Serving(Service):
+        def start(self) -> None:
+            told.append("start")
+
+    @contextmanager
+    def show(zookeeper: str, options: bookies_job.ConsoleOptions) -> Iterator[str]:
+        told.append((zookeeper, options.port, options.listen, options.token_file, options.snapshots))
+        yield "http://127.0.0.1:8190/"
+        told.append("console ends")
+
+    def say(line: str) -> None:
+        told.append(line)
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(bookies_job, "session", spark_with_a_handler)
+    monkeypatch.setattr(bookies_job, "BookieService", lambda *_, **__: Serving(told, ""))
+    monkeypatch.setattr(
+        bookies_job, "print", lambda line, **_: say(line) if line.startswith("{") else None, raising=False
+    )
+    options = (
+        "--console-port",
+        "8190",
+        "--console-token-file",
+        "f",
+        "--console-snapshots",
+        "s",
+        "--console-listen",
+        "h",
+    )
+    assert bookies_job.main(["--directory", "/nowhere", *options], show) == 0
+    start, asked, line, *rest = told
+    assert start == "start" and asked == ("z", 8190, "h", "f", "s") and rest == ["console ends", "stop"]
+    assert json.loads(str(line))["console"] == "http://127.0.0.1:8190/"
+    told.clear()
+    assert bookies_job.main(["--directory", "/nowhere"], show) == 0
+    assert [one for one in told if one != told[1]] == ["start", "stop"] and "console" not in json.loads(str(told[1]))
+
+
+def test_a_console_that_can_not_be_shown_ends_the_job_and_its_bookies(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told: list[str] = []
+
+    class Serving(Service):
+        def start(self) -> None:
+            told.append("start")
+
+    monkeypatch.setattr(bookies_job, "session", spark_with_a_handler)
+    monkeypatch.setattr(bookies_job, "BookieService", lambda *_, **__: Serving(told, ""))
+    arguments = ["--directory", "/nowhere", "--console-port", "0", "--console-listen", "0.0.0.0"]
+    # Off loopback and without tokens.
+    assert bookies_job.main(arguments, job("bookies").open_console) == 2
+    assert told == ["start", "stop"] and "--token-file" in capsys.readouterr().err
 
 
 def test_the_end_of_a_job_on_a_cluster_leaves_the_bookies_alone(monkeypatch: pytest.MonkeyPatch) -> None:

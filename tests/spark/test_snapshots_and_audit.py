@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from bookspark.autorecovery.autorecovery_config import AutorecoveryConfig
 from bookspark.autorecovery.worker import ReplicationWorker
 from bookspark.client import BookKeeper
 from bookspark.client.inspection.copies import Unreadable, copies_on
+from bookspark.console.past import ledgers, logs, overview
+from bookspark.console.past.deltas import Deltas
 from bookspark.errors import ConfigurationError
 from bookspark.local import LocalBookie, LocalCluster
 from bookspark.logs import collect_orphans
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
+from bookspark.protocol.repair.audit_plan import absent
 from bookspark.protocol.repair.underreplication_task import Mark, Reason
 from bookspark.spark import audit, snapshots
 from bookspark.spark.audit.integrity_check import Marked, mark_lacking
 from bookspark.spark.audit.runner import run_over
 from bookspark.spark.connector.data_source import register
+from bookspark.spark.snapshots import snapshot
 from bookspark.spark.snapshots.retention import remove_files
 from bookspark.spark.snapshots.snapshot import GLOB_LOGGER
 from bookspark.wire.entry_batch import Entry, encode_entries
@@ -125,7 +132,9 @@ def story(
     spark: SparkSession, cluster: LocalCluster, bookkeeper: BookKeeper, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Story]:
     story = Story(spark, cluster, bookkeeper, str(tmp_path_factory.mktemp("audited") / "snapshots"))
-    yield story
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(snapshot, "ROWS_PER_FILE", 3)
+        yield story
     story.open.close()
 
 
@@ -249,6 +258,35 @@ def test_who_waits_for_a_snapshot_or_an_audit_is_told_how_far_it_is(story: Story
     told: list[tuple[str, int, int]] = []
     audit.run(story.spark, story.path, queries=["orphans", "bookies_down"], begins=lambda *one: told.append(one))
     assert told == [("orphans", 0, 2), ("bookies_down", 1, 2)]
+
+
+def test_a_large_table_is_cut_into_files_of_which_the_log_knows_the_ledgers(
+    story: Story, damaged: snapshots.Snapshot
+) -> None:
+    files = DeltaTable(snapshots.location(story.path, snapshots.LAST), version=damaged.version)
+    found = pyarrow.table(files.get_add_actions(flatten=True))
+    assert max(found["num_records"].to_pylist()) == 3 and len(found) > len(story.cluster.bookies)
+    assert None not in found["min.ledger_id"].to_pylist() + found["max.ledger_id"].to_pylist()
+
+
+def test_the_console_reads_it_without_spark(story: Story, damaged: snapshots.Snapshot) -> None:
+    deltas = Deltas(story.path)
+    then = next(one for one in deltas.snapshots() if one.version == damaged.version)
+    assert (then.snapshot_id, then.version, then.cluster) == (
+        damaged.snapshot_id,
+        damaged.version,
+        story.cluster.zookeeper,
+    )
+    seen = ledgers.look_at(deltas, then, story.missing.ledger_id).seen
+    assert seen.metadata == replace(story.missing, password=b"", master_key=b"", c_token=0)
+    lacking = {name: absent(seen.metadata, name, held) for name, held in seen.held.items()}
+    assert lacking == {name: [(30, 39)] if name == story.victim else [] for name in seen.metadata.bookies()}
+    listed = ledgers.list_at(deltas, then, 0)
+    assert [row["ledger_id"] for row in listed.rows] == list(deltas.ledgers(then))
+    assert story.orphan.ledger_id in deltas.ledgers(then) and listed.rows[0]["created_at"].year >= 2026
+    cluster = overview.look_at(deltas, then)
+    assert cluster.enabled is False and {one["state"] for one in cluster.bookies} == {"writable"}
+    assert logs.look_at(deltas, then, "").rows[0]["rows"] == 2000
 
 
 def test_each_column_is_described(spark: SparkSession, story: Story, damaged: snapshots.Snapshot) -> None:

@@ -151,10 +151,17 @@ def show(
         bool,
         typer.Option("--show-rows", help="Show what rows of logs hold, too, to everybody who may see the console."),
     ] = False,
+    snapshots: Annotated[
+        str,
+        typer.Option(
+            metavar="PATH",
+            help="Show what was, by the snapshots in this folder: the --path of `bookspark snapshot`.",
+        ),
+    ] = "",
 ) -> None:
     """Show the cluster as web pages that live, until Ctrl-C: its health in a sentence and the next command, every bookie, what
     is under way, the last hour, every trouble; logs with the lag of every reader; ledgers; what would break if bookies
-    stopped. Changes nothing."""
+    stopped; with --snapshots also the cluster as it was. Changes nothing."""
     from bookspark.client import BookKeeper
     from bookspark.console import WebConsole
     from bookspark.why.gathering import DEADLINES
@@ -162,7 +169,7 @@ def show(
     with (
         until_signal() as wait,
         BookKeeper(given(zookeeper), **{**settings.chosen("client"), **DEADLINES}) as bookkeeper,
-        WebConsole(bookkeeper, listen, port, token_file, show_rows) as shown,
+        WebConsole(bookkeeper, listen, port, token_file, show_rows, snapshots) as shown,
     ):
         typer.echo(f"{shown.url} {UNTIL}")
         wait()

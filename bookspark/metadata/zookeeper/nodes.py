@@ -25,6 +25,9 @@ from bookspark.metadata.zookeeper.connection import Connection
 
 _ATTEMPTS = 20
 _LISTINGS_AT_ONCE = 500
+_LISTINGS_FIRST = 4
+_NAMES_AT_ONCE = 20_000
+"""Once a group of listings had more names than this, the next one is smaller: its deadline is for all of them."""
 
 
 Marks = tuple[int, ...]
@@ -219,10 +222,12 @@ class Nodes:
         return found
 
     def children_of_each(self, what: str, paths: list[str]) -> list[list[str]]:
-        """The names below many nodes, many nodes at a time. Each such group has a deadline of its own."""
+        """The names below many nodes, many nodes at a time. Each such group has a deadline of its own, so the more names there
+        are below a node the fewer nodes are a group."""
         found: list[list[str]] = []
-        for first in range(0, len(paths), _LISTINGS_AT_ONCE):
-            group = paths[first : first + _LISTINGS_AT_ONCE]
+        size = _LISTINGS_FIRST
+        while len(found) < len(paths):
+            group = paths[len(found) : len(found) + size]
             outcomes = self._connection.gather(what, partial(self._list_each, group))
             for outcome in outcomes:
                 if isinstance(outcome, NoNodeError):
@@ -231,6 +236,8 @@ class Nodes:
                     raise outcome
                 else:
                     found.append(outcome)
+            names = sum(map(len, found[-len(group) :]))
+            size = max(1, size // 2) if names > _NAMES_AT_ONCE else min(2 * size, _LISTINGS_AT_ONCE)
         return found
 
     def _list_each(self, paths: list[str]) -> list[Any]:

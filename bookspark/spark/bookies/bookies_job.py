@@ -8,6 +8,9 @@ ended instead.
 What becomes of the bookies then? On a local master they are stopped, because Spark and they are of one host and one user. On a
 cluster they serve on: there the job's end may be a restart, the death of an application master or ``yarn kill``, and the next run
 adopts them. ``bookspark stop-bookies`` stops them.
+
+With ``--console-port`` the driver shows the console until the job ends. Packages above this one know consoles, so who starts the
+job gives it what opens one.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from types import FrameType
 from typing import Annotated, Any
@@ -57,9 +60,29 @@ class BookiesJobOptions:
     """What each core is for."""
     wait_for_missing: float = WAIT_FOR_MISSING_SECONDS
     """How long bookies are waited for that no executor reaches, in seconds."""
+    console: ConsoleOptions | None = None
+    """The console that the driver shows; None: none."""
 
 
-def main(arguments: list[str]) -> int:
+@dataclass(frozen=True)
+class ConsoleOptions:
+    """The console of the job."""
+
+    port: int
+    """0: any free one."""
+    listen: str = "127.0.0.1"
+    """Where it answers."""
+    token_file: str = ""
+    """The tokens of which a visitor has to know one."""
+    snapshots: str = ""
+    """The snapshots that it shows, too."""
+
+
+OpenConsole = Callable[[str, ConsoleOptions], AbstractContextManager[str]]
+"""Shows the cluster at that ZooKeeper, until its block ends; gives its address."""
+
+
+def main(arguments: list[str], open_console: OpenConsole | None = None) -> int:
     """Run the job. Returns the exit status: 0 after a signal, 2 after an error, which is printed in one line."""
     ended, serving = threading.Event(), threading.Event()
 
@@ -73,7 +96,7 @@ def main(arguments: list[str]) -> int:
     try:
         options = parse_arguments(arguments)
         _on_signal(end)
-        _serve(options, end, ended, serving)
+        _serve(options, end, ended, serving, open_console)
     except (_EndedWhileStarting, KeyboardInterrupt):
         # KeyboardInterrupt comes from Spark's own handler.
         return 0
@@ -98,7 +121,13 @@ def _on_signal(handler: _Handler) -> None:
         signal.signal(number, handler)
 
 
-def _serve(options: BookiesJobOptions, end: _Handler, ended: threading.Event, serving: threading.Event) -> None:
+def _serve(
+    options: BookiesJobOptions,
+    end: _Handler,
+    ended: threading.Event,
+    serving: threading.Event,
+    open_console: OpenConsole | None,
+) -> None:
     parent = os.getppid()
     spark = session("bookspark bookies", zookeeper=None, **_settings(options.bookies))
     # Spark has replaced our handlers with its own, so they are set again.
@@ -116,14 +145,20 @@ def _serve(options: BookiesJobOptions, end: _Handler, ended: threading.Event, se
         wait_for_missing_seconds=options.wait_for_missing,
         **options.bookie_options,
     )
+    shown = ExitStack()
     try:
         service.start()
+        url = ""
+        if options.console is not None and open_console is not None:
+            url = shown.enter_context(open_console(service.zookeeper, options.console))
+            _say(f"the console is at {url}")
         serving.set()
-        print(json.dumps(_description(service)), flush=True)
+        print(json.dumps(_description(service) | ({"console": url} if url else {})), flush=True)
         while not ended.wait(_LOOK_SECONDS) and os.getppid() == parent and not service.told_to_stop:
             if service.failure:
                 raise BookKeeperError(f"the bookies are not looked after any more: {service.failure}")
     finally:
+        shown.close()
         if service.told_to_stop or spark.sparkContext.master.startswith("local"):
             service.stop()
         elif serving.is_set():
@@ -228,6 +263,21 @@ def _options(
         Meta(ge=0, le=1e9),
         typer.Option(metavar="SECONDS", help="How long to wait for bookies on hosts without an executor."),
     ] = WAIT_FOR_MISSING_SECONDS,
+    console_port: Annotated[
+        int | None,
+        Meta(ge=0, le=65535),
+        typer.Option(help="Show the console from the driver, at this port. 0: any free one, which is printed."),
+    ] = None,
+    console_listen: Annotated[
+        str,
+        typer.Option(metavar="HOST", help="Where the console answers. Off loopback, --console-token-file is needed."),
+    ] = "127.0.0.1",
+    console_token_file: Annotated[
+        str, typer.Option(metavar="FILE", help="A file of tokens, one a line: as that of bookspark console.")
+    ] = "",
+    console_snapshots: Annotated[
+        str, typer.Option(metavar="PATH", help="The folder of the snapshots that the console shows, too.")
+    ] = "",
     option: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="An option of the bookies, for example lease_seconds=30."),
@@ -246,6 +296,9 @@ def _options(
         create,
         one_core_per,
         wait_for_missing,
+        None
+        if console_port is None
+        else ConsoleOptions(console_port, console_listen, console_token_file, console_snapshots),
     )
 
 
@@ -256,6 +309,10 @@ _OPTIONS = (
     "--create",
     "--one-core-per",
     "--wait-for-missing",
+    "--console-port",
+    "--console-listen",
+    "--console-token-file",
+    "--console-snapshots",
     "--option",
     "--help",
 )

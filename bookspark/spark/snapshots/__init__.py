@@ -17,22 +17,8 @@
 
 from __future__ import annotations
 
-from bookspark.spark.snapshots.snapshot import (
-    LAST,
-    LISTED,
-    ORDER,
-    UNKNOWN,
-    Commit,
-    Snapshot,
-    commits,
-    history,
-    kept,
-    location,
-    tables,
-    tables_of,
-    write,
-    written,
-)
+from bookspark.snapshot_commits import LAST, UNKNOWN, Commit, Snapshot, kept, location
+from bookspark.spark.snapshots.snapshot import LISTED, ORDER, commits, history, tables, tables_of, write, written
 
 __all__ = [
     "LAST",

@@ -25,11 +25,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-import msgspec
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
@@ -38,6 +36,7 @@ from bookspark.client import BookKeeper
 from bookspark.daemon.settings import of_environment
 from bookspark.errors import BookKeeperError, ConfigurationError
 from bookspark.metadata.zookeeper.layout import ConnectionString
+from bookspark.snapshot_commits import LAST, Commit, Label, Snapshot, commit_of, kept, location
 from bookspark.spark.connector.data_source import log_errors_only
 from bookspark.spark.tables.system_tables import TABLES
 
@@ -61,8 +60,7 @@ ORDER = (
     "index_ranges",
 )
 """The tables of a snapshot, in the order in which they are written."""
-LAST = ORDER[-1]
-"""The table that is written last."""
+assert ORDER[-1] == LAST
 ON_REQUEST = frozenset({"entry_checksums"})
 """Tables that a snapshot has only if asked."""
 NEWER = frozenset({"accepted_losses", "autorecovery", "disks"})
@@ -70,10 +68,11 @@ NEWER = frozenset({"accepted_losses", "autorecovery", "disks"})
 LIVE_ONLY = frozenset({"gaps"})
 """Tables that no snapshot has: what can't be read is asked of the bookies that are up."""
 assert set(ORDER) == set(TABLES) - LIVE_ONLY
+ROWS_PER_FILE = 50_000
+"""So who looks for one ledger reads a small part of a large table: Delta's log tells which ids each file has. The largest tables
+are in the order of ledgers."""
 LISTED = "last_ledger_id BIGINT"
 """The schema of the table ``listed``, which ``tables`` adds."""
-UNKNOWN = -1
-"""The ``last_ledger_id`` of snapshots of earlier versions and of live tables, which have none."""
 
 GLOB_LOGGER = "org.apache.spark.sql.execution.streaming.sinks.FileStreamSink"
 """What warns, with a stack trace, whenever Spark 4.2 reads a path with an asterisk."""
@@ -83,20 +82,6 @@ _TABLE_PROPERTIES = {
     "delta.logRetentionDuration": "interval 36500 days",
     "delta.setTransactionRetentionDuration": "interval 1 days",
 }
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """One snapshot."""
-
-    snapshot_id: str
-    """A random id."""
-    version: int
-    """Its version of the table that is written last (LAST)."""
-    time: datetime
-    """When that table was written, in UTC."""
-    cluster: str = ""
-    """The cluster, as a ZooKeeper connection string; empty: an earlier version wrote the snapshot and did not note it."""
 
 
 @checked
@@ -125,7 +110,7 @@ def write(
         # If ZooKeeper does not answer, this is an error of one line here, and not one of a task.
         last_ledger_id = bookkeeper.metadata.last_ledger_id()
     snapshot_id, now = str(uuid.uuid4()), datetime.now(UTC)
-    label = _Label(snapshot_id, _oldest_kept(spark, path, keep) or snapshot_id, last_ledger_id, zookeeper)
+    label = Label(snapshot_id, _oldest_kept(spark, path, keep) or snapshot_id, last_ledger_id, zookeeper)
     options = {"zookeeper": zookeeper, **({"password": password} if password else {})}
     names = written(checksums)
     for number, table in enumerate(names):
@@ -137,6 +122,7 @@ def write(
         writer = stamped.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
         # To replace an empty table with an empty one makes a version only in a transaction with an id.
         writer = writer.option("userMetadata", label.encode()).option("txnAppId", snapshot_id).option("txnVersion", 0)
+        writer = writer.option("maxRecordsPerFile", ROWS_PER_FILE)
         writer.options(**_TABLE_PROPERTIES).save(location(path, table))
     return next(snapshot for snapshot in history(spark, path) if snapshot.snapshot_id == snapshot_id)
 
@@ -197,37 +183,6 @@ def tables_of(
     return result
 
 
-class Commit(NamedTuple):
-    """What one snapshot wrote to one table."""
-
-    table: str
-    """The table's name."""
-    version: int
-    """The version of the table."""
-    snapshot_id: str
-    """The snapshot's id."""
-    oldest: str
-    """The id of the oldest snapshot that is kept since this commit."""
-    time: datetime
-    """When the version was written, in UTC."""
-    last_ledger_id: int = UNKNOWN
-    """The highest ledger id that was given out before the ledgers were listed."""
-    cluster: str = ""
-    """The cluster; empty if it was not noted."""
-
-
-class _Label(msgspec.Struct):
-    """The ``userMetadata`` of a commit."""
-
-    snapshot: str
-    oldest: str
-    last_ledger_id: int = UNKNOWN
-    cluster: str = ""
-
-    def encode(self) -> str:
-        return msgspec.json.encode(self).decode()
-
-
 @checked
 def commits(spark: SparkSession, path: Name) -> list[Commit]:
     """The commits of all snapshots under ``path``. Raises ConfigurationError if nothing was ever written there, and Spark's
@@ -250,38 +205,8 @@ def commits(spark: SparkSession, path: Name) -> list[Commit]:
     result = []
     for row in rows:
         *_, table, _, name = row.file_path.split("/")
-        label = msgspec.json.decode(row.userMetadata, type=_Label)
-        time = datetime.fromtimestamp(row.timestamp / 1000, UTC)
-        result.append(
-            Commit(
-                table,
-                int(name.removesuffix(".json")),
-                label.snapshot,
-                label.oldest,
-                time,
-                label.last_ledger_id,
-                label.cluster,
-            )
-        )
+        result.append(commit_of(table, int(name.removesuffix(".json")), row.timestamp, row.userMetadata))
     return result
-
-
-@checked
-def kept(found: list[Commit]) -> list[Snapshot]:
-    """The snapshots among these commits that are whole and not given up, the newest first."""
-    whole = sorted((c for c in found if c.table == LAST), key=lambda commit: commit.version, reverse=True)
-    result = []
-    for commit in whole:
-        result.append(Snapshot(commit.snapshot_id, commit.version, commit.time, commit.cluster))
-        if commit.snapshot_id == whole[0].oldest:
-            break
-    return result
-
-
-@checked
-def location(path: Name, table: Name) -> str:
-    """The directory or URI of a table of the snapshots under ``path``."""
-    return f"{path.rstrip('/')}/{table}"
 
 
 def _oldest_kept(spark: SparkSession, path: str, keep: int | None) -> str | None:

@@ -1,0 +1,188 @@
+"""Reads the tables of snapshots without Spark.
+
+Law: nothing is written. Rows are read by columns and conditions, and what may be a row for each ledger stays in Arrow's arrays: a
+snapshot of a million ledgers makes no million objects of Python. The ids of the ledgers of ``_IDS_KEPT`` snapshots are kept (8
+bytes for each), so that a page of a list reads the files that it shows, which the Delta log's statistics tell. Used by one
+thread.
+
+Source: docs/decisions/delta-snapshots.md; Delta's protocol, by delta-rs.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from bookspark.errors import ConfigurationError, ReadError
+from bookspark.extras import extra_needed
+from bookspark.plain_text import one_line
+from bookspark.snapshot_commits import LAST, Commit, Snapshot, commit_of, kept, location
+
+if TYPE_CHECKING:
+    import pyarrow
+    from deltalake import DeltaTable
+    from pyarrow.dataset import Dataset, Expression
+
+SNAPSHOTS_MAX = 2000
+"""Of so many snapshots, the newest ones, the console knows."""
+_OPENED_KEPT = 16
+_IDS_KEPT = 2
+_READAHEAD = {"batch_readahead": 2, "fragment_readahead": 2}
+
+
+class Deltas:
+    """The tables under ``path``, a directory or URI."""
+
+    def __init__(self, path: str) -> None:
+        """Raises MissingExtraError if what reads them is not installed."""
+        with extra_needed("bookspark console --snapshots"):
+            import deltalake
+            import pyarrow.dataset  # noqa: F401
+
+            self._delta: type[DeltaTable] = deltalake.DeltaTable
+        self.path = path
+        self._commits: dict[str, dict[int, Commit]] = {}
+        self._looked: dict[str, int] = {}
+        """The newest version of each table whose commits were read."""
+        self._opened: OrderedDict[tuple[str, int], Dataset] = OrderedDict()
+        self._ids: OrderedDict[str, pyarrow.Array] = OrderedDict()
+
+    def snapshots(self) -> list[Snapshot]:
+        """Those that are whole and not given up, the oldest first. Raises ConfigurationError if there are none, and ReadError."""
+        found = kept(list(self._commits_to(LAST).values()))
+        if not found:
+            raise ConfigurationError(f"no snapshot under {self.path} is whole; take one with `bookspark snapshot`")
+        return found[::-1]
+
+    def has(self, snapshot: Snapshot, table: str) -> bool:
+        """Has the snapshot that table? Earlier versions wrote fewer."""
+        return self._version(snapshot, table) is not None
+
+    def dataset(self, snapshot: Snapshot, table: str) -> Dataset:
+        """A table of the snapshot. Raises ReadError."""
+        version = self._version(snapshot, table)
+        if version is None:
+            raise ReadError(
+                f"{location(self.path, table)} has no version of snapshot {snapshot.version}; was it vacuumed, or copied in part?"
+            )
+        found = self._opened.pop((table, version), None)
+        if found is None:
+            from pyarrow.dataset import ParquetReadOptions
+
+            with _failures(f"{location(self.path, table)} at version {version}"):
+                found = self._delta(location(self.path, table), version=version).to_pyarrow_dataset(
+                    parquet_read_options=ParquetReadOptions(coerce_int96_timestamp_unit="us")
+                )
+        self._opened[table, version] = found
+        while len(self._opened) > _OPENED_KEPT:
+            self._opened.popitem(last=False)
+        return found
+
+    def read(
+        self, snapshot: Snapshot, table: str, columns: Sequence[str], where: Expression | None = None
+    ) -> pyarrow.Table:
+        """Columns of the rows of a table for which ``where`` holds. Raises ReadError."""
+        with _failures(f"{table} of snapshot {snapshot.version}"):
+            return self.dataset(snapshot, table).to_table(columns=list(columns), filter=where, **_READAHEAD)
+
+    def rows(
+        self, snapshot: Snapshot, table: str, columns: Sequence[str], where: Expression | None = None
+    ) -> list[dict[str, Any]]:
+        """As ``read``, for a few rows: each a dictionary. Raises ReadError."""
+        found: list[dict[str, Any]] = self.read(snapshot, table, columns, where).to_pylist()
+        return found
+
+    def ledgers(self, snapshot: Snapshot) -> Ids:
+        """The ids of the ledgers of the snapshot. Raises ReadError."""
+        found = self._ids.pop(snapshot.snapshot_id, None)
+        if found is None:
+            found = _ascending(self.read(snapshot, "ledgers", ["ledger_id"])["ledger_id"])
+        self._ids[snapshot.snapshot_id] = found
+        while len(self._ids) > _IDS_KEPT:
+            self._ids.popitem(last=False)
+        return Ids(found)
+
+    def _version(self, snapshot: Snapshot, table: str) -> int | None:
+        for again in (False, True):
+            found = self._commits_to(table, again).values()
+            version = next((one.version for one in found if one.snapshot_id == snapshot.snapshot_id), None)
+            if version is not None:
+                return version
+        return None
+
+    def _commits_to(self, table: str, again: bool = True) -> dict[int, Commit]:
+        """The commits of snapshots to ``table``, the newest first. Only those that are new since the last time are read.
+        ``again``: look whether there are some."""
+        known = self._commits.get(table)
+        if known is not None and not again:
+            return known
+        with _failures(location(self.path, table)):
+            opened = self._delta(location(self.path, table))
+            newest, looked = opened.version(), self._looked.get(table, -1)
+            if newest < looked:
+                # The table was made anew.
+                known, looked = None, -1
+                self._opened.clear()
+            found = opened.history(min(newest - looked, SNAPSHOTS_MAX)) if newest > looked else []
+        fresh: dict[int, Commit] = {}
+        for one in found:
+            label = one.get("userMetadata")
+            try:
+                if label:
+                    fresh[one["version"]] = commit_of(table, one["version"], one["timestamp"], label)
+            except msgspec.MsgspecError:
+                # Somebody else wrote to the table.
+                continue
+        together = {**fresh, **(known or {})}
+        for old in list(together)[SNAPSHOTS_MAX:]:
+            del together[old]
+        self._commits[table], self._looked[table] = together, newest
+        return together
+
+
+class Ids(Sequence[int]):
+    """Ascending ids, each made an object when it is asked for."""
+
+    def __init__(self, array: pyarrow.Array) -> None:
+        self.array = array
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __getitem__(self, at: Any) -> Any:
+        return self.array[at].to_pylist() if isinstance(at, slice) else self.array[at].as_py()
+
+    def before(self, ledger_id: int) -> int:
+        """How many are lower."""
+        return bisect_left(self, ledger_id)
+
+    def __contains__(self, ledger_id: object) -> bool:
+        return isinstance(ledger_id, int) and bisect_right(self, ledger_id) > self.before(ledger_id)
+
+
+def _ascending(column: pyarrow.ChunkedArray) -> pyarrow.Array:
+    import pyarrow.compute as pc
+
+    together = column.combine_chunks()
+    return together.take(pc.array_sort_indices(together))
+
+
+@contextmanager
+def _failures(what: str) -> Iterator[None]:
+    """Makes a ReadError of what libraries raise within the block."""
+    import pyarrow
+    from deltalake.exceptions import DeltaError, TableNotFoundError
+
+    try:
+        yield
+    except TableNotFoundError as error:
+        raise ReadError(f"there is no table at {what}; `bookspark snapshot` makes it") from error
+    except FileNotFoundError as error:
+        raise ReadError(f"{what}: a file is gone; the snapshot may have been given up a moment ago") from error
+    except (DeltaError, OSError, pyarrow.ArrowException) as error:
+        raise ReadError(f"{what} can't be read: {one_line(error)}") from error
