@@ -20,5 +20,6 @@ def test_ten_minutes_with_a_log_and_audits_of_last_week(tmp_path: Path) -> None:
         assert "there is a trouble" in printed and "does not answer" in printed
         assert "Under-replicated ranges: none" in printed
         audited = run(script_of("guides/audits.md"), tmp_path, environment)
-        assert "Replication factor histogram" in audited
+        assert "Replication factor histogram" in audited and (tmp_path / "audits.html").stat().st_size > 10_000
+        assert "|sum(bytes)|sum(live_bytes)|" in audited
         assert "|version|timestamp" in audited and "|ledger_id|state|" in audited
