@@ -37,6 +37,11 @@ def main(
         f"{done.rows} rows of log {log} were offloaded; up to row {done.position} they are in {table}; "
         f"{len(done.deleted)} ledgers were deleted"
     )
+    if not done.rows:
+        print(
+            f"no closed ledger of log {log} has rows that are not in the table yet. An open one is closed by the first offload "
+            "that finds it without new rows for an hour"
+        )
     spark.stop()
 
 

@@ -24,11 +24,18 @@ _BIN = Path(sys.executable).parent
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def script_of(page: str) -> str:
-    """The blocks of ``page`` (a path below docs/) as one script. Raises AssertionError if one is in a language not run here."""
-    blocks = _BLOCK.findall((DOCS / page).read_text())
+def blocks_of(page: str) -> list[tuple[str, str]]:
+    """Language and text of the blocks of ``page`` (a path below docs/), pictures left out. Raises AssertionError if one is in a
+    language that is not run here."""
+    blocks = [(language, code) for language, code in _BLOCK.findall((DOCS / page).read_text()) if language != "text"]
     assert {language for language, _ in blocks} <= {"bash", "python"}, blocks
-    program = "\n".join(code for language, code in blocks if language == "python")
+    return blocks
+
+
+def script_of(page: str, before: str = "") -> str:
+    """The blocks of ``page`` (a path below docs/) as one script. ``before``: what the page takes for given, in Python."""
+    blocks = blocks_of(page)
+    program = "\n".join([before, *(code for language, code in blocks if language == "python")])
     lines, written = ["set -euo pipefail"], False
     for language, code in blocks:
         if language == "bash":
@@ -70,15 +77,16 @@ def local_cluster(folder: Path) -> Iterator[dict[str, str]]:
                 cluster.kill()
 
 
-def run(script: str, folder: Path, environment: Mapping[str, str]) -> str:
-    """What ``script`` prints. Raises AssertionError if it fails. What it left in the background is ended."""
+def run(script: str, folder: Path, environment: Mapping[str, str], answers: str = "") -> str:
+    """What ``script`` prints. Raises AssertionError if it fails. What it left in the background is ended. ``answers``: what its
+    reader types, when he is asked."""
     (folder / "page.sh").write_text(script)
     with subprocess.Popen(
-        ["bash", "page.sh"], cwd=folder, env=dict(environment), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        ["bash", "page.sh"], cwd=folder, env=dict(environment), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True, start_new_session=True,
     ) as shell:  # fmt: skip
         try:
-            printed, _ = shell.communicate(timeout=SECONDS_MAX)
+            printed, _ = shell.communicate(answers, timeout=SECONDS_MAX)
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(shell.pid, signal.SIGTERM)

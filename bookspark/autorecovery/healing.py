@@ -75,6 +75,8 @@ class Healing:
         self._slots = threading.Semaphore(2 * _LEDGERS_AT_ONCE)
         """Places for ledgers that are healed or wait for a thread."""
         self._began_at = self._told_at = time.monotonic()
+        self._ended_at: float | None = None
+        """When all was healed."""
         self._thread = threading.Thread(target=self._run, name="healing", daemon=True)
 
     def start(self) -> None:
@@ -98,7 +100,7 @@ class Healing:
             ledgers_left=self._ledgers_left,
             entries_copied=self._copying.progress.entries_copied,
             bytes_copied=self._copying.progress.bytes_copied,
-            seconds=round(time.monotonic() - self._began_at, 3),
+            seconds=round((self._ended_at or time.monotonic()) - self._began_at, 3),
             saw_all=self._saw_all,
             entries_lost=self._entries_lost,
             lost=self._lost[:_LOST_TOLD_MAX],
@@ -113,6 +115,7 @@ class Healing:
                     todo = self._all_ledgers()
                 todo = self._heal_each(todo)
                 if not todo and not self._stopping.is_set():
+                    self._ended_at = time.monotonic()
                     self._bookie.note_healed(boot)
                     log.info("lossy boot %d is healed: %s", boot, self.status())
                     self._bookkeeper.close()

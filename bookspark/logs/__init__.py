@@ -41,6 +41,7 @@ from bookspark.logs.log import Log, create_log, open_log
 from bookspark.logs.producer import Producer
 from bookspark.logs.row_reader import LogRow, RowReader
 from bookspark.logs.rows.data_ledgers import DataWriter, RollPolicy, current_data_ledger
+from bookspark.protocol.logs.log_options import LogOptions
 
 __all__ = [
     "Committer",
@@ -49,6 +50,7 @@ __all__ = [
     "GapKind",
     "Log",
     "LogAddress",
+    "LogOptions",
     "LogReader",
     "LogRegistry",
     "LogRow",

@@ -157,7 +157,7 @@ def test_a_service_and_a_tail_without_spark_and_a_query_share_a_log(
     client_home: Path, new_chroot: Callable[[], str]
 ) -> None:
     """The README's three programs as they are written. The service's and the tail's environment has no pyspark."""
-    service, query, tail = blocks("python")[5:]
+    service, query, tail = blocks("python")[1:]
     python = client_home / "bin" / "python"
     with LocalCluster(bookies=3, zookeeper=new_chroot()) as cluster, cluster.bookkeeper() as bookkeeper:
         create_log(bookkeeper, "payments")

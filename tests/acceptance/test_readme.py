@@ -1,4 +1,4 @@
-"""The README's code, run as it is written: each block in order, Python blocks of a section in one session."""
+"""The README.md's code, run as it is written: the bookies, beside them the query, the audits, the query again, the service."""
 
 from __future__ import annotations
 
@@ -48,16 +48,20 @@ def first_rows(output):
 
 def test_every_block_of_code_is_run():
     assert len(blocks("bash")) == 2
-    assert len(blocks("python")) == 8
-    assert TEXT.count("```") == 2 * (len(blocks("bash")) + len(blocks("python"))), "a block in a language not run here"
+    assert len(blocks("python")) == 4, "the last three run in test_installed_package"
+    assert TEXT.count("```") == 2 * (len(blocks("bash")) + len(blocks("python")) + len(blocks("text")))
+
+
+def test_it_is_short():
+    assert TEXT.count("\n") <= 150
 
 
 @pytest.mark.spark
 @pytest.mark.timeout(1800)
-def test_the_three_ways_to_use_it(tmp_path):
+def test_the_four_examples(tmp_path):
     env = environment(tmp_path)
     bookie_job, audits = blocks("bash")
-    sink_and_source, own_question, *_ = blocks("python")
+    query, service, *_ = blocks("python")
     job = subprocess.Popen(
         ["bash", "-ec", f"exec {bookie_job}"],
         cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
@@ -65,47 +69,26 @@ def test_the_three_ways_to_use_it(tmp_path):
     guard = threading.Timer(600, lambda: os.killpg(job.pid, signal.SIGKILL))
     guard.start()
     try:
-        serving = next((line for line in job.stdout if line.startswith("{")), None)
-        assert serving is not None, "the bookie job ended without serving"
+        before = []
+        serving = next((line for line in job.stdout if line.startswith("{") or before.append(line)), None)
+        assert serving is not None, f"the bookie job ended without serving: {''.join(before)[-3000:]}"
+        assert len([line for line in before if " INFO " in line]) <= 5, "the job's log is short"
         assert listening_off_loopback(job.pid) == [], "a first try opens this host to nobody"
         env["BOOKSPARK_ZOOKEEPER"] = json.loads(serving)["zookeeper"]
         audit = f"import subprocess\nprint({AUDITED!r}, flush=True)\nsubprocess.run(['bash', '-ec', {audits!r}], check=True)\n"
         again = f"print({AGAIN!r}, flush=True)\n"
-        session = sink_and_source + audit + again + sink_and_source + own_question
+        session = query + audit + again + query
         shown, rest = run([sys.executable, "-c", session], env=env).split(f"{AUDITED}\n")
         audited, asked = rest.split(f"{AGAIN}\n")
         assert "only showing top 5 rows" in shown
         assert "Under-replicated ranges: none" in audited
-        assert asked.count("bookie-") == 3
         assert len(first_rows(shown)) == 5
         assert first_rows(shown) == first_rows(asked), "run again with its checkpoint, nothing is doubled"
+        run([Path(sys.executable).parent / "bookspark", "log", "create", "payments"], env=env)
+        assert run([sys.executable, "-c", service], env=env).splitlines() == ["0", "1", "2"]
     finally:
         job.send_signal(signal.SIGTERM)
         try:
             job.communicate(timeout=60)
         finally:
             guard.cancel()
-
-
-def test_ledgers_without_spark(tmp_path):
-    run([sys.executable, "-c", blocks("python")[2]], env=environment(tmp_path))
-
-
-def test_ledgers_in_a_coroutine(tmp_path):
-    called = """
-import asyncio
-from bookspark.local import LocalCluster
-with LocalCluster(bookies=3) as cluster:
-    bookkeeper = cluster.bookkeeper()
-    with bookkeeper.create_ledger(password=b"secret") as source:
-        source.append(b"first")
-    asyncio.run(copy(bookkeeper, source.ledger_id))
-    [copied] = set(bookkeeper.list_ledgers()) - {source.ledger_id}
-    assert [entry.payload for entry in bookkeeper.open_ledger(copied, b"secret").read()] == [b"first"]
-"""
-    run([sys.executable, "-c", blocks("python")[3] + called], env=environment(tmp_path))
-
-
-def test_a_log_without_spark(tmp_path):
-    shown = run([sys.executable, "-c", blocks("python")[4]], env=environment(tmp_path))
-    assert shown.splitlines() == ["0 b'an order'", "1 b'another'", "2 b'a third'", "3 b'a fourth'"]

@@ -39,6 +39,8 @@ def test_one_ledger_that_can_not_be_healed_is_tried_again_alone(monkeypatch):
     assert listed == ["all", [3, 4]]
     assert sorted(tries) == [(1, False), (1, True), (1, True), (1, True), (2, False)]
     assert running.status().ledgers_left == 0 and running.status().saw_all
+    monkeypatch.setattr(healing, "time", SimpleNamespace(monotonic=lambda: 10.0**9))
+    assert running.status().seconds < 10**6, "it did not go on after its end"
 
 
 def test_a_defect_at_one_ledger_does_not_end_the_healing(monkeypatch, caplog):

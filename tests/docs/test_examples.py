@@ -1,4 +1,4 @@
-"""The code and the commands that documents show."""
+"""The code and the commands that documents show: those of docs/testing.md, and each search that leaves a protection out."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bookspark.cli.main import app
+from bookspark.wire.header import Kind
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 BLOCKS = [
@@ -36,6 +37,13 @@ def test_python_is_python(path, block):
 def test_the_scenario_of_the_page_on_testing():
     (scenario,) = (block for path, block in BLOCKS if "stage.play" in block)
     exec(scenario, {})
+
+
+def test_the_test_of_the_page_on_testing(faulty_cluster):
+    (test,) = (block for path, block in BLOCKS if "faulty_cluster.wire.park" in block)
+    names = {"Kind": Kind}
+    exec(test, names)
+    names["test_a_late_add"](faulty_cluster)
 
 
 def test_every_soak_is_told_of():

@@ -18,6 +18,7 @@ from py4j.protocol import Py4JError
 
 from bookspark.spark.audit import Finding
 from bookspark.spark.bookies import bookies_job
+from bookspark.spark.offload import Offloaded
 from bookspark.spark.short_jobs import run_job
 
 JOBS = Path(__file__).parents[2] / "jobs"
@@ -124,6 +125,18 @@ def test_statuses_of_a_job(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     monkeypatch.setattr(module.audit, "run", lambda *_: 1 // 0)
     assert ended(monkeypatch, "audit", module, "--path", "/nowhere") == 2
     assert capsys.readouterr().err.endswith("ZeroDivisionError: integer division or modulo by zero\n")
+
+
+def test_an_offload_that_finds_nothing_says_why(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """ "0 rows were offloaded" left its reader to find out that his ledgers are still open."""
+    module = job("offload")
+    monkeypatch.setattr(module, "delta_session", lambda *_, **__: SimpleNamespace(stop=lambda: None))
+    for rows in (0, 5):
+        monkeypatch.setattr(module, "offload", lambda *_, rows=rows, **__: Offloaded(rows, rows, []))
+        module.main("z", "orders", "/nowhere")
+        assert ("without new rows for an hour" in capsys.readouterr().out) == (rows == 0)
 
 
 def test_an_error_of_java_is_one_line_for_bookies_too(

@@ -1,0 +1,170 @@
+"""The blocks of code and the commands of the README and of docs/, and where each of them is run.
+
+Law: a block in ``bash`` or ``python`` is run as it is written, by the test that ``RUN`` names for its page. Any other block that
+is no picture and no data stands in ``SHOWN``, with the test that does what it says in another way, or with the reason why one
+machine can't do it. ``test_blocks`` looks that no block escapes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ("README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")))
+PROGRAMS = "bash", "python"
+DATA = {
+    "text": "a picture, or what a command prints",
+    "json": "tests/docs/test_formats.py",
+    "hex": "tests/docs/test_formats.py",
+}
+"""Languages of blocks that nobody runs, with what looks at them."""
+
+
+class Block(NamedTuple):
+    """A block of a page."""
+
+    page: str
+    """From the root of the project."""
+    language: str
+    """Empty for one that is not fenced, but indented by four spaces."""
+    text: str
+
+    @property
+    def first(self) -> str:
+        """Its first line."""
+        return self.text.strip().split("\n")[0]
+
+
+def blocks(page: str) -> Iterator[Block]:
+    """The blocks of a page, in their order."""
+    lines = (ROOT / page).read_text("utf-8").split("\n")
+    number = 0
+    while number < len(lines):
+        fence = re.fullmatch(r"( *)```(\w*).*", lines[number])
+        if fence is not None:
+            end = next(one for one in range(number + 1, len(lines)) if lines[one] == f"{fence[1]}```")
+            yield Block(page, fence[2] or "none", "\n".join(lines[number + 1 : end]))
+        elif lines[number].startswith("    ") and (number == 0 or not lines[number - 1].strip()):
+            end = number
+            while end < len(lines) and (lines[end].startswith("    ") or not lines[end].strip()):
+                end += 1
+            yield Block(page, "", "\n".join(line[4:] for line in lines[number:end]))
+        else:
+            number += 1
+            continue
+        number = end + 1 if fence is not None else end
+
+
+SEVERAL_HOSTS = (
+    "needs several hosts, or a server that is not part of Bookspark (Spark's master, YARN, Kubernetes, ZooKeeper)"
+)
+INSTALLS = "changes the environment that the tests run in"
+A_CHECKOUTS = "the commands of a checkout, which run these tests, or run for long"
+NO_COMMAND = "a connection string or a query, not a command"
+
+RUN = {
+    "README.md": "tests/acceptance/test_readme.py",
+    "docs/clusters/changes.md": "tests/acceptance/test_changes_page.py",
+    "docs/decisions/no-filter-push-down.md": "tests/acceptance/test_spark_pages.py",
+    "docs/durability.md": "tests/acceptance/test_spark_pages.py",
+    "docs/guides/audits.md": "tests/acceptance/test_tutorial.py",
+    "docs/guides/backup.md": "tests/docs/test_guides.py",
+    "docs/guides/choices.md": "tests/docs/test_guides.py",
+    "docs/guides/disks.md": "tests/docs/test_guides.py",
+    "docs/guides/hosts.md": "tests/docs/test_guides.py",
+    "docs/guides/ledgers.md": "tests/docs/test_guides.py",
+    "docs/guides/measure.md": "tests/docs/test_guides.py",
+    "docs/guides/offload.md": "tests/acceptance/test_spark_pages.py",
+    "docs/guides/python.md": "tests/docs/test_guides.py",
+    "docs/guides/repair.md": "tests/docs/test_guides.py",
+    "docs/guides/services.md": "tests/docs/test_guides.py",
+    "docs/guides/sizing.md": "tests/docs/test_guides.py",
+    "docs/guides/spark.md": "tests/acceptance/test_spark_pages.py",
+    "docs/guides/tls.md": "tests/docs/test_guides.py",
+    "docs/guides/upgrade.md": "tests/docs/test_guides.py",
+    "docs/metrics.md": "tests/docs/test_guides.py",
+    "docs/promises.md": "tests/acceptance/test_promises.py",
+    "docs/testing.md": "tests/docs/test_examples.py",
+    "docs/tutorial.md": "tests/acceptance/test_tutorial.py",
+}
+"""By page: the module that runs its blocks in ``bash`` and ``python``."""
+
+SHOWN = {
+    "README.md": {
+        "pip install 'bookspark[all]'": INSTALLS,
+        "scripts/run [FOLDER]": "tests/acceptance/test_main_job.py",
+    },
+    "docs/clusters/kubernetes.md": {
+        'cd "$(bookspark conf kubernetes)"': SEVERAL_HOSTS,
+        "kubectl apply -f namespace.yaml": SEVERAL_HOSTS,
+        "kubectl apply -f zookeeper.yaml": SEVERAL_HOSTS,
+        "kubectl apply -f bookies.yaml": SEVERAL_HOSTS,
+        "kubectl apply -f storage.yaml": SEVERAL_HOSTS,
+        "bookspark bookie run --directory=/data/bookie": "tests/cluster/test_bookie_run.py",
+        "bookspark bookie safe-to-stop --wait=235": "tests/cli/test_safe_to_stop.py",
+    },
+    "docs/clusters/standalone.md": {
+        "python3 -m venv /opt/bookspark": INSTALLS,
+        "export SPARK_HOME=": SEVERAL_HOSTS,
+        "$SPARK_HOME/bin/spark-class": SEVERAL_HOSTS,
+        "export PYSPARK_PYTHON=/opt/bookspark/bin/python": SEVERAL_HOSTS,
+        "bookspark stop-bookies --zookeeper zk1:2181": "tests/cli/test_stop_bookies.py",
+        "bookspark bookie run --create": "tests/cluster/test_bookie_run.py",
+    },
+    "docs/clusters/yarn.md": {
+        "python3 -m venv /opt/bookspark": INSTALLS,
+        "pip install venv-pack": INSTALLS,
+        "spark-submit --master yarn": SEVERAL_HOSTS,
+    },
+    "docs/clusters/zookeeper.md": {
+        "dataDir=/var/lib/zookeeper": "tests/acceptance/test_three_zookeepers.py",
+        "mkdir -p /var/lib/zookeeper": SEVERAL_HOSTS,
+        "export BOOKSPARK_ZOOKEEPER=zk://zk1.example.org:2181,": SEVERAL_HOSTS,
+    },
+    "docs/console.md": {"bookspark console": "tests/console/test_door.py"},
+    "docs/contributing.md": {"scripts/setup": A_CHECKOUTS},
+    "docs/decisions/without-the-journal.md": {"bookspark simulate --exhaustive": "tests/docs/test_examples.py"},
+    "docs/guides/audits.md": {"spark-submit $(bookspark job snapshot)": "tests/spark/test_jobs.py"},
+    "docs/guides/backup.md": {
+        "cd /var/lib/zookeeper/version-2": SEVERAL_HOSTS,
+        "bookspark bookie logs $DIRECTORY": "tests/cli/test_bookie_commands.py",
+    },
+    "docs/guides/disks.md": {
+        "bookspark audit --checksums --integrity-check": "tests/cli/test_audit_commands.py",
+        "bookspark cluster apply --replace-disk": "tests/acceptance/test_changes_page.py",
+    },
+    "docs/guides/hosts.md": {"bookspark cluster apply --remove $BOOKIE": "tests/acceptance/test_changes_page.py"},
+    "docs/guides/ledgers.md": {"bookspark bookie run --create": "tests/docs/test_guides.py"},
+    "docs/guides/measure.md": {
+        "bookspark bench peers ledger": "tests/cli/test_bench.py",
+        "bookspark bench ledger": "tests/cli/test_bench.py",
+    },
+    "docs/guides/offload.md": {"spark-submit $(bookspark job offload)": "tests/acceptance/test_spark_pages.py"},
+    "docs/guides/repair.md": {
+        "bookspark autorecovery run": "tests/cli/test_autorecovery_commands.py",
+        "spark-submit --master … $(bookspark job autorecovery)": "tests/spark/test_autorecovery_service.py",
+    },
+    "docs/guides/upgrade.md": {"bookspark cluster apply --upgrade-to": "tests/acceptance/test_changes_page.py"},
+    "docs/metrics.md": {
+        "histogram_quantile(0.99": NO_COMMAND,
+        "prometheus --config.file=": "tests/metrics/test_alerts.py",
+    },
+    "docs/security.md": {"zk://host1:2281,host2:2281/chroot": NO_COMMAND},
+    "docs/testing.md": {
+        "scripts/test ": A_CHECKOUTS,
+        "bookspark simulate --exhaustive --entries 2 --crashes 1": "tests/simulation/test_simulate_command.py",
+        "bookspark simulate --exhaustive --no-fence-on-recovery-read": "tests/docs/test_examples.py",
+        "bookspark simulate --random 1000 --coverage": "tests/simulation/test_coverage.py",
+        "scripts/mutants": A_CHECKOUTS,
+    },
+    "docs/tutorial.md": {
+        "pip install 'bookspark[all]'": INSTALLS,
+        "bookspark local --bookies 4": "tests/pages.py",
+        "export BOOKSPARK_ZOOKEEPER=127.0.0.1:": "tests/pages.py",
+    },
+    "docs/why.md": {"bookspark why": "tests/why/test_questions.py"},
+}
+"""By page, then by the words that the block begins with: the test that does what it says in another way, or why none can."""
