@@ -56,6 +56,7 @@ The rooms of the package:
 ``cache_folder``      where files lie that can be made again
 ``command_line``      exit statuses, and how commands and jobs end
 ``private_files``     files and directories that only their owner may read
+``forks``             whether this process was forked, without a system call
 ====================  ===========================================================================================================
 
 Law: a name is imported when it is first used. So a bookie's process does not load the client, and neither of them loads pyarrow.
