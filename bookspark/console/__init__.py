@@ -27,6 +27,6 @@ Example::
         threading.Event().wait(60)
 """
 
-from bookspark.console.server import WebConsole, shown
+from bookspark.console.server import WebConsole
 
-__all__ = ["WebConsole", "shown"]
+__all__ = ["WebConsole"]

@@ -18,10 +18,10 @@ from msgspec import Meta
 
 from bookspark.arguments import Name, checks_arguments
 from bookspark.client import BookKeeper
-from bookspark.console import ledgers, logs, overview, pages, past, rows, what_if
+from bookspark.console import ledgers, logs, overview, pages, rows, what_if
 from bookspark.console.door import HEADERS, Door
 from bookspark.console.looks import SOON_SECONDS, UNDER_WAY, Looks, Patience, unseen
-from bookspark.console.past.pages import WITHOUT
+from bookspark.console.past.pages import WITHOUT, Past
 from bookspark.console.watch import Watch
 from bookspark.daemon.settings import of_environment
 from bookspark.metadata.zookeeper.layout import ConnectionString
@@ -60,7 +60,7 @@ class WebConsole:
         Raises ConfigurationError for a host off loopback without tokens, MissingExtraError if snapshots are given and what reads
         them is not installed, and BookieError if the address can't be had."""
         self._door = Door(host, token_file)
-        self._past = past.Past(snapshots, bookkeeper.zookeeper) if snapshots else None
+        self._past = Past(snapshots, bookkeeper.zookeeper) if snapshots else None
         self._bookkeeper, self._show_rows = bookkeeper, show_rows
         self._looks = Looks()
         self._watch = Watch(bookkeeper)

@@ -16,11 +16,9 @@ tell is said to be not told. Nothing is written.
 
 Example::
 
+    from bookspark.console.past.pages import Past
+
     past = Past("/tmp/snapshots", zookeeper)
     print(past.content("/time", {"at": "7"}))
     past.close()
 """
-
-from bookspark.console.past.pages import Past
-
-__all__ = ["Past"]
