@@ -100,7 +100,7 @@ def failed(quiet):
         ledger._driver.abandon(LedgerFencedError("fenced, as the test says"))
 
     with ledger._lock:  # as ``append_async`` does, but for who runs the pump
-        ledger._next_entry_id += 1
+        ledger._shared.next_entry_id += 1
         ledger._room.appended += 3
         ledger._shared.outgoing.put([b"one"])
     ledger._io.submit(send_and_end)

@@ -92,8 +92,8 @@ class Story:
             self.lanes[number] = lane_name("orders", number)
         self.places: dict[int, list[tuple[int, int]]] = {lane: [] for lane in self.lanes}
         """For each lane the ledger and entry of each of its rows."""
-        self.times: dict[int, list[int]] = {lane: [] for lane in self.lanes}
-        """When each row was committed, in ms."""
+        self.times: dict[int, list[int | None]] = {lane: [] for lane in self.lanes}
+        """When each row was committed, in ms; None for those of producers, which have a time of their own."""
         self.producers: list[Producer] = []
         for lane, name in self.lanes.items():
             if lane and self.random.random() < 0.5:
@@ -109,7 +109,7 @@ class Story:
             producer = Producer(self.client, LogAddress("memory", "orders"), f"s{lane}")
             for _ in range(self.random.randint(1, 30)):
                 producer.append(b"%d" % lane)
-            self.times[lane] += [number + 1 for number in range(producer.position)]
+            self.times[lane] += [None] * producer.position
         if self.random.random() < 0.5:
             producer.close()
         else:

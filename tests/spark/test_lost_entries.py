@@ -53,7 +53,8 @@ def _read(story: Story, lane: str, monkeypatch: pytest.MonkeyPatch, fail: bool, 
     tasks = source.EntryPartitions(SourceOptions.parse(options), schema, ["position", "timestamp"])
     found = [row for rows in tasks.read(source.Ranges(pieces)) for row in rows.to_pylist()]
     times = story.times[lane_of(lane)[1]]
-    assert [row["timestamp"].microsecond // 1000 for row in found] == [times[row["position"]] for row in found]
+    for row in found:
+        assert times[row["position"]] in (None, row["timestamp"].microsecond // 1000)
     return [row["position"] for row in found]
 
 

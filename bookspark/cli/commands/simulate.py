@@ -167,7 +167,7 @@ def _exhaustive(
     search = Exhaustive(options)
     result = search.run(states_max, seconds_max)
     _speed(result.states, "states", result.seconds)
-    document = {"states": result.states, "finished": result.finished, **_met(met_pairs(search.world.met), coverage)}
+    document = {**_met(met_pairs(search.world.met), coverage), "states": result.states, "finished": result.finished}
     if result.violation is None:
         _end(document)
     else:
@@ -182,7 +182,7 @@ def _random(
     _speed(result.schedules, "schedules", result.seconds)
     failure = result.failure
     finished = result.schedules == schedules or failure is not None
-    document = {"schedules": result.schedules, "finished": finished, **_met(search.met, coverage)}
+    document = {**_met(search.met, coverage), "schedules": result.schedules, "finished": finished}
     if failure is None:
         _end(document)
         return
