@@ -44,7 +44,7 @@ def test_a_suspended_bookie_does_not_answer(on_cluster: Run, cluster: LocalClust
     ("arguments", "words"),
     [
         (("ledgr",), "Did you mean 'ledger'?"),
-        (("ledger", "lst"), "Did you mean 'list'?"),
+        (("ledger", "lis"), "Did you mean 'list'?"),
         (("local", "--bookie", "3"), "--bookies"),
         (("ledger", "read", "x"), "LEDGER"),
         (("ledger", "read", "-1"), "-1"),
