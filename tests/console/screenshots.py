@@ -20,7 +20,7 @@ from bookspark.console import WebConsole
 from bookspark.local import LocalCluster
 from bookspark.logs import create_log, open_log
 from bookspark.why.gathering import DEADLINES
-from tests.awaiting import await_that
+from tests.awaiting import await_that, time_passes
 from tests.console import snapshots
 from tests.console.browser import BROWSER, DESKTOP, PHONE, Browser
 from tests.console.conftest import ask
@@ -93,32 +93,34 @@ def _site(path: Path) -> Iterator[tuple[WebConsole, int, Callable[[], None]]]:
         for one in threads:
             one.start()
         try:
-            with BookKeeper(cluster.zookeeper, **DEADLINES) as own, WebConsole(own, snapshots=str(path)) as console:
-                seen = threading.Event()
-                with log.reader(group="statistics") as slow:
-                    await_that(lambda: slow.read(50, 1.0))
-                    slow.commit()
-                    oldest = snapshots.take(bookkeeper, path)
-                    ledger_id = _changed_ledger(cluster, bookkeeper)
-                    snapshots.take(bookkeeper, path, oldest=oldest)
-                    for _ in range(3):
-                        with bookkeeper.create_ledger(3, 3, 2) as ledger:
-                            ledger.append_batch([b"x" * 1000] * 500)
-                    gone = bookkeeper.create_ledger(3, 3, 2)
-                    gone.close()
-                    other = cluster.bookies[4]
-                    other.stop()
-                    await_that(lambda: other.bookie_id not in bookkeeper.metadata.bookies())
-                    snapshots.take(bookkeeper, path, oldest=oldest)
-                    other.start()
-                    bookkeeper.delete_ledger(gone.ledger_id)
-                    snapshots.take(bookkeeper, path, oldest=oldest)
-                    # So that the plots have lines.
-                    for _ in range(int(_SECONDS_OF_PLOTS)):
-                        ask(console)
-                        seen.wait(1.0)
-                    await_that(lambda: "There is nothing to do" in ask(console).text)
-                    yield console, ledger_id, cluster.bookies[0].kill
+            with (
+                BookKeeper(cluster.zookeeper, **DEADLINES) as own,
+                WebConsole(own, snapshots=str(path)) as console,
+                log.reader(group="statistics") as slow,
+            ):
+                await_that(lambda: slow.read(50, 1.0))
+                slow.commit()
+                oldest = snapshots.take(bookkeeper, path)
+                ledger_id = _changed_ledger(cluster, bookkeeper)
+                snapshots.take(bookkeeper, path, oldest=oldest)
+                for _ in range(3):
+                    with bookkeeper.create_ledger(3, 3, 2) as ledger:
+                        ledger.append_batch([b"x" * 1000] * 500)
+                gone = bookkeeper.create_ledger(3, 3, 2)
+                gone.close()
+                other = cluster.bookies[4]
+                other.stop()
+                await_that(lambda: other.bookie_id not in bookkeeper.metadata.bookies())
+                snapshots.take(bookkeeper, path, oldest=oldest)
+                other.start()
+                bookkeeper.delete_ledger(gone.ledger_id)
+                snapshots.take(bookkeeper, path, oldest=oldest)
+                # So that the plots have lines.
+                for _ in range(int(_SECONDS_OF_PLOTS)):
+                    ask(console)
+                    time_passes(1.0)
+                await_that(lambda: "There is nothing to do" in ask(console).text)
+                yield console, ledger_id, cluster.bookies[0].kill
         finally:
             ends.set()
             for one in threads:

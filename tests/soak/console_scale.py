@@ -15,7 +15,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -36,6 +35,7 @@ from bookspark.metadata.zookeeper import embedded
 from bookspark.metadata.zookeeper.layout import Layout, parse_address
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from bookspark.spark.snapshots.snapshot import ROWS_PER_FILE
+from tests.awaiting import time_passes
 from tests.console import snapshots
 from tests.soak._command import main
 
@@ -309,7 +309,7 @@ def _await_words(url: str, path: str, words: str, another=None) -> float:
             return time.monotonic() - began
         if path.startswith("/what-if"):
             return time.monotonic() - began
-        threading.Event().wait(1.0)
+        time_passes(1.0)
     raise AssertionError(f"{path} has no {words!r}")
 
 
