@@ -43,10 +43,13 @@ def test_what_a_client_tells(new_chroot):
         assert told["bookspark_client_requests_in_flight",] == 0
         assert told["bookspark_zookeeper_connected",] == 1 and told["bookspark_zookeeper_call_seconds_count",] > 0
         assert told["bookspark_client_ensemble_changes_total",] == 0
+        abandoned = bookkeeper.create_ledger(3, 2, 2)
         lost = ledger.metadata.last_fragment.ensemble[0]
         next(one for one in cluster.bookies if one.bookie_id == lost).kill()
         ledger.append(b"entry")
         assert scrape(registry)[1]["bookspark_client_ensemble_changes_total",] == 1
+        # The fence goes to each of the three, so to the one that is gone.
+        bookkeeper.open_ledger(abandoned.ledger_id)
         await_that(lambda: scrape(registry)[1]["bookspark_client_failed_connections_total",] > 0)
         assert scrape(registry)[1]["bookspark_client_quarantined_bookies",] == 1
         assert list(bookkeeper.open_ledger(ledger.ledger_id).read())[-1].payload == b"entry"
