@@ -2,15 +2,15 @@
 
 Law: nothing is decided here. Each request becomes one of ``Storage``'s calls, with BookKeeper's ids and with the 16 bytes that
 the bookie keeps of its master key; the answer is the storage's, in BookKeeper's words. Each request is answered once, unless the
-connection ends first. Adds that come together for one ledger, with consecutive ids, become one entry batch; if it is refused as
-a whole because one of them is a conflict, each is added by itself.
+connection ends first.
 
 A read of entry −1 asks for the last entry that is held, for its LAC. It has no answer while the bookie may lack entries (limbo).
 An explicit LAC is kept in the control log, like ours; its signed body, which BookKeeper's clients want back, is kept in memory
 only, so that after a restart their readers learn the LAC from the entries.
 
-Source: BookKeeper's ``WriteEntryProcessorV3``, ``ReadEntryProcessorV3``, ``LongPollReadEntryProcessorV3``,
-``ReadLacProcessorV3``, ``WriteLacProcessorV3``, ``ForceLedgerProcessorV3``, ``GetBookieInfoProcessorV3``.
+Source: BookKeeper's ``ReadEntryProcessorV3``, ``LongPollReadEntryProcessorV3``,
+``ReadLacProcessorV3``, ``WriteLacProcessorV3``, ``ForceLedgerProcessorV3``, ``GetBookieInfoProcessorV3``,
+``GetListOfEntriesOfLedgerProcessorV3``.
 """
 
 from __future__ import annotations
@@ -19,41 +19,33 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
 
 from bookspark.bookie.ledgers.statuses import status_of
 from bookspark.bookie.serving.peer import Peer
-from bookspark.bookkeeper.entries import LAC_BODY_BYTES, entry_of
+from bookspark.bookkeeper.availability import list_of_entries
+from bookspark.bookkeeper.entries import LAC_BODY_BYTES
 from bookspark.bookkeeper.entry_reads import EntryReads
+from bookspark.bookkeeper.gathered_adds import ALL, GatheredAdds, key_of
 from bookspark.bookkeeper.messages import BookieInfo, Operation
 from bookspark.bookkeeper.requests import MASTER_KEY_BYTES, Asked, answer, answer_auth
 from bookspark.bookkeeper.shared_by_clients import SharedByClients
 from bookspark.protocol.bookie.bookie_ledger import answer_last_add_confirmed
-from bookspark.protocol.ledger.bookkeeper_keys import kept_key
-from bookspark.protocol.ledger.ledger_metadata import BOOKKEEPERS_LEDGER_ID_MAX, NO_ENTRY, DigestType
-from bookspark.protocol.ledger.sync_cursor import Assignment
-from bookspark.wire.entry_batch import FRAME_BYTES_MAX, Entry, EntryBatch, encode_entries, encode_one
-from bookspark.wire.header import NO_KEY, Flag, Header, Kind, Status, WireError
+from bookspark.protocol.ledger.ledger_metadata import BOOKKEEPERS_LEDGER_ID_MAX, NO_ENTRY
+from bookspark.wire.entry_batch import FRAME_BYTES_MAX
+from bookspark.wire.header import NO_KEY, Flag, Status, WireError
 
-_FENCE, _ENTRY, _VOLATILE = int(Flag.FENCE), int(Flag.ENTRY), int(Flag.VOLATILE)
-_ALL = Assignment(0, 1, 1, 0)
-"""A client of BookKeeper does not say which entries are assigned to a bookie, and asks for no LastAddSynced."""
+_FENCE, _ENTRY = int(Flag.FENCE), int(Flag.ENTRY)
 _ALONE = "AuthDisabledPlugin"
 """What a bookie of BookKeeper without authentication answers to an AUTH."""
-_TOGETHER_MAX = 512
-_TOGETHER_BYTES_MAX = 1 << 20
 _LONG_POLL_MS_MAX = 300_000
 _COUNT_MAX = 1 << 20
+_ANSWER_BYTES = 1 << 10
+"""Of an answer, beside what it carries."""
 _LAST_ENTRY = -1
 _NO_FIELDS: Mapping[str, object] = {}
 _KINDS = {one: f"bookkeeper_{one.name.lower()}" for one in Operation}
 
 log = logging.getLogger(__name__)
-
-
-class _Add(NamedTuple):
-    asked: Asked
-    entry: Entry
 
 
 class Dispatch:
@@ -67,9 +59,7 @@ class Dispatch:
         self._loop = asyncio.get_running_loop()
         self._reads = EntryReads(self._storage, peer)
         self._under_way = 0
-        self._adds: list[_Add] = []
-        """Consecutive adds of one ledger that came in this turn of the loop."""
-        self._adds_bytes = 0
+        self._adds = GatheredAdds(shared, peer, self._answer, self._refuse)
         self._polls: dict[int, tuple[int, asyncio.TimerHandle]] = {}
         """The long polls that wait: the ledger of each, by their numbers in ``storage.long_polls``."""
 
@@ -80,14 +70,14 @@ class Dispatch:
             self._storage.long_polls.remove(ledger_id, poll)
         self._polls.clear()
         # What came before the end is added, as if the end had come a moment later.
-        self._add_gathered()
+        self._adds.add_gathered()
 
     def handle(self, asked: Asked) -> None:
         """Take one request. It is answered now or later, on the loop; no error comes out of here."""
         self._under_way += 1
         try:
             if asked.operation is not Operation.ADD_ENTRY:
-                self._add_gathered()
+                self._adds.add_gathered()
             if self._under_way > self._bookie.requests_in_flight_max:
                 self._answer(asked, Status.TOO_MANY_REQUESTS)
             elif asked.operation is Operation.AUTH:
@@ -110,7 +100,7 @@ class Dispatch:
     def _of_a_ledger(self, asked: Asked) -> None:
         match asked.operation:
             case Operation.ADD_ENTRY:
-                self._add(asked)
+                self._adds.add(asked)
             case Operation.READ_ENTRY | Operation.BATCH_READ_ENTRY:
                 self._read(asked)
             case Operation.READ_LAC:
@@ -119,6 +109,8 @@ class Dispatch:
                 self._write_lac(asked)
             case Operation.FORCE_LEDGER:
                 self._force(asked)
+            case Operation.GET_LIST_OF_ENTRIES:
+                self._list_of_entries(asked)
             case other:
                 self._refuse(asked, f"{other.name} is not served")
 
@@ -135,100 +127,13 @@ class Dispatch:
         log.warning("request %r from %s refused: %s", asked, self._peer.peer, why)
         self._answer(asked, Status.BAD_REQUEST)
 
-    def _key(self, asked: Asked) -> bytes:
-        if len(asked.master_key) != MASTER_KEY_BYTES:
-            raise WireError(f"a master key of {len(asked.master_key)} bytes; BookKeeper's have {MASTER_KEY_BYTES}")
-        return kept_key(asked.master_key)
-
-    # -- adds
-
-    def _add(self, asked: Asked) -> None:
-        self._key(asked)
-        if asked.entry_id < 0:
-            raise WireError(f"an add of entry {asked.entry_id}")
-        known = partial(self._add_of_type, asked)
-        is_held = self._storage.ledger(asked.ledger_id) is not None
-        self._shared.digest_types.when_known(asked.ledger_id, is_held, len(asked.body), known)
-
-    def _add_of_type(self, asked: Asked, digest_type: DigestType | None, status: Status) -> None:
-        if digest_type is None:
-            self._answer(asked, status)
-            return
-        if not digest_type.bookkeepers:
-            self._refuse(
-                asked, f"ledger {asked.ledger_id} has digest {digest_type.value}, which is none of BookKeeper's"
-            )
-            return
-        try:
-            entry = entry_of(asked.body, asked.ledger_id, asked.entry_id, digest_type)
-        except WireError as error:
-            self._refuse(asked, str(error))
-            return
-        last = self._adds[-1] if self._adds else None
-        if last is not None and not self._goes_with(last.asked, asked):
-            self._add_gathered()
-        if not self._adds:
-            self._loop.call_soon(self._add_gathered)
-        self._adds.append(_Add(asked, entry))
-        self._adds_bytes += len(asked.body)
-
-    def _goes_with(self, last: Asked, asked: Asked) -> bool:
-        """May it be in one batch with the add before it?"""
-        return (
-            (last.ledger_id, last.entry_id + 1, last.flags, last.master_key)
-            == (asked.ledger_id, asked.entry_id, asked.flags, asked.master_key)
-            and len(self._adds) < _TOGETHER_MAX
-            and self._adds_bytes + len(asked.body) <= _TOGETHER_BYTES_MAX
-        )
-
-    def _add_gathered(self) -> None:
-        adds, self._adds, self._adds_bytes = self._adds, [], 0
-        if adds:
-            self._add_together(adds)
-
-    def _add_together(self, adds: list[_Add]) -> None:
-        first, last = adds[0].asked, adds[-1].asked
-        header = Header(
-            Kind.ADD,
-            0,
-            first.ledger_id,
-            first.entry_id,
-            last.entry_id,
-            max(add.entry.last_add_confirmed for add in adds),
-            first.flags,
-            master_key=kept_key(first.master_key),
-        )
-        if first.flags & _VOLATILE:
-            header = header.with_assignment(_ALL)
-
-        def added(status: int) -> None:
-            if status == Status.CONFLICT and len(adds) > 1:
-                for add in adds:
-                    self._add_together([add])
-                return
-            for add in adds:
-                self._answer(add.asked, status)
-
-        try:
-            if len(adds) == 1:
-                [(_, entry)] = adds
-                frame: bytes | bytearray = encode_one(header, entry.length, entry.payload, entry.digest)
-            else:
-                frame = encode_entries(header, [add.entry for add in adds])
-            if len(frame) > FRAME_BYTES_MAX:
-                raise WireError(f"a batch of {len(frame)} bytes")
-            self._storage.add(header, EntryBatch(frame), added)
-        except Exception:
-            log.exception("adds %r from %s failed", first, self._peer.peer)
-            added(Status.IO_ERROR)
-
     # -- reads
 
     def _read(self, asked: Asked) -> None:
         if asked.entry_id < _LAST_ENTRY:
             raise WireError(f"a read of entry {asked.entry_id}")
         if asked.flags & _FENCE:
-            key = self._key(asked)
+            key = key_of(asked)
             self._storage.fence(asked.ledger_id, key, partial(self._read_fenced, asked))
         elif not self._storage.may_read(asked.ledger_id, NO_KEY):
             self._answer(asked, Status.UNAUTHORIZED)
@@ -372,7 +277,7 @@ class Dispatch:
                 self._shared.keep_lac_body(asked.ledger_id, asked.body)
             self._answer(asked, status)
 
-        self._storage.write_last_add_confirmed(asked.ledger_id, self._key(asked), asked.entry_id, written)
+        self._storage.write_last_add_confirmed(asked.ledger_id, key_of(asked), asked.entry_id, written)
 
     # -- the rest
 
@@ -380,7 +285,25 @@ class Dispatch:
         """Sync what was added with the deferred sync flag. The request has no master key: a sync gives nobody anything."""
         ledger = self._storage.ledger(asked.ledger_id)
         key = NO_KEY if ledger is None or ledger.master_key is None else ledger.master_key
-        self._storage.sync(asked.ledger_id, key, _ALL, partial(self._answer, asked))
+        self._storage.sync(asked.ledger_id, key, ALL, partial(self._answer, asked))
+
+    def _list_of_entries(self, asked: Asked) -> None:
+        """What is held, once it is durable. What is not in the list may be missing here, so absence from it proves nothing."""
+        if self._storage.ledger(asked.ledger_id) is None:
+            self._answer(asked, status_of(self._storage.absent(asked.ledger_id)))
+            return
+        if not self._storage.may_read(asked.ledger_id, NO_KEY):
+            self._answer(asked, Status.UNAUTHORIZED)
+            return
+
+        def told(ranges: list[tuple[int, int]] | None) -> None:
+            found = b"" if ranges is None else list_of_entries(ranges)
+            if ranges is None or len(found) > FRAME_BYTES_MAX - _ANSWER_BYTES:
+                self._answer(asked, Status.IO_ERROR)
+            else:
+                self._answer(asked, Status.OK, fields={"availability": found})
+
+        self._storage.held_ranges(asked.ledger_id, told)
 
     def _bookie_info(self, asked: Asked) -> None:
         fields = {}
