@@ -155,10 +155,10 @@ class BookieConfig(Config, frozen=True, kw_only=True):
                 f"host {self.host!r} can be listened on, but not dialled; set host to an address of this machine that clients "
                 "reach, or set advertised_address to the host:port that they are to be told"
             )
-        if self.bookkeeper_port and (self.tls_certificate or self.shared_secret_file):
+        if self.bookkeeper_port and self.shared_secret_file:
             raise ConfigurationError(
-                "bookkeeper_port serves clients without TLS and without a secret, and this bookie asks its clients for "
-                f"{'TLS' if self.tls_certificate else 'a secret'}; leave out bookkeeper_port, or the other"
+                "bookkeeper_port serves clients without a secret, and this bookie asks its clients for one; leave out "
+                "bookkeeper_port or shared_secret_file (tls_client_ca asks clients of both ports for a certificate)"
             )
         marks = (
             self.disk_usage_low_water_mark_threshold,

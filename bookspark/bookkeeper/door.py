@@ -4,7 +4,8 @@ Law: the port is off by default, and then nothing of this package is imported. I
 (``admission``), and its requests run on the same loop, through the same ``Storage``, so there is one truth. It opens before the
 bookie registers, and closes before the request server stops.
 
-The protocol has neither our secret nor our TLS, so a bookie that asks its clients for one of them refuses to have this port.
+A bookie with a certificate asks these clients for TLS as well (``connection``), with the same certificate and the same CA for
+theirs. The protocol has no secret of ours, so a bookie that asks its clients for one refuses to have this port.
 """
 
 from __future__ import annotations
@@ -58,9 +59,10 @@ class BookKeeperDoor:
         shared = SharedByClients(bookie, self._digest_types, OrderedDict(), lambda: disk_bytes)
 
         def connection(stranger: Stranger, address: str) -> BookKeeperConnection:
-            return BookKeeperConnection(shared, admission, chunks, stranger, address)
+            return BookKeeperConnection(shared, admission, chunks, stranger, address, porch, self._server.tls())
 
-        self._porch = Porch(
+        # The porch sees START_TLS in clear text; TLS comes behind it.
+        porch = self._porch = Porch(
             admission, connection, bookie.incarnation, lambda: None, bookie.refusals, first_message_size
         )
         self._porch.open(listening)

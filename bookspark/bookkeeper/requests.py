@@ -139,25 +139,30 @@ def first_message_size(seen: bytes) -> int:
     return needed
 
 
-def _size_of(buffer: bytes | memoryview, at: int) -> int:
+def _size_of(buffer: bytes | memoryview, at: int, most: int = FRAME_BYTES_MAX) -> int:
     size: int = _SIZE.unpack_from(buffer, at)[0]
-    if not _MIN_BYTES <= size <= FRAME_BYTES_MAX:
-        raise WireError(f"a frame of {size} bytes; {_MIN_BYTES} to {FRAME_BYTES_MAX} are allowed")
+    if not _MIN_BYTES <= size <= most:
+        raise WireError(f"a frame of {size} bytes; {_MIN_BYTES} to {most} are allowed")
     return size
 
 
 class RequestReceiver(FrameReceiver):
     """The receiving half of a connection: ``buffer()``, then ``requests(n)``."""
 
-    def __init__(self, pool: ChunkPool) -> None:
-        super().__init__(pool)
+    def __init__(self, pool: ChunkPool, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+        super().__init__(pool, frame_bytes_max=frame_bytes_max)
+
+    @property
+    def is_empty(self) -> bool:
+        """Did no byte come behind the last request?"""
+        return self._end == self._start
 
     def requests(self, count: int) -> Iterator[Asked]:
         """The requests that ``count`` more bytes in ``buffer()`` complete. Raises WireError for bytes that are none."""
         self._end += count
         size = None
         while self._end - self._start >= 4:
-            size = 4 + _size_of(self._chunk, self._start)
+            size = 4 + _size_of(self._chunk, self._start, self.frame_bytes_max)
             if size > self._end - self._start:
                 break
             start, self._start, size = self._start, self._start + size, None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -137,15 +137,26 @@ class Connection(asyncio.BufferedProtocol):
             return
         self.heard = self._admission.heard = self._admission.heard + 1
         try:
-            for frame in self.received(count):
-                if self._held or self._is_behind():
-                    self._held.append(frame)
-                else:
-                    self._dispatch.handle(frame)
+            self.take(self.received(count))
         except WireError as error:
             self._refusals.tell(self.peer, error)
             self.refuse(str(error))
         self._admission.check_pressure()
+        self.adjust_reading()
+
+    def take(self, frames: Iterable[Any]) -> None:
+        """Handle these requests, or hold them until the peer has read its answers."""
+        for frame in frames:
+            if self._held or self._is_behind():
+                self._held.append(frame)
+            else:
+                self._dispatch.handle(frame)
+
+    def goes_on_over(self, transport: asyncio.Transport) -> None:
+        """From now on this transport, which lies over the one before, takes the answers and brings the requests."""
+        self._transport = transport
+        transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES_MAX)
+        self._reading_paused = False
         self.adjust_reading()
 
     def pause_writing(self) -> None:

@@ -100,6 +100,12 @@ class Porch:
         if self.tasks:
             await asyncio.wait(self.tasks)
 
+    def shakes_hands(self, stranger: Stranger) -> None:
+        """TLS begins with this one, until it leaves ``handshakes``. The oldest other one may have to go for it."""
+        if len(self.handshakes) >= _HANDSHAKES_MAX:
+            self.admission.end_oldest(self.handshakes)
+        self.handshakes[stranger] = None
+
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(_ACCEPTED_AT_ONCE):
             try:
@@ -179,11 +185,8 @@ class Caller:
 
     def _hand_over(self, tls: ssl.SSLContext | None) -> None:
         self._loop.remove_reader(self._socket.fileno())
-        handshakes = self._porch.handshakes
         if tls is not None:
-            if len(handshakes) >= _HANDSHAKES_MAX:
-                self._porch.admission.end_oldest(handshakes)
-            handshakes[self] = None
+            self._porch.shakes_hands(self)
         self._task = self._loop.create_task(self._connect(tls))
         self._porch.tasks.add(self._task)
         self._task.add_done_callback(self._handed_over)

@@ -14,6 +14,7 @@ import errno
 import logging
 import os
 import socket
+import ssl
 from collections.abc import Callable
 
 from bookspark.bookie.bookie_config import BookieConfig
@@ -119,7 +120,7 @@ class BookieServer:
         self.storage.start(loop.call_soon_threadsafe, loop.call_soon)
         self._maintenance.start()
         self._porch = Porch(
-            self._admission, self._connection, self._bookie.incarnation, self._tls.now, self._bookie.refusals
+            self._admission, self._connection, self._bookie.incarnation, self.tls, self._bookie.refusals
         )
         self._porch.open(listening)
         address = listening[0].getsockname()
@@ -144,6 +145,10 @@ class BookieServer:
     def behind(self) -> tuple[ServedBookie, Admission, ChunkPool]:
         """What a port with another protocol shares with this one."""
         return self._bookie, self._admission, self._chunks
+
+    def tls(self) -> ssl.SSLContext | None:
+        """The context of a connection that is made now; None if the bookie has no certificate."""
+        return self._tls.now()
 
     @property
     def connections(self) -> set[Admitted]:
