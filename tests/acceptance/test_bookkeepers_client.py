@@ -13,7 +13,7 @@ import select
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,7 @@ from bookspark.local import LocalCluster
 from bookspark.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bookspark.metadata.zookeeper.layout import LedgerManager
 from bookspark.metadata.zookeeper.zookeeper_store import begin_cluster
+from tests.authority import Authority
 from tests.awaiting import await_that
 
 ROOT = Path(__file__).parents[2]
@@ -96,12 +97,22 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @pytest.fixture(scope="module")
 def judge(class_path: str, cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
+    with started(class_path, cluster, tmp_path_factory.mktemp("judge") / "stderr") as made:
+        yield made
+
+
+@contextmanager
+def started(class_path: str, cluster: LocalCluster, told: Path, *tls: Path) -> Iterator[Judge]:
+    """A judge of this cluster; ``tls``: the folder of its certificate."""
     with ExitStack() as stack:
-        said = stack.enter_context((tmp_path_factory.mktemp("judge") / "stderr").open("wb"))
+        said = stack.enter_context(told.open("wb"))
         place = cluster.zookeeper.removeprefix("zk://")
         command = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", class_path, "Judge"]
         process = subprocess.Popen(
-            [*command, f"zk+hierarchical://{place}/ledgers"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said
+            [*command, f"zk+hierarchical://{place}/ledgers", *tls],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=said,
         )
         stack.callback(process.wait, 60)
         stack.callback(process.kill)
@@ -252,6 +263,49 @@ def test_ids_of_both_clients_are_never_the_same(judge: Judge, bookkeeper: BookKe
 
 def test_the_bookies_are_listed(judge: Judge, cluster: LocalCluster) -> None:
     assert judge.ask("bookies", "v3") == str(len(cluster.bookies))
+
+
+def test_each_bookie_tells_which_entries_it_holds(judge: Judge, bookkeeper: BookKeeper, cluster: LocalCluster) -> None:
+    name, ledger_id = create(judge, quorums="3 2 2")
+    judge.ask("pipeline", name, 30, 50)
+    judge.ask("close", name)
+    ensemble = bookkeeper.get_ledger_metadata(ledger_id).last_fragment.ensemble
+    for position, bookie_id in enumerate(ensemble):
+        held = [(entry - position) % 3 in (0, 2) for entry in range(30)]
+        expected = "".join("01"[one] for one in held)
+        assert judge.ask("held", "v3", ledger_id, bookie_id, 30) == f"{expected} {sum(held)}"
+
+
+def test_bookkeepers_client_with_tls(class_path: str, tmp_path: Path) -> None:
+    """With a certificate of its own, which the bookies ask for. Without TLS they serve it nothing."""
+    authority = Authority(tmp_path / "ca")
+    folder = tmp_path / "client"
+    folder.mkdir()
+    both = Path(authority.certificate("client")).read_text()
+    key, _, certificate = both.partition("-----BEGIN CERTIFICATE-----")
+    (folder / "ca.pem").write_text(Path(authority.file).read_text())
+    (folder / "client.key").write_text(key)
+    (folder / "client.crt").write_text(f"-----BEGIN CERTIFICATE-----{certificate}")
+    asked = {"tls_certificate": authority.certificate("bookie"), "tls_client_ca": str(authority.file)}
+    own = authority.certificate("our-client")
+    with EmbeddedZooKeeper(tmp_path / "zookeeper", 0) as zookeeper:
+        place = f"{zookeeper.connection_string}/for-java"
+        begin_cluster(place, LedgerManager.BOOKKEEPER)
+        with LocalCluster(3, tmp_path / "bookies", place, bookkeeper_port=-1, **asked) as cluster:
+            with started(class_path, cluster, tmp_path / "stderr", folder) as judge:
+                name, ledger_id = create(judge, "v3")
+                judge.ask("pipeline", name, 100, 1000)
+                judge.ask("close", name)
+                expected = [payload(i, 1000) for i in range(100)]
+                assert judge.ask("open", "r", "v3", "CRC32C", "secret", ledger_id) == f"99 {100_000}"
+                assert judge.ask("read", "r", 0, 99) == told(expected)
+            ours = cluster.bookkeeper(tls_ca=str(authority.file), tls_certificate=own)
+            with ours.open_ledger(ledger_id, b"secret") as reader:
+                assert [entry.payload for entry in reader.read(0, 99)] == expected
+            with started(class_path, cluster, tmp_path / "stderr-without") as judge:
+                assert judge.ask("open", "r", "v3", "CRC32C", "secret", ledger_id) == f"99 {100_000}"
+                with pytest.raises(RuntimeError, match="BKUnauthorizedAccessException"):
+                    judge.ask("read", "r", 0, 99)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -13,18 +13,24 @@ import org.apache.bookkeeper.client.AsyncCallback;
 import org.apache.bookkeeper.client.BKException;
 import org.apache.bookkeeper.client.BookKeeper;
 import org.apache.bookkeeper.client.BookKeeper.DigestType;
+import org.apache.bookkeeper.client.BookKeeperAdmin;
 import org.apache.bookkeeper.client.LedgerEntry;
 import org.apache.bookkeeper.client.LedgerHandle;
 import org.apache.bookkeeper.client.api.LastConfirmedAndEntry;
 import org.apache.bookkeeper.client.api.LedgerEntries;
 import org.apache.bookkeeper.client.api.WriteFlag;
 import org.apache.bookkeeper.conf.ClientConfiguration;
+import org.apache.bookkeeper.net.BookieId;
+import org.apache.bookkeeper.tls.TLSContextFactory;
+import org.apache.bookkeeper.util.AvailabilityOfEntriesOfLedger;
 
 /** Does with Apache BookKeeper's own client what each line of its input says, and answers each with one line. */
 public class Judge {
     static final Map<String, BookKeeper> CLIENTS = new HashMap<>();
     static final Map<String, LedgerHandle> HANDLES = new HashMap<>();
     static String uri;
+    /** Folder of ca.pem, client.crt and client.key (PKCS #8); null without TLS. */
+    static String tls;
 
     static BookKeeper client(String version) throws Exception {
         BookKeeper found = CLIENTS.get(version);
@@ -34,6 +40,13 @@ public class Judge {
             conf.setUseV2WireProtocol(version.startsWith("v2"));
             conf.setAddEntryTimeout(10).setReadEntryTimeout(10).setExplictLacInterval(100);
             conf.setBatchReadEnabled(true);
+            if (tls != null) {
+                conf.setTLSProvider("JDK").setTLSClientAuthentication(true).setTLSProviderFactoryClass(TLSContextFactory.class.getName());
+                conf.setTLSTrustStoreType("PEM").setTLSTrustStore(tls + "/ca.pem");
+                conf.setTLSKeyStoreType("PEM").setTLSKeyStore(tls + "/client.key");
+                conf.setTLSCertificatePath(tls + "/client.crt");
+                conf.setHostnameVerificationEnabled(true);
+            }
             found = new BookKeeper(conf);
             CLIENTS.put(version, found);
         }
@@ -169,6 +182,15 @@ public class Judge {
                 return "";
             case "state": // name
                 return handle.getLedgerMetadata().getState() + " " + handle.getLedgerMetadata().getLastEntryId();
+            case "held": { // version ledger bookie count: the entries below count that the bookie says to hold
+                AvailabilityOfEntriesOfLedger held = new BookKeeperAdmin(client(w[1]), new ClientConfiguration())
+                    .asyncGetListOfEntriesOfLedger(BookieId.parse(w[3]), Long.parseLong(w[2])).get(20, TimeUnit.SECONDS);
+                StringBuilder told = new StringBuilder();
+                for (int entry = 0; entry < Integer.parseInt(w[4]); entry++) {
+                    told.append(held.isEntryAvailable(entry) ? "1" : "0");
+                }
+                return told + " " + held.getTotalNumOfAvailableEntries();
+            }
             case "bookies": // version
                 return "" + client(w[1]).getBookieInfo().size();
             default:
@@ -178,6 +200,7 @@ public class Judge {
 
     public static void main(String[] args) throws Exception {
         uri = args[0];
+        tls = args.length > 1 ? args[1] : null;
         PrintStream out = System.out;
         System.setOut(System.err);
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
