@@ -15,6 +15,8 @@ from bookspark.spark.audit.runner import _views, question
 from bookspark.spark.snapshots.snapshot import LISTED
 from tests.spark.made_up_cluster import A, B, C, Cluster, D, select
 
+pytestmark = pytest.mark.spark
+
 BOOKIES = (A, B, C, D)
 LEDGERS = 150
 SEEDS = range(int(os.environ.get("BOOKSPARK_AUDIT_SEEDS", "1")))
