@@ -349,5 +349,5 @@ def test_a_reader_that_has_looked_finds_rows_that_came_since_by_their_time(
 @pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 1000])
 def test_stamps_made_together_are_those_made_one_by_one(count: int) -> None:
     for time_ms, first in ((0, 0), (1_795_000_000_000, 1 << 62), (1, 255)):
-        together = list(plain_stamps(time_ms, first, count))
+        together = list(plain_stamps(time_ms, first, count).each())
         assert together == [plain_stamp(time_ms, first + n, 0) for n in range(count)]
