@@ -284,6 +284,7 @@ class Producer:
         at = self._ledgers.at
         if at.appender is None or sequence <= at.numbers.of(at.acknowledged - 1):
             return done_with(None)
+        at.appender.send()
         newest = at.appender.shared.next_entry_id - 1
         return RowFuture(at.appender.acknowledged, newest, lambda entry_id: None)
 

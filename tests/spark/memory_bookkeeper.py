@@ -181,6 +181,9 @@ class MemoryAppender:
     def append(self, payload: bytes) -> None:
         self._ledger.append_async(payload)
 
+    def send(self) -> None:
+        pass
+
     def append_all(self, payloads: list[bytes], heads: Heads) -> int:
         rows = list(map(bytes.__add__, heads.each(), payloads))
         for row in rows:

@@ -50,6 +50,10 @@ class SoleAppender:
         shared.outgoing.put((payload,))
         self._submit_once(self._pump)
 
+    def send(self) -> None:
+        """Have what was appended sent. Each append does so, but an interrupt of the last one may have come before that."""
+        self._submit_once(self._pump)
+
     def append_all(self, payloads: list[bytes], heads: Heads) -> int:
         """Append several, each behind its head, which get ids from ``shared.next_entry_id`` on. Returns how many bytes they have
         together. Waits, and raises, as ``LedgerHandle.append_batch_async``."""
