@@ -223,9 +223,9 @@ class Producer:
                 # A signal handler has closed it since.
                 raise self._is_closed()
             count, end, first = len(values), before + 1, appender.shared.next_entry_id
-            encoded = values if ledgers.encode is None else map(ledgers.encode, values)
+            encoded = list(values if ledgers.encode is None else map(ledgers.encode, values))
             stamps = plain_stamps(now_ms, first + numbers.more, count)
-            ledgers.bytes_left -= appender.append_all(list(map(bytes.__add__, stamps, encoded)))
+            ledgers.bytes_left -= appender.append_all(encoded, stamps)
             answer = lambda entry_id: range(end + entry_id - count, end + entry_id)  # noqa: E731
             return RowFuture(appender.acknowledged, first + count - 1, answer)  # type: ignore[return-value]
         except BookKeeperError as error:
@@ -284,6 +284,7 @@ class Producer:
         at = self._ledgers.at
         if at.appender is None or sequence <= at.numbers.of(at.acknowledged - 1):
             return done_with(None)
+        at.appender.send()
         newest = at.appender.shared.next_entry_id - 1
         return RowFuture(at.appender.acknowledged, newest, lambda entry_id: None)
 

@@ -109,6 +109,9 @@ class MetadataStore(Protocol):
     def read_record(self, kind: str, name: str) -> Versioned[bytes] | None:
         """The record ``name`` of this kind; None if there is none."""
 
+    def read_records(self, kind: str, names: Iterable[str]) -> Iterator[Versioned[bytes] | None]:
+        """The same for each of many names, in their order, many at a time."""
+
     def write_record(self, kind: str, name: str, value: bytes, version: int | None) -> int:
         """Create (version None) or compare-and-set. Raises MetadataVersionError."""
 

@@ -8,7 +8,7 @@ which suits a query that must see one state of the log twice. For the newest row
 
 Rows that were offloaded are read in tasks, which have no Spark session, by delta-rs. If somebody gave their table a feature that
 delta-rs does not know, Spark's own reader takes its place here, because here is a session. It is checked then that the table has
-each of the rows once.
+each of the rows once, and option ``where`` is Spark's own filter there, which has the same rows.
 """
 
 from __future__ import annotations
@@ -104,7 +104,10 @@ def log_frame(spark: SparkSession, log: LaneName, **options: str | int | bool) -
     places = {"startingOffsets": stop, "endingOffsets": LATEST if last is None else last}
     others = {name: value for name, value in given.items() if not name.lower().startswith(("starting", "ending"))}
     rest = spark.read.format("bookspark").options(**{**others, **lane, **places}).load()
-    return _by_spark(spark, record.offload.table, log, start, stop, rest.columns).union(rest)
+    table = _by_spark(spark, record.offload.table, log, start, stop)
+    for where in (value for name, value in given.items() if name.lower() == "where"):
+        table = table.where(where)
+    return table.select(*rest.columns).union(rest)
 
 
 def _of_lane(options: Mapping[str, str | int | bool], known: SourceOptions, lane: int) -> dict[str, str | int | bool]:
@@ -131,7 +134,7 @@ def _row(bookkeeper: BookKeeper, lane: str, password: bytes, place: Place) -> in
     return place if isinstance(place, int) else None
 
 
-def _by_spark(spark: SparkSession, table: str, log: str, start: int, stop: int, columns: list[str]) -> DataFrame:
+def _by_spark(spark: SparkSession, table: str, log: str, start: int, stop: int) -> DataFrame:
     """The rows from ``start`` to before ``stop`` of the table, by Spark's own reader. Raises ReadError if they are not there."""
     from pyspark.sql import functions as F
 
@@ -143,4 +146,4 @@ def _by_spark(spark: SparkSession, table: str, log: str, start: int, stop: int, 
             f"rows {start} to {stop - 1} of log {log!r} in {table}: there are {found['rows']}, {found['positions']} different; "
             f"there should be {stop - start}, each once: restore a version of the table that has them"
         )
-    return rows.select(*columns)
+    return rows

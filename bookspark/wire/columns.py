@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate, chain
 from struct import Struct, pack
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 Buffer = bytes | bytearray | memoryview
 Column = TypeVar("Column")
@@ -77,6 +77,12 @@ def from_zero(offsets: memoryview) -> bytes:
     return moved.to_bytes(_INT * len(offsets), "little")
 
 
+def spread(offsets: bytes, size: int) -> bytes:
+    """The offsets (i32 × (n+1), from 0) of the same values with ``size`` bytes more each."""
+    count = len(offsets) // _INT
+    return (int.from_bytes(offsets, "little") + size * _ramp(count, _INT)).to_bytes(_INT * count, "little")
+
+
 def ends_after(start: int, offsets: bytes) -> bytes:
     """i64 × n: ``start`` plus the end of each value, from n+1 ``offsets`` that begin with 0."""
     count = len(offsets) // _INT - 1
@@ -103,13 +109,35 @@ def values(offsets: memoryview, data: Value) -> Iterator[bytes] | Iterator[Value
     return _divided(memoryview(data), size)
 
 
-def rows(columns: Sequence[Buffer]) -> Iterator[bytes]:
-    """The rows of columns of i64 × n: the first value of each column, one after the other, then the second of each, and so on."""
+def rows(columns: Sequence[Buffer], size: int | None = None) -> Iterator[bytes]:
+    """The rows of columns of i64 × n: the first value of each column, one after the other, then the second of each, and so on.
+    ``size``: how many bytes of each row, all but some of its last number; None: all."""
     packed = bytearray(len(columns) * len(columns[0]))
     numbers = memoryview(packed).cast("q")
     for index, column in enumerate(columns):
         numbers[index :: len(columns)] = memoryview(column).cast("q")
-    return _divided(memoryview(packed), _LONG * len(columns))
+    return _divided(memoryview(packed), _LONG * len(columns), size)
+
+
+class Heads(NamedTuple):
+    """What comes before each of some values: the first ``size`` bytes of a row of ``columns`` (i64 × n each). It is kept apart,
+    because a new object for each value, of both, costs more than to make a stamp and a copy of the value."""
+
+    columns: tuple[bytes, ...]
+    size: int
+
+    def each(self) -> Iterator[bytes]:
+        """One after the other."""
+        return rows(self.columns, self.size)
+
+    def part(self, first: int, end: int) -> Heads:
+        """Those from number ``first`` to before number ``end``."""
+        return Heads(tuple(column[_LONG * first : _LONG * end] for column in self.columns), self.size)
+
+
+def joined(heads: Sequence[Heads]) -> Heads:
+    """Those of several runs of values, of one size, one behind the other."""
+    return Heads(tuple(map(b"".join, zip(*(one.columns for one in heads), strict=True))), heads[0].size)
 
 
 def scatter(column: Buffer, size: int, into: memoryview, at: int, stride: int) -> None:
@@ -123,11 +151,12 @@ def scatter(column: Buffer, size: int, into: memoryview, at: int, stride: int) -
         target[first : first + step * (count - 1) + 1 : step] = numbers[part :: size // width]
 
 
-def _divided(data: memoryview, size: int) -> Iterator[bytes]:
-    """``data`` in pieces of ``size`` bytes, many of them by one call."""
-    rest = len(data) % (_TOGETHER * size)
-    together = _divider(size, _TOGETHER).iter_unpack(data[: len(data) - rest])
-    return chain(chain.from_iterable(together), _divider(size, rest // size).unpack(data[len(data) - rest :]))
+def _divided(data: memoryview, size: int, taken: int | None = None) -> Iterator[bytes]:
+    """``data`` in pieces of ``size`` bytes, many of them by one call. ``taken``: how many bytes of each piece; None: all."""
+    rest, taken = len(data) % (_TOGETHER * size), size if taken is None else taken
+    together = _divider(size, taken, _TOGETHER).iter_unpack(data[: len(data) - rest])
+    last = _divider(size, taken, rest // size).unpack(data[len(data) - rest :])
+    return chain(chain.from_iterable(together), last)
 
 
 def size_of_each(offsets: memoryview, total: int) -> int | None:
@@ -139,5 +168,5 @@ def size_of_each(offsets: memoryview, total: int) -> int | None:
 
 
 @lru_cache(maxsize=256)
-def _divider(size: int, count: int) -> Struct:
-    return Struct(f"{size}s" * count)
+def _divider(size: int, taken: int, count: int) -> Struct:
+    return Struct(f"{taken}s{size - taken}x" * count)

@@ -23,7 +23,7 @@ import hashlib
 import hmac
 import struct
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import repeat
 from operator import concat
@@ -34,7 +34,7 @@ from crc32c import crc32c
 from bookspark.errors import DigestMismatchError
 from bookspark.protocol.ledger.bookkeeper_keys import bookkeeper_mac_key, bookkeeper_master_key, kept_key
 from bookspark.protocol.ledger.ledger_metadata import DigestType
-from bookspark.wire.columns import Buffer, equal_offsets, rows, scatter, size_of_each
+from bookspark.wire.columns import Buffer, Heads, equal_offsets, rows, scatter, size_of_each
 from bookspark.wire.entry_batch import Entry, EntryBatch
 
 _ROW = struct.Struct("<qqqq")
@@ -68,9 +68,9 @@ class Digester:
         row = (ledger_id, entry_id, last_add_confirmed, length)
         return self.column([number.to_bytes(8, "little", signed=True) for number in row], (payload,))
 
-    def column(self, columns: Sequence[Buffer], payloads: Iterable[Buffer]) -> bytes:
+    def column(self, columns: Sequence[Buffer], payloads: Iterable[Buffer], heads: Heads | None = None) -> bytes:
         """The digests of many rows, one after the other. ``columns`` are the bytes of ledger_id, entry_id, last_add_confirmed and
-        length, i64 × n each."""
+        length, i64 × n each. ``heads``: what comes first in each payload, if ``payloads`` have it not."""
         return b""
 
     def all_match(self, batch: EntryBatch) -> bool:
@@ -92,13 +92,14 @@ class _Checksum(Digester):
         checksum = self._checksum
         return _SUM.pack(checksum(payload, checksum(_ROW.pack(ledger_id, entry_id, last_add_confirmed, length), 0)))
 
-    def column(self, columns: Sequence[Buffer], payloads: Iterable[Buffer]) -> bytes:
+    def column(self, columns: Sequence[Buffer], payloads: Iterable[Buffer], heads: Heads | None = None) -> bytes:
         """The digests of many rows. All of it runs in C, and costs some 0.3 µs a row."""
         lengths = memoryview(columns[-1]).cast("q")
+        first = _with_heads(columns, heads)
         if lengths[-1] - lengths[0] <= _JOINED_BYTES_MAX * len(lengths):
-            sums = tuple(map(self._checksum, map(concat, rows(columns), payloads)))
+            sums = tuple(map(self._checksum, map(concat, first, payloads)))
         else:
-            sums = tuple(map(self._checksum, payloads, map(self._checksum, rows(columns), repeat(0))))
+            sums = tuple(map(self._checksum, payloads, map(self._checksum, first, repeat(0))))
         return struct.pack(f"<{len(sums)}I", *sums)
 
 
@@ -115,6 +116,11 @@ class _Crc32c(_Checksum):
         if digest_offsets.tobytes() != equal_offsets(count, self.size):
             return False
         return _folded(_numbers(batch), payload, digests, count, size) == _folded_if_good(count, size)
+
+
+def _with_heads(columns: Sequence[Buffer], heads: Heads | None) -> Iterator[bytes]:
+    """What a digest covers before each payload: its row, and the payload's head."""
+    return rows(columns) if heads is None else rows((*columns, *heads.columns), _ROW_BYTES + heads.size)
 
 
 def _numbers(batch: EntryBatch) -> list[memoryview]:
@@ -167,8 +173,8 @@ class _Mac(Digester):
         self._keyed = hmac.new(hashlib.sha256(b"bookspark mac\0" + password).digest(), digestmod=algorithm)
         super().__init__(self._keyed.digest_size)
 
-    def column(self, columns: Sequence[Buffer], payloads: Iterable[Buffer]) -> bytes:
-        return b"".join(map(self._one, rows(columns), payloads))
+    def column(self, columns: Sequence[Buffer], payloads: Iterable[Buffer], heads: Heads | None = None) -> bytes:
+        return b"".join(map(self._one, _with_heads(columns, heads), payloads))
 
     def _one(self, row: bytes, payload: Buffer) -> bytes:
         running = self._keyed.copy()
@@ -187,9 +193,11 @@ class _BookKeepers(Digester):
     def __call__(self, ledger_id: int, entry_id: int, last_add_confirmed: int, length: int, payload: Buffer) -> bytes:
         return self._make(_BOOKKEEPERS_ROW.pack(ledger_id, entry_id, last_add_confirmed, length), payload)
 
-    def column(self, columns: Sequence[Buffer], payloads: Iterable[Buffer]) -> bytes:
+    def column(self, columns: Sequence[Buffer], payloads: Iterable[Buffer], heads: Heads | None = None) -> bytes:
         """The digests of many rows."""
         big = map(_BOOKKEEPERS_ROW.pack, *(memoryview(column).cast("B").cast("q") for column in columns))
+        if heads is not None:
+            big = map(bytes.__add__, big, heads.each())
         return b"".join(map(self._make, big, payloads))
 
 

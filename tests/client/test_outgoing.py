@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from struct import pack
 
 import pyarrow as pa
 import pytest
@@ -13,6 +14,7 @@ from bookspark.client.writing.outgoing import Outgoing
 from bookspark.client.writing.payloads import payloads_of, runs_of
 from bookspark.errors import EntryTooLargeError, InvalidArgumentError
 from bookspark.protocol.ledger.ledger_metadata import DigestType
+from bookspark.wire.columns import Heads
 from bookspark.wire.digests import digester
 from bookspark.wire.entry_batch import ENTRY_OVERHEAD_BYTES, PAYLOAD_BYTES_MAX, Entry, encode_entries
 from bookspark.wire.header import Header, Kind
@@ -93,6 +95,55 @@ def test_what_waits_leaves_in_frames_that_are_as_full_as_runs_let_them_be(append
     assert len(outgoing) == 0
 
 
+def heads_of(count: int, size: int = 17) -> tuple[Heads, list[bytes]]:
+    """Heads of so many payloads, and as bytes."""
+    columns = tuple(pack(f"<{count}q", *range(first, first + count)) for first in (0, 1 << 40, 5))
+    return Heads(columns, size), [pack("<3q", n, n + (1 << 40), n + 5)[:size] for n in range(count)]
+
+
+@pytest.mark.parametrize("size", [17, 24])
+@given(payloads)
+def test_runs_with_heads_are_as_long_as_a_frame_lets_them_be(size: int, payloads: list[bytes]) -> None:
+    heads, each = heads_of(len(payloads), size)
+    whole = [head + payload for head, payload in zip(each, payloads, strict=True)]
+    runs = runs_of(payloads, FRAME_BYTES, one_each=False, heads=heads)
+    assert [run.count for run in runs] == dumb_cuts([len(payload) for payload in whole])
+    assert b"".join(part for run in runs for part in run.with_heads) == b"".join(whole)
+    assert sum(run.byte_length for run in runs) == sum(map(len, whole))
+    striped = runs_of(payloads, FRAME_BYTES, one_each=True, heads=heads)
+    assert [list(run.with_heads) for run in striped] == [[payload] for payload in whole]
+
+
+@pytest.mark.parametrize("digest_type", DigestType)
+@pytest.mark.parametrize("size", [1, 100, 3000])
+def test_payloads_with_heads_are_encoded_as_those_that_have_them_in_one_piece(
+    digest_type: DigestType, size: int
+) -> None:
+    digest = digester(digest_type, b"secret")
+    for count in (1, 2, 63, 64, 130):
+        bodies = [bytes([n]) * (size + n % 3) for n in range(count)]
+        heads, each = heads_of(count)
+        whole = [head + body for head, body in zip(each, bodies, strict=True)]
+        header = Header(Kind.ADD, 5, 7, 30, 30 + count - 1, 28)
+        apart, together = (Outgoing(7, digest, 1 << 20, striped=False) for _ in range(2))
+        half = count // 2
+        for first, end in ((0, half), (half, count)):
+            apart.put(runs_of(bodies[first:end], 1 << 20, one_each=False, heads=heads.part(first, end)))
+        together.put(runs_of(whole, 1 << 20, one_each=False))
+        assert apart.encode(header, apart.take(), 1000) == together.encode(header, together.take(), 1000)
+        assert len(apart) == 0
+
+
+def test_entries_with_heads_go_apart_from_those_without_in_their_order() -> None:
+    outgoing = Outgoing(7, digester(DigestType.CRC32C, b""), FRAME_BYTES, striped=False)
+    heads, each = heads_of(1)
+    with_head = runs_of([b"x"], FRAME_BYTES, one_each=False, heads=heads)
+    outgoing.put([b"a", *with_head, *with_head, b"b", *runs_of([b"c"], FRAME_BYTES, one_each=False)])
+    frames = [list(outgoing.take().with_heads) for _ in range(3)]
+    assert frames == [[b"a"], [*each, b"x", *each, b"x"], [b"b", b"c"]]
+    assert len(outgoing) == 0
+
+
 def split(payloads: list[bytes], counts: list[int]) -> list[list[bytes]]:
     """The payloads in lists of so many."""
     ends = list(itertools.accumulate(counts))
@@ -120,3 +171,5 @@ def test_an_entry_that_fits_no_frame_is_refused() -> None:
     for given_as in ([b"", large], pa.array([b"", large], pa.binary())):
         with pytest.raises(EntryTooLargeError, match="split it"):
             runs_of(given_as, FRAME_BYTES, one_each=False)
+    with pytest.raises(EntryTooLargeError, match="split it"):
+        runs_of([large[1:]], FRAME_BYTES, one_each=False, heads=heads_of(1)[0])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -216,6 +217,15 @@ class Memory:
             return read(store, kind, name)
 
         monkeypatch.setattr(MemoryStore, "read_record", counted)
+        self.together: list[int] = []
+        """Of how many records each question was that asked for many."""
+        read_many = MemoryStore.read_records
+
+        def counted_together(store: MemoryStore, kind: str, names: Sequence[str]) -> Any:
+            self.together.append(len(names))
+            return read_many(store, kind, names)
+
+        monkeypatch.setattr(MemoryStore, "read_records", counted_together)
 
     def end_a_lane(self, name: str) -> None:
         producer = Producer(self.bookkeeper, LogAddress("memory", "orders"), name)
@@ -246,6 +256,21 @@ def test_a_start_from_the_beginning_reads_the_record_of_each_ended_lane_once(mon
     memory.reads.clear()
     with memory.reader() as reader:
         assert {memory.reads[f"orders@{number}"] for number in range(1, 11)} == {1}
+        assert memory.together == [10], "all by one question: a round trip for each would take minutes for very many"
+        assert len(list(reader)) == 10
+
+
+def test_a_start_by_time_asks_for_the_records_of_all_ended_lanes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = Memory(monkeypatch)
+    for number in range(10):
+        memory.end_a_lane(str(number))
+    with memory.reader() as reader:
+        memory.together.clear()
+        memory.reads.clear()
+        reader.seek_to_time(datetime.now(UTC) + timedelta(days=1))
+        assert memory.together == [10] and {memory.reads[f"orders@{number}"] for number in range(1, 11)} == {1}
+        assert not list(reader)
+        reader.seek_to_time(datetime.fromtimestamp(1, UTC))
         assert len(list(reader)) == 10
 
 

@@ -346,8 +346,23 @@ def test_a_reader_that_has_looked_finds_rows_that_came_since_by_their_time(
         assert lane.row_at(now[0] // 10**6 + 1) == 40
 
 
+def test_a_reader_that_looked_before_the_first_row_of_an_open_ledger_finds_its_rows_by_their_time(
+    log: Log, bookkeeper: BookKeeper, set_clock: Callable[[int], None]
+) -> None:
+    """As far as it has seen, the lane ends there; no row counts that would have it look again."""
+    set_clock(HOUR_MS)
+    with log.producer("service") as service:
+        service._open_next()
+        lane = LaneFeed(bookkeeper, f"{log.name}@1", b"", PassedOver(True))
+        assert lane.newest() == 0
+        service.append(b"0")
+        set_clock(HOUR_MS + 1)
+        service.append(b"1")
+        assert [lane.row_at(HOUR_MS + more) for more in (0, 1, 2)] == [0, 1, 2]
+
+
 @pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 1000])
 def test_stamps_made_together_are_those_made_one_by_one(count: int) -> None:
     for time_ms, first in ((0, 0), (1_795_000_000_000, 1 << 62), (1, 255)):
-        together = list(plain_stamps(time_ms, first, count))
+        together = list(plain_stamps(time_ms, first, count).each())
         assert together == [plain_stamp(time_ms, first + n, 0) for n in range(count)]

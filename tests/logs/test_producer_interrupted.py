@@ -14,7 +14,8 @@ import pytest
 from bookspark.client.writing import sole_appender
 from bookspark.errors import BookKeeperError, LedgerClosedError
 from bookspark.local import LocalCluster
-from bookspark.logs import Log, Producer, RowPosition, create_log
+from bookspark.logs import Log, Producer, RowPosition, create_log, producer_ledgers
+from bookspark.logs import appended as appended_module
 from bookspark.logs import producer as producer_module
 from tests.awaiting import await_that
 from tests.interrupting import interrupted
@@ -142,6 +143,45 @@ def test_a_handler_at_any_point_of_an_append_appends_in_order_of_time_or_is_refu
         times = [row.time_ms for row in reader]
     assert times == sorted(times) and len(times) == 1 + begun + appended
     assert appended > 5 and refused > 5
+
+
+def test_after_an_interrupt_at_any_point_a_repeated_row_is_told_as_done_only_once_it_is_acknowledged(
+    cluster: LocalCluster, log: Log
+) -> None:
+    """Behind the append to the ledger, the producer still took the row before it for its newest one, which was acknowledged. And
+    a row that was taken and not handed to the I/O thread was never sent, if nothing else was: its repetition waited for ever."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    numbers, taken = itertools.count(), 0
+    with log.producer("service") as producer:
+        producer.append(b"0", sequence=next(numbers))
+        handle, appender = producer._ledgers.at.handle, producer._ledgers.at.appender
+        assert handle is not None and appender is not None
+        awake = handle._context.runtime._awake
+        # What an append calls. (In the append itself this is not as a signal would be: a raise behind a ``try`` is not in it.)
+        for module in (producer_ledgers, sole_appender, appended_module):
+            for point in itertools.count(1):
+                # While nothing wakes it, nobody looks what it has.
+                await_that(lambda: handle._driver not in awake)
+                number, before = next(numbers), appender.shared.next_entry_id
+                for bookie in cluster.bookies[:2]:
+                    bookie.suspend()
+                with interrupted(point, interrupt, module) as reached, suppress(KeyboardInterrupt):
+                    producer.append_async(b"%d" % number, sequence=number)
+                taken += bool(reached) and appender.shared.next_entry_id > before
+                again = producer.append_async(b"%d" % number, sequence=number)
+                assert not again.done(), f"at {reached}"
+                for bookie in cluster.bookies[:2]:
+                    bookie.resume()
+                again.result(60)
+                assert producer.last_sequence == number
+                if not reached:
+                    break
+    assert taken > 1
+    with log.reader() as reader:
+        assert [row.value for row in reader] == [b"%d" % number for number in range(next(numbers))]
 
 
 def test_a_callback_that_exits_robs_no_row_of_its_outcome(log: Log) -> None:

@@ -387,6 +387,18 @@ def test_a_cookie_is_made_changed_and_deleted_by_compare_and_set(store: Metadata
 # -- records
 
 
+def test_many_records_are_read_in_the_order_of_their_names_and_none_where_there_is_none(store: MetadataStore) -> None:
+    # More than are asked for at once.
+    names = [f"orders@{number}" for number in range(1100)]
+    for name in names[::3]:
+        store.write_record("logs", name, name.encode(), None)
+    store.write_record("logs", names[3], b"newer", 0)
+    found = list(store.read_records("logs", iter(names[::-1])))
+    assert found == [store.read_record("logs", name) for name in names[::-1]]
+    assert found[-4] == (b"newer", 1) and found[-2] is None
+    assert list(store.read_records("logs", [])) == []
+
+
 @pytest.mark.parametrize("name", AWKWARD_NAMES)
 def test_a_record_of_any_name_is_changed_by_compare_and_set(store: MetadataStore, name: str) -> None:
     assert store.list_records("logs") == []

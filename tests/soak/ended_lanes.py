@@ -111,7 +111,7 @@ class Lanes:
         ):
             found["its rows"] = len(list(reader))
             found["bytes of its offset behind them"] = len(json.dumps(reader.offset))
-        found["records read from the beginning"] = counts.total()
+        found["questions from the beginning"] = counts.total()
         return found
 
     def record_bytes(self) -> int:
@@ -145,7 +145,7 @@ def reads(store: ZooKeeperStore) -> Iterator[Counter[str]]:
 
         return call
 
-    names = ("read_record", "read_ledger", "list_records")
+    names = ("read_record", "read_records", "read_ledger", "list_records")
     with mock.patch.multiple(store, **{name: counted(name) for name in names}):
         yield counts
 

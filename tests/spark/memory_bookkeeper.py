@@ -14,6 +14,7 @@ from bookspark.client.writing.futures import AppendFuture, Watermark
 from bookspark.errors import AddTimeoutError, BookKeeperError, LedgerClosedError, LedgerFencedError, NoSuchLedgerError
 from bookspark.metadata.memory.memory_store import MemoryStore
 from bookspark.protocol.ledger.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from bookspark.wire.columns import Heads
 from bookspark.wire.digests import master_key
 from bookspark.wire.entry_batch import Entry
 
@@ -180,10 +181,14 @@ class MemoryAppender:
     def append(self, payload: bytes) -> None:
         self._ledger.append_async(payload)
 
-    def append_all(self, payloads: list[bytes]) -> int:
-        for payload in payloads:
-            self.append(payload)
-        return sum(map(len, payloads))
+    def send(self) -> None:
+        pass
+
+    def append_all(self, payloads: list[bytes], heads: Heads) -> int:
+        rows = list(map(bytes.__add__, heads.each(), payloads))
+        for row in rows:
+            self.append(row)
+        return sum(map(len, rows))
 
 
 class MemoryReader:

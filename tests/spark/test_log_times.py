@@ -19,6 +19,7 @@ from bookspark.logs import commits, truncate_log
 from bookspark.logs.chain import committer, compaction
 from bookspark.logs.chain.codec import encode_commit
 from bookspark.logs.chain.commit_times import row_at
+from bookspark.logs.chain.reader import AT_THE_END, LogReader
 from bookspark.logs.feeds.log_feed import LogFeed
 from bookspark.logs.feeds.times import RowTimes, Times, time_ms, times_of_lanes
 from bookspark.logs.rows.splits import Piece, TimedRows, positioned, split
@@ -296,6 +297,36 @@ def test_a_time_is_found_behind_rows_that_only_one_bookie_tells_of(log: Log) -> 
     assert feed.newest()["position"] == 30
     log.bookkeeper.untold.add(log.registry.get("orders").commit_ledgers[-1].ledger_id)
     assert [feed.at_times(Times(time), feed.newest())["position"] for time in (20, 21, 30, 31)] == [10, 20, 20, 30]
+
+
+class _OldReader(MemoryReader):
+    """A handle that has heard of no entry since it was made. (A bookie that answers its reads may be behind, too.)"""
+
+    @property
+    def last_add_confirmed(self) -> int:
+        return self._confirmed
+
+    def confirm(self, entry_id: int) -> None:
+        self._confirmed = max(self._confirmed, entry_id)
+
+
+def test_a_reader_whose_view_is_old_finds_commits_that_came_since_by_their_time(log: Log) -> None:
+    """Its commit ledger is the one at hand, and as far as that tells, the lane ends before the time."""
+    for time in (10, 20):
+        log.commit(time_ms=time)
+    head = LogReader(cast(BookKeeper, log.bookkeeper.other()), "orders", b"", AT_THE_END)
+    assert head.newest() == 20
+    assert head._handle is not None
+    old = _OldReader(log.bookkeeper, head._handle.ledger_id)
+    old.confirm(2)
+    head._handle = cast(Any, old)
+    for time in (30, 40):
+        log.commit(time_ms=time)
+    found = [
+        row_at(cast(BookKeeper, log.bookkeeper), "orders", b"", time, known_rows, head)
+        for time, known_rows in ((20, 0), (21, 0), (31, 20), (40, 20), (41, 20))
+    ]
+    assert found == [10, 20, 30, 30, 40]
 
 
 def test_a_reader_that_is_open_knows_what_was_truncated_since(log: Log) -> None:

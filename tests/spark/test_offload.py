@@ -14,17 +14,20 @@ import pyarrow
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from bookspark.client import BookKeeper
 from bookspark.errors import DataLossError, ReadError
 from bookspark.local import LocalCluster
 from bookspark.logs import LogRegistry, commits
+from bookspark.logs.rows.splits import Piece
 from bookspark.protocol.logs.log_offload import OffloadError
 from bookspark.spark.connector.data_source import BookSparkDataSource, register
 from bookspark.spark.frames import log_frame
-from bookspark.spark.offload import Offloaded, offload
+from bookspark.spark.offload import Offloaded, offload, table
 from bookspark.spark.offload import offloading as module
 from bookspark.spark.process_client import client
+from bookspark.spark.rows import arrow_rows
 from bookspark.spark.tables.system_tables import system_table
 from tests.awaiting import await_that
 from tests.spark.killed_offload import BEGUN, DELETED, DONE, WRITTEN, gateway_of
@@ -164,6 +167,51 @@ def held(bookkeeper: BookKeeper) -> set[int]:
 
 
 TEXT = "concat(id, ' ', randstr(20000, 0))"
+
+
+def test_where_chooses_among_rows_in_a_table_as_among_those_in_ledgers(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Commits stay and say what their rows are, so of blocks that can't have such a row nothing is read from the table either."""
+    monkeypatch.setattr(arrow_rows, "ENTRY_BYTES", 1 << 9)
+    columns = ("id", "IF(id % 5 = 0, NULL, id % 7) AS part", "CAST(id AS STRING) AS name")
+    for _ in range(3):
+        log.write(400, columns, rowFormat="arrow")
+
+    def found(where: str) -> list[tuple[int, str]]:
+        batches = log.planned(where=where, includeTimestamp="true", includeLane="true")
+        return [(row["id"], row["timestamp"]) for batch in batches for row in batch.to_pylist()]
+
+    wheres = {
+        "id = 777": {777},
+        "id IN (3, 399, 400, 1199) OR id < 0": {3, 399, 400, 1199},
+        "part IS NULL AND id BETWEEN 790 AND 810": {790, 795, 800, 805, 810},
+        "name LIKE '110_' AND part = 3": {number for number in range(1100, 1110) if number % 5 and number % 7 == 3},
+        "position >= 1195 AND lane = 0": set(range(1195, 1200)),
+        "id = -1": set(),
+        "timestamp < TIMESTAMP'2000-01-01 00:00:00Z'": set(),
+        "NOT (id >= 2)": {0, 1},
+    }
+    before = {where: found(where) for where in wheres}
+    assert {where: {number for number, _ in rows} for where, rows in before.items()} == wheres
+    done = log.offload(delete_after_seconds=0.0)
+    assert len(done.deleted) == len(log.ledgers()) == 6
+    assert {where: found(where) for where in wheres} == before
+    log.write(100, columns, rowFormat="arrow")
+    rows = log.spark.read.format("bookspark").options(log=log.name, where="id IN (777, 1201)").load()
+    assert sorted(row.id for row in rows.select("id").collect()) == [777, 1201]
+    framed = log_frame(log.spark, log.name, where="id IN (777, 1201)", startingOffsets=700)
+    assert sorted(row.id for row in framed.select("id").collect()) == [777, 1201]
+    asked: list[Sequence[Piece]] = []
+    original = table.rows
+
+    def rows_of_table(place: str, name: str, pieces: Sequence[Piece], schema: StructType) -> pyarrow.Table:
+        asked.append(pieces)
+        return original(place, name, pieces, schema)
+
+    monkeypatch.setattr(table, "rows", rows_of_table)
+    assert [number for number, _ in found("id = 777")] == [777]
+    assert sum(piece.rows for pieces in asked for piece in pieces) < 400
 
 
 @pytest.mark.parametrize(

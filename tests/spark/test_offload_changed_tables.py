@@ -137,6 +137,8 @@ def test_rows_of_a_table_that_was_changed_are_read_by_sparks_own_reader(log: Log
     assert rows.columns == ["value", "position", "ledger_id", "entry_id"]
     found = rows.selectExpr("position", "CAST(CAST(value AS STRING) AS BIGINT)").collect()
     assert sorted(map(tuple, found)) == numbers(150)[50:]
+    few = log_frame(log.spark, log.name, Where="value IN (X'3631', X'313631') OR position BETWEEN 98 AND 101")
+    assert sorted(row.position for row in few.select("position").collect()) == [61, 98, 99, 100, 101, 161]
     truncate_log(log.bookkeeper, log.name, 20, b"")
     with pytest.raises(DataLossError, match="rows 10 to 19 were truncated"):
         log_frame(log.spark, log.name, startingOffsets=10)

@@ -1,8 +1,8 @@
 """The appends that are not under way yet, and how they become frames.
 
-Law: entries leave in the order in which they were appended. Waiting entries go out together, up to the frame size. A run is never
-divided. On a striped ledger each entry is a frame of its own, as neighbours have different write sets. Any thread puts; the I/O
-thread takes.
+Law: entries leave in the order in which they were appended. Waiting entries go out together, up to the frame size, those with
+heads apart from those without. A run is never divided. On a striped ledger each entry is a frame of its own, as neighbours have
+different write sets. Any thread puts; the I/O thread takes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from bookspark.client.writing.payloads import PayloadRun
-from bookspark.wire.columns import Buffer, consecutive, ends_after, equal_offsets, repeated
+from bookspark.wire.columns import Buffer, consecutive, ends_after, equal_offsets, joined, repeated
 from bookspark.wire.digests import Digester
 from bookspark.wire.entry_batch import ENTRY_OVERHEAD_BYTES, encode_one, encode_pieces
 from bookspark.wire.header import Header
@@ -42,20 +42,25 @@ class Outgoing:
         if self._striped or not self._waiting or not run.is_list:
             return run
         pieces, size = list(run.pieces), run.byte_length
+        heads = [] if run.heads is None else [run.heads]
         while self._waiting:
             item = self._waiting[0]
             if isinstance(item, bytes):
-                size_after, count = size + len(item), len(pieces) + 1
-            elif item.is_list:
-                size_after, count = size + item.byte_length, len(pieces) + item.count
+                if heads:
+                    break
+                size_after, count, more = size + len(item), len(pieces) + 1, None
+            elif item.is_list and (item.heads is not None) == bool(heads):
+                size_after, count, more = size + item.byte_length, len(pieces) + item.count, item.heads
             else:
                 break
             if size_after + ENTRY_OVERHEAD_BYTES * count > self._frame_bytes:
                 break
             pieces += (item,) if isinstance(item, bytes) else item.pieces
+            if more is not None:
+                heads.append(more)
             size = size_after
             self._waiting.popleft()
-        return PayloadRun(pieces, size)
+        return PayloadRun(pieces, size, None, joined(heads) if heads else None)
 
     def encode(self, header: Header, run: PayloadRun, length: int) -> Buffer:
         """The frame of ``run``. ``header`` has its ids and the LAC (last add confirmed); ``length`` is the ledger's before it, in
@@ -63,7 +68,7 @@ class Outgoing:
         count, confirmed, ledger_id = run.count, header.last_add_confirmed, self._ledger_id
         first, digest = header.first_entry_id, self._digest
         if count == 1:
-            (payload,) = run.pieces
+            payload = run.pieces[0] if run.heads is None else b"".join(run.with_heads)
             length += run.byte_length
             return encode_one(header, length, payload, digest(ledger_id, first, confirmed, length, payload))
         offsets = run.offsets
@@ -73,6 +78,6 @@ class Outgoing:
             repeated(confirmed, count),
             ends_after(length, offsets),
         ]
-        digests = digest.column(columns, run.payloads())
+        digests = digest.column(columns, run.payloads(), run.heads)
         columns += (offsets, equal_offsets(count, digest.size))
-        return encode_pieces(header, columns, run.pieces, run.byte_length, digests)
+        return encode_pieces(header, columns, run.with_heads, run.byte_length, digests)

@@ -1,6 +1,7 @@
 """Payloads on their way into a frame: lists of bytes and Arrow arrays as runs of the same shape.
 
-Law: a run fits a frame and its entries get consecutive ids; an Arrow array's values are not copied into Python objects.
+Law: a run fits a frame and its entries get consecutive ids; an Arrow array's values are not copied into Python objects,
+and values that come with heads are copied only into the frame.
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ import sys
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from operator import sub
+from operator import concat, sub
 from typing import TYPE_CHECKING, Any
 
 from bookspark.arguments import bytes_of, refusal
 from bookspark.arguments.taken import Misfit
 from bookspark.errors import EntryTooLargeError
-from bookspark.wire.columns import Buffer, from_zero, offsets_of, values
+from bookspark.wire.columns import Buffer, Heads, from_zero, offsets_of, spread, values
 from bookspark.wire.entry_batch import ENTRY_OVERHEAD_BYTES, PAYLOAD_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -23,28 +24,43 @@ if TYPE_CHECKING:
 
 
 class PayloadRun:
-    """``count`` payloads of ``byte_length`` bytes together. ``pieces`` are the payloads themselves, or one buffer with all of
-    them, which ``offsets`` (as Arrow has them, i32 × (count+1), from 0) divides."""
+    """``count`` payloads of ``byte_length`` bytes together. ``pieces`` are the payloads themselves, without their ``heads``, if
+    they have some; or one buffer with all of them, which ``offsets`` (as Arrow has them, i32 × (count+1), from 0) divides."""
 
-    __slots__ = ("_offsets", "byte_length", "count", "pieces")
+    __slots__ = ("_offsets", "byte_length", "count", "heads", "pieces")
 
-    def __init__(self, pieces: Sequence[Buffer], byte_length: int, offsets: bytes | None = None) -> None:
+    def __init__(
+        self, pieces: Sequence[Buffer], byte_length: int, offsets: bytes | None = None, heads: Heads | None = None
+    ) -> None:
         self.pieces = pieces
         self.byte_length = byte_length
+        self.heads = heads
         self.count = len(pieces) if offsets is None else len(offsets) // 4 - 1
         self._offsets = offsets
 
     @property
     def offsets(self) -> bytes:
-        return offsets_of(map(len, self.pieces)) if self._offsets is None else self._offsets
+        if self._offsets is not None:
+            return self._offsets
+        offsets = offsets_of(map(len, self.pieces))
+        return offsets if self.heads is None else spread(offsets, self.heads.size)
 
     @property
     def is_list(self) -> bool:
         """Is each of ``pieces`` a payload?"""
         return len(self.pieces) == self.count
 
+    @property
+    def with_heads(self) -> Sequence[Buffer]:
+        """The pieces, each behind its head."""
+        if self.heads is None:
+            return self.pieces
+        parts: list[Buffer] = [b""] * (2 * self.count)
+        parts[::2], parts[1::2] = self.heads.each(), self.pieces
+        return parts
+
     def payloads(self) -> Iterator[Buffer]:
-        """Each payload: as it is, or a part of the buffer that they are in."""
+        """Each payload without its head: as it is, or a part of the buffer that they are in."""
         if self.is_list:
             return iter(self.pieces)
         return values(memoryview(self.offsets).cast("i"), memoryview(self.pieces[0]))
@@ -83,18 +99,29 @@ def payloads_of(payloads: Any, function: str) -> Any:
         raise refusal(function, "payloads", misfit.value, _BINARY, misfit.hint, hidden=True) from None
 
 
-def runs_of(payloads: Sequence[bytes] | pyarrow.BinaryArray, frame_bytes: int, one_each: bool) -> list[PayloadRun]:
+def runs_of(
+    payloads: Sequence[bytes] | pyarrow.BinaryArray, frame_bytes: int, one_each: bool, heads: Heads | None = None
+) -> list[PayloadRun]:
     """Split payloads into runs of about ``frame_bytes``, or of one entry each (striped ledgers).
 
-    ``payloads``: as ``payloads_of`` returns them. Raises EntryTooLargeError before anything is appended.
+    ``payloads``: as ``payloads_of`` returns them. ``heads``: what comes before each of a list. Raises EntryTooLargeError before
+    anything is appended.
     """
     if isinstance(payloads, list):
+        if heads is not None and one_each:
+            payloads, heads = list(map(concat, heads.each(), payloads)), None
+        more = 0 if heads is None else heads.size
         sizes = list(map(len, payloads))
-        _check_sizes(max(sizes, default=0))
+        _check_sizes(max(sizes, default=0) + more)
         ends = list(accumulate(sizes))
         return [
-            PayloadRun(payloads[a:b], ends[b - 1] - (ends[a - 1] if a else 0))
-            for a, b in _cuts(ends, 0, frame_bytes, one_each)
+            PayloadRun(
+                payloads[a:b],
+                ends[b - 1] - (ends[a - 1] if a else 0) + more * (b - a),
+                None,
+                None if heads is None else heads.part(a, b),
+            )
+            for a, b in _cuts(ends, 0, frame_bytes, one_each, more)
         ]
     offsets, data = _arrow_columns(payloads)
     _check_sizes(max(map(sub, offsets[1:], offsets), default=0))
@@ -105,15 +132,16 @@ def runs_of(payloads: Sequence[bytes] | pyarrow.BinaryArray, frame_bytes: int, o
     return runs
 
 
-def _cuts(ends: Sequence[int], base: int, frame_bytes: int, one_each: bool) -> Iterator[tuple[int, int]]:
-    """(start, end) rows of each run. ``ends``: where each payload ends, in bytes, the first one starting at ``base``."""
-    rows = range(len(ends))
+def _cuts(ends: Sequence[int], base: int, frame_bytes: int, one_each: bool, more: int = 0) -> Iterator[tuple[int, int]]:
+    """(start, end) rows of each run. ``ends``: where each payload ends, in bytes, the first one starting at ``base``; ``more``:
+    the bytes of each head, which ``ends`` does not count."""
+    rows, overhead = range(len(ends)), ENTRY_OVERHEAD_BYTES + more
     start = 0
     while start < len(ends):
         stop = start + 1
         if not one_each:
-            limit = base + frame_bytes + ENTRY_OVERHEAD_BYTES * start
-            stop = bisect_right(rows, limit, lo=stop, key=lambda row: ends[row] + ENTRY_OVERHEAD_BYTES * (row + 1))
+            limit = base + frame_bytes + overhead * start
+            stop = bisect_right(rows, limit, lo=stop, key=lambda row: ends[row] + overhead * (row + 1))
         yield start, stop
         start, base = stop, ends[stop - 1]
 

@@ -14,6 +14,7 @@ from bookspark.client.writing.ledger_driver import LedgerDriver
 from bookspark.client.writing.payloads import PayloadRun
 from bookspark.client.writing.shared_with_callers import SharedWithCallers
 from bookspark.errors import BookKeeperError
+from bookspark.wire.columns import Heads
 
 
 class SoleAppender:
@@ -27,7 +28,7 @@ class SoleAppender:
         driver: LedgerDriver,
         pressure: BackPressure,
         submit_once: Callable[[Callable[[], None]], None],
-        split: Callable[[list[bytes]], list[PayloadRun]],
+        split: Callable[..., list[PayloadRun]],
         why_ended: Callable[[], BookKeeperError],
     ) -> None:
         self.shared = shared
@@ -49,10 +50,14 @@ class SoleAppender:
         shared.outgoing.put((payload,))
         self._submit_once(self._pump)
 
-    def append_all(self, payloads: list[bytes]) -> int:
-        """Append several, which get ids from ``shared.next_entry_id`` on. Returns how many bytes they have together. Waits, and
-        raises, as ``LedgerHandle.append_batch_async``."""
-        shared, room, count, runs = self.shared, self._room, len(payloads), self._split(payloads)
+    def send(self) -> None:
+        """Have what was appended sent. Each append does so, but an interrupt of the last one may have come before that."""
+        self._submit_once(self._pump)
+
+    def append_all(self, payloads: list[bytes], heads: Heads) -> int:
+        """Append several, each behind its head, which get ids from ``shared.next_entry_id`` on. Returns how many bytes they have
+        together. Waits, and raises, as ``LedgerHandle.append_batch_async``."""
+        shared, room, count, runs = self.shared, self._room, len(payloads), self._split(payloads, heads=heads)
         byte_length = sum(run.byte_length for run in runs)
         self._pressure.wait(shared.next_entry_id - 1, count, byte_length)
         # As in ``append``.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -97,9 +97,8 @@ class LogFeed:
 
     def earliest(self) -> Offset:
         first = {number: lane.record.first_position for number, lane in self._lanes.items()}
-        return self._folded(
-            {**first, **{number: self._of_ended(number).first_position for number in self._all_ended()}}
-        )
+        ended = {number: record.first_position for number, record in self._records_of_ended()}
+        return self._folded({**first, **ended})
 
     def newest(self) -> Offset:
         # Lanes that are found later are read later: a reader that has an open commit ledger needs the bookies alone.
@@ -132,10 +131,11 @@ class LogFeed:
     def at_times(self, times: Times, otherwise: Offset) -> Offset:
         """The offset before the first row of each lane that was committed at the lane's time or later, or behind all of its rows;
         of a lane that ``times`` does not name as in ``otherwise``. Raises ConfigurationError for a lane that is not there."""
-        lanes = [*self._lanes, *self._all_ended()]
+        ended = dict(self._records_of_ended())
+        lanes = [*self._lanes, *ended]
         check_lanes(self.name, times.lanes, lanes)
-        chosen = {number: times.of_lane(number) for number in lanes}
-        found = {number: self._row_at(number, time_ms) for number, time_ms in chosen.items() if time_ms is not None}
+        chosen = {number: time_ms for number in lanes if (time_ms := times.of_lane(number)) is not None}
+        found = {number: self._row_at(number, time_ms, ended.get(number)) for number, time_ms in chosen.items()}
         return self._folded({**self.all_rows(otherwise), **found})
 
     def all_rows(self, offset: Offset) -> dict[int, int]:
@@ -341,9 +341,18 @@ class LogFeed:
                 raise made_anew(self.name, 0)
         return registry.ended_lanes(self._record, first)[: last - first]
 
+    def _records_of_ended(self) -> Iterator[tuple[int, LogRecord]]:
+        """The lanes that have ended, and their records."""
+        numbers = self._all_ended()
+        names = [lane_name(self.name, number) for number in numbers]
+        found = LogRegistry(self._bookkeeper.metadata).find_each(names)
+        return ((number, self._known_ended(number, record)) for number, record in zip(numbers, found, strict=True))
+
     def _of_ended(self, number: int) -> LogRecord:
-        record = LogRegistry(self._bookkeeper.metadata).get(lane_name(self.name, number))
-        if record.ctime_ms != self._ctime_ms:
+        return self._known_ended(number, LogRegistry(self._bookkeeper.metadata).get(lane_name(self.name, number)))
+
+    def _known_ended(self, number: int, record: LogRecord | None) -> LogRecord:
+        if record is None or record.ctime_ms != self._ctime_ms:
             raise made_anew(self.name, 0)
         assert record.ended_rows is not None, "the index says so"
         self._ended[number] = record.ended_rows
@@ -354,10 +363,9 @@ class LogFeed:
             self._of_ended(number)
         return self._ended[number]
 
-    def _row_at(self, number: int, time_ms: int) -> int:
-        lane = self._lanes.get(number)
-        if lane is not None:
-            return lane.row_at(time_ms)
-        record = self._of_ended(number)
+    def _row_at(self, number: int, time_ms: int, record: LogRecord | None) -> int:
+        """``record``: the lane's, if it has ended."""
+        if record is None:
+            return self._lanes[number].row_at(time_ms)
         rows = record.ended_rows or 0
         return rows if record.ended_ms < time_ms else self._lane(number).row_at(time_ms)

@@ -214,6 +214,9 @@ class MemoryStore:
         with self._open() as world:
             return world.documents.get(_record_key(kind, name))
 
+    def read_records(self, kind: str, names: Iterable[str]) -> Iterator[Versioned[bytes] | None]:
+        return (self.read_record(kind, name) for name in names)
+
     def write_record(self, kind: str, name: str, value: bytes, version: int | None) -> int:
         return self._write(f"{kind} record {name!r}", _record_key(kind, name), value, version)
 

@@ -55,7 +55,7 @@ from bookspark.protocol.bookie.cookie import Cookie
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata
 
 _ATTEMPTS = 20
-_LEDGERS_AT_ONCE = 500
+_LEDGERS_AT_ONCE = _RECORDS_AT_ONCE = 500
 
 
 class ZooKeeperStore:
@@ -302,6 +302,12 @@ class ZooKeeperStore:
 
     def read_record(self, kind: str, name: str) -> Versioned[bytes] | None:
         return self._nodes.read(f"reading {kind} record {name!r}", self.layout.record(kind, name))
+
+    def read_records(self, kind: str, names: Iterable[str]) -> Iterator[Versioned[bytes] | None]:
+        rest = iter(names)
+        while group := list(islice(rest, _RECORDS_AT_ONCE)):
+            paths = [self.layout.record(kind, name) for name in group]
+            yield from self._nodes.read_versions(f"reading {kind} records", paths)
 
     def write_record(self, kind: str, name: str, value: bytes, version: int | None) -> int:
         return self._write(f"{kind} record {name!r}", self.layout.record(kind, name), value, version)
