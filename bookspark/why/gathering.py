@@ -68,12 +68,13 @@ class Gathering:
             self._looking = Looking(self._bookkeeper)
         observed = self._looking.look()
         found["observed"], found["statuses"] = observed, self._looking.statuses
+        found["clocks_ahead_ms"] = self._looking.clocks_ahead_ms
         found["bookie_problems"] = {
             name: one.unsettled_why
             for name, one in observed.bookies.items()
             if one.registered and name not in self._looking.statuses
         }
-        down = [name for name, one in observed.bookies.items() if not one.registered]
+        down = [name for name in observed.bookies if name not in self._looking.statuses]
         homes = {name: read_home(store, name) for name in down}
         found["homes"] = {name: home for name, home in homes.items() if home is not None}
         found["autorecovery"] = autorecovery_status(store)

@@ -14,6 +14,7 @@ import errno
 import logging
 import os
 import socket
+import time
 from collections.abc import Callable
 
 from bookspark.bookie.bookie_config import BookieConfig
@@ -187,4 +188,6 @@ class BookieServer:
             collection=self._maintenance.collection,
             version=self.version,
             metrics_address=self.metrics_address,
+            sync_seconds=stored.sync_seconds,
+            clock_ms=time.time_ns() // 1_000_000,
         )
