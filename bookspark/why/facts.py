@@ -21,6 +21,8 @@ from bookspark.protocol.logs.log_record import LogRecord
 from bookspark.wire.messages import BookieStatus, EntryLogFacts
 
 Ranges = list[tuple[int, int]]
+SLOW_ZOOKEEPER_SECONDS = 0.5
+"""A small read that takes longer than this makes every ledger that begins or changes wait."""
 
 
 @dataclass(frozen=True)

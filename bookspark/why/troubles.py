@@ -13,11 +13,9 @@ from collections.abc import Iterator
 from bookspark.plain_text import size_text
 from bookspark.protocol.changes.safety import left_over
 from bookspark.why.bookie_troubles import START, bookie_down, count_down, ended, of_bookie, why_not
-from bookspark.why.facts import Answer, Facts, Health, Severity
+from bookspark.why.facts import SLOW_ZOOKEEPER_SECONDS, Answer, Facts, Health, Severity
 from bookspark.why.words import NAMED, counted, duration, named
 
-SLOW_ZOOKEEPER_SECONDS = 0.5
-"""A small read that takes longer than this makes every ledger that begins or changes wait."""
 CLOCK_OFF_MS = 60_000
 """Clocks that are this far apart are not both right."""
 
@@ -96,12 +94,14 @@ def _slow_zookeeper(facts: Facts) -> Iterator[Answer]:
 def _copies(facts: Facts) -> Iterator[Answer]:
     """Entries that have fewer copies than their ack quorum, because of bookies that don't count."""
     observed = facts.observed
-    bad = [name for name, one in observed.bookies.items() if not one.counts]
+    # Who refuses to tell of itself may have all its copies.
+    good = _refused(facts)
+    bad = [name for name, one in observed.bookies.items() if not one.counts and name not in good]
     fragments = {one for name in bad for one in observed.fragments.of(name)}
     fragments |= {one for ledger_id in observed.lacking for one in observed.fragments.of_ledger(ledger_id)}
     unreadable, too_few, missing = set[int](), set[int](), Counter[str]()
     for one in fragments:
-        gone = {bookie for bookie in one.ensemble if not observed.counts(bookie, one.ledger_id)}
+        gone = {bookie for bookie in one.ensemble if bookie not in good and not observed.counts(bookie, one.ledger_id)}
         left = left_over(one, gone)
         if left < one.ack_quorum:
             (too_few if left else unreadable).add(one.ledger_id)
@@ -147,7 +147,7 @@ def _down(facts: Facts) -> Iterator[Answer]:
 
 
 def _silent(facts: Facts) -> Iterator[Answer]:
-    refused = {name: why for name, why in facts.bookie_problems.items() if "secret" in why}
+    refused = _refused(facts)
     if refused:
         name, why = next(iter(refused.items()))
         yield Answer(
@@ -171,7 +171,15 @@ def _silent(facts: Facts) -> Iterator[Answer]:
             )
 
 
+def _refused(facts: Facts) -> dict[str, str]:
+    """The bookies that did not tell us of themselves, because we don't know the secret: nothing is wrong with them."""
+    return {name: why for name, why in facts.bookie_problems.items() if "secret" in why}
+
+
 def _nobody_writable(facts: Facts) -> Iterator[Answer]:
+    refused = _refused(facts)
+    if any(not facts.observed.bookies[name].read_only for name in refused):
+        return
     if facts.observed.bookies and not facts.writable():
         yield Answer(
             "nothing-writable",

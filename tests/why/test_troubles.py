@@ -87,6 +87,22 @@ QUIETED = new_record(Wanted(restart=frozenset("a")), Progress({}, quieted=frozen
         (facts({"a": {"settled": False}}, bookie_problems={"a": "no answer"}), ["bookie-silent"]),
         (facts({"a": {"settled": False}}, bookie_problems={"a": "[Errno 111] Connection refused"}), ["bookie-down"]),
         (facts({"a": {"settled": False}}, bookie_problems={"a": "has another secret"}), ["wrong-secret"]),
+        (
+            facts(
+                {name: {"settled": False} for name in "abc"},
+                (fragment("a", "b", "c"),),
+                bookie_problems=dict.fromkeys("abc", "has another secret"),
+            ),
+            ["wrong-secret"],
+        ),
+        (
+            facts(
+                {"a": {"settled": False}, "b": DOWN, "c": DOWN},
+                (fragment("a", "b", "c"),),
+                bookie_problems={"a": "has another secret"},
+            ),
+            ["below-ack-quorum", "bookie-down", "bookie-down", "wrong-secret"],
+        ),
         (facts(statuses={"a": status("a", sync_seconds={"/d": 0.6, "/e": 0.4})}), ["slow-disk"]),
         (facts(clocks_ahead_ms={"a": 3_600_000}), ["clock"]),
         (facts(clocks_ahead_ms={"a": -3_600_000}), ["clock"]),
