@@ -341,6 +341,9 @@ class Storage:
             lost_copies=self.holdings.lost_copies,
             lacking_ledgers=len(self.holdings.control.ledgers_not_back),
             reasons=self.disks.reasons,
+            sync_seconds={
+                one.path: took for one in self.holdings.live if (took := one.commit.sync_seconds) is not None
+            },
         )
 
     @property

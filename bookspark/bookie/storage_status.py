@@ -22,3 +22,5 @@ class StorageStatus(NamedTuple):
     """Ledgers of which entries were lost here that were not all back at the last checkpoint."""
     reasons: list[str]
     """Why it does not take every add in every directory, and what to do about it."""
+    sync_seconds: dict[str, float]
+    """How long a sync that adds wait for takes lately, for the directories of which enough is known."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 
 from bookspark.metrics.histogram import BYTES, COUNTS, Histogram
+from bookspark.metrics.lately import Lately
 
 
 class Traffic:
@@ -37,7 +38,7 @@ class Traffic:
 class GroupFigures:
     """The groups of one directory. Owned by whoever writes it."""
 
-    __slots__ = ("bytes", "entry_batches", "syncs")
+    __slots__ = ("bytes", "entry_batches", "lately", "syncs")
 
     def __init__(self) -> None:
         self.entry_batches = Histogram(COUNTS)
@@ -46,3 +47,5 @@ class GroupFigures:
         """Bytes of the adds of such a group."""
         self.syncs = Histogram()
         """How long a sync of the log took, in seconds."""
+        self.lately = Lately()
+        """The same of the last ones."""

@@ -8,6 +8,7 @@ read anew. Looking changes nothing.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable, Set
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -37,6 +38,8 @@ class Looking:
         """Ledgers whose records may have been changed by those who asked for this look."""
         self.statuses: dict[str, BookieStatus] = {}
         """What each bookie said of itself at the last look; those that did not answer are not here."""
+        self.clocks_ahead_ms: dict[str, int] = {}
+        """How far the clock of each of these is ahead of the clock here, at least; below 0: behind it."""
 
     @property
     def open_ledgers(self) -> Set[int]:
@@ -109,7 +112,7 @@ class Looking:
 
     def _bookies(self) -> dict[str, ObservedBookie]:
         registered, cookies = self._store.bookies(), set(self._store.list_cookies())
-        self.statuses = {}
+        self.statuses, self.clocks_ahead_ms = {}, {}
         found = {
             name: ObservedBookie(name, registered=False, settled=False, incarnation=0)
             for name in cookies - registered.keys()
@@ -122,11 +125,14 @@ class Looking:
 
     def _bookie(self, cookies: Collection[str], registration: BookieRegistration) -> ObservedBookie:
         name = registration.bookie_id
+        asked_ms = time.time_ns() // 1_000_000
         try:
             status: BookieStatus | None = self._bookkeeper.bookie_status(name)
             why = "" if status is None else _unsettled(status)
             if status is not None:
                 self.statuses[name] = status
+                if status.clock_ms:
+                    self.clocks_ahead_ms[name] = _ahead(status.clock_ms, asked_ms, time.time_ns() // 1_000_000)
         except BookKeeperError as error:
             status, why = None, f"does not answer ({error})"
         return ObservedBookie(
@@ -142,6 +148,11 @@ class Looking:
             host=registration.host,
             rack=registration.rack,
         )
+
+
+def _ahead(told_ms: int, asked_ms: int, answered_ms: int) -> int:
+    """How far the clock that told a time between two others is ahead of theirs, at least."""
+    return max(0, told_ms - answered_ms) + min(0, told_ms - asked_ms)
 
 
 def _unsettled(status: BookieStatus) -> str:

@@ -7,6 +7,7 @@
 ``logs``      the pages of logs: a list, and one log with its lanes and the lag of every reader
 ``rows``      the viewer of a log's rows
 ``ledgers``   the pages of ledgers: a list, and one ledger with a map of its fragments and bookies
+``telling``   answers of ``bookspark why`` as HTML
 ``what_if``   the page that tells what would break if bookies stopped, or a host
 ``past``      the same pages over snapshots: the cluster as it was, and what changed
 ``looks``     looks at single things, each shared by all who ask for it meanwhile

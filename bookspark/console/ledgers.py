@@ -16,12 +16,15 @@ from bookspark.autorecovery.held_ranges import Ranges, held_ranges
 from bookspark.client import BookKeeper
 from bookspark.console.looks import Look, Looks, unseen
 from bookspark.console.pages import command, facts, link, moment, part, table, text
+from bookspark.console.telling import answer
 from bookspark.console.watch import Seen
 from bookspark.errors import ReadError
 from bookspark.plain_text import one_line, size_text
 from bookspark.protocol.ledger.ledger_metadata import LedgerMetadata, LedgerState
 from bookspark.protocol.logs.log_record import LOG_LABEL
 from bookspark.protocol.repair.audit_plan import absent
+from bookspark.why.answers import why_not_closed
+from bookspark.why.facts import Facts, LedgerFacts
 from bookspark.why.words import counted
 
 ON_A_PAGE = 50
@@ -168,6 +171,12 @@ def content(ledger_id: int, look: Look[LedgerSeen]) -> str:
         follow = f"<p>Next: {command(f'bookspark why under-replicated {ledger_id}')}</p>"
     told = part("ledger", facts([*facts_of(seen.metadata), *_of_log(seen.metadata)]), title)
     return told + part("map", map_of(seen) + follow, "Fragments and bookies")
+
+
+def not_closed(now: Facts, look: Look[LedgerFacts]) -> str:
+    """Why a ledger is not closed, as HTML. ``now``: the cluster as the watch saw it."""
+    told = unseen(look) if look.found is None else f"<ul>{answer(why_not_closed(now, look.found))}</ul>"
+    return part("why", told, "Why it is not closed")
 
 
 def _of_log(metadata: LedgerMetadata) -> Iterator[tuple[str, str]]:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from bookspark.client import BookKeeper
 from bookspark.console.looks import Look, Looks, Patience, unseen
 from bookspark.console.pages import facts, link, moment, part, table, text
+from bookspark.console.telling import answers
 from bookspark.errors import UnauthorizedAccessError
 from bookspark.logs import LogReader, LogRegistry
 from bookspark.logs.chain.reader import AT_THE_END
@@ -22,6 +23,8 @@ from bookspark.plain_text import size_text
 from bookspark.protocol.logs.lanes import writers_of_lanes
 from bookspark.protocol.logs.log_record import LogRecord
 from bookspark.protocol.logs.reader_record import ReaderState
+from bookspark.why.answers import log_troubles
+from bookspark.why.facts import Facts, LogFacts
 from bookspark.why.words import counted, duration
 
 ON_A_PAGE = 25
@@ -141,8 +144,8 @@ def _most_behind(readers: tuple[ReaderLag, ...]) -> str:
 # -- one log
 
 
-def content(name: str, look: Look[LogSeen]) -> str:
-    """One log as HTML."""
+def content(name: str, look: Look[LogSeen], now: Facts | None = None) -> str:
+    """One log as HTML. ``now``: the cluster as the watch saw it; None tells no troubles."""
     seen = look.found
     if seen is None:
         return part("log", unseen(look), f"Log {name}")
@@ -150,6 +153,9 @@ def content(name: str, look: Look[LogSeen]) -> str:
     parts = part("log", problem + facts(_facts(seen)), f"Log {name}")
     if seen.problem:
         return parts
+    if now is not None:
+        found = log_troubles(now, LogFacts(seen.record, readers=seen.readers))
+        parts += part("troubles", answers(found), "Troubles")
     return parts + part("lanes", _lanes(seen), "Lanes") + part("readers", _readers(seen.readers), "Readers")
 
 

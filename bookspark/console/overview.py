@@ -11,15 +11,14 @@ from datetime import UTC, datetime
 from bookspark.console.figures import Point
 from bookspark.console.pages import command, part, table, text
 from bookspark.console.plots import plot
+from bookspark.console.telling import CLASSES, answers
 from bookspark.console.watch import Seen
 from bookspark.plain_text import size_text
-from bookspark.why.facts import Answer, Facts, Health, Severity
+from bookspark.why.facts import Facts, Health
 from bookspark.why.picture import BookieLine, bookie_lines, moving
 from bookspark.why.words import counted, duration
 from bookspark.wire.messages import BookieStatus
 
-_CLASSES = {Severity.UNDER_WAY: "busy", Severity.TROUBLE: "busy", Severity.DANGER: "bad"}
-_WORDS = {Severity.UNDER_WAY: "under way", Severity.TROUBLE: "trouble", Severity.DANGER: "danger"}
 _STATES = {"writable": "good", "read-only": "busy", "healing": "busy"}
 
 
@@ -33,7 +32,7 @@ def content(seen: Seen | None) -> str:
         (
             part("health", _health(seen.health)),
             part("looked", _looked(seen)),
-            part("troubles", _troubles(seen.health), "Troubles"),
+            part("troubles", answers(seen.health.troubles), "Troubles"),
             part("bookies", _bookies(seen), "Bookies"),
             part("repair", _repair(seen.facts), "Under way"),
             part("hour", _plots(seen), "The last hour"),
@@ -43,7 +42,7 @@ def content(seen: Seen | None) -> str:
 
 def _health(health: Health) -> str:
     worst = max((one.severity for one in health.troubles), default=None)
-    kind = "good" if worst is None else _CLASSES[worst]
+    kind = "good" if worst is None else CLASSES[worst]
     follow = f"<p>Next: {command(health.command)}</p>" if health.command else "<p>There is nothing to do.</p>"
     return f'<div class="banner {kind}"><h1 role="status">{text(health.sentence)}</h1>{follow}</div>'
 
@@ -134,22 +133,6 @@ def _repair(facts: Facts) -> str:
         return '<p class="soft">What autorecovery does is not known.</p>'
     told = moving(facts)
     return f"<p>{text(told)}</p>" if told else "<p>No ledger is known to lack copies, and nothing heals.</p>"
-
-
-def _troubles(health: Health) -> str:
-    if not health.troubles:
-        return '<p class="good">None.</p>'
-    return f"<ol>{''.join(map(_trouble, health.troubles))}</ol>"
-
-
-def _trouble(one: Answer) -> str:
-    causes = "".join(f"<li>{text(cause)}</li>" for cause in one.causes)
-    mend = f"<p>So: {text(one.mend)}</p>" if one.mend else ""
-    follow = f"<p>{command(one.command)}</p>" if one.command else ""
-    return (
-        f'<li><b class="{_CLASSES[one.severity]}">{_WORDS[one.severity]}</b> {text(one.verdict)}'
-        f"<ul>{causes}</ul>{mend}{follow}</li>"
-    )
 
 
 def _plots(seen: Seen) -> str:

@@ -26,7 +26,7 @@ from bookspark.console.watch import Watch
 from bookspark.daemon.settings import of_environment
 from bookspark.metadata.zookeeper.layout import ConnectionString
 from bookspark.metrics.web import Asked, Page, WebServer
-from bookspark.why.gathering import DEADLINES
+from bookspark.why.gathering import DEADLINES, gather_ledger
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 _HTML, _TEXT = "text/html; charset=utf-8", "text/plain; charset=utf-8"
@@ -139,7 +139,14 @@ class WebConsole:
         except ValueError as error:
             return pages.part("ledger", pages.text(error), "Ledger")
         look = self._looks.of(("ledger", ledger_id), partial(ledgers.look_at, self._bookkeeper, ledger_id))
-        return ledgers.content(ledger_id, look)
+        content = ledgers.content(ledger_id, look)
+        seen = self._watch.seen()
+        if look.found is None or look.found.metadata.closed or seen is None:
+            return content
+        why = self._looks.of(
+            ("not closed", ledger_id), partial(gather_ledger, self._bookkeeper, ledger_id), SOON_SECONDS
+        )
+        return content + ledgers.not_closed(seen.facts, why)
 
     def _what_if(self, query: Mapping[str, list[str]]) -> str:
         seen = self._watch.seen()
@@ -159,7 +166,8 @@ class WebConsole:
     def _log(self, name: str, query: Mapping[str, str]) -> str:
         patience = Patience()
         look = logs.log_look(self._bookkeeper, self._looks, name, patience)
-        content = logs.content(name, look)
+        seen = self._watch.seen()
+        content = logs.content(name, look, None if seen is None else seen.facts)
         if look.found is None or look.found.problem:
             return content
         if not self._show_rows:

@@ -67,6 +67,7 @@ def _of_status(status: BookieStatus) -> Figures:
     collection = status.collection
     return {
         "info": {(status.version,): 1},
+        "clock_timestamp_seconds": status.clock_ms / 1000,
         "kept": float(bool(status.keeper)),
         "read_only": float(status.read_only),
         "ledgers": status.ledgers,

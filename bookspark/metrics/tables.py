@@ -24,6 +24,11 @@ ZOOKEEPER = (
 
 BOOKIE = (
     Described("bookspark_bookie_info", G, "Always 1. The label tells the version that the process runs.", ("version",)),
+    Described(
+        "bookspark_bookie_clock_timestamp_seconds",
+        G,
+        "What the clock of the bookie's host tells, in seconds since 1970.",
+    ),
     Described("bookspark_bookie_kept", G, "1 while somebody looks after the process. 0: it stops when its lease ends."),
     Described("bookspark_bookie_read_only", G, "1 while the bookie takes no new entries."),
     Described("bookspark_bookie_add_seconds", H, "Time of adds, from the queue of their disk until they are done."),

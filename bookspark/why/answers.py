@@ -7,6 +7,7 @@ Law: the decisions are those of the protocol: who may go is ``protocol.changes.s
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import inf
 
 from bookspark.autorecovery.status import TaskStatus
@@ -228,6 +229,14 @@ def why_not_freed(facts: Facts, name: str, disk: DiskFacts) -> Answer:
         "collect now",
         f"bookspark bookie collect {name}",
     )
+
+
+def log_troubles(facts: Facts, log: LogFacts) -> Iterator[Answer]:
+    """What is wrong with the log, else with the queries and groups that read it."""
+    names = sorted({one.reader or one.name for one in log.readers} - {""})
+    found = [why_behind(facts, replace(log, asked=name), ()) for name in ("", *names)]
+    # What holds up the log holds up its readers, and is told once.
+    yield from {one.subject: one for one in found if one.found}.values()
 
 
 def why_behind(facts: Facts, log: LogFacts, health: Iterable[Answer]) -> Answer:

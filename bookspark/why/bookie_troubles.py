@@ -5,6 +5,8 @@ Law: a bookie that is read-only has one cause for it here: a disk, an order, or 
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterable, Iterator
 
 from bookspark.plain_text import size_text
@@ -12,6 +14,9 @@ from bookspark.why.facts import Answer, Facts, Severity
 from bookspark.why.words import duration, named
 from bookspark.wire.messages import BookieStatus
 
+_REFUSED = os.strerror(errno.ECONNREFUSED)
+SLOW_SYNC_SECONDS = 0.5
+"""A disk whose syncs take longer than this makes every writer wait."""
 START = "bookspark job bookies"
 """Prints the job that starts bookies, for spark-submit."""
 
@@ -30,6 +35,9 @@ def of_bookie(facts: Facts, name: str, status: BookieStatus) -> Iterator[Answer]
     for path, why in sorted(status.full_directories.items()):
         if path not in status.failed_directories:
             yield full_disk(name, path, why, status)
+    for path, seconds in sorted(status.sync_seconds.items()):
+        if seconds > SLOW_SYNC_SECONDS:
+            yield _slow_disk(name, path, seconds, status)
     if ordered(status):
         yield by_order(facts, name)
     yield from _healing(name, status)
@@ -84,6 +92,23 @@ def full_disk(name: str, path: str, why: str, status: BookieStatus) -> Answer:
         (why, f"{size_text(status.free_bytes)} are free in all its directories; {left}"),
         "delete or truncate what is not wanted any more and collect; or add a bookie, and `bookspark cluster apply --balance`",
         f"bookspark bookie collect {name}",
+    )
+
+
+def _slow_disk(name: str, path: str, seconds: float, status: BookieStatus) -> Answer:
+    left = (
+        "it is read-only, so no new ledger is written there"
+        if status.read_only
+        else "every add that its writers wait for waits for that"
+    )
+    return Answer(
+        "slow-disk",
+        name,
+        f"the disk of {path} of bookie {name} takes {seconds:.1f} s for a sync",
+        (left,),
+        "let its writers leave it, then check the disk, and what else uses it; afterwards "
+        f"`bookspark bookie read-only {name} off`",
+        f"bookspark bookie status {name}" if status.read_only else f"bookspark bookie read-only {name} on",
     )
 
 
@@ -160,18 +185,29 @@ def why_not(facts: Facts, bookie_id: str) -> str:
     return bookie.unsettled_why or "lacks entries"
 
 
+def ended(facts: Facts, name: str) -> bool:
+    """Is a bookie registered whose process has ended? A host that hangs or is cut off refuses no connection."""
+    return _REFUSED in facts.bookie_problems.get(name, "")
+
+
 def bookie_down(facts: Facts, name: str) -> Answer:
     """The answer about one bookie that is down."""
     home = facts.homes.get(name)
     taken = facts.change is not None and name in facts.change.progress.away
     where = "" if home is None else f" on host {home.host} with {', '.join(home.directories)}"
+    where = where or " at a place that nobody noted"
+    cause = f"it is not registered, and has a cookie; it served last{where}"
+    if ended(facts, name):
+        cause = (
+            f"nobody listens at its address: its process has ended; it served{where}, and its session is not over yet"
+        )
     directories = "" if home is None else "".join(f" --directory {one}" for one in home.directories)
     return Answer(
         "bookie-down",
         name,
         f"bookie {name} is down",
         (
-            f"it is not registered, and has a cookie; it served last{where or ' at a place that nobody noted'}",
+            cause,
             *(["a change of the cluster took it down"] if taken else []),
             *count_down(facts, [name]),
         ),

@@ -21,6 +21,8 @@ from bookspark.protocol.logs.log_record import LogRecord
 from bookspark.wire.messages import BookieStatus, EntryLogFacts
 
 Ranges = list[tuple[int, int]]
+SLOW_ZOOKEEPER_SECONDS = 0.5
+"""A small read that takes longer than this makes every ledger that begins or changes wait."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +35,10 @@ class Facts:
     observed: Observed = field(default_factory=lambda: Observed({}))
     statuses: Mapping[str, BookieStatus] = field(default_factory=dict)
     """What each bookie that answered says of itself."""
+    clocks_ahead_ms: Mapping[str, int] = field(default_factory=dict)
+    """How far the clock of each of these is ahead of the clock here, at least; below 0: behind it."""
     homes: Mapping[str, BookieHome] = field(default_factory=dict)
-    """Where the bookies that are down served last, as far as that is noted."""
+    """Where the bookies that are down, or don't answer, served last, as far as that is noted."""
     autorecovery: AutorecoveryStatus | None = None
     """None: it could not be asked."""
     tasks: tuple[TaskStatus, ...] = ()

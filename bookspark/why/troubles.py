@@ -12,14 +12,12 @@ from collections.abc import Iterator
 
 from bookspark.plain_text import size_text
 from bookspark.protocol.changes.safety import left_over
-from bookspark.why.bookie_troubles import START, bookie_down, count_down, of_bookie, why_not
-from bookspark.why.facts import Answer, Facts, Health, Severity
+from bookspark.why.bookie_troubles import START, bookie_down, count_down, ended, of_bookie, why_not
+from bookspark.why.facts import SLOW_ZOOKEEPER_SECONDS, Answer, Facts, Health, Severity
 from bookspark.why.words import NAMED, counted, duration, named
 
-SLOW_ZOOKEEPER_SECONDS = 0.5
-"""A small read that takes longer than this makes every ledger that begins or changes wait."""
-CLOCK_AHEAD_MS = 60_000
-"""A time this far in the future was not written by a clock that is right."""
+CLOCK_OFF_MS = 60_000
+"""Clocks that are this far apart are not both right."""
 
 
 def health_of(facts: Facts) -> Health:
@@ -96,12 +94,14 @@ def _slow_zookeeper(facts: Facts) -> Iterator[Answer]:
 def _copies(facts: Facts) -> Iterator[Answer]:
     """Entries that have fewer copies than their ack quorum, because of bookies that don't count."""
     observed = facts.observed
-    bad = [name for name, one in observed.bookies.items() if not one.counts]
+    # Who refuses to tell of itself may have all its copies.
+    good = _refused(facts)
+    bad = [name for name, one in observed.bookies.items() if not one.counts and name not in good]
     fragments = {one for name in bad for one in observed.fragments.of(name)}
     fragments |= {one for ledger_id in observed.lacking for one in observed.fragments.of_ledger(ledger_id)}
     unreadable, too_few, missing = set[int](), set[int](), Counter[str]()
     for one in fragments:
-        gone = {bookie for bookie in one.ensemble if not observed.counts(bookie, one.ledger_id)}
+        gone = {bookie for bookie in one.ensemble if bookie not in good and not observed.counts(bookie, one.ledger_id)}
         left = left_over(one, gone)
         if left < one.ack_quorum:
             (too_few if left else unreadable).add(one.ledger_id)
@@ -124,12 +124,12 @@ def _copies(facts: Facts) -> Iterator[Answer]:
 
 
 def _down(facts: Facts) -> Iterator[Answer]:
-    down = facts.down()
+    down = sorted({*facts.down(), *(name for name in facts.bookie_problems if ended(facts, name))})
     by_host: dict[str, list[str]] = {}
     for name in down:
         if (home := facts.homes.get(name)) is not None:
             by_host.setdefault(home.host, []).append(name)
-    up = {one.host for one in facts.observed.bookies.values() if one.registered}
+    up = {one.host for name, one in facts.observed.bookies.items() if name not in down}
     lost = {host: names for host, names in by_host.items() if len(names) > 1 and host not in up}
     for host, names in sorted(lost.items()):
         yield Answer(
@@ -147,7 +147,7 @@ def _down(facts: Facts) -> Iterator[Answer]:
 
 
 def _silent(facts: Facts) -> Iterator[Answer]:
-    refused = {name: why for name, why in facts.bookie_problems.items() if "secret" in why}
+    refused = _refused(facts)
     if refused:
         name, why = next(iter(refused.items()))
         yield Answer(
@@ -159,18 +159,27 @@ def _silent(facts: Facts) -> Iterator[Answer]:
             "bookspark --config bookspark.toml why",
         )
     for name, why in sorted(facts.bookie_problems.items()):
-        if name not in refused:
+        if name not in refused and not ended(facts, name):
             yield Answer(
                 "bookie-silent",
                 name,
                 f"bookie {name} is registered and does not answer",
-                (why, "it hangs, is cut off from this host, or has just ended"),
-                "look at its bookie.log and its host; if it hangs, end its process and start it again",
-                f"bookspark bookie status {name}",
+                (why, "it hangs, or is cut off from this host"),
+                "find its host and process in this list, and look at them and at its bookie.log; if it hangs, end the process "
+                "(kill -9), and start it again",
+                "bookspark bookies",
             )
 
 
+def _refused(facts: Facts) -> dict[str, str]:
+    """The bookies that did not tell us of themselves, because we don't know the secret: nothing is wrong with them."""
+    return {name: why for name, why in facts.bookie_problems.items() if "secret" in why}
+
+
 def _nobody_writable(facts: Facts) -> Iterator[Answer]:
+    refused = _refused(facts)
+    if any(not facts.observed.bookies[name].read_only for name in refused):
+        return
     if facts.observed.bookies and not facts.writable():
         yield Answer(
             "nothing-writable",
@@ -310,17 +319,30 @@ def _versions(facts: Facts) -> Iterator[Answer]:
 
 
 def _clocks(facts: Facts) -> Iterator[Answer]:
-    stamps = {f"bookie {name}": one.scrub_began_ms for name, one in facts.statuses.items()}
+    for name, ahead_ms in sorted(facts.clocks_ahead_ms.items()):
+        if abs(ahead_ms) > CLOCK_OFF_MS:
+            where = f"{duration(abs(ahead_ms) / 1000)} {'ahead of' if ahead_ms > 0 else 'behind'} the clock here"
+            yield _clock(f"bookie {name}", f"it tells a time that is {where}")
+    # What a clock that tells a time wrote, it wrote with another one.
+    stamps = {
+        f"bookie {name}": one.scrub_began_ms
+        for name, one in facts.statuses.items()
+        if abs(facts.clocks_ahead_ms.get(name, 0)) <= CLOCK_OFF_MS
+    }
     if facts.autorecovery is not None and facts.autorecovery.last_check is not None:
         stamps["the auditor"] = facts.autorecovery.last_check.finished_at_ms
     for subject, stamp in sorted(stamps.items()):
-        if stamp > facts.at_ms + CLOCK_AHEAD_MS:
+        if stamp > facts.at_ms + CLOCK_OFF_MS:
             ahead = duration((stamp - facts.at_ms) / 1000)
-            yield Answer(
-                "clock",
-                subject,
-                f"the clock of {subject} or that of this host is wrong",
-                (f"{subject} wrote a time that is {ahead} ahead of the clock here",),
-                "have one source of time (NTP) on all hosts",
-                "bookspark bookies",
-            )
+            yield _clock(subject, f"it wrote a time that is {ahead} ahead of the clock here")
+
+
+def _clock(subject: str, cause: str) -> Answer:
+    return Answer(
+        "clock",
+        subject,
+        f"the clock of {subject} or that of this host is wrong",
+        (cause, "what is measured from one host to the other is wrong with it: ages of rows, lags, times left"),
+        "have one source of time (NTP) on all hosts; `bookspark bookies` tells which host it is",
+        "bookspark why",
+    )

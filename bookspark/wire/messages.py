@@ -198,6 +198,11 @@ class BookieStatus(msgspec.Struct):
     """The version of Bookspark that the process runs. Empty: one that did not tell it yet."""
     metrics_address: str = ""
     """``host:port`` where Prometheus and probes are answered; "": nowhere."""
+    sync_seconds: dict[str, float] = {}
+    """How long a sync that adds wait for takes lately, by directory: the median of the last ones, or the time of one that hangs.
+    Directories that were synced less than three times in the last minute are left out."""
+    clock_ms: int = 0
+    """What the clock of the bookie's host tells, in ms since 1970. 0: a version that did not tell it yet."""
 
 
 class EntryLogFacts(msgspec.Struct, frozen=True, array_like=True):

@@ -71,6 +71,19 @@ def test_a_bookie_that_is_down_is_told(cluster, console, ids):
         bookie.start()
 
 
+def test_an_open_ledger_tells_why_it_is_not_closed_and_what_to_type(cluster, console, ids):
+    with BookKeeper(cluster.zookeeper, **DEADLINES) as bookkeeper:
+        ledger = bookkeeper.create_ledger()
+        ledger.append(b"x")
+        found = words(console, f"/ledger?id={ledger.ledger_id}")
+        assert f"ledger {ledger.ledger_id} is OPEN, and nobody was seen to write it" in found, found
+        assert f"bookspark ledger recover {ledger.ledger_id}" in found
+        ledger.close()
+        await_that(lambda: "state CLOSED" in words(console, f"/ledger?id={ledger.ledger_id}"))
+        assert "ledger recover" not in words(console, f"/ledger?id={ledger.ledger_id}")
+        bookkeeper.delete_ledger(ledger.ledger_id)
+
+
 @pytest.mark.parametrize("asked", ["", "-1", "x", "²", "9" * 19, "9" * 5000, EVIL])
 def test_what_is_no_ledger(console, asked):
     assert "is no ledger" in words(console, f"/ledger?id={quote(asked)}")

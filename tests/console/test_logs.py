@@ -63,6 +63,14 @@ def test_one_log_tells_its_lanes_and_the_lag_of_every_reader(console, orders):
     assert "3 on 3 bookies, 2 acknowledge" in found
 
 
+def test_one_log_tells_of_a_reader_that_does_not_run_and_what_to_type(console, orders):
+    found = words(console, "/log?name=orders")
+    assert re.search(
+        rf"trouble reader late does not run, and is {ORDERS - 20} rows and \S+ behind log orders", found
+    ), found
+    assert "So: start it again: it goes on where it was bookspark log readers orders" in found
+
+
 def test_a_log_that_is_not_there_and_names_that_are_none(console):
     assert "there is no log 'nothing'" in words(console, "/log?name=nothing")
     for name in ("", EVIL, "x" * 5000):
@@ -121,7 +129,7 @@ def test_rows_of_a_log_with_a_password_are_not_shown(viewer, orders):
 
 def test_the_viewer_is_no_reader_of_the_log(cluster, viewer, orders):
     words(viewer, "/log?name=orders&lane=orders@1&row=0")
-    assert words(viewer, "/log?name=orders").count("late") == 1
+    assert words(viewer, "/log?name=orders").count("late python") == 1
     with BookKeeper(cluster.zookeeper, **DEADLINES) as bookkeeper:
         assert len(logs.look_at(bookkeeper, "orders").readers) == 1
 

@@ -30,7 +30,10 @@ from bookspark.bookie.bookie_config import BookieConfig
 from bookspark.changes.changes_config import ChangesConfig
 from bookspark.cli.main import app
 from bookspark.client.client_config import ClientConfig
+from bookspark.command_line import judged
+from bookspark.packaged_files import jobs as packaged_jobs
 from bookspark.spark.audit.runner import head_of, names
+from bookspark.spark.bookies import bookies_job
 from bookspark.spark.options import given_options, sink_options, source_options
 from bookspark.spark.tables.system_tables import TABLES
 
@@ -216,6 +219,38 @@ and 2 if the command can't be carried out as it was given.
     return page("Commands", introduction, map(_command, all_commands()))
 
 
+# -- jobs
+
+
+def all_jobs() -> dict[str, typer.Typer]:
+    """The arguments of each packaged job, by its name."""
+    found = {}
+    for name in sorted(packaged_jobs()):
+        main = importlib.import_module(f"bookspark.jobs.{name}").main
+        if main is bookies_job.main:
+            found[name] = bookies_job._app
+        else:
+            found[name] = typer.Typer(add_completion=False, rich_markup_mode=None)
+            found[name].command()(judged(main))
+    return found
+
+
+def _job(name: str, arguments: typer.Typer) -> str:
+    shown = CliRunner().invoke(arguments, ["--help"], prog_name=f"{name}.py", env={"COLUMNS": "100"})
+    assert shown.exit_code == 0, shown.output
+    return f"## {name}\n\n```text\n{shown.output.strip()}\n```"
+
+
+def jobs_page() -> str:
+    """The page of the jobs for spark-submit."""
+    introduction = """
+`spark-submit … $(bookspark job NAME) OPTIONS`. Bookies, clients and autorecovery have their other [options](options.md) in the
+settings file that `BOOKSPARK_CONFIG` names, on the driver and (`spark.executorEnv.BOOKSPARK_CONFIG`) on the executors. `--help`
+shows the same. The exit status is 0 if all went well, 1 if an audit found something, and 2 if it could not be done.
+"""
+    return page("Jobs", introduction, (_job(name, arguments) for name, arguments in all_jobs().items()))
+
+
 # -- tables and audits
 
 
@@ -249,6 +284,7 @@ PAGES_MADE: dict[str, Callable[[], str]] = {
     "spark-options.md": spark_options,
     "errors.md": errors_page,
     "commands.md": commands,
+    "jobs.md": jobs_page,
     "tables.md": tables,
 }
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import tomllib
+from typing import Any
 
 import msgspec
 import pytest
+import typer
 
+from bookspark.spark.bookies import bookies_job
 from bookspark.spark.tables.system_tables import TABLES
 from tests.docs import reference
 
@@ -30,6 +33,15 @@ def test_there_is_no_other_page() -> None:
     assert {path.name for path in reference.PAGES.iterdir()} == reference.PAGES_MADE.keys()
 
 
+def _parameters(app: typer.Typer) -> list[Any]:
+    return [one for one in typer.main.get_command(app).params if one.name != "queries"]
+
+
+def test_the_job_of_bookies_knows_the_options_that_it_tells() -> None:
+    told = {name for one in _parameters(reference.all_jobs()["bookies"]) for name in one.opts}
+    assert {*told, "--help"} == set(bookies_job._OPTIONS) and "--console-port" in told
+
+
 def test_everything_has_an_entry_with_a_meaning(pages: dict[str, str]) -> None:
     wanted = {
         "options.md": [
@@ -38,6 +50,11 @@ def test_everything_has_an_entry_with_a_meaning(pages: dict[str, str]) -> None:
         "spark-options.md": [f"`{name}`" for name in reference.known_options()],
         "errors.md": [f"`{error.__name__}`" for error, _ in reference.all_errors()],
         "commands.md": [f"## {words}\n" for words in reference.all_commands()],
+        "jobs.md": [
+            entry
+            for name, app in reference.all_jobs().items()
+            for entry in (f"## {name}\n", *(one for each in _parameters(app) for one in each.opts))
+        ],
         "tables.md": [
             *(f"## {name}\n" for name in TABLES),
             *(f"`{c}`" for one in TABLES.values() for c, _, _ in one.columns),

@@ -17,6 +17,7 @@ from tests.metrics.kit import METRICS, PROMTOOL, ROOT, named
 
 RULES = ROOT / "conf/prometheus/rules.yml"
 ALERTS = {one["alert"]: one for one in yaml.safe_load(RULES.read_text())["groups"][0]["rules"]}
+_R = 'log="l",kind="python",reader="r"'
 _B, _D = 'bookie_id="b1"', 'bookie_id="b1",directory="/d"'
 
 
@@ -70,6 +71,9 @@ HEALTHY = {
     **series("bookspark_zookeeper_connected", 1, f'{_B},instance="h:8000"'),
     **buckets("bookspark_zookeeper_call_seconds", f'{_B},instance="h:8000"', 1000, 0),
     **series("bookspark_client_waiting_appends", " ".join(["0 3x2"] * 100), 'client="c"'),
+    **series("bookspark_bookie_clock_timestamp_seconds", "20+60x100", _B),
+    **series("bookspark_log_reader_live", 1, _R),
+    **series("bookspark_log_reader_lag_rows", 7, _R),
 }
 DISK_FULL = series("bookspark_bookie_directory_full", 1, _D)
 TROUBLES = {
@@ -98,12 +102,19 @@ TROUBLES = {
     "BooksparkUnderReplicated": series("bookspark_autorecovery_underreplicated_ledgers", 5),
     "BooksparkRepairsFail": series("bookspark_autorecovery_failed_repairs_total", "0+1x100"),
     "BooksparkUnreadableRecords": series("bookspark_autorecovery_check_unreadable_ledgers", 1),
+    "BooksparkReaderGone": series("bookspark_log_reader_live", 0, _R),
     "BooksparkClock": series("bookspark_autorecovery_check_finished_timestamp_seconds", "3600+60x100"),
     "BooksparkVersions": series("bookspark_bookie_info", 1, 'bookie_id="b2",version="0.2.0"'),
     "BooksparkZooKeeper": series("bookspark_zookeeper_connected", 0, f'{_B},instance="h:8000"'),
     "BooksparkZooKeeperSlow": buckets("bookspark_zookeeper_call_seconds", f'{_B},instance="h:8000"', 50, 50),
     "BooksparkAppendsWait": series("bookspark_client_waiting_appends", 3, 'client="c"'),
 }
+MORE = [
+    ("BooksparkClock", series("bookspark_bookie_clock_timestamp_seconds", "3600+60x100", _B)),
+    ("BooksparkClock", series("bookspark_bookie_clock_timestamp_seconds", "-3600+60x100", _B)),
+    ("", series("bookspark_log_reader_live", 0, _R) | series("bookspark_log_reader_lag_rows", 0, _R)),
+]
+"""What else an alert tells, and what it does not."""
 
 
 def test_every_alert_has_its_trouble():
@@ -132,7 +143,7 @@ def test_kinds_are_those_of_why():
 def test_each_alert_fires_in_its_trouble_alone_and_none_while_all_is_well(tmp_path):
     firing = 'group by (alertname) (ALERTS{alertstate="firing"})'
     cases = []
-    for name, trouble in {"": {}, **TROUBLES}.items():
+    for name, trouble in [("", {}), *TROUBLES.items(), *MORE]:
         asked = {
             "expr": firing,
             "eval_time": "70m",

@@ -85,7 +85,32 @@ QUIETED = new_record(Wanted(restart=frozenset("a")), Progress({}, quieted=frozen
         (facts({"a": DOWN}, (fragment("a", ack_quorum=1),)), ["no-copy", "bookie-down"]),
         (facts(dict.fromkeys("abc", DOWN)), ["nothing-writable", "bookie-down", "bookie-down", "bookie-down"]),
         (facts({"a": {"settled": False}}, bookie_problems={"a": "no answer"}), ["bookie-silent"]),
+        (facts({"a": {"settled": False}}, bookie_problems={"a": "[Errno 111] Connection refused"}), ["bookie-down"]),
         (facts({"a": {"settled": False}}, bookie_problems={"a": "has another secret"}), ["wrong-secret"]),
+        (
+            facts(
+                {name: {"settled": False} for name in "abc"},
+                (fragment("a", "b", "c"),),
+                bookie_problems=dict.fromkeys("abc", "has another secret"),
+            ),
+            ["wrong-secret"],
+        ),
+        (
+            facts(
+                {"a": {"settled": False}, "b": DOWN, "c": DOWN},
+                (fragment("a", "b", "c"),),
+                bookie_problems={"a": "has another secret"},
+            ),
+            ["below-ack-quorum", "bookie-down", "bookie-down", "wrong-secret"],
+        ),
+        (facts(statuses={"a": status("a", sync_seconds={"/d": 0.6, "/e": 0.4})}), ["slow-disk"]),
+        (facts(clocks_ahead_ms={"a": 3_600_000}), ["clock"]),
+        (facts(clocks_ahead_ms={"a": -3_600_000}), ["clock"]),
+        (facts(clocks_ahead_ms={"a": -30_000, "b": 30_000}), []),
+        (
+            facts(statuses={"a": status("a", scrub_began_ms=NOW_MS + 3_600_000)}, clocks_ahead_ms={"a": 3_600_000}),
+            ["clock"],
+        ),
         (facts(statuses={"a": status("a", failed_directories={"/d": "EIO"}, lacking_ledgers=2)}), ["failed-directory"]),
         (facts(statuses={"a": status("a", full_directories={"/d": "full"}, reasons=["full"])}), ["disk-full"]),
         (

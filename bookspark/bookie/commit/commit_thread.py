@@ -124,6 +124,11 @@ class CommitThread:
         return together((self._writer.figures.syncs.copy(), self._writer.background_syncs.copy()))
 
     @property
+    def sync_seconds(self) -> float | None:
+        """How long a sync that adds wait for takes lately; None: not enough is known."""
+        return self._writer.figures.lately.seconds(monotonic())
+
+    @property
     def queued(self) -> int:
         """How many turns of the loop wait."""
         return self._queue.qsize()

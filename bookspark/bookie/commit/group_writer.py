@@ -255,8 +255,13 @@ class GroupWriter:
     def _sync_log(self) -> None:
         if self._log is not None and self._log.synced < self._end:
             begun = monotonic()
-            self._log.sync(self._end)
-            self.figures.syncs.observe(monotonic() - begun)
+            self.figures.lately.begins(begun)
+            try:
+                self._log.sync(self._end)
+            finally:
+                ended = monotonic()
+                self.figures.lately.ends(ended)
+            self.figures.syncs.observe(ended - begun)
 
     def _leave_log(self) -> None:
         if self._log is not None:

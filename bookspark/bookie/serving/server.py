@@ -15,6 +15,7 @@ import logging
 import os
 import socket
 import ssl
+import time
 from collections.abc import Callable
 
 from bookspark.bookie.bookie_config import BookieConfig
@@ -192,4 +193,6 @@ class BookieServer:
             collection=self._maintenance.collection,
             version=self.version,
             metrics_address=self.metrics_address,
+            sync_seconds=stored.sync_seconds,
+            clock_ms=time.time_ns() // 1_000_000,
         )
