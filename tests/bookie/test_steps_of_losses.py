@@ -20,6 +20,7 @@ from bookspark.bookie.holdings.holdings import _LEDGERS_A_STEP, _ROWS_A_STEP, _R
 from bookspark.bookie.holdings.long_polls import _TOLD_A_TURN as _POLLS_A_TURN
 from bookspark.bookie.holdings.long_polls import LongPolls
 from bookspark.bookie.holdings.reads import Piece, Stop
+from bookspark.bookie.holdings.what_is_back import note_what_is_back
 from bookspark.bookie.serving.maintenance import Maintenance
 from bookspark.bookie.serving.poll_timers import _ENDED_A_TURN, PollTimers
 from bookspark.bookie.steps import Steps, run_steps
@@ -346,7 +347,7 @@ def test_what_is_back_is_noted_in_steps(monkeypatch: pytest.MonkeyPatch) -> None
     for entry_id in range(count):
         rows.insert(entry_id, entry_id, row.where, 1)
     one.holdings.control.replay(EntriesLost(8, i, i) for i in range(0, count, 2))
-    run_steps(one.holdings.note_what_is_back(), lambda: None)
+    run_steps(note_what_is_back(one.holdings), lambda: None)
     assert one.holdings.lacking(8) == () and max(calls) <= 2 * _ROWS_A_STEP and len(calls) <= 4
 
 
