@@ -17,7 +17,7 @@ so the next checkpoint knows what changed."""
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import NamedTuple
@@ -90,13 +90,18 @@ class LedgerRows:
         first, extent = self.first[index], self.extent[index]
         return Row(first, first + (extent >> 32) - 1, self.where[index], extent & _LOW)
 
-    def numbers_at(self, where: int) -> list[int]:
-        """The numbers of the rows that lie in the frame at ``where``, ascending. (A million rows take some milliseconds.)"""
-        content, sought = self.where.tobytes(), array("q", [where]).tobytes()
+    def numbers_at(self, where: int, near: int = 0, within: int | None = None) -> list[int]:
+        """The numbers of the rows that lie in the frame at ``where``, ascending. (A million rows take some milliseconds.)
+        ``within``: only those are looked at that begin at most so many entry ids from entry ``near``."""
+        start, part = 0, self.where
+        if within is not None:
+            start = bisect_left(self.first, near - within)
+            part = part[start : bisect_right(self.first, near + within)]
+        content, sought = part.tobytes(), array("q", [where]).tobytes()
         found, at = [], content.find(sought)
         while at >= 0:
             if at % len(sought) == 0:
-                found.append(at // len(sought))
+                found.append(start + at // len(sought))
             at = content.find(sought, at + 1)
         return found
 
@@ -343,17 +348,12 @@ class Index:
         """Remove the rows whose frames reach behind the positions that ``gone`` names of logs, by number; returns them by ledger.
         What is packed stays packed, and nothing notes that it changed: the next checkpoint has to hold everything."""
         for ledger_id in self._rows.ids.ascending():
-            kept = self._rows.packed[ledger_id]
-            if isinstance(kept, bytes):
-                third = len(kept) // 3
-                if not any(where >> 32 in gone for where in memoryview(kept)[third : 2 * third].cast("q")):
-                    continue
-                rows = ChangingRows.of_bytes(kept)
-                if removed := rows.remove_numbered(rows.numbers_in(gone)):
+            packed = isinstance(kept := self._rows.packed[ledger_id], bytes)
+            rows = ChangingRows.of_bytes(kept) if isinstance(kept, bytes) else self.changing(ledger_id)
+            if rows is not None and (removed := rows.remove_numbered(rows.numbers_in(gone))):
+                if packed:
                     self._rows.packed[ledger_id] = rows.to_bytes()
-                    yield ledger_id, removed
-            elif (changing := self.changing(ledger_id)) is not None and (numbers := changing.numbers_in(gone)):
-                yield ledger_id, changing.remove_numbered(numbers)
+                yield ledger_id, removed
 
     # -- for checkpoints
 

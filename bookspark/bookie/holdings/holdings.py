@@ -28,7 +28,7 @@ from bookspark.protocol.bookie.bookie_ledger import NO_COPY, BookieLedger, Entri
 from bookspark.protocol.ledger.entry_ranges import NO_RANGES, EntryRanges
 from bookspark.protocol.ledger.ledger_metadata import NO_ENTRY
 from bookspark.protocol.ledger.responses import Negative, Unknown
-from bookspark.wire.entry_batch import Buffer
+from bookspark.wire.entry_batch import ENTRY_OVERHEAD_BYTES, Buffer
 from bookspark.wire.header import NO_KEY
 from bookspark.wire.messages import Ranges
 
@@ -200,13 +200,16 @@ class Holdings:
 
     # -- what was lost
 
-    def lose(self, ledger_id: int, wheres: Collection[int]) -> list[EntriesLost]:
+    def lose(
+        self, ledger_id: int, wheres: Collection[int], near: int = 0, within: int | None = None
+    ) -> list[EntriesLost]:
         """The copies of a ledger's entries at these few locations can't be read: they are not held from now on. Their rows leave
-        the index, and a record of each, which is returned, goes to the control logs. A row that was moved is no error."""
+        the index, and a record of each, which is returned, goes to the control logs. A row that was moved is no error. ``near``,
+        ``within``: as for ``LedgerRows.numbers_at``."""
         rows = self.index.changing(ledger_id)
         if rows is None:
             return []
-        numbers = sorted({number for where in wheres for number in rows.numbers_at(where)})
+        numbers = sorted({number for where in wheres for number in rows.numbers_at(where, near, within)})
         return self._note_lost(ledger_id, rows.remove_numbered(numbers))
 
     def lose_all(self, ledger_id: int, wheres: Collection[int]) -> Steps[list[EntriesLost]]:
@@ -230,8 +233,12 @@ class Holdings:
         point into it, the copy of the first one is lost, and this is True."""
         if stop in (None, Stop.LIMIT, Stop.FAILED):
             return False
-        if lost := self.lose(pieces[0].ledger_id, [pieces[0].where]):
-            self.suspected.add(log_of(pieces[0].where))
+        ledger_id, first, _, where, size, _ = pieces[0]
+        stored = self.logs.get(log_of(where))
+        # In an entry log the frame's size tells how many ids it may have, and so where its rows are.
+        within = size // ENTRY_OVERHEAD_BYTES if stored is not None and isinstance(stored[1], EntryLog) else None
+        if lost := self.lose(ledger_id, [where], first, within):
+            self.suspected.add(log_of(where))
             self._tell_lost(lost, stop)
         return True
 
